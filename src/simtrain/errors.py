@@ -1,0 +1,27 @@
+"""The errors that a command turns into an exit code and a message, without a traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ConfigError(ValueError):
+    """A mistake in the command, the configuration or a task file.
+
+    Raised before any simulation is built. Its text says what was wrong, the value, what is allowed
+    and what to type; commands print it alone and exit with code 2.
+    """
+
+
+class SimulationError(RuntimeError):
+    """MuJoCo failed in one or more environments while running; names them and what MuJoCo said.
+
+    Commands print it alone and exit with code 1.
+    """
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """``" (did you mean 'x'?)"`` with the names nearest to `name`, or an empty string."""
+    near = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
+    return f" (did you mean {' or '.join(repr(n) for n in near)}?)" if near else ""

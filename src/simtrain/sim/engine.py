@@ -1,0 +1,178 @@
+"""The engine contract: one batch of simulations of one MuJoCo model on one device.
+
+  engine = make_engine("mujoco", model, num_envs=256)
+  qpos, ctrl = engine.bind("qpos"), engine.bind("ctrl")
+  for _ in range(1000):
+    ctrl.copy_(policy(qpos))
+    engine.step(nstep=5)
+
+Fields carry MuJoCo's own names and their leading axis is the environment. An engine knows no task:
+no rewards, no episodes, no names of joints.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    import mujoco
+    from torch import Tensor
+
+Index = slice | torch.Tensor
+"""Which entries of a field's second axis a write goes to: a slice or a LongTensor."""
+
+STATE_FIELDS = (
+    "time",
+    "qpos",
+    "qvel",
+    "act",
+    "qacc_warmstart",
+    "ctrl",
+    "qfrc_applied",
+    "xfrc_applied",
+    "mocap_pos",
+    "mocap_quat",
+)
+"""The fields that `Engine.write` accepts besides expanded model fields."""
+
+ACCELERATION_FIELDS = frozenset(
+    {
+        "act_dot",
+        "actuator_force",
+        "cacc",
+        "cfrc_ext",
+        "cfrc_int",
+        "qacc",
+        "qacc_smooth",
+        "qfrc_actuator",
+        "qfrc_constraint",
+        "qfrc_smooth",
+    }
+)
+"""Derived fields that depend on accelerations: those of the last substep, and zero after a reset.
+
+Sensors are split the same way by ``model.sensor_needstage``.
+"""
+
+
+class Engine(ABC):
+    """A batch of `num_envs` simulations of `model` on `device`.
+
+    No method that runs inside an environment step (`bind` of a bound field, `write`, `step`,
+    `forward`, `reset`) waits for a GPU.
+    """
+
+    model: mujoco.MjModel
+    """The compiled model, shared by all environments but for its expanded fields. Do not change."""
+    num_envs: int
+    """Number of simulations."""
+    device: torch.device
+    """Where the tensors live."""
+
+    @abstractmethod
+    def bind(self, field: str) -> Tensor:
+        """A float32 tensor over an MjData field, shape ``(num_envs, *field shape)``.
+
+        The same tensor at every call, whose storage never changes: `step`, `forward` and `reset`
+        refresh it in place. `ctrl` is yours to write, and `step` reads it; every other field is
+        read-only, and state fields are changed with `write`.
+
+        Raises:
+            ValueError: `field` is not an MjData array that this engine can bind.
+        """
+
+    @abstractmethod
+    def expand(self, field: str) -> Tensor:
+        """Give an MjModel field per-environment values; a read-only float32 tensor of them.
+
+        Shape ``(num_envs, *field shape)``; options are named ``opt.<name>``. Change the values with
+        `write`. The storage stays the same from the first call on.
+
+        Raises:
+            ValueError: `field` is not an MjModel array that can differ between environments.
+        """
+
+    @abstractmethod
+    def write(
+        self,
+        field: str,
+        values: Tensor | float,
+        mask: Tensor | None = None,
+        index: Index = slice(None),
+    ) -> None:
+        """Set a state field or an expanded model field, in place.
+
+        Args:
+            field: one of `STATE_FIELDS`, or a model field given to `expand` before.
+            values: broadcast to the shape of ``bind(field)[:, index]``.
+            mask: boolean, ``(num_envs,)``: the environments to change; None for all. The others
+                keep their values bit for bit.
+            index: entries of the second axis to change.
+
+        Fields derived from what was written follow at the next `forward` or `step`.
+        """
+
+    @abstractmethod
+    def step(self, nstep: int = 1) -> None:
+        """Advance every environment by `nstep` physics steps under the present `ctrl`.
+
+        Afterwards position- and velocity-dependent fields and sensors are those of the new state;
+        acceleration-dependent ones (`ACCELERATION_FIELDS`) are those of the last physics step.
+
+        Raises:
+            SimulationError: MuJoCo failed or warned in an environment (engines on the CPU).
+        """
+
+    @abstractmethod
+    def forward(self) -> None:
+        """Bring position- and velocity-dependent fields and sensors up to date with the state.
+
+        Only environments written or reset since the last `step` or `forward` are affected; for the
+        others this changes nothing. Acceleration-dependent fields keep their values.
+        """
+
+    @abstractmethod
+    def reset(self, mask: Tensor | None = None) -> None:
+        """Put environments back into the initial state, in place; None for all.
+
+        The initial state is MuJoCo's default or the keyframe that the engine was made with. State
+        fields change now, position- and velocity-dependent ones at the next `forward`, and
+        acceleration-dependent ones are zero. Expanded model fields stay as they are.
+        """
+
+    @abstractmethod
+    def set_const(self, mask: Tensor | None = None) -> None:
+        """Recompute the constants that follow from expanded fields (``mj_setConst``).
+
+        Needed after writing body masses, inertias or other inputs of MuJoCo's ``mj_setConst``.
+        """
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """Copies of everything needed to continue: simulations, bound and expanded fields.
+
+        On the CPU engine continuing from it is exact to the bit.
+        """
+
+    @abstractmethod
+    def set_state(self, state: dict[str, Tensor]) -> None:
+        """Continue from what `state` returned, in place.
+
+        Raises:
+            ValueError: it is the state of another model or number of environments.
+        """
+
+
+def accelerates(model: mujoco.MjModel) -> Tensor:
+    """Which entries of ``sensordata`` depend on accelerations; boolean, ``(nsensordata,)``."""
+    import mujoco
+
+    acceleration = torch.zeros(model.nsensordata, dtype=torch.bool)
+    for i in range(model.nsensor):
+        if model.sensor_needstage[i] == mujoco.mjtStage.mjSTAGE_ACC:
+            start = int(model.sensor_adr[i])
+            acceleration[start : start + int(model.sensor_dim[i])] = True
+    return acceleration

@@ -1,0 +1,262 @@
+"""The CPU engine: a thin face on ``mujoco.batch.Batch``, MuJoCo's own C++ thread pool.
+
+Physics runs in float64 on the batch's state rows. Terms see float32 mirrors of the rows, refreshed
+after every call; what terms write goes into mirror and row together, for the masked rows alone.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import mujoco
+import mujoco.batch
+import numpy as np
+import torch
+from torch import Tensor
+
+from simtrain.errors import SimulationError
+from simtrain.sim.engine import ACCELERATION_FIELDS, STATE_FIELDS, Engine, Index, accelerates
+
+_VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL.value)
+_NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE.value)
+
+
+class MujocoEngine(Engine):
+    """`num_envs` simulations on `threads` threads; see `Engine` for the contract.
+
+    Results are the same, bit for bit, for any number of threads.
+    """
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        num_envs: int,
+        *,
+        threads: int = 0,
+        keyframe: int | None = None,
+    ) -> None:
+        """Make the batch and reset it.
+
+        Args:
+            model: the compiled model; the engine works on a copy.
+            num_envs: number of simulations.
+            threads: physics threads, the caller's included; 0 for all cores given to the process.
+            keyframe: id of the keyframe that `reset` goes to, or None for MuJoCo's default.
+        """
+        # The engine raises on new warnings; MuJoCo would also print them and write MUJOCO_LOG.TXT.
+        mujoco.set_mju_user_warning(_ignore)
+        self.num_envs = num_envs
+        self.device = torch.device("cpu")
+        self._batch = mujoco.batch.Batch(
+            model, num_envs, nthread=threads or len(os.sched_getaffinity(0))
+        )
+        self.model = self._batch.model
+        self._keyframe = -1 if keyframe is None else keyframe
+        self._stale = torch.zeros(num_envs, dtype=torch.bool)
+        self._stale_rows = self._stale.numpy()
+        self._warnings = self._batch.warning[:, :, 1]
+        self._warnings_seen = self._warnings.copy()
+        # field -> (float32 mirror, float64 rows), by what refreshes them
+        self._state: dict[str, tuple[Tensor, Tensor]] = {}
+        self._derived: dict[str, tuple[Tensor, Tensor]] = {}
+        self._acceleration: dict[str, tuple[Tensor, Tensor]] = {}
+        self._expanded: dict[str, tuple[Tensor, Tensor]] = {}
+        self._acceleration_sensors = accelerates(self.model)
+        self._prompt_sensors = (~self._acceleration_sensors).nonzero().flatten()
+        self._const_follows = False
+        self.bind("ctrl")
+        self.reset()
+        self.forward()
+
+    @property
+    def threads(self) -> int:
+        """Number of physics threads."""
+        return int(self._batch.nthread)
+
+    def bind(self, field: str) -> Tensor:
+        """See `Engine.bind`."""
+        for mirrors in (self._state, self._derived, self._acceleration):
+            if field in mirrors:
+                return mirrors[field][0]
+        rows = _tensor(self._batch.bind(field))
+        mirror = rows.float() if field in STATE_FIELDS else torch.zeros(rows.shape)
+        if field in STATE_FIELDS:
+            self._state[field] = (mirror, rows)
+        elif field in ACCELERATION_FIELDS:
+            self._acceleration[field] = (mirror, rows)
+        else:
+            self._derived[field] = (mirror, rows)
+            self._batch.forward(stage=_VELOCITY_STAGE)
+            self._refresh_after_forward()
+        return mirror
+
+    def expand(self, field: str) -> Tensor:
+        """See `Engine.expand`."""
+        if field not in self._expanded:
+            rows = _tensor(self._batch.expand(field))
+            self._expanded[field] = (rows.float(), rows)
+        return self._expanded[field][0]
+
+    def write(
+        self,
+        field: str,
+        values: Tensor | float,
+        mask: Tensor | None = None,
+        index: Index = slice(None),
+    ) -> None:
+        """See `Engine.write`."""
+        if field in self._expanded:
+            mirror, rows = self._expanded[field]
+        elif field in STATE_FIELDS:
+            self.bind(field)
+            mirror, rows = self._state[field]
+        else:
+            raise ValueError(
+                f"{field!r} cannot be written: it is neither a state field "
+                f"({', '.join(STATE_FIELDS)}) nor an expanded model field; "
+                f"call expand({field!r}) first if it is a model field"
+            )
+        values = torch.as_tensor(values, dtype=torch.float32)
+        for target in (mirror, rows):
+            part = target if isinstance(index, slice) and index == slice(None) else target[:, index]
+            new = values.to(target.dtype)
+            if mask is not None:
+                new = torch.where(mask.view(-1, *(1,) * (part.ndim - 1)), new, part)
+            if isinstance(index, slice):
+                part.copy_(new)
+            else:
+                target[:, index] = new.expand_as(part)
+        if mask is None:
+            self._stale.fill_(True)
+        else:
+            self._stale.logical_or_(mask)
+
+    def step(self, nstep: int = 1) -> None:
+        """See `Engine.step`."""
+        ctrl, rows = self._state["ctrl"]
+        rows.copy_(ctrl)
+        self._run("step", nstep=nstep, stage=_VELOCITY_STAGE)
+        for mirrors in (self._state, self._derived, self._acceleration):
+            for mirror, source in mirrors.values():
+                mirror.copy_(source)
+        self._stale.zero_()
+
+    def forward(self) -> None:
+        """See `Engine.forward`."""
+        if not self._stale_rows.any():
+            return
+        self._run("forward", ids=self._stale_rows, stage=_VELOCITY_STAGE)
+        self._refresh_after_forward()
+        self._stale.zero_()
+
+    def reset(self, mask: Tensor | None = None) -> None:
+        """See `Engine.reset`."""
+        ids = None if mask is None else mask.numpy()
+        if ids is not None and not ids.any():
+            return
+        self._run("reset", ids=ids, keyframe=self._keyframe, stage=_NO_STAGE)
+        for mirror, rows in self._state.values():
+            mirror.copy_(rows)
+        resets = torch.ones_like(self._stale) if mask is None else mask
+        for mirror, _ in self._acceleration.values():
+            mirror.masked_fill_(resets.view(-1, *(1,) * (mirror.ndim - 1)), 0.0)
+        if "sensordata" in self._derived:
+            sensordata = self._derived["sensordata"][0]
+            sensordata.masked_fill_(resets.view(-1, 1) & self._acceleration_sensors, 0.0)
+        self._stale.logical_or_(resets)
+        self._warnings_seen = self._warnings.copy()
+
+    def set_const(self, mask: Tensor | None = None) -> None:
+        """See `Engine.set_const`."""
+        self._run("set_const", ids=None if mask is None else mask.numpy())
+        self._const_follows = True
+        for mirror, rows in self._expanded.values():
+            mirror.copy_(rows)
+
+    def state(self) -> dict[str, Tensor]:
+        """See `Engine.state`; the simulations are one float64 tensor ``(num_envs, nstate)``."""
+        state = {
+            "state": torch.from_numpy(self._batch.state.copy()),
+            "stale": self._stale.clone(),
+            "const_follows": torch.tensor(self._const_follows),
+        }
+        for mirrors in (self._state, self._derived, self._acceleration):
+            state |= {f"data/{field}": mirror.clone() for field, (mirror, _) in mirrors.items()}
+        state |= {f"model/{field}": rows.clone() for field, (_, rows) in self._expanded.items()}
+        return state
+
+    def set_state(self, state: dict[str, Tensor]) -> None:
+        """See `Engine.set_state`."""
+        shape, mine = tuple(state["state"].shape), self._batch.state.shape
+        if shape != mine:
+            raise ValueError(
+                f"the saved state has shape {shape} (environments, state size), "
+                f"this engine needs {mine}: another model or number of environments"
+            )
+        for name, value in state.items():
+            if name.startswith("model/"):
+                field = name.removeprefix("model/")
+                self.expand(field)
+                mirror, rows = self._expanded[field]
+                rows.copy_(value)
+                mirror.copy_(rows)
+        if state["const_follows"]:
+            self.set_const()
+        self._batch.state[...] = state["state"].numpy()
+        self._stale.copy_(state["stale"])
+        for name, value in state.items():
+            if name.startswith("data/"):
+                self.bind(name.removeprefix("data/")).copy_(value)
+
+    def _refresh_after_forward(self) -> None:
+        """Refresh derived mirrors but for acceleration sensors, which `forward` does not compute.
+
+        The batch runs many simulations through one MjData a thread, so that after a forward to the
+        velocity stage its acceleration-dependent outputs belong to some other simulation.
+        """
+        for field, (mirror, rows) in self._derived.items():
+            if field == "sensordata" and len(self._prompt_sensors) < mirror.shape[1]:
+                mirror[:, self._prompt_sensors] = rows[:, self._prompt_sensors].float()
+            else:
+                mirror.copy_(rows)
+
+    def _run(self, call: str, **arguments: object) -> None:
+        """Call the batch, and turn its errors and new warnings into a `SimulationError`."""
+        try:
+            getattr(self._batch, call)(**arguments)
+        except mujoco.batch.SimulationError as error:
+            env = int(error.ids[0])
+            raise SimulationError(
+                f"MuJoCo failed in environment {env}"
+                f"{_and_others(len(error.ids))}: {self._batch.error(env)}"
+            ) from error
+        if (self._warnings > self._warnings_seen).any():
+            self._raise_warning()
+
+    def _raise_warning(self) -> None:
+        envs, kinds = np.nonzero(self._warnings > self._warnings_seen)
+        env, kind = int(envs[0]), int(kinds[0])
+        info = int(self._batch.warning[env, kind, 0])
+        text = mujoco.mju_warningText(kind, info)
+        time = float(self._batch.bind("time")[env])
+        self._warnings_seen = self._warnings.copy()
+        raise SimulationError(
+            f"MuJoCo warned in environment {env}{_and_others(len(set(envs.tolist())))} "
+            f"at time {time:.3f} s: {text}"
+        )
+
+
+def _ignore(_message: str) -> None:
+    """Stand in for MuJoCo's warning handler."""
+
+
+def _and_others(count: int) -> str:
+    return f" and {count - 1} others" if count > 1 else ""
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """A tensor over the array's memory; outputs are read-only arrays, which torch warns about."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
