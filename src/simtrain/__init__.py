@@ -1,3 +1,48 @@
-"""simtrain: PPO for robots on massively parallel MuJoCo simulation."""
+"""simtrain: PPO for robots on massively parallel MuJoCo simulation.
+
+What a task file needs: ``task``, the ``...Cfg`` classes, and the ready-made terms in ``mdp``.
+"""
+
+from simtrain import mdp
+from simtrain.env.cfg import (
+    ActionTermCfg,
+    CommandTermCfg,
+    CurriculumTermCfg,
+    EventTermCfg,
+    GaussianNoiseCfg,
+    JointEffortActionCfg,
+    JointPositionActionCfg,
+    JointVelocityActionCfg,
+    ObservationTermCfg,
+    RewardTermCfg,
+    SimCfg,
+    TaskCfg,
+    TerminationTermCfg,
+    UniformNoiseCfg,
+)
+from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
+from simtrain.registry import task
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ActionTermCfg",
+    "ActorCfg",
+    "CommandTermCfg",
+    "CriticCfg",
+    "CurriculumTermCfg",
+    "EventTermCfg",
+    "GaussianNoiseCfg",
+    "JointEffortActionCfg",
+    "JointPositionActionCfg",
+    "JointVelocityActionCfg",
+    "ObservationTermCfg",
+    "PpoCfg",
+    "RewardTermCfg",
+    "SimCfg",
+    "TaskCfg",
+    "TerminationTermCfg",
+    "UniformNoiseCfg",
+    "mdp",
+    "task",
+]

@@ -172,7 +172,7 @@ def accelerates(model: mujoco.MjModel) -> Tensor:
 
     acceleration = torch.zeros(model.nsensordata, dtype=torch.bool)
     for i in range(model.nsensor):
-        if model.sensor_needstage[i] == mujoco.mjtStage.mjSTAGE_ACC:
+        if model.sensor_needstage[i] == mujoco.mjtStage.mjSTAGE_ACC.value:
             start = int(model.sensor_adr[i])
             acceleration[start : start + int(model.sensor_dim[i])] = True
     return acceleration

@@ -1,0 +1,66 @@
+"""``uv run train <task> [flags]``: train a policy with PPO."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from simtrain.cli.exits import run_command
+from simtrain.cli.parse import parse_flags
+from simtrain.config import TrainConfig
+from simtrain.errors import ConfigError
+from simtrain.registry import Registry, discover
+
+
+def main() -> None:
+    """Entry point of the ``train`` command."""
+    run_command(lambda: train(sys.argv[1:]))
+
+
+def train(arguments: Sequence[str]) -> int:
+    """Parse the command line, check it, and train; the exit code."""
+    registry = discover()
+    if not arguments:
+        raise ConfigError(f"name a task: `uv run train <task>`.\n{_tasks(registry)}")
+    name, *flags = arguments
+    if name in ("-h", "--help"):
+        print(_help(registry))
+        return 0
+    if name.startswith("-"):
+        raise ConfigError(f"the task comes first: `uv run train <task> {name} ...`")
+    task = registry.find(name)
+    config = parse_flags(f"train {name}", TrainConfig.of_task(name, task.make()), flags)
+    config.check()
+
+    # Torch's OpenMP threads spin between operations by default; against MuJoCo's threads, another
+    # rank or any busy process on the same cores that makes an update up to fifty times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
+    from simtrain.env.check import check_task
+    from simtrain.launch.run import launch
+    from simtrain.run.directory import check_log_root
+
+    check_log_root(config.log_root)
+    check_task(config.env)
+    return launch(config)
+
+
+def _help(registry: Registry) -> str:
+    return (
+        "usage: train <task> [flags]\n\n"
+        "Train a policy with PPO on massively parallel MuJoCo simulation.\n\n"
+        f"{_tasks(registry)}\n\n"
+        "`train <task> --help` lists the flags, with the task's own values as defaults."
+    )
+
+
+def _tasks(registry: Registry) -> str:
+    width = max((len(name) for name in registry.tasks), default=0)
+    lines = [f"  {t.name:<{width}}  {t.description}" for t in registry.tasks.values()]
+    lines += [f"  (not importable: {path})" for path in registry.broken]
+    return "tasks:\n" + "\n".join(lines or ["  none found"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""The whole configuration of a training run: what the command line parses, config.yaml stores.
+
+Imports neither torch nor MuJoCo, so that a command can print its help at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from tyro.conf import Suppress
+
+from simtrain.env.cfg import TaskCfg
+from simtrain.errors import ConfigError
+from simtrain.ppo_cfg import PpoCfg
+
+ConfigT = TypeVar("ConfigT")
+
+
+@dataclass
+class TrainConfig:
+    """Train a policy with PPO."""
+
+    task: Suppress[str]
+    gpu_ids: tuple[int, ...] | Literal["auto"] | None = "auto"
+    """GPUs to train on, as indices into CUDA_VISIBLE_DEVICES if that is set; None is the CPU, auto
+    the first GPU if there is one."""
+    cpu_threads: int | None = None
+    """Threads of each rank, for physics and for torch; None shares the cores among the ranks."""
+    engine: Literal["auto", "mujoco"] = "auto"
+    """Physics engine: mujoco is MuJoCo on CPU threads."""
+    num_envs: int = 1024
+    """Environments per rank."""
+    num_steps_per_env: int = 24
+    """Steps of a rollout."""
+    max_iterations: int = 1000
+    """Iterations to train, each a rollout and a PPO update."""
+    total_env_steps: int | None = None
+    """Environment steps to train, over all ranks, instead of --max-iterations."""
+    seed: int = 0
+    """Seed of everything random; each rank adds its number."""
+    log_root: Path = Path("logs")
+    """Folder of all runs; this one goes to <log-root>/<task>/<date>_<time>[_<run-name>]."""
+    run_name: str = ""
+    """Added to the name of the run's folder."""
+    save_interval: int = 50
+    """Iterations between checkpoints."""
+    logger: Literal["tensorboard", "none"] = "tensorboard"
+    """Where metrics go besides metrics.jsonl and the console."""
+    env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
+    ppo: PpoCfg = field(default_factory=PpoCfg)
+
+    @staticmethod
+    def of_task(name: str, task: TaskCfg) -> TrainConfig:
+        """The configuration that a task asks for."""
+        return TrainConfig(
+            task=name,
+            num_envs=task.num_envs,
+            num_steps_per_env=task.num_steps_per_env,
+            max_iterations=task.max_iterations,
+            env=task,
+            ppo=task.ppo,
+        )
+
+    def iterations(self, world_size: int) -> int:
+        """Iterations to train with `world_size` ranks."""
+        if self.total_env_steps is None:
+            return self.max_iterations
+        each = self.num_envs * self.num_steps_per_env * world_size
+        return math.ceil(self.total_env_steps / each)
+
+    def check(self) -> None:
+        """Raise ConfigError for values that cannot be; names are checked with the model."""
+        for name in ("num_envs", "num_steps_per_env", "max_iterations", "save_interval"):
+            _at_least_one(f"--{name}", getattr(self, name))
+        for name in ("total_env_steps", "cpu_threads"):
+            if getattr(self, name) is not None:
+                _at_least_one(f"--{name}", getattr(self, name))
+        for name in ("num_learning_epochs", "num_mini_batches"):
+            _at_least_one(f"--ppo.{name}", getattr(self.ppo, name))
+        for name in ("gamma", "lam"):
+            if not 0.0 <= getattr(self.ppo, name) <= 1.0:
+                raise ConfigError(f"--ppo.{name} is {getattr(self.ppo, name)}, not in [0, 1]")
+        for name in ("learning_rate", "clip_param", "desired_kl", "max_grad_norm"):
+            if not getattr(self.ppo, name) > 0.0:
+                raise ConfigError(
+                    f"--ppo.{name.replace('_', '-')} is {getattr(self.ppo, name)}; "
+                    "it must be greater than 0"
+                )
+        samples = self.num_envs * self.num_steps_per_env
+        if samples < self.ppo.num_mini_batches:
+            raise ConfigError(
+                f"{self.ppo.num_mini_batches} mini-batches (--ppo.num-mini-batches) cannot be made "
+                f"of {samples} samples (--num-envs x --num-steps-per-env)"
+            )
+        for network in ("actor", "critic"):
+            cfg = getattr(self.ppo, network)
+            if not cfg.hidden_dims or min(cfg.hidden_dims) < 1:
+                raise ConfigError(
+                    f"--ppo.{network}.hidden-dims is {cfg.hidden_dims}; give one or more sizes"
+                )
+            for group in cfg.obs_groups:
+                fallback = network == "critic" and group == "critic"
+                if group not in self.env.observations and not fallback:
+                    raise ConfigError(
+                        f"--ppo.{network}.obs-groups names {group!r}; the task has "
+                        f"{', '.join(self.env.observations)}"
+                    )
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError(f"--seed is {self.seed}, not in [0, 2^32)")
+        if "/" in self.run_name or self.run_name in (".", ".."):
+            raise ConfigError(f"--run-name is {self.run_name!r}; it must not contain '/'")
+
+
+def as_plain(value: Any) -> Any:
+    """A configuration as mappings, lists and scalars, for YAML; functions become their names."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: as_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: as_plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [as_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if callable(value):
+        return _function_name(value)
+    return value
+
+
+def overlay(default: ConfigT, plain: Any) -> ConfigT:
+    """A copy of `default` with the values of `plain`, as `as_plain` made them.
+
+    What is a function in `default` stays that function. Sequences become tuples.
+    """
+    result: Any = default
+    if dataclasses.is_dataclass(default) and not isinstance(default, type) and plain is not None:
+        values = {
+            f.name: overlay(getattr(default, f.name), plain[f.name])
+            if f.name in plain
+            else getattr(default, f.name)
+            for f in dataclasses.fields(default)
+        }
+        result = type(default)(**values)
+    elif isinstance(default, dict) and isinstance(plain, dict):
+        result = {key: overlay(default.get(key), item) for key, item in plain.items()}
+    elif inspect.isroutine(default) or inspect.isclass(default):
+        result = default if plain == _function_name(default) else Path(plain)
+    elif isinstance(default, Path):
+        result = Path(plain)
+    elif isinstance(plain, list):
+        result = tuple(overlay(None, item) for item in plain)
+    else:
+        result = plain
+    return result
+
+
+def _function_name(function: Any) -> str:
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def _at_least_one(flag: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"{flag.replace('_', '-')} is {value}; it must be 1 or more")

@@ -1,0 +1,1 @@
+"""Tasks as data, and the environment that runs one on an engine. Knows no PPO."""

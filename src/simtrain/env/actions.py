@@ -1,0 +1,144 @@
+"""Actions at work: from the policy's output to the engine's ``ctrl``, in place."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from simtrain.env.cfg import (
+    ActionTermCfg,
+    JointActionCfg,
+    JointEffortActionCfg,
+    JointPositionActionCfg,
+    JointVelocityActionCfg,
+)
+from simtrain.env.names import Joints, find_joints, match_values
+from simtrain.errors import ConfigError
+
+
+class ActionTerm(ABC):
+    """A slice of the action vector and what it does to ``ctrl``."""
+
+    dim: int
+    """Number of actions."""
+
+    @abstractmethod
+    def apply(self, actions: Tensor, ctrl: Tensor) -> None:
+        """Write its part of `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``."""
+
+    def reset(self, mask: Tensor) -> None:  # noqa: B027 - most actions keep no state
+        """Forget what was kept of the environments in `mask`, boolean ``(num_envs,)``."""
+
+
+class JointAction(ActionTerm):
+    """``ctrl = clip(offset + scale x action)`` on the actuators that drive some joints."""
+
+    def __init__(
+        self,
+        cfg: JointActionCfg,
+        model: mujoco.MjModel,
+        initial_qpos: np.ndarray,
+        device: torch.device | str,
+    ) -> None:
+        self.joints: Joints = find_joints(model, cfg.joints, device)
+        """The joints, in the order of the actions."""
+        actuators = [_actuator_of(model, name, cfg) for name in self.joints.names]
+        self.dim = len(actuators)
+        names = self.joints.names
+        scale = match_values(cfg.scale, names, 1.0, "scale")
+        offset = match_values(cfg.offset, names, 0.0, "offset")
+        if isinstance(cfg, JointPositionActionCfg) and cfg.use_default_offset:
+            positions = [initial_qpos[int(model.joint(name).qposadr[0])] for name in names]
+            offset = [a + float(b) for a, b in zip(offset, positions, strict=True)]
+        low, high = cfg.clip or (-np.inf, np.inf)
+        limited = model.actuator_ctrllimited[actuators].astype(bool)
+        ranges = model.actuator_ctrlrange[actuators]
+        self.scale = torch.tensor(scale, device=device)
+        """Factors, ``(dim,)``."""
+        self.offset = torch.tensor(offset, device=device)
+        """What zero actions mean, ``(dim,)``."""
+        self._low = _float32(np.where(limited, np.maximum(ranges[:, 0], low), low), device)
+        self._high = _float32(np.where(limited, np.minimum(ranges[:, 1], high), high), device)
+        self._all = actuators == list(range(model.nu))
+        self._actuators = torch.tensor(actuators, dtype=torch.long, device=device)
+
+    def apply(self, actions: Tensor, ctrl: Tensor) -> None:
+        """See `ActionTerm.apply`."""
+        if self._all:
+            torch.addcmul(self.offset, actions, self.scale, out=ctrl)
+            torch.clamp(ctrl, self._low, self._high, out=ctrl)
+        else:
+            target = torch.addcmul(self.offset, actions, self.scale)
+            ctrl[:, self._actuators] = torch.clamp(target, self._low, self._high)
+
+
+class Actions:
+    """All of a task's actions, one after the other in the action vector."""
+
+    def __init__(
+        self,
+        cfgs: dict[str, ActionTermCfg],
+        model: mujoco.MjModel,
+        initial_qpos: np.ndarray,
+        device: torch.device | str,
+    ) -> None:
+        self.terms = {name: cfg.build(model, initial_qpos, device) for name, cfg in cfgs.items()}
+        self.dim = sum(term.dim for term in self.terms.values())
+        self._sizes = [term.dim for term in self.terms.values()]
+
+    def apply(self, actions: Tensor, ctrl: Tensor) -> None:
+        """Write `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``, in place."""
+        parts = actions.split(self._sizes, dim=1)
+        for term, part in zip(self.terms.values(), parts, strict=True):
+            term.apply(part, ctrl)
+
+    def reset(self, mask: Tensor) -> None:
+        """Forget what was kept of the environments in `mask`."""
+        for term in self.terms.values():
+            term.reset(mask)
+
+
+def _actuator_of(model: mujoco.MjModel, joint: str, cfg: JointActionCfg) -> int:
+    """The one actuator that drives `joint`, checked to be of the kind that `cfg` speaks to."""
+    joint_transmissions = (
+        mujoco.mjtTrn.mjTRN_JOINT.value,
+        mujoco.mjtTrn.mjTRN_JOINTINPARENT.value,
+    )
+    found = [
+        i
+        for i in range(model.nu)
+        if model.actuator_trntype[i] in joint_transmissions
+        and model.actuator_trnid[i, 0] == model.joint(joint).id
+    ]
+    if len(found) != 1:
+        driven = ", ".join(model.actuator(i).name for i in found) or "no actuator drives it"
+        raise ConfigError(
+            f"{type(cfg).__name__} needs exactly one actuator on joint {joint!r}: {driven}"
+        )
+    actuator = found[0]
+    bias = model.actuator_biasprm[actuator]
+    affine = model.actuator_biastype[actuator] == mujoco.mjtBias.mjBIAS_AFFINE.value
+    kind = "motor"
+    if affine and bias[1] != 0.0:
+        kind = "position"
+    elif affine and bias[2] != 0.0:
+        kind = "velocity"
+    wanted = {
+        JointEffortActionCfg: "motor",
+        JointVelocityActionCfg: "velocity",
+        JointPositionActionCfg: "position",
+    }.get(type(cfg), kind)
+    if kind != wanted:
+        raise ConfigError(
+            f"{type(cfg).__name__} needs a {wanted} actuator on joint {joint!r}, "
+            f"but {model.actuator(actuator).name!r} is a {kind} actuator"
+        )
+    return actuator
+
+
+def _float32(values: np.ndarray, device: torch.device | str) -> Tensor:
+    return torch.as_tensor(values, dtype=torch.float32, device=device)

@@ -1,0 +1,320 @@
+"""A task as data: `TaskCfg` and the configurations of its terms. Imports neither torch nor MuJoCo.
+
+A term is a function and its parameters. Parameters are given as keywords and can be changed from
+the command line:
+
+  RewardTermCfg(mdp.track_lin_vel, weight=2.0, std=0.5)      # --env.rewards.track.std 0.25
+
+A parameter called ``joints``, ``bodies``, ``geoms``, ``sites``, ``sensors`` or ``actuators`` (or
+ending with ``_joints`` and so on) is a name, a regular expression that must match a whole name, or
+a tuple of these. It is resolved when the environment is built, and the function receives an index
+(see `simtrain.env.names`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from tyro.conf import Suppress
+
+from simtrain.ppo_cfg import PpoCfg
+
+if TYPE_CHECKING:
+    import mujoco
+    import numpy as np
+    import torch
+
+    from simtrain.env.actions import ActionTerm
+
+ModelSource = Annotated[
+    Path | Callable[[], Any],
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH",
+        instance_from_str=lambda arguments: Path(arguments[0]),
+        is_instance=lambda value: isinstance(value, Path) or callable(value),
+        str_from_instance=lambda value: [
+            str(value) if isinstance(value, Path) else f"{value.__module__}.{value.__qualname__}"
+        ],
+    ),
+]
+Params = Annotated[dict[str, Any], tyro.conf.arg(name="")]
+Names = str | tuple[str, ...]
+
+
+@dataclass(init=False)
+class TermCfg:
+    """A function of the environment and its parameters.
+
+    `func` is a function ``(env, **params)``, or a class made once with ``(env, **params)`` whose
+    instances are called with ``(env)`` and may have a ``reset(mask)``, for terms that keep state.
+    """
+
+    func: Suppress[Callable[..., Any]]
+    params: Params
+
+    def __init__(
+        self, func: Callable[..., Any], *, params: dict[str, Any] | None = None, **more: Any
+    ) -> None:
+        self.func = func
+        self.params = {**(params or {}), **more}
+
+
+@dataclass
+class UniformNoiseCfg:
+    """Uniform noise between two bounds, drawn anew at every step."""
+
+    n_min: float = -1.0
+    """Lower bound."""
+    n_max: float = 1.0
+    """Upper bound."""
+
+
+@dataclass
+class GaussianNoiseCfg:
+    """Normally distributed noise, drawn anew at every step."""
+
+    std: float = 1.0
+    """Standard deviation."""
+    mean: float = 0.0
+    """Mean."""
+
+
+@dataclass(init=False)
+class ObservationTermCfg(TermCfg):
+    """A part of an observation group; its function returns ``(num_envs, size)``.
+
+    The value goes through noise, clip, scale and history, in this order.
+    """
+
+    noise: UniformNoiseCfg | GaussianNoiseCfg | None
+    """Noise added to the value."""
+    clip: tuple[float, float] | None
+    """Bounds of the value."""
+    scale: float | tuple[float, ...] | None
+    """Factor, one for all or one for each entry."""
+    history_length: int
+    """How many steps are stacked, oldest first; 0 is the present alone."""
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        *,
+        noise: UniformNoiseCfg | GaussianNoiseCfg | None = None,
+        clip: tuple[float, float] | None = None,
+        scale: float | tuple[float, ...] | None = None,
+        history_length: int = 0,
+        params: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(func, params=params, **more)
+        self.noise = noise
+        self.clip = clip
+        self.scale = scale
+        self.history_length = history_length
+
+
+@dataclass(init=False)
+class RewardTermCfg(TermCfg):
+    """A part of the reward, a rate per second; its function returns ``(num_envs,)``.
+
+    The reward of a step is the sum over terms of weight x value x step duration.
+    """
+
+    weight: float
+    """Factor; negative for a penalty."""
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        weight: float,
+        *,
+        params: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(func, params=params, **more)
+        self.weight = weight
+
+
+@dataclass(init=False)
+class TerminationTermCfg(TermCfg):
+    """A reason for an episode to end; its function returns a boolean ``(num_envs,)``."""
+
+    time_out: bool
+    """Whether the episode was cut rather than failed, so that PPO bootstraps its value."""
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        *,
+        time_out: bool = False,
+        params: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(func, params=params, **more)
+        self.time_out = time_out
+
+
+@dataclass(init=False)
+class EventTermCfg(TermCfg):
+    """Something that happens to environments; its function is ``(env, mask, **params)``.
+
+    ``mask`` is boolean, ``(num_envs,)``: the environments that it happens to. The others must stay
+    as they are.
+    """
+
+    mode: Literal["startup", "reset", "interval"]
+    """When: once before training, at every reset, or again and again."""
+    interval_range_s: tuple[float, float]
+    """Shortest and longest time between two of them, in seconds, drawn per environment; for mode
+    ``interval``."""
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        mode: Literal["startup", "reset", "interval"],
+        *,
+        interval_range_s: tuple[float, float] = (10.0, 10.0),
+        params: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(func, params=params, **more)
+        self.mode = mode
+        self.interval_range_s = interval_range_s
+
+
+@dataclass(init=False)
+class CommandTermCfg(TermCfg):
+    """Something the policy is asked to do; `func` is a class derived from `CommandTerm`."""
+
+    resampling_time_range: tuple[float, float]
+    """Shortest and longest time that a command stands, in seconds."""
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        resampling_time_range: tuple[float, float],
+        *,
+        params: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(func, params=params, **more)
+        self.resampling_time_range = resampling_time_range
+
+
+@dataclass(init=False)
+class CurriculumTermCfg(TermCfg):
+    """A change of the task as training goes on; its function is ``(env, mask, **params)``.
+
+    Called for the environments about to be reset; returns a tensor to log, or None.
+    """
+
+
+@dataclass
+class ActionTermCfg(ABC):
+    """A part of the action vector: from the policy's output to ``ctrl``."""
+
+    @abstractmethod
+    def build(
+        self, model: mujoco.MjModel, initial_qpos: np.ndarray, device: torch.device | str
+    ) -> ActionTerm:
+        """The term at work on a model.
+
+        Args:
+            model: the compiled model.
+            initial_qpos: ``qpos`` that episodes start from, ``(nq,)``.
+            device: where actions live.
+
+        Raises:
+            ConfigError: a name matches nothing, or the model has no such actuator.
+        """
+
+
+@dataclass
+class JointActionCfg(ActionTermCfg):
+    """``ctrl = clip(offset + scale x action)`` on the actuators that drive some joints."""
+
+    joints: Suppress[Names]
+    """Names or patterns of the joints, in the model's order."""
+    scale: float | dict[str, float] = 1.0
+    """Factor, one for all or one for each pattern of joint names."""
+    offset: float | dict[str, float] = 0.0
+    """What a zero action means, one for all or one for each pattern of joint names."""
+    clip: tuple[float, float] | None = None
+    """Bounds of ``ctrl``; the model's own ``ctrlrange`` holds in any case."""
+
+    def build(
+        self, model: mujoco.MjModel, initial_qpos: np.ndarray, device: torch.device | str
+    ) -> ActionTerm:
+        """See `ActionTermCfg.build`."""
+        from simtrain.env.actions import JointAction
+
+        return JointAction(self, model, initial_qpos, device)
+
+
+@dataclass
+class JointEffortActionCfg(JointActionCfg):
+    """Forces or torques, on motor actuators."""
+
+
+@dataclass
+class JointVelocityActionCfg(JointActionCfg):
+    """Target velocities, on velocity actuators."""
+
+
+@dataclass
+class JointPositionActionCfg(JointActionCfg):
+    """Target positions, on position actuators."""
+
+    use_default_offset: bool = True
+    """Add the joints' positions in the initial state, so that a zero action holds it."""
+
+
+@dataclass
+class SimCfg:
+    """How physics is simulated; None leaves what the model says."""
+
+    integrator: Literal["Euler", "implicitfast", "implicit", "RK4"] | None = None
+    """MuJoCo's integrator."""
+    solver: Literal["PGS", "CG", "Newton"] | None = None
+    """MuJoCo's constraint solver."""
+    iterations: int | None = None
+    """Largest number of solver iterations."""
+    ls_iterations: int | None = None
+    """Largest number of line-search iterations."""
+
+
+@dataclass
+class TaskCfg:
+    """A task: a model, what the policy sees and does, and what it is rewarded for.
+
+    `model` is the path of an MJCF file or a function that returns an ``mujoco.MjSpec``.
+    """
+
+    model: ModelSource
+    """MJCF file of the robot and its world."""
+    timestep: float
+    """Seconds of a physics step."""
+    decimation: int
+    """Physics steps a control step."""
+    episode_length_s: float
+    """Longest episode in seconds."""
+    keyframe: str | None = None
+    """Keyframe of the model that episodes start from; None for MuJoCo's default."""
+    actions: dict[str, ActionTermCfg] = field(default_factory=dict)
+    observations: dict[str, dict[str, ObservationTermCfg]] = field(default_factory=dict)
+    rewards: dict[str, RewardTermCfg] = field(default_factory=dict)
+    terminations: dict[str, TerminationTermCfg] = field(default_factory=dict)
+    events: dict[str, EventTermCfg] = field(default_factory=dict)
+    commands: dict[str, CommandTermCfg] = field(default_factory=dict)
+    curricula: dict[str, CurriculumTermCfg] = field(default_factory=dict)
+    sim: SimCfg = field(default_factory=SimCfg)
+    num_envs: Suppress[int] = 1024
+    num_steps_per_env: Suppress[int] = 24
+    max_iterations: Suppress[int] = 1000
+    ppo: Suppress[PpoCfg] = field(default_factory=PpoCfg)

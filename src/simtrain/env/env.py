@@ -1,0 +1,166 @@
+"""The environment: runs a task on an engine, as rsl_rl's ``VecEnv``. Knows nothing of PPO."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mujoco
+import torch
+from rsl_rl.env import VecEnv
+from tensordict import TensorDict
+from torch import Tensor
+
+from simtrain.env.actions import Actions
+from simtrain.env.cfg import TaskCfg
+from simtrain.env.commands import Commands
+from simtrain.env.episodes import Episodes
+from simtrain.env.model import compile_model, find_keyframe, initial_qpos
+from simtrain.env.observations import Observations
+from simtrain.env.terms import Curricula, Events, Rewards, Terminations
+from simtrain.sim import EngineName, make_engine
+from simtrain.sim.engine import Engine
+
+
+class Env(VecEnv):  # type: ignore[misc]
+    """`num_envs` copies of a task, stepped together.
+
+    Within a step: actions to ``ctrl``; physics; count the step; terminations; rewards; reset the
+    finished environments; commands and interval events; observations. Nothing in a step waits for
+    the device.
+
+    Randomness comes from torch's default generators: seed them first.
+    """
+
+    def __init__(
+        self,
+        cfg: TaskCfg,
+        num_envs: int,
+        *,
+        engine: EngineName = "mujoco",
+        device: torch.device | str = "cpu",
+        threads: int = 0,
+    ) -> None:
+        """Build the simulations and all terms, and reset.
+
+        Args:
+            cfg: the task.
+            num_envs: number of environments.
+            engine: the physics engine.
+            device: where all tensors live.
+            threads: physics threads of the CPU engine; 0 for all cores given to the process.
+
+        Raises:
+            ConfigError: the task does not fit its model; `check_task` finds the same sooner.
+        """
+        self.cfg = cfg
+        self.num_envs = num_envs
+        self.device = torch.device(device)
+        self.model: mujoco.MjModel = compile_model(cfg)
+        keyframe = find_keyframe(self.model, cfg.keyframe)
+        self.sim: Engine = make_engine(
+            engine, self.model, num_envs, device=self.device, threads=threads, keyframe=keyframe
+        )
+        self.physics_dt = cfg.timestep
+        """Seconds of a physics step."""
+        self.step_dt = cfg.timestep * cfg.decimation
+        """Seconds of a control step."""
+        self.max_episode_length_s = cfg.episode_length_s
+        """Longest episode in seconds."""
+        self.max_episode_length = max(1, round(cfg.episode_length_s / self.step_dt))
+        """Longest episode in control steps."""
+        start = initial_qpos(self.model, keyframe)
+        self.initial_qpos = torch.as_tensor(start, dtype=torch.float32, device=self.device)
+        """``qpos`` that episodes start from, before events change it, ``(nq,)``."""
+        self._episode_length = torch.zeros(num_envs, dtype=torch.long, device=self.device)
+        self._steps = torch.zeros((), dtype=torch.long, device=self.device)
+
+        self._actions = Actions(cfg.actions, self.model, start, self.device)
+        self.num_actions = self._actions.dim
+        self.actions = torch.zeros(num_envs, self.num_actions, device=self.device)
+        """The latest actions as the policy gave them, ``(num_envs, num_actions)``."""
+        self.previous_actions = torch.zeros_like(self.actions)
+        """The actions one step before, zero at the start of an episode."""
+
+        self.commands = Commands(cfg.commands, self)
+        self.events = Events(cfg.events, self)
+        self.events.startup()
+        self.rewards = Rewards(cfg.rewards, self)
+        self.terminations = Terminations(cfg.terminations, self)
+        self.curricula = Curricula(cfg.curricula, self)
+        self.episodes = Episodes(self)
+        self.sim.forward()
+        self.observations = Observations(cfg.observations, self)
+        self.reset()
+
+    @property
+    def episode_length_buf(self) -> Tensor:
+        """Steps into each environment's episode, long, ``(num_envs,)``."""
+        return self._episode_length
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, value: Tensor) -> None:
+        self._episode_length.copy_(value)
+
+    def bind(self, field: str) -> Tensor:
+        """An MjData field as float32, ``(num_envs, ...)``, refreshed in place; see `Engine.bind`."""
+        return self.sim.bind(field)
+
+    def command(self, name: str) -> Tensor:
+        """The present command `name`, ``(num_envs, size)``."""
+        return self.commands.terms[name].command
+
+    def get_observations(self) -> TensorDict:
+        """The latest observations; observing again would draw new noise."""
+        return self.observations.latest
+
+    def reset(self) -> TensorDict:
+        """Start a new episode in every environment, in place, and observe."""
+        everyone = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        self._reset(everyone)
+        self.commands.compute()
+        self.sim.forward()
+        return self.observations.compute()
+
+    def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
+        """Advance every environment by one control step, in place.
+
+        Args:
+            actions: ``(num_envs, num_actions)``.
+
+        Returns:
+            observations, rewards ``(num_envs,)``, dones ``(num_envs,)`` boolean, and extras with
+            ``time_outs`` ``(num_envs,)`` and ``log``. Observations are of the new episode where one
+            ended. They stay valid until the step after the next, the others until the next step.
+        """
+        self.previous_actions.copy_(self.actions)
+        self.actions.copy_(actions)
+        self._actions.apply(self.actions, self.sim.bind("ctrl"))
+        self.sim.step(self.cfg.decimation)
+        self._episode_length += 1
+        self._steps += 1
+        dones = self.terminations.compute()
+        rewards = self.rewards.compute()
+        self.episodes.record(dones)
+        self._reset(dones)
+        self.commands.compute()
+        self.events.interval()
+        self.sim.forward()
+        observations = self.observations.compute()
+        extras = {
+            "time_outs": self.terminations.time_outs,
+            "log": {**self.episodes.latest_means(), **self.curricula.log},
+        }
+        return observations, rewards, dones, extras
+
+    def _reset(self, mask: Tensor) -> None:
+        self.curricula.compute(mask)
+        self.sim.reset(mask)
+        self.events.reset(mask)
+        self._actions.reset(mask)
+        self.actions.masked_fill_(mask.unsqueeze(1), 0.0)
+        self.previous_actions.masked_fill_(mask.unsqueeze(1), 0.0)
+        self.rewards.reset(mask)
+        self.terminations.reset(mask)
+        self.commands.reset(mask)
+        self.observations.reset(mask)
+        self._episode_length.masked_fill_(mask, 0)

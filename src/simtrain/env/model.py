@@ -1,0 +1,71 @@
+"""From a task's configuration to a compiled MuJoCo model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mujoco
+import numpy as np
+
+from simtrain.env.cfg import SimCfg, TaskCfg
+from simtrain.errors import ConfigError, did_you_mean
+
+
+def compile_model(cfg: TaskCfg) -> mujoco.MjModel:
+    """Compile the task's model with the task's time step and solver settings.
+
+    Raises:
+        ConfigError: the file is missing, is not valid MJCF, or MuJoCo cannot compile it.
+    """
+    if isinstance(cfg.model, Path):
+        what = str(cfg.model)
+        if not cfg.model.is_file():
+            raise ConfigError(f"the model {what} does not exist (--env.model)")
+        try:
+            spec = mujoco.MjSpec.from_file(str(cfg.model))
+        except ValueError as error:
+            raise ConfigError(f"{what} is not a valid model: {_one_line(error)}") from error
+    else:
+        what = f"the model made by {cfg.model.__name__}()"
+        spec = cfg.model()
+    spec.option.timestep = cfg.timestep
+    _apply(cfg.sim, spec)
+    try:
+        return spec.compile()
+    except ValueError as error:
+        raise ConfigError(f"{what} does not compile: {_one_line(error)}") from error
+
+
+def find_keyframe(model: mujoco.MjModel, name: str | None) -> int | None:
+    """The id of the keyframe that episodes start from; None is MuJoCo's default state."""
+    if name is None:
+        return None
+    names = [model.key(i).name for i in range(model.nkey)]
+    if name not in names:
+        raise ConfigError(
+            f"the model has no keyframe {name!r}{did_you_mean(name, names)}; "
+            f"it has {', '.join(names) or 'none'}"
+        )
+    return names.index(name)
+
+
+def initial_qpos(model: mujoco.MjModel, keyframe: int | None) -> np.ndarray:
+    """``qpos`` in the initial state, shape ``(nq,)``."""
+    return np.array(model.qpos0 if keyframe is None else model.key_qpos[keyframe])
+
+
+def _apply(cfg: SimCfg, spec: mujoco.MjSpec) -> None:
+    if cfg.integrator is not None:
+        spec.option.integrator = getattr(
+            mujoco.mjtIntegrator, f"mjINT_{cfg.integrator.upper()}"
+        ).value
+    if cfg.solver is not None:
+        spec.option.solver = getattr(mujoco.mjtSolver, f"mjSOL_{cfg.solver.upper()}").value
+    if cfg.iterations is not None:
+        spec.option.iterations = cfg.iterations
+    if cfg.ls_iterations is not None:
+        spec.option.ls_iterations = cfg.ls_iterations
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,162 @@
+"""From names and patterns in a configuration to indices into MuJoCo's arrays, once, at build time.
+
+A pattern is a regular expression that must match a whole name. Entries come in the model's order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import torch
+
+from simtrain.env.cfg import Names
+from simtrain.errors import ConfigError, did_you_mean
+from simtrain.sim.engine import Index
+
+_FREE, _BALL = mujoco.mjtJoint.mjJNT_FREE.value, mujoco.mjtJoint.mjJNT_BALL.value
+_QPOS_SIZE = {_FREE: 7, _BALL: 4}  # slides and hinges have one entry
+_QVEL_SIZE = {_FREE: 6, _BALL: 3}
+
+
+@dataclass(frozen=True)
+class Entities:
+    """Some bodies, geoms, sites or actuators of the model."""
+
+    names: tuple[str, ...]
+    ids: Index
+    """Where they stand in fields such as ``xpos``, ``geom_friction``, ``site_xpos`` or ``ctrl``."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True)
+class Joints(Entities):
+    """Some joints of the model; `ids` indexes fields such as ``jnt_range``."""
+
+    qpos: Index
+    """Their entries in ``qpos``."""
+    qvel: Index
+    """Their entries in ``qvel`` and other fields over degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Sensors(Entities):
+    """Some sensors of the model."""
+
+    data: Index
+    """Their entries in ``sensordata``."""
+
+
+def find_joints(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Joints:
+    """The joints that `names` match; ConfigError if a pattern matches none."""
+    found, ids = _match("joint", names, model, model.njnt)
+    qpos = _spans(ids, model.jnt_qposadr, [_QPOS_SIZE.get(int(model.jnt_type[i]), 1) for i in ids])
+    qvel = _spans(ids, model.jnt_dofadr, [_QVEL_SIZE.get(int(model.jnt_type[i]), 1) for i in ids])
+    return Joints(found, _index(ids, device), _index(qpos, device), _index(qvel, device))
+
+
+def find_sensors(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Sensors:
+    """The sensors that `names` match; ConfigError if a pattern matches none."""
+    found, ids = _match("sensor", names, model, model.nsensor)
+    data = _spans(ids, model.sensor_adr, [int(model.sensor_dim[i]) for i in ids])
+    return Sensors(found, _index(ids, device), _index(data, device))
+
+
+def _entity_finder(kind: str, count: str) -> Callable[..., Entities]:
+    def find(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Entities:
+        found, ids = _match(kind, names, model, getattr(model, count))
+        return Entities(found, _index(ids, device))
+
+    find.__doc__ = f"The {kind} entries that `names` match; ConfigError if a pattern matches none."
+    return find
+
+
+find_bodies = _entity_finder("body", "nbody")
+find_geoms = _entity_finder("geom", "ngeom")
+find_sites = _entity_finder("site", "nsite")
+find_actuators = _entity_finder("actuator", "nu")
+
+_FINDERS: dict[str, Callable[..., Entities]] = {
+    "joints": find_joints,
+    "bodies": find_bodies,
+    "geoms": find_geoms,
+    "sites": find_sites,
+    "sensors": find_sensors,
+    "actuators": find_actuators,
+}
+
+
+def resolve_params(
+    params: dict[str, Any], model: mujoco.MjModel, device: torch.device | str
+) -> dict[str, Any]:
+    """A copy of `params` in which names and patterns are indices on `device`."""
+    resolved = dict(params)
+    for name, value in params.items():
+        finder = _FINDERS.get(name.rsplit("_", 1)[-1])
+        if finder is not None and value is not None:
+            resolved[name] = finder(model, value, device)
+    return resolved
+
+
+def match_values(
+    values: float | dict[str, float], names: Sequence[str], default: float, what: str
+) -> list[float]:
+    """One value for each name, from a number or from a mapping of patterns to numbers.
+
+    Raises:
+        ConfigError: a pattern matches no name.
+    """
+    if not isinstance(values, dict):
+        return [float(values)] * len(names)
+    result = [default] * len(names)
+    for pattern, value in values.items():
+        hits = [i for i, name in enumerate(names) if re.fullmatch(pattern, name)]
+        if not hits:
+            raise ConfigError(f"{what}: no joint matches {pattern!r}; there are {_listed(names)}")
+        for i in hits:
+            result[i] = float(value)
+    return result
+
+
+def _match(
+    kind: str, names: Names, model: mujoco.MjModel, count: int
+) -> tuple[tuple[str, ...], list[int]]:
+    everything = [getattr(model, kind)(i).name for i in range(count)]
+    chosen: set[int] = set()
+    for pattern in (names,) if isinstance(names, str) else tuple(names):
+        try:
+            hits = [i for i, name in enumerate(everything) if re.fullmatch(pattern, name)]
+        except re.error as error:
+            raise ConfigError(
+                f"{pattern!r} is not a regular expression for {kind} names: {error}"
+            ) from error
+        if not hits:
+            raise ConfigError(
+                f"no {kind} matches {pattern!r}{did_you_mean(pattern, everything)}; "
+                f"the model has {_listed(everything)}"
+            )
+        chosen.update(hits)
+    ids = sorted(chosen)
+    return tuple(everything[i] for i in ids), ids
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(name or "(unnamed)" for name in names) or "none"
+
+
+def _spans(ids: list[int], starts: Sequence[int], sizes: list[int]) -> list[int]:
+    return [
+        int(starts[i]) + k for i, size in zip(ids, sizes, strict=True) for k in range(size)
+    ]
+
+
+def _index(ids: list[int], device: torch.device | str) -> Index:
+    """A slice where the ids are consecutive, which makes views instead of copies."""
+    if ids and ids == list(range(ids[0], ids[0] + len(ids))):
+        return slice(ids[0], ids[0] + len(ids))
+    return torch.tensor(ids, dtype=torch.long, device=device)

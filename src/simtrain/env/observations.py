@@ -1,0 +1,178 @@
+"""Observations at work: terms, noise, clip, scale and history, into preallocated buffers.
+
+A group's terms are concatenated first; noise, clip and scale are then one operation each for the
+whole group, whatever the number of terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from simtrain.env.cfg import GaussianNoiseCfg, ObservationTermCfg, UniformNoiseCfg
+from simtrain.env.terms import Term
+from simtrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from simtrain.env.env import Env
+
+
+class ObservationGroup:
+    """The terms of one group, side by side."""
+
+    def __init__(self, name: str, cfgs: Mapping[str, ObservationTermCfg], env: Env) -> None:
+        self.name = name
+        self._env = env
+        self._terms = {term: Term(cfg, env) for term, cfg in cfgs.items()}
+        sizes = [self._size_of(term) for term in self._terms]
+        self.slices: dict[str, slice] = {}
+        """Where each term stands in the group's vector, history included."""
+        start = 0
+        for (term, cfg), size in zip(cfgs.items(), sizes, strict=True):
+            width = size * max(cfg.history_length, 1)
+            self.slices[term] = slice(start, start + width)
+            start += width
+        self.size = start
+        """Length of the group's vector."""
+
+        device = env.device
+        uniform = [(c.noise if isinstance(c.noise, UniformNoiseCfg) else None) for c in cfgs.values()]
+        normal = [(c.noise if isinstance(c.noise, GaussianNoiseCfg) else None) for c in cfgs.values()]
+
+        def columns(values: list[float]) -> Tensor:
+            """One value a term, repeated over the term's columns."""
+            repeats = torch.tensor(sizes)
+            return torch.tensor(values).repeat_interleave(repeats).to(device)
+
+        self._uniform = self._normal = self._clip = self._scale = None
+        if any(uniform):
+            self._uniform = (
+                columns([n.n_min if n else 0.0 for n in uniform]),
+                columns([n.n_max - n.n_min if n else 0.0 for n in uniform]),
+            )
+        if any(normal):
+            self._normal = (
+                columns([n.mean if n else 0.0 for n in normal]),
+                columns([n.std if n else 0.0 for n in normal]),
+            )
+        if any(cfg.clip for cfg in cfgs.values()):
+            bounds = [cfg.clip or (-torch.inf, torch.inf) for cfg in cfgs.values()]
+            self._clip = (columns([b[0] for b in bounds]), columns([b[1] for b in bounds]))
+        if any(cfg.scale is not None for cfg in cfgs.values()):
+            self._scale = torch.cat(
+                [self._scale_of(t, c, s) for (t, c), s in zip(cfgs.items(), sizes, strict=True)]
+            ).to(device)
+        self._sizes = sizes
+        self._random = torch.empty(env.num_envs, sum(sizes), device=device)
+        self._histories = [
+            torch.zeros(env.num_envs, cfg.history_length, size, device=device)
+            if cfg.history_length > 1
+            else None
+            for cfg, size in zip(cfgs.values(), sizes, strict=True)
+        ]
+        self._present = (
+            torch.empty_like(self._random) if any(h is not None for h in self._histories) else None
+        )
+        self._fresh = torch.ones(env.num_envs, dtype=torch.bool, device=device)
+
+    def compute(self, out: Tensor) -> None:
+        """Write the group's observations into `out`, ``(num_envs, size)``."""
+        present = out if self._present is None else self._present
+        torch.cat([term() for term in self._terms.values()], dim=1, out=present)
+        if self._uniform is not None:
+            low, width = self._uniform
+            present.addcmul_(self._random.uniform_(), width).add_(low)
+        if self._normal is not None:
+            mean, std = self._normal
+            present.addcmul_(self._random.normal_(), std).add_(mean)
+        if self._clip is not None:
+            torch.clamp(present, *self._clip, out=present)
+        if self._scale is not None:
+            present.mul_(self._scale)
+        if self._present is not None:
+            torch.cat(self._stacked(present), dim=1, out=out)
+
+    def reset(self, mask: Tensor) -> None:
+        """Let the histories of the environments in `mask` start with their next observation."""
+        self._fresh |= mask
+        for term in self._terms.values():
+            term.reset(mask)
+
+    def _stacked(self, present: Tensor) -> list[Tensor]:
+        """Each term's columns with its history, oldest first; moves the histories on."""
+        parts = []
+        for value, history in zip(present.split(self._sizes, dim=1), self._histories, strict=True):
+            if history is None:
+                parts.append(value)
+                continue
+            history[:, :-1] = history[:, 1:].clone()
+            history[:, -1] = value
+            repeated = value.unsqueeze(1).expand_as(history)
+            history.copy_(torch.where(self._fresh.view(-1, 1, 1), repeated, history))
+            parts.append(history.flatten(1))
+        self._fresh.zero_()
+        return parts
+
+    def _size_of(self, term: str) -> int:
+        value = self._terms[term]()
+        if value.ndim != 2 or value.shape[0] != self._env.num_envs:
+            raise ConfigError(
+                f"observations.{self.name}.{term} has shape {tuple(value.shape)}; "
+                f"it must be (num_envs, size), here ({self._env.num_envs}, size)"
+            )
+        return int(value.shape[1])
+
+    def _scale_of(self, term: str, cfg: ObservationTermCfg, size: int) -> Tensor:
+        if isinstance(cfg.scale, tuple):
+            if len(cfg.scale) != size:
+                raise ConfigError(
+                    f"observations.{self.name}.{term} has {size} entries "
+                    f"but {len(cfg.scale)} values of scale"
+                )
+            return torch.tensor(cfg.scale)
+        return torch.full((size,), 1.0 if cfg.scale is None else cfg.scale)
+
+
+class Observations:
+    """All groups, in two sets of buffers that take turns.
+
+    What `compute` returns stays as it is until the call after the next, so that a caller can keep
+    the observation that an action was chosen by until the step is done.
+    """
+
+    def __init__(self, cfgs: Mapping[str, Mapping[str, ObservationTermCfg]], env: Env) -> None:
+        self.groups = {name: ObservationGroup(name, terms, env) for name, terms in cfgs.items()}
+        self._turns = [
+            TensorDict(
+                {
+                    name: torch.zeros(env.num_envs, group.size, device=env.device)
+                    for name, group in self.groups.items()
+                },
+                batch_size=[env.num_envs],
+                device=env.device,
+            )
+            for _ in range(2)
+        ]
+        self._buffers = [dict(turn.items()) for turn in self._turns]
+        self._turn = 0
+
+    @property
+    def latest(self) -> TensorDict:
+        """What `compute` returned last."""
+        return self._turns[self._turn]
+
+    def compute(self) -> TensorDict:
+        """Observe all environments; ``{group: (num_envs, size)}``."""
+        self._turn = 1 - self._turn
+        for name, group in self.groups.items():
+            group.compute(self._buffers[self._turn][name])
+        return self.latest
+
+    def reset(self, mask: Tensor) -> None:
+        """Forget the histories of the environments in `mask`."""
+        for group in self.groups.values():
+            group.reset(mask)

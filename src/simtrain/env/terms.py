@@ -1,0 +1,219 @@
+"""Terms at work: rewards, terminations, events and curricula, evaluated for all environments.
+
+Every method is batched and works in place where it can; none waits for the device.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from simtrain.env.cfg import (
+    CurriculumTermCfg,
+    EventTermCfg,
+    RewardTermCfg,
+    TermCfg,
+    TerminationTermCfg,
+)
+from simtrain.env.names import resolve_params
+from simtrain.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    import mujoco
+
+    from simtrain.env.env import Env
+
+
+class Term:
+    """A term's function with its parameters resolved, ready to be called at every step."""
+
+    def __init__(self, cfg: TermCfg, env: Env) -> None:
+        self.params = resolve_params(cfg.params, env.model, env.device)
+        """Resolved parameters of a function; a curriculum may change them. Empty for a class."""
+        self.function: Callable[..., Any] = cfg.func
+        if inspect.isclass(cfg.func):
+            self.function = cfg.func(env, **self.params)
+            self.params = {}
+        self._env = env
+        self._reset = getattr(self.function, "reset", None)
+
+    def __call__(self, *arguments: Tensor) -> Any:
+        return self.function(self._env, *arguments, **self.params)
+
+    def reset(self, mask: Tensor) -> None:
+        """Let a term that keeps state forget the environments in `mask`."""
+        if self._reset is not None:
+            self._reset(mask)
+
+
+def check_term(where: str, cfg: TermCfg, model: mujoco.MjModel, leading: int = 1) -> None:
+    """Check a term's parameters against its function and its names against the model.
+
+    Args:
+        where: how the term is called in messages, e.g. ``rewards.upright``.
+        cfg: the term.
+        model: the compiled model.
+        leading: number of a function's arguments before its parameters: the environment, and for
+            events and curricula a mask. A class is made with the environment alone.
+
+    Raises:
+        ConfigError: an unknown or missing parameter, or a pattern that matches nothing.
+    """
+    signature = inspect.signature(cfg.func)
+    names = list(signature.parameters)[1 if inspect.isclass(cfg.func) else leading :]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    for name in cfg.params:
+        if name not in names and not open_ended:
+            raise ConfigError(
+                f"{where}: {_name(cfg.func)} has no parameter {name!r}"
+                f"{did_you_mean(name, names)}; it takes {', '.join(names) or 'none'}"
+            )
+    for name in names:
+        parameter = signature.parameters[name]
+        required = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
+        )
+        if required and name not in cfg.params:
+            raise ConfigError(f"{where}: {_name(cfg.func)} needs the parameter {name!r}")
+    try:
+        resolve_params(cfg.params, model, "cpu")
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+class Rewards:
+    """The weighted sum of a task's reward terms, and its sums over episodes."""
+
+    def __init__(self, cfgs: Mapping[str, RewardTermCfg], env: Env) -> None:
+        self.names = tuple(cfgs)
+        self._terms = {name: Term(cfg, env) for name, cfg in cfgs.items()}
+        self._rates = torch.tensor([cfg.weight for cfg in cfgs.values()], device=env.device)
+        self._rates *= env.step_dt
+        self._step_dt = env.step_dt
+        self._values = torch.zeros(env.num_envs, len(cfgs), device=env.device)
+        self._total = torch.zeros(env.num_envs, device=env.device)
+        self.episode_sums = torch.zeros_like(self._values)
+        """Each term's weighted sum over the present episode, ``(num_envs, terms)``."""
+
+    def compute(self) -> Tensor:
+        """Rewards of this step, ``(num_envs,)``; overwritten by the next call."""
+        for i, term in enumerate(self._terms.values()):
+            self._values[:, i] = term()
+        torch.mv(self._values, self._rates, out=self._total)
+        self.episode_sums.addcmul_(self._values, self._rates)
+        return self._total
+
+    def set_weight(self, name: str, weight: float) -> None:
+        """Change a term's weight, in place; for curricula."""
+        self._rates[self.names.index(name)] = weight * self._step_dt
+
+    def reset(self, mask: Tensor) -> None:
+        """Start the sums of the environments in `mask` anew."""
+        self.episode_sums.masked_fill_(mask.unsqueeze(1), 0.0)
+        for term in self._terms.values():
+            term.reset(mask)
+
+
+class Terminations:
+    """Why and whether episodes end."""
+
+    def __init__(self, cfgs: Mapping[str, TerminationTermCfg], env: Env) -> None:
+        self.names = tuple(cfgs)
+        self._terms = {name: Term(cfg, env) for name, cfg in cfgs.items()}
+        self._cut = [i for i, cfg in enumerate(cfgs.values()) if cfg.time_out]
+        self._failed = [i for i, cfg in enumerate(cfgs.values()) if not cfg.time_out]
+        self.flags = torch.zeros(env.num_envs, len(cfgs), dtype=torch.bool, device=env.device)
+        """Which terms ended the episode at this step, ``(num_envs, terms)``."""
+        self.terminated = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+        """Episodes that failed or succeeded at this step, ``(num_envs,)``."""
+        self.time_outs = torch.zeros_like(self.terminated)
+        """Episodes that were cut at this step and did not end otherwise, ``(num_envs,)``."""
+        self.dones = torch.zeros_like(self.terminated)
+        """Episodes that ended at this step, ``(num_envs,)``."""
+
+    def compute(self) -> Tensor:
+        """Which episodes end now, ``(num_envs,)``; overwritten by the next call."""
+        for i, term in enumerate(self._terms.values()):
+            self.flags[:, i] = term()
+        self.terminated.zero_()
+        for i in self._failed:
+            self.terminated |= self.flags[:, i]
+        self.time_outs.zero_()
+        for i in self._cut:
+            self.time_outs |= self.flags[:, i]
+        self.time_outs &= ~self.terminated
+        torch.logical_or(self.terminated, self.time_outs, out=self.dones)
+        return self.dones
+
+    def reset(self, mask: Tensor) -> None:
+        """Let terms that keep state forget the environments in `mask`."""
+        for term in self._terms.values():
+            term.reset(mask)
+
+
+class Events:
+    """What happens to environments at start-up, at resets and at intervals."""
+
+    def __init__(self, cfgs: Mapping[str, EventTermCfg], env: Env) -> None:
+        self._env = env
+        self._by_mode: dict[str, list[Term]] = {"startup": [], "reset": [], "interval": []}
+        self._ranges: list[tuple[float, float]] = []
+        for cfg in cfgs.values():
+            self._by_mode[cfg.mode].append(Term(cfg, env))
+            if cfg.mode == "interval":
+                self._ranges.append(cfg.interval_range_s)
+        self._everyone = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
+        self._time_left = [self._draw(low, high) for low, high in self._ranges]
+
+    def startup(self) -> None:
+        """Apply the events of mode ``startup`` to all environments."""
+        for term in self._by_mode["startup"]:
+            term(self._everyone)
+
+    def reset(self, mask: Tensor) -> None:
+        """Apply the events of mode ``reset``, and start the intervals of `mask` anew."""
+        for terms in self._by_mode.values():
+            for term in terms:
+                term.reset(mask)
+        for term in self._by_mode["reset"]:
+            term(mask)
+        for left, (low, high) in zip(self._time_left, self._ranges, strict=True):
+            left.copy_(torch.where(mask, self._draw(low, high), left))
+
+    def interval(self) -> None:
+        """Apply the events of mode ``interval`` to the environments whose time has come."""
+        for term, left, (low, high) in zip(
+            self._by_mode["interval"], self._time_left, self._ranges, strict=True
+        ):
+            left -= self._env.step_dt
+            due = left <= 0.0
+            term(due)
+            left.copy_(torch.where(due, self._draw(low, high), left))
+
+    def _draw(self, low: float, high: float) -> Tensor:
+        return torch.empty(self._env.num_envs, device=self._env.device).uniform_(low, high)
+
+
+class Curricula:
+    """Changes of the task as training goes on."""
+
+    def __init__(self, cfgs: Mapping[str, CurriculumTermCfg], env: Env) -> None:
+        self._terms = {name: Term(cfg, env) for name, cfg in cfgs.items()}
+        self.log: dict[str, Tensor] = {}
+        """What the terms last returned, as means, by ``Curriculum/<term>``."""
+
+    def compute(self, mask: Tensor) -> None:
+        """Let every term look at the environments about to be reset."""
+        for name, term in self._terms.items():
+            value = term(mask)
+            if value is not None:
+                self.log[f"Curriculum/{name}"] = torch.as_tensor(value).float().mean()
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))

@@ -1,0 +1,1 @@
+"""From a command line to running ranks: devices, launcher, rank. Knows no task and no PPO."""

@@ -1,0 +1,27 @@
+"""Terms to reward. Each returns float32, ``(num_envs,)``, a rate per second."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from simtrain.env.env import Env
+
+
+def action_rate(env: Env) -> Tensor:
+    """Squared change of the actions since the last step, summed. Shape: ``(num_envs,)``."""
+    return (env.actions - env.previous_actions).square().sum(dim=1)
+
+
+def tolerance(value: Tensor, margin: float, value_at_margin: float = 0.1) -> Tensor:
+    """How near to zero a value is: 1 at zero, `value_at_margin` at a distance of `margin`.
+
+    A Gaussian, or for ``value_at_margin=0`` the parabola ``max(0, 1 - (value / margin)^2)``; the
+    ``tolerance`` of the DeepMind Control Suite with bounds (0, 0) and its sigmoids ``gaussian`` and
+    ``quadratic`` (Tassa et al. 2018). Any shape.
+    """
+    if value_at_margin == 0.0:
+        return (1.0 - (value / margin).square()).clamp_(min=0.0)
+    return torch.exp((value / margin).square() * math.log(value_at_margin))

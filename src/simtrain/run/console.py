@@ -1,0 +1,96 @@
+"""What a person sees while training: a live view on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Status:
+    """One iteration, as far as the console shows it."""
+
+    iteration: int
+    iterations: int
+    env_steps: int
+    steps_per_second: float
+    mean_return: float | None
+    """None until a first episode has finished."""
+    mean_length: float | None
+    max_episode_length: int
+    seconds_left: float
+
+
+class TrainingConsole:
+    """Shows the progress of training; a context manager."""
+
+    def __init__(self, task: str, iterations: int, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._progress = Progress(
+            TextColumn(f"[bold]{task}[/bold]"), BarColumn(bar_width=None), MofNCompleteColumn()
+        )
+        self._bar = self._progress.add_task(task, total=iterations)
+        self._live = (
+            Live(self._progress, console=self._console, refresh_per_second=4)
+            if self._console.is_terminal
+            else None
+        )
+
+    def __enter__(self) -> TrainingConsole:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, message: str) -> None:
+        """Print a line, above the live view if there is one."""
+        self._console.print(message, markup=False, soft_wrap=True)
+
+    def show(self, status: Status) -> None:
+        """Show an iteration."""
+        if self._live is None:
+            self.say(_line(status))
+            return
+        self._progress.update(self._bar, completed=status.iteration)
+        self._live.update(Group(self._progress, _table(status)))
+
+
+def _line(s: Status) -> str:
+    width = len(str(s.iterations))
+    episodes = "no episode has finished yet"
+    if s.mean_return is not None:
+        episodes = f"return {s.mean_return:.2f}  length {s.mean_length:.0f}"
+    return (
+        f"iteration {s.iteration:>{width}}/{s.iterations}  env steps {s.env_steps:,}  "
+        f"{s.steps_per_second:,.0f} steps/s  {episodes}  left {_duration(s.seconds_left)}"
+    )
+
+
+def _table(s: Status) -> Table:
+    table = Table.grid(padding=(0, 3))
+    for _ in range(3):
+        table.add_column(style="dim", justify="right")
+        table.add_column(justify="left", min_width=12)
+    none = "none yet"
+    mean_return = none if s.mean_return is None else f"{s.mean_return:.2f}"
+    length = none if s.mean_length is None else f"{s.mean_length:.0f} of {s.max_episode_length}"
+    table.add_row(
+        "iteration", f"{s.iteration:,}", "env steps", f"{s.env_steps:,}",
+        "steps/s", f"{s.steps_per_second:,.0f}",
+    )  # fmt: skip
+    table.add_row(
+        "mean return", mean_return, "episode length", length, "left", _duration(s.seconds_left)
+    )
+    return table
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

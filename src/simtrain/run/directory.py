@@ -1,0 +1,105 @@
+"""The run directory, and files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from simtrain.errors import ConfigError
+
+_PACKAGES = ("simtrain", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-lib", "numpy")
+
+
+def check_log_root(log_root: Path) -> None:
+    """Raise ConfigError if no run directory can be made below `log_root`."""
+    existing = log_root.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise ConfigError(f"--log-root {log_root} cannot be made: {existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(f"--log-root {log_root} cannot be written: no permission for {existing}")
+
+
+def make_run_directory(log_root: Path, task: str, run_name: str) -> Path:
+    """Make ``<log_root>/<task>/<date>_<time>[_<run_name>]``, a new folder; its path."""
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    base = log_root / task / (f"{stamp}_{run_name}" if run_name else stamp)
+    path, attempt = base, 1
+    while True:
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            attempt += 1
+            path = base.with_name(f"{base.name}_{attempt}")
+        else:
+            return path
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """A binary file that appears as `path` only once it is complete and on the disk.
+
+    On an error nothing is left behind, and what was at `path` before stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_config(path: Path, config: dict[str, Any], devices: list[str]) -> None:
+    """Write ``config.yaml``: the configuration and what it ran on.
+
+    Args:
+        path: the file.
+        config: the configuration as mappings, lists and scalars.
+        devices: the device of every rank.
+    """
+    content = {"config": config, "versions": _versions(), "git": _git_commit(), "devices": devices}
+    with written_whole(path) as file:
+        file.write(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": sys.version.split()[0]}
+    for package in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions
+
+
+def _git_commit() -> dict[str, Any] | None:
+    """Commit of the repository in the working directory, and whether it has changes since."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        return {"commit": commit, "changed": bool(_git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()

@@ -1,0 +1,1 @@
+"""PPO, the trainer loop, and the worker that each rank runs."""

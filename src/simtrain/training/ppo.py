@@ -1,0 +1,326 @@
+"""PPO: rsl_rl's models, distributions and storage, with an update that stays on the device.
+
+Schulman et al., "Proximal policy optimization algorithms", 2017 (https://arxiv.org/abs/1707.06347).
+The mathematics are those of ``rsl_rl.algorithms.PPO``. What differs is how they are computed:
+
+- Values, and observations through the normalizers, are computed once a rollout rather than at every
+  step and mini-batch: neither network nor normalizer changes in between.
+- Mini-batches are slices of one shuffled copy of the rollout.
+- Gradients live in one flat buffer, averaged over ranks by one all-reduce a mini-batch.
+- The learning rate and the losses are tensors, read back once an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rsl_rl.algorithms import PPO as RslPPO
+from rsl_rl.models import MLPModel
+from rsl_rl.storage import RolloutStorage
+from tensordict import TensorDict
+from torch import Tensor
+
+from simtrain.launch.rank import Rank
+from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
+from simtrain.training.flat_gradients import FlatGradients
+
+MIN_LEARNING_RATE = 1e-5
+MAX_LEARNING_RATE = 1e-2
+
+
+@dataclass
+class Samples:
+    """Transitions of a rollout, flattened; the leading axis of every tensor is the sample."""
+
+    actor_input: Tensor
+    critic_input: Tensor
+    actions: Tensor
+    log_prob: Tensor
+    values: Tensor
+    returns: Tensor
+    advantages: Tensor
+    distribution: tuple[Tensor, ...]
+
+    def shuffled(self, order: Tensor) -> Samples:
+        """A contiguous copy in another order; `order` is long, ``(samples,)``."""
+        return Samples(
+            *(tensor.index_select(0, order) for tensor in self._tensors()),
+            distribution=tuple(p.index_select(0, order) for p in self.distribution),
+        )
+
+    def mini_batches(self, count: int) -> Iterator[Samples]:
+        """`count` consecutive slices of equal size; a remainder is left out."""
+        size = len(self.actions) // count
+        for start in range(0, count * size, size):
+            part = slice(start, start + size)
+            yield Samples(
+                *(tensor[part] for tensor in self._tensors()),
+                distribution=tuple(p[part] for p in self.distribution),
+            )
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return (
+            self.actor_input,
+            self.critic_input,
+            self.actions,
+            self.log_prob,
+            self.values,
+            self.returns,
+            self.advantages,
+        )
+
+
+@dataclass
+class Losses:
+    """The parts of PPO's loss on a mini-batch, 0-d tensors."""
+
+    surrogate: Tensor
+    value: Tensor
+    entropy: Tensor
+    kl: Tensor
+    """Divergence of the policy from the one that collected the samples; no gradient."""
+
+
+class PPO(RslPPO):  # type: ignore[misc]
+    """rsl_rl's PPO for feed-forward networks, over one or more ranks."""
+
+    def __init__(
+        self,
+        cfg: PpoCfg,
+        obs: TensorDict,
+        num_actions: int,
+        num_steps_per_env: int,
+        rank: Rank,
+    ) -> None:
+        """Make networks, storage and optimizer.
+
+        Args:
+            cfg: hyper-parameters.
+            obs: an observation of the environment, ``{group: (num_envs, size)}``.
+            num_actions: size of the action vector.
+            num_steps_per_env: steps of a rollout.
+            rank: this process; every rank starts with the parameters of rank 0.
+        """
+        groups = {"actor": list(cfg.actor.obs_groups), "critic": _critic_groups(cfg, obs)}
+        distribution = {
+            "class_name": "GaussianDistribution",
+            "init_std": cfg.actor.init_std,
+            "std_type": cfg.actor.std_type,
+        }
+        actor = MLPModel(
+            obs, groups, "actor", num_actions, **_network(cfg.actor), distribution_cfg=distribution
+        )
+        critic = MLPModel(obs, groups, "critic", 1, **_network(cfg.critic))
+        num_envs = obs.batch_size[0]
+        super().__init__(
+            actor,
+            critic,
+            RolloutStorage("rl", num_envs, num_steps_per_env, obs, [num_actions], rank.device),
+            num_learning_epochs=cfg.num_learning_epochs,
+            num_mini_batches=cfg.num_mini_batches,
+            clip_param=cfg.clip_param,
+            gamma=cfg.gamma,
+            lam=cfg.lam,
+            value_loss_coef=cfg.value_loss_coef,
+            entropy_coef=cfg.entropy_coef,
+            learning_rate=cfg.learning_rate,
+            max_grad_norm=cfg.max_grad_norm,
+            optimizer=cfg.optimizer,
+            use_clipped_value_loss=cfg.use_clipped_value_loss,
+            schedule=cfg.schedule,
+            desired_kl=cfg.desired_kl,
+            normalize_advantage_per_mini_batch=cfg.normalize_advantage_per_mini_batch,
+            device=rank.device,
+        )
+        self.rank = rank
+        self._lr = torch.tensor(cfg.learning_rate, device=rank.device)
+        optimizer = torch.optim.AdamW if cfg.optimizer == "adamw" else torch.optim.Adam
+        networks = [list(self.actor.parameters()), list(self.critic.parameters())]
+        self.optimizer = optimizer([p for ps in networks for p in ps], lr=self._lr, fused=True)
+        # The divergence that the learning rate follows travels with the gradients.
+        self.gradients = FlatGradients(networks, extra=1)
+        self._time_outs = torch.zeros_like(self.storage.dones, dtype=torch.bool)
+        for network in (self.actor, self.critic):
+            for tensor in network.state_dict().values():
+                rank.broadcast(tensor)
+
+    def act(self, obs: TensorDict) -> Tensor:
+        """Sample actions, ``(num_envs, num_actions)``, and record them with what led to them."""
+        storage, actor = self.storage, self.actor
+        step = storage.step
+        for group, stored in storage.observations.items():
+            stored[step] = obs[group]
+        actions = actor(obs, stochastic_output=True)
+        storage.actions[step] = actions
+        storage.actions_log_prob[step, :, 0] = actor.get_output_log_prob(actions)
+        params = actor.output_distribution_params
+        if storage.distribution_params is None:
+            steps = storage.num_transitions_per_env
+            storage.distribution_params = tuple(p.new_zeros(steps, *p.shape) for p in params)
+        for stored, param in zip(storage.distribution_params, params, strict=True):
+            stored[step] = param
+        return actions
+
+    def process_env_step(
+        self, obs: TensorDict, rewards: Tensor, dones: Tensor, extras: dict[str, Any]
+    ) -> None:
+        """Record what the actions led to; `rewards` and `dones` are ``(num_envs,)``."""
+        storage = self.storage
+        storage.rewards[storage.step, :, 0] = rewards
+        storage.dones[storage.step, :, 0] = dones
+        self._time_outs[storage.step, :, 0] = extras["time_outs"]
+        storage.step += 1
+
+    def compute_returns(self, obs: TensorDict) -> None:
+        """Values, advantages and returns of the rollout; `obs` is what follows its last step.
+
+        Generalized advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
+        An episode that was cut by time is bootstrapped with the value of its last state.
+        """
+        st = self.storage
+        steps = st.num_transitions_per_env
+        st.values.copy_(self.critic(st.observations.flatten(0, 1)).view_as(st.values))
+        next_values = self.critic(obs)
+        rewards = st.rewards + self.gamma * st.values * self._time_outs
+        not_done = 1.0 - st.dones.float()
+        advantage = torch.zeros_like(next_values)
+        for step in reversed(range(steps)):
+            delta = rewards[step] + self.gamma * not_done[step] * next_values - st.values[step]
+            advantage = delta + self.gamma * self.lam * not_done[step] * advantage
+            st.advantages[step] = advantage
+            next_values = st.values[step]
+        torch.add(st.advantages, st.values, out=st.returns)
+        if not self.normalize_advantage_per_mini_batch:
+            self._normalize(st.advantages)
+
+    def update(self) -> dict[str, float]:
+        """Improve policy and value on the rollout; mean losses, read back once."""
+        samples = self._samples()
+        sums = torch.zeros(4, device=self.device)
+        for _ in range(self.num_learning_epochs):
+            for batch in samples.mini_batches(self.num_mini_batches):
+                losses = self.losses(batch)
+                self._step(losses)
+                sums += torch.stack(
+                    (losses.value, losses.surrogate, losses.entropy, losses.kl)
+                ).detach()
+        obs = self.storage.observations.flatten(0, 1)
+        self.actor.update_normalization(obs)
+        self.critic.update_normalization(obs)
+        self.storage.clear()
+        sums /= self.num_learning_epochs * self.num_mini_batches
+        self.rank.all_reduce(sums)
+        sums /= self.rank.world_size
+        value, surrogate, entropy, kl, self.learning_rate = torch.cat((sums, self._lr[None])).tolist()
+        return {"value": value, "surrogate": surrogate, "entropy": entropy, "kl": kl}
+
+    def losses(self, batch: Samples) -> Losses:
+        """PPO's losses on a mini-batch."""
+        distribution = self.actor.distribution
+        distribution.update(self.actor.mlp(batch.actor_input))
+        values = self.critic.mlp(batch.critic_input)
+        with torch.no_grad():
+            params = tuple(p.detach() for p in distribution.params)
+            kl = distribution.kl_divergence(batch.distribution, params).mean()
+
+        advantages = batch.advantages.squeeze(1)
+        if self.normalize_advantage_per_mini_batch:
+            advantages = advantages.clone()
+            self._normalize(advantages)
+        ratio = torch.exp(distribution.log_prob(batch.actions) - batch.log_prob.squeeze(1))
+        clipped_ratio = ratio.clamp(1.0 - self.clip_param, 1.0 + self.clip_param)
+        surrogate = torch.max(-advantages * ratio, -advantages * clipped_ratio).mean()
+
+        value = (values - batch.returns).square()
+        if self.use_clipped_value_loss:
+            change = (values - batch.values).clamp(-self.clip_param, self.clip_param)
+            value = torch.max(value, (batch.values + change - batch.returns).square())
+        return Losses(surrogate, value.mean(), distribution.entropy.mean(), kl)
+
+    def save(self) -> dict[str, Any]:
+        """State of networks and optimizer under rsl_rl's keys, loadable by rsl_rl itself."""
+        saved: dict[str, Any] = super().save()
+        for group in saved["optimizer_state_dict"]["param_groups"]:
+            group["lr"] = float(group["lr"])
+            group["fused"] = None
+        return saved
+
+    def load(
+        self, loaded_dict: dict[str, Any], load_cfg: dict[str, bool] | None = None, strict: bool = True
+    ) -> bool:
+        """Take over what `save` returned, in place; see ``rsl_rl.algorithms.PPO.load``."""
+        optimizer = loaded_dict["optimizer_state_dict"]
+        groups = [{**group, "fused": True} for group in optimizer["param_groups"]]
+        loaded_dict = {**loaded_dict, "optimizer_state_dict": {**optimizer, "param_groups": groups}}
+        iteration = super().load(loaded_dict, load_cfg, strict)
+        for group in self.optimizer.param_groups:
+            self._lr.fill_(float(group["lr"]))
+            group["lr"] = self._lr
+        self.learning_rate = float(self._lr)
+        return bool(iteration)
+
+    @torch.no_grad()
+    def _samples(self) -> Samples:
+        """The rollout, flattened, normalized and shuffled."""
+        st = self.storage
+        obs = st.observations.flatten(0, 1)
+        samples = Samples(
+            self.actor.get_latent(obs),
+            self.critic.get_latent(obs),
+            *(
+                tensor.flatten(0, 1)
+                for tensor in (st.actions, st.actions_log_prob, st.values, st.returns, st.advantages)
+            ),
+            distribution=tuple(p.flatten(0, 1) for p in st.distribution_params),
+        )
+        return samples.shuffled(torch.randperm(len(samples.actions), device=self.device))
+
+    def _step(self, losses: Losses) -> None:
+        """One optimizer step, with gradients and divergence averaged over ranks."""
+        self.gradients.zero()
+        loss = (
+            losses.surrogate
+            + self.value_loss_coef * losses.value
+            - self.entropy_coef * losses.entropy
+        )
+        loss.backward()
+        self.gradients.extra[0] = losses.kl
+        if self.rank.world_size > 1:
+            self.rank.all_reduce(self.gradients.buffer)
+            self.gradients.buffer /= self.rank.world_size
+        if self.schedule == "adaptive":
+            self._adapt_learning_rate(self.gradients.extra[0])
+        self.gradients.clip(self.max_grad_norm)
+        self.optimizer.step()
+
+    def _adapt_learning_rate(self, kl: Tensor) -> None:
+        """Lower the learning rate where the policy moved too far, raise it where too little."""
+        lower = (self._lr / 1.5).clamp_(min=MIN_LEARNING_RATE)
+        higher = (self._lr * 1.5).clamp_(max=MAX_LEARNING_RATE)
+        too_near = (kl < self.desired_kl / 2.0) & (kl > 0.0)
+        lr = torch.where(kl > self.desired_kl * 2.0, lower, torch.where(too_near, higher, self._lr))
+        self._lr.copy_(lr)
+
+    def _normalize(self, advantages: Tensor) -> None:
+        """Subtract the mean and divide by the standard deviation over all ranks, in place."""
+        count = advantages.numel() * self.rank.world_size
+        mean = self.rank.all_reduce(advantages.sum()) / count
+        advantages -= mean
+        variance = self.rank.all_reduce(advantages.square().sum()) / max(count - 1, 1)
+        advantages /= variance.sqrt() + 1e-8
+
+
+def _network(cfg: ActorCfg | CriticCfg) -> dict[str, Any]:
+    return {
+        "hidden_dims": cfg.hidden_dims,
+        "activation": cfg.activation,
+        "obs_normalization": cfg.obs_normalization,
+    }
+
+
+def _critic_groups(cfg: PpoCfg, obs: TensorDict) -> list[str]:
+    groups = list(cfg.critic.obs_groups)
+    return groups if all(group in obs.keys() for group in groups) else list(cfg.actor.obs_groups)

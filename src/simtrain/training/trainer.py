@@ -1,0 +1,118 @@
+"""The trainer loop: roll out, learn, report, save; the same on every rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from simtrain.env.env import Env
+from simtrain.launch.rank import Rank
+from simtrain.training.ppo import PPO
+from simtrain.training.statistics import EpisodeStatistics
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What one iteration brought, over all ranks."""
+
+    number: int
+    """How many iterations were trained so far."""
+    env_steps: int
+    """Environment steps so far, over all ranks."""
+    metrics: dict[str, float]
+    """TensorBoard tag -> value."""
+
+
+class Trainer:
+    """Trains `ppo` on `env`; the state that goes on from iteration to iteration."""
+
+    def __init__(self, env: Env, ppo: PPO, rank: Rank) -> None:
+        self.env = env
+        self.ppo = ppo
+        self.rank = rank
+        self.iteration = 0
+        self.env_steps = 0
+        self._episodes = EpisodeStatistics()
+        self._steps = ppo.storage.num_transitions_per_env
+        self._rollout_threads = _rollout_threads(ppo, env.num_envs, rank.threads)
+
+    def run(
+        self, iterations: int, report: Callable[[Iteration], None], stop: Callable[[], bool]
+    ) -> None:
+        """Train until `iterations` are done or `stop` says so after one of them.
+
+        Args:
+            iterations: how many iterations to have trained at the end.
+            report: called after every iteration.
+            stop: asked after every report.
+        """
+        env = self.env
+        if self.iteration == 0:
+            # Spread the first resets over time, or all episodes would end at once.
+            env.episode_length_buf = torch.randint_like(
+                env.episode_length_buf, env.max_episode_length
+            )
+        self.ppo.train_mode()
+        while self.iteration < iterations:
+            report(self._iterate())
+            if stop():
+                return
+
+    def _iterate(self) -> Iteration:
+        start = time.perf_counter()
+        torch.set_num_threads(self._rollout_threads)
+        self._collect()
+        collected = time.perf_counter()
+        torch.set_num_threads(self.rank.threads)
+        losses = self.ppo.update()
+        metrics = self._episode_metrics()
+        end = time.perf_counter()
+        self.iteration += 1
+        steps = self._steps * self.env.num_envs * self.rank.world_size
+        self.env_steps += steps
+        metrics |= {f"Loss/{name}": value for name, value in losses.items()}
+        metrics |= {
+            "Loss/learning_rate": self.ppo.learning_rate,
+            "Policy/mean_std": float(self.ppo.actor.output_std.detach().mean()),
+            "Perf/total_fps": steps / (end - start),
+            "Perf/collection_time": collected - start,
+            "Perf/learning_time": end - collected,
+        }
+        return Iteration(self.iteration, self.env_steps, metrics)
+
+    @torch.inference_mode()
+    def _collect(self) -> None:
+        """Fill the storage with a rollout, and compute its returns."""
+        env, ppo = self.env, self.ppo
+        obs = env.get_observations()
+        for _ in range(self._steps):
+            actions = ppo.act(obs)
+            obs, rewards, dones, extras = env.step(actions)
+            ppo.process_env_step(obs, rewards, dones, extras)
+        ppo.compute_returns(obs)
+
+    def _episode_metrics(self) -> dict[str, float]:
+        """Means over the episodes that finished, of all ranks."""
+        sums = self.rank.all_reduce(self.env.episodes.take()).tolist()
+        totals = dict(zip(self.env.episodes.names, sums, strict=True))
+        count = totals.pop("count")
+        self._episodes.add(count, totals.pop("return"), totals.pop("length"))
+        metrics = {name: total / count for name, total in totals.items()} if count else {}
+        means = self._episodes.means()
+        if means is not None:
+            metrics["Train/mean_reward"], metrics["Train/mean_episode_length"] = means
+        metrics |= {name: float(value) for name, value in self.env.curricula.log.items()}
+        return metrics
+
+
+def _rollout_threads(ppo: PPO, num_envs: int, threads: int) -> int:
+    """Threads of torch during the rollout.
+
+    Torch's and MuJoCo's threads take turns within a step, and an OpenMP team that is still spinning
+    when MuJoCo's threads want the cores costs more than it gained unless the networks are large.
+    """
+    operations = 2 * num_envs * sum(p.numel() for p in ppo.actor.parameters())
+    return threads if operations > 2e8 else 1

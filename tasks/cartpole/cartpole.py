@@ -1,0 +1,116 @@
+"""Cart-pole: balance a pole on a cart, or swing it up first.
+
+Dynamics and reward follow the cart-pole of the DeepMind Control Suite (Tassa et al. 2018,
+https://arxiv.org/abs/1801.00690), whose smooth reward is the product of four numbers between 0 and
+1, with control steps of 0.05 s.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simtrain import (
+    ActorCfg,
+    CriticCfg,
+    EventTermCfg,
+    JointEffortActionCfg,
+    ObservationTermCfg,
+    PpoCfg,
+    RewardTermCfg,
+    TaskCfg,
+    TerminationTermCfg,
+    mdp,
+    task,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Joints
+
+
+@task("cartpole-balance")
+def cartpole_balance() -> TaskCfg:
+    """Keep the pole upright while the cart stays near the middle."""
+    cfg = _cartpole()
+    cfg.keyframe = "up"
+    cfg.events = {
+        "reset_cart": EventTermCfg(
+            mdp.reset_joints_uniform, mode="reset", joints="slider", position=(-0.1, 0.1)
+        ),
+        "reset_pole": EventTermCfg(
+            mdp.reset_joints_uniform, mode="reset", joints="hinge", position=(-0.034, 0.034)
+        ),
+    }
+    return cfg
+
+
+@task("cartpole-swingup")
+def cartpole_swingup() -> TaskCfg:
+    """Swing the hanging pole up and keep it upright in the middle."""
+    cfg = _cartpole()
+    cfg.keyframe = "down"
+    cfg.events = {
+        "reset": EventTermCfg(
+            mdp.reset_joints_gaussian,
+            mode="reset",
+            joints=("slider", "hinge"),
+            position_std=0.01,
+            velocity_std=0.01,
+        ),
+    }
+    return cfg
+
+
+def _cartpole() -> TaskCfg:
+    observations = {
+        "cart_position": ObservationTermCfg(mdp.joint_pos, joints="slider"),
+        "pole_angle": ObservationTermCfg(pole_angle_cos_sin, joints="hinge"),
+        "velocities": ObservationTermCfg(mdp.joint_vel, joints=("slider", "hinge")),
+    }
+    return TaskCfg(
+        model=Path(__file__).with_name("cartpole.xml"),
+        timestep=0.01,
+        decimation=5,
+        episode_length_s=50.0,
+        actions={"force": JointEffortActionCfg("slider")},
+        observations={"actor": observations},
+        rewards={"upright": RewardTermCfg(upright, weight=1.0, cart_joints="slider", pole_joints="hinge")},
+        terminations={"time_out": TerminationTermCfg(mdp.time_out, time_out=True)},
+        num_envs=256,
+        num_steps_per_env=32,
+        max_iterations=150,
+        ppo=PpoCfg(
+            actor=ActorCfg(hidden_dims=(64, 64), activation="elu"),
+            critic=CriticCfg(hidden_dims=(64, 64), activation="elu"),
+            entropy_coef=0.005,
+        ),
+    )
+
+
+def pole_angle_cos_sin(env: Env, joints: Joints) -> Tensor:
+    """Cosine and sine of the pole's angle, (1, 0) when upright. Shape: ``(num_envs, 2)``."""
+    import torch
+
+    angle = mdp.joint_pos(env, joints)
+    return torch.cat((angle.cos(), angle.sin()), dim=1)
+
+
+def upright(env: Env, cart_joints: Joints, pole_joints: Joints) -> Tensor:
+    """Upright x centered x small control x small velocity, the Suite's smooth reward.
+
+    With the pole's angle a, the cart's position x, the control u and the pole's velocity w:
+    (1 + cos a) / 2 x (1 + t(x, 2)) / 2 x (4 + q(u, 1)) / 5 x (1 + t(w, 5)) / 2, where t is a
+    Gaussian and q a parabola (`mdp.tolerance`). Between 0 and 1. Shape: ``(num_envs,)``.
+    """
+    position = mdp.joint_pos(env, cart_joints)[:, 0]
+    angle = mdp.joint_pos(env, pole_joints)[:, 0]
+    velocity = mdp.joint_vel(env, pole_joints)[:, 0]
+    control = env.bind("ctrl")[:, 0]
+    standing = (1.0 + angle.cos()) / 2.0
+    centered = (1.0 + mdp.tolerance(position, margin=2.0)) / 2.0
+    small_control = (4.0 + mdp.tolerance(control, margin=1.0, value_at_margin=0.0)) / 5.0
+    small_velocity = (1.0 + mdp.tolerance(velocity, margin=5.0)) / 2.0
+    return standing * centered * small_control * small_velocity
