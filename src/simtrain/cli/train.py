@@ -15,6 +15,10 @@ from simtrain.registry import Registry, discover
 
 def main() -> None:
     """Entry point of the ``train`` command."""
+    # Torch's OpenMP threads spin between operations by default; against MuJoCo's threads, another
+    # rank or any busy process on the same cores, that makes an update up to fifty times slower.
+    # The runtime reads the variable when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     run_command(lambda: train(sys.argv[1:]))
 
 
@@ -33,9 +37,6 @@ def train(arguments: Sequence[str]) -> int:
     config = parse_flags(f"train {name}", TrainConfig.of_task(name, task.make()), flags)
     config.check()
 
-    # Torch's OpenMP threads spin between operations by default; against MuJoCo's threads, another
-    # rank or any busy process on the same cores that makes an update up to fifty times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
     from simtrain.env.check import check_task
     from simtrain.launch.run import launch
