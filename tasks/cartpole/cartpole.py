@@ -77,7 +77,9 @@ def _cartpole() -> TaskCfg:
         episode_length_s=50.0,
         actions={"force": JointEffortActionCfg("slider")},
         observations={"actor": observations},
-        rewards={"upright": RewardTermCfg(upright, weight=1.0, cart_joints="slider", pole_joints="hinge")},
+        rewards={
+            "upright": RewardTermCfg(upright, weight=1.0, cart_joints="slider", pole_joints="hinge")
+        },
         terminations={"time_out": TerminationTermCfg(mdp.time_out, time_out=True)},
         num_envs=256,
         num_steps_per_env=32,

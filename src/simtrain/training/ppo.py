@@ -12,8 +12,9 @@ The mathematics are those of ``rsl_rl.algorithms.PPO``. What differs is how they
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -46,30 +47,24 @@ class Samples:
 
     def shuffled(self, order: Tensor) -> Samples:
         """A contiguous copy in another order; `order` is long, ``(samples,)``."""
-        return Samples(
-            *(tensor.index_select(0, order) for tensor in self._tensors()),
-            distribution=tuple(p.index_select(0, order) for p in self.distribution),
-        )
+        return self._map(lambda tensor: tensor.index_select(0, order))
 
     def mini_batches(self, count: int) -> Iterator[Samples]:
         """`count` consecutive slices of equal size; a remainder is left out."""
         size = len(self.actions) // count
         for start in range(0, count * size, size):
-            part = slice(start, start + size)
-            yield Samples(
-                *(tensor[part] for tensor in self._tensors()),
-                distribution=tuple(p[part] for p in self.distribution),
-            )
+            yield self._map(itemgetter(slice(start, start + size)))
 
-    def _tensors(self) -> tuple[Tensor, ...]:
-        return (
-            self.actor_input,
-            self.critic_input,
-            self.actions,
-            self.log_prob,
-            self.values,
-            self.returns,
-            self.advantages,
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Samples:
+        return Samples(
+            actor_input=function(self.actor_input),
+            critic_input=function(self.critic_input),
+            actions=function(self.actions),
+            log_prob=function(self.log_prob),
+            values=function(self.values),
+            returns=function(self.returns),
+            advantages=function(self.advantages),
+            distribution=tuple(function(p) for p in self.distribution),
         )
 
 
@@ -153,7 +148,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         step = storage.step
         for group, stored in storage.observations.items():
             stored[step] = obs[group]
-        actions = actor(obs, stochastic_output=True)
+        actions: Tensor = actor(obs, stochastic_output=True)
         storage.actions[step] = actions
         storage.actions_log_prob[step, :, 0] = actor.get_output_log_prob(actions)
         params = actor.output_distribution_params
@@ -214,7 +209,9 @@ class PPO(RslPPO):  # type: ignore[misc]
         sums /= self.num_learning_epochs * self.num_mini_batches
         self.rank.all_reduce(sums)
         sums /= self.rank.world_size
-        value, surrogate, entropy, kl, self.learning_rate = torch.cat((sums, self._lr[None])).tolist()
+        value, surrogate, entropy, kl, self.learning_rate = torch.cat(
+            (sums, self._lr[None])
+        ).tolist()
         return {"value": value, "surrogate": surrogate, "entropy": entropy, "kl": kl}
 
     def losses(self, batch: Samples) -> Losses:
@@ -249,7 +246,10 @@ class PPO(RslPPO):  # type: ignore[misc]
         return saved
 
     def load(
-        self, loaded_dict: dict[str, Any], load_cfg: dict[str, bool] | None = None, strict: bool = True
+        self,
+        loaded_dict: dict[str, Any],
+        load_cfg: dict[str, bool] | None = None,
+        strict: bool = True,
     ) -> bool:
         """Take over what `save` returned, in place; see ``rsl_rl.algorithms.PPO.load``."""
         optimizer = loaded_dict["optimizer_state_dict"]
@@ -268,12 +268,13 @@ class PPO(RslPPO):  # type: ignore[misc]
         st = self.storage
         obs = st.observations.flatten(0, 1)
         samples = Samples(
-            self.actor.get_latent(obs),
-            self.critic.get_latent(obs),
-            *(
-                tensor.flatten(0, 1)
-                for tensor in (st.actions, st.actions_log_prob, st.values, st.returns, st.advantages)
-            ),
+            actor_input=self.actor.get_latent(obs),
+            critic_input=self.critic.get_latent(obs),
+            actions=st.actions.flatten(0, 1),
+            log_prob=st.actions_log_prob.flatten(0, 1),
+            values=st.values.flatten(0, 1),
+            returns=st.returns.flatten(0, 1),
+            advantages=st.advantages.flatten(0, 1),
             distribution=tuple(p.flatten(0, 1) for p in st.distribution_params),
         )
         return samples.shuffled(torch.randperm(len(samples.actions), device=self.device))
@@ -322,5 +323,5 @@ def _network(cfg: ActorCfg | CriticCfg) -> dict[str, Any]:
 
 
 def _critic_groups(cfg: PpoCfg, obs: TensorDict) -> list[str]:
-    groups = list(cfg.critic.obs_groups)
-    return groups if all(group in obs.keys() for group in groups) else list(cfg.actor.obs_groups)
+    there = set(cfg.critic.obs_groups) <= set(obs.keys())
+    return list(cfg.critic.obs_groups if there else cfg.actor.obs_groups)
