@@ -87,7 +87,10 @@ def _cartpole() -> TaskCfg:
         ppo=PpoCfg(
             actor=ActorCfg(hidden_dims=(64, 64), activation="elu"),
             critic=CriticCfg(hidden_dims=(64, 64), activation="elu"),
-            entropy_coef=0.005,
+            entropy_coef=0.002,
+            num_learning_epochs=4,
+            # Values reach 5 here: a change of at most clip_param an update would be too slow.
+            use_clipped_value_loss=False,
         ),
     )
 
