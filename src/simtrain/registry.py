@@ -83,8 +83,8 @@ def discover() -> Registry:
     """Import every task file there is.
 
     Raises:
-        ConfigError: two files declare a task of the same name, or ``SIMTRAIN_TASKS`` names a folder
-            that does not exist.
+        ConfigError: two tasks have the same name, or ``SIMTRAIN_TASKS`` names a folder that does
+            not exist.
     """
     tasks: dict[str, Task] = {}
     broken: dict[str, str] = {}
@@ -96,9 +96,11 @@ def discover() -> Registry:
             continue
         for found in _tasks_of(module, where):
             other = tasks.get(found.name)
-            if other is not None and other.source != found.source:
+            if other is not None and other.make is not found.make:
+                both = f"{other.source} and {found.source}"
                 raise ConfigError(
-                    f"two files declare a task {found.name!r}: {other.source} and {found.source}; "
+                    f"two tasks are called {found.name!r}: "
+                    f"{both if other.source != found.source else f'both in {found.source}'}; "
                     "rename one of them"
                 )
             tasks[found.name] = found
