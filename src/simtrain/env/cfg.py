@@ -45,6 +45,7 @@ ModelSource = Annotated[
 ]
 Params = Annotated[dict[str, Any], tyro.conf.arg(name="")]
 Names = str | tuple[str, ...]
+EventMode = Literal["startup", "reset", "interval"]
 
 
 @dataclass(init=False)
@@ -168,7 +169,7 @@ class EventTermCfg(TermCfg):
     as they are.
     """
 
-    mode: Literal["startup", "reset", "interval"]
+    mode: EventMode
     """When: once before training, at every reset, or again and again."""
     interval_range_s: tuple[float, float]
     """Shortest and longest time between two of them, in seconds, drawn per environment; for mode
@@ -177,7 +178,7 @@ class EventTermCfg(TermCfg):
     def __init__(
         self,
         func: Callable[..., Any],
-        mode: Literal["startup", "reset", "interval"],
+        mode: EventMode,
         *,
         interval_range_s: tuple[float, float] = (10.0, 10.0),
         params: dict[str, Any] | None = None,

@@ -160,6 +160,7 @@ class Env(VecEnv):  # type: ignore[misc]
         self.actions.masked_fill_(mask.unsqueeze(1), 0.0)
         self.previous_actions.masked_fill_(mask.unsqueeze(1), 0.0)
         self.rewards.reset(mask)
+        self.episodes.reset(mask)
         self.terminations.reset(mask)
         self.commands.reset(mask)
         self.observations.reset(mask)
