@@ -73,7 +73,9 @@ def tiny_task(**changes: Any) -> TaskCfg:
         decimation=2,
         episode_length_s=0.2,
         actions={"push": JointEffortActionCfg("left_slide")},
-        observations={"actor": {"position": ObservationTermCfg(mdp.joint_pos, joints="left_slide")}},
+        observations={
+            "actor": {"position": ObservationTermCfg(mdp.joint_pos, joints="left_slide")}
+        },
         rewards={"alive": RewardTermCfg(alive, weight=1.0)},
         terminations={"time_out": TerminationTermCfg(mdp.time_out, time_out=True)},
     )
