@@ -10,7 +10,7 @@ import inspect
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from tyro.conf import Suppress
 
@@ -159,7 +159,7 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
         result = tuple(overlay(None, item) for item in plain)
     else:
         result = plain
-    return result
+    return cast(ConfigT, result)
 
 
 def _function_name(function: Any) -> str:

@@ -77,7 +77,9 @@ def _cartpole() -> TaskCfg:
         episode_length_s=50.0,
         actions={"force": JointEffortActionCfg("slider")},
         observations={"actor": observations},
-        rewards={"upright": RewardTermCfg(upright, weight=1.0, cart_joints="slider", pole_joints="hinge")},
+        rewards={
+            "upright": RewardTermCfg(upright, weight=1.0, cart_joints="slider", pole_joints="hinge")
+        },
         terminations={"time_out": TerminationTermCfg(mdp.time_out, time_out=True)},
         num_envs=256,
         num_steps_per_env=32,
@@ -85,7 +87,10 @@ def _cartpole() -> TaskCfg:
         ppo=PpoCfg(
             actor=ActorCfg(hidden_dims=(64, 64), activation="elu"),
             critic=CriticCfg(hidden_dims=(64, 64), activation="elu"),
-            entropy_coef=0.005,
+            entropy_coef=0.002,
+            num_learning_epochs=4,
+            # Values reach 5 here: a change of at most clip_param an update would be too slow.
+            use_clipped_value_loss=False,
         ),
     )
 

@@ -102,7 +102,7 @@ class Env(VecEnv):  # type: ignore[misc]
         self._episode_length.copy_(value)
 
     def bind(self, field: str) -> Tensor:
-        """An MjData field as float32, ``(num_envs, ...)``, refreshed in place; see `Engine.bind`."""
+        """An MjData field, float32 ``(num_envs, ...)``, refreshed in place; see `Engine.bind`."""
         return self.sim.bind(field)
 
     def command(self, name: str) -> Tensor:

@@ -153,9 +153,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _spans(ids: list[int], starts: Sequence[int], sizes: list[int]) -> list[int]:
-    return [
-        int(starts[i]) + k for i, size in zip(ids, sizes, strict=True) for k in range(size)
-    ]
+    return [int(starts[i]) + k for i, size in zip(ids, sizes, strict=True) for k in range(size)]
 
 
 def _index(ids: list[int], device: torch.device | str) -> Index:

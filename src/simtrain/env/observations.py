@@ -40,8 +40,12 @@ class ObservationGroup:
         """Length of the group's vector."""
 
         device = env.device
-        uniform = [(c.noise if isinstance(c.noise, UniformNoiseCfg) else None) for c in cfgs.values()]
-        normal = [(c.noise if isinstance(c.noise, GaussianNoiseCfg) else None) for c in cfgs.values()]
+        uniform = [
+            (c.noise if isinstance(c.noise, UniformNoiseCfg) else None) for c in cfgs.values()
+        ]
+        normal = [
+            (c.noise if isinstance(c.noise, GaussianNoiseCfg) else None) for c in cfgs.values()
+        ]
 
         def columns(values: list[float]) -> Tensor:
             """One value a term, repeated over the term's columns."""

@@ -36,12 +36,14 @@ class Term:
         """Resolved parameters of a function; a curriculum may change them. Empty for a class."""
         self.function: Callable[..., Any] = cfg.func
         if inspect.isclass(cfg.func):
-            self.function = cfg.func(env, **self.params)
+            make: Callable[..., Any] = cfg.func
+            self.function = make(env, **self.params)
             self.params = {}
         self._env = env
         self._reset = getattr(self.function, "reset", None)
 
     def __call__(self, *arguments: Tensor) -> Any:
+        """The term's value now; `arguments` come between the environment and the parameters."""
         return self.function(self._env, *arguments, **self.params)
 
     def reset(self, mask: Tensor) -> None:

@@ -6,10 +6,13 @@ does not depend on whether another was reset.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from simtrain.env.env import Env
-from simtrain.env.names import Joints
+if TYPE_CHECKING:
+    from simtrain.env.env import Env
+    from simtrain.env.names import Joints
 
 
 def reset_joints_uniform(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
-from simtrain.env.env import Env
-from simtrain.env.names import Joints
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Joints
 
 
 def joint_pos(env: Env, joints: Joints) -> Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from simtrain.env.env import Env
+if TYPE_CHECKING:
+    from simtrain.env.env import Env
 
 
 def action_rate(env: Env) -> Tensor:

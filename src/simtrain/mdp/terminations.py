@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
-from simtrain.env.env import Env
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
 
 
 def time_out(env: Env) -> Tensor:

@@ -15,9 +15,7 @@ def model_path(run: Path, iteration: int) -> Path:
     return run / f"model_{iteration}.pt"
 
 
-def save_model(
-    run: Path, iteration: int, networks: dict[str, Any], infos: dict[str, Any]
-) -> Path:
+def save_model(run: Path, iteration: int, networks: dict[str, Any], infos: dict[str, Any]) -> Path:
     """Write ``model_<iteration>.pt``, whole or not at all; its path.
 
     Args:

@@ -3,8 +3,8 @@
 Schulman et al., "Proximal policy optimization algorithms", 2017 (https://arxiv.org/abs/1707.06347).
 The mathematics are those of ``rsl_rl.algorithms.PPO``. What differs is how they are computed:
 
-- Values, and observations through the normalizers, are computed once a rollout rather than at every
-  step and mini-batch: neither network nor normalizer changes in between.
+- Values, log-probabilities and normalized observations are computed once a rollout rather than at
+  every step and mini-batch: neither networks nor normalizers change in between.
 - Mini-batches are slices of one shuffled copy of the rollout.
 - Gradients live in one flat buffer, averaged over ranks by one all-reduce a mini-batch.
 - The learning rate and the losses are tensors, read back once an update.
@@ -12,8 +12,9 @@ The mathematics are those of ``rsl_rl.algorithms.PPO``. What differs is how they
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from rsl_rl.models import MLPModel
 from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 from torch import Tensor
+from torch.distributions import Normal
 
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
@@ -46,30 +48,24 @@ class Samples:
 
     def shuffled(self, order: Tensor) -> Samples:
         """A contiguous copy in another order; `order` is long, ``(samples,)``."""
-        return Samples(
-            *(tensor.index_select(0, order) for tensor in self._tensors()),
-            distribution=tuple(p.index_select(0, order) for p in self.distribution),
-        )
+        return self._map(lambda tensor: tensor.index_select(0, order))
 
     def mini_batches(self, count: int) -> Iterator[Samples]:
         """`count` consecutive slices of equal size; a remainder is left out."""
         size = len(self.actions) // count
         for start in range(0, count * size, size):
-            part = slice(start, start + size)
-            yield Samples(
-                *(tensor[part] for tensor in self._tensors()),
-                distribution=tuple(p[part] for p in self.distribution),
-            )
+            yield self._map(itemgetter(slice(start, start + size)))
 
-    def _tensors(self) -> tuple[Tensor, ...]:
-        return (
-            self.actor_input,
-            self.critic_input,
-            self.actions,
-            self.log_prob,
-            self.values,
-            self.returns,
-            self.advantages,
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Samples:
+        return Samples(
+            actor_input=function(self.actor_input),
+            critic_input=function(self.critic_input),
+            actions=function(self.actions),
+            log_prob=function(self.log_prob),
+            values=function(self.values),
+            returns=function(self.returns),
+            advantages=function(self.advantages),
+            distribution=tuple(function(p) for p in self.distribution),
         )
 
 
@@ -153,9 +149,8 @@ class PPO(RslPPO):  # type: ignore[misc]
         step = storage.step
         for group, stored in storage.observations.items():
             stored[step] = obs[group]
-        actions = actor(obs, stochastic_output=True)
+        actions: Tensor = actor(obs, stochastic_output=True)
         storage.actions[step] = actions
-        storage.actions_log_prob[step, :, 0] = actor.get_output_log_prob(actions)
         params = actor.output_distribution_params
         if storage.distribution_params is None:
             steps = storage.num_transitions_per_env
@@ -175,13 +170,17 @@ class PPO(RslPPO):  # type: ignore[misc]
         storage.step += 1
 
     def compute_returns(self, obs: TensorDict) -> None:
-        """Values, advantages and returns of the rollout; `obs` is what follows its last step.
+        """Log-probabilities, values, advantages and returns of the rollout, in place.
+
+        `obs` is what follows the rollout's last step.
 
         Generalized advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
         An episode that was cut by time is bootstrapped with the value of its last state.
         """
         st = self.storage
         steps = st.num_transitions_per_env
+        log_prob = Normal(*st.distribution_params).log_prob(st.actions)
+        torch.sum(log_prob, dim=-1, keepdim=True, out=st.actions_log_prob)
         st.values.copy_(self.critic(st.observations.flatten(0, 1)).view_as(st.values))
         next_values = self.critic(obs)
         rewards = st.rewards + self.gamma * st.values * self._time_outs
@@ -214,7 +213,9 @@ class PPO(RslPPO):  # type: ignore[misc]
         sums /= self.num_learning_epochs * self.num_mini_batches
         self.rank.all_reduce(sums)
         sums /= self.rank.world_size
-        value, surrogate, entropy, kl, self.learning_rate = torch.cat((sums, self._lr[None])).tolist()
+        value, surrogate, entropy, kl, self.learning_rate = torch.cat(
+            (sums, self._lr[None])
+        ).tolist()
         return {"value": value, "surrogate": surrogate, "entropy": entropy, "kl": kl}
 
     def losses(self, batch: Samples) -> Losses:
@@ -249,7 +250,10 @@ class PPO(RslPPO):  # type: ignore[misc]
         return saved
 
     def load(
-        self, loaded_dict: dict[str, Any], load_cfg: dict[str, bool] | None = None, strict: bool = True
+        self,
+        loaded_dict: dict[str, Any],
+        load_cfg: dict[str, bool] | None = None,
+        strict: bool = True,
     ) -> bool:
         """Take over what `save` returned, in place; see ``rsl_rl.algorithms.PPO.load``."""
         optimizer = loaded_dict["optimizer_state_dict"]
@@ -268,12 +272,13 @@ class PPO(RslPPO):  # type: ignore[misc]
         st = self.storage
         obs = st.observations.flatten(0, 1)
         samples = Samples(
-            self.actor.get_latent(obs),
-            self.critic.get_latent(obs),
-            *(
-                tensor.flatten(0, 1)
-                for tensor in (st.actions, st.actions_log_prob, st.values, st.returns, st.advantages)
-            ),
+            actor_input=self.actor.get_latent(obs),
+            critic_input=self.critic.get_latent(obs),
+            actions=st.actions.flatten(0, 1),
+            log_prob=st.actions_log_prob.flatten(0, 1),
+            values=st.values.flatten(0, 1),
+            returns=st.returns.flatten(0, 1),
+            advantages=st.advantages.flatten(0, 1),
             distribution=tuple(p.flatten(0, 1) for p in st.distribution_params),
         )
         return samples.shuffled(torch.randperm(len(samples.actions), device=self.device))
@@ -322,5 +327,5 @@ def _network(cfg: ActorCfg | CriticCfg) -> dict[str, Any]:
 
 
 def _critic_groups(cfg: PpoCfg, obs: TensorDict) -> list[str]:
-    groups = list(cfg.critic.obs_groups)
-    return groups if all(group in obs.keys() for group in groups) else list(cfg.actor.obs_groups)
+    there = set(cfg.critic.obs_groups) <= set(obs.keys())
+    return list(cfg.critic.obs_groups if there else cfg.actor.obs_groups)

@@ -42,9 +42,7 @@ def run_worker(
         device=rank.device,
         threads=rank.threads,
     )
-    ppo = PPO(
-        config.ppo, env.get_observations(), env.num_actions, config.num_steps_per_env, rank
-    )
+    ppo = PPO(config.ppo, env.get_observations(), env.num_actions, config.num_steps_per_env, rank)
     trainer = Trainer(env, ppo, rank)
     iterations = config.iterations(rank.world_size)
     if not rank.is_main:
