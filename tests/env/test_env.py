@@ -1,6 +1,6 @@
 import pytest
 import torch
-from tiny_task import alive, at_step, idle, steps_lived, tiny_env
+from tiny_task import alive, at_step, idle, steps_lived, tiny_env, tiny_task
 
 from simtrain import (
     ActionTermCfg,
@@ -15,6 +15,7 @@ from simtrain import (
 )
 from simtrain.env.actions import ActionTerm
 from simtrain.env.commands import CommandTerm
+from simtrain.env.env import Env
 
 
 def test_a_step_runs_in_the_order_of_the_design():
@@ -155,6 +156,17 @@ def _push(env, mask):
     env.sim.write("qvel", torch.randn(env.num_envs, 1), mask, slice(6, 7))
 
 
+_EVENTS = {
+    "uniform": EventTermCfg(
+        mdp.reset_joints_uniform, mode="reset", joints="left_.*", position=(-1.0, 1.0)
+    ),
+    "gaussian": EventTermCfg(
+        mdp.reset_joints_gaussian, mode="reset", joints="right_.*", velocity_std=1.0
+    ),
+    "push": EventTermCfg(_push, mode="interval", interval_range_s=(0.03, 0.1)),
+}
+
+
 def _random_env():
     return tiny_env(
         4,
@@ -167,15 +179,7 @@ def _random_env():
             }
         },
         commands={"goal": CommandTermCfg(RandomGoal, resampling_time_range=(0.03, 0.1))},
-        events={
-            "uniform": EventTermCfg(
-                mdp.reset_joints_uniform, mode="reset", joints="left_.*", position=(-1.0, 1.0)
-            ),
-            "gaussian": EventTermCfg(
-                mdp.reset_joints_gaussian, mode="reset", joints="right_.*", velocity_std=1.0
-            ),
-            "push": EventTermCfg(_push, mode="interval", interval_range_s=(0.03, 0.1)),
-        },
+        events=_EVENTS,
     )
 
 
@@ -210,6 +214,17 @@ def test_the_same_seed_gives_the_same_trajectory():
         env = _random_env()
         trajectories.append(torch.stack([idle(env)[0]["actor"].clone() for _ in range(12)]))
     assert torch.equal(*trajectories)
+
+
+def test_any_number_of_threads_gives_the_same_physics_to_the_bit():
+    states = []
+    for threads in (1, 2):
+        torch.manual_seed(4)
+        env = Env(tiny_task(events=_EVENTS), 33, threads=threads)
+        for _ in range(20):
+            env.step(torch.rand(33, 1))
+        states.append(env.sim.state()["state"])
+    assert torch.equal(*states)
 
 
 def test_terms_hold_on_to_a_field_that_is_refreshed_in_place():

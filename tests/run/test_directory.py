@@ -30,9 +30,14 @@ def test_a_file_appears_once_it_is_complete(tmp_path):
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, failure):
     path = tmp_path / "model.pt"
     path.write_bytes(b"old")
-    with pytest.raises(failure), written_whole(path) as file:
-        file.write(b"half of the new")
-        raise failure
+
+    def write_half() -> None:
+        with written_whole(path) as file:
+            file.write(b"half of the new")
+            raise failure
+
+    with pytest.raises(failure):
+        write_half()
     assert path.read_bytes() == b"old"
     assert _names(tmp_path) == ["model.pt"]
 
@@ -88,9 +93,13 @@ def _task_is_a_file(tmp_path: Path) -> Path:
 )
 def test_a_log_root_where_no_folder_can_be_made_is_told(tmp_path, make):
     log_root = make(tmp_path)
-    with pytest.raises(ConfigError, match="--log-root") as error:
+
+    def check_and_make() -> None:
         check_log_root(log_root)
         make_run_directory(log_root, "hop", "")
+
+    with pytest.raises(ConfigError, match="--log-root") as error:
+        check_and_make()
     assert str(log_root) in str(error.value)
     assert "\n" not in str(error.value)
 
