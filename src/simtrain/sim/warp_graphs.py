@@ -1,0 +1,94 @@
+"""Sequences of Warp launches as CUDA graphs, on PyTorch's stream."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+
+import torch
+import warp as wp
+
+
+class Graphs:
+    """Runs sequences of Warp launches on one device, each as a CUDA graph from its second run on.
+
+    The first run is an ordinary one: it compiles and loads the kernels. The graph is captured right
+    after it. Where there are no graphs (on the CPU, or if CUDA refuses, which is said once) every
+    run is an ordinary one.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """Make no graph yet.
+
+        Args:
+            device: where the launches go.
+        """
+        self._torch_device = device
+        wp.init()
+        self._device = wp.device_from_torch(device)
+        self._graphs: dict[Hashable, wp.Graph] = {}
+        self._streams: dict[int, wp.Stream] = {}
+        self._capture_stream: wp.Stream | None = None
+        self.enabled = self._device.is_cuda
+        """Whether launches are captured."""
+        self.conditional = self._device.is_cpu or wp.is_conditional_graph_supported()
+        """Whether captured loops can end early, on a condition on the device."""
+        if self.enabled and not wp.is_mempool_enabled(self._device):
+            self._refuse("Warp's memory pool is not available")
+
+    def run(self, key: Hashable, launches: Callable[[], None]) -> None:
+        """Run `launches`, the same ones for the same `key`, on PyTorch's current stream."""
+        with self.scope():
+            if key in self._graphs:
+                wp.capture_launch(self._graphs[key])
+                return
+            launches()
+            if self.enabled:
+                self._capture(key, launches)
+
+    def clear(self) -> None:
+        """Forget all graphs, because arrays that they read have been replaced."""
+        self._graphs.clear()
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Warp works on the device, and on CUDA on PyTorch's current stream."""
+        with wp.ScopedDevice(self._device):
+            if self._device.is_cpu:
+                yield
+                return
+            torch_stream = torch.cuda.current_stream(self._torch_device)
+            handle = torch_stream.cuda_stream
+            if handle not in self._streams:
+                self._streams[handle] = wp.stream_from_torch(torch_stream)
+            with wp.ScopedStream(self._streams[handle]):
+                yield
+
+    def _capture(self, key: Hashable, launches: Callable[[], None]) -> None:
+        # PyTorch's default stream cannot be captured, hence a stream of our own. Memory that the
+        # garbage collector frees during a capture would become part of the graph.
+        if self._capture_stream is None:
+            self._capture_stream = wp.Stream(self._device)
+        gc.collect()
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with wp.ScopedStream(self._capture_stream), wp.ScopedCapture() as capture:
+                launches()
+            self._graphs[key] = capture.graph
+        except RuntimeError as error:
+            self._refuse(str(error))
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _refuse(self, reason: str) -> None:
+        self.enabled = self.conditional = False
+        self._graphs.clear()
+        warnings.warn(
+            f"physics on {self._device} runs without CUDA graphs, and slower: {reason}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
