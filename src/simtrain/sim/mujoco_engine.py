@@ -53,7 +53,7 @@ class MujocoEngine(Engine):
             keyframe: id of the keyframe that `reset` goes to, or None for MuJoCo's default.
         """
         # The engine raises on new warnings; MuJoCo would also print them and write MUJOCO_LOG.TXT.
-        mujoco.set_mju_user_warning(_ignore)
+        mujoco.set_mju_user_warning(ignore_warning)
         self.num_envs = num_envs
         self.device = torch.device("cpu")
         self._batch = mujoco.batch.Batch(
@@ -251,12 +251,12 @@ class MujocoEngine(Engine):
         )
 
 
-def _ignore(_message: str) -> None:
+def ignore_warning(_message: str) -> None:
     """Stand in for MuJoCo's warning handler."""
 
 
 def _and_others(count: int) -> str:
-    return f" and {count - 1} others" if count > 1 else ""
+    return {1: "", 2: " and 1 other"}.get(count, f" and {count - 1} others")
 
 
 def _tensor(array: np.ndarray) -> Tensor:

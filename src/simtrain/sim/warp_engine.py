@@ -247,7 +247,7 @@ class WarpEngine(Engine):
         """See `Engine.overflow`; waits for the device."""
         with self._graphs.scope():
             flags = wp.to_torch(self._data.overflow)
-            bits = flags.cpu()
+            bits = flags.to("cpu", copy=True)
             flags.zero_()
             constraints, contacts = wp.to_torch(self._peaks).tolist()
         contacts_overflow = bits & int(_CONTACTS_OVERFLOW) != 0

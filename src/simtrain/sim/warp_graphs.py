@@ -1,4 +1,4 @@
-"""Sequences of Warp launches as CUDA graphs, on PyTorch's stream."""
+"""Sequences of Warp launches as graphs that are replayed in one call, on PyTorch's stream."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import warp as wp
 
 
 class Graphs:
-    """Runs sequences of Warp launches on one device, each as a CUDA graph from its second run on.
+    """Runs sequences of Warp launches on one device, each as a graph from its second run on.
 
-    The first run is an ordinary one: it compiles and loads the kernels. The graph is captured right
-    after it. Where there are no graphs (on the CPU, or if CUDA refuses, which is said once) every
-    run is an ordinary one.
+    The first run is an ordinary one: it compiles and loads the kernels. Where a graph cannot be
+    captured, which is said once, every run is an ordinary one.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -25,28 +24,29 @@ class Graphs:
         Args:
             device: where the launches go.
         """
-        self._torch_device = device
         wp.init()
+        self._torch_device = device
         self._device = wp.device_from_torch(device)
-        self._graphs: dict[Hashable, wp.Graph] = {}
+        self._graphs: dict[Hashable, wp.Graph | None] = {}
         self._streams: dict[int, wp.Stream] = {}
         self._capture_stream: wp.Stream | None = None
-        self.enabled = self._device.is_cuda
+        self.enabled = True
         """Whether launches are captured."""
         self.conditional = self._device.is_cpu or wp.is_conditional_graph_supported()
-        """Whether captured loops can end early, on a condition on the device."""
-        if self.enabled and not wp.is_mempool_enabled(self._device):
-            self._refuse("Warp's memory pool is not available")
+        """Whether a loop can end early, on a condition on the device, without waiting for it."""
+        if self._device.is_cuda and not wp.is_mempool_enabled(self._device):
+            self._refuse("Warp has no memory pool there")
 
     def run(self, key: Hashable, launches: Callable[[], None]) -> None:
         """Run `launches`, the same ones for the same `key`, on PyTorch's current stream."""
         with self.scope():
-            if key in self._graphs:
-                wp.capture_launch(self._graphs[key])
-                return
+            if self.enabled and key in self._graphs:
+                graph = self._graphs[key] or self._capture(key, launches)
+                if graph is not None:
+                    wp.capture_launch(graph)
+                    return
             launches()
-            if self.enabled:
-                self._capture(key, launches)
+            self._graphs.setdefault(key, None)
 
     def clear(self) -> None:
         """Forget all graphs, because arrays that they read have been replaced."""
@@ -66,7 +66,22 @@ class Graphs:
             with wp.ScopedStream(self._streams[handle]):
                 yield
 
-    def _capture(self, key: Hashable, launches: Callable[[], None]) -> None:
+    def _capture(self, key: Hashable, launches: Callable[[], None]) -> wp.Graph | None:
+        """Record `launches` without running them; None, and no more graphs, if that fails."""
+        try:
+            with self._capturing(), wp.ScopedCapture() as capture:
+                launches()
+        except RuntimeError as error:
+            self._refuse(str(error))
+            return None
+        self._graphs[key] = capture.graph
+        return capture.graph
+
+    @contextmanager
+    def _capturing(self) -> Iterator[None]:
+        if self._device.is_cpu:
+            yield
+            return
         # PyTorch's default stream cannot be captured, hence a stream of our own. Memory that the
         # garbage collector frees during a capture would become part of the graph.
         if self._capture_stream is None:
@@ -75,20 +90,18 @@ class Graphs:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            with wp.ScopedStream(self._capture_stream), wp.ScopedCapture() as capture:
-                launches()
-            self._graphs[key] = capture.graph
-        except RuntimeError as error:
-            self._refuse(str(error))
+            with wp.ScopedStream(self._capture_stream):
+                yield
         finally:
             if collecting:
                 gc.enable()
 
     def _refuse(self, reason: str) -> None:
-        self.enabled = self.conditional = False
+        self.enabled = False
+        self.conditional = self._device.is_cpu
         self._graphs.clear()
         warnings.warn(
-            f"physics on {self._device} runs without CUDA graphs, and slower: {reason}",
+            f"physics on {self._device} runs without graphs, and slower: {reason}",
             RuntimeWarning,
             stacklevel=2,
         )
