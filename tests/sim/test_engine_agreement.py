@@ -8,14 +8,13 @@ from engine_models import CARTPOLE, FALLING_BOX, MIXED, PENDULUMS, compile_xml
 
 from simtrain.sim import make_engine
 
-pytestmark = pytest.mark.usefixtures("fast_compilation")
+pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
 
 MODELS = {
     "cart-pole": CARTPOLE,
     "pendulums": PENDULUMS.format(integrator="Euler"),
     "pendulums, implicitfast": PENDULUMS.format(integrator="implicitfast"),
     "pendulums, RK4": PENDULUMS.format(integrator="RK4"),
-    "pendulums, implicit": PENDULUMS.format(integrator="implicit"),
     "pendulums, discrete": PENDULUMS.format(integrator="discrete"),
     "falling box": FALLING_BOX,
     "box and arm": MIXED,

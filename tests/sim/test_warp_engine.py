@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 import torch
 import warp
-from engine_models import FALLING_BOX, MIXED, compile_xml
+from engine_models import MIXED, compile_xml
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simtrain.errors import ConfigError
+from simtrain.sim.mujoco_engine import MujocoEngine
 from simtrain.sim.warp_engine import WarpEngine
-from simtrain.sim.warp_model import check_model
+from simtrain.sim.warp_model import bytes_per_env, check_memory, check_model
 
-pytestmark = pytest.mark.usefixtures("fast_compilation")
+pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
 
 FLEX = """
 <flexcomp name="cloth" type="grid" count="3 3 1" spacing=".1 .1 .1" dim="2" mass="1" radius=".01"/>
@@ -45,8 +46,29 @@ def test_fields_that_mujoco_warp_does_not_have_are_refused_with_near_misses() ->
         engine.expand("geom_contype")
 
 
+def test_too_many_environments_for_the_memory_are_refused() -> None:
+    each = bytes_per_env(compile_xml(MIXED), 10, 32)
+    assert 5_000 < each < 50_000
+    check_memory(100, each, 100 * each)
+    with pytest.raises(ConfigError, match="use --num-envs 100 or fewer"):
+        check_memory(101, each, 100 * each)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_warp_cannot_use_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no CUDA driver that is new enough"):
+        WarpEngine(compile_xml(MIXED), 1, device="cuda:0")
+
+
+def test_the_state_of_another_engine_is_refused() -> None:
+    engines = WarpEngine(compile_xml(MIXED), 2, device="cpu"), MujocoEngine(compile_xml(MIXED), 2)
+    for one, other in (engines, engines[::-1]):
+        with pytest.raises(ValueError, match="of another engine"):
+            one.set_state(other.state())
+
+
 def test_overflow_names_the_flag_and_a_value() -> None:
-    model = compile_xml(FALLING_BOX)
+    model = compile_xml(MIXED)
     engine = WarpEngine(model, 2, device="cpu", max_contacts=1, max_constraints=4)
     engine.write("qpos", 0.095, index=slice(2, 3))
     engine.step(3)
@@ -67,7 +89,7 @@ def test_overflow_names_the_flag_and_a_value() -> None:
 
 
 def test_overflow_is_forgotten_once_it_was_told() -> None:
-    engine = WarpEngine(compile_xml(FALLING_BOX), 2, device="cpu", max_contacts=1)
+    engine = WarpEngine(compile_xml(MIXED), 2, device="cpu", max_contacts=1)
     engine.write("qpos", 0.095, index=slice(2, 3))
     engine.step()
     assert engine.overflow().messages()

@@ -214,7 +214,7 @@ class Engine(ABC):
         """Continue from what `state` returned, in place.
 
         Raises:
-            ValueError: it is the state of another model or number of environments.
+            ValueError: it is the state of another model, number of environments or engine.
         """
 
 

@@ -192,6 +192,8 @@ class MujocoEngine(Engine):
 
     def set_state(self, state: dict[str, Tensor]) -> None:
         """See `Engine.set_state`."""
+        if "state" not in state:
+            raise ValueError("the saved state is of another engine; continue with that one")
         shape, mine = tuple(state["state"].shape), self._batch.state.shape
         if shape != mine:
             raise ValueError(

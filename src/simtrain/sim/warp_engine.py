@@ -42,6 +42,8 @@ from simtrain.sim.fields import check_bindable
 from simtrain.sim.probe import probe_sizes
 from simtrain.sim.warp_graphs import Graphs
 from simtrain.sim.warp_model import (
+    bytes_per_env,
+    check_memory,
     data_array,
     data_shape,
     expand_array,
@@ -113,7 +115,8 @@ class WarpEngine(Engine):
             deterministic: give the same results, bit for bit, in every run; slower.
 
         Raises:
-            ConfigError: MuJoCo Warp does not support the model.
+            ConfigError: MuJoCo Warp does not support the model or the device, or the memory is too
+                small for so many environments.
         """
         self.model = copy.copy(model)
         self.num_envs = num_envs
@@ -132,8 +135,12 @@ class WarpEngine(Engine):
                     sizes.max_constraints if max_constraints is None else max_constraints
                 )
             # Without any room MuJoCo Warp skips steps whose results the integrators need.
+            max_contacts, max_constraints = max(max_contacts, 1), max(max_constraints, 1)
+            if self.device.type == "cuda":
+                each = bytes_per_env(self.model, max_contacts, max_constraints)
+                check_memory(num_envs, each, torch.cuda.mem_get_info(self.device)[0])
             self._data = mjw.make_data(
-                self.model, num_envs, nconmax=max(max_contacts, 1), njmax=max(max_constraints, 1)
+                self.model, num_envs, nconmax=max_contacts, njmax=max_constraints
             )
             # The bias forces of the velocity stage are computed in cacc and cfrc_int, which belong
             # to the acceleration stage: let it work on others.
@@ -273,6 +280,8 @@ class WarpEngine(Engine):
 
     def set_state(self, state: dict[str, Tensor]) -> None:
         """See `Engine.set_state`."""
+        if "touched" not in state:
+            raise ValueError("the saved state is of another engine; continue with that one")
         qpos, mine = tuple(state["data/qpos"].shape), tuple(self._field("qpos").shape)
         if qpos != mine:
             raise ValueError(

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import torch
 import warp as wp
 
+from simtrain.errors import ConfigError
+
 
 class Graphs:
     """Runs sequences of Warp launches on one device, each as a graph from its second run on.
@@ -23,8 +25,16 @@ class Graphs:
 
         Args:
             device: where the launches go.
+
+        Raises:
+            ConfigError: Warp cannot use the device.
         """
         wp.init()
+        if device.type == "cuda" and not wp.is_cuda_available():
+            raise ConfigError(
+                "the warp engine cannot use the GPU: Warp finds no CUDA driver that is new enough; "
+                "update the NVIDIA driver, or use --engine mujoco"
+            )
         self._torch_device = device
         self._device = wp.device_from_torch(device)
         self._graphs: dict[Hashable, wp.Graph | None] = {}

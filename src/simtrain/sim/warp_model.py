@@ -73,6 +73,39 @@ def put_model(model: mujoco.MjModel) -> mjw.Model:
         ) from error
 
 
+def check_memory(num_envs: int, bytes_per_env: int, free: int) -> None:
+    """Refuse more environments than fit into a GPU's free memory, in bytes.
+
+    Raises:
+        ConfigError: they do not fit; the text says how many would.
+    """
+    if num_envs * bytes_per_env > free:
+        raise ConfigError(
+            f"{num_envs} environments need at least {num_envs * bytes_per_env / 2**30:.1f} GiB of "
+            f"GPU memory and {free / 2**30:.1f} GiB are free: "
+            f"use --num-envs {free // bytes_per_env} or fewer"
+        )
+
+
+def bytes_per_env(model: mujoco.MjModel, max_contacts: int, max_constraints: int) -> int:
+    """Memory that MuJoCo Warp keeps for each environment; steps need some more while they run."""
+    with wp.ScopedDevice("cpu"):
+        one, three = (
+            _bytes(mjw.make_data(model, n, nconmax=max_contacts, njmax=max_constraints))
+            for n in (1, 3)
+        )
+    return (three - one) // 2
+
+
+def _bytes(data: Any) -> int:
+    values = [getattr(data, spec.name) for spec in dataclasses.fields(data)]
+    return sum(
+        _bytes(value) if dataclasses.is_dataclass(value) else value.capacity
+        for value in values
+        if dataclasses.is_dataclass(value) or isinstance(value, wp.array)
+    )
+
+
 def data_array(data: mjw.Data, field: str) -> wp.array:
     """The Warp array of an MjData field.
 
