@@ -2,23 +2,17 @@
 
 Runs on a CUDA device, and for tests on Warp's CPU device. Physics is float32.
 
-What is computed when. A physics step needs the position and velocity stages of its state, so the
-engine keeps them current between calls. A physics step then is: actuation, smooth acceleration,
-constraint solver, integration; and position (kinematics, collision, constraints) and velocity
-stage of the new state. So `step(n)` runs each stage n times, where MuJoCo's ``mj_step`` followed by
-``mj_forward`` would run them n + 1 times. Sensors are computed in the last physics step alone: the
-acceleration-dependent ones before its integration, the others after it.
-
-`forward` runs the position and velocity stages once more if anything was written or reset. MuJoCo
-Warp's stages know no mask, so they run for all environments; for those that nothing was written to,
-they recompute what follows from an unchanged state. Whether there is something to do is known on
-the host from the calls made, not from the masks, so that nothing waits for the device.
+What a physics step computes, and why that is enough, is in `simtrain.sim.warp_physics`. `forward`
+runs the position and velocity stages once more if anything was written or reset. MuJoCo Warp's
+stages know no mask, so they run for all environments; for those that nothing was written to, they
+recompute what follows from an unchanged state. (A CUDA graph could skip them where no environment
+was reset, but its conditional parts may not allocate memory, as these stages do.) Whether there is
+something to do is known on the host from the calls made, so that nothing waits for the device.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Hashable
 
 import mujoco
@@ -35,7 +29,6 @@ from simtrain.sim.engine import (
     Engine,
     Index,
     Overflow,
-    accelerates,
     write_rows,
 )
 from simtrain.sim.fields import check_bindable
@@ -51,6 +44,7 @@ from simtrain.sim.warp_model import (
     rows_of,
     view,
 )
+from simtrain.sim.warp_physics import Physics
 
 _INITIAL_FIELDS = {"qpos0": "qpos", "body_pos": "mocap_pos", "body_quat": "mocap_quat"}
 """Model fields that MuJoCo's default initial state is taken from."""
@@ -142,23 +136,13 @@ class WarpEngine(Engine):
             self._data = mjw.make_data(
                 self.model, num_envs, nconmax=max_contacts, njmax=max_constraints
             )
-            # The bias forces of the velocity stage are computed in cacc and cfrc_int, which belong
-            # to the acceleration stage: let it work on others.
-            self._prompt_data = dataclasses.replace(
-                self._data,
-                cacc=wp.zeros_like(self._data.cacc),
-                cfrc_int=wp.zeros_like(self._data.cfrc_int),
-            )
-            late = accelerates(self.model)
-            self._late_sensors = _columns(late)
-            self._prompt_sensors = _columns(~late)
-            self._peaks = wp.zeros(2, dtype=int)
+            self._physics = Physics(self.model, self._model, self._data)
             self._mask = torch.ones(num_envs, dtype=torch.bool, device=self.device)
             self._warp_mask = wp.from_torch(self._mask)
         self._fields: dict[str, Tensor] = {}
+        self._bindable: set[str] = set()
         self._expanded: dict[str, Tensor] = {}
         self._constants_before: dict[str, Tensor] = {}
-        self._const_follows = False
         self._touched = True
         self._keyframe = keyframe
         self._mocap_bodies = torch.as_tensor(
@@ -181,7 +165,9 @@ class WarpEngine(Engine):
 
     def bind(self, field: str) -> Tensor:
         """See `Engine.bind`."""
-        check_bindable(self.model, field)
+        if field not in self._bindable:
+            check_bindable(self.model, field)
+            self._bindable.add(field)
         return self._field(field)
 
     def expand(self, field: str) -> Tensor:
@@ -208,7 +194,7 @@ class WarpEngine(Engine):
         if field in self._expanded:
             target = self._expanded[field]
         elif field in STATE_FIELDS:
-            target = self.bind(field)
+            target = self._field(field)
         else:
             raise ValueError(
                 f"{field!r} cannot be written: it is neither a state field "
@@ -224,12 +210,12 @@ class WarpEngine(Engine):
     def step(self, nstep: int = 1) -> None:
         """See `Engine.step`."""
         self.forward()
-        self._run(("step", nstep), lambda: self._step(nstep))
+        self._run(("step", nstep), lambda: self._physics.step(nstep))
 
     def forward(self) -> None:
         """See `Engine.forward`."""
         if self._touched:
-            self._run("forward", lambda: self._prompt_stages(sensors=True))
+            self._run("forward", lambda: self._physics.refresh(sensors=True))
             self._touched = False
 
     def reset(self, mask: Tensor | None = None) -> None:
@@ -242,7 +228,6 @@ class WarpEngine(Engine):
         """See `Engine.set_const`."""
         if not self._expanded:
             return
-        self._const_follows = True
         for field in _CONSTANTS + (_BOUNDS if "geom_size" in self._expanded else ()):
             if getattr(self._model, field).size and field not in self._constants_before:
                 self._constants_before[field] = torch.empty_like(self.expand(field))
@@ -256,7 +241,7 @@ class WarpEngine(Engine):
             flags = wp.to_torch(self._data.overflow)
             bits = flags.to("cpu", copy=True)
             flags.zero_()
-            constraints, contacts = wp.to_torch(self._peaks).tolist()
+            constraints, contacts = wp.to_torch(self._physics.peaks).tolist()
         contacts_overflow = bits & int(_CONTACTS_OVERFLOW) != 0
         constraints_overflow = bits & int(_CONSTRAINTS_OVERFLOW) != 0
         return Overflow(
@@ -275,7 +260,6 @@ class WarpEngine(Engine):
         state = {f"data/{field}": self._field(field).clone() for field in sorted(fields)}
         state |= {f"model/{field}": rows.clone() for field, rows in self._expanded.items()}
         state["touched"] = torch.tensor(self._touched)
-        state["const_follows"] = torch.tensor(self._const_follows)
         return state
 
     def set_state(self, state: dict[str, Tensor]) -> None:
@@ -288,8 +272,6 @@ class WarpEngine(Engine):
                 f"the saved state has qpos of shape {qpos}, this engine needs {mine}: "
                 f"another model or number of environments"
             )
-        if state["const_follows"]:
-            self.set_const()
         for name, value in state.items():
             if name.startswith("model/"):
                 self.expand(name.removeprefix("model/")).copy_(value)
@@ -310,76 +292,20 @@ class WarpEngine(Engine):
         self._model.opt.graph_conditional = self._graphs.conditional
         self._graphs.run(key, launches)
 
-    def _step(self, nstep: int) -> None:
-        for i in range(nstep):
-            last = i == nstep - 1
-            self._accelerate(sensors=last)
-            self._prompt_stages(sensors=last)
-        wp.launch(
-            kernels.raise_peaks,
-            dim=self.num_envs,
-            inputs=[self._data.nefc, self._data.nacon, self._data.ncollision],
-            outputs=[self._peaks],
-        )
-
-    def _accelerate(self, *, sensors: bool) -> None:
-        """Run a physics step from current position and velocity stages; leaves them behind."""
-        m, d = self._model, self._data
-        if sensors:
-            self._zero_sensors(self._late_sensors)
-        if m.opt.integrator == mjw.IntegratorType.DISCRETE:
-            mjw.step2(m, d)
-            return
-        mjw.fwd_actuation(m, d)
-        mjw.fwd_acceleration(m, d, factorize=True)
-        mjw.solve(m, d)
-        if sensors and self.model.nsensor:
-            mjw.sensor_acc(m, d)
-        if m.opt.integrator == mjw.IntegratorType.EULER:
-            mjw.euler(m, d)
-        elif m.opt.integrator == mjw.IntegratorType.RK4:
-            mjw.rungekutta4(m, self._prompt_data)
-        else:
-            mjw.implicit(m, d)
-
-    def _prompt_stages(self, *, sensors: bool) -> None:
-        """Bring the position and velocity stages of all environments up to date."""
-        m, d = self._model, self._prompt_data
-        sensors = sensors and self.model.nsensor > 0
-        mjw.fwd_position(m, d, factorize=False)
-        if sensors:
-            self._zero_sensors(self._prompt_sensors)
-            mjw.sensor_pos(m, d)
-        mjw.fwd_velocity(m, d)
-        if sensors:
-            mjw.sensor_vel(m, d)
-        if m.opt.enableflags & mjw.EnableBit.ENERGY:
-            mjw.energy_pos(m, d)
-            mjw.energy_vel(m, d)
-
-    def _zero_sensors(self, columns: wp.array) -> None:
-        """Zero some sensors: MuJoCo Warp adds to some of them and does not write inactive ones."""
-        wp.launch(
-            kernels.zero_columns,
-            dim=(self.num_envs, columns.size),
-            inputs=[columns],
-            outputs=[self._data.sensordata],
-        )
-
     def _reset(self) -> None:
         for field, initial in self._initial.items():
             _copy_rows(self._warp_mask, True, initial, self._field(field))
         wp.launch(
             kernels.zero_rows,
-            dim=(self.num_envs, self._late_sensors.size),
-            inputs=[self._warp_mask, self._late_sensors],
+            dim=(self.num_envs, self._physics.late_sensors.size),
+            inputs=[self._warp_mask, self._physics.late_sensors],
             outputs=[self._data.sensordata],
         )
 
     def _set_const(self) -> None:
         for field, before in self._constants_before.items():
             wp.copy(rows_of(before), rows_of(self._expanded[field]))
-        mjw.set_const(self._model, self._prompt_data)
+        mjw.set_const(self._model, self._physics.prompt_data)
         for field, before in self._constants_before.items():
             _copy_rows(self._warp_mask, False, before, self._expanded[field])
 
@@ -423,10 +349,6 @@ class WarpEngine(Engine):
         """Note that fields derived from the state are out of date, if the mask selects any."""
         if mask is None or self.device.type != "cpu" or mask.numpy().any():
             self._touched = True
-
-
-def _columns(which: Tensor) -> wp.array:
-    return wp.array(which.nonzero().flatten().numpy(), dtype=int)
 
 
 def _copy_rows(mask: wp.array, where: bool, source: Tensor, target: Tensor) -> None:
