@@ -16,7 +16,9 @@ from simtrain.sim.warp_model import bytes_per_env, check_memory, check_model
 pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
 
 FLEX = """
-<flexcomp name="cloth" type="grid" count="3 3 1" spacing=".1 .1 .1" dim="2" mass="1" radius=".01"/>
+<flexcomp name="cloth" type="grid" count="3 3 1" spacing=".1 .1 .1" dim="2" mass="1" radius=".01">
+  <edge equality="true"/>
+</flexcomp>
 """
 
 

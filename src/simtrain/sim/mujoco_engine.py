@@ -126,8 +126,8 @@ class MujocoEngine(Engine):
                 f"({', '.join(STATE_FIELDS)}) nor an expanded model field; "
                 f"call expand({field!r}) first if it is a model field"
             )
-        if isinstance(values, Tensor):
-            values = values.float()
+        # Row and mirror get the same number, so that what is read back is what is simulated.
+        values = torch.as_tensor(values, dtype=torch.float32)
         write_rows(mirror, values, mask, index)
         write_rows(rows, values, mask, index)
         if mask is None:
