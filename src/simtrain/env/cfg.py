@@ -288,6 +288,10 @@ class SimCfg:
     """Largest number of solver iterations."""
     ls_iterations: int | None = None
     """Largest number of line-search iterations."""
+    max_contacts: int | None = None
+    """Room for contacts in each environment, of the warp engine; None to find out by a probe."""
+    max_constraints: int | None = None
+    """Room for rows of constraints in each environment, of the warp engine; None likewise."""
 
 
 @dataclass
