@@ -91,7 +91,7 @@ def discover() -> Registry:
     for where, load in _sources():
         try:
             module = load()
-        except (Exception, SystemExit):  # a task file can fail in any way; it must hide no other
+        except (Exception, SystemExit):  # noqa: BLE001 - it can fail in any way, and hides no other
             broken[where] = _traceback_below_import()
             continue
         for found in _tasks_of(module, where):

@@ -118,7 +118,9 @@ def match_values(
         try:
             hits = [i for i, name in enumerate(names) if re.fullmatch(pattern, name)]
         except re.error as error:
-            raise ConfigError(f"{what}: {pattern!r} is not a regular expression: {error}") from error
+            raise ConfigError(
+                f"{what}: {pattern!r} is not a regular expression: {error}"
+            ) from error
         if not hits:
             raise ConfigError(f"{what}: no joint matches {pattern!r}; there are {_listed(names)}")
         for i in hits:
