@@ -2,7 +2,7 @@
 
   uv run python benchmarks/phases.py cartpole-balance [--num-envs 256] [--rounds 9] [--threads 2]
 
-Prints one JSON line for each of: physics (the engine under random controls, no terms), env_step
+Prints one JSON line for each of: physics (MuJoCo's batch alone, under random controls), env_step
 (with terms and resets), rollout (with policy and storage), update (PPO alone) and training (rollout
 and update). They are measured in turn, round after round, so that a machine whose speed drifts
 still gives honest ratios; figures are medians over rounds, in environment steps per second.
@@ -22,12 +22,12 @@ from dataclasses import dataclass
 
 import torch
 import tyro
+from mujoco.batch import Batch
 
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
-from simtrain.sim import make_engine
 from simtrain.training.ppo import PPO
 from simtrain.training.trainer import Trainer
 
@@ -56,13 +56,13 @@ def main() -> None:
     env = Env(config.env, num_envs, threads=options.threads)
     ppo = PPO(config.ppo, env.get_observations(), env.num_actions, steps, rank)
     trainer = Trainer(env, ppo, rank)
-    bare = make_engine("mujoco", env.model, num_envs, threads=options.threads)
-    bare.bind("ctrl").uniform_(-1.0, 1.0)
+    bare = Batch(env.model, num_envs, nthread=options.threads)
+    bare.ctrl = torch.empty(num_envs, env.model.nu).uniform_(-1.0, 1.0).numpy()
     actions = torch.empty(num_envs, env.num_actions).uniform_(-1.0, 1.0)
 
     def physics() -> None:
         for _ in range(steps):
-            bare.step(config.env.decimation)
+            bare.step(nstep=config.env.decimation)
 
     def env_steps() -> None:
         torch.set_num_threads(1)
