@@ -77,7 +77,7 @@ def _run(command: str, folder: Path) -> subprocess.CompletedProcess:
     module, *arguments = command.split()
     return subprocess.run(
         [sys.executable, "-m", f"simtrain.cli.{module}", *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ finally:
     print("heavy:", *[name for name in heavy if name in sys.modules])
 """
     result = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "heavy:"

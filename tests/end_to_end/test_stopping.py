@@ -22,7 +22,7 @@ def test_a_signal_stops_training_after_saving(number, code, tmp_path):
         first = process.stdout.readline()
         assert first.startswith("iteration")
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=100)
     finally:
         process.kill()
     assert process.returncode == code

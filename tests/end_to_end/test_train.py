@@ -40,7 +40,7 @@ def both(tmp_path_factory) -> list[tuple[Path, str]]:
     ]
     results = []
     for folder, process in zip(folders, processes, strict=True):
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=100)
         assert process.returncode == 0, err
         assert err == ""
         (run,) = (folder / "logs" / TASK).iterdir()
