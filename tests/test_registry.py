@@ -177,3 +177,14 @@ def test_the_variable_must_name_folders(here, monkeypatch):
     monkeypatch.setenv("SIMTRAIN_TASKS", "no/such/folder")
     with pytest.raises(ConfigError, match="SIMTRAIN_TASKS names no/such/folder, which is not a"):
         discover()
+
+
+def test_files_beside_a_task_are_its_own(here):
+    for folder in ("a", "b"):
+        path = _write(here / "tasks" / folder / "walk.py", f"walk-{folder}")
+        path.write_text("import parts_\n" + path.read_text().replace("robot.xml", "{parts_.NAME}"))
+        path.write_text(path.read_text().replace('Path("{parts_.NAME}")', "Path(parts_.NAME)"))
+        (path.parent / "parts_.py").write_text(f"NAME = 'robot_{folder}.xml'")
+    tasks = discover().tasks
+    assert str(tasks["walk-a"].make().model) == "robot_a.xml"
+    assert str(tasks["walk-b"].make().model) == "robot_b.xml"

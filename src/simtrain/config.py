@@ -163,6 +163,7 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
 
 
 def _function_name(function: Any) -> str:
+    function = getattr(function, "func", function)  # of a functools.partial
     return f"{function.__module__}:{function.__qualname__}"
 
 
