@@ -39,8 +39,10 @@ ResultT = TypeVar("ResultT")
 COPIED_VARIABLES = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GLOO*")
 """Variables that travel to the ranks besides those that torchrunx takes along."""
 
-_FAILURE_SECONDS = 10.0
+_FAILURE_SECONDS = 5.0
 """How long torchrunx may take to end a job in which a rank failed."""
+_DISCOVERY_SECONDS = 15.0
+"""How long it may take if ranks lost another and it is not known yet what became of that one."""
 _END_SECONDS = 5.0
 """How long processes may take to go when their work is done."""
 
@@ -85,7 +87,7 @@ def launch_ranks(
         grace = 0.0
         try:
             watch.until_end()
-            grace = _END_SECONDS
+            grace = _END_SECONDS if watch.last_word else 0.0
         finally:
             _end(launcher, grace)
         output.seek(0)
@@ -130,7 +132,7 @@ class _Watch:
             if self.reports in ready:
                 self._take_reports()
             if self.outcome in ready:
-                self.last_word = _receive(self.outcome) or _Broken("the launcher was killed")
+                self.last_word = _receive(self.outcome) or _Broken("")
             if self.stop() and not self.stop_sent and 0 in self.ranks:
                 self.stop_sent = True
                 self._tell_rank_0()
@@ -153,7 +155,8 @@ class _Watch:
             raise RankError(causes["job"].text)
         if isinstance(self.last_word, _Done):
             return self.last_word.result
-        error = self.last_word.error if self.last_word else "the launcher did not end"
+        error = self.last_word.error if self.last_word else ""
+        error = error or f"the launching process ended with exit code {self.launcher.exitcode}"
         for rank in self.ranks.values():
             if error.endswith(f" received by PID {rank.pid}"):
                 reason = error.removesuffix(f" received by PID {rank.pid}")
@@ -169,7 +172,11 @@ class _Watch:
     def _is_over(self) -> bool:
         if self.last_word is not None:
             return True
-        return self.failed_at is not None and time.monotonic() > self.failed_at + _FAILURE_SECONDS
+        if self.failed_at is None:
+            return False
+        only_peers = all(failed.cause == "peer" for failed in self.failures)
+        seconds = _DISCOVERY_SECONDS if only_peers else _FAILURE_SECONDS
+        return time.monotonic() > self.failed_at + seconds
 
     def _take_reports(self) -> None:
         while self.reports.poll():

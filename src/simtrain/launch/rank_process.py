@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT", covariant=True)
 
-_GRACE_SECONDS = 15.0
+_GRACE_SECONDS = 10.0
 """How long a rank may go on once torchrunx wants it to end: to finish an iteration and save."""
-_MOURNING_SECONDS = 3.0
+_MOURNING_SECONDS = 5.0
 """How long a rank waits when another is gone, so that torchrunx finds that one's end first."""
 
 
@@ -68,7 +68,7 @@ def run_rank(job: Job, function: RankFunction[ResultT], *args: Any) -> ResultT:
             failed = _failure(rank.rank, device, error)
             send(failed)
             if failed.cause == "peer":
-                time.sleep(_MOURNING_SECONDS)
+                _wait(lambda: stop.received == signal.SIGTERM, _MOURNING_SECONDS)
             _exit(1)
         if stop.received == signal.SIGTERM:
             # torchrunx is ending the job and would wait for a process that waits for it.
@@ -144,6 +144,13 @@ def _end_after_sigterm() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait until `condition` holds, `seconds` at most."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _exit(code: int) -> NoReturn:
