@@ -38,7 +38,6 @@ class WandbWriter:
             dir=run,
             config=config,
             mode=chosen,
-            settings=wandb.Settings(silent=True),
         )
         # Iterations, not W&B's own count of calls, are on the axis.
         self._run.define_metric("*", step_metric="iteration")
@@ -69,9 +68,9 @@ class WandbWriter:
 
 def _choose(mode: Mode | Literal["auto"]) -> Mode:
     """The mode: the flag, else the variable ``WANDB_MODE``, else by whether there is an API key."""
-    settings = wandb.setup().settings
+    settings = wandb.setup(wandb.Settings(silent=True)).settings
     if mode != "auto":
         return mode
     if settings.mode in ("offline", "disabled"):
         return settings.mode
-    return "online" if wandb.api.api_key else "offline"
+    return "online" if wandb.login(prompt=False, verify=False) else "offline"
