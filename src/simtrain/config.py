@@ -43,8 +43,11 @@ class TrainConfig:
     torchrunx_log_dir: str | None = None
     """Folder for what several ranks print; "" for none, None for <run>/torchrunx. The variable
     TORCHRUNX_LOG_DIR wins over this."""
-    engine: Literal["auto", "mujoco"] = "auto"
-    """Physics engine: mujoco is MuJoCo on CPU threads."""
+    engine: Literal["auto", "mujoco", "warp"] = "auto"
+    """Physics engine: mujoco is MuJoCo on CPU threads, warp is MuJoCo Warp; auto takes warp on GPUs
+    and mujoco on the CPU."""
+    deterministic: bool = False
+    """Give the same results in every run on a GPU too; slower. The CPU engine always does."""
     num_envs: int = 1024
     """Environments of each rank: a second GPU doubles the experience of an iteration."""
     num_steps_per_env: int = 24
@@ -88,6 +91,12 @@ class TrainConfig:
             return self.max_iterations
         each = self.num_envs * self.num_steps_per_env * world_size
         return math.ceil(self.total_env_steps / each)
+
+    def engine_on(self, device: str) -> Literal["mujoco", "warp"]:
+        """The physics engine of a rank on this kind of device, ``cuda`` or ``cpu``."""
+        if self.engine != "auto":
+            return self.engine
+        return "warp" if device == "cuda" else "mujoco"
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be; names are checked with the model."""
