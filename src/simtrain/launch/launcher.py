@@ -36,7 +36,7 @@ from simtrain.launch.reports import Failed, Message, Report, ReportHandler, Star
 
 ResultT = TypeVar("ResultT")
 
-COPIED_VARIABLES = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GLOO*")
+COPIED_VARIABLES = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GOMP*", "GLOO*")
 """Variables that travel to the ranks besides those that torchrunx takes along."""
 
 _FAILURE_SECONDS = 5.0

@@ -25,7 +25,9 @@ def __getattr__(name: str) -> Any:
         from simtrain.errors import did_you_mean
 
         raise AttributeError(f"simtrain.mdp has no term {name!r}{did_you_mean(name, _HOME)}")
-    return getattr(importlib.import_module(f"simtrain.mdp.{_HOME[name]}"), name)
+    term = getattr(importlib.import_module(f"simtrain.mdp.{_HOME[name]}"), name)
+    globals()[name] = term  # found without this function from now on: terms call terms
+    return term
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -25,5 +24,5 @@ def tolerance(value: Tensor, margin: float, value_at_margin: float = 0.1) -> Ten
     ``quadratic`` (Tassa et al. 2018). Any shape.
     """
     if value_at_margin == 0.0:
-        return (1.0 - (value / margin).square()).clamp_(min=0.0)
-    return torch.exp((value / margin).square() * math.log(value_at_margin))
+        return value.square().mul_(-1.0 / margin**2).add_(1.0).clamp_(min=0.0)
+    return value.square().mul_(math.log(value_at_margin) / margin**2).exp_()
