@@ -43,8 +43,11 @@ class TrainConfig:
     torchrunx_log_dir: str | None = None
     """Folder for what several ranks print; "" for none, None for <run>/torchrunx. The variable
     TORCHRUNX_LOG_DIR wins over this."""
-    engine: Literal["auto", "mujoco"] = "auto"
-    """Physics engine: mujoco is MuJoCo on CPU threads."""
+    engine: Literal["auto", "mujoco", "warp"] = "auto"
+    """Physics engine: mujoco is MuJoCo on CPU threads, warp is MuJoCo Warp; auto takes warp on GPUs
+    and mujoco on the CPU."""
+    deterministic: bool = False
+    """Give the same results in every run on a GPU too; slower. The CPU engine always does."""
     num_envs: int = 1024
     """Environments of each rank: a second GPU doubles the experience of an iteration."""
     num_steps_per_env: int = 24
@@ -89,6 +92,12 @@ class TrainConfig:
         each = self.num_envs * self.num_steps_per_env * world_size
         return math.ceil(self.total_env_steps / each)
 
+    def engine_on(self, device: str) -> Literal["mujoco", "warp"]:
+        """The physics engine of a rank on this kind of device, ``cuda`` or ``cpu``."""
+        if self.engine != "auto":
+            return self.engine
+        return "warp" if device == "cuda" else "mujoco"
+
     def check(self) -> None:
         """Raise ConfigError for values that cannot be; names are checked with the model."""
         for name in (
@@ -113,6 +122,10 @@ class TrainConfig:
                     f"--ppo.{name.replace('_', '-')} is {getattr(self.ppo, name)}; "
                     "it must be greater than 0"
                 )
+        if not self.ppo.actor.init_std > 0.0:
+            raise ConfigError(
+                f"--ppo.actor.init-std is {self.ppo.actor.init_std}; it must be greater than 0"
+            )
         samples = self.num_envs * self.num_steps_per_env
         if samples < self.ppo.num_mini_batches:
             raise ConfigError(
@@ -185,6 +198,7 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
 
 
 def _function_name(function: Any) -> str:
+    function = getattr(function, "func", function)  # of a functools.partial
     return f"{function.__module__}:{function.__qualname__}"
 
 

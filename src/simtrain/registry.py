@@ -83,22 +83,24 @@ def discover() -> Registry:
     """Import every task file there is.
 
     Raises:
-        ConfigError: two files declare a task of the same name, or ``SIMTRAIN_TASKS`` names a folder
-            that does not exist.
+        ConfigError: two tasks have the same name, or ``SIMTRAIN_TASKS`` names a folder that does
+            not exist.
     """
     tasks: dict[str, Task] = {}
     broken: dict[str, str] = {}
     for where, load in _sources():
         try:
             module = load()
-        except Exception:  # noqa: BLE001 - a task file can fail in any way; it must hide no other
+        except (Exception, SystemExit):  # noqa: BLE001 - it can fail in any way, and hides no other
             broken[where] = _traceback_below_import()
             continue
         for found in _tasks_of(module, where):
             other = tasks.get(found.name)
-            if other is not None and other.source != found.source:
+            if other is not None and other.make is not found.make:
+                both = f"{other.source} and {found.source}"
                 raise ConfigError(
-                    f"two files declare a task {found.name!r}: {other.source} and {found.source}; "
+                    f"two tasks are called {found.name!r}: "
+                    f"{both if other.source != found.source else f'both in {found.source}'}; "
                     "rename one of them"
                 )
             tasks[found.name] = found
@@ -135,7 +137,10 @@ def _folders() -> Iterator[Path]:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a task file under a name of its own; files beside it can be imported by it."""
+    """Import a task file under a name of its own; files beside it can be imported by it.
+
+    What it imports from beside it is its own as well: another folder may have a file of that name.
+    """
     name = f"simtrain_tasks.{path.parent.name}.{path.stem}"
     while name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(path):
         name += "_"
@@ -144,6 +149,7 @@ def _import_file(path: Path) -> ModuleType:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    before = set(sys.modules)
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
@@ -152,6 +158,10 @@ def _import_file(path: Path) -> ModuleType:
         raise
     finally:
         sys.path.remove(str(path.parent))
+        for beside in set(sys.modules) - before:
+            file = getattr(sys.modules[beside], "__file__", None)
+            if file is not None and Path(file).is_relative_to(path.parent):
+                del sys.modules[beside]
     return module
 
 

@@ -68,6 +68,10 @@ class Rank:
         dist.all_gather_object(values, value)
         return values
 
+    def wait_for_others(self) -> None:
+        """Wait until every rank has called this."""
+        self.gather([0.0])
+
     def seed_everything(self) -> None:
         """Seed torch (all devices), NumPy and Python with this rank's seed."""
         torch.manual_seed(self.seed)

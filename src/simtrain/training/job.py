@@ -28,6 +28,11 @@ def run_job(config: TrainConfig) -> int:
         RankError: a rank of several failed.
     """
     job = plan_job(config)
+    if config.engine_on(job.devices[0].kind) == "warp":
+        from simtrain.env.model import compile_model
+        from simtrain.sim.warp_model import check_model
+
+        check_model(compile_model(config.env))
     iterations = config.iterations(job.world_size)
     with StopSignals() as stop, TrainingConsole(config.task, iterations) as console:
         for line in _introduction(config, job):
@@ -122,6 +127,8 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
     if config.gpu_ids == "auto":
         found = "GPU 0" if job.devices[0].kind == "cuda" else "the CPU, for no GPU is visible"
         lines.append(f"training on {found} (--gpu-ids)")
+    if config.engine == "mujoco" and job.devices[0].kind == "cuda":
+        lines.append("physics on CPU threads (--engine mujoco), learning on the GPU")
     if not job.in_process:
         steps = config.num_envs * config.num_steps_per_env * job.world_size
         lines.append(

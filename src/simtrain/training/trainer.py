@@ -10,6 +10,7 @@ import torch
 
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
+from simtrain.sim.engine import Overflow
 from simtrain.training.ppo import PPO
 from simtrain.training.reduction import Reduction
 from simtrain.training.statistics import EpisodeStatistics
@@ -27,6 +28,8 @@ class Iteration:
     """TensorBoard tag -> value."""
     is_last: bool
     """Whether training ends with it."""
+    warnings: tuple[str, ...] = ()
+    """What a person should know, of this rank, each told once."""
 
 
 class Trainer:
@@ -40,6 +43,7 @@ class Trainer:
         self.env_steps = 0
         self._episodes = EpisodeStatistics()
         self._reduce = Reduction(rank)
+        self._warned: set[str] = set()
         self._steps = ppo.storage.num_transitions_per_env
         self._rollout_threads = _rollout_threads(ppo, env.num_envs, rank.threads)
 
@@ -74,6 +78,9 @@ class Trainer:
         torch.set_num_threads(self.rank.threads)
         losses = self.ppo.update()
         sums = self._finished_episodes()
+        overflow = self.env.sim.overflow()
+        if overflow is not None:
+            sums["Sim/overflow"] = (overflow.num_envs, self.env.num_envs)
         end = time.perf_counter()
         totals = self._reduce(
             {**sums, "stop": (float(stop()), 1.0)},
@@ -97,18 +104,32 @@ class Trainer:
             **totals.maxima,
         }
         is_last = stopped or self.iteration >= iterations
-        return Iteration(self.iteration, self.env_steps, metrics, is_last)
+        return Iteration(
+            self.iteration, self.env_steps, metrics, is_last, self._new_warnings(overflow)
+        )
+
+    def _new_warnings(self, overflow: Overflow | None) -> tuple[str, ...]:
+        """What did not fit into the engine's buffers, at its first time."""
+        if overflow is None:
+            return ()
+        messages = overflow.messages()
+        new = tuple(text for flag, text in messages.items() if flag not in self._warned)
+        self._warned.update(messages)
+        return new
 
     @torch.inference_mode()
     def _collect(self) -> None:
         """Fill the storage with a rollout, and compute its returns."""
         env, ppo = self.env, self.ppo
+        learner = self.rank.device
         obs = env.get_observations()
         for _ in range(self._steps):
+            if env.device != learner:  # physics on CPU threads, networks on a GPU
+                obs = obs.to(learner)
             actions = ppo.act(obs)
-            obs, rewards, dones, extras = env.step(actions)
+            obs, rewards, dones, extras = env.step(actions.to(env.device))
             ppo.process_env_step(obs, rewards, dones, extras)
-        ppo.compute_returns(obs)
+        ppo.compute_returns(obs.to(learner))
 
     def _finished_episodes(self) -> dict[str, tuple[float, float]]:
         """Sums and counts over the episodes of this rank that finished, and its curricula."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -49,14 +50,12 @@ def run_worker(
     """
     rank.seed_everything()
     torch.set_num_threads(rank.threads)
-    env = Env(
-        config.env,
-        config.num_envs,
-        engine="warp" if rank.device.type == "cuda" else "mujoco",
-        device=rank.device,
-        threads=rank.threads,
-    )
-    ppo = PPO(config.ppo, env.get_observations(), env.num_actions, config.num_steps_per_env, rank)
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as cuBLAS asks for
+        torch.use_deterministic_algorithms(True)
+    env = _build_env(config, rank, console.say)
+    obs = env.get_observations().to(rank.device)
+    ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
     trainer = Trainer(env, ppo, rank)
     iterations = config.iterations(rank.world_size)
     recorder = (
@@ -73,6 +72,38 @@ def run_worker(
 
         trainer.run(iterations, after, stop)
     return None if recorder is None else recorder.saved
+
+
+def _build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> Env:
+    """The rank's environments; the first rank of a host compiles what is missing for all."""
+    engine = config.engine_on(rank.device.type)
+
+    def build() -> Env:
+        return Env(
+            config.env,
+            config.num_envs,
+            engine=engine,
+            # Physics on CPU threads can feed a network on a GPU.
+            device=rank.device if engine == "warp" else "cpu",
+            threads=rank.threads,
+            deterministic=config.deterministic,
+        )
+
+    if engine == "mujoco":
+        return build()
+
+    from simtrain.sim.warp_compile import compilation_announced
+
+    if rank.local_rank > 0:
+        rank.wait_for_others()
+    with compilation_announced(say if rank.is_main else lambda message: None):
+        env = build()
+        start = env.sim.state()
+        env.sim.step(config.env.decimation)  # the kernels of a step are compiled at the first one
+        env.sim.set_state(start)
+    if rank.local_rank == 0:
+        rank.wait_for_others()
+    return env
 
 
 class _Recorder:
@@ -132,6 +163,8 @@ class _Recorder:
                 seconds_left=wall_s / iteration.number * (self._iterations - iteration.number),
             )
         )
+        for warning in iteration.warnings:
+            self._console.say(f"warning: {warning}")
         if save:
             infos = {"task": self._config.task, "env_steps": iteration.env_steps}
             networks = self._trainer.ppo.save()
