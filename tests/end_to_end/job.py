@@ -47,17 +47,22 @@ class Job:
         try:
             return self.process.wait(timeout)
         finally:
-            left = self.processes()
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            left = self.kill()
             assert not left, f"left behind: {left}"
+
+    def kill(self) -> list[int]:
+        """Kill whatever runs; what that was."""
+        left = self.processes()
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return left
 
     def interrupt(self) -> None:
         """What a terminal does on Ctrl-C."""
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def wait_until(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 100.0) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
             assert time.monotonic() < deadline, self.output

@@ -1,0 +1,105 @@
+"""A user's task, in no package: tests copy this file into ``tasks/`` of a folder of their own.
+
+It looks at the rank that it runs on, as real tasks should not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from simtrain import (
+    ActorCfg,
+    CriticCfg,
+    CurriculumTermCfg,
+    EventTermCfg,
+    JointEffortActionCfg,
+    ObservationTermCfg,
+    PpoCfg,
+    RewardTermCfg,
+    TaskCfg,
+    TerminationTermCfg,
+    mdp,
+    task,
+)
+
+RANK = os.environ.get("RANK")
+HERE = Path(__file__).resolve().parent
+
+
+def note_writing(event: str, arguments: tuple) -> None:
+    """Note every file opened for writing below the log root, by rank."""
+    if event == "open" and isinstance(arguments[0], str | os.PathLike):
+        path, mode, flags = arguments
+        writes = flags & (os.O_WRONLY | os.O_RDWR) if mode is None else set(mode) & set("wax+")
+        if writes and "/logs/" in str(Path(path).absolute()):
+            with (HERE / f"opened-{RANK}").open("a") as file:
+                file.write(f"{path}\n")
+
+
+if RANK is not None:
+    sys.addaudithook(note_writing)
+
+
+class Upright:
+    """The pole's height; optionally breaks, in a rank and after some steps."""
+
+    def __init__(self, env, joints, break_rank=-1):
+        self._joints = joints
+        self._breaks = str(break_rank) == RANK
+        self._steps = 0
+        print(f"the task says hello from rank {RANK}")
+
+    def __call__(self, env):
+        self._steps += 1
+        if self._breaks and self._steps > 20:
+            raise ValueError(f"no step number {self._steps}")
+        return env.bind("qpos")[:, self._joints.qpos][:, 0].cos()
+
+
+def only_on_rank_1(env, mask):
+    """Something to log that rank 0 never has."""
+    return 5.0 if RANK == "1" else None
+
+
+def pole():
+    import mujoco
+
+    return mujoco.MjSpec.from_string("""
+        <mujoco><worldbody><body>
+          <joint name="hinge" axis="0 1 0" damping="0.1"/>
+          <geom type="capsule" size="0.05" fromto="0 0 0 0 0 1"/>
+        </body></worldbody>
+        <actuator><motor joint="hinge" gear="1" ctrlrange="-5 5" ctrllimited="true"/></actuator>
+        </mujoco>""")
+
+
+@task("user-pendulum")
+def user_pendulum() -> TaskCfg:
+    """Hold a pendulum up."""
+    return TaskCfg(
+        model=pole,
+        timestep=0.01,
+        decimation=2,
+        episode_length_s=0.2,
+        actions={"torque": JointEffortActionCfg("hinge")},
+        observations={
+            "actor": {
+                "angle": ObservationTermCfg(mdp.joint_pos, joints="hinge"),
+                "speed": ObservationTermCfg(mdp.joint_vel, joints="hinge", scale=0.1),
+            }
+        },
+        rewards={"upright": RewardTermCfg(Upright, weight=1.0, joints="hinge", break_rank=-1)},
+        terminations={"time_out": TerminationTermCfg(mdp.time_out, time_out=True)},
+        events={
+            "reset": EventTermCfg(
+                mdp.reset_joints_uniform, mode="reset", joints="hinge", position=(-0.1, 0.1)
+            )
+        },
+        curricula={"mine": CurriculumTermCfg(only_on_rank_1)},
+        num_envs=4,
+        num_steps_per_env=8,
+        max_iterations=1_000_000,
+        ppo=PpoCfg(actor=ActorCfg((16,)), critic=CriticCfg((16,)), num_learning_epochs=2),
+    )

@@ -1,0 +1,70 @@
+"""Two Gloo ranks through the real command, from a user's folder."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from job import TWO_RANKS, Job
+
+ITERATIONS = 20
+STEPS = 2 * 4 * 8
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """A finished run of two ranks on a task in the user's ./tasks."""
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "tasks").mkdir()
+    shutil.copy(Path(__file__).with_name("pendulum.py"), folder / "tasks")
+    steps = str(ITERATIONS * STEPS - 1)
+    job = Job(
+        folder, "user-pendulum", *TWO_RANKS, "--total-env-steps", steps, "--save-interval", "5"
+    )
+    assert job.wait() == 0, job.output
+    return job
+
+
+def test_the_command_shows_what_rank_0_does(job):
+    assert "2 ranks on cpu, cpu: 4 environments each (--num-envs is per rank), 64 env" in job.output
+    assert job.output.count(f"/{ITERATIONS}  env steps ") == ITERATIONS
+    assert job.output.count("the task says hello from rank 0") == 1
+    assert "the task says hello from rank 1" not in job.output
+
+
+def test_env_steps_count_over_all_ranks_and_end_the_run(job):
+    lines = [json.loads(line) for line in (job.run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["env_steps"] for line in lines] == [STEPS * (i + 1) for i in range(ITERATIONS)]
+
+
+def test_metrics_of_all_ranks_are_logged_also_those_that_one_rank_alone_has(job):
+    last = json.loads((job.run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["Curriculum/mine"] == 5.0
+    assert last["Episode_Termination/time_out"] == 1.0
+    assert 0.0 < last["Episode_Reward/upright"] <= 1.0
+
+
+def test_only_rank_0_opens_files_for_writing_below_the_log_root(job):
+    opened = {path.name for path in (job.folder / "tasks").glob("opened-*")}
+    assert opened == {"opened-0"}
+    assert "metrics.jsonl" in (job.folder / "tasks" / "opened-0").read_text()
+
+
+def test_the_run_directory_holds_what_one_rank_would_write_and_the_logs_of_both(job):
+    names = {path.name for path in job.run.iterdir()}
+    checkpoints = {f"model_{i}.pt" for i in (5, 10, 15, 20)}
+    assert names - {n for n in names if n.startswith("events.")} == {
+        "config.yaml",
+        "metrics.jsonl",
+        "torchrunx",
+        *checkpoints,
+    }
+    assert torch.load(job.run / "model_20.pt", weights_only=True)["iter"] == ITERATIONS
+    assert yaml.safe_load((job.run / "config.yaml").read_text())["devices"] == ["cpu", "cpu"]
+    logs = {path.name: path.read_text() for path in job.run.glob("torchrunx/*/*")}
+    assert set(logs) == {"localhost.log", "localhost[0].log", "localhost[1].log"}
+    assert "the task says hello from rank 1" in logs["localhost[1].log"]

@@ -1,0 +1,97 @@
+"""Whatever ends a job of two ranks ends all of it, and says why; `Job.wait` looks for leftovers."""
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from job import TWO_RANKS, Job
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a run without end of two ranks, on the user's task; killed after the test."""
+    jobs = []
+
+    def start(*flags: str, **variables: str) -> Job:
+        (tmp_path / "tasks").mkdir()
+        shutil.copy(Path(__file__).with_name("pendulum.py"), tmp_path / "tasks")
+        flags = ("--save-interval", "1000000", "--torchrunx-log-dir", "", *flags)
+        jobs.append(Job(tmp_path, "user-pendulum", *TWO_RANKS, *flags, **variables))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.kill()
+
+
+def seconds_to_end(job: Job, code: int) -> float:
+    began = time.monotonic()
+    assert job.wait() == code, job.output
+    return time.monotonic() - began
+
+
+def test_an_exception_in_a_rank_ends_the_job_with_its_traceback_once(start):
+    job = start("--env.rewards.upright.break-rank", "1")
+    job.wait_for(" steps/s ")
+    assert seconds_to_end(job, 1) < 30.0
+    assert "error: rank 1 on cpu failed:\nTraceback" in job.output
+    assert job.output.count("Traceback") == 1
+    assert job.output.rstrip().endswith("ValueError: no step number 21")
+
+
+def test_a_killed_rank_ends_the_job(start):
+    job = start()
+    job.wait_for(" steps/s ")
+    os.kill(job.ranks()[-1], signal.SIGKILL)
+    assert seconds_to_end(job, 1) < 30.0
+    assert " on cpu was killed: Signal 9 (SIGKILL)" in job.output
+    assert "Traceback" not in job.output
+
+
+def test_ctrl_c_saves_and_stops_all_ranks(start):
+    """Also with W&B, which has a process of its own and is offline without an API key."""
+    wandb = ("--logger", "wandb", "--wandb-project", "tests")
+    job = start(*wandb, WANDB_API_KEY="", NETRC="none")
+    job.wait_for(" steps/s ")
+    job.interrupt()
+    assert seconds_to_end(job, 130) < 30.0
+    assert "stopped by SIGINT; the policy so far is saved" in job.output
+    assert "W&B: no API key, so offline" in job.output
+    (checkpoint,) = job.run.glob("model_*.pt")
+    iteration = torch.load(checkpoint, weights_only=True)["iter"]
+    assert len((job.run / "metrics.jsonl").read_text().splitlines()) == iteration
+    (uploads,) = job.run.glob("wandb/offline-run-*")
+    (kept,) = uploads.glob("files/model_*.pt")
+    assert kept.name == checkpoint.name
+    (record,) = uploads.glob("*.wandb")
+    for written in (b"Perf/total_fps", b"num_steps_per_env"):
+        assert written in record.read_bytes()
+
+
+def test_a_rank_that_hangs_at_the_start_ends_the_job_with_advice(start):
+    job = start("--collective-timeout", "3")
+    job.wait_until(lambda: len(job.ranks()) == 2)
+    os.kill(job.ranks()[-1], signal.SIGSTOP)
+    assert job.wait() == 1
+    assert "the first collective of 2 ranks did not finish within 3 s" in job.output
+    advice = ["IOMMU", "NCCL_P2P_DISABLE=1", "iommu=pt", "Shared memory", "NCCL_SHM_DISABLE=1",
+              "host name", "port"]  # fmt: skip
+    places = [job.output.index(word) for word in advice]
+    assert places == sorted(places)
+    assert job.output.count("first collective of") == 1
+
+
+def test_a_killed_command_leaves_no_rank_behind(start):
+    job = start()
+    job.wait_for(" steps/s ")
+    job.process.kill()
+    deadline = time.monotonic() + 60.0
+    while job.processes() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    job.wait()

@@ -1,0 +1,64 @@
+import pytest
+
+from simtrain.errors import ConfigError
+from simtrain.launch.devices import Devices, resolve_devices
+
+GPU = "GPU-8f6d2c3a-1111-2222-3333-444455556666"
+MIG = "MIG-GPU-8f6d2c3a/1/0"
+
+
+@pytest.mark.parametrize(
+    ("gpu_ids", "cpu_workers", "visible", "gpu_count", "devices"),
+    [
+        # no flag: the first GPU, or the CPU
+        ("auto", 1, None, 2, Devices("cuda", 1, "0")),
+        ("auto", 1, "5,7", 2, Devices("cuda", 1, "5")),
+        ("auto", 1, None, 0, Devices("cpu", 1, "")),
+        ("auto", 3, None, 0, Devices("cpu", 3, "")),
+        ("auto", 1, "", 0, Devices("cpu", 1, "")),
+        # the CPU
+        (None, 1, None, 8, Devices("cpu", 1, "")),
+        (None, 2, "0,1", 2, Devices("cpu", 2, "")),
+        # indices into all GPUs, or into the variable
+        ((0, 1), 1, None, 2, Devices("cuda", 2, "0,1")),
+        ((1, 0), 1, None, 2, Devices("cuda", 2, "1,0")),
+        ((3,), 1, None, 4, Devices("cuda", 1, "3")),
+        ((0, 1), 1, "4,6", 2, Devices("cuda", 2, "4,6")),
+        ((1,), 1, " 4, 6 ", 2, Devices("cuda", 1, "6")),
+        ("all", 1, None, 3, Devices("cuda", 3, "0,1,2")),
+        ("all", 1, "2,5", 2, Devices("cuda", 2, "2,5")),
+        # UUIDs and MIG names stay as they are
+        ((1,), 1, f"{GPU},{MIG}", 2, Devices("cuda", 1, MIG)),
+        ("all", 1, f"{GPU},{MIG}", 2, Devices("cuda", 2, f"{GPU},{MIG}")),
+        # CUDA ignores what follows an entry that it cannot find
+        ("all", 1, "0,9,1", 1, Devices("cuda", 1, "0")),
+    ],
+)
+def test_devices(gpu_ids, cpu_workers, visible, gpu_count, devices):
+    assert resolve_devices(gpu_ids, cpu_workers, visible, gpu_count) == devices
+
+
+@pytest.mark.parametrize(
+    ("gpu_ids", "cpu_workers", "visible", "gpu_count", "message"),
+    [
+        ((2,), 1, None, 2, "--gpu-ids 2: the visible GPUs are 0 to 1"),
+        ((2,), 1, "4,6", 2, r"the visible GPUs are 0 to 1 \(CUDA_VISIBLE_DEVICES=4,6\)"),
+        ((4,), 1, "4", 1, r"--gpu-ids 4: the only visible GPU is 0 \(CUDA_VISIBLE_DEVICES=4\)"),
+        ((-1,), 1, None, 2, "--gpu-ids -1: the visible GPUs are 0 to 1"),
+        ((0, 0), 1, None, 2, "names GPU 0 2 times"),
+        ((0,), 1, None, 0, "no GPU is visible; --gpu-ids None trains on the CPU"),
+        ((0,), 1, "", 0, r"no GPU is visible \(CUDA_VISIBLE_DEVICES=\)"),
+        ("all", 1, None, 0, "--gpu-ids all: no GPU is visible"),
+        ((), 1, None, 2, "--gpu-ids needs one or more numbers"),
+        ((0,), 2, None, 1, "--cpu-workers 2 is for training on the CPU; add --gpu-ids None"),
+        ("auto", 2, None, 1, "--cpu-workers 2 is for training on the CPU"),
+    ],
+)
+def test_mistakes_say_what_is_visible(gpu_ids, cpu_workers, visible, gpu_count, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve_devices(gpu_ids, cpu_workers, visible, gpu_count)
+
+
+def test_rank_i_uses_cuda_i():
+    assert [Devices("cuda", 2, "4,6").device(i) for i in range(2)] == ["cuda:0", "cuda:1"]
+    assert Devices("cpu", 2, "").device(1) == "cpu"

@@ -1,0 +1,83 @@
+import pytest
+import torch
+
+from simtrain.cli.parse import parse_flags
+from simtrain.cli.train import train
+from simtrain.config import TrainConfig, as_plain, overlay
+from simtrain.errors import ConfigError
+from simtrain.launch.job import plan_job
+from simtrain.launch.launcher import choose_log_dir
+from simtrain.registry import discover
+
+
+def configure(*flags: str) -> TrainConfig:
+    task = discover().find("cartpole-balance")
+    return parse_flags("train", TrainConfig.of_task("cartpole-balance", task.make()), flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpu_ids"),
+    [
+        ((), "auto"),
+        (("--gpu-ids", "0", "1"), (0, 1)),
+        (("--gpu-ids", "all"), "all"),
+        (("--gpu-ids", "None"), None),
+        (("--gpu-ids", "-1"), (-1,)),
+    ],
+)
+def test_gpu_ids_as_users_type_them(flags, gpu_ids):
+    assert configure(*flags).gpu_ids == gpu_ids
+
+
+def test_two_cpu_workers_are_two_ranks():
+    job = plan_job(configure("--gpu-ids", "None", "--cpu-workers", "2", "--seed", "7"))
+    assert (job.hosts, job.world_size, job.seed, job.in_process) == (("localhost",), 2, 7, False)
+    assert job.rank_names() == ["cpu", "cpu"]
+
+
+def test_one_rank_needs_no_other_process():
+    assert plan_job(configure("--gpu-ids", "None")).in_process
+
+
+def test_a_gpu_that_is_not_there_stops_the_command_before_it_starts(tmp_path):
+    there = torch.cuda.device_count()
+    with pytest.raises(ConfigError, match=f"--gpu-ids {there}: "):
+        train(["cartpole-balance", "--gpu-ids", str(there), "--log-root", str(tmp_path / "logs")])
+    assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize("name", sorted(discover().tasks))
+def test_a_configuration_travels_as_plain_values(name):
+    """Workers make it anew from the task's name and these values."""
+    make = discover().find(name).make
+    config = TrainConfig.of_task(name, make())
+    config.gpu_ids = (0, 2)
+    config.hosts = ("node1", "node2")
+    config.num_envs = 3
+    config.total_env_steps = 1000
+    config.ppo.actor.hidden_dims = (8,)
+    for term in config.env.rewards.values():
+        term.weight *= 2.0
+    for term in config.env.events.values():
+        term.params["position"] = (-1.0, 1.0)
+    assert overlay(TrainConfig.of_task(name, make()), as_plain(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("variable", "flag", "folder"),
+    [
+        (None, None, "{run}/torchrunx"),
+        (None, "here", "here"),
+        (None, "", ""),
+        ("there", None, "there"),
+        ("there", "here", "there"),
+        ("there", "", "there"),
+        ("", None, ""),
+        ("", "here", ""),
+    ],
+)
+def test_where_the_logs_of_ranks_go(variable, flag, folder, tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHRUNX_LOG_DIR", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("TORCHRUNX_LOG_DIR", variable)
+    assert choose_log_dir(flag, tmp_path) == folder.format(run=tmp_path)

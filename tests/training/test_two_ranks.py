@@ -1,0 +1,66 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What two ranks found, by rank, and what one found alone."""
+    results = tmp_path_factory.mktemp("ranks") / "found"
+    program = Path(__file__).with_name("two_ranks.py")
+    subprocess.run([sys.executable, str(program), str(results)], check=True, timeout=100)
+    return {
+        key: torch.load(results.with_suffix(f".{key}"), weights_only=False)
+        for key in ("0", "1", "alone")
+    }
+
+
+def relative_error(value, reference):
+    return float((value - reference).norm() / reference.norm())
+
+
+def test_two_ranks_have_the_gradients_of_one_with_all_the_data(found):
+    for rank in "01":
+        mine, alone = found[rank]["update"], found["alone"]["update"]
+        for gradients, reference in zip(mine["gradients"], alone["gradients"], strict=True):
+            assert relative_error(gradients, reference) < 1e-6
+
+
+def test_two_ranks_update_parameters_and_statistics_like_one(found):
+    for rank in "01":
+        mine, alone = found[rank]["update"], found["alone"]["update"]
+        for tensor, reference in zip(mine["tensors"], alone["tensors"], strict=True):
+            torch.testing.assert_close(tensor, reference, rtol=1e-5, atol=1e-6)
+        assert mine["losses"] == pytest.approx(alone["losses"], rel=1e-4, abs=1e-6)
+        assert mine["learning_rate"] == alone["learning_rate"]
+
+
+def test_after_20_iterations_all_ranks_hold_the_same_bits(found):
+    for tensor, other in zip(found["0"]["trained"], found["1"]["trained"], strict=True):
+        assert torch.equal(tensor, other)
+
+
+def test_rank_0_starts_from_the_states_of_a_single_rank_and_rank_1_from_others(found):
+    assert torch.equal(found["0"]["state"], found["alone"]["state"])
+    assert (found["1"]["state"] != found["alone"]["state"]).all()
+
+
+def test_numbers_are_summed_with_their_counts_and_names_may_differ(found):
+    for rank in "01":
+        first, second, third = found[rank]["reduced"]
+        assert first.sums == {"return": (3.0, 3.0)}
+        assert first.maxima == {"seconds": 2.0}
+        assert second.sums == {"return": (3.0, 3.0), "curriculum": (5.0, 1.0)}
+        assert second.maxima == {"seconds": 3.0}
+        assert third.sums == {"return": (1.0, 1.0)}
+        assert third.maxima == {}
+
+
+def test_a_changed_bit_on_one_rank_is_found_and_the_rank_named(found):
+    for rank in "01":
+        same, changed = found[rank]["difference"]
+        assert same == ""
+        assert "after iteration 7 the parameters of rank 1 are not those of rank 0" in changed

@@ -1,0 +1,162 @@
+"""Two ranks without torchrunx: a program that forks them, and saves what they found.
+
+Tests of what ranks compute share its run (`test_two_ranks.py`). Importing torch once rather than in
+every rank makes it quick.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+
+from simtrain.env.env import Env
+from simtrain.errors import RankError
+from simtrain.launch.rank import Rank
+from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
+from simtrain.registry import discover
+from simtrain.training.agreement import check_same_tensors
+from simtrain.training.ppo import PPO
+from simtrain.training.reduction import Reduction
+from simtrain.training.trainer import Trainer
+
+ENVS, STEPS, OBS, ACTIONS = 8, 6, 5, 2
+
+
+def main(results: Path) -> None:
+    one = Rank(0, 0, 1, torch.device("cpu"), seed=3, threads=1)
+    torch.set_num_threads(1)
+    store = results.with_suffix(".store")
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=run, args=(i, store, results)) for i in range(2)]
+    # Before anything here: autograd's threads do not survive a fork.
+    for process in ranks:
+        process.start()
+    alone = {"update": update(one, 2 * ENVS, slice(None)), "state": initial_state(one)}
+    for process in ranks:
+        process.join()
+        assert process.exitcode == 0
+    torch.save(alone, results.with_suffix(".alone"))
+
+
+def run(number: int, store: Path, results: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(str(store), 2), rank=number, world_size=2)
+    rank = Rank(number, number, 2, torch.device("cpu"), seed=3 + number, threads=1)
+    mine = slice(number * ENVS, (number + 1) * ENVS)
+    found = {
+        "update": update(rank, ENVS, mine),
+        "state": initial_state(rank),
+        "trained": trained(rank),
+        "reduced": reduced(rank),
+        "difference": difference(rank),
+    }
+    torch.save(found, results.with_suffix(f".{number}"))
+    dist.destroy_process_group()
+
+
+def update(rank: Rank, num_envs: int, mine: slice) -> dict[str, Any]:
+    """Gradients, parameters and losses after PPO's update on a part of one rollout."""
+    random = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=random)
+
+    rollout = [
+        (drawn(2 * ENVS, OBS), drawn(2 * ENVS), drawn(2 * ENVS) > 1.0, drawn(2 * ENVS) > 1.0)
+        for _ in range(STEPS)
+    ]
+    last, noise = drawn(2 * ENVS, OBS), drawn(STEPS, 2 * ENVS, ACTIONS)
+    small = {"hidden_dims": (16,)}
+    cfg = PpoCfg(
+        ActorCfg(**small),
+        CriticCfg(**small),
+        # One mini-batch, or ranks would group the samples in another way than one alone does.
+        num_mini_batches=1,
+        num_learning_epochs=4,
+        learning_rate=1e-3,
+    )
+
+    def observed(obs: torch.Tensor) -> TensorDict:
+        return TensorDict({"actor": obs[mine]}, batch_size=[num_envs])
+
+    torch.manual_seed(1)
+    ppo = PPO(cfg, observed(last), ACTIONS, STEPS, rank)
+    gradients: list[torch.Tensor] = []
+    clip = ppo.gradients.clip
+    ppo.gradients.clip = lambda norm: (gradients.append(ppo.gradients.buffer.clone()), clip(norm))
+    ppo.train_mode()
+    with torch.inference_mode():
+        for (obs, rewards, dones, time_outs), draw in zip(rollout, noise, strict=True):
+            ppo.act(observed(obs))
+            # Actions by the given noise: the ranks' own generators have drawn others.
+            step = ppo.storage.step
+            mean, std = ppo.storage.distribution_params
+            ppo.storage.actions[step] = mean[step] + std[step] * draw[mine]
+            log_prob = ppo.actor.get_output_log_prob(ppo.storage.actions[step])
+            ppo.storage.actions_log_prob[step, :, 0] = log_prob
+            extras = {"time_outs": (dones & time_outs)[mine]}
+            ppo.process_env_step(observed(obs), rewards[mine], dones[mine], extras)
+        ppo.compute_returns(observed(last))
+    losses = ppo.update()
+    return {
+        "gradients": gradients,
+        "tensors": [tensor.clone() for tensor in ppo.tensors()],
+        "losses": losses,
+        "learning_rate": ppo.learning_rate,
+    }
+
+
+def cartpole(rank: Rank) -> Env:
+    rank.seed_everything()
+    cfg = discover().find("cartpole-balance").make()
+    cfg.ppo.num_learning_epochs = 2
+    return Env(cfg, 4, threads=1)
+
+
+def initial_state(rank: Rank) -> torch.Tensor:
+    return cartpole(rank).bind("qpos").clone()
+
+
+def trained(rank: Rank) -> list[torch.Tensor]:
+    """Parameters and buffers after 20 iterations on the real task."""
+    env = cartpole(rank)
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
+    Trainer(env, ppo, rank).run(20, lambda iteration: None, lambda: False)
+    return [tensor.clone() for tensor in ppo.tensors()]
+
+
+def reduced(rank: Rank) -> list[Any]:
+    """Three iterations' numbers; the second has names that only rank 1 has, the third fewer."""
+    reduce = Reduction(rank)
+    first = {"return": (1.0 + rank.rank, 1.0 + rank.rank)}
+    only_one = {"curriculum": (5.0, 1.0)} if rank.rank == 1 else {}
+    return [
+        reduce(first, {"seconds": 1.0 + rank.rank}),
+        reduce({**first, **only_one}, {"seconds": 3.0 - rank.rank}),
+        reduce({} if rank.rank else first, {}),
+    ]
+
+
+def difference(rank: Rank) -> list[str]:
+    """What the check says to equal tensors, and to ones that differ in their last bit."""
+    tensors = [torch.arange(5.0), torch.tensor(3)]
+    said = []
+    for change in (0.0, 2.0**-21):
+        tensors[0][4] += change * rank.rank
+        try:
+            check_same_tensors(tensors, rank, 7)
+        except RankError as error:
+            said.append(str(error))
+        else:
+            said.append("")
+    return said
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
