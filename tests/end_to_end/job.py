@@ -48,7 +48,7 @@ class Job:
             return self.process.wait(timeout)
         finally:
             left = self.kill()
-            assert not left, f"left behind: {left}"
+            assert not left, f"left behind: {left}\n{self.output}"
 
     def kill(self) -> list[int]:
         """Kill whatever runs; what that was."""

@@ -1,4 +1,4 @@
-"""What `tests/end_to_end/test_multi_rank*.py` check on CPU ranks, with NCCL on all GPUs there are."""
+"""`tests/end_to_end/test_multi_rank*.py` with NCCL, on all GPUs there are."""
 
 import json
 import os

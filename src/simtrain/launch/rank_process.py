@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -19,7 +18,7 @@ from simtrain.errors import ConfigError, RankError, SimulationError
 from simtrain.launch.first_collective import ADVICE, meet
 from simtrain.launch.processes import die_with_parent
 from simtrain.launch.rank import Rank, share_of_cores
-from simtrain.launch.reports import Failed, Message, Started, send
+from simtrain.launch.reports import Failed, Message, Started, connect, send
 from simtrain.launch.stop import StopSignals
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def run_rank(job: Job, function: RankFunction[ResultT], *args: Any) -> ResultT:
     raised until all others have returned, and they wait for it in a collective.
     """
     die_with_parent()
-    logging.captureWarnings(True)
+    connect()
     with StopSignals() as stop:
         _end_after_sigterm()
         rank = _this_rank(job)

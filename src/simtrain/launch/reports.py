@@ -8,11 +8,15 @@ its text, and the command gets the object.
 from __future__ import annotations
 
 import logging
+import time
+from contextlib import nullcontext
 from dataclasses import dataclass
+from logging.handlers import SocketHandler
 from multiprocessing.connection import Connection
 from typing import Literal
 
 _LOGGER = logging.getLogger("simtrain")
+_CONNECT_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,25 @@ class Failed:
 
 
 Report = Started | Message | Failed
+
+
+def connect() -> None:
+    """Connect a rank to the log stream for good; to be called before the first `send`.
+
+    torchrunx's handler drops records while it is not connected, and those that the server does not
+    take within a second: on a busy machine, or while a terminal is paused.
+    """
+    for handler in logging.root.handlers:
+        if isinstance(handler, SocketHandler):
+            with handler.lock or nullcontext():
+                deadline = time.monotonic() + _CONNECT_SECONDS
+                handler.createSocket()
+                while handler.sock is None and time.monotonic() < deadline:
+                    time.sleep(0.1)
+                    handler.retryTime = None
+                    handler.createSocket()
+                if handler.sock is not None:
+                    handler.sock.settimeout(None)
 
 
 def send(report: Report) -> None:
