@@ -8,22 +8,25 @@ from simtrain import (
     ActorCfg,
     CommandTermCfg,
     CriticCfg,
+    CurriculumTermCfg,
     EventTermCfg,
     JointPositionActionCfg,
     ObservationTermCfg,
     PpoCfg,
     RewardTermCfg,
+    SubTerrainCfg,
     TaskCfg,
     TerminationTermCfg,
+    TerrainCfg,
     UniformNoiseCfg,
     mdp,
     task,
 )
 
 JOINTS = (".*_hip_joint", ".*_thigh_joint", ".*_calf_joint")
-CONTACTS = ".*_foot_contact"
-VELOCITIES = ".*_foot_linvel"
-FEET = ".*_foot"
+FEET = "(FR|FL|RR|RL)_foot"
+CONTACTS = f"{FEET}_contact"
+VELOCITIES = f"{FEET}_linvel"
 
 
 @task("go1-velocity-flat")
@@ -37,7 +40,7 @@ def go1_velocity_flat() -> TaskCfg:
         ),
         "command": ObservationTermCfg(mdp.generated_commands, command="velocity"),
         "joint_pos": ObservationTermCfg(
-            mdp.joint_pos_rel, joints=JOINTS, noise=UniformNoiseCfg(-0.01, 0.01)
+            mdp.joint_pos_rel, joints=JOINTS, biased=True, noise=UniformNoiseCfg(-0.01, 0.01)
         ),
         "joint_vel": ObservationTermCfg(
             mdp.joint_vel, joints=JOINTS, noise=UniformNoiseCfg(-1.5, 1.5)
@@ -45,8 +48,13 @@ def go1_velocity_flat() -> TaskCfg:
         "last_action": ObservationTermCfg(mdp.last_action),
     }
     privileged = {
-        name: ObservationTermCfg(term.func, params=term.params) for name, term in noisy.items()
-    } | {
+        "base_lin_vel": ObservationTermCfg(mdp.base_lin_vel),
+        "base_ang_vel": ObservationTermCfg(mdp.base_ang_vel),
+        "projected_gravity": ObservationTermCfg(mdp.projected_gravity),
+        "command": ObservationTermCfg(mdp.generated_commands, command="velocity"),
+        "joint_pos": ObservationTermCfg(mdp.joint_pos_rel, joints=JOINTS),
+        "joint_vel": ObservationTermCfg(mdp.joint_vel, joints=JOINTS),
+        "last_action": ObservationTermCfg(mdp.last_action),
         "foot_contact": ObservationTermCfg(mdp.foot_contact, sensors=CONTACTS),
         "foot_air_time": ObservationTermCfg(mdp.foot_air_time, sensors=CONTACTS),
         "foot_height": ObservationTermCfg(mdp.foot_height, sites=FEET),
@@ -109,6 +117,31 @@ def go1_velocity_flat() -> TaskCfg:
             "fell_over": TerminationTermCfg(mdp.bad_orientation, limit_angle=1.0),
         },
         events={
+            "friction": EventTermCfg(
+                mdp.randomize_friction,
+                mode="startup",
+                geoms=f"{FEET}_collision",
+                friction=(0.4, 1.2),
+            ),
+            "trunk_mass": EventTermCfg(
+                mdp.randomize_mass, mode="startup", bodies="trunk", scale=(0.85, 1.25)
+            ),
+            "trunk_center_of_mass": EventTermCfg(
+                mdp.randomize_center_of_mass,
+                mode="startup",
+                bodies="trunk",
+                offset=((-0.03, 0.03), (-0.03, 0.03), (-0.02, 0.02)),
+            ),
+            "encoder_bias": EventTermCfg(
+                mdp.randomize_encoder_bias, mode="startup", joints=JOINTS, bias=(-0.02, 0.02)
+            ),
+            "gains": EventTermCfg(
+                mdp.randomize_actuator_gains,
+                mode="startup",
+                joints=JOINTS,
+                stiffness=(0.9, 1.1),
+                damping=(0.9, 1.1),
+            ),
             "reset_base": EventTermCfg(
                 mdp.reset_root_state_uniform,
                 mode="reset",
@@ -134,3 +167,41 @@ def go1_velocity_flat() -> TaskCfg:
             entropy_coef=0.005,
         ),
     )
+
+
+@task("go1-velocity-rough")
+def go1_velocity_rough() -> TaskCfg:
+    """Follow velocity commands over slopes, stairs, boxes, waves and rough ground."""
+    cfg = go1_velocity_flat()
+    cfg.terrain = TerrainCfg(
+        sub_terrains={
+            "flat": SubTerrainCfg(mdp.flat),
+            "slope_down": SubTerrainCfg(mdp.pyramid_slope),
+            "slope_up": SubTerrainCfg(mdp.pyramid_slope, inverted=True),
+            "stairs_down": SubTerrainCfg(mdp.pyramid_stairs, 2.0),
+            "stairs_up": SubTerrainCfg(mdp.pyramid_stairs, 2.0, inverted=True),
+            "boxes": SubTerrainCfg(mdp.random_boxes),
+            "waves": SubTerrainCfg(mdp.waves),
+            "rough": SubTerrainCfg(mdp.random_rough),
+        },
+        max_initial_level=2,
+    )
+    noise = UniformNoiseCfg(-0.02, 0.02)
+    cfg.observations["actor"]["height_scan"] = ObservationTermCfg(
+        mdp.height_scan, noise=noise, clip=(-1.0, 1.0)
+    )
+    cfg.observations["critic"]["height_scan"] = ObservationTermCfg(
+        mdp.height_scan, clip=(-1.0, 1.0)
+    )
+    cfg.curricula = {
+        "terrain_levels": CurriculumTermCfg(mdp.terrain_levels, command="velocity"),
+        "command_ranges": CurriculumTermCfg(
+            mdp.command_ranges, command="velocity", start=0.5, steps=2400
+        ),
+    }
+    cfg.terminations["out_of_bounds"] = TerminationTermCfg(mdp.terrain_out_of_bounds, time_out=True)
+    # The trunk follows the ground.
+    cfg.rewards["lin_vel_z"].weight = -0.5
+    cfg.rewards["flat_orientation"].weight = -0.5
+    cfg.max_iterations = 1500
+    return cfg
