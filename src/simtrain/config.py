@@ -91,6 +91,10 @@ class TrainConfig:
                     f"--ppo.{name.replace('_', '-')} is {getattr(self.ppo, name)}; "
                     "it must be greater than 0"
                 )
+        if not self.ppo.actor.init_std > 0.0:
+            raise ConfigError(
+                f"--ppo.actor.init-std is {self.ppo.actor.init_std}; it must be greater than 0"
+            )
         samples = self.num_envs * self.num_steps_per_env
         if samples < self.ppo.num_mini_batches:
             raise ConfigError(

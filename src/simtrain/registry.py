@@ -83,22 +83,24 @@ def discover() -> Registry:
     """Import every task file there is.
 
     Raises:
-        ConfigError: two files declare a task of the same name, or ``SIMTRAIN_TASKS`` names a folder
-            that does not exist.
+        ConfigError: two tasks have the same name, or ``SIMTRAIN_TASKS`` names a folder that does
+            not exist.
     """
     tasks: dict[str, Task] = {}
     broken: dict[str, str] = {}
     for where, load in _sources():
         try:
             module = load()
-        except Exception:  # noqa: BLE001 - a task file can fail in any way; it must hide no other
+        except (Exception, SystemExit):  # noqa: BLE001 - it can fail in any way, and hides no other
             broken[where] = _traceback_below_import()
             continue
         for found in _tasks_of(module, where):
             other = tasks.get(found.name)
-            if other is not None and other.source != found.source:
+            if other is not None and other.make is not found.make:
+                both = f"{other.source} and {found.source}"
                 raise ConfigError(
-                    f"two files declare a task {found.name!r}: {other.source} and {found.source}; "
+                    f"two tasks are called {found.name!r}: "
+                    f"{both if other.source != found.source else f'both in {found.source}'}; "
                     "rename one of them"
                 )
             tasks[found.name] = found

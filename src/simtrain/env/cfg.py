@@ -45,6 +45,7 @@ ModelSource = Annotated[
 ]
 Params = Annotated[dict[str, Any], tyro.conf.arg(name="")]
 Names = str | tuple[str, ...]
+EventMode = Literal["startup", "reset", "interval"]
 
 
 @dataclass(init=False)
@@ -168,7 +169,7 @@ class EventTermCfg(TermCfg):
     as they are.
     """
 
-    mode: Literal["startup", "reset", "interval"]
+    mode: EventMode
     """When: once before training, at every reset, or again and again."""
     interval_range_s: tuple[float, float]
     """Shortest and longest time between two of them, in seconds, drawn per environment; for mode
@@ -177,7 +178,7 @@ class EventTermCfg(TermCfg):
     def __init__(
         self,
         func: Callable[..., Any],
-        mode: Literal["startup", "reset", "interval"],
+        mode: EventMode,
         *,
         interval_range_s: tuple[float, float] = (10.0, 10.0),
         params: dict[str, Any] | None = None,
@@ -328,6 +329,10 @@ class SimCfg:
     """Largest number of solver iterations."""
     ls_iterations: int | None = None
     """Largest number of line-search iterations."""
+    max_contacts: int | None = None
+    """Room for contacts in each environment, of the warp engine; None to find out by a probe."""
+    max_constraints: int | None = None
+    """Room for rows of constraints in each environment, of the warp engine; None likewise."""
 
 
 @dataclass

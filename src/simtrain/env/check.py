@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import mujoco
 
 from simtrain.env.actions import Actions
-from simtrain.env.cfg import TaskCfg
+from simtrain.env.cfg import EventMode, TaskCfg
 from simtrain.env.model import compile_model, find_keyframe, initial_state
 from simtrain.env.terms import check_term
 from simtrain.errors import ConfigError
+
+EVENT_MODES = get_args(EventMode)
 
 
 def check_task(cfg: TaskCfg) -> mujoco.MjModel:
@@ -47,6 +51,12 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
     for kind in ("rewards", "terminations", "commands"):
         for name, term in getattr(cfg, kind).items():
             check_term(f"{kind}.{name}", term, model)
+    for name, event in cfg.events.items():
+        if event.mode not in EVENT_MODES:
+            raise ConfigError(
+                f"events.{name}: the mode is {event.mode!r}; it must be one of "
+                f"{', '.join(EVENT_MODES)}"
+            )
     for kind in ("events", "curricula"):
         for name, term in getattr(cfg, kind).items():
             check_term(f"{kind}.{name}", term, model, leading=2)

@@ -42,6 +42,7 @@ class Env(VecEnv):  # type: ignore[misc]
         engine: EngineName = "mujoco",
         device: torch.device | str = "cpu",
         threads: int = 0,
+        deterministic: bool = False,
     ) -> None:
         """Build the simulations and all terms, and reset.
 
@@ -51,6 +52,7 @@ class Env(VecEnv):  # type: ignore[misc]
             engine: the physics engine.
             device: where all tensors live.
             threads: physics threads of the CPU engine; 0 for all cores given to the process.
+            deterministic: whether the warp engine gives the same results in every run; slower.
 
         Raises:
             ConfigError: the task does not fit its model; `check_task` finds the same sooner.
@@ -61,7 +63,15 @@ class Env(VecEnv):  # type: ignore[misc]
         self.model: mujoco.MjModel = compile_model(cfg)
         keyframe = find_keyframe(self.model, cfg.keyframe)
         self.sim: Engine = make_engine(
-            engine, self.model, num_envs, device=self.device, threads=threads, keyframe=keyframe
+            engine,
+            self.model,
+            num_envs,
+            device=self.device,
+            threads=threads,
+            keyframe=keyframe,
+            max_contacts=cfg.sim.max_contacts,
+            max_constraints=cfg.sim.max_constraints,
+            deterministic=deterministic,
         )
         self.physics_dt = cfg.timestep
         """Seconds of a physics step."""
@@ -173,6 +183,7 @@ class Env(VecEnv):  # type: ignore[misc]
         self.actions.masked_fill_(mask.unsqueeze(1), 0.0)
         self.previous_actions.masked_fill_(mask.unsqueeze(1), 0.0)
         self.rewards.reset(mask)
+        self.episodes.reset(mask)
         self.terminations.reset(mask)
         self.commands.reset(mask)
         self.observations.reset(mask)

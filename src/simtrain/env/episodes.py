@@ -46,7 +46,10 @@ class Episodes:
         values[:, self._rewards_end :] = env.terminations.flags
         torch.where(dones.unsqueeze(1), values, self._latest, out=self._latest)
         self._sums.addmv_(values.T, dones.float())
-        self._lived.masked_fill_(dones, 0.0)
+
+    def reset(self, mask: Tensor) -> None:
+        """Start counting the steps of the environments in `mask` anew, in place."""
+        self._lived.masked_fill_(mask, 0.0)
 
     def latest_means(self) -> dict[str, Tensor]:
         """Means over every environment's latest finished episode (zeros before its first)."""

@@ -146,7 +146,12 @@ def match_values(
         return [float(values)] * len(names)
     result = [default] * len(names)
     for pattern, value in values.items():
-        hits = [i for i, name in enumerate(names) if re.fullmatch(pattern, name)]
+        try:
+            hits = [i for i, name in enumerate(names) if re.fullmatch(pattern, name)]
+        except re.error as error:
+            raise ConfigError(
+                f"{what}: {pattern!r} is not a regular expression: {error}"
+            ) from error
         if not hits:
             raise ConfigError(f"{what}: no joint matches {pattern!r}; there are {_listed(names)}")
         for i in hits:

@@ -94,8 +94,8 @@ class Rewards:
     def __init__(self, cfgs: Mapping[str, RewardTermCfg], env: Env) -> None:
         self.names = tuple(cfgs)
         self._terms = {name: Term(cfg, env) for name, cfg in cfgs.items()}
-        self._rates = torch.tensor([cfg.weight for cfg in cfgs.values()], device=env.device)
-        self._rates *= env.step_dt
+        rates = [cfg.weight * env.step_dt for cfg in cfgs.values()]
+        self._rates = torch.tensor(rates, device=env.device)
         self._step_dt = env.step_dt
         self._values = torch.zeros(env.num_envs, len(cfgs), device=env.device)
         self._total = torch.zeros(env.num_envs, device=env.device)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from simtrain.env.commands import CommandTerm
-from simtrain.env.env import Env
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
+
+if TYPE_CHECKING:
+    from simtrain.env.env import Env
 
 
 class UniformVelocityCommand(CommandTerm):

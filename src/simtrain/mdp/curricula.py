@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 from simtrain.mdp.commands import UniformVelocityCommand
+
+if TYPE_CHECKING:
+    from simtrain.env.env import Env
 
 
 class command_ranges:

@@ -7,14 +7,17 @@ does not depend on whether another was reset.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from simtrain.env.env import Env
-from simtrain.env.names import Joints
 from simtrain.errors import ConfigError
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
+
+if TYPE_CHECKING:
+    from simtrain.env.env import Env
+    from simtrain.env.names import Joints
 
 Ranges = Mapping[str, tuple[float, float]]
 """Bounds by axis; an axis that is not named stays as it is."""

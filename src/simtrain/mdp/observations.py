@@ -7,13 +7,17 @@ the left and z up. Feet come in the model's order, and their contact sensors are
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from simtrain.env.actions import find_actuators_of
-from simtrain.env.env import Env
-from simtrain.env.names import Entities, Joints, Sensors
 from simtrain.mdp.rotations import yaw_of
+
+if TYPE_CHECKING:
+    from simtrain.env.env import Env
+    from simtrain.env.names import Entities, Joints, Sensors
 
 
 def base_rotation(env: Env) -> Tensor:

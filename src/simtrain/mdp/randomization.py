@@ -7,14 +7,18 @@ changed, from torch's default generator: the same seed gives the same values.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import mujoco
 import torch
 from torch import Tensor
 
 from simtrain.env.actions import find_actuators_of
-from simtrain.env.env import Env
-from simtrain.env.names import Entities, Joints
 from simtrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from simtrain.env.env import Env
+    from simtrain.env.names import Entities, Joints
 
 Bounds = tuple[float, float]
 

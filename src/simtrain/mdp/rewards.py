@@ -8,12 +8,12 @@ are laid out, stands in `simtrain.mdp.observations`.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from simtrain.env.env import Env
-from simtrain.env.names import Entities, Joints, Sensors, match_values
+from simtrain.env.names import match_values
 from simtrain.mdp.observations import (
     base_ang_vel,
     base_lin_vel,
@@ -22,6 +22,10 @@ from simtrain.mdp.observations import (
     height_above_ground,
     projected_gravity,
 )
+
+if TYPE_CHECKING:
+    from simtrain.env.env import Env
+    from simtrain.env.names import Entities, Joints, Sensors
 
 
 def is_alive(env: Env) -> Tensor:

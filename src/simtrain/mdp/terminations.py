@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from simtrain.env.env import Env
-from simtrain.env.names import Sensors
 from simtrain.mdp.observations import base_rotation, feet_forces, height_above_ground
+
+if TYPE_CHECKING:
+    from simtrain.env.env import Env
+    from simtrain.env.names import Sensors
 
 
 def time_out(env: Env) -> Tensor:

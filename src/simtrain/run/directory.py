@@ -31,13 +31,27 @@ def check_log_root(log_root: Path) -> None:
 
 
 def make_run_directory(log_root: Path, task: str, run_name: str) -> Path:
-    """Make ``<log_root>/<task>/<date>_<time>[_<run_name>]``, a new folder; its path."""
+    """Make ``<log_root>/<task>/<date>_<time>[_<run_name>]``, a new folder; its path.
+
+    Raises:
+        ConfigError: the system refuses, for a reason that `check_log_root` cannot see beforehand.
+    """
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     base = log_root / task / (f"{stamp}_{run_name}" if run_name else stamp)
+    try:
+        base.parent.mkdir(parents=True, exist_ok=True)
+        return _make_new_folder(base)
+    except OSError as error:
+        raise ConfigError(
+            f"--log-root {log_root} cannot be written: {error.strerror}: {error.filename}"
+        ) from error
+
+
+def _make_new_folder(base: Path) -> Path:
     path, attempt = base, 1
     while True:
         try:
-            path.mkdir(parents=True)
+            path.mkdir()
         except FileExistsError:
             attempt += 1
             path = base.with_name(f"{base.name}_{attempt}")

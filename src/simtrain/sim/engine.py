@@ -13,6 +13,7 @@ no rewards, no episodes, no names of joints.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -58,6 +59,47 @@ Sensors are split the same way by ``model.sensor_needstage``.
 """
 
 
+@dataclass(frozen=True)
+class Overflow:
+    """Whether contacts or constraints were dropped because their buffers were full."""
+
+    num_envs: int
+    """Environments in which something was dropped since this was last asked."""
+    contacts: bool
+    """Whether contacts were dropped."""
+    constraints: bool
+    """Whether rows of constraints were dropped."""
+    max_contacts: int
+    """Room for contacts, per environment on average."""
+    max_constraints: int
+    """Room for rows of constraints in each environment."""
+    contacts_seen: int
+    """The most contacts that were wanted so far, per environment on average."""
+    constraints_seen: int
+    """The most rows of constraints that an environment wanted so far."""
+
+    def messages(self) -> list[str]:
+        """What was dropped and the flag that mends it, one text each; empty if nothing was."""
+        messages = []
+        for what, dropped, flag, room, seen in (
+            ("contacts", self.contacts, "contacts", self.max_contacts, self.contacts_seen),
+            (
+                "rows of constraints",
+                self.constraints,
+                "constraints",
+                self.max_constraints,
+                self.constraints_seen,
+            ),
+        ):
+            if dropped:
+                messages.append(
+                    f"{what} were dropped in {self.num_envs} environments: there is room for "
+                    f"{room} in each, and {seen} were wanted; "
+                    f"use --env.sim.max-{flag} {max(room, seen) * 3 // 2 + 1}"
+                )
+        return messages
+
+
 class Engine(ABC):
     """A batch of `num_envs` simulations of `model` on `device`.
 
@@ -76,12 +118,15 @@ class Engine(ABC):
     def bind(self, field: str) -> Tensor:
         """A float32 tensor over an MjData field, shape ``(num_envs, *field shape)``.
 
-        The same tensor at every call, whose storage never changes: `step`, `forward` and `reset`
-        refresh it in place. `ctrl` is yours to write, and `step` reads it; every other field is
-        read-only, and state fields are changed with `write`.
+        Every array of real numbers that MjData has under this name, in MuJoCo's own shape; integers
+        and booleans are refused. The same tensor at every call, whose storage never changes:
+        `step`, `forward` and `reset` refresh it in place. `ctrl` is yours to write, and `step`
+        reads it; every other field is read-only, and state fields are changed with `write`.
+        Acceleration-dependent values may be zero until the first `step` after the field was bound.
 
         Raises:
-            ValueError: `field` is not an MjData array that this engine can bind.
+            ValueError: `field` is not an MjData array that this engine can bind, or one that
+                MuJoCo does not compute in this model (``cfrc_ext`` without a sensor that needs it).
         """
 
     @abstractmethod
@@ -150,6 +195,13 @@ class Engine(ABC):
         Needed after writing body masses, inertias or other inputs of MuJoCo's ``mj_setConst``.
         """
 
+    def overflow(self) -> Overflow | None:
+        """What did not fit since this was last asked; None where buffers grow as needed.
+
+        Waits for the device: for once an iteration, not for once a step.
+        """
+        return None
+
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
         """Copies of everything needed to continue: simulations, bound and expanded fields.
@@ -162,7 +214,7 @@ class Engine(ABC):
         """Continue from what `state` returned, in place.
 
         Raises:
-            ValueError: it is the state of another model or number of environments.
+            ValueError: it is the state of another model, number of environments or engine.
         """
 
 
@@ -176,3 +228,18 @@ def accelerates(model: mujoco.MjModel) -> Tensor:
             start = int(model.sensor_adr[i])
             acceleration[start : start + int(model.sensor_dim[i])] = True
     return acceleration
+
+
+def write_rows(target: Tensor, values: Tensor | float, mask: Tensor | None, index: Index) -> None:
+    """Write `values` into ``target[:, index]`` where `mask`, in place; see `Engine.write`."""
+    everything = isinstance(index, slice) and index == slice(None)
+    part = target if everything else target[:, index]
+    if not isinstance(values, torch.Tensor):
+        values = torch.full((), values, dtype=target.dtype, device=target.device)
+    values = values.to(target.dtype)
+    if mask is not None:
+        values = torch.where(mask.view(-1, *(1,) * (part.ndim - 1)), values, part)
+    if isinstance(index, slice):
+        part.copy_(values)
+    else:
+        target[:, index] = values.expand_as(part)

@@ -16,7 +16,15 @@ import torch
 from torch import Tensor
 
 from simtrain.errors import SimulationError
-from simtrain.sim.engine import ACCELERATION_FIELDS, STATE_FIELDS, Engine, Index, accelerates
+from simtrain.sim.engine import (
+    ACCELERATION_FIELDS,
+    STATE_FIELDS,
+    Engine,
+    Index,
+    accelerates,
+    write_rows,
+)
+from simtrain.sim.fields import check_bindable
 
 _VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL.value)
 _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE.value)
@@ -45,7 +53,7 @@ class MujocoEngine(Engine):
             keyframe: id of the keyframe that `reset` goes to, or None for MuJoCo's default.
         """
         # The engine raises on new warnings; MuJoCo would also print them and write MUJOCO_LOG.TXT.
-        mujoco.set_mju_user_warning(_ignore)
+        mujoco.set_mju_user_warning(ignore_warning)
         self.num_envs = num_envs
         self.device = torch.device("cpu")
         self._batch = mujoco.batch.Batch(
@@ -79,6 +87,7 @@ class MujocoEngine(Engine):
         for mirrors in (self._state, self._derived, self._acceleration):
             if field in mirrors:
                 return mirrors[field][0]
+        check_bindable(self.model, field)
         rows = _tensor(self._batch.bind(field))
         mirror = rows.float() if field in STATE_FIELDS else torch.zeros(rows.shape)
         if field in STATE_FIELDS:
@@ -88,7 +97,7 @@ class MujocoEngine(Engine):
         else:
             self._derived[field] = (mirror, rows)
             self._batch.forward(stage=_VELOCITY_STAGE)
-            self._refresh_after_forward()
+            self._refresh_after_forward(field)
         return mirror
 
     def expand(self, field: str) -> Tensor:
@@ -117,16 +126,10 @@ class MujocoEngine(Engine):
                 f"({', '.join(STATE_FIELDS)}) nor an expanded model field; "
                 f"call expand({field!r}) first if it is a model field"
             )
+        # Row and mirror get the same number, so that what is read back is what is simulated.
         values = torch.as_tensor(values, dtype=torch.float32)
-        for target in (mirror, rows):
-            part = target if isinstance(index, slice) and index == slice(None) else target[:, index]
-            new = values.to(target.dtype)
-            if mask is not None:
-                new = torch.where(mask.view(-1, *(1,) * (part.ndim - 1)), new, part)
-            if isinstance(index, slice):
-                part.copy_(new)
-            else:
-                target[:, index] = new.expand_as(part)
+        write_rows(mirror, values, mask, index)
+        write_rows(rows, values, mask, index)
         if mask is None:
             self._stale.fill_(True)
         else:
@@ -147,7 +150,8 @@ class MujocoEngine(Engine):
         if not self._stale_rows.any():
             return
         self._run("forward", ids=self._stale_rows, stage=_VELOCITY_STAGE)
-        self._refresh_after_forward()
+        for field in self._derived:
+            self._refresh_after_forward(field)
         self._stale.zero_()
 
     def reset(self, mask: Tensor | None = None) -> None:
@@ -188,6 +192,8 @@ class MujocoEngine(Engine):
 
     def set_state(self, state: dict[str, Tensor]) -> None:
         """See `Engine.set_state`."""
+        if "state" not in state:
+            raise ValueError("the saved state is of another engine; continue with that one")
         shape, mine = tuple(state["state"].shape), self._batch.state.shape
         if shape != mine:
             raise ValueError(
@@ -209,17 +215,17 @@ class MujocoEngine(Engine):
             if name.startswith("data/"):
                 self.bind(name.removeprefix("data/")).copy_(value)
 
-    def _refresh_after_forward(self) -> None:
-        """Refresh derived mirrors but for acceleration sensors, which `forward` does not compute.
+    def _refresh_after_forward(self, field: str) -> None:
+        """Refresh a derived mirror but for acceleration sensors, which `forward` does not compute.
 
         The batch runs many simulations through one MjData a thread, so that after a forward to the
         velocity stage its acceleration-dependent outputs belong to some other simulation.
         """
-        for field, (mirror, rows) in self._derived.items():
-            if field == "sensordata" and len(self._prompt_sensors) < mirror.shape[1]:
-                mirror[:, self._prompt_sensors] = rows[:, self._prompt_sensors].float()
-            else:
-                mirror.copy_(rows)
+        mirror, rows = self._derived[field]
+        if field == "sensordata" and len(self._prompt_sensors) < mirror.shape[1]:
+            mirror[:, self._prompt_sensors] = rows[:, self._prompt_sensors].float()
+        else:
+            mirror.copy_(rows)
 
     def _run(self, call: str, **arguments: object) -> None:
         """Call the batch, and turn its errors and new warnings into a `SimulationError`."""
@@ -247,12 +253,12 @@ class MujocoEngine(Engine):
         )
 
 
-def _ignore(_message: str) -> None:
+def ignore_warning(_message: str) -> None:
     """Stand in for MuJoCo's warning handler."""
 
 
 def _and_others(count: int) -> str:
-    return f" and {count - 1} others" if count > 1 else ""
+    return {1: "", 2: " and 1 other"}.get(count, f" and {count - 1} others")
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -3,8 +3,8 @@
 Schulman et al., "Proximal policy optimization algorithms", 2017 (https://arxiv.org/abs/1707.06347).
 The mathematics are those of ``rsl_rl.algorithms.PPO``. What differs is how they are computed:
 
-- Values, and observations through the normalizers, are computed once a rollout rather than at every
-  step and mini-batch: neither network nor normalizer changes in between.
+- Values, log-probabilities and normalized observations are computed once a rollout rather than at
+  every step and mini-batch: neither networks nor normalizers change in between.
 - Mini-batches are slices of one shuffled copy of the rollout.
 - Gradients live in one flat buffer, averaged over ranks by one all-reduce a mini-batch.
 - The learning rate and the losses are tensors, read back once an update.
@@ -23,6 +23,7 @@ from rsl_rl.models import MLPModel
 from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 from torch import Tensor
+from torch.distributions import Normal
 
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
@@ -150,7 +151,6 @@ class PPO(RslPPO):  # type: ignore[misc]
             stored[step] = obs[group]
         actions: Tensor = actor(obs, stochastic_output=True)
         storage.actions[step] = actions
-        storage.actions_log_prob[step, :, 0] = actor.get_output_log_prob(actions)
         params = actor.output_distribution_params
         if storage.distribution_params is None:
             steps = storage.num_transitions_per_env
@@ -170,13 +170,17 @@ class PPO(RslPPO):  # type: ignore[misc]
         storage.step += 1
 
     def compute_returns(self, obs: TensorDict) -> None:
-        """Values, advantages and returns of the rollout; `obs` is what follows its last step.
+        """Log-probabilities, values, advantages and returns of the rollout, in place.
+
+        `obs` is what follows the rollout's last step.
 
         Generalized advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
         An episode that was cut by time is bootstrapped with the value of its last state.
         """
         st = self.storage
         steps = st.num_transitions_per_env
+        log_prob = Normal(*st.distribution_params).log_prob(st.actions)
+        torch.sum(log_prob, dim=-1, keepdim=True, out=st.actions_log_prob)
         st.values.copy_(self.critic(st.observations.flatten(0, 1)).view_as(st.values))
         next_values = self.critic(obs)
         rewards = st.rewards + self.gamma * st.values * self._time_outs

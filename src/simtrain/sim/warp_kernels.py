@@ -1,0 +1,52 @@
+"""Warp kernels of the GPU engine: masked copies of rows and the sizes that physics asked for.
+
+No ``from __future__ import annotations`` here: Warp reads the annotations as types.
+"""
+
+# mypy: ignore-errors
+
+import warp as wp
+
+wp.set_module_options({"enable_backward": False})
+
+
+@wp.kernel
+def copy_rows(
+    mask: wp.array[bool],
+    where: bool,
+    source: wp.array2d[float],
+    target: wp.array2d[float],
+):
+    """Copy the rows where ``mask == where``; a source of one row is copied to all of them."""
+    row, column = wp.tid()
+    if mask[row] == where:
+        target[row, column] = source[row % source.shape[0], column]
+
+
+@wp.kernel
+def zero_rows(mask: wp.array[bool], columns: wp.array[int], target: wp.array2d[float]):
+    """Zero the given columns of the masked rows."""
+    row, i = wp.tid()
+    if mask[row]:
+        target[row, columns[i]] = 0.0
+
+
+@wp.kernel
+def zero_columns(columns: wp.array[int], target: wp.array2d[float]):
+    """Zero the given columns of all rows."""
+    row, i = wp.tid()
+    target[row, columns[i]] = 0.0
+
+
+@wp.kernel
+def raise_peaks(
+    nefc: wp.array[int],
+    nacon: wp.array[int],
+    ncollision: wp.array[int],
+    peaks: wp.array[int],
+):
+    """Keep the most constraints of an environment, and the most contacts and pairs of them all."""
+    row = wp.tid()
+    wp.atomic_max(peaks, 0, nefc[row])
+    if row == 0:
+        peaks[1] = wp.max(peaks[1], wp.max(nacon[0], ncollision[0]))

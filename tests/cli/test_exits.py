@@ -1,0 +1,30 @@
+import pytest
+
+from simtrain.cli.exits import run_command
+from simtrain.errors import ConfigError, SimulationError
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "message"),
+    [
+        (None, 0, ""),
+        (ConfigError("--num-envs is 0"), 2, "error: --num-envs is 0\n"),
+        (SimulationError("MuJoCo failed"), 1, "error: MuJoCo failed\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_a_command_ends_with_its_code_and_a_message(ending, code, message, capsys):
+    def command():
+        if ending is not None:
+            raise ending
+        return 0
+
+    with pytest.raises(SystemExit) as exit_:
+        run_command(command)
+    assert exit_.value.code == code
+    assert capsys.readouterr().err == message
+
+
+def test_a_mistake_of_the_program_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        run_command(lambda: 1 // 0)

@@ -1,0 +1,137 @@
+"""Mistakes end with exit code 2 and a line or two, before anything is built or written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simtrain.cli.train import train
+from simtrain.errors import ConfigError, SimulationError
+
+TASK = "cartpole-balance"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A working directory with a broken task file, a broken model, and a file to stumble over."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SIMTRAIN_TASKS", raising=False)
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "walk.py").write_text("import simtrain\nsimtrain.no_such_name\n")
+    (tmp_path / "robot.xml").write_text("<mujoco><worldbody></mujoco>")
+    (tmp_path / "file").touch()
+    return tmp_path
+
+
+MISTAKES = [
+    ("cartpole-balanse", "no task 'cartpole-balanse' (did you mean 'cartpole-balance'"),
+    ("--num-envs 8", "the task comes first: `uv run train <task> --num-envs ...`"),
+    ("walk", "tasks/walk.py (AttributeError: module 'simtrain' has no attribute 'no_such_name')"),
+    (f"{TASK} --num-env 8", "no flag --num-env (did you mean '--num-envs'"),
+    (f"{TASK} --ppo.gama 0.9", "no flag --ppo.gama (did you mean '--ppo.gamma'"),
+    (f"{TASK} --num-envs many", "--num-envs"),
+    (f"{TASK} --engine warped", "--engine is 'warped'; it must be one of"),
+    (f"{TASK} --num-envs 0", "--num-envs is 0; it must be 1 or more"),
+    (f"{TASK} --num-steps-per-env -1", "--num-steps-per-env is -1; it must be 1 or more"),
+    (f"{TASK} --max-iterations 0", "--max-iterations is 0; it must be 1 or more"),
+    (f"{TASK} --total-env-steps -5", "--total-env-steps is -5; it must be 1 or more"),
+    (f"{TASK} --save-interval 0", "--save-interval is 0; it must be 1 or more"),
+    (f"{TASK} --log-root file", "--log-root file cannot be made: {here}/file is not a folder"),
+    (f"{TASK} --log-root file/logs", "--log-root file/logs cannot be made: {here}/file is not a"),
+    (f"{TASK} --log-root /proc/logs", "--log-root /proc/logs cannot be written"),
+    (f"{TASK} --run-name a/b", "--run-name is 'a/b'; it must not contain '/'"),
+    (
+        f"{TASK} --env.rewards.upright.pole-joints .*_knee",
+        "rewards.upright: no joint matches '.*_knee'; the model has slider, hinge",
+    ),
+    (f"{TASK} --env.model robot.xml", "robot.xml is not a valid model: "),
+    (f"{TASK} --env.model gone.xml", "the model gone.xml does not exist (--env.model)"),
+    (f"{TASK} --env.keyframe upp", "no keyframe 'upp' (did you mean 'up'?); it has up, down"),
+    (f"{TASK} --env.decimation 0", "--env.decimation is 0; it must be greater than 0"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[m[0] for m in MISTAKES])
+def test_a_mistake_is_told_in_one_line_and_nothing_is_written(command, message, here):
+    before = sorted(here.iterdir())
+    with pytest.raises(ConfigError) as error:
+        train(command.split())
+    assert message.replace("{here}", str(here)) in str(error.value)
+    assert "\n" not in str(error.value)
+    assert sorted(here.iterdir()) == before
+
+
+def test_no_task_lists_all_and_the_files_that_do_not_import(here):
+    with pytest.raises(ConfigError) as error:
+        train([])
+    first, *listed = str(error.value).splitlines()
+    assert first == "name a task: `uv run train <task>`."
+    for part in ("cartpole-balance  ", "cartpole-swingup  ", f"(not importable: {here}/tasks/walk"):
+        assert sum(part in line for line in listed) == 1
+
+
+def _run(command: str, folder: Path) -> subprocess.CompletedProcess:
+    module, *arguments = command.split()
+    return subprocess.run(
+        [sys.executable, "-m", f"simtrain.cli.{module}", *arguments],
+        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train",
+        "train cartpole-balanse",
+        f"train {TASK} --num-envs 0",
+        "list_tasks --all",
+    ],
+)
+def test_the_command_ends_with_exit_code_2_and_no_traceback(command, here):
+    result = _run(command, here)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.stderr
+    assert not (here / "logs").exists()
+
+
+def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(here):
+    result = _run("list_tasks", here)
+    words = " ".join(result.stdout.split())
+    for part in (TASK, "cartpole-swingup", "Keep the pole", "Swing the hanging", "cartpole.py"):
+        assert part in words
+    assert result.returncode == 1
+    assert f"{here}/tasks/walk.py could not be imported:\nTraceback" in result.stderr
+    assert "has no attribute 'no_such_name'" in result.stderr
+
+
+# `train <task> --help` shows the task's terms, whose modules import torch.
+@pytest.mark.parametrize("command", ["train --help", "list_tasks"])
+def test_help_and_lists_import_neither_torch_nor_a_simulator(command, tmp_path):
+    module, *arguments = command.split()
+    program = f"""
+import sys
+from simtrain.cli.{module} import main
+sys.argv[1:] = {arguments}
+try:
+    main()
+finally:
+    heavy = "torch mujoco mujoco_warp warp rsl_rl tensordict tensorboard wandb".split()
+    print("heavy:", *[name for name in heavy if name in sys.modules])
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "heavy:"
+    assert "cartpole-balance" in result.stdout
+
+
+def test_a_simulation_that_fails_names_the_environment_and_what_mujoco_said(here):
+    flags = "--num-envs 2 --num-steps-per-env 8 --env.timestep 50 --env.episode-length-s 1e5"
+    with pytest.raises(SimulationError, match=r"MuJoCo .* environment \d"):
+        train([TASK, *flags.split(), "--cpu-threads", "1", "--gpu-ids", "None"])

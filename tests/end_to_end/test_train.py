@@ -1,0 +1,153 @@
+"""The real `train` command: what a run leaves behind, and that its seed decides all of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from rsl_rl_runner import rsl_rl_runner
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from simtrain.config import TrainConfig, overlay
+from simtrain.env.env import Env
+from simtrain.registry import discover
+
+TASK = "cartpole-balance"
+ENVS, STEPS, ITERATIONS = 16, 16, 3
+FLAGS = f"""
+    --gpu-ids None --cpu-threads 2 --seed 5 --run-name two-words
+    --num-envs {ENVS} --num-steps-per-env {STEPS} --max-iterations {ITERATIONS} --save-interval 2
+    --env.episode-length-s 1.0 --env.rewards.upright.weight 2.0 --ppo.actor.hidden-dims 16 8
+    --ppo.critic.hidden-dims 16 8
+""".split()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory) -> list[tuple[Path, str]]:
+    """Two runs of one seed, side by side: their folders and what they printed."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+    command = [sys.executable, "-m", "simtrain.cli.train", TASK, *FLAGS]
+    processes = [
+        subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for folder in folders
+    ]
+    results = []
+    for folder, process in zip(folders, processes, strict=True):
+        out, err = process.communicate(timeout=100)
+        assert process.returncode == 0, err
+        assert err == ""
+        (run,) = (folder / "logs" / TASK).iterdir()
+        results.append((run, out))
+    return results
+
+
+@pytest.fixture(scope="module")
+def run(both) -> Path:
+    return both[0][0]
+
+
+def _metrics(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_its_files_and_nothing_else(run):
+    names = sorted(path.name for path in run.iterdir())
+    assert names[0] == "config.yaml"
+    assert names[1].startswith("events.out.tfevents.")
+    assert names[2:] == ["metrics.jsonl", "model_2.pt", "model_3.pt"]
+    assert run.name.endswith("_two-words")
+
+
+def test_the_configuration_tells_what_was_run_and_on_what(run):
+    content = yaml.safe_load((run / "config.yaml").read_text())
+    assert content["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert {"python", "simtrain", "mujoco", "rsl-rl-lib", "numpy"} <= set(content["versions"])
+    assert content["devices"] == ["cpu"]
+    assert "git" in content
+    config = overlay(TrainConfig.of_task(TASK, discover().find(TASK).make()), content["config"])
+    assert (config.seed, config.num_envs, config.gpu_ids) == (5, ENVS, None)
+    assert config.env.rewards["upright"].weight == 2.0
+    assert config.ppo.actor.hidden_dims == (16, 8)
+
+
+def test_metrics_have_a_line_for_each_iteration(run):
+    lines = _metrics(run)
+    assert [line["iteration"] for line in lines] == [1, 2, 3]
+    assert [line["env_steps"] for line in lines] == [ENVS * STEPS * i for i in (1, 2, 3)]
+    assert set(lines[-1]) == {
+        "iteration", "env_steps", "wall_s",
+        "Train/mean_reward", "Train/mean_episode_length",
+        "Loss/value", "Loss/surrogate", "Loss/entropy", "Loss/kl", "Loss/learning_rate",
+        "Policy/mean_std", "Perf/total_fps", "Perf/collection_time", "Perf/learning_time",
+        "Episode_Reward/upright", "Episode_Termination/time_out",
+    }  # fmt: skip
+    assert 0.0 < lines[-1]["Train/mean_reward"] <= 2.0
+    assert 1.0 <= lines[-1]["Train/mean_episode_length"] <= 20.0
+    assert lines[-1]["Episode_Termination/time_out"] == 1.0
+
+
+def test_tensorboard_reads_the_same_numbers(run):
+    events = EventAccumulator(str(run))
+    events.Reload()
+    lines = _metrics(run)
+    tags = set().union(*lines) - {"iteration", "env_steps", "wall_s"}
+    assert set(events.Tags()["scalars"]) == tags
+    for tag in tags:
+        read = [(event.step, event.value) for event in events.Scalars(tag)]
+        written = [(line["iteration"], line[tag]) for line in lines if tag in line]
+        assert [step for step, _ in read] == [step for step, _ in written]
+        assert [value for _, value in read] == pytest.approx([value for _, value in written])
+
+
+def test_a_checkpoint_loads_without_running_code_and_in_rsl_rls_runner(run):
+    path = run / "model_3.pt"
+    saved = torch.load(path, weights_only=True)
+    assert set(saved) == {
+        "actor_state_dict", "critic_state_dict", "optimizer_state_dict", "iter", "infos"
+    }  # fmt: skip
+    infos = {"task": TASK, "env_steps": ENVS * STEPS * 3}
+    assert (saved["iter"], saved["infos"]) == (3, infos)
+
+    env = Env(discover().find(TASK).make(), 4, threads=1)
+    runner = rsl_rl_runner(env, steps=4, hidden_dims=(16, 8))
+    assert runner.load(str(path)) == infos
+    for name in ("actor", "critic"):
+        for key, value in getattr(runner.alg, name).state_dict().items():
+            assert torch.equal(value, saved[f"{name}_state_dict"][key]), key
+    assert runner.alg.learning_rate == pytest.approx(_metrics(run)[-1]["Loss/learning_rate"])
+    runner.learn(1)
+    assert runner.get_inference_policy()(env.get_observations()).shape == (4, 1)
+
+
+def test_the_output_has_a_line_for_each_iteration_and_says_what_to_type_next(both):
+    run, out = both[0]
+    lines = out.splitlines()
+    for i in range(3):
+        assert lines[i].startswith(f"iteration {i + 1}/3  env steps {ENVS * STEPS * (i + 1)}  ")
+    relative = run.relative_to(run.parents[2])
+    assert lines[-3:] == [
+        f"run:        {relative}",
+        f"checkpoint: {relative / 'model_3.pt'}",
+        f"curves:     uv run tensorboard --logdir {relative.parent}",
+    ]
+
+
+def test_the_same_seed_gives_the_same_metrics_and_policy_to_the_bit(both):
+    def timeless(run: Path) -> list[dict]:
+        return [
+            {k: v for k, v in line.items() if k != "wall_s" and not k.startswith("Perf/")}
+            for line in _metrics(run)
+        ]
+
+    (first, _), (second, _) = both
+    assert timeless(first) == timeless(second)
+    policies = [torch.load(r / "model_3.pt", weights_only=True) for r in (first, second)]
+    for name, value in policies[0]["actor_state_dict"].items():
+        assert torch.equal(value, policies[1]["actor_state_dict"][name]), name

@@ -1,0 +1,70 @@
+import pytest
+import torch
+from tiny_task import STEP_DT, at_step, idle, tiny_env, values
+
+from simtrain import RewardTermCfg, TerminationTermCfg
+
+
+def _env():
+    """Environment 0 fails after two steps, 1 is cut after three; ten steps are 0.2 s."""
+    return tiny_env(
+        2,
+        rewards={
+            "a": RewardTermCfg(values(1.0, 2.0), weight=1.0),
+            "b": RewardTermCfg(values(1.0, 1.0), weight=-0.5),
+        },
+        terminations={
+            "fell": TerminationTermCfg(at_step([2, 0])),
+            "time_out": TerminationTermCfg(at_step([0, 3]), time_out=True),
+        },
+    )
+
+
+def _take(env):
+    return dict(zip(env.episodes.names, env.episodes.take().tolist(), strict=True))
+
+
+def test_sums_over_finished_episodes_are_counted_once():
+    env = _env()
+    idle(env, 4)  # episodes of environment 0: two, of 2 steps; of 1: one, of 3
+    sums = _take(env)
+    assert sums["count"] == 3
+    assert sums["length"] == 2 + 2 + 3
+    assert sums["return"] == pytest.approx((2 * 2 * 0.5 + 3 * 1.5) * STEP_DT)
+    assert sums["Episode_Termination/fell"] == 2
+    assert sums["Episode_Termination/time_out"] == 1
+    assert set(_take(env).values()) == {0.0}
+
+
+def test_a_terms_reward_is_its_weighted_sum_over_the_longest_episodes_seconds():
+    env = _env()
+    idle(env, 3)
+    sums = _take(env)
+    assert sums["Episode_Reward/a"] == pytest.approx((2 * 1.0 + 3 * 2.0) * STEP_DT / 0.2)
+    assert sums["Episode_Reward/b"] == pytest.approx(5 * -0.5 * STEP_DT / 0.2)
+
+
+def test_the_log_is_the_mean_over_each_environments_latest_episode():
+    env = _env()
+    log = idle(env)[3]["log"]
+    assert set(log) == set(env.episodes.names) - {"count", "return", "length"}
+    assert all(value == 0.0 for value in log.values())
+    log = idle(env, 2)[3]["log"]
+    assert log["Episode_Termination/fell"] == 0.5
+    assert log["Episode_Reward/a"] == pytest.approx((2.0 + 6.0) / 2 * STEP_DT / 0.2)
+
+
+def test_length_counts_the_steps_that_were_lived_not_a_random_start():
+    env = _env()
+    env.episode_length_buf = torch.tensor([1, 0])
+    idle(env)
+    assert _take(env)["length"] == 1
+
+
+def test_an_episode_that_was_broken_off_by_a_reset_does_not_count():
+    env = _env()
+    idle(env)
+    env.reset()
+    idle(env, 2)
+    sums = _take(env)
+    assert (sums["count"], sums["length"]) == (1, 2)

@@ -1,0 +1,175 @@
+import pytest
+import torch
+from tiny_task import at_step, idle, steps_lived, tiny_env, values
+
+from simtrain import (
+    GaussianNoiseCfg,
+    ObservationTermCfg,
+    TerminationTermCfg,
+    UniformNoiseCfg,
+    mdp,
+)
+from simtrain.errors import ConfigError
+
+
+def _env(num_envs=2, terminations=None, **terms):
+    changes = {} if terminations is None else {"terminations": terminations}
+    return tiny_env(num_envs, observations={"actor": terms}, **changes)
+
+
+def _of_each_env(*rows):
+    return lambda env: torch.tensor(rows)
+
+
+def test_terms_stand_side_by_side_in_their_order():
+    env = _env(
+        num_envs=1,
+        b=ObservationTermCfg(_of_each_env([1.0, 2.0])),
+        a=ObservationTermCfg(_of_each_env([3.0])),
+    )
+    assert env.get_observations()["actor"].tolist() == [[1.0, 2.0, 3.0]]
+    assert env.observations.groups["actor"].slices == {"b": slice(0, 2), "a": slice(2, 3)}
+
+
+def test_groups_are_separate():
+    term = {"x": ObservationTermCfg(_of_each_env([1.0]))}
+    env = tiny_env(1, observations={"actor": term, "critic": {**term, "y": term["x"]}})
+    obs = env.get_observations()
+    assert (obs["actor"].shape, obs["critic"].shape) == ((1, 1), (1, 2))
+
+
+def test_uniform_noise_stays_in_its_bounds_and_fills_them():
+    noisy = ObservationTermCfg(_of_each_env(*[[10.0]] * 2000), noise=UniformNoiseCfg(-1.0, 3.0))
+    clean = ObservationTermCfg(_of_each_env(*[[10.0]] * 2000))
+    obs = _env(2000, noisy=noisy, clean=clean).get_observations()["actor"]
+    low, high = obs[:, 0].aminmax()
+    assert 9.0 <= low < 9.05
+    assert 12.95 < high <= 13.0
+    assert (obs[:, 1] == 10.0).all()
+
+
+def test_gaussian_noise_has_its_mean_and_standard_deviation():
+    term = ObservationTermCfg(_of_each_env(*[[10.0]] * 5000), noise=GaussianNoiseCfg(2.0, 1.0))
+    std, mean = torch.std_mean(_env(5000, x=term).get_observations()["actor"])
+    assert mean == pytest.approx(11.0, abs=0.1)
+    assert std == pytest.approx(2.0, abs=0.1)
+
+
+def test_noise_is_drawn_at_every_step_and_not_at_a_second_look():
+    env = _env(x=ObservationTermCfg(_of_each_env([0.0], [0.0]), noise=UniformNoiseCfg()))
+    first = env.get_observations()["actor"].clone()
+    assert torch.equal(env.get_observations()["actor"], first)
+    assert (idle(env)[0]["actor"] != first).all()
+
+
+def test_clip_bounds_its_own_term_alone():
+    env = _env(
+        num_envs=1,
+        x=ObservationTermCfg(_of_each_env([-5.0, 5.0]), clip=(-1.0, 2.0)),
+        y=ObservationTermCfg(_of_each_env([-5.0])),
+    )
+    assert env.get_observations()["actor"].tolist() == [[-1.0, 2.0, -5.0]]
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(2.0, [6.0, 8.0]), ((2.0, 0.5), [6.0, 2.0])])
+def test_scale_is_one_for_all_or_one_for_each_entry(scale, expected):
+    env = _env(
+        num_envs=1,
+        x=ObservationTermCfg(_of_each_env([3.0, 4.0]), scale=scale),
+        y=ObservationTermCfg(_of_each_env([7.0])),
+    )
+    assert env.get_observations()["actor"].tolist() == [[*expected, 7.0]]
+
+
+def test_whole_numbers_do_for_noise_clip_and_scale():
+    term = ObservationTermCfg(
+        _of_each_env([5.0], [-5.0]), noise=UniformNoiseCfg(0, 1), clip=(-2, 2), scale=3
+    )
+    assert _env(x=term).get_observations()["actor"].tolist() == [[6.0], [-6.0]]
+
+
+def test_scale_comes_after_clip_and_clip_after_noise():
+    term = ObservationTermCfg(
+        _of_each_env(*[[0.0]] * 100), noise=UniformNoiseCfg(4.0, 5.0), clip=(0.0, 2.0), scale=10.0
+    )
+    assert (_env(100, x=term).get_observations()["actor"] == 20.0).all()
+
+
+def test_a_scale_of_the_wrong_length_is_an_error():
+    with pytest.raises(ConfigError, match=r"actor\.x has 1 entries but 2 values of scale"):
+        _env(x=ObservationTermCfg(steps_lived, scale=(1.0, 2.0)))
+
+
+def test_a_term_must_return_one_row_for_each_environment():
+    with pytest.raises(ConfigError, match=r"actor\.x has shape \(2,\); it must be \(num_envs, si"):
+        _env(x=ObservationTermCfg(values(1.0, 2.0)))
+
+
+def test_history_stacks_the_latest_steps_oldest_first():
+    env = _env(num_envs=1, x=ObservationTermCfg(steps_lived, history_length=3))
+    idle(env, 3)
+    assert idle(env)[0]["actor"].tolist() == [[2.0, 3.0, 4.0]]
+
+
+def test_history_is_made_of_scaled_values_beside_terms_without_history():
+    env = _env(
+        num_envs=1,
+        x=ObservationTermCfg(steps_lived, history_length=2, scale=10.0),
+        y=ObservationTermCfg(steps_lived, history_length=1),
+    )
+    idle(env)
+    assert idle(env)[0]["actor"].tolist() == [[10.0, 20.0, 2.0]]
+
+
+def test_history_starts_filled_with_the_first_observation_of_an_episode():
+    env = _env(
+        x=ObservationTermCfg(lambda env: steps_lived(env) + 100.0, history_length=3),
+        terminations={"end": TerminationTermCfg(at_step([3, 0]))},
+    )
+    assert env.get_observations()["actor"].tolist() == [[100.0] * 3] * 2
+    obs = idle(env, 3)[0]["actor"]
+    assert obs.tolist() == [[100.0] * 3, [101.0, 102.0, 103.0]]
+    assert idle(env)[0]["actor"].tolist() == [[100.0, 100.0, 101.0], [102.0, 103.0, 104.0]]
+
+
+def test_an_observation_stays_as_it_is_during_the_next_step():
+    env = _env(x=ObservationTermCfg(steps_lived))
+    before = env.get_observations()
+    after = idle(env)[0]
+    assert before["actor"].tolist() == [[0.0], [0.0]]
+    assert after["actor"].tolist() == [[1.0], [1.0]]
+    assert env.get_observations() is after
+
+
+def test_a_class_is_made_once_and_told_of_resets():
+    class Counter:
+        """Counts its calls in every environment's episode."""
+
+        def __init__(self, env, start):
+            self.count = torch.full((env.num_envs, 1), start)
+            self.start = start
+
+        def __call__(self, env):
+            self.count += 1.0
+            return self.count.clone()
+
+        def reset(self, mask):
+            self.count[mask] = self.start
+
+    env = _env(
+        x=ObservationTermCfg(Counter, start=10.0),
+        terminations={"end": TerminationTermCfg(at_step([2, 0]))},
+    )
+    assert env.get_observations()["actor"].tolist() == [[11.0], [11.0]]
+    assert idle(env, 2)[0]["actor"].tolist() == [[11.0], [13.0]]
+
+
+def test_the_latest_action_is_observed_and_forgotten_at_a_reset():
+    env = _env(
+        x=ObservationTermCfg(mdp.last_action),
+        terminations={"end": TerminationTermCfg(at_step([2, 0]))},
+    )
+    env.step(torch.tensor([[0.1], [0.2]]))
+    obs = env.step(torch.tensor([[5.0], [7.0]]))[0]
+    assert obs["actor"].tolist() == [[0.0], [7.0]]
+    torch.testing.assert_close(env.previous_actions, torch.tensor([[0.0], [0.2]]))

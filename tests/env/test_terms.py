@@ -1,0 +1,200 @@
+"""Rewards, terminations, events and curricula on hand-made values."""
+
+import pytest
+import torch
+from tiny_task import STEP_DT, at_step, idle, tiny_env, values
+
+from simtrain import (
+    CurriculumTermCfg,
+    EventTermCfg,
+    RewardTermCfg,
+    TerminationTermCfg,
+    mdp,
+)
+
+
+def test_a_reward_is_the_sum_of_weight_times_value_times_step_duration():
+    env = tiny_env(
+        2,
+        rewards={
+            "good": RewardTermCfg(values(1.0, 2.0), weight=3.0),
+            "bad": RewardTermCfg(values(10.0, 0.0), weight=-0.5),
+        },
+    )
+    rewards = idle(env)[1]
+    torch.testing.assert_close(rewards, torch.tensor([3.0 - 5.0, 6.0]) * STEP_DT)
+
+
+def test_a_weight_may_be_a_whole_number():
+    env = tiny_env(2, rewards={"good": RewardTermCfg(values(1.0, 2.0), weight=3)})
+    torch.testing.assert_close(idle(env)[1], torch.tensor([3.0, 6.0]) * STEP_DT)
+
+
+def test_episode_sums_grow_by_term_and_start_anew_at_a_reset():
+    env = tiny_env(
+        2,
+        rewards={
+            "a": RewardTermCfg(values(1.0, 2.0), weight=1.0),
+            "b": RewardTermCfg(values(0.5, 0.5), weight=-2.0),
+        },
+        terminations={"end": TerminationTermCfg(at_step([3, 0]))},
+    )
+    idle(env, 2)
+    expected = torch.tensor([[2.0, -2.0], [4.0, -2.0]]) * STEP_DT
+    torch.testing.assert_close(env.rewards.episode_sums, expected)
+    idle(env)
+    expected = torch.tensor([[0.0, 0.0], [6.0, -3.0]]) * STEP_DT
+    torch.testing.assert_close(env.rewards.episode_sums, expected)
+
+
+def test_a_curriculum_can_change_a_weight_and_is_called_with_the_environments_to_reset():
+    masks = []
+
+    def raise_weight(env, mask):
+        masks.append(mask.tolist())
+        if mask[0]:
+            env.rewards.set_weight("alive", 4.0)
+        return env.episode_length_buf.float()
+
+    def silent(env, mask):
+        return None
+
+    env = tiny_env(
+        2,
+        rewards={"alive": RewardTermCfg(values(1.0, 1.0), weight=1.0)},
+        terminations={"end": TerminationTermCfg(at_step([1, 2]))},
+        curricula={"harder": CurriculumTermCfg(raise_weight), "none": CurriculumTermCfg(silent)},
+    )
+    env.rewards.set_weight("alive", 1.0)
+    masks.clear()
+    torch.testing.assert_close(idle(env)[1], torch.full((2,), STEP_DT))
+    _, rewards, _, extras = idle(env)
+    torch.testing.assert_close(rewards, torch.full((2,), 4.0 * STEP_DT))
+    assert masks == [[True, False], [True, True]]
+    # Environment 0 lived one step and 1 two, before they were reset.
+    assert extras["log"]["Curriculum/harder"] == 1.5
+    assert "Curriculum/none" not in extras["log"]
+
+
+def test_an_episode_that_fails_and_times_out_at_once_has_failed():
+    env = tiny_env(
+        4,
+        terminations={
+            "time_out": TerminationTermCfg(at_step([1, 1, 0, 0]), time_out=True),
+            "fell": TerminationTermCfg(at_step([1, 0, 1, 0])),
+        },
+    )
+    _, _, dones, extras = idle(env)
+    assert dones.tolist() == [True, True, True, False]
+    assert extras["time_outs"].tolist() == [False, True, False, False]
+    assert env.terminations.terminated.tolist() == [True, False, True, False]
+    assert env.terminations.flags[0].tolist() == [True, True]
+
+
+def test_an_episode_times_out_after_its_longest_duration():
+    env = tiny_env(1, episode_length_s=0.06)
+    assert env.max_episode_length == 3
+    ends = [idle(env)[2].item() for _ in range(6)]
+    assert ends == [False, False, True, False, False, True]
+
+
+def test_a_task_without_terminations_never_ends():
+    env = tiny_env(1, terminations={})
+    assert not any(idle(env)[2].item() for _ in range(12))
+
+
+def _count_calls(calls):
+    def event(env, mask):
+        calls.append((int(env.episode_length_buf[0]), mask.tolist()))
+
+    return event
+
+
+def test_startup_events_happen_once_to_all_before_anything_is_observed():
+    calls = []
+    env = tiny_env(2, events={"once": EventTermCfg(_count_calls(calls), mode="startup")})
+    assert calls == [(0, [True, True])]
+    env.reset()
+    idle(env, 12)
+    assert len(calls) == 1
+
+
+def test_reset_events_happen_to_the_environments_that_are_reset():
+    calls = []
+    env = tiny_env(
+        2,
+        events={"spread": EventTermCfg(_count_calls(calls), mode="reset")},
+        terminations={"end": TerminationTermCfg(at_step([2, 3]))},
+    )
+    calls.clear()
+    idle(env, 4)
+    assert [mask for _, mask in calls if any(mask)] == [[True, False], [False, True], [True, False]]
+
+
+def test_interval_events_come_again_and_again_and_wait_anew_after_a_reset():
+    calls = []
+    env = tiny_env(
+        2,
+        events={
+            "push": EventTermCfg(
+                _count_calls(calls), mode="interval", interval_range_s=(0.05, 0.05)
+            )
+        },
+        terminations={"end": TerminationTermCfg(at_step([0, 2]))},
+    )
+    assert calls == []
+    idle(env, 9)
+    # 0.05 s have passed at every third step; environment 1 never lives that long.
+    assert [step for step, mask in calls if mask[0]] == [3, 6, 9]
+    assert not any(mask[1] for _, mask in calls)
+
+
+def test_intervals_are_drawn_for_each_environment_from_their_range():
+    waits = torch.zeros(500)
+
+    def push(env, mask):
+        waits[mask & (waits == 0.0)] = env.episode_length_buf[0].float()
+
+    env = tiny_env(
+        500,
+        terminations={},
+        events={"push": EventTermCfg(push, mode="interval", interval_range_s=(0.1, 0.2))},
+    )
+    idle(env, 12)
+    assert waits.min() == 6
+    assert waits.max() == 10
+    assert waits.unique().tolist() == [6.0, 7.0, 8.0, 9.0, 10.0]
+
+
+def test_an_event_of_a_class_keeps_state():
+    class Numbered:
+        def __init__(self, env, start):
+            self.calls = [start]
+
+        def __call__(self, env, mask):
+            self.calls.append(self.calls[-1] + 1)
+            env.sim.write("qpos", float(self.calls[-1]), mask, slice(7, 8))
+
+    env = tiny_env(1, events={"number": EventTermCfg(Numbered, mode="reset", start=4)})
+    assert env.bind("qpos")[0, 7] == 5.0
+
+
+def test_a_terms_function_gets_its_parameters_resolved():
+    def joint_at(env, joints, bonus):
+        return env.bind("qpos")[:, joints.qpos].sum(dim=1) + bonus
+
+    env = tiny_env(
+        1,
+        keyframe="bent",
+        rewards={"x": RewardTermCfg(joint_at, weight=1.0, joints=".*_hinge", bonus=1.0)},
+    )
+    # The position actuator of the left hinge is at rest at 0, not at 0.2, so hold the hinge there.
+    env.bind("ctrl")[:, 1] = 0.2
+    assert idle(env)[1].item() == pytest.approx((0.2 + 0.4 + 1.0) * STEP_DT, rel=1e-5)
+
+
+def test_action_rate_is_the_squared_change_of_the_actions():
+    env = tiny_env(1, rewards={"rate": RewardTermCfg(mdp.action_rate_l2, weight=-1.0)})
+    env.step(torch.tensor([[0.5]]))
+    reward = env.step(torch.tensor([[-0.25]]))[1]
+    assert reward.item() == pytest.approx(-(0.75**2) * STEP_DT)

@@ -1,0 +1,118 @@
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simtrain.errors import ConfigError
+from simtrain.run import directory
+from simtrain.run.directory import (
+    check_log_root,
+    make_run_directory,
+    write_config,
+    written_whole,
+)
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_once_it_is_complete(tmp_path):
+    with written_whole(tmp_path / "model.pt") as file:
+        file.write(b"new")
+        assert "model.pt" not in _names(tmp_path)
+    assert (tmp_path / "model.pt").read_bytes() == b"new"
+    assert _names(tmp_path) == ["model.pt"]
+
+
+@pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, failure):
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"old")
+
+    def write_half() -> None:
+        with written_whole(path) as file:
+            file.write(b"half of the new")
+            raise failure
+
+    with pytest.raises(failure):
+        write_half()
+    assert path.read_bytes() == b"old"
+    assert _names(tmp_path) == ["model.pt"]
+
+
+@pytest.fixture
+def _noon(monkeypatch):
+    class Noon(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2030, 1, 2, 12, 0, 0)
+
+    monkeypatch.setattr(directory, "datetime", Noon)
+
+
+@pytest.mark.usefixtures("_noon")
+def test_a_run_is_named_by_its_task_its_time_and_its_name(tmp_path):
+    assert make_run_directory(tmp_path / "logs", "hop", "") == (
+        tmp_path / "logs" / "hop" / "2030-01-02_12-00-00"
+    )
+    run = make_run_directory(tmp_path / "logs", "hop", "wide")
+    assert run.name == "2030-01-02_12-00-00_wide"
+    assert run.is_dir()
+
+
+@pytest.mark.usefixtures("_noon")
+def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path):
+    runs = [make_run_directory(tmp_path, "hop", "x") for _ in range(3)]
+    assert [run.name.removeprefix("2030-01-02_12-00-00") for run in runs] == ["_x", "_x_2", "_x_3"]
+
+
+def _below_a_file(tmp_path: Path) -> Path:
+    (tmp_path / "file").touch()
+    return tmp_path / "file" / "logs"
+
+
+def _dangling_link(tmp_path: Path) -> Path:
+    (tmp_path / "link").symlink_to(tmp_path / "gone" / "logs")
+    return tmp_path / "link"
+
+
+def _virtual_file_system(tmp_path: Path) -> Path:
+    """Not even root, whom permissions do not bind, can make a folder there."""
+    return Path("/proc/logs")
+
+
+def _task_is_a_file(tmp_path: Path) -> Path:
+    (tmp_path / "hop").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "make", [_below_a_file, _dangling_link, _virtual_file_system, _task_is_a_file]
+)
+def test_a_log_root_where_no_folder_can_be_made_is_told(tmp_path, make):
+    log_root = make(tmp_path)
+
+    def check_and_make() -> None:
+        check_log_root(log_root)
+        make_run_directory(log_root, "hop", "")
+
+    with pytest.raises(ConfigError, match="--log-root") as error:
+        check_and_make()
+    assert str(log_root) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_checking_the_log_root_makes_nothing(tmp_path):
+    check_log_root(tmp_path / "a" / "b")
+    assert _names(tmp_path) == []
+
+
+def test_the_configuration_is_written_with_versions_devices_and_commit(tmp_path):
+    write_config(tmp_path / "config.yaml", {"seed": 3, "dims": [64, 64]}, ["cpu"])
+    content = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert content["config"] == {"seed": 3, "dims": [64, 64]}
+    assert content["devices"] == ["cpu"]
+    assert {"python", "simtrain", "mujoco", "torch", "rsl-rl-lib"} <= set(content["versions"])
+    assert content["git"] is None or len(content["git"]["commit"]) == 40

@@ -1,0 +1,343 @@
+"""What every engine promises (`simtrain.sim.engine.Engine`), on each of them."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from engine_models import MIXED, MakeEngine, compile_xml
+from torch import Tensor
+
+from simtrain.sim.engine import Engine, accelerates
+
+FIELDS = ("time", "qpos", "qvel", "ctrl", "mocap_quat", "xpos", "xquat", "xmat", "cvel", "qacc")
+MORE_FIELDS = ("cacc", "cfrc_int", "actuator_force", "sensordata", "geom_xpos", "site_xmat")
+
+
+@pytest.fixture(scope="module")
+def model() -> mujoco.MjModel:
+    return compile_xml(MIXED)
+
+
+def mask(engine: Engine, *envs: int) -> Tensor:
+    chosen = torch.zeros(engine.num_envs, dtype=torch.bool, device=engine.device)
+    chosen[list(envs)] = True
+    return chosen
+
+
+def assert_unchanged(engine: Engine, after: Tensor, before: Tensor) -> None:
+    """Exactly; on a GPU sums of the same numbers may differ in their last bits."""
+    if engine.device.type == "cpu":
+        assert torch.equal(after, before)
+    else:
+        torch.testing.assert_close(after, before)
+
+
+def test_bound_fields_have_mujocos_shape_in_float32(make: MakeEngine, model) -> None:
+    engine = make(model)
+    data = mujoco.MjData(model)
+    for field in FIELDS + MORE_FIELDS:
+        tensor = engine.bind(field)
+        assert tensor.shape == (3, *np.shape(getattr(data, field))), field
+        assert tensor.dtype == torch.float32
+        assert tensor.device == engine.device
+
+
+def test_the_storage_of_bound_fields_never_changes(make: MakeEngine, model) -> None:
+    engine = make(model)
+    bound = {field: engine.bind(field) for field in FIELDS + MORE_FIELDS}
+    addresses = {field: tensor.data_ptr() for field, tensor in bound.items()}
+    engine.step(2)
+    engine.write("qpos", 0.1, mask(engine, 0), slice(7, 8))
+    engine.forward()
+    engine.reset(mask(engine, 1))
+    engine.set_state(engine.state())
+    for field, tensor in bound.items():
+        assert engine.bind(field) is tensor
+        assert tensor.data_ptr() == addresses[field]
+
+
+def test_step_holds_ctrl_and_advances_time(make: MakeEngine, model) -> None:
+    engine = make(model)
+    ctrl, qvel, time = engine.bind("ctrl"), engine.bind("qvel"), engine.bind("time")
+    ctrl[:, 0] = torch.tensor([-1.0, 0.0, 1.0])
+    engine.step(5)
+    assert ctrl[:, 0].tolist() == [-1.0, 0.0, 1.0]
+    assert qvel[0, 6] < qvel[1, 6] < qvel[2, 6]
+    torch.testing.assert_close(time, torch.full_like(time, 0.01))
+
+
+def test_write_leaves_other_environments_and_entries_alone(make: MakeEngine, model) -> None:
+    engine = make(model)
+    engine.step(3)
+    qpos, qvel = engine.bind("qpos"), engine.bind("qvel")
+    before = qpos.clone(), qvel.clone()
+    engine.write(
+        "qpos", torch.tensor([[0.5], [0.6], [0.7]]).to(qpos), mask(engine, 0, 2), slice(7, 8)
+    )
+    engine.write("qvel", 2.0, mask(engine, 1), torch.tensor([0, 6], device=engine.device))
+    expected = before[0].clone(), before[1].clone()
+    expected[0][[0, 2], 7] = torch.tensor([0.5, 0.7]).to(qpos)
+    expected[1][1, [0, 6]] = 2.0
+    assert torch.equal(qpos, expected[0])
+    assert torch.equal(qvel, expected[1])
+
+
+def test_write_to_all_environments(make: MakeEngine, model) -> None:
+    engine = make(model)
+    engine.write("qvel", torch.arange(7.0, device=engine.device))
+    assert torch.equal(engine.bind("qvel"), torch.arange(7.0).expand(3, 7).to(engine.device))
+
+
+@pytest.mark.parametrize("field", ["xpos", "sensordata", "body_mass", "nonsense"])
+def test_only_state_and_expanded_fields_can_be_written(make: MakeEngine, model, field) -> None:
+    with pytest.raises(ValueError, match=f"'{field}' cannot be written"):
+        make(model).write(field, 0.0)
+
+
+def test_derived_fields_follow_a_write_at_the_next_forward(make: MakeEngine, model) -> None:
+    engine = make(model)
+    engine.step(2)
+    xpos, sensordata = engine.bind("xpos"), engine.bind("sensordata")
+    before = xpos.clone(), sensordata.clone()
+    engine.write("qpos", 1.5, mask(engine, 1), slice(2, 3))
+    assert torch.equal(xpos, before[0])
+    engine.forward()
+    assert xpos[1, 2, 2] == 1.5
+    for tensor, old in zip((xpos, sensordata), before, strict=True):
+        assert_unchanged(engine, tensor[[0, 2]], old[[0, 2]])
+
+
+def test_forward_leaves_what_depends_on_accelerations(make: MakeEngine, model) -> None:
+    engine = make(model)
+    fields = ("qacc", "cacc", "cfrc_int", "actuator_force", "qfrc_actuator", "qfrc_constraint")
+    bound = [engine.bind(field) for field in fields]
+    sensordata, late = engine.bind("sensordata"), accelerates(model).to(engine.device)
+    engine.bind("ctrl").fill_(0.3)
+    engine.step(2)
+    before = [tensor.clone() for tensor in (*bound, sensordata[:, late])]
+    engine.write("qvel", 1.0, mask(engine, 0))
+    engine.forward()
+    for tensor, old in zip((*bound, sensordata[:, late]), before, strict=True):
+        assert torch.equal(tensor, old)
+
+
+def test_step_follows_a_write_without_forward(make: MakeEngine, model) -> None:
+    results = []
+    for forward in (False, True):
+        engine = make(model)
+        engine.step(2)
+        engine.write("qpos", 0.2, mask(engine, 1), slice(2, 3))
+        if forward:
+            engine.forward()
+        engine.step(3)
+        results.append(engine.bind("qvel").clone())
+    assert_unchanged(engine, *results)
+
+
+@pytest.mark.parametrize("keyframe", [None, 0])
+def test_reset_goes_to_the_initial_state(make: MakeEngine, model, keyframe) -> None:
+    engine = make(model, keyframe=keyframe)
+    fields = ("time", "qpos", "qvel", "ctrl", "qacc_warmstart", "mocap_pos")
+    bound = {field: engine.bind(field) for field in fields}
+    initial = {field: tensor.clone() for field, tensor in bound.items()}
+    engine.bind("ctrl").fill_(1.0)
+    engine.write("mocap_pos", 3.0)
+    engine.step(3)
+    moved = {field: tensor.clone() for field, tensor in bound.items()}
+    engine.reset(mask(engine, 0, 2))
+    for field, tensor in bound.items():
+        assert torch.equal(tensor[[0, 2]], initial[field][[0, 2]]), field
+        assert torch.equal(tensor[1], moved[field][1]), field
+    expected = mujoco.MjData(model)
+    if keyframe is not None:
+        mujoco.mj_resetDataKeyframe(model, expected, keyframe)
+    np.testing.assert_allclose(bound["qpos"][0].cpu(), expected.qpos, atol=1e-7)
+    assert bound["ctrl"][0].item() == pytest.approx(0.2 if keyframe == 0 else 0.0)
+
+
+def test_reset_zeros_what_depends_on_accelerations(make: MakeEngine, model) -> None:
+    engine = make(model)
+    sensordata, late = engine.bind("sensordata"), accelerates(model).to(engine.device)
+    bound = [engine.bind(field) for field in ("qacc", "cacc", "actuator_force")]
+    xpos = engine.bind("xpos")
+    engine.bind("ctrl").fill_(1.0)
+    engine.step(2)
+    before = [tensor.clone() for tensor in (*bound, sensordata)]
+    position = xpos.clone()
+    engine.reset(mask(engine, 2))
+    for tensor, old in zip((*bound, sensordata), before, strict=True):
+        assert torch.equal(tensor[:2], old[:2])
+    for tensor in (*bound, sensordata[:, late]):
+        assert not tensor[2].any()
+    assert torch.equal(xpos, position)
+    engine.forward()
+    assert xpos[2, 2, 2].item() == pytest.approx(0.3)
+    assert not sensordata[2, late].any()
+
+
+def test_a_reset_of_nothing_changes_nothing(make: MakeEngine, model) -> None:
+    engine = make(model)
+    engine.step(2)
+    before = engine.bind("qpos").clone()
+    engine.reset(mask(engine))
+    assert torch.equal(engine.bind("qpos"), before)
+
+
+def test_expanded_fields_differ_between_environments(make: MakeEngine, model) -> None:
+    engine = make(model)
+    gravity, damping = engine.expand("opt.gravity"), engine.expand("dof_damping")
+    assert gravity.shape == (3, 3)
+    assert damping.shape == (3, model.nv)
+    np.testing.assert_allclose(gravity[0].cpu(), model.opt.gravity)
+    engine.write(
+        "opt.gravity", torch.tensor([0.0, 0.0, 1.0], device=engine.device), mask(engine, 1)
+    )
+    engine.write("dof_damping", 5.0, mask(engine, 2), slice(6, 7))
+    qvel = engine.bind("qvel")
+    engine.step(10)
+    assert engine.expand("opt.gravity") is gravity
+    assert qvel[0, 2].item() == pytest.approx(-9.81 * 0.02, rel=1e-5)
+    assert qvel[1, 2].item() == pytest.approx(0.02, rel=1e-5)
+    assert qvel[2, 2] == qvel[0, 2]
+    assert 0 < qvel[2, 6] < qvel[0, 6]
+
+
+def test_expanded_fields_survive_a_reset(make: MakeEngine, model) -> None:
+    engine = make(model)
+    friction = engine.expand("geom_friction")
+    engine.write("geom_friction", 0.25, mask(engine, 1))
+    engine.step()
+    engine.reset()
+    assert friction[1].unique().tolist() == [0.25]
+    assert friction[0, 0, 0] == 1.0
+
+
+def test_reset_follows_expanded_initial_values(make: MakeEngine, model) -> None:
+    engine = make(model)
+    engine.expand("qpos0")
+    engine.expand("body_pos")
+    engine.write("qpos0", 0.5, mask(engine, 1), slice(2, 3))
+    engine.write("body_pos", 4.0, mask(engine, 2), slice(1, 2))
+    engine.step()
+    engine.reset()
+    torch.testing.assert_close(engine.bind("qpos")[:, 2].cpu(), torch.tensor([0.3, 0.5, 0.3]))
+    torch.testing.assert_close(
+        engine.bind("mocap_pos")[:, 0, 2].cpu(), torch.tensor([2.0, 2.0, 4.0])
+    )
+
+
+def test_set_const_follows_masses_in_masked_environments(make: MakeEngine, model) -> None:
+    engine = make(model)
+    engine.expand("body_mass")
+    subtree = engine.expand("body_subtreemass")
+    inverse = engine.expand("body_invweight0")
+    xpos = engine.bind("xpos")
+    before = subtree.clone(), inverse.clone(), xpos.clone()
+    box = model.body("box").id
+    engine.write("body_mass", 3.0, index=slice(box, box + 1))
+    engine.set_const(mask(engine, 0, 2))
+    torch.testing.assert_close(subtree[:, 0].cpu(), torch.tensor([3.5, 1.5, 3.5]))
+    torch.testing.assert_close(inverse[0, box, 0], before[1][0, box, 0] / 3)
+    assert torch.equal(subtree[1], before[0][1])
+    assert torch.equal(inverse[1], before[1][1])
+    engine.forward()
+    torch.testing.assert_close(xpos, before[2])
+
+
+def test_a_heavier_box_accelerates_less_under_the_same_force(make: MakeEngine, model) -> None:
+    engine = make(model)
+    qacc = engine.bind("qacc")
+    engine.expand("body_mass")
+    box = model.body("box").id
+    engine.write("body_mass", 2.0, mask(engine, 1), slice(box, box + 1))
+    engine.set_const()
+    engine.write("xfrc_applied", 1.0, index=slice(box, box + 1))
+    engine.step()
+    assert qacc[:, 0].tolist() == pytest.approx([1.0, 0.5, 1.0], rel=1e-4)
+
+
+def test_a_restored_state_continues_the_same_way(make: MakeEngine, model) -> None:
+    engine, other = make(model), make(model)
+    qpos, xpos, sensordata = (engine.bind(field) for field in ("qpos", "xpos", "sensordata"))
+    engine.expand("body_mass")
+    engine.write("body_mass", 2.0, mask(engine, 1))
+    engine.set_const()
+    engine.bind("ctrl")[:, 0] = torch.tensor([0.1, 0.2, 0.3])
+    engine.write("qvel", 1.0, mask(engine, 2), slice(2, 6))
+    engine.step(60)
+    engine.reset(mask(engine, 0))
+    saved = engine.state()
+    now = qpos.clone(), xpos.clone(), sensordata.clone()
+    futures = []
+    for each in (engine, other, engine):
+        each.set_state(saved)
+        for field, value in zip(("qpos", "xpos", "sensordata"), now, strict=True):
+            assert torch.equal(each.bind(field), value), field
+        each.step(20)
+        futures.append((each.bind("qpos").clone(), each.bind("sensordata").clone()))
+    for future in futures[1:]:
+        for tensor, expected in zip(future, futures[0], strict=True):
+            assert_unchanged(engine, tensor, expected)
+
+
+def test_a_state_of_another_size_is_refused(make: MakeEngine, model) -> None:
+    with pytest.raises(ValueError, match="another model or number of environments"):
+        make(model, 2).set_state(make(model, 3).state())
+
+
+def test_after_step_only_accelerations_are_those_of_the_last_substep(make, model) -> None:
+    engine = make(model)
+    names = ("xpos", "cvel", "site_xmat", "subtree_com", "qfrc_bias", "qfrc_passive")
+    late_names = ("qacc", "cacc", "cfrc_int", "actuator_force", "qfrc_constraint", "qfrc_smooth")
+    bound = {field: engine.bind(field) for field in (*names, *late_names, "sensordata")}
+    engine.bind("ctrl").fill_(0.4)
+    engine.write("qvel", 0.7, index=slice(3, 7))
+    engine.write("qpos", 0.12, index=slice(2, 3))
+    engine.step(40)
+    engine.step(4)
+
+    data = mujoco.MjData(model)
+    data.ctrl[:], data.qvel[3:7], data.qpos[2] = 0.4, 0.7, 0.12
+    mujoco.mj_step(model, data, nstep=44)
+    assert data.ncon > 0
+    late = accelerates(model).numpy()
+    expected = {field: getattr(data, field).copy() for field in late_names}
+    sensordata = data.sensordata.copy()
+    mujoco.mj_forward(model, data)
+    expected |= {field: getattr(data, field).copy() for field in names}
+    expected["sensordata"] = np.where(late, sensordata, data.sensordata)
+    for field, tensor in bound.items():
+        torch.testing.assert_close(
+            tensor[1].cpu().double(),
+            torch.from_numpy(expected[field]),
+            rtol=2e-3,
+            atol=2e-4,
+            msg=field,
+        )
+
+
+@pytest.mark.parametrize(
+    ("field", "hint"),
+    [
+        ("qposs", "did you mean 'qpos'"),
+        ("body_mass", r"use expand\('body_mass'\)"),
+        ("efc_force", "not an MjData array"),
+        ("nefc", "integers or booleans"),
+        ("eq_active", "integers or booleans"),
+        ("subtree_linvel", "add one of subtreelinvel"),
+        ("qfrc_inverse", "inverse dynamics"),
+        ("qLD", "scratch memory"),
+        ("energy", 'energy="enable"'),
+    ],
+)
+def test_fields_that_cannot_be_bound_say_why(make: MakeEngine, model, field, hint) -> None:
+    with pytest.raises(ValueError, match=hint):
+        make(model).bind(field)
+
+
+@pytest.mark.parametrize(("field", "hint"), [("qpos", "bind"), ("body_masss", "'body_mass'")])
+def test_fields_that_cannot_be_expanded_say_why(make: MakeEngine, model, field, hint) -> None:
+    with pytest.raises(ValueError, match=hint):
+        make(model).expand(field)

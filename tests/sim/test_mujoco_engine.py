@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from engine_models import MIXED, compile_xml, quadruped
+
+from simtrain.errors import SimulationError
+from simtrain.sim.mujoco_engine import MujocoEngine
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    states = []
+    for threads in (1, 3):
+        engine = MujocoEngine(quadruped(), 8, threads=threads)
+        assert engine.threads == threads
+        random = torch.Generator().manual_seed(0)
+        for _ in range(10):
+            engine.bind("ctrl").copy_(torch.rand(8, 12, generator=random) - 0.5)
+            engine.step(4)
+        states.append(engine.state()["state"])
+    assert torch.equal(*states)
+
+
+def test_physics_is_mj_step_to_the_last_bit() -> None:
+    model = compile_xml(MIXED)
+    engine = MujocoEngine(model, 2)
+    data = [mujoco.MjData(model) for _ in range(2)]
+    full_state = mujoco.mjtState.mjSTATE_INTEGRATION
+    ctrl = torch.tensor([0.25, -0.5])
+    for _ in range(30):
+        engine.bind("ctrl")[:, 0] = ctrl
+        engine.step(5)
+        for env, each in enumerate(data):
+            each.ctrl[0] = ctrl[env].item()
+            mujoco.mj_step(model, each, nstep=5)
+    expected = np.empty((2, mujoco.mj_stateSize(model, full_state)))
+    for row, each in zip(expected, data, strict=True):
+        mujoco.mj_getState(model, each, row, full_state)
+    np.testing.assert_array_equal(engine.state()["state"].numpy(), expected)
+
+
+def test_a_restored_state_continues_to_the_last_bit() -> None:
+    engine = MujocoEngine(quadruped(), 4)
+    engine.bind("ctrl").fill_(0.3)
+    engine.step(50)
+    saved = engine.state()
+    engine.step(50)
+    expected = engine.state()
+    other = MujocoEngine(quadruped(), 4)
+    other.set_state(saved)
+    other.step(50)
+    assert torch.equal(other.state()["state"], expected["state"])
+
+
+def test_a_warning_names_the_environment() -> None:
+    engine = MujocoEngine(compile_xml(MIXED), 4)
+    engine.write("qvel", 1e12, torch.tensor([False, False, True, True]))
+    with pytest.raises(SimulationError, match=r"environment 2 and 1 other at time .*unstable"):
+        engine.step(5)
+
+
+def test_an_error_names_the_environment() -> None:
+    engine = MujocoEngine(compile_xml(MIXED), 4)
+    engine.expand("opt.integrator")
+    engine.write("opt.integrator", 99, torch.tensor([False, True, True, True]))
+    with pytest.raises(
+        SimulationError, match=r"failed in environment 1 and 2 others: .*integrator"
+    ):
+        engine.step()

@@ -1,0 +1,107 @@
+"""The cart-pole tasks against formulas of the DeepMind Control Suite, written independently."""
+
+import math
+
+import pytest
+import torch
+
+from simtrain.env.env import Env
+from simtrain.registry import discover
+
+
+def _env(name, num_envs=1):
+    return Env(discover().find(name).make(), num_envs, threads=1)
+
+
+def _tolerance(x, margin, value_at_margin=0.1, sigmoid="gaussian"):
+    """dm_control.utils.rewards.tolerance with bounds (0, 0)."""
+    distance = abs(x) / margin
+    if sigmoid == "gaussian":
+        scale = math.sqrt(-2.0 * math.log(value_at_margin))
+        return math.exp(-0.5 * (distance * scale) ** 2)
+    scale = math.sqrt(1.0 - value_at_margin)
+    return 1.0 - (distance * scale) ** 2 if abs(distance * scale) < 1.0 else 0.0
+
+
+def _smooth_reward(x, angle, velocity, control):
+    """dm_control.suite.cartpole.Balance._get_reward for sparse=False."""
+    upright = (math.cos(angle) + 1.0) / 2.0
+    centered = (1.0 + _tolerance(x, margin=2.0)) / 2.0
+    small_control = (4.0 + _tolerance(control, 1.0, 0.0, "quadratic")) / 5.0
+    small_velocity = (1.0 + _tolerance(velocity, margin=5.0)) / 2.0
+    return upright * small_control * small_velocity * centered
+
+
+STATES = [
+    (0.0, 0.0, 0.0, 0.0),
+    (0.5, 0.3, -1.0, 0.5),
+    (-1.5, 3.0, 4.0, -1.0),
+    (1.7, -1.2, -8.0, 0.9),
+    (0.1, math.pi, 0.0, 0.0),
+]
+
+
+@pytest.mark.parametrize("name", ["cartpole-balance", "cartpole-swingup"])
+def test_the_reward_is_the_suites_smooth_reward(name):
+    env = _env(name, len(STATES))
+    x, angle, velocity, control = torch.tensor(STATES).unbind(1)
+    env.sim.write("qpos", torch.stack((x, angle), dim=1))
+    env.sim.write("qvel", torch.stack((torch.zeros_like(x), velocity), dim=1))
+    env.bind("ctrl")[:, 0] = control
+    expected = torch.tensor([_smooth_reward(*state) for state in STATES])
+    torch.testing.assert_close(env.rewards.compute(), expected * env.step_dt)
+    assert expected[0] == 1.0
+
+
+def test_the_policy_sees_position_angle_and_velocities():
+    env = _env("cartpole-balance")
+    env.sim.write("qpos", torch.tensor([0.5, 0.3]))
+    env.sim.write("qvel", torch.tensor([-1.0, 2.0]))
+    seen = env.observations.compute()["actor"][0]
+    expected = torch.tensor([0.5, math.cos(0.3), math.sin(0.3), -1.0, 2.0])
+    torch.testing.assert_close(seen, expected)
+
+
+def test_balance_starts_upright_and_swingup_hanging():
+    balance = _env("cartpole-balance", 500).bind("qpos")
+    assert balance[:, 0].abs().max() <= 0.1
+    assert balance[:, 1].abs().max() <= 0.034
+    swingup = _env("cartpole-swingup", 500).bind("qpos")
+    assert (swingup[:, 1] - math.pi).abs().max() < 0.06
+    assert swingup[:, 1].std() == pytest.approx(0.01, rel=0.15)
+
+
+def test_episodes_last_a_thousand_steps_and_end_by_time_alone():
+    env = _env("cartpole-balance")
+    assert (env.max_episode_length, env.step_dt) == (1000, pytest.approx(0.05))
+    assert env.terminations.names == ("time_out",)
+
+
+def test_the_pole_falls_the_way_an_independent_integration_says():
+    """Equations of motion of Barto, Sutton and Anderson for a uniform pole, without friction."""
+    env = _env("cartpole-swingup")
+    angle, speed, force = 2.0, 0.5, 10.0 * 0.3
+    env.sim.write("qpos", torch.tensor([0.0, angle]))
+    env.sim.write("qvel", torch.tensor([0.0, speed]))
+    model = env.model
+    pole, cart = model.body("pole"), model.body("cart")
+    mass, length = float(pole.mass[0]), float(pole.ipos[2])
+    inertia = float(pole.inertia[1])
+    x = velocity = 0.0
+    dt = 1e-5
+    for _ in range(round(0.05 / dt)):
+        a = inertia + mass * length**2
+        b = mass * length * math.cos(angle)
+        total = float(cart.mass[0]) + mass
+        right = force + mass * length * speed**2 * math.sin(angle)
+        torque = mass * 9.81 * length * math.sin(angle)
+        determinant = total * a - b * b
+        velocity += dt * (a * right - b * torque) / determinant
+        speed += dt * (total * torque - b * right) / determinant
+        x += dt * velocity
+        angle += dt * speed
+    env.step(torch.tensor([[0.3]]))
+    state = torch.cat((env.bind("qpos")[0], env.bind("qvel")[0]))
+    torch.testing.assert_close(
+        state, torch.tensor([x, angle, velocity, speed]), atol=0.02, rtol=0.02
+    )
