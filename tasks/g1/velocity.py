@@ -120,6 +120,9 @@ def g1_velocity_flat() -> TaskCfg:
             "feet_air_time": RewardTermCfg(
                 mdp.feet_air_time, weight=3.0, sensors=CONTACTS, command="velocity", threshold=0.3
             ),
+            "feet_down": RewardTermCfg(
+                mdp.feet_contact_without_cmd, weight=1.0, sensors=CONTACTS, command="velocity"
+            ),
             "feet_clearance": RewardTermCfg(
                 mdp.feet_clearance,
                 weight=-1.0,

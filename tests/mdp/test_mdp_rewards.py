@@ -88,6 +88,13 @@ def test_angular_momentum_counts_squared():
     _is(value(env, mdp.angular_momentum_l2, sensors="momentum"), 9.0)
 
 
+@pytest.mark.parametrize(("command", "expected"), [(0.04, 0.5), (0.06, 0.0)])
+def test_feet_should_be_down_under_a_command_to_stand(command, expected):
+    env = _env(command=(0.0, command, 0.0))
+    set_contact(env, [[0.0, 1.0]])
+    _is(mdp.feet_contact_without_cmd(env, sensors(env), "velocity"), expected)
+
+
 def test_feet_slide_by_their_speed_while_they_touch():
     env = _env(qvel=(0.3, 0.4, 5.0, 0.0, 0.0, 0.0, 0.0, 0.0))
     params = {"sensors": CONTACTS, "velocity_sensors": VELOCITIES}

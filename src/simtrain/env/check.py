@@ -29,9 +29,6 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
         if not value > 0:
             raise ConfigError(f"--env.{name} is {value}; it must be greater than 0")
     model = compile_model(cfg)
-    if cfg.terrain is not None:
-        for name, tile in cfg.terrain.sub_terrains.items():
-            check_term(f"terrain.sub_terrains.{name}", tile, model, leading=4)
     start = initial_state(model, find_keyframe(model, cfg.keyframe))
     if not cfg.actions:
         raise ConfigError("the task has no actions")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from simtrain.env.cfg import TerrainCfg
+from simtrain.env.terms import check_parameters
 from simtrain.errors import ConfigError
 
 NAME = "terrain"
@@ -196,6 +197,8 @@ def check_terrain(cfg: TerrainCfg) -> None:
     """Raise ConfigError for a terrain that cannot be made."""
     if not cfg.sub_terrains or not any(t.proportion > 0.0 for t in cfg.sub_terrains.values()):
         raise ConfigError("the terrain needs a sub-terrain with a proportion greater than 0")
+    for name, tile in cfg.sub_terrains.items():
+        check_parameters(f"terrain.sub_terrains.{name}", tile, leading=4)
     for name in ("resolution", "tile_size", "num_levels", "num_columns"):
         if not getattr(cfg, name) > 0:
             flag = f"--env.terrain.{name.replace('_', '-')}"

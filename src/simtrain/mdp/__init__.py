@@ -32,6 +32,7 @@ _MODULES = {
         "base_height_l2",
         "feet_air_time",
         "feet_clearance",
+        "feet_contact_without_cmd",
         "feet_slide",
         "flat_orientation_l2",
         "is_alive",

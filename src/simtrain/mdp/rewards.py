@@ -225,6 +225,21 @@ class feet_air_time:
         self._time.masked_fill_(mask.unsqueeze(1), 0.0)
 
 
+def feet_contact_without_cmd(
+    env: Env, sensors: Sensors, command: str, command_threshold: float = 0.05
+) -> Tensor:
+    """Part of the feet that touch the ground under a command to stand; 0 under any other.
+
+    Args:
+        env: the environment.
+        sensors: contact sensors of the feet.
+        command: name of a velocity command.
+        command_threshold: norm of a command to stand, m/s and rad/s.
+    """
+    standing = ~is_moving(env, command, command_threshold)
+    return feet_touch(env, sensors).float().mean(dim=1) * standing
+
+
 def feet_slide(env: Env, sensors: Sensors, velocity_sensors: Sensors) -> Tensor:
     """Horizontal speed of the feet that touch the ground, m/s, summed.
 
