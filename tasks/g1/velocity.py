@@ -197,12 +197,13 @@ def g1_velocity_flat() -> TaskCfg:
 def g1_velocity_rough() -> TaskCfg:
     """Follow velocity commands over slopes, stairs, boxes, waves and rough ground."""
     cfg = g1_velocity_flat()
+    slope = {"slope": (0.0, 0.25)}
     steps = {"step_height": (0.02, 0.1), "step_width": 0.4}
     cfg.terrain = TerrainCfg(
         sub_terrains={
             "flat": SubTerrainCfg(mdp.flat, 2.0),
-            "slope_down": SubTerrainCfg(mdp.pyramid_slope, slope=(0.0, 0.25)),
-            "slope_up": SubTerrainCfg(mdp.pyramid_slope, slope=(0.0, 0.25), inverted=True),
+            "slope_down": SubTerrainCfg(mdp.pyramid_slope, **slope),
+            "slope_up": SubTerrainCfg(mdp.pyramid_slope, **slope, inverted=True),
             "stairs_down": SubTerrainCfg(mdp.pyramid_stairs, **steps),
             "stairs_up": SubTerrainCfg(mdp.pyramid_stairs, **steps, inverted=True),
             "boxes": SubTerrainCfg(mdp.random_boxes, box_height=(0.01, 0.06)),

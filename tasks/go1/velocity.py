@@ -176,16 +176,18 @@ def go1_velocity_flat() -> TaskCfg:
 def go1_velocity_rough() -> TaskCfg:
     """Follow velocity commands over slopes, stairs, boxes, waves and rough ground."""
     cfg = go1_velocity_flat()
+    slope = {"slope": (0.0, 0.4)}
+    steps = {"step_height": (0.02, 0.15), "step_width": 0.3}
     cfg.terrain = TerrainCfg(
         sub_terrains={
             "flat": SubTerrainCfg(mdp.flat),
-            "slope_down": SubTerrainCfg(mdp.pyramid_slope),
-            "slope_up": SubTerrainCfg(mdp.pyramid_slope, inverted=True),
-            "stairs_down": SubTerrainCfg(mdp.pyramid_stairs, 2.0),
-            "stairs_up": SubTerrainCfg(mdp.pyramid_stairs, 2.0, inverted=True),
-            "boxes": SubTerrainCfg(mdp.random_boxes),
-            "waves": SubTerrainCfg(mdp.waves),
-            "rough": SubTerrainCfg(mdp.random_rough),
+            "slope_down": SubTerrainCfg(mdp.pyramid_slope, **slope),
+            "slope_up": SubTerrainCfg(mdp.pyramid_slope, **slope, inverted=True),
+            "stairs_down": SubTerrainCfg(mdp.pyramid_stairs, 2.0, **steps),
+            "stairs_up": SubTerrainCfg(mdp.pyramid_stairs, 2.0, **steps, inverted=True),
+            "boxes": SubTerrainCfg(mdp.random_boxes, box_height=(0.02, 0.1)),
+            "waves": SubTerrainCfg(mdp.waves, amplitude=(0.02, 0.15)),
+            "rough": SubTerrainCfg(mdp.random_rough, noise=(0.01, 0.05)),
         },
         max_initial_level=2,
     )
