@@ -45,6 +45,15 @@ def test_a_zero_action_of_a_position_actuator_holds_the_initial_position():
     assert _ctrl([0.0], "bent", a=cfg)[TURN] == pytest.approx(0.25)
 
 
+def test_a_zero_action_asks_for_the_keyframes_own_targets_where_it_has_some():
+    model = tiny_model().compile()
+    start = InitialState(model.key("bent").qpos, np.array([0.0, 0.7, 0.0, 0.0]))
+    cfg = JointPositionActionCfg("left_hinge")
+    ctrl = torch.zeros(1, model.nu)
+    Actions({"turn": cfg}, model, start, "cpu").apply(torch.zeros(1, 1), ctrl)
+    assert ctrl[0, TURN] == pytest.approx(0.7)
+
+
 def test_scale_and_offset_can_be_given_by_patterns_of_joints():
     cfg = JointEffortActionCfg(
         ("left_slide", "right_hinge"), scale={"right_.*": 3.0}, offset={"left_.*": -0.5}
