@@ -1,5 +1,8 @@
 """Ready-made terms for tasks: ``mdp.joint_pos``, ``mdp.time_out``, ...
 
+Terms are functions, or classes where something is prepared or kept between steps; a task does not
+have to know which, and both are named alike.
+
 The modules behind the names are imported when a name is first used, so that listing tasks does not
 have to import torch.
 """

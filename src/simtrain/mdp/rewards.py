@@ -185,8 +185,8 @@ def angular_momentum_l2(env: Env, sensors: Sensors) -> Tensor:
 class feet_air_time:
     """At each touch-down, how long the foot was in the air less a threshold, s, summed over feet.
 
-    A rate like every reward, it counts for one step: divide by the step's duration in thought.
-    Nothing is given under a command to stand.
+    Like every reward it is a rate that holds for one step: a landing after t seconds brings weight x
+    (t - threshold) x the step's duration. Nothing is given under a command to stand.
     """
 
     def __init__(
