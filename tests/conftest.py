@@ -1,7 +1,16 @@
 """Pytest puts this folder on the path for its conftest: tests import `tiny_task` from it."""
 
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import torch
+from engine_models import MIXED, compile_xml
+
+from simtrain.sim import make_engine
 
 # The tests' tensors are small, and xdist's workers share the cores.
 torch.set_num_threads(1)
@@ -11,3 +20,21 @@ torch.set_num_threads(1)
 def _seeded() -> None:
     """Start every test from the same random numbers."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def fast_compilation() -> Iterator[None]:
+    """Compile Warp's CPU kernels without optimizing them, by one test process for all of them."""
+    import warp
+
+    before = warp.config.optimization_level
+    warp.config.optimization_level = 0
+    warp.init()
+    with (Path(warp.config.kernel_cache_dir) / "simtrain-tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        engine = make_engine("warp", compile_xml(MIXED), 1)
+        engine.expand("body_mass")
+        engine.set_const()
+        engine.step()
+    yield
+    warp.config.optimization_level = before

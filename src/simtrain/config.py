@@ -26,15 +26,30 @@ class TrainConfig:
     """Train a policy with PPO."""
 
     task: Suppress[str]
-    gpu_ids: tuple[int, ...] | Literal["auto"] | None = "auto"
-    """GPUs to train on, as indices into CUDA_VISIBLE_DEVICES if that is set; None is the CPU, auto
-    the first GPU if there is one."""
+    gpu_ids: tuple[int, ...] | Literal["auto", "all"] | None = "auto"
+    """GPUs to train on, a rank each, as indices into CUDA_VISIBLE_DEVICES if that is set; None is
+    the CPU, auto the first GPU if there is one."""
+    cpu_workers: int = 1
+    """Ranks when training on the CPU."""
     cpu_threads: int | None = None
     """Threads of each rank, for physics and for torch; None shares the cores among the ranks."""
-    engine: Literal["auto", "mujoco"] = "auto"
-    """Physics engine: mujoco is MuJoCo on CPU threads."""
+    hosts: tuple[str, ...] = ()
+    """Machines to train on, by SSH, or slurm for those of the SLURM allocation; none is this one.
+    --gpu-ids and --cpu-workers hold for each."""
+    ssh_config: str | None = None
+    """File with SSH settings of the hosts; None for ~/.ssh/config."""
+    collective_timeout: float = 60.0
+    """Seconds that several ranks have to reach each other at the start."""
+    torchrunx_log_dir: str | None = None
+    """Folder for what several ranks print; "" for none, None for <run>/torchrunx. The variable
+    TORCHRUNX_LOG_DIR wins over this."""
+    engine: Literal["auto", "mujoco", "warp"] = "auto"
+    """Physics engine: mujoco is MuJoCo on CPU threads, warp is MuJoCo Warp; auto takes warp on GPUs
+    and mujoco on the CPU."""
+    deterministic: bool = False
+    """Give the same results in every run on a GPU too; slower. The CPU engine always does."""
     num_envs: int = 1024
-    """Environments per rank."""
+    """Environments of each rank: a second GPU doubles the experience of an iteration."""
     num_steps_per_env: int = 24
     """Steps of a rollout."""
     max_iterations: int = 1000
@@ -49,8 +64,12 @@ class TrainConfig:
     """Added to the name of the run's folder."""
     save_interval: int = 50
     """Iterations between checkpoints."""
-    logger: Literal["tensorboard", "none"] = "tensorboard"
+    logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
     """Where metrics go besides metrics.jsonl and the console."""
+    wandb_project: str = "simtrain"
+    """Project of --logger wandb."""
+    wandb_mode: Literal["auto", "online", "offline", "disabled"] = "auto"
+    """Mode of --logger wandb; auto is online with an API key, offline without."""
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
     ppo: PpoCfg = field(default_factory=PpoCfg)
 
@@ -73,9 +92,21 @@ class TrainConfig:
         each = self.num_envs * self.num_steps_per_env * world_size
         return math.ceil(self.total_env_steps / each)
 
+    def engine_on(self, device: str) -> Literal["mujoco", "warp"]:
+        """The physics engine of a rank on this kind of device, ``cuda`` or ``cpu``."""
+        if self.engine != "auto":
+            return self.engine
+        return "warp" if device == "cuda" else "mujoco"
+
     def check(self) -> None:
         """Raise ConfigError for values that cannot be; names are checked with the model."""
-        for name in ("num_envs", "num_steps_per_env", "max_iterations", "save_interval"):
+        for name in (
+            "num_envs",
+            "num_steps_per_env",
+            "max_iterations",
+            "save_interval",
+            "cpu_workers",
+        ):
             _at_least_one(f"--{name}", getattr(self, name))
         for name in ("total_env_steps", "cpu_threads"):
             if getattr(self, name) is not None:
@@ -114,6 +145,10 @@ class TrainConfig:
                         f"--ppo.{network}.obs-groups names {group!r}; the task has "
                         f"{', '.join(self.env.observations)}"
                     )
+        if not self.collective_timeout > 0.0:
+            raise ConfigError(
+                f"--collective-timeout is {self.collective_timeout}; it must be greater than 0"
+            )
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"--seed is {self.seed}, not in [0, 2^32)")
         if "/" in self.run_name or self.run_name in (".", ".."):
@@ -163,6 +198,7 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
 
 
 def _function_name(function: Any) -> str:
+    function = getattr(function, "func", function)  # of a functools.partial
     return f"{function.__module__}:{function.__qualname__}"
 
 

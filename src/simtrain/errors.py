@@ -21,6 +21,13 @@ class SimulationError(RuntimeError):
     """
 
 
+class RankError(RuntimeError):
+    """A job of several ranks failed; says which rank, and what happened to it.
+
+    Commands print it alone and exit with code 1.
+    """
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` with the names nearest to `name`, or an empty string."""
     near = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)

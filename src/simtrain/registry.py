@@ -137,7 +137,10 @@ def _folders() -> Iterator[Path]:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a task file under a name of its own; files beside it can be imported by it."""
+    """Import a task file under a name of its own; files beside it can be imported by it.
+
+    What it imports from beside it is its own as well: another folder may have a file of that name.
+    """
     name = f"simtrain_tasks.{path.parent.name}.{path.stem}"
     while name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(path):
         name += "_"
@@ -146,6 +149,7 @@ def _import_file(path: Path) -> ModuleType:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    before = set(sys.modules)
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
@@ -154,6 +158,10 @@ def _import_file(path: Path) -> ModuleType:
         raise
     finally:
         sys.path.remove(str(path.parent))
+        for beside in set(sys.modules) - before:
+            file = getattr(sys.modules[beside], "__file__", None)
+            if file is not None and Path(file).is_relative_to(path.parent):
+                del sys.modules[beside]
     return module
 
 

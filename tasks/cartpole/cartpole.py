@@ -52,6 +52,7 @@ def cartpole_swingup() -> TaskCfg:
     """Swing the hanging pole up and keep it upright in the middle."""
     cfg = _cartpole()
     cfg.keyframe = "down"
+    cfg.ppo.lam = 0.98
     cfg.events = {
         "reset": EventTermCfg(
             mdp.reset_joints_gaussian,
@@ -85,8 +86,8 @@ def _cartpole() -> TaskCfg:
         num_steps_per_env=32,
         max_iterations=150,
         ppo=PpoCfg(
-            actor=ActorCfg(hidden_dims=(64, 64), activation="elu"),
-            critic=CriticCfg(hidden_dims=(64, 64), activation="elu"),
+            actor=ActorCfg(hidden_dims=(64, 64), activation="tanh"),
+            critic=CriticCfg(hidden_dims=(64, 64), activation="tanh"),
             entropy_coef=0.002,
             num_learning_epochs=4,
             # Values reach 5 here: a change of at most clip_param an update would be too slow.

@@ -94,7 +94,7 @@ def g1_velocity_flat() -> TaskCfg:
             "track_ang_vel_z": RewardTermCfg(
                 mdp.track_ang_vel_z_exp, weight=1.0, command="velocity", std=0.5
             ),
-            "is_alive": RewardTermCfg(mdp.is_alive, weight=0.5),
+            "is_alive": RewardTermCfg(mdp.is_alive, weight=1.0),
             "posture": RewardTermCfg(
                 mdp.posture,
                 weight=1.0,
@@ -111,7 +111,7 @@ def g1_velocity_flat() -> TaskCfg:
             ),
             "flat_orientation": RewardTermCfg(mdp.flat_orientation_l2, weight=-2.0),
             "lin_vel_z": RewardTermCfg(mdp.lin_vel_z_l2, weight=-0.5),
-            "ang_vel_xy": RewardTermCfg(mdp.ang_vel_xy_l2, weight=-0.05),
+            "ang_vel_xy": RewardTermCfg(mdp.ang_vel_xy_l2, weight=-0.02),
             "angular_momentum": RewardTermCfg(
                 mdp.angular_momentum_l2, weight=-0.02, sensors="root_angmom"
             ),
@@ -185,7 +185,7 @@ def g1_velocity_flat() -> TaskCfg:
         num_steps_per_env=24,
         max_iterations=1500,
         ppo=PpoCfg(
-            actor=ActorCfg(hidden_dims=(256, 128)),
+            actor=ActorCfg(hidden_dims=(256, 128), init_std=0.5),
             critic=CriticCfg(hidden_dims=(256, 128)),
             num_learning_epochs=4,
             entropy_coef=0.003,

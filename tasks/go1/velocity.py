@@ -99,7 +99,10 @@ def go1_velocity_flat() -> TaskCfg:
             "joint_pos_limits": RewardTermCfg(mdp.joint_pos_limits, weight=-1.0, joints=JOINTS),
             "action_rate": RewardTermCfg(mdp.action_rate_l2, weight=-0.02),
             "feet_air_time": RewardTermCfg(
-                mdp.feet_air_time, weight=8.0, sensors=CONTACTS, command="velocity", threshold=0.25
+                mdp.feet_air_time, weight=5.0, sensors=CONTACTS, command="velocity", threshold=0.2
+            ),
+            "air_time_variance": RewardTermCfg(
+                mdp.air_time_variance, weight=-8.0, sensors=CONTACTS, command="velocity"
             ),
             "feet_down": RewardTermCfg(
                 mdp.feet_contact_without_cmd, weight=1.0, sensors=CONTACTS, command="velocity"

@@ -33,6 +33,25 @@ class Counter:
 
 
 MISTAKES = {
+    "one value where a term takes two bounds": (
+        {
+            "events": {
+                "reset": EventTermCfg(
+                    mdp.reset_joints_uniform, mode="reset", joints="left_slide", position=(0.1,)
+                )
+            }
+        },
+        r"events\.reset: position takes 2 values such as \(0\.0, 0\.0\), not \(0\.1,\)",
+    ),
+    "two action terms on one actuator": (
+        {
+            "actions": {
+                "a": JointEffortActionCfg("left_slide"),
+                "b": JointEffortActionCfg(("left_slide", "right_hinge")),
+            }
+        },
+        r"actions\.a and actions\.b both drive the actuator 'push'",
+    ),
     "a parameter that the term does not take": (
         {"rewards": {"alive": RewardTermCfg(alive, weight=1.0, std=0.5)}},
         r"rewards\.alive: alive has no parameter 'std'; it takes none",

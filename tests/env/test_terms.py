@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_task import STEP_DT, at_step, idle, tiny_env, values
+from tiny_task import STEP_DT, at_step, idle, steps_lived, tiny_env, values
 
 from simtrain import (
     CurriculumTermCfg,
@@ -11,6 +11,7 @@ from simtrain import (
     TerminationTermCfg,
     mdp,
 )
+from simtrain.errors import ConfigError
 
 
 def test_a_reward_is_the_sum_of_weight_times_value_times_step_duration():
@@ -198,3 +199,9 @@ def test_action_rate_is_the_squared_change_of_the_actions():
     env.step(torch.tensor([[0.5]]))
     reward = env.step(torch.tensor([[-0.25]]))[1]
     assert reward.item() == pytest.approx(-(0.75**2) * STEP_DT)
+
+
+def test_a_reward_of_the_wrong_shape_is_told_with_its_name():
+    column = RewardTermCfg(steps_lived, weight=1.0)
+    with pytest.raises(ConfigError, match=r"rewards\.odd has shape \(2, 1\); it must be"):
+        idle(tiny_env(rewards={"odd": column}))

@@ -175,6 +175,7 @@ REWARDS = [
     (mdp.action_rate_l2, {}),
     (mdp.angular_momentum_l2, {"sensors": "momentum"}),
     (mdp.feet_air_time, {"sensors": CONTACTS, "command": "velocity", "threshold": 0.1}),
+    (mdp.air_time_variance, {"sensors": CONTACTS, "command": "velocity"}),
     (mdp.feet_contact_without_cmd, {"sensors": CONTACTS, "command": "velocity"}),
     (mdp.feet_slide, {"sensors": CONTACTS, "velocity_sensors": VELOCITIES}),
     (

@@ -137,6 +137,24 @@ def test_air_time_is_not_rewarded_under_a_command_to_stand():
         _is(term(env), 0.0)
 
 
+def test_feet_should_share_their_times_in_the_air_and_on_the_ground():
+    env = _env(command=(0.5, 0.0, 0.0))
+    term = mdp.air_time_variance(env, sensors(env), "velocity", longest=0.05)
+    # The left foot is up for one step and down for two; the right one stays up.
+    for left, left_times, right_air in (
+        (0.0, (0.02, 0.0), 0.02),
+        (1.0, (0.02, 0.02), 0.04),
+        (1.0, (0.02, 0.04), 0.05),
+        (0.0, (0.02, 0.04), 0.05),
+    ):
+        set_contact(env, [[left, 0.0]])
+        air, down = left_times
+        # The variance of two values is the square of half their difference.
+        _is(term(env), ((air - right_air) / 2) ** 2 + (down / 2) ** 2)
+    env.command("velocity").zero_()
+    _is(term(env), 0.0)
+
+
 def test_landing_counts_the_force_of_the_first_contact_alone():
     env = _env()
     term = mdp.soft_landing(env, sensors(env))

@@ -30,3 +30,11 @@ def test_a_line_can_be_read_as_soon_as_it_is_written(tmp_path):
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["iteration"] == 1
     writer.close()
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_what_is_not_finite_is_null_in_the_json(tmp_path):
+    writer = MetricsWriter(tmp_path, tensorboard=False)
+    writer.write(1, 8, 0.1, {"Loss/value": float("nan"), "Loss/kl": 0.5})
+    writer.close()
+    line = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert (line["Loss/value"], line["Loss/kl"]) == (None, 0.5)

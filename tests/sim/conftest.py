@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import mujoco
 import pytest
 import torch
-from engine_models import MIXED, MakeEngine, compile_xml
+from engine_models import MakeEngine
 
 from simtrain.sim import make_engine
 from simtrain.sim.engine import Engine
@@ -17,24 +14,6 @@ needs_cuda = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-
-
-@pytest.fixture(scope="session")
-def fast_compilation() -> Iterator[None]:
-    """Compile Warp's CPU kernels without optimizing them, by one test process for all of them."""
-    import warp
-
-    before = warp.config.optimization_level
-    warp.config.optimization_level = 0
-    warp.init()
-    with (Path(warp.config.kernel_cache_dir) / "simtrain-tests.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        engine = make_engine("warp", compile_xml(MIXED), 1)
-        engine.expand("body_mass")
-        engine.set_const()
-        engine.step()
-    yield
-    warp.config.optimization_level = before
 
 
 @pytest.fixture(

@@ -77,17 +77,17 @@ def test_overflow_names_the_flag_and_a_value() -> None:
     overflow = engine.overflow()
     assert overflow.num_envs == 2
     assert overflow.contacts
-    assert "--env.sim.max-contacts" in overflow.messages()[0]
+    assert "--env.sim.max-contacts" in overflow.messages()
     room = WarpEngine(model, 2, device="cpu", max_contacts=8, max_constraints=4)
     room.write("qpos", 0.095, torch.tensor([False, True]), slice(2, 3))
     room.step(3)
     overflow = room.overflow()
     assert (overflow.num_envs, overflow.contacts, overflow.constraints) == (1, False, True)
     assert overflow.constraints_seen == 16
-    assert overflow.messages() == [
-        "rows of constraints were dropped in 1 environments: there is room for 4 in each, "
-        "and 16 were wanted; use --env.sim.max-constraints 25"
-    ]
+    assert overflow.messages() == {
+        "--env.sim.max-constraints": "rows of constraints were dropped in 1 environments: there is "
+        "room for 4 in each, and 16 were wanted; use --env.sim.max-constraints 25"
+    }
 
 
 def test_overflow_is_forgotten_once_it_was_told() -> None:
@@ -97,7 +97,7 @@ def test_overflow_is_forgotten_once_it_was_told() -> None:
     assert engine.overflow().messages()
     engine.reset()
     engine.step()
-    assert engine.overflow().messages() == []
+    assert engine.overflow().messages() == {}
 
 
 def move(engine: WarpEngine) -> list[torch.Tensor]:

@@ -27,12 +27,15 @@ def list_tasks(arguments: list[str]) -> int:
     from rich.table import Table
 
     registry = discover()
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 1000  # a program reads it: one task a line
     table = Table(box=None, pad_edge=False)
     for title in ("task", "description", "from"):
         table.add_column(title, overflow="fold")
     for task in registry.tasks.values():
         table.add_row(task.name, task.description, _short(task.source))
-    Console(highlight=False).print(table)
+    console.print(table)
     for path, trace in registry.broken.items():
         print(f"\n{path} could not be imported:\n{trace}", file=sys.stderr)
     return FAILED if registry.broken else DONE

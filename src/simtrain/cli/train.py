@@ -39,12 +39,12 @@ def train(arguments: Sequence[str]) -> int:
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
     from simtrain.env.check import check_task
-    from simtrain.launch.run import launch
     from simtrain.run.directory import check_log_root
+    from simtrain.training.job import run_job
 
     check_log_root(config.log_root)
     check_task(config.env)
-    return launch(config)
+    return run_job(config)
 
 
 def _help(registry: Registry) -> str:

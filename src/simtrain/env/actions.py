@@ -27,6 +27,8 @@ class ActionTerm(ABC):
 
     dim: int
     """Number of actions."""
+    actuators: tuple[int, ...] = ()
+    """Ids of the actuators that it writes to; no other term may."""
 
     @abstractmethod
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
@@ -50,6 +52,7 @@ class JointAction(ActionTerm):
         """The joints, in the order of the actions."""
         actuators = [_actuator_of(model, name, cfg) for name in self.joints.names]
         self.dim = len(actuators)
+        self.actuators = tuple(actuators)
         names = self.joints.names
         scale = match_values(cfg.scale, names, 1.0, "scale")
         offset = match_values(cfg.offset, names, 0.0, "offset")
@@ -94,6 +97,15 @@ class Actions:
     ) -> None:
         self.terms = {name: cfg.build(model, start, device) for name, cfg in cfgs.items()}
         self.dim = sum(term.dim for term in self.terms.values())
+        taken: dict[int, str] = {}
+        for name, term in self.terms.items():
+            for actuator in term.actuators:
+                if actuator in taken:
+                    raise ConfigError(
+                        f"actions.{taken[actuator]} and actions.{name} both drive the actuator "
+                        f"{model.actuator(actuator).name!r}"
+                    )
+                taken[actuator] = name
         self._sizes = [term.dim for term in self.terms.values()]
 
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:

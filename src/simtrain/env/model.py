@@ -28,7 +28,7 @@ def compile_model(cfg: TaskCfg) -> mujoco.MjModel:
         except ValueError as error:
             raise ConfigError(f"{what} is not a valid model: {_one_line(error)}") from error
     else:
-        what = f"the model made by {cfg.model.__name__}()"
+        what = f"the model made by {getattr(cfg.model, '__name__', cfg.model)}()"
         spec = cfg.model()
     if cfg.terrain is not None:
         check_terrain(cfg.terrain)

@@ -91,6 +91,13 @@ def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
         )
         if required and name not in cfg.params:
             raise ConfigError(f"{where}: {_name(cfg.func)} needs the parameter {name!r}")
+        # A flag takes any number of values; one instead of two bounds would mean something else.
+        default, value = parameter.default, cfg.params.get(name)
+        is_range = isinstance(default, tuple) and all(isinstance(x, int | float) for x in default)
+        if is_range and name in cfg.params and not _same_length(default, value):
+            raise ConfigError(
+                f"{where}: {name} takes {len(default)} values such as {default}, not {value}"
+            )
 
 
 class Rewards:
@@ -110,7 +117,13 @@ class Rewards:
     def compute(self) -> Tensor:
         """Rewards of this step, ``(num_envs,)``; overwritten by the next call."""
         for i, term in enumerate(self._terms.values()):
-            self._values[:, i] = term()
+            value = term()
+            if value.shape != self._total.shape:
+                raise ConfigError(
+                    f"rewards.{self.names[i]} has shape {tuple(value.shape)}; "
+                    f"it must be (num_envs,), here {tuple(self._total.shape)}"
+                )
+            self._values[:, i] = value
         torch.mv(self._values, self._rates, out=self._total)
         self.episode_sums.addcmul_(self._values, self._rates)
         return self._total
@@ -220,6 +233,10 @@ class Curricula:
             value = term(mask)
             if value is not None:
                 self.log[f"Curriculum/{name}"] = torch.as_tensor(value).float().mean()
+
+
+def _same_length(default: tuple[Any, ...], value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == len(default)
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,8 +48,37 @@ class Rank:
             dist.broadcast(tensor, src=0)
         return tensor
 
+    def gather(self, values: Sequence[float]) -> Tensor:
+        """The values of all ranks, float64 on the CPU, ``(world_size, len(values))``.
+
+        Every rank gives equally many. It travels between CPUs and waits for no GPU.
+        """
+        mine = torch.tensor(values, dtype=torch.float64).reshape(1, -1)
+        if self.world_size == 1:
+            return mine
+        everyone = [torch.empty_like(mine) for _ in range(self.world_size)]
+        dist.all_gather(everyone, mine)
+        return torch.cat(everyone)
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """What every rank gave, by rank; pickled, so for rare use."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def wait_for_others(self) -> None:
+        """Wait until every rank has called this."""
+        self.gather([0.0])
+
     def seed_everything(self) -> None:
         """Seed torch (all devices), NumPy and Python with this rank's seed."""
         torch.manual_seed(self.seed)
         np.random.seed(self.seed % 2**32)  # for task files that use it
         random.seed(self.seed)
+
+
+def share_of_cores(ranks: int) -> int:
+    """Threads of each rank when `ranks` of them share the cores given to this process."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks)

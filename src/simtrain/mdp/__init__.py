@@ -30,6 +30,7 @@ _MODULES = {
     ),
     "rewards": (
         "action_rate_l2",
+        "air_time_variance",
         "ang_vel_xy_l2",
         "angular_momentum_l2",
         "base_height_l2",

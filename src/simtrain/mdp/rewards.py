@@ -185,8 +185,8 @@ def angular_momentum_l2(env: Env, sensors: Sensors) -> Tensor:
 class feet_air_time:
     """At each touch-down, how long the foot was in the air less a threshold, s, summed over feet.
 
-    Like every reward it is a rate that holds for one step: a landing after t seconds brings weight x
-    (t - threshold) x the step's duration. Nothing is given under a command to stand.
+    Like every reward it is a rate that holds for one step: a landing after t seconds brings
+    weight x (t - threshold) x the step's duration. Nothing is given under a command to stand.
     """
 
     def __init__(
@@ -223,6 +223,56 @@ class feet_air_time:
     def reset(self, mask: Tensor) -> None:
         """Start the times of the environments in `mask` anew, in place."""
         self._time.masked_fill_(mask.unsqueeze(1), 0.0)
+
+
+class air_time_variance:
+    """Variance over feet of their last times in the air, plus that of their last times down, s^2.
+
+    It keeps a robot from carrying some feet and hopping on the others. Nothing is counted under a
+    command to stand. The same as ``air_time_variance_penalty`` of Isaac Lab's Spot.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        sensors: Sensors,
+        command: str,
+        longest: float = 0.5,
+        command_threshold: float = 0.05,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            env: the environment.
+            sensors: contact sensors of the feet.
+            command: name of a velocity command.
+            longest: times count up to this, s.
+            command_threshold: norm of a command to stand, m/s and rad/s.
+        """
+        self._sensors = sensors
+        self._command = command
+        self._longest = longest
+        self._command_threshold = command_threshold
+        # In the air and down: how long by now, and how long it was when it last ended.
+        shape = (2, env.num_envs, len(sensors))
+        self._now = torch.zeros(shape, device=env.device)
+        self._last = torch.zeros(shape, device=env.device)
+
+    def __call__(self, env: Env) -> Tensor:
+        """Count the step, in place. Shape: ``(num_envs,)``."""
+        contact = feet_touch(env, self._sensors)
+        over = torch.stack((contact, ~contact))
+        torch.where(over & (self._now > 0.0), self._now, self._last, out=self._last)
+        self._now.add_(env.step_dt).masked_fill_(over, 0.0)
+        # What lasts longer than the last time did counts already.
+        times = torch.maximum(self._last, self._now).clamp_(max=self._longest)
+        variance = times.var(dim=2, correction=0).sum(dim=0)
+        return variance * is_moving(env, self._command, self._command_threshold)
+
+    def reset(self, mask: Tensor) -> None:
+        """Start the times of the environments in `mask` anew, in place."""
+        self._now.masked_fill_(mask.view(1, -1, 1), 0.0)
+        self._last.masked_fill_(mask.view(1, -1, 1), 0.0)
 
 
 def feet_contact_without_cmd(

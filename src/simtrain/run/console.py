@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -25,6 +26,27 @@ class Status:
     max_episode_length: int
     seconds_left: float
 
+    def __str__(self) -> str:
+        width = len(str(self.iterations))
+        episodes = "no episode has finished yet"
+        if self.mean_return is not None:
+            episodes = f"return {self.mean_return:.2f}  length {self.mean_length:.0f}"
+        return (
+            f"iteration {self.iteration:>{width}}/{self.iterations}  "
+            f"env steps {self.env_steps:,}  {self.steps_per_second:,.0f} steps/s  {episodes}  "
+            f"left {_duration(self.seconds_left)}"
+        )
+
+
+class StatusConsole(Protocol):
+    """Where training shows what it does."""
+
+    def say(self, message: str) -> None:
+        """Show a line."""
+
+    def show(self, status: Status) -> None:
+        """Show an iteration."""
+
 
 class TrainingConsole:
     """Shows the progress of training; a context manager."""
@@ -42,8 +64,6 @@ class TrainingConsole:
         )
 
     def __enter__(self) -> TrainingConsole:
-        if self._live is not None:
-            self._live.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -57,21 +77,12 @@ class TrainingConsole:
     def show(self, status: Status) -> None:
         """Show an iteration."""
         if self._live is None:
-            self.say(_line(status))
+            self.say(str(status))
             return
+        # Not sooner: launching forks, and would copy the view's thread in any state.
+        self._live.start()
         self._progress.update(self._bar, completed=status.iteration)
         self._live.update(Group(self._progress, _table(status)))
-
-
-def _line(s: Status) -> str:
-    width = len(str(s.iterations))
-    episodes = "no episode has finished yet"
-    if s.mean_return is not None:
-        episodes = f"return {s.mean_return:.2f}  length {s.mean_length:.0f}"
-    return (
-        f"iteration {s.iteration:>{width}}/{s.iterations}  env steps {s.env_steps:,}  "
-        f"{s.steps_per_second:,.0f} steps/s  {episodes}  left {_duration(s.seconds_left)}"
-    )
 
 
 def _table(s: Status) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,11 @@ class MetricsWriter:
             iteration: how many iterations were trained.
             env_steps: environment steps since the start, over all ranks.
             wall_s: seconds since the start.
-            metrics: TensorBoard tag -> value.
+            metrics: TensorBoard tag -> value; in metrics.jsonl null if it is not finite.
         """
-        line = {"iteration": iteration, "env_steps": env_steps, "wall_s": wall_s, **metrics}
+        # JSON knows no NaN and no infinity.
+        known = {tag: v if math.isfinite(v) else None for tag, v in metrics.items()}
+        line = {"iteration": iteration, "env_steps": env_steps, "wall_s": wall_s, **known}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         if self._events is not None:

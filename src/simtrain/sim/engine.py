@@ -78,26 +78,32 @@ class Overflow:
     constraints_seen: int
     """The most rows of constraints that an environment wanted so far."""
 
-    def messages(self) -> list[str]:
-        """What was dropped and the flag that mends it, one text each; empty if nothing was."""
-        messages = []
+    def messages(self) -> dict[str, str]:
+        """By the flag that mends it, what was dropped; empty if nothing was."""
+        found = {}
         for what, dropped, flag, room, seen in (
-            ("contacts", self.contacts, "contacts", self.max_contacts, self.contacts_seen),
+            (
+                "contacts",
+                self.contacts,
+                "--env.sim.max-contacts",
+                self.max_contacts,
+                self.contacts_seen,
+            ),
             (
                 "rows of constraints",
                 self.constraints,
-                "constraints",
+                "--env.sim.max-constraints",
                 self.max_constraints,
                 self.constraints_seen,
             ),
         ):
             if dropped:
-                messages.append(
+                found[flag] = (
                     f"{what} were dropped in {self.num_envs} environments: there is room for "
                     f"{room} in each, and {seen} were wanted; "
-                    f"use --env.sim.max-{flag} {max(room, seen) * 3 // 2 + 1}"
+                    f"use {flag} {max(room, seen) * 3 // 2 + 1}"
                 )
-        return messages
+        return found
 
 
 class Engine(ABC):

@@ -139,9 +139,12 @@ class PPO(RslPPO):  # type: ignore[misc]
         # The divergence that the learning rate follows travels with the gradients.
         self.gradients = FlatGradients(networks, extra=1)
         self._time_outs = torch.zeros_like(self.storage.dones, dtype=torch.bool)
-        for network in (self.actor, self.critic):
-            for tensor in network.state_dict().values():
-                rank.broadcast(tensor)
+        for tensor in self.tensors():
+            rank.broadcast(tensor)
+
+    def tensors(self) -> list[Tensor]:
+        """Parameters and buffers of actor and critic, themselves and not copies."""
+        return [t for net in (self.actor, self.critic) for t in net.state_dict().values()]
 
     def act(self, obs: TensorDict) -> Tensor:
         """Sample actions, ``(num_envs, num_actions)``, and record them with what led to them."""

@@ -10,7 +10,9 @@ import torch
 
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
+from simtrain.sim.engine import Overflow
 from simtrain.training.ppo import PPO
+from simtrain.training.reduction import Reduction
 from simtrain.training.statistics import EpisodeStatistics
 
 
@@ -24,6 +26,10 @@ class Iteration:
     """Environment steps so far, over all ranks."""
     metrics: dict[str, float]
     """TensorBoard tag -> value."""
+    is_last: bool
+    """Whether training ends with it."""
+    warnings: tuple[str, ...] = ()
+    """What a person should know, of this rank, each told once."""
 
 
 class Trainer:
@@ -36,18 +42,20 @@ class Trainer:
         self.iteration = 0
         self.env_steps = 0
         self._episodes = EpisodeStatistics()
+        self._reduce = Reduction(rank)
+        self._warned: set[str] = set()
         self._steps = ppo.storage.num_transitions_per_env
         self._rollout_threads = _rollout_threads(ppo, env.num_envs, rank.threads)
 
     def run(
         self, iterations: int, report: Callable[[Iteration], None], stop: Callable[[], bool]
     ) -> None:
-        """Train until `iterations` are done or `stop` says so after one of them.
+        """Train until `iterations` are done or `stop` says so at the end of one of them.
 
         Args:
             iterations: how many iterations to have trained at the end.
             report: called after every iteration.
-            stop: asked after every report.
+            stop: asked at the end of every iteration; one rank's yes ends training on all.
         """
         env = self.env
         if self.iteration == 0:
@@ -57,19 +65,34 @@ class Trainer:
             )
         self.ppo.train_mode()
         while self.iteration < iterations:
-            report(self._iterate())
-            if stop():
+            iteration = self._iterate(iterations, stop)
+            report(iteration)
+            if iteration.is_last:
                 return
 
-    def _iterate(self) -> Iteration:
+    def _iterate(self, iterations: int, stop: Callable[[], bool]) -> Iteration:
         start = time.perf_counter()
         torch.set_num_threads(self._rollout_threads)
         self._collect()
         collected = time.perf_counter()
         torch.set_num_threads(self.rank.threads)
         losses = self.ppo.update()
-        metrics = self._episode_metrics()
+        sums = self._finished_episodes()
+        overflow = self.env.sim.overflow()
+        if overflow is not None:
+            sums["Sim/overflow"] = (overflow.num_envs, self.env.num_envs)
         end = time.perf_counter()
+        totals = self._reduce(
+            {**sums, "stop": (float(stop()), 1.0)},
+            {
+                "Perf/collection_time": collected - start,
+                "Perf/learning_time": end - collected,
+                "seconds": end - start,
+            },
+        )
+        seconds = totals.maxima.pop("seconds")
+        stopped = totals.sums.pop("stop")[0] > 0.0
+        metrics = self._episode_metrics(totals.sums)
         self.iteration += 1
         steps = self._steps * self.env.num_envs * self.rank.world_size
         self.env_steps += steps
@@ -77,34 +100,54 @@ class Trainer:
         metrics |= {
             "Loss/learning_rate": self.ppo.learning_rate,
             "Policy/mean_std": float(self.ppo.actor.output_std.detach().mean()),
-            "Perf/total_fps": steps / (end - start),
-            "Perf/collection_time": collected - start,
-            "Perf/learning_time": end - collected,
+            "Perf/total_fps": steps / seconds,
+            **totals.maxima,
         }
-        return Iteration(self.iteration, self.env_steps, metrics)
+        is_last = stopped or self.iteration >= iterations
+        return Iteration(
+            self.iteration, self.env_steps, metrics, is_last, self._new_warnings(overflow)
+        )
+
+    def _new_warnings(self, overflow: Overflow | None) -> tuple[str, ...]:
+        """What did not fit into the engine's buffers, at its first time."""
+        if overflow is None:
+            return ()
+        messages = overflow.messages()
+        new = tuple(text for flag, text in messages.items() if flag not in self._warned)
+        self._warned.update(messages)
+        return new
 
     @torch.inference_mode()
     def _collect(self) -> None:
         """Fill the storage with a rollout, and compute its returns."""
         env, ppo = self.env, self.ppo
+        learner = self.rank.device
         obs = env.get_observations()
         for _ in range(self._steps):
+            if env.device != learner:  # physics on CPU threads, networks on a GPU
+                obs = obs.to(learner)
             actions = ppo.act(obs)
-            obs, rewards, dones, extras = env.step(actions)
+            obs, rewards, dones, extras = env.step(actions.to(env.device))
             ppo.process_env_step(obs, rewards, dones, extras)
-        ppo.compute_returns(obs)
+        ppo.compute_returns(obs.to(learner))
 
-    def _episode_metrics(self) -> dict[str, float]:
-        """Means over the episodes that finished, of all ranks."""
-        sums = self.rank.all_reduce(self.env.episodes.take()).tolist()
-        totals = dict(zip(self.env.episodes.names, sums, strict=True))
+    def _finished_episodes(self) -> dict[str, tuple[float, float]]:
+        """Sums and counts over the episodes of this rank that finished, and its curricula."""
+        episodes = self.env.episodes
+        totals = dict(zip(episodes.names, episodes.take().tolist(), strict=True))
         count = totals.pop("count")
-        self._episodes.add(count, totals.pop("return"), totals.pop("length"))
-        metrics = {name: total / count for name, total in totals.items()} if count else {}
+        sums = {name: (total, count) for name, total in totals.items()}
+        return sums | {name: (float(v), 1.0) for name, v in self.env.curricula.log.items()}
+
+    def _episode_metrics(self, sums: dict[str, tuple[float, float]]) -> dict[str, float]:
+        """Means over the episodes of all ranks, of this iteration and of the latest."""
+        if "return" in sums:
+            returns, count = sums.pop("return")
+            self._episodes.add(count, returns, sums.pop("length")[0])
+        metrics = {name: total / count for name, (total, count) in sums.items()}
         means = self._episodes.means()
         if means is not None:
             metrics["Train/mean_reward"], metrics["Train/mean_episode_length"] = means
-        metrics |= {name: float(value) for name, value in self.env.curricula.log.items()}
         return metrics
 
 

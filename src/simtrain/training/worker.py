@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,15 +15,25 @@ from simtrain.config import TrainConfig, as_plain
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.run.checkpoint import save_model
-from simtrain.run.console import Status, TrainingConsole
+from simtrain.run.console import Status, StatusConsole
 from simtrain.run.directory import write_config
 from simtrain.run.metrics import MetricsWriter
+from simtrain.training.agreement import check_same_tensors
 from simtrain.training.ppo import PPO
 from simtrain.training.trainer import Iteration, Trainer
 
+if TYPE_CHECKING:
+    from simtrain.run.wandb_writer import WandbWriter
+
 
 def run_worker(
-    config: TrainConfig, rank: Rank, run: Path, stop: Callable[[], bool] = lambda: False
+    config: TrainConfig,
+    rank: Rank,
+    run: Path,
+    stop: Callable[[], bool],
+    *,
+    console: StatusConsole,
+    devices: list[str],
 ) -> Path | None:
     """Train as one rank of a job.
 
@@ -28,59 +41,116 @@ def run_worker(
         config: the whole configuration.
         rank: this process.
         run: the run directory; only rank 0 writes to it.
-        stop: asked after every iteration; training ends, saved, once it is true.
+        stop: asked at the end of every iteration; training ends, saved, once it is true on a rank.
+        console: where rank 0 shows what it does.
+        devices: what each rank runs on.
 
     Returns:
         The last checkpoint on rank 0, None on others.
     """
     rank.seed_everything()
     torch.set_num_threads(rank.threads)
-    env = Env(
-        config.env,
-        config.num_envs,
-        engine="mujoco",
-        device=rank.device,
-        threads=rank.threads,
-    )
-    ppo = PPO(config.ppo, env.get_observations(), env.num_actions, config.num_steps_per_env, rank)
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as cuBLAS asks for
+        torch.use_deterministic_algorithms(True)
+    env = _build_env(config, rank, console.say)
+    obs = env.get_observations().to(rank.device)
+    ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
     trainer = Trainer(env, ppo, rank)
     iterations = config.iterations(rank.world_size)
-    if not rank.is_main:
-        trainer.run(iterations, lambda iteration: None, stop)
-        return None
-    with _Recorder(config, run, trainer, iterations) as recorder:
-        trainer.run(iterations, recorder.report, stop)
-        return recorder.save()
+    recorder = (
+        _Recorder(config, run, trainer, iterations, console, devices) if rank.is_main else None
+    )
+    with recorder or nullcontext():
+
+        def after(iteration: Iteration) -> None:
+            save = iteration.number % config.save_interval == 0 or iteration.is_last
+            if save:
+                check_same_tensors(ppo.tensors(), rank, iteration.number)
+            if recorder is not None:
+                recorder.report(iteration, save=save)
+
+        trainer.run(iterations, after, stop)
+    return None if recorder is None else recorder.saved
+
+
+def _build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> Env:
+    """The rank's environments; the first rank of a host compiles what is missing for all."""
+    engine = config.engine_on(rank.device.type)
+
+    def build() -> Env:
+        return Env(
+            config.env,
+            config.num_envs,
+            engine=engine,
+            # Physics on CPU threads can feed a network on a GPU.
+            device=rank.device if engine == "warp" else "cpu",
+            threads=rank.threads,
+            deterministic=config.deterministic,
+        )
+
+    if engine == "mujoco":
+        return build()
+
+    from simtrain.sim.warp_compile import compilation_announced
+
+    if rank.local_rank > 0:
+        rank.wait_for_others()
+    with compilation_announced(say if rank.is_main else lambda message: None):
+        env = build()
+        start = env.sim.state()
+        env.sim.step(config.env.decimation)  # the kernels of a step are compiled at the first one
+        env.sim.set_state(start)
+    if rank.local_rank == 0:
+        rank.wait_for_others()
+    return env
 
 
 class _Recorder:
     """Rank 0's part: configuration, metrics, checkpoints and console."""
 
-    def __init__(self, config: TrainConfig, run: Path, trainer: Trainer, iterations: int) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: Path,
+        trainer: Trainer,
+        iterations: int,
+        console: StatusConsole,
+        devices: list[str],
+    ) -> None:
         self._config = config
         self._run = run
         self._trainer = trainer
         self._iterations = iterations
-        self._saved: Path | None = None
-        self._saved_iteration = -1
-        write_config(run / "config.yaml", as_plain(config), [str(trainer.rank.device)])
+        self._console = console
+        self.saved: Path | None = None
+        """The last checkpoint."""
+        write_config(run / "config.yaml", as_plain(config), devices)
         self._metrics = MetricsWriter(run, tensorboard=config.logger == "tensorboard")
-        self._console = TrainingConsole(config.task, iterations)
+        self._wandb: WandbWriter | None = None
+        if config.logger == "wandb":
+            from simtrain.run.wandb_writer import WandbWriter
+
+            self._wandb = WandbWriter(
+                run, config.wandb_project, config.wandb_mode, as_plain(config), console.say
+            )
         self._start = time.perf_counter()
 
     def __enter__(self) -> _Recorder:
-        self._console.__enter__()
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._console.__exit__(*exception)
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         self._metrics.close()
+        if self._wandb is not None:
+            self._wandb.close(failed=kind is not None)
 
-    def report(self, iteration: Iteration) -> None:
-        """Write and show an iteration, and save if it is time."""
+    def report(self, iteration: Iteration, *, save: bool) -> None:
+        """Write and show an iteration, and save the policy if asked to."""
         wall_s = time.perf_counter() - self._start
         metrics = iteration.metrics
         self._metrics.write(iteration.number, iteration.env_steps, wall_s, metrics)
+        if self._wandb is not None:
+            self._wandb.write(iteration.number, iteration.env_steps, wall_s, metrics)
         self._console.show(
             Status(
                 iteration=iteration.number,
@@ -93,14 +163,11 @@ class _Recorder:
                 seconds_left=wall_s / iteration.number * (self._iterations - iteration.number),
             )
         )
-        if iteration.number % self._config.save_interval == 0:
-            self.save()
-
-    def save(self) -> Path:
-        """Write the checkpoint of the present iteration, unless it is written already."""
-        iteration = self._trainer.iteration
-        if self._saved is None or iteration != self._saved_iteration:
-            infos = {"task": self._config.task, "env_steps": self._trainer.env_steps}
-            self._saved = save_model(self._run, iteration, self._trainer.ppo.save(), infos)
-            self._saved_iteration = iteration
-        return self._saved
+        for warning in iteration.warnings:
+            self._console.say(f"warning: {warning}")
+        if save:
+            infos = {"task": self._config.task, "env_steps": iteration.env_steps}
+            networks = self._trainer.ppo.save()
+            self.saved = save_model(self._run, iteration.number, networks, infos)
+            if self._wandb is not None:
+                self._wandb.save(self.saved)

@@ -1,0 +1,88 @@
+"""A training job before it runs: its hosts, and the devices of its ranks."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from simtrain.config import TrainConfig
+from simtrain.launch.devices import Devices, resolve_devices
+from simtrain.launch.hosts import check_own_name, hosts_of_slurm, probe_hosts
+
+
+@dataclass(frozen=True)
+class Job:
+    """Which ranks there are and where they run."""
+
+    hosts: tuple[str, ...]
+    """Names of the hosts; the first has rank 0."""
+    devices: tuple[Devices, ...]
+    """Devices of each host."""
+    seed: int
+    """Seed of rank 0; each rank adds its number."""
+    threads: int | None
+    """Threads of each rank; None shares the cores of a host among its ranks."""
+    collective_timeout: float
+    """Seconds that the first collective may take."""
+    ssh_config: str | None
+    """File with SSH settings of the hosts; None for the user's."""
+    in_process: bool
+    """Whether the only rank runs in the process of the command."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return sum(devices.ranks for devices in self.devices)
+
+    def rank_names(self) -> list[str]:
+        """What each rank runs on; with the host's name if there are several."""
+        return [
+            devices.device(i) if len(self.hosts) == 1 else f"{host} {devices.device(i)}"
+            for host, devices in zip(self.hosts, self.devices, strict=True)
+            for i in range(devices.ranks)
+        ]
+
+    def __str__(self) -> str:
+        names = self.rank_names()
+        return f"{len(names)} rank{'s' if len(names) > 1 else ''} on {', '.join(names)}"
+
+
+def plan_job(config: TrainConfig) -> Job:
+    """Find out where the ranks of a run will be; hosts are asked for their GPUs.
+
+    Raises:
+        ConfigError: there is no such GPU, or a host cannot be reached; says which and why.
+    """
+    hosts = config.hosts
+    if hosts == ("slurm",):
+        hosts = hosts_of_slurm()
+    if hosts:
+        found = probe_hosts(hosts, config.ssh_config, count_gpus=config.gpu_ids is not None)
+    else:
+        # torch is imported only if a GPU may be asked for.
+        hosts = ("localhost",)
+        found = [(os.environ.get("CUDA_VISIBLE_DEVICES"), _gpu_count(config))]
+    devices = tuple(
+        resolve_devices(config.gpu_ids, config.cpu_workers, visible, count)
+        for visible, count in found
+    )
+    in_process = not config.hosts and devices[0].ranks == 1
+    if not in_process:
+        check_own_name()
+    return Job(
+        hosts=hosts,
+        devices=devices,
+        seed=config.seed,
+        threads=config.cpu_threads,
+        collective_timeout=config.collective_timeout,
+        ssh_config=config.ssh_config,
+        in_process=in_process,
+    )
+
+
+def _gpu_count(config: TrainConfig) -> int:
+    if config.gpu_ids is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()

@@ -1,0 +1,47 @@
+"""Processes that must not outlive each other, on Linux."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the process that started it is gone."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def session_members(session: int) -> list[int]:
+    """Ids of the processes of a session that still run."""
+    members = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        # The command's name, in parentheses, may hold spaces and parentheses.
+        with suppress(OSError):
+            state, _, _, its_session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(its_session) == session and state not in ("Z", "X"):
+                members.append(int(folder.name))
+    return members
+
+
+def end_session(session: int, grace: float) -> None:
+    """Wait until no process of a session runs; kill those that do after `grace` seconds."""
+    deadline = time.monotonic() + grace
+    while session_members(session) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for _ in range(100):
+        members = session_members(session)
+        if not members:
+            return
+        for member in members:
+            with suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        time.sleep(0.05)

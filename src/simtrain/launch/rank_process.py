@@ -1,0 +1,161 @@
+"""What runs in each of the processes that torchrunx starts: one rank of a job."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from simtrain.errors import ConfigError, RankError, SimulationError
+from simtrain.launch.first_collective import ADVICE, meet
+from simtrain.launch.processes import die_with_parent
+from simtrain.launch.rank import Rank, share_of_cores
+from simtrain.launch.reports import Failed, Message, Started, send
+from simtrain.launch.stop import StopSignals
+
+if TYPE_CHECKING:
+    from simtrain.launch.job import Job
+
+ResultT = TypeVar("ResultT", covariant=True)
+
+_GRACE_SECONDS = 10.0
+"""How long a rank may go on once torchrunx wants it to end: to finish an iteration and save."""
+_MOURNING_SECONDS = 5.0
+"""How long a rank waits when another is gone, so that torchrunx finds that one's end first."""
+
+
+class RankFunction(Protocol[ResultT]):
+    """What a rank runs, importable by its name."""
+
+    def __call__(
+        self, rank: Rank, show: Callable[[object], None], stop: Callable[[], bool], *args: Any
+    ) -> ResultT:
+        """Run as `rank`, `show` something from rank 0, and end soon once `stop` says so."""
+
+
+def run_rank(job: Job, function: RankFunction[ResultT], *args: Any) -> ResultT:
+    """Become a rank of `job` and run `function`; torchrunx calls it.
+
+    An error is reported and ends the process, for torchrunx would keep a process whose function
+    raised until all others have returned, and they wait for it in a collective.
+    """
+    die_with_parent()
+    logging.captureWarnings(True)
+    with StopSignals() as stop:
+        _end_after_sigterm()
+        rank = _this_rank(job)
+        device = job.rank_names()[rank.rank]
+        send(Started(rank.rank, device, job.hosts[int(os.environ["GROUP_RANK"])], os.getpid()))
+
+        def hang(text: str) -> None:
+            send(Failed(rank.rank, device, "job", text))
+            _exit(1)
+
+        try:
+            _meet(rank, job.collective_timeout, hang)
+            result = function(rank, lambda content: send(Message(content)), stop, *args)
+            dist.destroy_process_group()
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - reported, and the end
+            failed = _failure(rank.rank, device, error)
+            send(failed)
+            if failed.cause == "peer":
+                _wait(lambda: stop.received == signal.SIGTERM, _MOURNING_SECONDS)
+            _exit(1)
+        if stop.received == signal.SIGTERM:
+            # torchrunx is ending the job and would wait for a process that waits for it.
+            _exit(0)
+    return result
+
+
+def _this_rank(job: Job) -> Rank:
+    """The rank that torchrunx's variables say, its device and threads made ready."""
+    local_rank = int(os.environ["LOCAL_RANK"])
+    devices = job.devices[int(os.environ["GROUP_RANK"])]
+    # Each host has its own GPUs; CUDA reads the variable when it is first used, which is later.
+    os.environ["CUDA_VISIBLE_DEVICES"] = devices.visible
+    device = torch.device(devices.device(local_rank))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    threads = job.threads or share_of_cores(devices.ranks)
+    torch.set_num_threads(threads)
+    rank = int(os.environ["RANK"])
+    return Rank(
+        rank=rank,
+        local_rank=local_rank,
+        world_size=job.world_size,
+        device=device,
+        seed=job.seed + rank,
+        threads=threads,
+    )
+
+
+def _meet(rank: Rank, timeout: float, on_hang: Callable[[str], None]) -> None:
+    try:
+        meet(rank, timeout, on_hang)
+    except Exception as error:
+        raise RankError(f"the ranks could not connect: {error}\n{ADVICE}") from error
+
+
+def _failure(rank: int, device: str, error: BaseException) -> Failed:
+    if isinstance(error, ConfigError):
+        return Failed(rank, device, "mistake", str(error))
+    if isinstance(error, RankError):
+        return Failed(rank, device, "job", str(error))
+    if isinstance(error, SimulationError):
+        return Failed(rank, device, "simulation", str(error))
+    frames = traceback.extract_tb(error.__traceback__)
+    in_collective = os.path.join("torch", "distributed") in frames[-1].filename  # noqa: PTH118
+    own = [frame for frame in frames if frame.filename != __file__]
+    text = "".join(
+        [
+            "Traceback (most recent call last):\n",
+            *traceback.format_list(own),
+            *traceback.format_exception_only(error),
+        ]
+    )
+    if error.__cause__ is not None:
+        text = "".join(traceback.format_exception(error))
+    return Failed(rank, device, "peer" if in_collective else "program", text.rstrip())
+
+
+def _end_after_sigterm() -> None:
+    """Let no SIGTERM be waited out: end `_GRACE_SECONDS` after it, whatever the process does.
+
+    Python's own handlers run between two bytecodes of the main thread, which may be stuck in a
+    collective forever. The wakeup descriptor is written to at once.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        while signal.SIGTERM not in os.read(reading, 64):
+            pass
+        time.sleep(_GRACE_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait until `condition` holds, `seconds` at most."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _exit(code: int) -> NoReturn:
+    """End now, once the last printed lines are on their way, whatever else still runs."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(0.2)
+    os._exit(code)

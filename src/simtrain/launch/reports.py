@@ -1,0 +1,90 @@
+"""What ranks tell the command that launched them, through torchrunx's log stream.
+
+torchrunx sends every log record of a rank to a server that it forks from the launching process,
+over the network if need be. A report is a log record with an object attached: the log file gets
+its text, and the command gets the object.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Literal
+
+_LOGGER = logging.getLogger("simtrain")
+
+
+@dataclass(frozen=True)
+class Started:
+    """A rank is there."""
+
+    rank: int
+    device: str
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.device}, process {self.pid}"
+
+
+@dataclass(frozen=True)
+class Message:
+    """Something that rank 0 has to show."""
+
+    content: object
+
+    def __str__(self) -> str:
+        return str(self.content)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A rank ends because of an error."""
+
+    rank: int
+    device: str
+    cause: Literal["mistake", "simulation", "program", "job", "peer"]
+    """What kind of error: in the configuration, in the simulation, in the program or the task, one
+    that all ranks find together, or a collective that broke because another rank is gone."""
+    text: str
+    """The message or, for the program and peers, the traceback."""
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.device} failed:\n{self.text}"
+
+
+Report = Started | Message | Failed
+
+
+def send(report: Report) -> None:
+    """Send a report from a rank; it is on its way when this returns."""
+    level = logging.ERROR if isinstance(report, Failed) else logging.INFO
+    _LOGGER.log(level, "%s", report, extra={"report": report})
+
+
+class ReportHandler(logging.Handler):
+    """Hands reports on, and as messages what rank 0 prints; lives in torchrunx's log server."""
+
+    def __init__(self, connection: Connection, main_host: str) -> None:
+        super().__init__()
+        self._connection = connection
+        self._main_host = main_host
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand on one record."""
+        report = getattr(record, "report", None)
+        if report is None and self._is_output_of_rank_0(record):
+            report = Message(record.getMessage())
+        if report is not None:
+            self._connection.send(report)
+
+    def _is_output_of_rank_0(self, record: logging.LogRecord) -> bool:
+        """Printed lines and warnings, but not what libraries log for themselves."""
+        if record.__dict__.get("local_rank") != 0:
+            return False
+        if record.__dict__.get("hostname") != self._main_host:
+            return False
+        printed = record.module == "log_streaming"
+        chatter = printed and record.getMessage().startswith("[Gloo] ")
+        return (printed or record.levelno >= logging.WARNING) and not chatter

@@ -1,0 +1,89 @@
+"""Run the real ``train`` command on several ranks, and look at what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+TWO_RANKS = ("--gpu-ids", "None", "--cpu-workers", "2", "--cpu-threads", "1")
+
+
+class Job:
+    """A ``train`` command in a folder of its own, marked so that all its processes are found."""
+
+    def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
+        self.mark = f"SIMTRAIN_TEST_JOB={folder}"
+        self.folder = folder
+        self.out = folder / "out.txt"
+        name, value = self.mark.split("=")
+        with self.out.open("w") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "simtrain.cli.train", *arguments],
+                cwd=folder,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                # Its own process group, to which a terminal's Ctrl-C goes.
+                start_new_session=True,
+                env={**os.environ, **variables, name: value},
+            )
+
+    @property
+    def output(self) -> str:
+        return self.out.read_text()
+
+    @property
+    def run(self) -> Path:
+        (run,) = self.folder.glob("logs/*/*")
+        return run
+
+    def wait(self, timeout: float = 100.0) -> int:
+        """The exit code; whatever then still runs is killed, and raises."""
+        try:
+            return self.process.wait(timeout)
+        finally:
+            left = self.processes()
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            assert not left, f"left behind: {left}"
+
+    def interrupt(self) -> None:
+        """What a terminal does on Ctrl-C."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, self.output
+            assert self.process.poll() is None, self.output
+            time.sleep(0.05)
+
+    def wait_for(self, text: str) -> None:
+        self.wait_until(lambda: text in self.output)
+
+    def processes(self) -> list[int]:
+        """Every process that this job started and that still runs."""
+        return [pid for pid in _running() if self.mark.encode() in _read(pid, "environ")]
+
+    def ranks(self) -> list[int]:
+        """Processes of the ranks, as far as they have started."""
+        return [
+            pid for pid in self.processes() if b"multiprocessing.spawn" in _read(pid, "cmdline")
+        ]
+
+
+def _running() -> list[int]:
+    pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if b"State:\tZ" not in _read(pid, "status")]
+
+
+def _read(pid: int, file: str) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/{file}").read_bytes()
+    return b""

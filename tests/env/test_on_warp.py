@@ -1,0 +1,76 @@
+"""The same task on both engines, and nothing in a step that would wait for a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from simtrain.env.env import Env
+from simtrain.registry import discover
+
+pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
+
+WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "unique", "equal")
+"""Operations that bring a number, or a shape that depends on numbers, from the device."""
+
+
+class RefuseWaiting(TorchDispatchMode):
+    """Raises where code would wait for a device if it ran on one."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in WAITS:
+            raise AssertionError(f"{name} waits for the device")
+        if name.startswith("index") and any(
+            isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in args[1]
+        ):
+            raise AssertionError(f"{name} by a mask waits for the device")
+        result = func(*args, **(kwargs or {}))
+        if name in ("_to_copy", "copy_"):
+            devices = {t.device for t in (*args, result) if isinstance(t, torch.Tensor)}
+            if len(devices) > 1:
+                raise AssertionError(f"{name} copies between {devices}")
+        return result
+
+
+def test_the_refusal_sees_what_it_should() -> None:
+    flags = torch.tensor([True, False])
+    for wait in (lambda: bool(flags.any()), lambda: flags.nonzero(), lambda: flags[flags]):
+        with RefuseWaiting(), pytest.raises(AssertionError, match="waits"):
+            wait()
+
+
+@pytest.mark.parametrize("engine", ["mujoco", "warp"])
+@pytest.mark.parametrize("task", ["cartpole-balance", "cartpole-swingup"])
+def test_a_step_does_not_wait_for_the_device(task: str, engine: Any) -> None:
+    cfg = discover().find(task).make()
+    cfg.episode_length_s = 0.2  # so that resets happen
+    env = Env(cfg, 4, engine=engine, threads=1)
+    actions = torch.zeros(4, env.num_actions)
+    env.step(actions)
+    with torch.inference_mode(), RefuseWaiting():
+        for _ in range(6):
+            env.step(actions)
+
+
+def test_cartpole_is_the_same_task_on_both_engines() -> None:
+    cfg = discover().find("cartpole-swingup").make()
+    exact = Env(cfg, 8, engine="mujoco", threads=1)
+    single = Env(cfg, 8, engine="warp")
+    for field in ("qpos", "qvel"):
+        single.sim.write(field, exact.bind(field))
+    single.sim.forward()
+    generator = torch.Generator().manual_seed(0)
+    for step in range(100):
+        actions = torch.empty(8, 1).uniform_(-1.0, 1.0, generator=generator)
+        obs, rewards, dones, _ = exact.step(actions)
+        other_obs, other_rewards, other_dones, _ = single.step(actions)
+        where = f"at step {step}: "
+        torch.testing.assert_close(
+            other_obs["actor"], obs["actor"], rtol=1e-3, atol=1e-3, msg=lambda m, w=where: w + m
+        )
+        torch.testing.assert_close(other_rewards, rewards, rtol=1e-3, atol=1e-3)
+        assert torch.equal(dones, other_dones)
