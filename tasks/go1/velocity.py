@@ -101,9 +101,6 @@ def go1_velocity_flat() -> TaskCfg:
             "feet_air_time": RewardTermCfg(
                 mdp.feet_air_time, weight=5.0, sensors=CONTACTS, command="velocity", threshold=0.2
             ),
-            "air_time_variance": RewardTermCfg(
-                mdp.air_time_variance, weight=-8.0, sensors=CONTACTS, command="velocity"
-            ),
             "feet_down": RewardTermCfg(
                 mdp.feet_contact_without_cmd, weight=1.0, sensors=CONTACTS, command="velocity"
             ),
