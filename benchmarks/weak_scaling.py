@@ -38,6 +38,8 @@ class Measured:
     averaging_alone_s: float
     """Of an iteration."""
     averaging_in_place_s: float
+    cpu_us_a_step: float
+    """Time on a core for each environment step; other load moves it less."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,17 @@ def measure(
     env = Env(cfg, num_envs, threads=1)
     ppo = PPO(cfg.ppo, env.get_observations(), env.num_actions, cfg.num_steps_per_env, timed)
     per_second: list[float] = []
+    cpu: list[float] = []
 
     def note(iteration: Iteration) -> None:
         if iteration.number <= WARM_UP:
             timed.gradients.clear()
+            cpu[:] = [time.process_time()]
         else:
             per_second.append(iteration.metrics["Perf/total_fps"])
 
     Trainer(env, ppo, timed).run(WARM_UP + iterations, note, stop)
+    cpu.append(time.process_time())
     in_place = sum(timed.gradients) / iterations
     times = []
     for _ in range(200):
@@ -94,6 +99,7 @@ def measure(
         "iteration_s": num_envs * cfg.num_steps_per_env * rank.world_size / speed,
         "averaging_alone_s": statistics.median(times) * batches,
         "averaging_in_place_s": in_place,
+        "cpu_us_a_step": 1e6 * (cpu[1] - cpu[0]) / (iterations * num_envs * cfg.num_steps_per_env),
     }
 
 
@@ -130,6 +136,9 @@ def main() -> None:
             print(f"  {ranks} rank(s): {measured[-1].steps_per_second:,.0f} steps/s")
     one, two = (max(m.steps_per_second for m in by_ranks[n]) for n in (1, 2))
     print(f"best of {flags.repeats}: {one:,.0f} and {two:,.0f} steps/s, ratio {two / one:.2f}")
+    one, two = (min(m.cpu_us_a_step for m in by_ranks[n]) for n in (1, 2))
+    print(f"time on a core: {one:.1f} and {two:.1f} us a step; alone on two cores that is a ratio")
+    print(f"of at most {2 * one / two:.2f}")
     best = max(by_ranks[2], key=lambda m: m.steps_per_second)
     for name, seconds in (
         ("alone", best.averaging_alone_s),
