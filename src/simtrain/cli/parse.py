@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -56,7 +57,14 @@ class _Hook:
         if isinstance(event, tyro_errors.BadValue):
             return f"{_flag(event.argument)} needs a value"
         if isinstance(event, tyro_errors.InstantiationFailure) and event.argument is not None:
-            return f"{_flag(event.argument)}: {' '.join(event.message.split())}"
+            message = " ".join(event.message.split())
+            # Of a flag of several types, tyro tells what each of them says.
+            several = re.match(
+                r"no type matching (.*?) could be instantiated from \[(.*?)\]", message
+            )
+            if several is not None:
+                message = f"{several[2]} is none of {several[1]}"
+            return f"{_flag(event.argument)}: {message}"
         return None
 
 
@@ -70,6 +78,8 @@ def _flags(config: object, prefix: str = "--") -> list[str]:
     items: dict[str, object] = {}
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         for field in dataclasses.fields(config):
+            if str(field.type).startswith("Suppress"):
+                continue
             value = getattr(config, field.name)
             # A term's parameters are flags of the term itself.
             items.update(value if field.name == "params" else {field.name: value})

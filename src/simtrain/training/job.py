@@ -28,7 +28,7 @@ def run_job(config: TrainConfig) -> int:
         RankError: a rank of several failed.
     """
     job = plan_job(config)
-    if job.in_process:
+    if job.in_process and job.devices[0].kind == "cuda":
         # CUDA reads the variable once: before Warp or torch first use it.
         os.environ["CUDA_VISIBLE_DEVICES"] = job.devices[0].visible
     if config.engine_on(job.devices[0].kind) == "warp":
