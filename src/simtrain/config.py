@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -110,6 +112,15 @@ class TrainConfig:
         for name in ("total_env_steps", "cpu_threads"):
             if getattr(self, name) is not None:
                 _at_least_one(f"--{name}", getattr(self, name))
+        most = max(64, 4 * (os.cpu_count() or 1))
+        if self.cpu_threads is not None and self.cpu_threads > most:
+            raise ConfigError(
+                f"--cpu-threads is {self.cpu_threads}; at most {most} make sense here"
+            )
+        for flag, value in _numbers(self):
+            endless = math.isinf(value) and ".clip" not in flag
+            if math.isnan(value) or endless:
+                raise ConfigError(f"{flag} is {value}; it must be a finite number")
         for name in ("num_learning_epochs", "num_mini_batches"):
             _at_least_one(f"--ppo.{name}", getattr(self.ppo, name))
         for name in ("gamma", "lam"):
@@ -137,6 +148,8 @@ class TrainConfig:
                 raise ConfigError(
                     f"--ppo.{network}.hidden-dims is {cfg.hidden_dims}; give one or more sizes"
                 )
+            if not cfg.obs_groups:
+                raise ConfigError(f"--ppo.{network}.obs-groups needs one or more names")
             for group in cfg.obs_groups:
                 fallback = network == "critic" and group == "critic"
                 if group not in self.env.observations and not fallback:
@@ -194,6 +207,20 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
     else:
         result = plain
     return cast(ConfigT, result)
+
+
+def _numbers(value: Any, flag: str = "-") -> Iterator[tuple[str, float]]:
+    """Every floating-point number of a configuration, with the flag that sets it."""
+    if isinstance(value, float):
+        yield flag, value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _numbers(item, flag)
+    else:
+        items = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+        for name, item in items.items():
+            below = flag if name == "params" else f"{flag}.{name.replace('_', '-')}"
+            yield from _numbers(item, below.replace("-.", "--", 1) if flag == "-" else below)
 
 
 def _function_name(function: Any) -> str:

@@ -34,6 +34,28 @@ class Task:
     source: str
     """The file that declares it."""
 
+    def configuration(self) -> TaskCfg:
+        """What the task function returns.
+
+        Raises:
+            ConfigError: it raises, or returns something else.
+        """
+        try:
+            cfg = self.make()
+        except ConfigError:
+            raise
+        except Exception as error:
+            what = "".join(traceback.format_exception_only(error)).strip()
+            line = traceback.extract_tb(error.__traceback__)[-1]
+            raise ConfigError(
+                f"task {self.name!r} in {self.source} raised {what} ({line.filename}:{line.lineno})"
+            ) from error
+        if not isinstance(cfg, TaskCfg):
+            raise ConfigError(
+                f"task {self.name!r} in {self.source} returned {type(cfg).__name__}, not a TaskCfg"
+            )
+        return cfg
+
     @property
     def description(self) -> str:
         """First line of the function's docstring."""

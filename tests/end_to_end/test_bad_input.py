@@ -21,6 +21,10 @@ def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.delenv("SIMTRAIN_TASKS", raising=False)
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "walk.py").write_text("import simtrain\nsimtrain.no_such_name\n")
+    (tmp_path / "tasks" / "jump.py").write_text(
+        'from simtrain import task\n\n@task("jump")\ndef jump():\n    """Jump."""\n    1 / 0\n'
+        '\n@task("nothing")\ndef nothing():\n    """Return nothing."""\n'
+    )
     (tmp_path / "robot.xml").write_text("<mujoco><worldbody></mujoco>")
     (tmp_path / "file").touch()
     return tmp_path
@@ -50,6 +54,14 @@ MISTAKES = [
     (f"{TASK} --env.model robot.xml", "robot.xml is not a valid model: "),
     (f"{TASK} --env.model gone.xml", "the model gone.xml does not exist (--env.model)"),
     (f"{TASK} --env.keyframe upp", "no keyframe 'upp' (did you mean 'up'?); it has up, down"),
+    ("jump", "task 'jump' in {here}/tasks/jump.py raised ZeroDivisionError: division by zero"),
+    ("nothing", "task 'nothing' in {here}/tasks/jump.py returned NoneType, not a TaskCfg"),
+    (f"{TASK} --cpu-threads 100000", "--cpu-threads is 100000; at most"),
+    (f"{TASK} --env.episode-length-s inf", "--env.episode-length-s is inf; it must be a finite"),
+    (f"{TASK} --ppo.entropy-coef nan", "--ppo.entropy-coef is nan; it must be a finite number"),
+    (f"{TASK} --env.rewards.upright.weight nan", "--env.rewards.upright.weight is nan; it must"),
+    (f"{TASK} --ppo.actor.obs-groups", "--ppo.actor.obs-groups needs one or more names"),
+    (f"{TASK} --gpu-ids first", "--gpu-ids: 'first' is none of"),
     (f"{TASK} --env.decimation 0", "--env.decimation is 0; it must be greater than 0"),
 ]
 

@@ -31,7 +31,7 @@ def train(arguments: Sequence[str]) -> int:
     if name.startswith("-"):
         raise ConfigError(f"the task comes first: `uv run train <task> {name} ...`")
     task = registry.find(name)
-    config = parse_flags(f"train {name}", TrainConfig.of_task(name, task.make()), flags)
+    config = parse_flags(f"train {name}", TrainConfig.of_task(name, task.configuration()), flags)
     config.check()
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
@@ -56,7 +56,10 @@ def _help(registry: Registry) -> str:
 def _tasks(registry: Registry) -> str:
     width = max((len(name) for name in registry.tasks), default=0)
     lines = [f"  {t.name:<{width}}  {t.description}" for t in registry.tasks.values()]
-    lines += [f"  (not importable: {path})" for path in registry.broken]
+    lines += [
+        f"  (not importable: {path}: {trace.strip().splitlines()[-1]})"
+        for path, trace in registry.broken.items()
+    ]
     return "tasks:\n" + "\n".join(lines or ["  none found"])
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from simtrain.config import TrainConfig, as_plain, overlay
+from simtrain.errors import ConfigError
 from simtrain.launch.job import Job, plan_job
 from simtrain.launch.launcher import choose_log_dir, launch_ranks
 from simtrain.launch.rank import Rank, share_of_cores
@@ -41,10 +43,13 @@ def run_job(config: TrainConfig) -> int:
         for line in _introduction(config, job):
             console.say(line)
         run = make_run_directory(config.log_root, config.task, config.run_name).absolute()
-        if job.in_process:
-            checkpoint = _train_here(config, job, run, console, stop)
-        else:
-            checkpoint = _train_on_ranks(config, job, run, console, stop)
+        train = _train_here if job.in_process else _train_on_ranks
+        try:
+            checkpoint = train(config, job, run, console, stop)
+        except ConfigError:
+            if not (run / "metrics.jsonl").exists():
+                shutil.rmtree(run)
+            raise
     _say_goodbye(run, checkpoint, stop)
     return 0 if stop.received is None else 128 + stop.received
 
@@ -106,7 +111,7 @@ def train_rank(
     """
     from simtrain.training.worker import run_worker
 
-    config = overlay(TrainConfig.of_task(task, discover().find(task).make()), values)
+    config = overlay(TrainConfig.of_task(task, discover().find(task).configuration()), values)
     return run_worker(config, rank, run, stop, console=_RemoteConsole(show), devices=devices)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -106,6 +106,14 @@ def _build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> E
     return env
 
 
+def _resolved(config: TrainConfig) -> dict[str, Any]:
+    """The configuration with every value once: the run's own instead of what the task asks for."""
+    plain: dict[str, Any] = as_plain(config)
+    for name in ("num_envs", "num_steps_per_env", "max_iterations", "ppo"):
+        del plain["env"][name]
+    return plain
+
+
 class _Recorder:
     """Rank 0's part: configuration, metrics, checkpoints and console."""
 
@@ -125,14 +133,15 @@ class _Recorder:
         self._console = console
         self.saved: Path | None = None
         """The last checkpoint."""
-        write_config(run / "config.yaml", as_plain(config), devices)
+        plain = _resolved(config)
+        write_config(run / "config.yaml", plain, devices)
         self._metrics = MetricsWriter(run, tensorboard=config.logger == "tensorboard")
         self._wandb: WandbWriter | None = None
         if config.logger == "wandb":
             from simtrain.run.wandb_writer import WandbWriter
 
             self._wandb = WandbWriter(
-                run, config.wandb_project, config.wandb_mode, as_plain(config), console.say
+                run, config.wandb_project, config.wandb_mode, plain, console.say
             )
         self._start = time.perf_counter()
 
