@@ -10,14 +10,15 @@ still gives honest ratios; figures are medians over rounds, in environment steps
 
 from __future__ import annotations
 
-import os
+# ruff: noqa: E402 - the OpenMP runtime reads its settings when torch is imported
+from simtrain.launch.spinning import limit_spinning
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+limit_spinning()
 
 import json
+import os
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +30,7 @@ from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
 from simtrain.training.ppo import PPO
-from simtrain.training.trainer import Trainer
+from simtrain.training.trainer import Iteration, Trainer
 
 
 @dataclass
@@ -70,23 +71,25 @@ def main() -> None:
             for _ in range(steps):
                 env.step(actions)
 
-    layers: dict[str, Callable[[], None]] = {
-        "physics": physics,
-        "env_step": env_steps,
-        "training": trainer._iterate,
-    }
+    latest: list[Iteration] = []
+
+    def training() -> None:
+        latest.clear()
+        trainer.run(trainer.iteration + 1, latest.append, lambda: False)
+
+    layers = {"physics": physics, "env_step": env_steps, "training": training}
     seconds: dict[str, list[float]] = {name: [] for name in (*layers, "rollout", "update")}
     for round_ in range(options.rounds + 1):
         for name, run in layers.items():
             start = time.perf_counter()
-            iteration = run()
+            run()
             elapsed = time.perf_counter() - start
             if round_ == 0:  # warm-up
                 continue
             seconds[name].append(elapsed)
-            if iteration is not None:
-                seconds["rollout"].append(iteration.metrics["Perf/collection_time"])
-                seconds["update"].append(iteration.metrics["Perf/learning_time"])
+        if round_ > 0:
+            seconds["rollout"].append(latest[0].metrics["Perf/collection_time"])
+            seconds["update"].append(latest[0].metrics["Perf/learning_time"])
     reference = statistics.median(seconds["physics"])
     for name in ("physics", "env_step", "rollout", "update", "training"):
         median = statistics.median(seconds[name])

@@ -16,8 +16,10 @@ from simtrain.env.cfg import (
     ObservationTermCfg,
     RewardTermCfg,
     SimCfg,
+    SubTerrainCfg,
     TaskCfg,
     TerminationTermCfg,
+    TerrainCfg,
     UniformNoiseCfg,
 )
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
@@ -40,8 +42,10 @@ __all__ = [
     "PpoCfg",
     "RewardTermCfg",
     "SimCfg",
+    "SubTerrainCfg",
     "TaskCfg",
     "TerminationTermCfg",
+    "TerrainCfg",
     "UniformNoiseCfg",
     "mdp",
     "task",

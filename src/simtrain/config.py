@@ -6,7 +6,6 @@ Imports neither torch nor MuJoCo, so that a command can print its help at once.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -186,7 +185,7 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
         result = type(default)(**values)
     elif isinstance(default, dict) and isinstance(plain, dict):
         result = {key: overlay(default.get(key), item) for key, item in plain.items()}
-    elif inspect.isroutine(default) or inspect.isclass(default):
+    elif callable(default):
         result = default if plain == _function_name(default) else Path(plain)
     elif isinstance(default, Path):
         result = Path(plain)

@@ -115,8 +115,9 @@ def upright(env: Env, cart_joints: Joints, pole_joints: Joints) -> Tensor:
     angle = mdp.joint_pos(env, pole_joints)[:, 0]
     velocity = mdp.joint_vel(env, pole_joints)[:, 0]
     control = env.bind("ctrl")[:, 0]
-    standing = (1.0 + angle.cos()) / 2.0
-    centered = (1.0 + mdp.tolerance(position, margin=2.0)) / 2.0
-    small_control = (4.0 + mdp.tolerance(control, margin=1.0, value_at_margin=0.0)) / 5.0
-    small_velocity = (1.0 + mdp.tolerance(velocity, margin=5.0)) / 2.0
-    return standing * centered * small_control * small_velocity
+    standing = angle.cos().add_(1.0)
+    centered = mdp.tolerance(position, margin=2.0).add_(1.0)
+    small_control = mdp.tolerance(control, margin=1.0, value_at_margin=0.0).add_(4.0)
+    small_velocity = mdp.tolerance(velocity, margin=5.0).add_(1.0)
+    product = standing.mul_(centered).mul_(small_control).mul_(small_velocity)
+    return product.div_(2.0 * 2.0 * 5.0 * 2.0)

@@ -5,6 +5,7 @@ from tiny_task import tiny_env, tiny_model
 
 from simtrain import JointEffortActionCfg, JointPositionActionCfg, JointVelocityActionCfg
 from simtrain.env.actions import Actions
+from simtrain.env.model import InitialState
 
 PUSH, TURN, DRIVE, TWIST = range(4)
 
@@ -13,7 +14,7 @@ def _ctrl(action, keyframe=None, **cfgs):
     """What one environment's action vector makes of ``ctrl``, which is 9 where nothing writes."""
     model = tiny_model().compile()
     qpos = model.qpos0 if keyframe is None else model.key(keyframe).qpos
-    actions = Actions(cfgs, model, np.array(qpos), "cpu")
+    actions = Actions(cfgs, model, InitialState(np.array(qpos), np.zeros(model.nu)), "cpu")
     assert actions.dim == len(action)
     ctrl = torch.full((1, model.nu), 9.0)
     actions.apply(torch.tensor([action]), ctrl)
@@ -42,6 +43,15 @@ def test_a_zero_action_of_a_position_actuator_holds_the_initial_position():
     assert _ctrl([1.0], "bent", a=cfg)[TURN] == pytest.approx(0.2 + 0.25 + 0.5)
     cfg.use_default_offset = False
     assert _ctrl([0.0], "bent", a=cfg)[TURN] == pytest.approx(0.25)
+
+
+def test_a_zero_action_asks_for_the_keyframes_own_targets_where_it_has_some():
+    model = tiny_model().compile()
+    start = InitialState(model.key("bent").qpos, np.array([0.0, 0.7, 0.0, 0.0]))
+    cfg = JointPositionActionCfg("left_hinge")
+    ctrl = torch.zeros(1, model.nu)
+    Actions({"turn": cfg}, model, start, "cpu").apply(torch.zeros(1, 1), ctrl)
+    assert ctrl[0, TURN] == pytest.approx(0.7)
 
 
 def test_scale_and_offset_can_be_given_by_patterns_of_joints():

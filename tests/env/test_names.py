@@ -1,9 +1,11 @@
+import mujoco
 import pytest
 import torch
 from tiny_task import tiny_model
 
 from simtrain.env.names import (
     find_actuators,
+    find_base,
     find_bodies,
     find_geoms,
     find_joints,
@@ -105,3 +107,16 @@ def test_a_pattern_of_values_that_fits_no_name_is_an_error(pattern):
     with pytest.raises(ConfigError, match="scale: ") as error:
         match_values({pattern: 1.0}, ("hip", "knee"), 1.0, "scale")
     assert repr(pattern) in str(error.value)
+
+
+def test_the_base_is_the_body_of_the_first_free_joint(model):
+    base = find_base(model)
+    assert model.body(base.body).name == "box"
+    assert (base.position, base.quaternion) == (slice(0, 3), slice(3, 7))
+    assert (base.linear, base.angular) == (slice(0, 3), slice(3, 6))
+
+
+def test_a_model_without_a_free_joint_has_no_base():
+    fixed = mujoco.MjModel.from_xml_string("<mujoco/>")
+    with pytest.raises(ConfigError, match="the model has no free joint"):
+        find_base(fixed)

@@ -195,7 +195,7 @@ def test_a_terms_function_gets_its_parameters_resolved():
 
 
 def test_action_rate_is_the_squared_change_of_the_actions():
-    env = tiny_env(1, rewards={"rate": RewardTermCfg(mdp.action_rate, weight=-1.0)})
+    env = tiny_env(1, rewards={"rate": RewardTermCfg(mdp.action_rate_l2, weight=-1.0)})
     env.step(torch.tensor([[0.5]]))
     reward = env.step(torch.tensor([[-0.25]]))[1]
     assert reward.item() == pytest.approx(-(0.75**2) * STEP_DT)

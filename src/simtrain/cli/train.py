@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -10,15 +9,13 @@ from simtrain.cli.exits import run_command
 from simtrain.cli.parse import parse_flags
 from simtrain.config import TrainConfig
 from simtrain.errors import ConfigError
+from simtrain.launch.spinning import limit_spinning
 from simtrain.registry import Registry, discover
 
 
 def main() -> None:
     """Entry point of the ``train`` command."""
-    # Torch's OpenMP threads spin between operations by default; against MuJoCo's threads, another
-    # rank or any busy process on the same cores, that makes an update up to fifty times slower.
-    # The runtime reads the variable when torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    limit_spinning()
     run_command(lambda: train(sys.argv[1:]))
 
 

@@ -16,8 +16,10 @@ from simtrain.env.cfg import (
     JointPositionActionCfg,
     JointVelocityActionCfg,
 )
-from simtrain.env.names import Joints, find_joints, match_values
+from simtrain.env.model import InitialState
+from simtrain.env.names import Joints, as_index, find_joints, match_values
 from simtrain.errors import ConfigError
+from simtrain.sim.engine import Index
 
 
 class ActionTerm(ABC):
@@ -43,7 +45,7 @@ class JointAction(ActionTerm):
         self,
         cfg: JointActionCfg,
         model: mujoco.MjModel,
-        initial_qpos: np.ndarray,
+        start: InitialState,
         device: torch.device | str,
     ) -> None:
         self.joints: Joints = find_joints(model, cfg.joints, device)
@@ -55,8 +57,12 @@ class JointAction(ActionTerm):
         scale = match_values(cfg.scale, names, 1.0, "scale")
         offset = match_values(cfg.offset, names, 0.0, "offset")
         if isinstance(cfg, JointPositionActionCfg) and cfg.use_default_offset:
-            positions = [initial_qpos[int(model.joint(name).qposadr[0])] for name in names]
-            offset = [a + float(b) for a, b in zip(offset, positions, strict=True)]
+            # Soft motors sag under the robot's weight, so that a keyframe that stands has targets
+            # ahead of its joints.
+            targets = start.ctrl[actuators]
+            if not start.ctrl.any():
+                targets = start.qpos[[int(model.joint(name).qposadr[0]) for name in names]]
+            offset = [a + float(b) for a, b in zip(offset, targets, strict=True)]
         low, high = cfg.clip or (-np.inf, np.inf)
         limited = model.actuator_ctrllimited[actuators].astype(bool)
         ranges = model.actuator_ctrlrange[actuators]
@@ -86,10 +92,10 @@ class Actions:
         self,
         cfgs: dict[str, ActionTermCfg],
         model: mujoco.MjModel,
-        initial_qpos: np.ndarray,
+        start: InitialState,
         device: torch.device | str,
     ) -> None:
-        self.terms = {name: cfg.build(model, initial_qpos, device) for name, cfg in cfgs.items()}
+        self.terms = {name: cfg.build(model, start, device) for name, cfg in cfgs.items()}
         self.dim = sum(term.dim for term in self.terms.values())
         taken: dict[int, str] = {}
         for name, term in self.terms.items():
@@ -112,6 +118,12 @@ class Actions:
         """Forget what was kept of the environments in `mask`."""
         for term in self.terms.values():
             term.reset(mask)
+
+
+def find_actuators_of(model: mujoco.MjModel, joints: Joints, device: torch.device | str) -> Index:
+    """The position actuators that drive `joints`, in their order; ConfigError if one has none."""
+    cfg = JointPositionActionCfg(joints.names)
+    return as_index([_actuator_of(model, name, cfg) for name in joints.names], device)
 
 
 def _actuator_of(model: mujoco.MjModel, joint: str, cfg: JointActionCfg) -> int:

@@ -26,10 +26,10 @@ from simtrain.ppo_cfg import PpoCfg
 
 if TYPE_CHECKING:
     import mujoco
-    import numpy as np
     import torch
 
     from simtrain.env.actions import ActionTerm
+    from simtrain.env.model import InitialState
 
 ModelSource = Annotated[
     Path | Callable[[], Any],
@@ -222,13 +222,13 @@ class ActionTermCfg(ABC):
 
     @abstractmethod
     def build(
-        self, model: mujoco.MjModel, initial_qpos: np.ndarray, device: torch.device | str
+        self, model: mujoco.MjModel, start: InitialState, device: torch.device | str
     ) -> ActionTerm:
         """The term at work on a model.
 
         Args:
             model: the compiled model.
-            initial_qpos: ``qpos`` that episodes start from, ``(nq,)``.
+            start: what episodes start from.
             device: where actions live.
 
         Raises:
@@ -250,12 +250,12 @@ class JointActionCfg(ActionTermCfg):
     """Bounds of ``ctrl``; the model's own ``ctrlrange`` holds in any case."""
 
     def build(
-        self, model: mujoco.MjModel, initial_qpos: np.ndarray, device: torch.device | str
+        self, model: mujoco.MjModel, start: InitialState, device: torch.device | str
     ) -> ActionTerm:
         """See `ActionTermCfg.build`."""
         from simtrain.env.actions import JointAction
 
-        return JointAction(self, model, initial_qpos, device)
+        return JointAction(self, model, start, device)
 
 
 @dataclass
@@ -273,7 +273,48 @@ class JointPositionActionCfg(JointActionCfg):
     """Target positions, on position actuators."""
 
     use_default_offset: bool = True
-    """Add the joints' positions in the initial state, so that a zero action holds it."""
+    """Let a zero action hold the initial state: add the keyframe's own ``ctrl`` or, where that is
+    all zero, the joints' initial positions."""
+
+
+@dataclass(init=False)
+class SubTerrainCfg(TermCfg):
+    """A kind of tile; its function is one of `mdp.terrain`, or of the user's in their manner."""
+
+    proportion: float
+    """Share of the terrain's columns, relative to the others'."""
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        proportion: float = 1.0,
+        *,
+        params: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(func, params=params, **more)
+        self.proportion = proportion
+
+
+@dataclass
+class TerrainCfg:
+    """A grid of tiles in one height field; it takes the place of the model's floor."""
+
+    sub_terrains: dict[str, SubTerrainCfg] = field(default_factory=dict)
+    num_levels: int = 8
+    """Tiles along x, from the easiest to the hardest."""
+    num_columns: int = 10
+    """Tiles along y, each column of one kind."""
+    tile_size: float = 8.0
+    """Length of a tile's side, m."""
+    resolution: float = 0.1
+    """Distance between the nodes of the height field, m."""
+    border_width: float = 5.0
+    """Width of the flat border around all tiles, m."""
+    max_initial_level: int | None = None
+    """Hardest level that environments start at; None for the last."""
+    seed: int = 0
+    """Seed of the tiles' random heights, the same on all ranks."""
 
 
 @dataclass
@@ -309,6 +350,8 @@ class TaskCfg:
     """Physics steps a control step."""
     episode_length_s: float
     """Longest episode in seconds."""
+    terrain: TerrainCfg | None = None
+    """Ground to walk on instead of the model's floor."""
     keyframe: str | None = None
     """Keyframe of the model that episodes start from; None for MuJoCo's default."""
     actions: dict[str, ActionTermCfg] = field(default_factory=dict)

@@ -8,7 +8,7 @@ import mujoco
 
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import EventMode, TaskCfg
-from simtrain.env.model import compile_model, find_keyframe, initial_qpos
+from simtrain.env.model import compile_model, find_keyframe, initial_state
 from simtrain.env.terms import check_term
 from simtrain.errors import ConfigError
 
@@ -29,7 +29,7 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
         if not value > 0:
             raise ConfigError(f"--env.{name} is {value}; it must be greater than 0")
     model = compile_model(cfg)
-    start = initial_qpos(model, find_keyframe(model, cfg.keyframe))
+    start = initial_state(model, find_keyframe(model, cfg.keyframe))
     if not cfg.actions:
         raise ConfigError("the task has no actions")
     if Actions(cfg.actions, model, start, "cpu").dim == 0:

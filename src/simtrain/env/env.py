@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import mujoco
@@ -14,9 +15,11 @@ from simtrain.env.actions import Actions
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.commands import Commands
 from simtrain.env.episodes import Episodes
-from simtrain.env.model import compile_model, find_keyframe, initial_qpos
+from simtrain.env.model import compile_model, find_keyframe, initial_state
+from simtrain.env.names import Base, find_base
 from simtrain.env.observations import Observations
 from simtrain.env.terms import Curricula, Events, Rewards, Terminations
+from simtrain.env.terrain import Terrain
 from simtrain.sim import EngineName, make_engine
 from simtrain.sim.engine import Engine
 
@@ -78,11 +81,16 @@ class Env(VecEnv):  # type: ignore[misc]
         """Longest episode in seconds."""
         self.max_episode_length = max(1, round(cfg.episode_length_s / self.step_dt))
         """Longest episode in control steps."""
-        start = initial_qpos(self.model, keyframe)
-        self.initial_qpos = torch.as_tensor(start, dtype=torch.float32, device=self.device)
+        self.terrain: Terrain | None = None
+        """Where environments live on the terrain, if the task has one."""
+        if cfg.terrain is not None:
+            self.terrain = Terrain(cfg.terrain, self.model, num_envs, self.device)
+        start = initial_state(self.model, keyframe)
+        self.initial_qpos = torch.as_tensor(start.qpos, dtype=torch.float32, device=self.device)
         """``qpos`` that episodes start from, before events change it, ``(nq,)``."""
         self._episode_length = torch.zeros(num_envs, dtype=torch.long, device=self.device)
-        self._steps = torch.zeros((), dtype=torch.long, device=self.device)
+        self.steps = torch.zeros((), dtype=torch.long, device=self.device)
+        """Control steps since the environment was built, a long scalar on the device."""
 
         self._actions = Actions(cfg.actions, self.model, start, self.device)
         self.num_actions = self._actions.dim
@@ -110,6 +118,11 @@ class Env(VecEnv):  # type: ignore[misc]
     @episode_length_buf.setter
     def episode_length_buf(self, value: Tensor) -> None:
         self._episode_length.copy_(value)
+
+    @cached_property
+    def base(self) -> Base:
+        """Where the floating base is found in MuJoCo's fields; ConfigError if there is none."""
+        return find_base(self.model)
 
     def bind(self, field: str) -> Tensor:
         """An MjData field, float32 ``(num_envs, ...)``, refreshed in place; see `Engine.bind`."""
@@ -147,7 +160,7 @@ class Env(VecEnv):  # type: ignore[misc]
         self._actions.apply(self.actions, self.sim.bind("ctrl"))
         self.sim.step(self.cfg.decimation)
         self._episode_length += 1
-        self._steps += 1
+        self.steps += 1
         dones = self.terminations.compute()
         rewards = self.rewards.compute()
         self.episodes.record(dones)

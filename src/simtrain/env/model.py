@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import mujoco
 import numpy as np
 
 from simtrain.env.cfg import SimCfg, TaskCfg
+from simtrain.env.terrain import add_terrain, check_terrain
 from simtrain.errors import ConfigError, did_you_mean
 
 
@@ -28,6 +30,9 @@ def compile_model(cfg: TaskCfg) -> mujoco.MjModel:
     else:
         what = f"the model made by {getattr(cfg.model, '__name__', cfg.model)}()"
         spec = cfg.model()
+    if cfg.terrain is not None:
+        check_terrain(cfg.terrain)
+        add_terrain(cfg.terrain, spec)
     spec.option.timestep = cfg.timestep
     _apply(cfg.sim, spec)
     try:
@@ -49,9 +54,21 @@ def find_keyframe(model: mujoco.MjModel, name: str | None) -> int | None:
     return names.index(name)
 
 
-def initial_qpos(model: mujoco.MjModel, keyframe: int | None) -> np.ndarray:
-    """``qpos`` in the initial state, shape ``(nq,)``."""
-    return np.array(model.qpos0 if keyframe is None else model.key_qpos[keyframe])
+@dataclass(frozen=True)
+class InitialState:
+    """What episodes start from, before events change it."""
+
+    qpos: np.ndarray
+    """Positions, ``(nq,)``."""
+    ctrl: np.ndarray
+    """Controls, ``(nu,)``; all zero where the model does not say."""
+
+
+def initial_state(model: mujoco.MjModel, keyframe: int | None) -> InitialState:
+    """The keyframe's state, or MuJoCo's default for None."""
+    if keyframe is None:
+        return InitialState(np.array(model.qpos0), np.zeros(model.nu))
+    return InitialState(np.array(model.key_qpos[keyframe]), np.array(model.key_ctrl[keyframe]))
 
 
 def _apply(cfg: SimCfg, spec: mujoco.MjSpec) -> None:

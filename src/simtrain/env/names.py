@@ -52,25 +52,56 @@ class Sensors(Entities):
     """Their entries in ``sensordata``."""
 
 
+@dataclass(frozen=True)
+class Base:
+    """The floating base of the robot: the body of the model's first free joint."""
+
+    body: int
+    """Its id, for fields such as ``xmat``."""
+    position: slice
+    """Its place in ``qpos``, m, in the world."""
+    quaternion: slice
+    """Its orientation in ``qpos``, w first."""
+    linear: slice
+    """Its velocity in ``qvel``, m/s, along the world's axes."""
+    angular: slice
+    """Its angular velocity in ``qvel``, rad/s, along its own axes."""
+
+
+def find_base(model: mujoco.MjModel) -> Base:
+    """The floating base; ConfigError if the model has no free joint."""
+    for joint in range(model.njnt):
+        if model.jnt_type[joint] == _FREE:
+            q, v = int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
+            return Base(
+                body=int(model.jnt_bodyid[joint]),
+                position=slice(q, q + 3),
+                quaternion=slice(q + 3, q + 7),
+                linear=slice(v, v + 3),
+                angular=slice(v + 3, v + 6),
+            )
+    raise ConfigError("the task speaks of a floating base, but the model has no free joint")
+
+
 def find_joints(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Joints:
     """The joints that `names` match; ConfigError if a pattern matches none."""
     found, ids = _match("joint", names, model, model.njnt)
     qpos = _spans(ids, model.jnt_qposadr, [_QPOS_SIZE.get(int(model.jnt_type[i]), 1) for i in ids])
     qvel = _spans(ids, model.jnt_dofadr, [_QVEL_SIZE.get(int(model.jnt_type[i]), 1) for i in ids])
-    return Joints(found, _index(ids, device), _index(qpos, device), _index(qvel, device))
+    return Joints(found, as_index(ids, device), as_index(qpos, device), as_index(qvel, device))
 
 
 def find_sensors(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Sensors:
     """The sensors that `names` match; ConfigError if a pattern matches none."""
     found, ids = _match("sensor", names, model, model.nsensor)
     data = _spans(ids, model.sensor_adr, [int(model.sensor_dim[i]) for i in ids])
-    return Sensors(found, _index(ids, device), _index(data, device))
+    return Sensors(found, as_index(ids, device), as_index(data, device))
 
 
 def _entity_finder(kind: str, count: str) -> Callable[..., Entities]:
     def find(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Entities:
         found, ids = _match(kind, names, model, getattr(model, count))
-        return Entities(found, _index(ids, device))
+        return Entities(found, as_index(ids, device))
 
     find.__doc__ = f"The {kind} entries that `names` match; ConfigError if a pattern matches none."
     return find
@@ -158,8 +189,8 @@ def _spans(ids: list[int], starts: Sequence[int], sizes: list[int]) -> list[int]
     return [int(starts[i]) + k for i, size in zip(ids, sizes, strict=True) for k in range(size)]
 
 
-def _index(ids: list[int], device: torch.device | str) -> Index:
-    """A slice where the ids are consecutive, which makes views instead of copies."""
+def as_index(ids: list[int], device: torch.device | str) -> Index:
+    """An index of `ids`: a slice where they are consecutive, which makes views, not copies."""
     if ids and ids == list(range(ids[0], ids[0] + len(ids))):
         return slice(ids[0], ids[0] + len(ids))
     return torch.tensor(ids, dtype=torch.long, device=device)

@@ -65,8 +65,17 @@ def check_term(where: str, cfg: TermCfg, model: mujoco.MjModel, leading: int = 1
     Raises:
         ConfigError: an unknown or missing parameter, or a pattern that matches nothing.
     """
+    check_parameters(where, cfg, 1 if inspect.isclass(cfg.func) else leading)
+    try:
+        resolve_params(cfg.params, model, "cpu")
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
+    """Raise ConfigError unless `cfg` gives what its function takes after `leading` arguments."""
     signature = inspect.signature(cfg.func)
-    names = list(signature.parameters)[1 if inspect.isclass(cfg.func) else leading :]
+    names = list(signature.parameters)[leading:]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     for name in cfg.params:
         if name not in names and not open_ended:
@@ -89,10 +98,6 @@ def check_term(where: str, cfg: TermCfg, model: mujoco.MjModel, leading: int = 1
             raise ConfigError(
                 f"{where}: {name} takes {len(default)} values such as {default}, not {value}"
             )
-    try:
-        resolve_params(cfg.params, model, "cpu")
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
 
 
 class Rewards:

@@ -7,6 +7,7 @@ not come. So every host is asked first, over the connection that torchrunx will 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import socket
@@ -136,6 +137,8 @@ def _command(port: int, count_gpus: bool) -> str:
 
 def _ask(host: str, command: str, ssh_config: str | None) -> dict[str, object] | str:
     """The host's answer, or why there is none."""
+    # Its tracebacks would come before the one line that says which host and why.
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     from torchrunx.utils.environment import execute_command
 
     try:

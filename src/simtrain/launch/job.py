@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from simtrain.config import TrainConfig
+from simtrain.errors import ConfigError
 from simtrain.launch.devices import Devices, resolve_devices
 from simtrain.launch.hosts import check_own_name, hosts_of_slurm, probe_hosts
 
@@ -66,6 +67,13 @@ def plan_job(config: TrainConfig) -> Job:
         resolve_devices(config.gpu_ids, config.cpu_workers, visible, count)
         for visible, count in found
     )
+    for host, other in zip(hosts, devices, strict=True):
+        if other.kind != devices[0].kind:
+            without = host if other.kind == "cpu" else hosts[0]
+            raise ConfigError(
+                f"host {without} has no GPU and others have; name hosts of one kind, "
+                "or train on the CPU of all with --gpu-ids None"
+            )
     in_process = not config.hosts and devices[0].ranks == 1
     if not in_process:
         check_own_name()

@@ -36,7 +36,7 @@ from simtrain.launch.reports import Failed, Message, Report, ReportHandler, Star
 
 ResultT = TypeVar("ResultT")
 
-COPIED_VARIABLES = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GLOO*")
+COPIED_VARIABLES = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GOMP*", "GLOO*")
 """Variables that travel to the ranks besides those that torchrunx takes along."""
 
 _FAILURE_SECONDS = 5.0
@@ -71,6 +71,14 @@ def launch_ranks(
 
     No process of the job is left when it returns or raises.
     """
+    if log_dir:
+        try:
+            Path(log_dir).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"the folder for the ranks' logs cannot be made: {error} "
+                "(--torchrunx-log-dir, TORCHRUNX_LOG_DIR)"
+            ) from error
     reports, report_end = multiprocessing.Pipe(duplex=False)
     outcome, outcome_end = multiprocessing.Pipe(duplex=False)
     handlers = partial(_handlers, report_end.fileno(), job, log_dir, _log_level())

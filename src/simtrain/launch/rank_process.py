@@ -63,7 +63,7 @@ def run_rank(job: Job, function: RankFunction[ResultT], *args: Any) -> ResultT:
             _meet(rank, job.collective_timeout, hang)
             result = function(rank, lambda content: send(Message(content)), stop, *args)
             dist.destroy_process_group()
-        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - reported, and the end
+        except BaseException as error:  # noqa: BLE001 - sys.exit in a task too; reported, and the end
             failed = _failure(rank.rank, device, error)
             send(failed)
             if failed.cause == "peer":

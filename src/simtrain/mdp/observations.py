@@ -1,19 +1,78 @@
-"""Terms that a policy can see. Each returns float32, ``(num_envs, size)``."""
+"""Terms that a policy can see. Each returns float32, ``(num_envs, size)``.
+
+"The base" is the body of the model's first free joint, ``Env.base``; its frame has x forward, y to
+the left and z up. Feet come in the model's order, and their contact sensors are MuJoCo's
+``<contact data="found force" reduce="netforce">``: [found, fx, fy, fz] each.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
+from simtrain.env.actions import find_actuators_of
+from simtrain.mdp.rotations import yaw_of
+
+if TYPE_CHECKING:
     from simtrain.env.env import Env
-    from simtrain.env.names import Joints
+    from simtrain.env.names import Entities, Joints, Sensors
+
+
+def base_rotation(env: Env) -> Tensor:
+    """Rotation matrices from the base's frame to the world. Shape: ``(num_envs, 3, 3)``."""
+    return env.bind("xmat").view(env.num_envs, -1, 3, 3)[:, env.base.body]
+
+
+def base_lin_vel(env: Env) -> Tensor:
+    """Velocity of the base in its own frame, m/s. Shape: ``(num_envs, 3)``."""
+    velocity = env.bind("qvel")[:, env.base.linear]
+    return (base_rotation(env) * velocity.unsqueeze(2)).sum(dim=1)
+
+
+def base_ang_vel(env: Env) -> Tensor:
+    """Angular velocity of the base in its own frame, rad/s. Shape: ``(num_envs, 3)``."""
+    return env.bind("qvel")[:, env.base.angular]
+
+
+def projected_gravity(env: Env) -> Tensor:
+    """Direction of gravity in the base's frame, (0, 0, -1) upright. Shape: ``(num_envs, 3)``."""
+    return -base_rotation(env)[:, 2]
 
 
 def joint_pos(env: Env, joints: Joints) -> Tensor:
     """Positions of joints, m or rad. Shape: ``(num_envs, entries of qpos)``."""
     return env.bind("qpos")[:, joints.qpos]
+
+
+class joint_pos_rel:
+    """Positions of slides and hinges relative to the initial state, m or rad."""
+
+    def __init__(self, env: Env, joints: Joints, biased: bool = False) -> None:
+        """Prepare.
+
+        Args:
+            env: the environment.
+            joints: slides and hinges.
+            biased: what the encoders read, with the bias that `randomize_encoder_bias` gave them;
+                otherwise the truth. Needs a position actuator on every joint.
+        """
+        self._joints = joints
+        self._initial = env.initial_qpos[joints.qpos]
+        self._servos: Tensor | None = None
+        if biased:
+            self._actuators = find_actuators_of(env.model, joints, env.device)
+            self._servos = env.sim.expand("actuator_biasprm")
+
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs, joints)``."""
+        position = env.bind("qpos")[:, self._joints.qpos] - self._initial
+        if self._servos is not None:
+            # A servo's force is kp (ctrl - q - bias): biasprm[0] is -kp bias, biasprm[1] -kp.
+            servos = self._servos[:, self._actuators]
+            position += servos[..., 0] / servos[..., 1]
+        return position
 
 
 def joint_vel(env: Env, joints: Joints) -> Tensor:
@@ -24,3 +83,110 @@ def joint_vel(env: Env, joints: Joints) -> Tensor:
 def last_action(env: Env) -> Tensor:
     """The latest actions as the policy gave them. Shape: ``(num_envs, num_actions)``."""
     return env.actions
+
+
+def generated_commands(env: Env, command: str) -> Tensor:
+    """The present command of that name. Shape: ``(num_envs, size of the command)``."""
+    return env.command(command)
+
+
+def foot_contact(env: Env, sensors: Sensors) -> Tensor:
+    """1 for each foot that touches something, else 0. Shape: ``(num_envs, feet)``."""
+    return feet_touch(env, sensors).float()
+
+
+def foot_contact_forces(env: Env, sensors: Sensors) -> Tensor:
+    """Forces on the feet in the world's frame, as sign(f) log(1 + |f|) with f in N.
+
+    Shape: ``(num_envs, 3 x feet)``.
+    """
+    force = feet_forces(env, sensors).flatten(1)
+    return force.sign() * force.abs().log1p()
+
+
+def foot_height(env: Env, sites: Entities) -> Tensor:
+    """Heights of the feet's sites above the ground, m. Shape: ``(num_envs, feet)``."""
+    return height_above_ground(env, env.bind("site_xpos")[:, sites.ids])
+
+
+class height_scan:
+    """How far the ground is below the base, less an offset, at a grid of points about it, m."""
+
+    def __init__(
+        self,
+        env: Env,
+        size: tuple[float, float] = (1.6, 1.0),
+        resolution: float = 0.2,
+        offset: float = 0.3,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            env: the environment.
+            size: lengths of the grid forward and sideways, m; it turns with the base's heading.
+            resolution: distance between its points, m.
+            offset: subtracted from the distance, about the base's height when standing, m.
+        """
+        along, across = (
+            torch.linspace(-length / 2, length / 2, round(length / resolution) + 1)
+            for length in size
+        )
+        grid = torch.cartesian_prod(along, across).to(env.device)
+        self._x, self._y = grid.unbind(1)
+        self._offset = offset
+
+    def __call__(self, env: Env) -> Tensor:
+        """Points from back to front and, in each row, from right to left.
+
+        Shape: ``(num_envs, points)``.
+        """
+        x, y, z = env.bind("qpos")[:, env.base.position].unsqueeze(2).unbind(1)
+        distance = (z - self._offset).expand(-1, len(self._x))
+        if env.terrain is None:
+            return distance
+        yaw = yaw_of(env.bind("qpos")[:, env.base.quaternion]).unsqueeze(1)
+        cos, sin = yaw.cos(), yaw.sin()
+        points = (x + cos * self._x - sin * self._y, y + sin * self._x + cos * self._y)
+        return distance - env.terrain.height(torch.stack(points, dim=-1))
+
+
+class foot_air_time:
+    """How long each foot has been in the air, s; 0 while it touches the ground."""
+
+    def __init__(self, env: Env, sensors: Sensors) -> None:
+        self._sensors = sensors
+        self._time = torch.zeros(env.num_envs, len(sensors), device=env.device)
+
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs, feet)``."""
+        self._time.add_(env.step_dt).masked_fill_(feet_touch(env, self._sensors), 0.0)
+        return self._time
+
+    def reset(self, mask: Tensor) -> None:
+        """Start the times of the environments in `mask` anew, in place."""
+        self._time.masked_fill_(mask.unsqueeze(1), 0.0)
+
+
+def feet_touch(env: Env, sensors: Sensors) -> Tensor:
+    """Which feet touch something. Boolean, shape: ``(num_envs, feet)``."""
+    return _contacts(env, sensors)[:, :, 0] > 0.0
+
+
+def feet_forces(env: Env, sensors: Sensors) -> Tensor:
+    """Net contact force on each foot in the world's frame, N. Shape: ``(num_envs, feet, 3)``."""
+    return _contacts(env, sensors)[:, :, 1:4]
+
+
+def height_above_ground(env: Env, points: Tensor) -> Tensor:
+    """Heights of `points`, ``(num_envs, n, 3)`` in the world, above the terrain below them, m.
+
+    Shape: ``(num_envs, n)``.
+    """
+    if env.terrain is None:
+        return points[..., 2]
+    return points[..., 2] - env.terrain.height(points[..., :2])
+
+
+def _contacts(env: Env, sensors: Sensors) -> Tensor:
+    data: Tensor = env.bind("sensordata")[:, sensors.data].unflatten(1, (len(sensors), -1))
+    return data

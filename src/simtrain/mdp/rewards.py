@@ -1,4 +1,9 @@
-"""Terms to reward. Each returns float32, ``(num_envs,)``, a rate per second."""
+"""Terms to reward. Each returns float32, ``(num_envs,)``, a rate per second.
+
+Terms that end in ``_l2`` are sums of squares, to be given a negative weight; those that end in
+``_exp`` are exp(-error^2 / std^2), between 0 and 1. What "the base" is, and how the feet's sensors
+are laid out, stands in `simtrain.mdp.observations`.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,341 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from simtrain.env.names import match_values
+from simtrain.mdp.observations import (
+    base_ang_vel,
+    base_lin_vel,
+    feet_forces,
+    feet_touch,
+    height_above_ground,
+    projected_gravity,
+)
+
 if TYPE_CHECKING:
     from simtrain.env.env import Env
+    from simtrain.env.names import Entities, Joints, Sensors
 
 
-def action_rate(env: Env) -> Tensor:
+def is_alive(env: Env) -> Tensor:
+    """1 unless the episode fails at this step. Shape: ``(num_envs,)``."""
+    return 1.0 - env.terminations.terminated.float()
+
+
+def is_terminated(env: Env) -> Tensor:
+    """1 if the episode fails at this step, for other reasons than time. Shape: ``(num_envs,)``."""
+    return env.terminations.terminated.float()
+
+
+def track_lin_vel_xy_exp(env: Env, command: str, std: float) -> Tensor:
+    """exp(-|v_xy - command_xy|^2 / std^2), v the base's velocity in its own frame.
+
+    Args:
+        env: the environment.
+        command: name of a command whose first two entries are velocities, m/s.
+        std: error at which the reward has fallen to 1/e, m/s.
+    """
+    error = base_lin_vel(env)[:, :2] - env.command(command)[:, :2]
+    return torch.exp(error.square().sum(dim=1) / -(std**2))
+
+
+def track_ang_vel_z_exp(env: Env, command: str, std: float) -> Tensor:
+    """exp(-(w_z - command_z)^2 / std^2), w the base's angular velocity in its own frame.
+
+    Args:
+        env: the environment.
+        command: name of a command whose third entry is a yaw rate, rad/s.
+        std: error at which the reward has fallen to 1/e, rad/s.
+    """
+    error = base_ang_vel(env)[:, 2] - env.command(command)[:, 2]
+    return torch.exp(error.square() / -(std**2))
+
+
+def lin_vel_z_l2(env: Env) -> Tensor:
+    """Squared velocity of the base along its own z axis, m^2/s^2."""
+    return base_lin_vel(env)[:, 2].square()
+
+
+def ang_vel_xy_l2(env: Env) -> Tensor:
+    """Squared angular velocity of the base about its own x and y axes, rad^2/s^2."""
+    return base_ang_vel(env)[:, :2].square().sum(dim=1)
+
+
+def flat_orientation_l2(env: Env) -> Tensor:
+    """Squared sine of the angle between the base's z axis and the vertical."""
+    return projected_gravity(env)[:, :2].square().sum(dim=1)
+
+
+def base_height_l2(env: Env, target_height: float) -> Tensor:
+    """Squared difference of the base's height above the ground from `target_height`, m^2."""
+    position = env.bind("qpos")[:, env.base.position].unsqueeze(1)
+    return (height_above_ground(env, position)[:, 0] - target_height).square()
+
+
+class posture:
+    """exp(-mean over joints of ((q - q_initial) / std)^2), with little freedom when standing.
+
+    Near 1 in the initial posture; `std` says how far each joint may stray for its work.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        joints: Joints,
+        command: str,
+        std_standing: float | dict[str, float],
+        std_moving: float | dict[str, float],
+        threshold: float = 0.05,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            env: the environment.
+            joints: slides and hinges.
+            command: name of a velocity command.
+            std_standing: standard deviations under a command to stand, rad, one for all joints or
+                one for each pattern of their names.
+            std_moving: the same under any other command.
+            threshold: norm of a command to stand, m/s and rad/s.
+        """
+        self._joints = joints
+        self._command = command
+        self._threshold = threshold
+        self._initial = env.initial_qpos[joints.qpos]
+        values = [
+            match_values(std, joints.names, math.inf, "std") for std in (std_standing, std_moving)
+        ]
+        standing, moving = 1.0 / torch.tensor(values, device=env.device)
+        self._standing, self._moving = standing, moving
+
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs,)``."""
+        moving = is_moving(env, self._command, self._threshold)
+        scale = torch.where(moving.unsqueeze(1), self._moving, self._standing)
+        error = (env.bind("qpos")[:, self._joints.qpos] - self._initial) * scale
+        return torch.exp(-error.square().mean(dim=1))
+
+
+class joint_pos_limits:
+    """How far joints are beyond a part of their range, rad, summed."""
+
+    def __init__(self, env: Env, joints: Joints, soft_limit_factor: float = 0.9) -> None:
+        """Prepare.
+
+        Args:
+            env: the environment.
+            joints: slides and hinges; those without limits count nothing.
+            soft_limit_factor: part of the range, about its middle, that is free.
+        """
+        ids = [env.model.joint(name).id for name in joints.names]
+        low, high = torch.tensor(env.model.jnt_range[ids], dtype=torch.float32).unbind(1)
+        limited = torch.tensor(env.model.jnt_limited[ids], dtype=torch.bool)
+        middle, half = (low + high) / 2.0, soft_limit_factor * (high - low) / 2.0
+        self._joints = joints
+        self._middle = middle.to(env.device)
+        self._half = half.masked_fill(~limited, math.inf).to(env.device)
+
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs,)``."""
+        away = (env.bind("qpos")[:, self._joints.qpos] - self._middle).abs_()
+        return away.sub_(self._half).clamp_(min=0.0).sum(dim=1)
+
+
+def joint_vel_l2(env: Env, joints: Joints) -> Tensor:
+    """Squared velocities of joints, summed, rad^2/s^2."""
+    return env.bind("qvel")[:, joints.qvel].square().sum(dim=1)
+
+
+def joint_acc_l2(env: Env, joints: Joints) -> Tensor:
+    """Squared accelerations of joints in the last physics step, summed, rad^2/s^4."""
+    return env.bind("qacc")[:, joints.qvel].square().sum(dim=1)
+
+
+def joint_torques_l2(env: Env, actuators: Entities) -> Tensor:
+    """Squared forces of actuators in the last physics step, summed, N^2 m^2."""
+    return env.bind("actuator_force")[:, actuators.ids].square().sum(dim=1)
+
+
+def action_rate_l2(env: Env) -> Tensor:
     """Squared change of the actions since the last step, summed. Shape: ``(num_envs,)``."""
     return (env.actions - env.previous_actions).square().sum(dim=1)
+
+
+def angular_momentum_l2(env: Env, sensors: Sensors) -> Tensor:
+    """Squared angular momentum about the centre of mass, kg^2 m^4 / s^2.
+
+    Args:
+        env: the environment.
+        sensors: MuJoCo's ``<subtreeangmom>`` of the base.
+    """
+    return env.bind("sensordata")[:, sensors.data].square().sum(dim=1)
+
+
+class feet_air_time:
+    """At each touch-down, how long the foot was in the air less a threshold, s, summed over feet.
+
+    Like every reward it is a rate that holds for one step: a landing after t seconds brings
+    weight x (t - threshold) x the step's duration. Nothing is given under a command to stand.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        sensors: Sensors,
+        command: str,
+        threshold: float,
+        command_threshold: float = 0.05,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            env: the environment.
+            sensors: contact sensors of the feet.
+            command: name of a velocity command.
+            threshold: the shortest time in the air that is not punished, s.
+            command_threshold: norm of a command to stand, m/s and rad/s.
+        """
+        self._sensors = sensors
+        self._command = command
+        self._threshold = threshold
+        self._command_threshold = command_threshold
+        self._time = torch.zeros(env.num_envs, len(sensors), device=env.device)
+
+    def __call__(self, env: Env) -> Tensor:
+        """Count the step, in place. Shape: ``(num_envs,)``."""
+        contact = feet_touch(env, self._sensors)
+        landed = contact & (self._time > 0.0)
+        reward = ((self._time - self._threshold) * landed).sum(dim=1)
+        self._time.add_(env.step_dt).masked_fill_(contact, 0.0)
+        return reward * is_moving(env, self._command, self._command_threshold)
+
+    def reset(self, mask: Tensor) -> None:
+        """Start the times of the environments in `mask` anew, in place."""
+        self._time.masked_fill_(mask.unsqueeze(1), 0.0)
+
+
+class air_time_variance:
+    """Variance over feet of their last times in the air, plus that of their last times down, s^2.
+
+    It keeps a robot from carrying some feet and hopping on the others. Nothing is counted under a
+    command to stand. The same as ``air_time_variance_penalty`` of Isaac Lab's Spot.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        sensors: Sensors,
+        command: str,
+        longest: float = 0.5,
+        command_threshold: float = 0.05,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            env: the environment.
+            sensors: contact sensors of the feet.
+            command: name of a velocity command.
+            longest: times count up to this, s.
+            command_threshold: norm of a command to stand, m/s and rad/s.
+        """
+        self._sensors = sensors
+        self._command = command
+        self._longest = longest
+        self._command_threshold = command_threshold
+        # In the air and down: how long by now, and how long it was when it last ended.
+        shape = (2, env.num_envs, len(sensors))
+        self._now = torch.zeros(shape, device=env.device)
+        self._last = torch.zeros(shape, device=env.device)
+
+    def __call__(self, env: Env) -> Tensor:
+        """Count the step, in place. Shape: ``(num_envs,)``."""
+        contact = feet_touch(env, self._sensors)
+        over = torch.stack((contact, ~contact))
+        torch.where(over & (self._now > 0.0), self._now, self._last, out=self._last)
+        self._now.add_(env.step_dt).masked_fill_(over, 0.0)
+        # What lasts longer than the last time did counts already.
+        times = torch.maximum(self._last, self._now).clamp_(max=self._longest)
+        variance = times.var(dim=2, correction=0).sum(dim=0)
+        return variance * is_moving(env, self._command, self._command_threshold)
+
+    def reset(self, mask: Tensor) -> None:
+        """Start the times of the environments in `mask` anew, in place."""
+        self._now.masked_fill_(mask.view(1, -1, 1), 0.0)
+        self._last.masked_fill_(mask.view(1, -1, 1), 0.0)
+
+
+def feet_contact_without_cmd(
+    env: Env, sensors: Sensors, command: str, command_threshold: float = 0.05
+) -> Tensor:
+    """Part of the feet that touch the ground under a command to stand; 0 under any other.
+
+    Args:
+        env: the environment.
+        sensors: contact sensors of the feet.
+        command: name of a velocity command.
+        command_threshold: norm of a command to stand, m/s and rad/s.
+    """
+    standing = ~is_moving(env, command, command_threshold)
+    return feet_touch(env, sensors).float().mean(dim=1) * standing
+
+
+def feet_slide(env: Env, sensors: Sensors, velocity_sensors: Sensors) -> Tensor:
+    """Horizontal speed of the feet that touch the ground, m/s, summed.
+
+    Args:
+        env: the environment.
+        sensors: contact sensors of the feet.
+        velocity_sensors: MuJoCo's ``<framelinvel>`` of the same feet, in the world's frame.
+    """
+    return (feet_speed(env, velocity_sensors) * feet_touch(env, sensors)).sum(dim=1)
+
+
+def feet_clearance(
+    env: Env, sites: Entities, velocity_sensors: Sensors, target_height: float
+) -> Tensor:
+    """Sum over feet of |height - target| x horizontal speed, m^2/s: swing feet should be up there.
+
+    Args:
+        env: the environment.
+        sites: sites at the feet.
+        velocity_sensors: MuJoCo's ``<framelinvel>`` of the same feet, in the world's frame.
+        target_height: height of a swinging foot's site above the ground, m.
+    """
+    height = height_above_ground(env, env.bind("site_xpos")[:, sites.ids])
+    return ((height - target_height).abs_() * feet_speed(env, velocity_sensors)).sum(dim=1)
+
+
+class soft_landing:
+    """Force on each foot at touch-down, N, summed over the feet that touch down at this step."""
+
+    def __init__(self, env: Env, sensors: Sensors) -> None:
+        self._sensors = sensors
+        self._airborne = torch.zeros(
+            env.num_envs, len(sensors), dtype=torch.bool, device=env.device
+        )
+
+    def __call__(self, env: Env) -> Tensor:
+        """Remember who is in the air, in place. Shape: ``(num_envs,)``."""
+        contact = feet_touch(env, self._sensors)
+        landed = contact & self._airborne
+        torch.logical_not(contact, out=self._airborne)
+        force = feet_forces(env, self._sensors).square().sum(dim=2).sqrt()
+        return (force * landed).sum(dim=1)
+
+    def reset(self, mask: Tensor) -> None:
+        """Let nobody be in the air in the environments in `mask`, in place."""
+        self._airborne.masked_fill_(mask.unsqueeze(1), False)
+
+
+def is_moving(env: Env, command: str, threshold: float) -> Tensor:
+    """Whether the command is more than to stand still. Boolean, shape: ``(num_envs,)``."""
+    return env.command(command).square().sum(dim=1) > threshold**2
+
+
+def feet_speed(env: Env, velocity_sensors: Sensors) -> Tensor:
+    """Horizontal speeds of the feet, m/s. Shape: ``(num_envs, feet)``."""
+    velocity = env.bind("sensordata")[:, velocity_sensors.data]
+    speed: Tensor = velocity.unflatten(1, (len(velocity_sensors), 3))[:, :, :2].norm(dim=2)
+    return speed
 
 
 def tolerance(value: Tensor, margin: float, value_at_margin: float = 0.1) -> Tensor:
@@ -25,5 +358,5 @@ def tolerance(value: Tensor, margin: float, value_at_margin: float = 0.1) -> Ten
     ``quadratic`` (Tassa et al. 2018). Any shape.
     """
     if value_at_margin == 0.0:
-        return (1.0 - (value / margin).square()).clamp_(min=0.0)
-    return torch.exp((value / margin).square() * math.log(value_at_margin))
+        return value.square().mul_(-1.0 / margin**2).add_(1.0).clamp_(min=0.0)
+    return value.square().mul_(math.log(value_at_margin) / margin**2).exp_()

@@ -2,14 +2,54 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
+from simtrain.mdp.observations import base_rotation, feet_forces, height_above_ground
+
+if TYPE_CHECKING:
     from simtrain.env.env import Env
+    from simtrain.env.names import Sensors
 
 
 def time_out(env: Env) -> Tensor:
     """The episode has lasted ``episode_length_s``. Shape: ``(num_envs,)``."""
     return env.episode_length_buf >= env.max_episode_length
+
+
+def bad_orientation(env: Env, limit_angle: float) -> Tensor:
+    """The base's z axis leans by more than `limit_angle`, rad. Shape: ``(num_envs,)``."""
+    return base_rotation(env)[:, 2, 2] < math.cos(limit_angle)
+
+
+def root_height_below_minimum(env: Env, minimum_height: float) -> Tensor:
+    """The base is less than `minimum_height` above the ground, m. Shape: ``(num_envs,)``."""
+    position = env.bind("qpos")[:, env.base.position].unsqueeze(1)
+    return height_above_ground(env, position)[:, 0] < minimum_height
+
+
+def terrain_out_of_bounds(env: Env, margin: float = 1.0) -> Tensor:
+    """The base is within `margin` of the terrain's end, m, or beyond. Shape: ``(num_envs,)``.
+
+    Always false without a terrain; an episode that ends so is cut, not failed.
+    """
+    position = env.bind("qpos")[:, env.base.position]
+    if env.terrain is None:
+        return torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+    half_x, half_y = env.terrain.half_size
+    away_x, away_y = position[:, :2].abs().unbind(1)
+    return (away_x > half_x - margin) | (away_y > half_y - margin)
+
+
+def illegal_contact(env: Env, sensors: Sensors, threshold: float) -> Tensor:
+    """A force of more than `threshold` on any of the sensors, N. Shape: ``(num_envs,)``.
+
+    Args:
+        env: the environment.
+        sensors: contact sensors, laid out like the feet's.
+        threshold: N.
+    """
+    return (feet_forces(env, sensors).square().sum(dim=2) > threshold**2).any(dim=1)

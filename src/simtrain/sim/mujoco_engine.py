@@ -126,6 +126,8 @@ class MujocoEngine(Engine):
                 f"({', '.join(STATE_FIELDS)}) nor an expanded model field; "
                 f"call expand({field!r}) first if it is a model field"
             )
+        if mask is not None and not mask.numpy().any():
+            return
         # Row and mirror get the same number, so that what is read back is what is simulated.
         values = torch.as_tensor(values, dtype=torch.float32)
         write_rows(mirror, values, mask, index)

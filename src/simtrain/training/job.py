@@ -28,6 +28,9 @@ def run_job(config: TrainConfig) -> int:
         RankError: a rank of several failed.
     """
     job = plan_job(config)
+    if job.in_process:
+        # CUDA reads the variable once: before Warp or torch first use it.
+        os.environ["CUDA_VISIBLE_DEVICES"] = job.devices[0].visible
     if config.engine_on(job.devices[0].kind) == "warp":
         from simtrain.env.model import compile_model
         from simtrain.sim.warp_model import check_model
@@ -54,7 +57,6 @@ def _train_here(
     from simtrain.training.worker import run_worker
 
     devices = job.devices[0]
-    os.environ["CUDA_VISIBLE_DEVICES"] = devices.visible
     rank = Rank(
         rank=0,
         local_rank=0,

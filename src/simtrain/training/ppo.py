@@ -13,6 +13,7 @@ The mathematics are those of ``rsl_rl.algorithms.PPO``. What differs is how they
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -70,14 +71,23 @@ class Samples:
 
 
 @dataclass
+class PolicyLosses:
+    """The parts of PPO's loss that the policy answers for, 0-d tensors."""
+
+    surrogate: Tensor
+    entropy: Tensor
+    kl: Tensor
+    """Divergence of the policy from the one that collected the samples; no gradient."""
+
+
+@dataclass
 class Losses:
-    """The parts of PPO's loss on a mini-batch, 0-d tensors."""
+    """The parts of PPO's loss on a mini-batch, 0-d tensors without gradient."""
 
     surrogate: Tensor
     value: Tensor
     entropy: Tensor
     kl: Tensor
-    """Divergence of the policy from the one that collected the samples; no gradient."""
 
 
 class PPO(RslPPO):  # type: ignore[misc]
@@ -138,6 +148,11 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.optimizer = optimizer([p for ps in networks for p in ps], lr=self._lr, fused=True)
         # The divergence that the learning rate follows travels with the gradients.
         self.gradients = FlatGradients(networks, extra=1)
+        self._beside: ThreadPoolExecutor | None = None
+        if rank.device.type == "cpu" and rank.threads > 1:
+            self._beside = ThreadPoolExecutor(
+                1, "value", torch.set_num_threads, (self.learning_threads,)
+            )
         self._time_outs = torch.zeros_like(self.storage.dones, dtype=torch.bool)
         for tensor in self.tensors():
             rank.broadcast(tensor)
@@ -145,6 +160,11 @@ class PPO(RslPPO):  # type: ignore[misc]
     def tensors(self) -> list[Tensor]:
         """Parameters and buffers of actor and critic, themselves and not copies."""
         return [t for net in (self.actor, self.critic) for t in net.state_dict().values()]
+
+    @property
+    def learning_threads(self) -> int:
+        """Threads that each of the two networks may use within an operation of `update`."""
+        return max(1, self.rank.threads // 2)
 
     def act(self, obs: TensorDict) -> Tensor:
         """Sample actions, ``(num_envs, num_actions)``, and record them with what led to them."""
@@ -204,11 +224,8 @@ class PPO(RslPPO):  # type: ignore[misc]
         sums = torch.zeros(4, device=self.device)
         for _ in range(self.num_learning_epochs):
             for batch in samples.mini_batches(self.num_mini_batches):
-                losses = self.losses(batch)
-                self._step(losses)
-                sums += torch.stack(
-                    (losses.value, losses.surrogate, losses.entropy, losses.kl)
-                ).detach()
+                losses = self._learn(batch)
+                sums += torch.stack((losses.value, losses.surrogate, losses.entropy, losses.kl))
         obs = self.storage.observations.flatten(0, 1)
         self.actor.update_normalization(obs)
         self.critic.update_normalization(obs)
@@ -221,15 +238,13 @@ class PPO(RslPPO):  # type: ignore[misc]
         ).tolist()
         return {"value": value, "surrogate": surrogate, "entropy": entropy, "kl": kl}
 
-    def losses(self, batch: Samples) -> Losses:
-        """PPO's losses on a mini-batch."""
+    def policy_losses(self, batch: Samples) -> PolicyLosses:
+        """PPO's losses of the policy on a mini-batch."""
         distribution = self.actor.distribution
         distribution.update(self.actor.mlp(batch.actor_input))
-        values = self.critic.mlp(batch.critic_input)
         with torch.no_grad():
             params = tuple(p.detach() for p in distribution.params)
             kl = distribution.kl_divergence(batch.distribution, params).mean()
-
         advantages = batch.advantages.squeeze(1)
         if self.normalize_advantage_per_mini_batch:
             advantages = advantages.clone()
@@ -237,12 +252,16 @@ class PPO(RslPPO):  # type: ignore[misc]
         ratio = torch.exp(distribution.log_prob(batch.actions) - batch.log_prob.squeeze(1))
         clipped_ratio = ratio.clamp(1.0 - self.clip_param, 1.0 + self.clip_param)
         surrogate = torch.max(-advantages * ratio, -advantages * clipped_ratio).mean()
+        return PolicyLosses(surrogate, distribution.entropy.mean(), kl)
 
-        value = (values - batch.returns).square()
+    def value_loss(self, batch: Samples) -> Tensor:
+        """PPO's loss of the value on a mini-batch, 0-d."""
+        values = self.critic.mlp(batch.critic_input)
+        loss: Tensor = (values - batch.returns).square()
         if self.use_clipped_value_loss:
             change = (values - batch.values).clamp(-self.clip_param, self.clip_param)
-            value = torch.max(value, (batch.values + change - batch.returns).square())
-        return Losses(surrogate, value.mean(), distribution.entropy.mean(), kl)
+            loss = torch.max(loss, (batch.values + change - batch.returns).square())
+        return loss.mean()
 
     def save(self) -> dict[str, Any]:
         """State of networks and optimizer under rsl_rl's keys, loadable by rsl_rl itself."""
@@ -286,16 +305,21 @@ class PPO(RslPPO):  # type: ignore[misc]
         )
         return samples.shuffled(torch.randperm(len(samples.actions), device=self.device))
 
-    def _step(self, losses: Losses) -> None:
-        """One optimizer step, with gradients and divergence averaged over ranks."""
+    def _learn(self, batch: Samples) -> Losses:
+        """One optimizer step, with gradients and divergence averaged over ranks; the losses.
+
+        Policy and value have no parameter in common. On the CPU the value's gradients are computed
+        beside the policy's, which needs no threads within an operation.
+        """
         self.gradients.zero()
-        loss = (
-            losses.surrogate
-            + self.value_loss_coef * losses.value
-            - self.entropy_coef * losses.entropy
-        )
-        loss.backward()
-        self.gradients.extra[0] = losses.kl
+        if self._beside is None:
+            value = self._learn_value(batch)
+            policy = self._learn_policy(batch)
+        else:
+            future = self._beside.submit(self._learn_value, batch)
+            policy = self._learn_policy(batch)
+            value = future.result()
+        self.gradients.extra[0] = policy.kl
         if self.rank.world_size > 1:
             self.rank.all_reduce(self.gradients.buffer)
             self.gradients.buffer /= self.rank.world_size
@@ -303,6 +327,17 @@ class PPO(RslPPO):  # type: ignore[misc]
             self._adapt_learning_rate(self.gradients.extra[0])
         self.gradients.clip(self.max_grad_norm)
         self.optimizer.step()
+        return Losses(policy.surrogate.detach(), value, policy.entropy.detach(), policy.kl)
+
+    def _learn_policy(self, batch: Samples) -> PolicyLosses:
+        losses = self.policy_losses(batch)
+        (losses.surrogate - self.entropy_coef * losses.entropy).backward()
+        return losses
+
+    def _learn_value(self, batch: Samples) -> Tensor:
+        loss = self.value_loss(batch)
+        (self.value_loss_coef * loss).backward()
+        return loss.detach()
 
     def _adapt_learning_rate(self, kl: Tensor) -> None:
         """Lower the learning rate where the policy moved too far, raise it where too little."""

@@ -75,7 +75,7 @@ class Trainer:
         torch.set_num_threads(self._rollout_threads)
         self._collect()
         collected = time.perf_counter()
-        torch.set_num_threads(self.rank.threads)
+        torch.set_num_threads(self.ppo.learning_threads)
         losses = self.ppo.update()
         sums = self._finished_episodes()
         overflow = self.env.sim.overflow()

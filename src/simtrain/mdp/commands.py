@@ -1,0 +1,77 @@
+"""What a policy can be asked to do: terms derived from `simtrain.env.commands.CommandTerm`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from simtrain.env.commands import CommandTerm
+from simtrain.mdp.rotations import wrap_to_pi, yaw_of
+
+if TYPE_CHECKING:
+    from simtrain.env.env import Env
+
+
+class UniformVelocityCommand(CommandTerm):
+    """Walk forward, sideways and turn: [v_x, v_y, w_z] in the base's frame, drawn uniformly.
+
+    Some environments keep a heading instead: their w_z follows the error between a drawn heading
+    and the present one. Some stand: their command is zero.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        lin_vel_x: tuple[float, float],
+        lin_vel_y: tuple[float, float],
+        ang_vel_z: tuple[float, float],
+        heading: tuple[float, float] = (-torch.pi, torch.pi),
+        heading_stiffness: float = 0.5,
+        rel_heading_envs: float = 0.0,
+        rel_standing_envs: float = 0.0,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            env: the environment.
+            lin_vel_x: bounds of the velocity forward, m/s.
+            lin_vel_y: bounds of the velocity to the left, m/s.
+            ang_vel_z: bounds of the yaw rate, rad/s; they also clip what heading control asks for.
+            heading: bounds of the heading, rad.
+            heading_stiffness: yaw rate for each rad of heading error, 1/s.
+            rel_heading_envs: part of the environments that keep a heading.
+            rel_standing_envs: part of the environments that stand.
+        """
+        n, device = env.num_envs, env.device
+        self._env = env
+        self._stiffness = heading_stiffness
+        self._rel_heading = rel_heading_envs
+        self._rel_standing = rel_standing_envs
+        bounds = torch.tensor((lin_vel_x, lin_vel_y, ang_vel_z, heading), device=device)
+        self.low, self.high = bounds.T.clone()
+        """Bounds of v_x, v_y, w_z and heading, ``(4,)``; curricula change them in place."""
+        self.command = torch.zeros(n, 3, device=device)
+        self._drawn = torch.zeros(n, 4, device=device)
+        self._kinds = torch.zeros(n, 2, dtype=torch.bool, device=device)
+        self._odds = torch.tensor((rel_heading_envs, rel_standing_envs), device=device)
+
+    def resample(self, mask: Tensor) -> None:
+        """See `CommandTerm.resample`."""
+        random = torch.rand(self._env.num_envs, 6, device=self._env.device)
+        drawn = torch.addcmul(self.low, random[:, :4], self.high - self.low)
+        mask = mask.unsqueeze(1)
+        torch.where(mask, drawn, self._drawn, out=self._drawn)
+        torch.where(mask, random[:, 4:] < self._odds, self._kinds, out=self._kinds)
+
+    def update(self) -> None:
+        """See `CommandTerm.update`."""
+        self.command.copy_(self._drawn[:, :3])
+        if self._rel_heading > 0.0:
+            yaw = yaw_of(self._env.bind("qpos")[:, self._env.base.quaternion])
+            rate = wrap_to_pi(self._drawn[:, 3] - yaw) * self._stiffness
+            rate = torch.clamp(rate, self.low[2], self.high[2])
+            self.command[:, 2] = torch.where(self._kinds[:, 0], rate, self._drawn[:, 2])
+        if self._rel_standing > 0.0:
+            self.command.masked_fill_(self._kinds[:, 1:], 0.0)

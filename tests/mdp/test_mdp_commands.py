@@ -1,0 +1,73 @@
+import math
+
+import pytest
+import torch
+from walker import set_state, walker_env
+
+from simtrain import CommandTermCfg, mdp
+from simtrain.mdp.commands import UniformVelocityCommand
+
+BOUNDS = {"lin_vel_x": (-1.0, 2.0), "lin_vel_y": (-0.5, 0.5), "ang_vel_z": (0.2, 0.7)}
+
+
+def _env(num_envs, seconds=(1.0, 1.0), **params):
+    velocity = CommandTermCfg(mdp.UniformVelocityCommand, seconds, **BOUNDS, **params)
+    return walker_env(num_envs, commands={"velocity": velocity})
+
+
+def test_commands_are_uniform_within_their_bounds():
+    command = _env(4000).command("velocity")
+    for column, (low, high) in zip(command.unbind(1), BOUNDS.values(), strict=True):
+        width = high - low
+        assert low <= column.min() < low + 0.01 * width
+        assert high - 0.01 * width < column.max() <= high
+        assert column.mean() == pytest.approx((low + high) / 2, abs=0.02 * width)
+        assert column.std() == pytest.approx(width / math.sqrt(12), rel=0.04)
+
+
+def test_some_environments_stand():
+    command = _env(4000, rel_standing_envs=0.3).command("velocity")
+    standing = (command == 0.0).all(dim=1)
+    assert standing.float().mean() == pytest.approx(0.3, abs=0.03)
+    assert (command[~standing, 2] >= 0.2).all()
+
+
+def test_a_heading_is_kept_by_a_yaw_rate_in_proportion_to_the_error():
+    env = _env(1, heading=(1.0, 1.0), heading_stiffness=0.5, rel_heading_envs=1.0)
+    term = env.commands.terms["velocity"]
+    turned = [0.0, 0.0, 0.5, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    # An error of 1 rad; then of 0.2 and of more than 2 rad, beyond the bounds of the rate.
+    for yaw, rate in ((0.0, 0.5), (0.8, 0.2), (-1.5, 0.7), (1.0 + math.pi - 0.1, 0.2)):
+        turned[3], turned[6] = math.cos(yaw / 2), math.sin(yaw / 2)
+        set_state(env, torch.tensor([turned]))
+        term.update()
+        assert term.command[0, 2] == pytest.approx(rate, abs=1e-5)
+
+
+def test_only_some_environments_keep_a_heading():
+    env = _env(2000, heading=(0.0, 0.0), rel_heading_envs=0.25)
+    # Facing it already, those that keep it ask for the least that the bounds allow.
+    keeping = env.command("velocity")[:, 2] == 0.2
+    assert keeping.float().mean() == pytest.approx(0.25, abs=0.03)
+
+
+def test_commands_stand_for_their_time_and_are_drawn_anew_one_by_one():
+    env = _env(64, seconds=(0.1, 0.2))
+    before = env.command("velocity").clone()
+    changed = torch.zeros(64, dtype=torch.long)
+    for step in range(1, 11):
+        env.step(torch.zeros(64, 2))
+        new = (env.command("velocity") != before).any(dim=1)
+        changed = torch.where((changed == 0) & new, step, changed)
+    assert changed.min() == 6
+    assert changed.max() == 10
+
+
+def test_drawing_for_some_leaves_the_others():
+    env = _env(3)
+    term = env.commands.terms["velocity"]
+    assert isinstance(term, UniformVelocityCommand)
+    before = term.command.clone()
+    term.resample(torch.tensor([False, True, False]))
+    term.update()
+    assert (term.command != before).any(dim=1).tolist() == [False, True, False]

@@ -1,0 +1,66 @@
+import os
+from pathlib import Path
+
+import mujoco
+import pytest
+import torch
+
+from simtrain.env.check import check_task
+from simtrain.env.env import Env
+from simtrain.errors import ConfigError
+from simtrain.registry import discover
+
+TASKS = ["go1-velocity-flat", "go1-velocity-rough", "g1-velocity-flat", "g1-velocity-rough"]
+
+
+def _task(name):
+    return discover().find(name).make()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_twenty_steps_give_finite_observations_and_rewards(name):
+    cfg = _task(name)
+    check_task(cfg)
+    env = Env(cfg, 4, threads=1)
+    for _ in range(20):
+        observations, rewards, _, _ = env.step(0.3 * torch.randn(4, env.num_actions))
+        assert all(group.isfinite().all() for group in observations.values())
+        assert rewards.isfinite().all()
+    assert env.step_dt == pytest.approx(0.02)
+    assert env.max_episode_length == 1000
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_critic_sees_the_truth_and_the_actor_does_not(name):
+    cfg = _task(name)
+    noisy = {name for name, term in cfg.observations["actor"].items() if term.noise}
+    assert {"base_lin_vel", "base_ang_vel", "projected_gravity", "joint_pos"} <= noisy
+    assert all(term.noise is None for term in cfg.observations["critic"].values())
+    assert set(cfg.observations["actor"]) < set(cfg.observations["critic"])
+
+
+def test_another_scene_may_take_the_robots_place(tmp_path):
+    folder = Path(_task("go1-velocity-flat").model).parent
+    (tmp_path / "scene.xml").write_text(
+        f'<mujoco><include file="{os.path.relpath(folder / "go1.xml", tmp_path)}"/>'
+        '<worldbody><geom name="ground" type="plane" size="0 0 1"/></worldbody></mujoco>'
+    )
+    for name in TASKS[:2]:
+        cfg = _task(name)
+        cfg.model = tmp_path / "scene.xml"
+        env = Env(cfg, 2, threads=1)
+        planes = env.model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
+        assert planes.any() == (cfg.terrain is None)
+        observations, *_ = env.step(torch.zeros(2, 12))
+        assert observations["actor"].isfinite().all()
+
+
+def test_a_model_without_a_floating_base_is_told(tmp_path):
+    (tmp_path / "arm.xml").write_text(
+        "<mujoco><worldbody><body><joint name='FR_hip_joint'/><geom size='1'/></body></worldbody>"
+        "<keyframe><key name='home'/></keyframe></mujoco>"
+    )
+    cfg = _task("go1-velocity-flat")
+    cfg.model = tmp_path / "arm.xml"
+    with pytest.raises(ConfigError, match=r"no joint matches '.*_thigh_joint'"):
+        check_task(cfg)
