@@ -1,11 +1,13 @@
 """What a second rank brings: two CPU ranks of one thread each against one rank of one thread.
 
-  uv run python benchmarks/weak_scaling.py [task] [--iterations 40] [--num-envs 256] [--repeats 3]
+  uv run python benchmarks/weak_scaling.py [task] [--num-envs 256] [--blocks 12] [--iterations 10]
 
-Both sides run the same number of environments on each rank, one after the other and in turns, for
-other load on the machine moves the figures: compare within one run only. A core is needed for each
-rank. Also measured is what averaging the gradients costs: the time of the collective alone when
-both ranks are at it, and in place, where it includes waiting for the slower rank.
+Both sides run the same number of environments on each rank. They take turns in short blocks within
+one job, while the second rank sleeps or takes part, for other load on the machine moves the
+figures: only blocks beside each other compare. A core is needed for each rank.
+
+Also measured is what averaging the gradients costs: the collective alone, when both ranks are at
+it, and in place, where it includes waiting for the slower rank.
 """
 
 from __future__ import annotations
@@ -28,31 +30,18 @@ from simtrain.launch.launcher import launch_ranks
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
 
-WARM_UP = 3
-
-
-@dataclass(frozen=True)
-class Measured:
-    steps_per_second: float
-    iteration_s: float
-    averaging_alone_s: float
-    """Of an iteration."""
-    averaging_in_place_s: float
-    cpu_us_a_step: float
-    """Time on a core for each environment step; other load moves it less."""
-
 
 @dataclass(frozen=True)
 class TimedRank(Rank):
     """Notes how long collectives on the gradients take."""
 
-    gradients: list[float] = dataclasses.field(default_factory=list)
+    seconds: list[float] = dataclasses.field(default_factory=list)
 
     def all_reduce(self, tensor: Tensor, op: Any = torch.distributed.ReduceOp.SUM) -> Tensor:
         start = time.perf_counter()
         Rank.all_reduce(self, tensor, op)
         if tensor.numel() > 1000:
-            self.gradients.append(time.perf_counter() - start)
+            self.seconds.append(time.perf_counter() - start)
         return tensor
 
 
@@ -60,91 +49,84 @@ def measure(
     rank: Rank,
     show: Callable[[object], None],
     stop: Callable[[], bool],
-    task: str,
-    num_envs: int,
-    iterations: int,
-) -> dict[str, float]:
+    flags: argparse.Namespace,
+) -> dict[str, list[float]]:
+    """Seconds of an iteration, and of averaging in it, block by block."""
     from simtrain.env.env import Env
     from simtrain.training.ppo import PPO
-    from simtrain.training.trainer import Iteration, Trainer
+    from simtrain.training.trainer import Trainer
 
-    cfg = discover().find(task).make()
-    timed = TimedRank(**{f.name: getattr(rank, f.name) for f in dataclasses.fields(Rank)})
-    timed.seed_everything()
-    env = Env(cfg, num_envs, threads=1)
-    ppo = PPO(cfg.ppo, env.get_observations(), env.num_actions, cfg.num_steps_per_env, timed)
-    per_second: list[float] = []
-    cpu: list[float] = []
+    torch.set_num_threads(1)
+    values = {field.name: getattr(rank, field.name) for field in dataclasses.fields(Rank)}
+    together, alone = TimedRank(**values), Rank(**{**values, "rank": 0, "world_size": 1})
 
-    def note(iteration: Iteration) -> None:
-        if iteration.number <= WARM_UP:
-            timed.gradients.clear()
-            cpu[:] = [time.process_time()]
-        else:
-            per_second.append(iteration.metrics["Perf/total_fps"])
+    def trainer(rank: Rank) -> Trainer:
+        rank.seed_everything()
+        cfg = discover().find(flags.task).make()
+        # rsl_rl's normalizer reduces over all processes there are, also for a rank that is alone.
+        cfg.ppo.actor.obs_normalization = cfg.ppo.critic.obs_normalization = False
+        env = Env(cfg, flags.num_envs, threads=1)
+        obs = env.get_observations()
+        return Trainer(env, PPO(cfg.ppo, obs, env.num_actions, cfg.num_steps_per_env, rank), rank)
 
-    Trainer(env, ppo, timed).run(WARM_UP + iterations, note, stop)
-    cpu.append(time.process_time())
-    in_place = sum(timed.gradients) / iterations
-    times = []
-    for _ in range(200):
-        rank.gather([0.0])  # start together
+    def seconds_an_iteration(trainer: Trainer, iterations: int = flags.iterations) -> float:
         start = time.perf_counter()
-        rank.all_reduce(ppo.gradients.buffer)
-        times.append(time.perf_counter() - start)
-    batches = cfg.ppo.num_learning_epochs * cfg.ppo.num_mini_batches
-    speed = statistics.median(per_second)
-    return {
-        "steps_per_second": speed,
-        "iteration_s": num_envs * cfg.num_steps_per_env * rank.world_size / speed,
-        "averaging_alone_s": statistics.median(times) * batches,
-        "averaging_in_place_s": in_place,
-        "cpu_us_a_step": 1e6 * (cpu[1] - cpu[0]) / (iterations * num_envs * cfg.num_steps_per_env),
-    }
+        trainer.run(trainer.iteration + iterations, lambda iteration: None, lambda: False)
+        return (time.perf_counter() - start) / iterations
+
+    one, two = trainer(alone), trainer(together)
+    found: dict[str, list[float]] = {"one": [], "two": [], "in place": [], "collective": []}
+    for block in range(-1, flags.blocks):
+        if rank.is_main:
+            found["one"].append(seconds_an_iteration(one))
+        rank.gather([0.0])  # the other rank sleeps here
+        together.seconds.clear()
+        found["two"].append(seconds_an_iteration(two))
+        found["in place"].append(sum(together.seconds) / flags.iterations)
+        batches = len(together.seconds) // flags.iterations
+        times = []
+        for _ in range(50):
+            rank.gather([0.0])  # start together
+            start = time.perf_counter()
+            rank.all_reduce(torch.zeros_like(two.ppo.gradients.buffer))
+            times.append(time.perf_counter() - start)
+        found["collective"].append(statistics.median(times) * batches)
+        if block < 0:  # to warm up
+            for series in found.values():
+                series.clear()
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("task", nargs="?", default="cartpole-balance")
-    parser.add_argument("--iterations", type=int, default=40)
     parser.add_argument("--num-envs", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--blocks", type=int, default=12)
+    parser.add_argument("--iterations", type=int, default=10, help="of a block")
     flags = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for the ranks, as the train command
 
     config = TrainConfig.of_task(flags.task, discover().find(flags.task).make())
-    config.gpu_ids, config.cpu_threads = None, 1
-    # So named, the machine runs also a single rank in a process of its own.
-    config.hosts = ("localhost",)
-    print(f"{flags.task}, {flags.num_envs} environments on each rank, one thread each")
-    print(f"load average before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    by_ranks: dict[int, list[Measured]] = {1: [], 2: []}
-    for _ in range(flags.repeats):
-        for ranks, measured in by_ranks.items():
-            config.cpu_workers = ranks
-            found = launch_ranks(
-                plan_job(config),
-                measure,
-                flags.task,
-                flags.num_envs,
-                flags.iterations,
-                receive=print,
-                stop=lambda: False,
-                log_dir="",
-            )
-            measured.append(Measured(**found))
-            print(f"  {ranks} rank(s): {measured[-1].steps_per_second:,.0f} steps/s")
-    one, two = (max(m.steps_per_second for m in by_ranks[n]) for n in (1, 2))
-    print(f"best of {flags.repeats}: {one:,.0f} and {two:,.0f} steps/s, ratio {two / one:.2f}")
-    one, two = (min(m.cpu_us_a_step for m in by_ranks[n]) for n in (1, 2))
-    print(f"time on a core: {one:.1f} and {two:.1f} us a step; alone on two cores that is a ratio")
-    print(f"of at most {2 * one / two:.2f}")
-    best = max(by_ranks[2], key=lambda m: m.steps_per_second)
-    for name, seconds in (
-        ("alone", best.averaging_alone_s),
-        ("in place, waiting included", best.averaging_in_place_s),
-    ):
-        share = seconds / best.iteration_s
+    config.gpu_ids, config.cpu_threads, config.cpu_workers = None, 1, 2
+    found = launch_ranks(
+        plan_job(config), measure, flags, receive=print, stop=lambda: False, log_dir=""
+    )
+    steps = flags.num_envs * config.num_steps_per_env
+    ratios = [2 * one / two for one, two in zip(found["one"], found["two"], strict=True)]
+    print(
+        f"{flags.task}, {flags.num_envs} environments on each rank, one thread each, "
+        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}"
+    )
+    print(f"one rank:  {steps / min(found['one']):,.0f} steps/s in its best block")
+    print(f"two ranks: {2 * steps / min(found['two']):,.0f} steps/s in theirs")
+    print(
+        f"ratio: {statistics.median(ratios):.2f} in the median of blocks, "
+        f"{min(found['one']) / min(found['two']) * 2:.2f} of the best"
+    )
+    best = min(range(flags.blocks), key=found["two"].__getitem__)
+    for name, key in (("alone", "collective"), ("in place, waiting included", "in place")):
+        seconds = found[key][best]
+        share = seconds / found["two"][best]
         print(f"averaging gradients, {name}: {1e3 * seconds:.1f} ms, {share:.1%} of an iteration")
 
 

@@ -247,6 +247,9 @@ def _run_launcher(
         # The ranks make their process group themselves: with a deadline, after each has the
         # CUDA_VISIBLE_DEVICES of its host, and with Gloo beside NCCL.
         backend=None,
+        # A run of hours must not end because a busy machine kept an agent waiting for a minute; one
+        # that died is noticed at once, by its closed connection.
+        agent_timeout=300,
         copy_env_vars=(*torchrunx.DEFAULT_ENV_VARS_FOR_COPY, *COPIED_VARIABLES),
     )
     launcher.set_logging_handlers(handlers)
