@@ -21,13 +21,18 @@ _PACKAGES = ("simtrain", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-
 
 def check_log_root(log_root: Path) -> None:
     """Raise ConfigError if no run directory can be made below `log_root`."""
-    existing = log_root.absolute()
+    check_folder(log_root, "--log-root")
+
+
+def check_folder(folder: Path, flag: str) -> None:
+    """Raise ConfigError if nothing can be written into `folder`, which `flag` names."""
+    existing = folder.absolute()
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir():
-        raise ConfigError(f"--log-root {log_root} cannot be made: {existing} is not a folder")
+        raise ConfigError(f"{flag} {folder} cannot be made: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"--log-root {log_root} cannot be written: no permission for {existing}")
+        raise ConfigError(f"{flag} {folder} cannot be written: no permission for {existing}")
 
 
 def make_run_directory(log_root: Path, task: str, run_name: str) -> Path:
