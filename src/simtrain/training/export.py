@@ -27,7 +27,7 @@ from simtrain import __version__
 from simtrain.env.env import Env
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError, ExportError
-from simtrain.run.directory import written_whole
+from simtrain.run.directory import make_folder, written_whole
 from simtrain.training.interface import Interface, describe_interface
 from simtrain.training.policy import Policy, SavedPolicy
 
@@ -151,8 +151,8 @@ def _write_all(folder: Path, files: dict[str, bytes]) -> None:
     for name in files:
         if (folder / name).is_dir():
             raise ConfigError(f"--output {folder} cannot be used: {name} in it is a folder")
+    make_folder(folder, "--output")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             for name, content in files.items():
                 file = stack.enter_context(written_whole(folder / name))
