@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import mujoco
 import numpy as np
 
+from simtrain.env.action_term import InitialState
 from simtrain.env.cfg import SimCfg, TaskCfg
 from simtrain.env.terrain import add_terrain, check_terrain
 from simtrain.errors import ConfigError, did_you_mean
@@ -52,16 +52,6 @@ def find_keyframe(model: mujoco.MjModel, name: str | None) -> int | None:
             f"it has {', '.join(names) or 'none'}"
         )
     return names.index(name)
-
-
-@dataclass(frozen=True)
-class InitialState:
-    """What episodes start from, before events change it."""
-
-    qpos: np.ndarray
-    """Positions, ``(nq,)``."""
-    ctrl: np.ndarray
-    """Controls, ``(nu,)``; all zero where the model does not say."""
 
 
 def initial_state(model: mujoco.MjModel, keyframe: int | None) -> InitialState:

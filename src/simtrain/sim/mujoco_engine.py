@@ -22,6 +22,7 @@ from simtrain.sim.engine import (
     Engine,
     Index,
     accelerates,
+    not_writable,
     write_rows,
 )
 from simtrain.sim.fields import check_bindable
@@ -121,11 +122,7 @@ class MujocoEngine(Engine):
             self.bind(field)
             mirror, rows = self._state[field]
         else:
-            raise ValueError(
-                f"{field!r} cannot be written: it is neither a state field "
-                f"({', '.join(STATE_FIELDS)}) nor an expanded model field; "
-                f"call expand({field!r}) first if it is a model field"
-            )
+            raise not_writable(field)
         if mask is not None and not mask.numpy().any():
             return
         # Row and mirror get the same number, so that what is read back is what is simulated.
