@@ -113,13 +113,14 @@ def g1_velocity_flat() -> TaskCfg:
             joint_position=0.05,
             push=0.3,
         ),
-        num_envs=1024,
+        num_envs=512,
         num_steps_per_env=24,
         max_iterations=1500,
         ppo=PpoCfg(
-            actor=ActorCfg(hidden_dims=(256, 128), init_std=0.5),
+            actor=ActorCfg(hidden_dims=(256, 128), init_std=0.8),
             critic=CriticCfg(hidden_dims=(256, 128)),
-            num_learning_epochs=4,
+            num_learning_epochs=5,
+            desired_kl=0.015,
             entropy_coef=0.003,
         ),
     )
