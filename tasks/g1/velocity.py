@@ -49,7 +49,9 @@ def g1_velocity_flat() -> TaskCfg:
         episode_length_s=20.0,
         actions={"joint_pos": JointPositionActionCfg(JOINTS, scale=ACTION_SCALE)},
         commands={"velocity": velocity_command((-0.5, 1.0), (-0.3, 0.3), (-0.7, 0.7))},
-        observations=velocity_observations(JOINTS, FEET, joint_vel_noise=0.5),
+        observations=velocity_observations(
+            JOINTS, FEET, joint_vel_noise=0.5, foot_contact=mdp.foot_contact_forces
+        ),
         rewards={
             "track_lin_vel_xy": RewardTermCfg(
                 mdp.track_lin_vel_xy_exp, weight=2.0, command="velocity", std=0.5

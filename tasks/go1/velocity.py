@@ -40,7 +40,9 @@ def go1_velocity_flat() -> TaskCfg:
         episode_length_s=20.0,
         actions={"joint_pos": JointPositionActionCfg(JOINTS, scale=0.3)},
         commands={"velocity": velocity_command((-1.0, 1.0), (-0.5, 0.5), (-1.0, 1.0))},
-        observations=velocity_observations(JOINTS, FEET, joint_vel_noise=1.5),
+        observations=velocity_observations(
+            JOINTS, FEET, joint_vel_noise=1.5, foot_contact=mdp.foot_contact
+        ),
         rewards={
             "track_lin_vel_xy": RewardTermCfg(
                 mdp.track_lin_vel_xy_exp, weight=2.0, command="velocity", std=0.4

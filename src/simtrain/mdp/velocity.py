@@ -7,6 +7,9 @@ a sensor ``FR_foot_linvel`` of its velocity along the world's axes. Imports no t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from simtrain import mdp
 from simtrain.env.cfg import (
     CommandTermCfg,
@@ -38,7 +41,7 @@ def velocity_command(lin_vel_x: Range, lin_vel_y: Range, ang_vel_z: Range) -> Co
 
 
 def velocity_observations(
-    joints: Names, feet: str, *, joint_vel_noise: float
+    joints: Names, feet: str, *, joint_vel_noise: float, foot_contact: Callable[..., Any]
 ) -> dict[str, dict[str, ObservationTermCfg]]:
     """Groups ``actor``, noisy, and ``critic``, true and with the feet's state besides.
 
@@ -46,6 +49,8 @@ def velocity_observations(
         joints: the joints that the policy sees.
         feet: pattern of the feet's names.
         joint_vel_noise: bound of the noise on joint velocities, rad/s.
+        foot_contact: what the critic sees of the feet's contact sensors: ``mdp.foot_contact`` or
+            ``mdp.foot_contact_forces``.
     """
     contacts = f"{feet}_contact"
     command = {"command": ObservationTermCfg(mdp.generated_commands, command="velocity")}
@@ -70,7 +75,7 @@ def velocity_observations(
         "joint_pos": ObservationTermCfg(mdp.joint_pos_rel, joints=joints),
         "joint_vel": ObservationTermCfg(mdp.joint_vel, joints=joints),
         "last_action": ObservationTermCfg(mdp.last_action),
-        "foot_contact_forces": ObservationTermCfg(mdp.foot_contact_forces, sensors=contacts),
+        "foot_contact": ObservationTermCfg(foot_contact, sensors=contacts),
         "foot_air_time": ObservationTermCfg(mdp.foot_air_time, sensors=contacts),
         "foot_height": ObservationTermCfg(mdp.foot_height, sites=feet),
     }
