@@ -274,12 +274,10 @@ def _subtitle(groups: list[Group]) -> str:
     runs = [run for group in groups for run in group.runs]
     if len(runs) > 1:
         seeds = sorted({str(run.config.get("seed")) for run in runs})
-        spread = (
-            " (line: mean, pale where not all runs came so far; shade: range)"
-            if len(groups) < len(runs)
-            else ""
-        )
-        return f"{len(runs)} runs, seeds {', '.join(seeds)}{spread}"
+        text = f"{len(runs)} runs, seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
+        if len(groups) < len(runs):
+            text += " (line: mean, pale where not all runs came so far; shade: range)"
+        return text
     columns = runs[0].columns
     return (
         f"{runs[0].name}   ·   {columns['iteration'][-1]:,.0f} iterations, "
