@@ -15,6 +15,12 @@ def model_path(run: Path, iteration: int) -> Path:
     return run / f"model_{iteration}.pt"
 
 
+def latest_model(run: Path) -> Path | None:
+    """The checkpoint of the latest iteration, or None."""
+    found = {int(path.stem.removeprefix("model_")): path for path in run.glob("model_[0-9]*.pt")}
+    return found[max(found)] if found else None
+
+
 def save_model(run: Path, iteration: int, networks: dict[str, Any], infos: dict[str, Any]) -> Path:
     """Write ``model_<iteration>.pt``, whole or not at all; its path.
 
