@@ -29,7 +29,7 @@ class Iteration:
     is_last: bool
     """Whether training ends with it."""
     warnings: tuple[str, ...] = ()
-    """What a person should know, of this rank, each told once."""
+    """What a person should know, of all ranks, each told once."""
 
 
 class Trainer:
@@ -81,9 +81,10 @@ class Trainer:
         overflow = self.env.sim.overflow()
         if overflow is not None:
             sums["Sim/overflow"] = (overflow.num_envs, self.env.num_envs)
+        warnings = self._new_warnings(overflow)
         end = time.perf_counter()
         totals = self._reduce(
-            {**sums, "stop": (float(stop()), 1.0)},
+            {**sums, "stop": (float(stop()), 1.0), "warnings": (float(len(warnings)), 1.0)},
             {
                 "Perf/collection_time": collected - start,
                 "Perf/learning_time": end - collected,
@@ -92,6 +93,8 @@ class Trainer:
         )
         seconds = totals.maxima.pop("seconds")
         stopped = totals.sums.pop("stop")[0] > 0.0
+        if totals.sums.pop("warnings")[0] > 0.0:
+            warnings = self._warnings_of_all_ranks(warnings)
         metrics = self._episode_metrics(totals.sums)
         self.iteration += 1
         steps = self._steps * self.env.num_envs * self.rank.world_size
@@ -104,9 +107,7 @@ class Trainer:
             **totals.maxima,
         }
         is_last = stopped or self.iteration >= iterations
-        return Iteration(
-            self.iteration, self.env_steps, metrics, is_last, self._new_warnings(overflow)
-        )
+        return Iteration(self.iteration, self.env_steps, metrics, is_last, warnings)
 
     def _new_warnings(self, overflow: Overflow | None) -> tuple[str, ...]:
         """What did not fit into the engine's buffers, at its first time."""
@@ -116,6 +117,13 @@ class Trainer:
         new = tuple(text for flag, text in messages.items() if flag not in self._warned)
         self._warned.update(messages)
         return new
+
+    def _warnings_of_all_ranks(self, mine: tuple[str, ...]) -> tuple[str, ...]:
+        """All new warnings with the rank that each comes from; all ranks call it together."""
+        if self.rank.world_size == 1:
+            return mine
+        everyone = self.rank.gather_objects(mine)
+        return tuple(f"rank {i}: {text}" for i, texts in enumerate(everyone) for text in texts)
 
     @torch.inference_mode()
     def _collect(self) -> None:
