@@ -57,6 +57,7 @@ def test_the_run_directory_holds_what_one_rank_would_write_and_the_logs_of_both(
     assert names - {n for n in names if n.startswith("events.")} == {
         "config.yaml",
         "metrics.jsonl",
+        "report.png",
         "torchrunx",
         *checkpoints,
     }

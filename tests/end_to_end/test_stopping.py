@@ -37,7 +37,7 @@ def test_a_signal_stops_training_after_saving(number, code, start):
     assert job.wait() == code, job.output
     iterations = sum(line.startswith("iteration") for line in job.output.splitlines())
     assert sorted(path.name for path in job.run.iterdir()) == [
-        "config.yaml", "metrics.jsonl", f"model_{iterations}.pt"
+        "config.yaml", "metrics.jsonl", f"model_{iterations}.pt", "report.png"
     ]  # fmt: skip
     saved = torch.load(job.run / f"model_{iterations}.pt", weights_only=True)
     lines = (job.run / "metrics.jsonl").read_text().splitlines()

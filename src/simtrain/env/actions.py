@@ -52,8 +52,10 @@ class JointAction(ActionTerm):
         """Factors, ``(dim,)``."""
         self.offset = torch.tensor(offset, device=device)
         """What zero actions mean, ``(dim,)``."""
-        self._low = _float32(np.where(limited, np.maximum(ranges[:, 0], low), low), device)
-        self._high = _float32(np.where(limited, np.minimum(ranges[:, 1], high), high), device)
+        self.low = _float32(np.where(limited, np.maximum(ranges[:, 0], low), low), device)
+        """Smallest ``ctrl``, ``(dim,)``."""
+        self.high = _float32(np.where(limited, np.minimum(ranges[:, 1], high), high), device)
+        """Largest ``ctrl``, ``(dim,)``."""
         self._all = actuators == list(range(model.nu))
         self._actuators = torch.tensor(actuators, dtype=torch.long, device=device)
 
@@ -61,10 +63,10 @@ class JointAction(ActionTerm):
         """See `ActionTerm.apply`."""
         if self._all:
             torch.addcmul(self.offset, actions, self.scale, out=ctrl)
-            torch.clamp(ctrl, self._low, self._high, out=ctrl)
+            torch.clamp(ctrl, self.low, self.high, out=ctrl)
         else:
             target = torch.addcmul(self.offset, actions, self.scale)
-            ctrl[:, self._actuators] = torch.clamp(target, self._low, self._high)
+            ctrl[:, self._actuators] = torch.clamp(target, self.low, self.high)
 
 
 class Actions:

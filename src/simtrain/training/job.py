@@ -18,6 +18,7 @@ from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
 from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import make_run_directory
+from simtrain.run.report import PICTURE
 from simtrain.training.stopping import Stopping, exit_code
 
 
@@ -156,4 +157,6 @@ def _say_goodbye(run: Path, checkpoint: Path | None, stop: StopSignals) -> None:
     run = Path(os.path.relpath(run)) if run.is_relative_to(Path.cwd()) else run
     print(f"run:        {run}")
     print(f"checkpoint: {run / checkpoint.name if checkpoint else None}")
+    if (run / PICTURE).exists():
+        print(f"picture:    {run / PICTURE}")
     print(f"curves:     uv run tensorboard --logdir {shlex.quote(str(run.parent))}")

@@ -18,6 +18,7 @@ from simtrain.run.checkpoint import model_path, save_model
 from simtrain.run.console import Status, StatusConsole
 from simtrain.run.directory import write_config
 from simtrain.run.metrics import MetricsWriter
+from simtrain.run.report import draw_finished
 from simtrain.training.agreement import check_same_tensors
 from simtrain.training.ppo import PPO
 from simtrain.training.trainer import Iteration, Trainer
@@ -152,6 +153,8 @@ class _Recorder:
         self._metrics.close()
         if self._wandb is not None:
             self._wandb.close(failed=kind is not None)
+        if kind is None:
+            draw_finished(self._run, self._console.say)
 
     def report(self, iteration: Iteration, *, save: bool) -> None:
         """Write and show an iteration, and save the policy if asked to."""
