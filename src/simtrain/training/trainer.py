@@ -74,6 +74,9 @@ class Trainer:
         start = time.perf_counter()
         torch.set_num_threads(self._rollout_threads)
         self._collect()
+        if self.rank.device.type == "cuda":
+            # Or what is left of the rollout would be timed as learning.
+            torch.cuda.synchronize(self.rank.device)
         collected = time.perf_counter()
         torch.set_num_threads(self.ppo.learning_threads)
         losses = self.ppo.update()
