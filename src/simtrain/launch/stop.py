@@ -54,15 +54,16 @@ class StopSignals:
         self._on_expiry = on_expiry
         self._on_second_interrupt = on_second_interrupt
         self._previous: dict[Signals, object] = {}
-        self._reading: int | None = None
         self._writing: int | None = None
         self._acting = threading.Lock()
         self._done = False
 
     def __enter__(self) -> StopSignals:
-        self._reading, self._writing = os.pipe()
+        reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
-        threading.Thread(target=self._watch, name="stop-signals", daemon=True).start()
+        threading.Thread(
+            target=self._watch, args=(reading, self._writing), name="stop-signals", daemon=True
+        ).start()
         # Written to as soon as a signal comes, whatever the main thread does.
         self._wakeup = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
@@ -74,7 +75,8 @@ class StopSignals:
         signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-        os.write(self._writing, _END)
+        if self._writing is not None:
+            os.write(self._writing, _END)
 
     def __call__(self) -> bool:
         """Whether to stop."""
@@ -91,22 +93,22 @@ class StopSignals:
         if self._writing is not None:
             os.write(self._writing, bytes([number]))
 
-    def _watch(self) -> None:
-        """Act on signals until this is left."""
+    def _watch(self, reading: int, writing: int) -> None:
+        """Act on signals until this is left; closes both ends of the pipe."""
         began: float | None = None
         expiry = math.inf
         expire: Callable[[], None] = lambda: None  # noqa: E731 - until there is a first signal
         while True:
             left = None if expiry == math.inf else max(0.0, expiry - time.monotonic())
-            ready, _, _ = select.select([self._reading], [], [], left)
+            ready, _, _ = select.select([reading], [], [], left)
             if not ready:
                 expiry = math.inf
                 self._unless_done(expire)
                 continue
-            numbers = os.read(self._reading, 64)
+            numbers = os.read(reading, 64)
             if _END in numbers:
-                os.close(self._reading)
-                os.close(self._writing)
+                os.close(reading)
+                os.close(writing)
                 return
             for number in STOP_SIGNALS:
                 if number not in numbers:
