@@ -58,6 +58,14 @@ def test_every_command_exists_and_takes_its_flags(page):
             parse_flags("train", _config(task), flags)
 
 
+def test_the_manual_shows_all_of_its_example():
+    page = (ROOT / "docs" / "writing_a_task.md").read_text()
+    example = (ROOT / "docs" / "examples" / "ball_balance" / "ball_balance.py").read_text()
+    shown = re.findall(r'^--8<-- "ball_balance/ball_balance\.py:(\w+)"$', page, re.MULTILINE)
+    sections = re.findall(r"# --8<-- \[start:(\w+)\]", example)
+    assert sorted(shown) == sorted(sections)
+
+
 def test_the_commands_of_the_manual_are_found():
     assert sum(len(_commands(page)) for page in PAGES) > 15
 

@@ -32,7 +32,6 @@ from simtrain.env.env import Env
 TILTS = ("tilt_x", "tilt_y")
 
 
-# --8<-- [start:task]
 @task("ball-balance")
 def ball_balance() -> TaskCfg:
     """Roll a ball to a target by tilting the plate under it."""
@@ -119,9 +118,6 @@ def ball_balance() -> TaskCfg:
         ),
         # --8<-- [end:ppo]
     )
-
-
-# --8<-- [end:task]
 
 
 # --8<-- [start:command_term]
