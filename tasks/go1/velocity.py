@@ -11,6 +11,7 @@ from simtrain import (
     CurriculumTermCfg,
     EventTermCfg,
     JointPositionActionCfg,
+    MetricTermCfg,
     ObservationTermCfg,
     PpoCfg,
     RewardTermCfg,
@@ -118,6 +119,10 @@ def go1_velocity_flat() -> TaskCfg:
         terminations={
             "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
             "fell_over": TerminationTermCfg(mdp.bad_orientation, limit_angle=1.0),
+        },
+        metrics={
+            "lin_vel_error": MetricTermCfg(mdp.lin_vel_error, command="velocity"),
+            "ang_vel_error": MetricTermCfg(mdp.ang_vel_error, command="velocity"),
         },
         events={
             "friction": EventTermCfg(

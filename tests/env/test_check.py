@@ -10,6 +10,7 @@ from simtrain import (
     JointEffortActionCfg,
     JointPositionActionCfg,
     JointVelocityActionCfg,
+    MetricTermCfg,
     ObservationTermCfg,
     RewardTermCfg,
     SimCfg,
@@ -33,6 +34,14 @@ class Counter:
 
 
 MISTAKES = {
+    "a metric whose name evaluation uses": (
+        {"metrics": {"mean_return": MetricTermCfg(alive)}},
+        r"metrics\.mean_return: evaluation itself has a metric of this name",
+    ),
+    "a metric that is neither a mean nor a last value": (
+        {"metrics": {"m": MetricTermCfg(alive, reduce="max")}},
+        r"metrics\.m: reduce is 'max'; it must be one of mean, last",
+    ),
     "one value where a term takes two bounds": (
         {
             "events": {
