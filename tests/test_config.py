@@ -148,12 +148,12 @@ WRONG = [
     (["--num-env", "8"], r"there is no flag --num-env \(did you mean '--num-envs'"),
     (["--env.rewards.upright.wait", "8"], r"\(did you mean '--env\.rewards\.upright\.weight'"),
     (["--env.rewards.uprigt.weight=8"], r"no flag --env\.rewards\.uprigt\.weight \(did you mean"),
-    (["--num-envs", "many"], "--num-envs: .*many"),
-    (["--num-envs", "1.5"], "--num-envs: .*1.5"),
+    (["--num-envs", "many"], "--num-envs is 'many'; it must be a whole number"),
+    (["--num-envs", "1.5"], "--num-envs is '1.5'; it must be a whole"),
     (["--num-envs"], "--num-envs"),
     (["--engine", "warpp"], "--engine is 'warpp'; it must be one of "),
     (["--ppo.schedule", "cosine"], "--ppo.schedule is 'cosine'; it must be one of adaptive, fixed"),
-    (["--ppo.learning-rate", "fast"], "--ppo.learning-rate: .*fast"),
+    (["--ppo.learning-rate", "fast"], "--ppo.learning-rate is 'fast'; it must be a number"),
     (["stray"], "stray"),
 ]
 

@@ -46,6 +46,8 @@ class TrainConfig:
     """File with SSH settings of the hosts; None for ~/.ssh/config."""
     collective_timeout: float = 60.0
     """Seconds that several ranks have to reach each other at the start."""
+    grace_seconds: float = 30.0
+    """Seconds that a run has to finish its iteration and save once it is told to stop."""
     torchrunx_log_dir: str | None = None
     """Folder for what several ranks print; "" for none, None for <run>/torchrunx. The variable
     TORCHRUNX_LOG_DIR wins over this."""
@@ -174,15 +176,21 @@ class TrainConfig:
                         f"--ppo.{network}.obs-groups names {group!r}; the task has "
                         f"{', '.join(self.env.observations)}"
                     )
-        if not self.collective_timeout > 0.0:
-            raise ConfigError(
-                f"--collective-timeout is {self.collective_timeout}; it must be greater than 0"
-            )
+        for name in ("collective_timeout", "grace_seconds"):
+            if not getattr(self, name) > 0.0:
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} is {getattr(self, name)}; "
+                    "it must be greater than 0"
+                )
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"--seed is {self.seed}, not in [0, 2^32)")
         self._check_evaluation()
         if "/" in self.run_name or self.run_name in (".", ".."):
             raise ConfigError(f"--run-name is {self.run_name!r}; it must not contain '/'")
+        if not self.run_name.isprintable():
+            raise ConfigError(
+                f"--run-name is {self.run_name!r}; it must be of printable characters, in one line"
+            )
 
     def _check_evaluation(self) -> None:
         device = self.eval_device

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 import mujoco
 import numpy as np
 import torch
 from torch import Tensor
 
+from simtrain.env.action_term import ActionTerm, InitialState
 from simtrain.env.cfg import (
     ActionTermCfg,
     JointActionCfg,
@@ -16,26 +15,9 @@ from simtrain.env.cfg import (
     JointPositionActionCfg,
     JointVelocityActionCfg,
 )
-from simtrain.env.model import InitialState
 from simtrain.env.names import Joints, as_index, find_joints, match_values
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, flag
 from simtrain.sim.engine import Index
-
-
-class ActionTerm(ABC):
-    """A slice of the action vector and what it does to ``ctrl``."""
-
-    dim: int
-    """Number of actions."""
-    actuators: tuple[int, ...] = ()
-    """Ids of the actuators that it writes to; no other term may."""
-
-    @abstractmethod
-    def apply(self, actions: Tensor, ctrl: Tensor) -> None:
-        """Write its part of `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``."""
-
-    def reset(self, mask: Tensor) -> None:  # noqa: B027 - most actions keep no state
-        """Forget what was kept of the environments in `mask`, boolean ``(num_envs,)``."""
 
 
 class JointAction(ActionTerm):
@@ -70,8 +52,10 @@ class JointAction(ActionTerm):
         """Factors, ``(dim,)``."""
         self.offset = torch.tensor(offset, device=device)
         """What zero actions mean, ``(dim,)``."""
-        self._low = _float32(np.where(limited, np.maximum(ranges[:, 0], low), low), device)
-        self._high = _float32(np.where(limited, np.minimum(ranges[:, 1], high), high), device)
+        self.low = _float32(np.where(limited, np.maximum(ranges[:, 0], low), low), device)
+        """Smallest ``ctrl``, ``(dim,)``."""
+        self.high = _float32(np.where(limited, np.minimum(ranges[:, 1], high), high), device)
+        """Largest ``ctrl``, ``(dim,)``."""
         self._all = actuators == list(range(model.nu))
         self._actuators = torch.tensor(actuators, dtype=torch.long, device=device)
 
@@ -79,10 +63,10 @@ class JointAction(ActionTerm):
         """See `ActionTerm.apply`."""
         if self._all:
             torch.addcmul(self.offset, actions, self.scale, out=ctrl)
-            torch.clamp(ctrl, self._low, self._high, out=ctrl)
+            torch.clamp(ctrl, self.low, self.high, out=ctrl)
         else:
             target = torch.addcmul(self.offset, actions, self.scale)
-            ctrl[:, self._actuators] = torch.clamp(target, self._low, self._high)
+            ctrl[:, self._actuators] = torch.clamp(target, self.low, self.high)
 
 
 class Actions:
@@ -95,14 +79,20 @@ class Actions:
         start: InitialState,
         device: torch.device | str,
     ) -> None:
-        self.terms = {name: cfg.build(model, start, device) for name, cfg in cfgs.items()}
+        self.terms: dict[str, ActionTerm] = {}
+        for name, cfg in cfgs.items():
+            try:
+                self.terms[name] = _build(cfg, model, start, device)
+            except ConfigError as error:
+                raise ConfigError(f"{flag('env', 'actions', name)}: {error}") from error
         self.dim = sum(term.dim for term in self.terms.values())
         taken: dict[int, str] = {}
         for name, term in self.terms.items():
             for actuator in term.actuators:
                 if actuator in taken:
                     raise ConfigError(
-                        f"actions.{taken[actuator]} and actions.{name} both drive the actuator "
+                        f"{flag('env', 'actions', taken[actuator])} and "
+                        f"{flag('env', 'actions', name)} both drive the actuator "
                         f"{model.actuator(actuator).name!r}"
                     )
                 taken[actuator] = name
@@ -118,6 +108,14 @@ class Actions:
         """Forget what was kept of the environments in `mask`."""
         for term in self.terms.values():
             term.reset(mask)
+
+
+def _build(
+    cfg: ActionTermCfg, model: mujoco.MjModel, start: InitialState, device: torch.device | str
+) -> ActionTerm:
+    if isinstance(cfg, JointActionCfg):
+        return JointAction(cfg, model, start, device)
+    return cfg.build(model, start, device)
 
 
 def find_actuators_of(model: mujoco.MjModel, joints: Joints, device: torch.device | str) -> Index:

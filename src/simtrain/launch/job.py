@@ -25,6 +25,8 @@ class Job:
     """Threads of each rank; None shares the cores of a host among its ranks."""
     collective_timeout: float
     """Seconds that the first collective may take."""
+    grace_seconds: float
+    """Seconds that the ranks have to end once they are told to stop."""
     ssh_config: str | None
     """File with SSH settings of the hosts; None for the user's."""
     in_process: bool
@@ -67,8 +69,8 @@ def plan_job(config: TrainConfig) -> Job:
         hosts = ("localhost",)
         found = [(os.environ.get("CUDA_VISIBLE_DEVICES"), _gpu_count(config))]
     devices = tuple(
-        resolve_devices(config.gpu_ids, config.cpu_workers, visible, count)
-        for visible, count in found
+        _devices_of(f"host {host}: " if config.hosts else "", config, visible, count)
+        for host, (visible, count) in zip(hosts, found, strict=True)
     )
     for host, other in zip(hosts, devices, strict=True):
         if other.kind != devices[0].kind:
@@ -86,6 +88,7 @@ def plan_job(config: TrainConfig) -> Job:
         seed=config.seed,
         threads=config.cpu_threads,
         collective_timeout=config.collective_timeout,
+        grace_seconds=config.grace_seconds,
         ssh_config=config.ssh_config,
         in_process=in_process,
         evaluator=resolve_evaluator(config.eval_device, *found[0]),
@@ -94,6 +97,13 @@ def plan_job(config: TrainConfig) -> Job:
 
 def _may_use_gpus(config: TrainConfig) -> bool:
     return config.gpu_ids is not None or config.eval_device not in (None, "cpu")
+
+
+def _devices_of(host: str, config: TrainConfig, visible: str | None, gpu_count: int) -> Devices:
+    try:
+        return resolve_devices(config.gpu_ids, config.cpu_workers, visible, gpu_count)
+    except ConfigError as error:
+        raise ConfigError(f"{host}{error}") from error
 
 
 def _gpu_count(config: TrainConfig) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Literal
 
 from simtrain.launch.processes import die_with_parent
+from simtrain.launch.stop import ignore_stop_signals
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +45,7 @@ def main() -> None:
     """
     descriptor, parent = map(int, sys.argv[1:])
     die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for rank 0, which ends this process
+    ignore_stop_signals()  # they are for rank 0, which ends this process
     os.nice(_NICENESS)  # where they share a core, training comes first
 
     from simtrain.errors import ConfigError, SimulationError

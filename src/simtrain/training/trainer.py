@@ -30,7 +30,7 @@ class Iteration:
     is_last: bool
     """Whether training ends with it."""
     warnings: tuple[str, ...] = ()
-    """What a person should know, of this rank, each told once."""
+    """What a person should know, of all ranks, each told once."""
 
 
 class Trainer:
@@ -80,6 +80,9 @@ class Trainer:
         start = time.perf_counter()
         torch.set_num_threads(self._rollout_threads)
         self._collect()
+        if self.rank.device.type == "cuda":
+            # Or what is left of the rollout would be timed as learning.
+            torch.cuda.synchronize(self.rank.device)
         collected = time.perf_counter()
         torch.set_num_threads(self.ppo.learning_threads)
         losses = self.ppo.update()
@@ -87,9 +90,10 @@ class Trainer:
         overflow = self.env.sim.overflow()
         if overflow is not None:
             sums["Sim/overflow"] = (overflow.num_envs, self.env.num_envs)
+        warnings = self._new_warnings(overflow)
         end = time.perf_counter()
         totals = self._reduce(
-            {**sums, "stop": (float(stop()), 1.0)},
+            {**sums, "stop": (float(stop()), 1.0), "warnings": (float(len(warnings)), 1.0)},
             {
                 "Perf/collection_time": collected - start,
                 "Perf/learning_time": end - collected,
@@ -98,6 +102,8 @@ class Trainer:
         )
         seconds = totals.maxima.pop("seconds")
         stopped = totals.sums.pop("stop")[0] > 0.0
+        if totals.sums.pop("warnings")[0] > 0.0:
+            warnings = self._warnings_of_all_ranks(warnings)
         metrics = self._episode_metrics(totals.sums)
         self.iteration += 1
         steps = self._steps * self.env.num_envs * self.rank.world_size
@@ -110,9 +116,7 @@ class Trainer:
             **totals.maxima,
         }
         is_last = stopped or self.iteration >= iterations
-        return Iteration(
-            self.iteration, self.env_steps, metrics, is_last, self._new_warnings(overflow)
-        )
+        return Iteration(self.iteration, self.env_steps, metrics, is_last, warnings)
 
     def _new_warnings(self, overflow: Overflow | None) -> tuple[str, ...]:
         """What did not fit into the engine's buffers, at its first time."""
@@ -122,6 +126,13 @@ class Trainer:
         new = tuple(text for flag, text in messages.items() if flag not in self._warned)
         self._warned.update(messages)
         return new
+
+    def _warnings_of_all_ranks(self, mine: tuple[str, ...]) -> tuple[str, ...]:
+        """All new warnings with the rank that each comes from; all ranks call it together."""
+        if self.rank.world_size == 1:
+            return mine
+        everyone = self.rank.gather_objects(mine)
+        return tuple(f"rank {i}: {text}" for i, texts in enumerate(everyone) for text in texts)
 
     @torch.inference_mode()
     def _collect(self) -> None:

@@ -19,7 +19,9 @@ from simtrain.run.checkpoint import BEST, model_path, save_model
 from simtrain.run.console import Status, StatusConsole
 from simtrain.run.directory import write_config
 from simtrain.run.metrics import MetricsWriter
+from simtrain.run.report import draw_finished
 from simtrain.training.agreement import check_same_tensors
+from simtrain.training.gpu_memory import too_little_memory_told
 from simtrain.training.judge import Judge
 from simtrain.training.ppo import PPO
 from simtrain.training.trainer import Iteration, Trainer
@@ -51,7 +53,23 @@ def run_worker(
 
     Returns:
         The last checkpoint on rank 0, None on others.
+
+    Raises:
+        ConfigError: the GPU's memory is too small for so many environments.
     """
+    with too_little_memory_told(config.num_envs, rank.device):
+        return _train(config, rank, run, stop, console, devices, evaluator)
+
+
+def _train(
+    config: TrainConfig,
+    rank: Rank,
+    run: Path,
+    stop: Callable[[], bool],
+    console: StatusConsole,
+    devices: list[str],
+    evaluator: Devices | None,
+) -> Path | None:
     rank.seed_everything()
     torch.set_num_threads(rank.threads)
     if config.deterministic:
@@ -104,7 +122,9 @@ def _build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> E
     with compilation_announced(say if rank.is_main else lambda message: None):
         env = build()
         start = env.sim.state()
-        env.sim.step(config.env.decimation)  # the kernels of a step are compiled at the first one
+        # The first step compiles its kernels, the second makes a graph of it.
+        env.sim.step(config.env.decimation)
+        env.sim.step(config.env.decimation)
         env.sim.set_state(start)
     if rank.local_rank == 0:
         rank.wait_for_others()
@@ -159,6 +179,8 @@ class _Recorder:
             if (self._run / BEST).exists():
                 self._wandb.save(self._run / BEST)
             self._wandb.close(failed=kind is not None)
+        if kind is None:
+            draw_finished(self._run, self._console.say)
 
     def report(self, iteration: Iteration, *, save: bool) -> None:
         """Write and show an iteration, and save the policy if asked to."""
