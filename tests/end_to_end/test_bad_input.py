@@ -75,6 +75,36 @@ MISTAKES = [
         f"{TASK} --gpu-ids None --cpu-workers 2 --torchrunx-log-dir /proc/logs",
         "the folder /proc/logs for the ranks' logs cannot be written: No such file or directory",
     ),
+    (f"{TASK} --eval-interval 0", "--eval-interval is 0; it must be 1 or more"),
+    (f"{TASK} --eval-episodes 0", "--eval-episodes is 0; it must be 1 or more"),
+    (
+        f"{TASK} --eval-device cpu",
+        "--eval-device cpu needs --eval-interval, the iterations between",
+    ),
+    (
+        f"{TASK} --eval-interval 5 --eval-device gpu",
+        "--eval-device is 'gpu'; it must be cpu, or cuda:0, cuda:1, ...",
+    ),
+    (
+        f"{TASK} --eval-interval 5 --eval-device cuda:0 --engine mujoco",
+        "--eval-device cuda:0 simulates on the GPU, which --engine mujoco cannot",
+    ),
+    (
+        f"{TASK} --gpu-ids None --eval-interval 5 --eval-device cuda:99",
+        "--eval-device cuda:99: ",
+    ),
+    (f"{TASK} --stop-at-return 45", "--stop-at-return 45 needs evaluations; add --eval-interval"),
+    (
+        f"{TASK} --eval-interval 5 --stop-at Eval/time_uprigh 0.9",
+        "--stop-at: training logs no metric 'Eval/time_uprigh' (did you mean 'Eval/time_upright'",
+    ),
+    (f"{TASK} --stop-at Eval/mean_return", "--stop-at needs a value"),
+    (f"{TASK} --stop-at Train/mean_reward many", "--stop-at: "),
+    (f"{TASK} --stop-below Loss/kl nan", "--stop-below is nan; it must be a finite number"),
+    (
+        f"{TASK} --gpu-ids None --stop-at Sim/overflow 1",
+        "--stop-at: training logs no metric 'Sim/overflow'",
+    ),
     (f"{TASK} --env.decimation 0", "--env.decimation is 0; it must be greater than 0"),
 ]
 
@@ -118,6 +148,7 @@ def _run(command: str, folder: Path) -> subprocess.CompletedProcess:
         "train cartpole-balanse",
         f"train {TASK} --num-envs 0",
         "list_tasks --all",
+        "evaluate",
     ],
 )
 def test_the_command_ends_with_exit_code_2_and_no_traceback(command, here):
@@ -140,8 +171,11 @@ def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(h
 
 
 # `train <task> --help` shows the task's terms, whose modules import torch.
-@pytest.mark.parametrize("command", ["train --help", "list_tasks"])
-def test_help_and_lists_import_neither_torch_nor_a_simulator(command, tmp_path):
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("train --help", TASK), ("list_tasks", TASK), ("evaluate --help", "--episodes INT")],
+)
+def test_help_and_lists_import_neither_torch_nor_a_simulator(command, says, tmp_path):
     module, *arguments = command.split()
     program = f"""
 import sys
@@ -158,7 +192,7 @@ finally:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "heavy:"
-    assert "cartpole-balance" in result.stdout
+    assert says in result.stdout
 
 
 def test_a_simulation_that_fails_names_the_environment_and_what_mujoco_said(here):

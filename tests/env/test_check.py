@@ -10,6 +10,7 @@ from simtrain import (
     JointEffortActionCfg,
     JointPositionActionCfg,
     JointVelocityActionCfg,
+    MetricTermCfg,
     ObservationTermCfg,
     RewardTermCfg,
     SimCfg,
@@ -33,6 +34,14 @@ class Counter:
 
 
 MISTAKES = {
+    "a metric whose name evaluation uses": (
+        {"metrics": {"mean_return": MetricTermCfg(alive)}},
+        r"a metric of the task is called 'mean_return', as one of evaluation is",
+    ),
+    "a metric that is neither a mean nor a last value": (
+        {"metrics": {"m": MetricTermCfg(alive, reduce="max")}},
+        r"--env\.metrics\.m\.reduce is 'max'; it must be one of mean, last",
+    ),
     "one value where a term takes two bounds": (
         {
             "events": {

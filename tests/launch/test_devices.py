@@ -1,7 +1,7 @@
 import pytest
 
 from simtrain.errors import ConfigError
-from simtrain.launch.devices import Devices, resolve_devices
+from simtrain.launch.devices import Devices, resolve_devices, resolve_evaluator
 
 GPU = "GPU-8f6d2c3a-1111-2222-3333-444455556666"
 MIG = "MIG-GPU-8f6d2c3a/1/0"
@@ -63,3 +63,30 @@ def test_mistakes_say_what_is_visible(gpu_ids, cpu_workers, visible, gpu_count, 
 def test_rank_i_uses_cuda_i():
     assert [Devices("cuda", 2, "4,6").device(i) for i in range(2)] == ["cuda:0", "cuda:1"]
     assert Devices("cpu", 2, "").device(1) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("eval_device", "visible", "gpu_count", "devices"),
+    [
+        (None, None, 2, None),
+        ("cpu", "0,1", 2, Devices("cpu", 1, "")),
+        ("cuda:1", None, 2, Devices("cuda", 1, "1")),
+        ("cuda:1", "4,6", 2, Devices("cuda", 1, "6")),
+    ],
+)
+def test_the_device_of_the_evaluator(eval_device, visible, gpu_count, devices):
+    assert resolve_evaluator(eval_device, visible, gpu_count) == devices
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpu_count", "says"),
+    [
+        (None, 0, "no GPU is visible"),
+        ("4,6", 2, "the visible GPUs are 0 to 1 (CUDA_VISIBLE_DEVICES=4,6)"),
+    ],
+)
+def test_an_evaluator_on_a_gpu_that_is_not_there_is_told(visible, gpu_count, says):
+    with pytest.raises(ConfigError) as error:
+        resolve_evaluator("cuda:2", visible, gpu_count)
+    instead = "--eval-device cpu evaluates on the CPU"
+    assert str(error.value) == f"--eval-device cuda:2: {says}; {instead}"

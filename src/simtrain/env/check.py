@@ -7,10 +7,11 @@ from typing import get_args
 import mujoco
 
 from simtrain.env.actions import Actions
-from simtrain.env.cfg import EventMode, TaskCfg
+from simtrain.env.cfg import EventMode, Reduce, TaskCfg
 from simtrain.env.model import compile_model, find_keyframe, initial_state
 from simtrain.env.terms import check_term
 from simtrain.errors import ConfigError, flag
+from simtrain.metric_tags import EVALUATION_TAGS
 
 EVENT_MODES = get_args(EventMode)
 
@@ -49,6 +50,14 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
     for kind in ("rewards", "terminations", "commands", "metrics"):
         for name, term in getattr(cfg, kind).items():
             check_term(flag("env", kind, name), term, model)
+    for name, metric in cfg.metrics.items():
+        if name in EVALUATION_TAGS:
+            raise ConfigError(f"a metric of the task is called {name!r}, as one of evaluation is")
+        if metric.reduce not in get_args(Reduce):
+            raise ConfigError(
+                f"{flag('env', 'metrics', name, 'reduce')} is {metric.reduce!r}; it must be one of "
+                f"{', '.join(get_args(Reduce))}"
+            )
     for name, event in cfg.events.items():
         if event.mode not in EVENT_MODES:
             raise ConfigError(

@@ -74,6 +74,33 @@ def resolve_devices(
     return Devices("cuda", len(gpu_ids), ",".join(entries[gpu] for gpu in gpu_ids))
 
 
+def resolve_evaluator(
+    eval_device: str | None, visible: str | None, gpu_count: int
+) -> Devices | None:
+    """The device that ``--eval-device`` asks for; None if it asks for none.
+
+    Args:
+        eval_device: ``cpu``, or ``cuda:N`` with an index as in `resolve_devices`.
+        visible: ``CUDA_VISIBLE_DEVICES`` of the host, None if it is not set.
+        gpu_count: how many GPUs torch sees there, under `visible`.
+
+    Raises:
+        ConfigError: there is no such GPU; says which there are.
+    """
+    if eval_device is None:
+        return None
+    if eval_device == "cpu":
+        return Devices("cpu", 1, "")
+    entries = _entries(visible, gpu_count)
+    gpu = int(eval_device.removeprefix("cuda:"))
+    if gpu >= len(entries):
+        raise ConfigError(
+            f"--eval-device {eval_device}: {_there_is(entries, visible)}; "
+            "--eval-device cpu evaluates on the CPU"
+        )
+    return Devices("cuda", 1, entries[gpu])
+
+
 def _entries(visible: str | None, gpu_count: int) -> list[str]:
     """What ``CUDA_VISIBLE_DEVICES`` calls each GPU; CUDA stops at the first it cannot find."""
     if visible is None:

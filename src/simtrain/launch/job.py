@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from simtrain.config import TrainConfig
 from simtrain.errors import ConfigError
-from simtrain.launch.devices import Devices, resolve_devices
+from simtrain.launch.devices import Devices, resolve_devices, resolve_evaluator
 from simtrain.launch.hosts import check_own_name, hosts_of_slurm, probe_hosts
 
 
@@ -31,6 +31,9 @@ class Job:
     """File with SSH settings of the hosts; None for the user's."""
     in_process: bool
     """Whether the only rank runs in the process of the command."""
+    evaluator: Devices | None
+    """What the process that evaluates beside training runs on, on the first host; None if there is
+    none."""
 
     @property
     def world_size(self) -> int:
@@ -60,7 +63,7 @@ def plan_job(config: TrainConfig) -> Job:
     if hosts == ("slurm",):
         hosts = hosts_of_slurm()
     if hosts:
-        found = probe_hosts(hosts, config.ssh_config, count_gpus=config.gpu_ids is not None)
+        found = probe_hosts(hosts, config.ssh_config, count_gpus=_may_use_gpus(config))
     else:
         # torch is imported only if a GPU may be asked for.
         hosts = ("localhost",)
@@ -88,7 +91,12 @@ def plan_job(config: TrainConfig) -> Job:
         grace_seconds=config.grace_seconds,
         ssh_config=config.ssh_config,
         in_process=in_process,
+        evaluator=resolve_evaluator(config.eval_device, *found[0]),
     )
+
+
+def _may_use_gpus(config: TrainConfig) -> bool:
+    return config.gpu_ids is not None or config.eval_device not in (None, "cpu")
 
 
 def _devices_of(host: str, config: TrainConfig, visible: str | None, gpu_count: int) -> Devices:
@@ -99,7 +107,7 @@ def _devices_of(host: str, config: TrainConfig, visible: str | None, gpu_count: 
 
 
 def _gpu_count(config: TrainConfig) -> int:
-    if config.gpu_ids is None:
+    if not _may_use_gpus(config):
         return 0
     import torch
 

@@ -12,9 +12,13 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the process that started it is gone."""
-    parent = os.getppid()
+def die_with_parent(parent: int | None = None) -> None:
+    """Have the kernel kill this process when the process that started it is gone.
+
+    Args:
+        parent: id of that process; without it, one that is gone already is not noticed.
+    """
+    parent = parent or os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -11,14 +11,17 @@ from typing import Any
 
 from simtrain.config import TrainConfig, as_plain, overlay
 from simtrain.errors import ConfigError
+from simtrain.launch.devices import Devices
 from simtrain.launch.job import Job, plan_job
 from simtrain.launch.launcher import check_logs, choose_log_dir, launch_ranks
 from simtrain.launch.rank import Rank, share_of_cores
 from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
+from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import make_run_directory
 from simtrain.run.report import PICTURE
+from simtrain.stop_conditions import check_stop_conditions
 from simtrain.training.stopping import Stopping, exit_code
 
 
@@ -34,9 +37,11 @@ def run_job(config: TrainConfig) -> int:
     if job.in_process and job.devices[0].kind == "cuda":
         # CUDA reads the variable once: before Warp or torch first use it.
         os.environ["CUDA_VISIBLE_DEVICES"] = job.devices[0].visible
+    engine = config.engine_on(job.devices[0].kind)
+    check_stop_conditions(config, engine)
     if not job.in_process:
         check_logs(config.torchrunx_log_dir)
-    elif config.engine_on(job.devices[0].kind) == "warp":
+    elif engine == "warp":
         # Several ranks check it themselves: Warp initializes CUDA, and launching them forks.
         from simtrain.env.model import compile_model
         from simtrain.sim.warp_model import check_model
@@ -76,7 +81,9 @@ def _train_here(
         seed=job.seed,
         threads=job.threads or share_of_cores(1),
     )
-    return run_worker(config, rank, run, stop, console=console, devices=job.rank_names())
+    return run_worker(
+        config, rank, run, stop, console=console, devices=job.rank_names(), evaluator=job.evaluator
+    )
 
 
 def _train_on_ranks(
@@ -95,6 +102,7 @@ def _train_on_ranks(
         as_plain(config),
         run,
         job.rank_names(),
+        job.evaluator,
         receive=receive,
         stop=stop,
         log_dir=choose_log_dir(config.torchrunx_log_dir, run),
@@ -109,6 +117,7 @@ def train_rank(
     values: dict[str, Any],
     run: Path,
     devices: list[str],
+    evaluator: Devices | None,
 ) -> Path | None:
     """Train as one rank of several, in a process of its own.
 
@@ -118,7 +127,9 @@ def train_rank(
     from simtrain.training.worker import run_worker
 
     config = overlay(TrainConfig.of_task(task, discover().find(task).configuration()), values)
-    return run_worker(config, rank, run, stop, console=_RemoteConsole(show), devices=devices)
+    return run_worker(
+        config, rank, run, stop, console=_RemoteConsole(show), devices=devices, evaluator=evaluator
+    )
 
 
 class _RemoteConsole:
@@ -157,6 +168,8 @@ def _say_goodbye(run: Path, checkpoint: Path | None, stop: StopSignals) -> None:
     run = Path(os.path.relpath(run)) if run.is_relative_to(Path.cwd()) else run
     print(f"run:        {run}")
     print(f"checkpoint: {run / checkpoint.name if checkpoint else None}")
+    if (run / BEST).exists():
+        print(f"best:       {run / BEST}")
     if (run / PICTURE).exists():
         print(f"picture:    {run / PICTURE}")
     print(f"curves:     uv run tensorboard --logdir {shlex.quote(str(run.parent))}")

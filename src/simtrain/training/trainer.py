@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from rsl_rl.models import MLPModel
 
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
@@ -45,10 +46,14 @@ class Trainer:
         self._reduce = Reduction(rank)
         self._warned: set[str] = set()
         self._steps = ppo.storage.num_transitions_per_env
-        self._rollout_threads = _rollout_threads(ppo, env.num_envs, rank.threads)
+        self._rollout_threads = rollout_threads(ppo.actor, env.num_envs, rank.threads)
 
     def run(
-        self, iterations: int, report: Callable[[Iteration], None], stop: Callable[[], bool]
+        self,
+        iterations: int,
+        report: Callable[[Iteration], None],
+        stop: Callable[[], bool],
+        judge: Callable[[Iteration], Iteration] = lambda iteration: iteration,
     ) -> None:
         """Train until `iterations` are done or `stop` says so at the end of one of them.
 
@@ -56,6 +61,7 @@ class Trainer:
             iterations: how many iterations to have trained at the end.
             report: called after every iteration.
             stop: asked at the end of every iteration; one rank's yes ends training on all.
+            judge: may add metrics to an iteration before it is reported, and end training with it.
         """
         env = self.env
         if self.iteration == 0:
@@ -65,7 +71,7 @@ class Trainer:
             )
         self.ppo.train_mode()
         while self.iteration < iterations:
-            iteration = self._iterate(iterations, stop)
+            iteration = judge(self._iterate(iterations, stop))
             report(iteration)
             if iteration.is_last:
                 return
@@ -162,11 +168,11 @@ class Trainer:
         return metrics
 
 
-def _rollout_threads(ppo: PPO, num_envs: int, threads: int) -> int:
-    """Threads of torch during the rollout.
+def rollout_threads(actor: MLPModel, num_envs: int, threads: int) -> int:
+    """Threads of torch while a policy acts.
 
     Torch's and MuJoCo's threads take turns within a step, and an OpenMP team that is still spinning
     when MuJoCo's threads want the cores costs more than it gained unless the networks are large.
     """
-    operations = 2 * num_envs * sum(p.numel() for p in ppo.actor.parameters())
+    operations = 2 * num_envs * sum(p.numel() for p in actor.parameters())
     return threads if operations > 2e8 else 1
