@@ -77,6 +77,23 @@ def test_evaluations_are_drawn_beside_training(tmp_path, figures):
     assert (evaluation.get_xdata().tolist(), evaluation.get_ydata().tolist()) == ([20], [9.0])
 
 
+def test_a_term_has_one_color_in_all_groups_of_a_task(tmp_path, figures):
+    def lines(up: float, down: float) -> list[dict]:
+        return [{"Episode_Reward/up": up, "Episode_Reward/down": down}] * 2
+
+    one = make_run(tmp_path / "one", lines(2.0, -1.0))
+    two = make_run(tmp_path / "two", lines(1.0, -1.5), num_envs=9)
+    report([str(one), str(two)])
+    rewards = [ax for ax in figures[0].axes if ax.get_title(loc="left").startswith("Reward")]
+    colors = [
+        {text.get_text().split()[0]: handle.get_facecolor() for text, handle in
+         zip(ax.get_legend().get_texts(), ax.get_legend().get_patches(), strict=False)}
+        for ax in rewards
+    ]  # fmt: skip
+    assert list(colors[0]) == ["up", "down"]
+    assert colors[0] == colors[1]
+
+
 class _Page(HTMLParser):
     """What an HTML page refers to, and the cells of its tables."""
 

@@ -117,12 +117,13 @@ def _draw_task(sheet: _Sheet, task: str, groups: list[Group], axis: Axis) -> Non
     row = sheet.row(_COMPARED)
     _compare(row, groups, axis)
     rows = [row]
+    everyone = Group("", tuple(run for group in groups for run in group.runs))
     for i, group in enumerate(groups):
         if len(groups) > 1:
             sheet.line(_HEADER, group.label, color=group_color(i), fontsize=12, fontweight="bold")
         rows.append(sheet.row(_APART))
-        _take_apart(rows[-1], group, axis)
-    longest = max(float(run.columns[axis][-1]) for group in groups for run in group.runs)
+        _take_apart(rows[-1], group, everyone, axis)
+    longest = max(float(run.columns[axis][-1]) for run in everyone.runs)
     for ax in (ax for row in rows for ax in row):
         _label_x(ax, axis, longest)
 
@@ -178,11 +179,14 @@ def _tell(ax: Axes, group: Group, tag: str) -> None:
     ax.set_title(f"median {text}" if tag == SPEED else text, loc="right", color=group_color(0))
 
 
-def _take_apart(row: Sequence[Axes], group: Group, axis: Axis) -> None:
-    """Reward terms, ends of episodes and phases of an iteration of one group."""
-    rewards = stack(group.runs, group.tags("Episode_Reward/"), axis)
-    ends = stack(group.runs, group.tags("Episode_Termination/"), axis)
-    times = [tag for tag in group.tags("Perf/") if tag.endswith("_time")]
+def _take_apart(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) -> None:
+    """Reward terms, ends of episodes and phases of an iteration of one group.
+
+    Parts come in the order of `everyone`, so that they have one color in all groups.
+    """
+    rewards = stack(group.runs, _by_size(everyone, "Episode_Reward/", axis), axis)
+    ends = stack(group.runs, everyone.tags("Episode_Termination/"), axis)
+    times = [tag for tag in everyone.tags("Perf/") if tag.endswith("_time")]
     phases = stack(group.runs, [*times, REST], axis)
     _stacked(row[0], "Reward terms (per second)", rewards, number)
     _stacked(row[1], "How episodes ended", ends, lambda share: f"{100 * share:.0f} %")
@@ -233,11 +237,18 @@ def _stacked(
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), borderaxespad=0.0)
 
 
+def _by_size(group: Group, prefix: str, axis: Axis) -> list[str]:
+    """Tags by the mean of their size, the largest first."""
+    whole = stack(group.runs, group.tags(prefix), axis)
+    parts = {} if whole is None else whole.parts
+    return sorted(parts, key=lambda tag: -float(np.abs(parts[tag]).mean()))
+
+
 def _largest(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The largest parts by their mean size, and the remainder as one."""
+    """As many of the first parts as there are colors, and the others as one."""
     if len(parts) <= len(_PARTS):
         return parts
-    names = sorted(parts, key=lambda name: -float(np.abs(parts[name]).mean()))
+    names = list(parts)
     shown = {name: parts[name] for name in names[: len(_PARTS)]}
     others = [parts[name] for name in names[len(_PARTS) :]]
     return {**shown, f"{len(others)} others": np.sum(others, axis=0)}
