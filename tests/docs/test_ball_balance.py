@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from simtrain.cli.export import export
 from simtrain.env.env import Env
 from simtrain.registry import discover
 
@@ -31,23 +33,32 @@ def _put_ball(env: Env, x: torch.Tensor, z: float = 0.54) -> None:
     env.sim.write("qpos", place, index=env.base.position)
 
 
-def test_two_iterations_by_the_real_command(tmp_path):
-    command = [sys.executable, "-m", "simtrain.cli.train", "ball-balance", "--gpu-ids", "None"]
-    flags = ["--cpu-threads", "1", "--num-envs", "16", "--max-iterations", "2"]
+def _run(*command: str, folder: Path) -> str:
     done = subprocess.run(
-        [*command, *flags],
-        cwd=tmp_path,
+        [sys.executable, *command],
+        cwd=folder,
         env={**os.environ, "SIMTRAIN_TASKS": str(EXAMPLES)},
         capture_output=True,
         text=True,
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_trains_by_the_real_command_and_runs_without_simtrain(tmp_path, monkeypatch):
+    flags = ["--gpu-ids", "None", "--cpu-threads", "1", "--num-envs", "16", "--max-iterations", "2"]
+    _run("-m", "simtrain.cli.train", "ball-balance", *flags, folder=tmp_path)
     (run,) = (tmp_path / "logs" / "ball-balance").iterdir()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["env_steps"] for line in lines] == [384, 768]
     assert all(math.isfinite(line["Loss/value"]) for line in lines)
-    assert (run / "model_2.pt").exists()
+
+    monkeypatch.setenv("SIMTRAIN_TASKS", str(EXAMPLES))
+    assert export([str(run), "--formats", "onnx"]) == 0
+    program = EXAMPLES / "ball_balance" / "_run_policy.py"
+    said = _run(str(program), str(run / "exported"), folder=tmp_path)
+    assert re.fullmatch(r"\d+\.\d{3} m from the target\n", said)
 
 
 def test_the_reward_is_1_at_the_target_and_less_by_e_at_a_distance_of_std(env):
@@ -80,9 +91,7 @@ def test_the_policy_sees_how_far_the_ball_moved_but_not_across_a_reset(env):
 
 
 def test_a_ball_below_the_plate_ends_the_episode_as_failed(env):
-    env.sim.write("qvel", 0.0)
     _put_ball(env, torch.tensor([0.0, 0.0, 0.4, 0.0]), z=0.3)
-    _put_ball_back = torch.tensor([True, True, False, True])
-    env.sim.reset(_put_ball_back)
+    env.sim.reset(torch.tensor([True, True, False, True]))
     env.step(torch.zeros(4, 2))
     assert env.terminations.terminated.tolist() == [False, False, True, False]

@@ -19,7 +19,7 @@ from simtrain.registry import discover
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-OTHERS = {"mkdocs", "mypy", "pytest", "ruff", "tensorboard"}
+OTHERS = {"mkdocs", "mypy", "pytest", "python", "ruff", "tensorboard"}
 
 
 @pytest.fixture(autouse=True)
