@@ -28,6 +28,11 @@ class RankError(RuntimeError):
     """
 
 
+def flag(*path: str) -> str:
+    """How a value of the configuration is typed, as ``--env.rewards.upright.weight``."""
+    return f"--{'.'.join(path)}".replace("_", "-")
+
+
 class ExportError(RuntimeError):
     """An exported policy does not act as the trained one; nothing was written.
 

@@ -16,7 +16,7 @@ from simtrain.env.cfg import (
     JointVelocityActionCfg,
 )
 from simtrain.env.names import Joints, as_index, find_joints, match_values
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, flag
 from simtrain.sim.engine import Index
 
 
@@ -79,14 +79,20 @@ class Actions:
         start: InitialState,
         device: torch.device | str,
     ) -> None:
-        self.terms = {name: _build(cfg, model, start, device) for name, cfg in cfgs.items()}
+        self.terms: dict[str, ActionTerm] = {}
+        for name, cfg in cfgs.items():
+            try:
+                self.terms[name] = _build(cfg, model, start, device)
+            except ConfigError as error:
+                raise ConfigError(f"{flag('env', 'actions', name)}: {error}") from error
         self.dim = sum(term.dim for term in self.terms.values())
         taken: dict[int, str] = {}
         for name, term in self.terms.items():
             for actuator in term.actuators:
                 if actuator in taken:
                     raise ConfigError(
-                        f"actions.{taken[actuator]} and actions.{name} both drive the actuator "
+                        f"{flag('env', 'actions', taken[actuator])} and "
+                        f"{flag('env', 'actions', name)} both drive the actuator "
                         f"{model.actuator(actuator).name!r}"
                     )
                 taken[actuator] = name

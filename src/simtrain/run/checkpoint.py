@@ -84,7 +84,8 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
             content = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
     except pickle.UnpicklingError as error:
-        if "Unsupported global" in str(error) or "Unsupported class" in str(error):
+        pickled = data.startswith((b"PK", b"\x80"))  # the bytes of a text can look like a class
+        if pickled and ("Unsupported global" in str(error) or "Unsupported class" in str(error)):
             raise ConfigError(
                 f"the checkpoint {path} is refused: it holds more than tensors and plain values, "
                 "and loading it could run code that somebody put there"

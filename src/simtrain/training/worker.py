@@ -13,13 +13,16 @@ import torch
 
 from simtrain.config import TrainConfig, as_plain
 from simtrain.env.env import Env
+from simtrain.launch.devices import Devices
 from simtrain.launch.rank import Rank
-from simtrain.run.checkpoint import model_path, save_model
+from simtrain.run.checkpoint import BEST, model_path, save_model
 from simtrain.run.console import Status, StatusConsole
 from simtrain.run.directory import write_config
 from simtrain.run.metrics import MetricsWriter
 from simtrain.run.report import draw_finished
 from simtrain.training.agreement import check_same_tensors
+from simtrain.training.gpu_memory import too_little_memory_told
+from simtrain.training.judge import Judge
 from simtrain.training.ppo import PPO
 from simtrain.training.trainer import Iteration, Trainer
 
@@ -35,6 +38,7 @@ def run_worker(
     *,
     console: StatusConsole,
     devices: list[str],
+    evaluator: Devices | None = None,
 ) -> Path | None:
     """Train as one rank of a job.
 
@@ -45,10 +49,27 @@ def run_worker(
         stop: asked at the end of every iteration; training ends, saved, once it is true on a rank.
         console: where rank 0 shows what it does.
         devices: what each rank runs on.
+        evaluator: what a process that evaluates beside training runs on, if there shall be one.
 
     Returns:
         The last checkpoint on rank 0, None on others.
+
+    Raises:
+        ConfigError: the GPU's memory is too small for so many environments.
     """
+    with too_little_memory_told(config.num_envs, rank.device):
+        return _train(config, rank, run, stop, console, devices, evaluator)
+
+
+def _train(
+    config: TrainConfig,
+    rank: Rank,
+    run: Path,
+    stop: Callable[[], bool],
+    console: StatusConsole,
+    devices: list[str],
+    evaluator: Devices | None,
+) -> Path | None:
     rank.seed_everything()
     torch.set_num_threads(rank.threads)
     if config.deterministic:
@@ -58,11 +79,12 @@ def run_worker(
     obs = env.get_observations().to(rank.device)
     ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
     trainer = Trainer(env, ppo, rank)
+    judge = Judge(config, rank, run, ppo, stop, console.say, evaluator)
     iterations = config.iterations(rank.world_size)
     recorder = (
         _Recorder(config, run, trainer, iterations, console, devices) if rank.is_main else None
     )
-    with recorder or nullcontext():
+    with judge, recorder or nullcontext():
 
         def after(iteration: Iteration) -> None:
             save = iteration.number % config.save_interval == 0 or iteration.is_last
@@ -71,7 +93,7 @@ def run_worker(
             if recorder is not None:
                 recorder.report(iteration, save=save)
 
-        trainer.run(iterations, after, stop)
+        trainer.run(iterations, after, stop, judge)
     return None if recorder is None else recorder.saved
 
 
@@ -100,7 +122,9 @@ def _build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> E
     with compilation_announced(say if rank.is_main else lambda message: None):
         env = build()
         start = env.sim.state()
-        env.sim.step(config.env.decimation)  # the kernels of a step are compiled at the first one
+        # The first step compiles its kernels, the second makes a graph of it.
+        env.sim.step(config.env.decimation)
+        env.sim.step(config.env.decimation)
         env.sim.set_state(start)
     if rank.local_rank == 0:
         rank.wait_for_others()
@@ -152,6 +176,8 @@ class _Recorder:
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         self._metrics.close()
         if self._wandb is not None:
+            if (self._run / BEST).exists():
+                self._wandb.save(self._run / BEST)
             self._wandb.close(failed=kind is not None)
         if kind is None:
             draw_finished(self._run, self._console.say)
