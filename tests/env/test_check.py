@@ -52,6 +52,10 @@ MISTAKES = {
         },
         r"--env\.events\.reset\.position takes 2 values such as \(0\.0, 0\.0\), not \(0\.1,\)",
     ),
+    "no room for contacts": (
+        {"sim": SimCfg(max_contacts=-5)},
+        r"--env\.sim\.max-contacts is -5; it must be 1 or more",
+    ),
     "two action terms on one actuator": (
         {
             "actions": {

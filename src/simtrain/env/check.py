@@ -26,6 +26,10 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
         value = getattr(cfg, name)
         if not value > 0:
             raise ConfigError(f"{flag('env', name)} is {value}; it must be greater than 0")
+    for name in ("iterations", "ls_iterations", "max_contacts", "max_constraints"):
+        count = getattr(cfg.sim, name)
+        if count is not None and count < 1:
+            raise ConfigError(f"{flag('env', 'sim', name)} is {count}; it must be 1 or more")
     model = compile_model(cfg)
     start = initial_state(model, find_keyframe(model, cfg.keyframe))
     if not cfg.actions:
