@@ -21,7 +21,7 @@ from simtrain.run.directory import write_config
 from simtrain.run.metrics import MetricsWriter
 from simtrain.run.report import draw_finished
 from simtrain.training.agreement import check_same_tensors
-from simtrain.training.gpu_memory import too_little_memory_told
+from simtrain.training.gpu import check_gpu, too_little_memory_told
 from simtrain.training.judge import Judge
 from simtrain.training.ppo import PPO
 from simtrain.training.trainer import Iteration, Trainer
@@ -55,8 +55,9 @@ def run_worker(
         The last checkpoint on rank 0, None on others.
 
     Raises:
-        ConfigError: the GPU's memory is too small for so many environments.
+        ConfigError: the GPU cannot be used, or has too little memory for so many environments.
     """
+    check_gpu(rank.device)
     with too_little_memory_told(config.num_envs, rank.device):
         return _train(config, rank, run, stop, console, devices, evaluator)
 

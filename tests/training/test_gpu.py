@@ -1,11 +1,12 @@
-"""What a person is told when a GPU's memory is too small."""
+"""What a person is told when a GPU cannot be used, or its memory is too small."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from simtrain.training.gpu_memory import too_little_memory, too_little_memory_told
+from simtrain.errors import ConfigError
+from simtrain.training.gpu import check_gpu, too_little_memory, too_little_memory_told
 
 GIB = 2**30
 TORCH = "CUDA out of memory. Tried to allocate 12.00 GiB. GPU 0 has a total capacity of 24.00 GiB"
@@ -28,3 +29,10 @@ def test_it_asks_for_fewer_where_nobody_knows_how_much_was_missing() -> None:
 def test_other_errors_and_the_cpu_are_left_alone() -> None:
     with pytest.raises(torch.OutOfMemoryError), too_little_memory_told(4, torch.device("cpu")):
         raise torch.OutOfMemoryError(TORCH)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_pytorch_cannot_use_is_refused_with_its_reason() -> None:
+    check_gpu(torch.device("cpu"))
+    with pytest.raises(ConfigError, match=r"cannot use the GPU: .* \(--gpu-ids None trains"):
+        check_gpu(torch.device("cuda:0"))

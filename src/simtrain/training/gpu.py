@@ -1,4 +1,4 @@
-"""What to tell when a GPU's memory is too small for so many environments."""
+"""What to tell when a GPU cannot be used, or its memory is too small for so many environments."""
 
 from __future__ import annotations
 
@@ -12,6 +12,19 @@ from simtrain.errors import ConfigError
 
 _ASKED = re.compile(r"allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def check_gpu(device: torch.device) -> None:
+    """Raise ConfigError if PyTorch cannot use a GPU that is there: its driver is too old, say."""
+    if device.type != "cuda":
+        return
+    try:
+        torch.cuda.init()
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"PyTorch cannot use the GPU: {reason} (--gpu-ids None trains on the CPU)"
+        ) from error
 
 
 @contextmanager
