@@ -86,7 +86,7 @@ class _Hook:
 
 def _in_words(kinds: str) -> str:
     """What a flag takes, from how tyro's help puts it."""
-    alternatives = []
+    alternatives: list[str] = []
     for kind in re.findall(r"\{[^{}]*\}|[^|{}]+", kinds):
         inner = kind.strip("{}")
         words = _KINDS.get(inner) or _KINDS.get(inner.strip("[]").split(" ")[0] + "s")
