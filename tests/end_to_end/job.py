@@ -54,7 +54,7 @@ class Job:
         (run,) = self.folder.glob("logs/*/*")
         return run
 
-    def wait(self, timeout: float = 100.0) -> int:
+    def wait(self, timeout: float = 250.0) -> int:
         """The exit code; whatever then still runs is killed, and raises."""
         try:
             return self.process.wait(timeout)
@@ -80,7 +80,7 @@ class Job:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def wait_until(self, condition: Callable[[], bool], timeout: float = 100.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 250.0) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
             assert time.monotonic() < deadline, self.output

@@ -21,7 +21,7 @@ from simtrain.launch.hosts import hosts_of_slurm, probe_hosts
 HOSTS = ("198.51.100.1", "198.51.100.2")
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 def free_port() -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from job import Job
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from job import TWO_RANKS, Job, make_tasks
 ITERATIONS = 20
 STEPS = 2 * 4 * 8
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from job import TWO_RANKS, Job, make_tasks
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

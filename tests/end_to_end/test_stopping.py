@@ -9,6 +9,8 @@ import pytest
 import torch
 from job import Job, make_tasks
 
+pytestmark = pytest.mark.timeout(600)
+
 ONE_RANK = ("--gpu-ids", "None", "--cpu-threads", "1", "--logger", "none")
 
 

@@ -42,6 +42,8 @@ COPIED_VARIABLES = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GOMP*", 
 _NAME = "simtrain-launcher"
 _END_SECONDS = 5.0
 """How long processes may take to go when their work is done."""
+_REMOTE_END_SECONDS = 60.0
+"""The same with processes on other hosts, which only torchrunx can end."""
 
 
 def launch_ranks(
@@ -89,7 +91,8 @@ def launch_ranks(
             watch.until_end()
             if watch.is_done:
                 stop.cancel_deadline()
-            grace = _END_SECONDS if watch.is_done or watch.last_word else 0.0
+            if watch.is_done or watch.last_word:
+                grace = _END_SECONDS if job.hosts == ("localhost",) else _REMOTE_END_SECONDS
         finally:
             _end(launcher, grace)
         watch.take_reports()

@@ -23,6 +23,8 @@ STOP_SIGNALS = (Signals.SIGINT, Signals.SIGTERM, Signals.SIGUSR1)
 
 _REPEATED_SECONDS = 0.5
 """A signal to a whole process group comes a second time from a parent that passes it on, as uv."""
+_LONGEST_WAIT = 3600.0
+"""What `select` may be asked to wait for at once, s; a user may grant a run more than it takes."""
 _END = b"\0"
 
 
@@ -54,18 +56,16 @@ class StopSignals:
         self._on_expiry = on_expiry
         self._on_second_interrupt = on_second_interrupt
         self._previous: dict[Signals, object] = {}
-        self._writing: int | None = None
+        self._pipe: int | None = None
         self._acting = threading.Lock()
         self._done = False
 
     def __enter__(self) -> StopSignals:
-        reading, self._writing = os.pipe()
-        os.set_blocking(self._writing, False)
-        threading.Thread(
-            target=self._watch, args=(reading, self._writing), name="stop-signals", daemon=True
-        ).start()
+        reading, self._pipe = os.pipe()
+        os.set_blocking(self._pipe, False)
+        threading.Thread(target=self._watch, args=(reading, self._pipe), daemon=True).start()
         # Written to as soon as a signal comes, whatever the main thread does.
-        self._wakeup = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        self._wakeup = signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
             self._previous[number] = signal.signal(number, _leave_it_to_the_thread)
         return self
@@ -75,8 +75,7 @@ class StopSignals:
         signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-        if self._writing is not None:
-            os.write(self._writing, _END)
+        self._write(_END)
 
     def __call__(self) -> bool:
         """Whether to stop."""
@@ -90,20 +89,24 @@ class StopSignals:
     def note(self, number: Signals) -> None:
         """Act as if this process had received a signal, which another one has."""
         self.received = self.received or number
-        if self._writing is not None:
-            os.write(self._writing, bytes([number]))
+        self._write(bytes([number]))
+
+    def _write(self, message: bytes) -> None:
+        if self._pipe is not None:
+            os.write(self._pipe, message)
 
     def _watch(self, reading: int, writing: int) -> None:
-        """Act on signals until this is left; closes both ends of the pipe."""
+        """Act on signals, which a pipe brings, until this is left."""
         began: float | None = None
         expiry = math.inf
         expire: Callable[[], None] = lambda: None  # noqa: E731 - until there is a first signal
         while True:
-            left = None if expiry == math.inf else max(0.0, expiry - time.monotonic())
-            ready, _, _ = select.select([reading], [], [], left)
+            left = max(0.0, expiry - time.monotonic())
+            ready, _, _ = select.select([reading], [], [], min(left, _LONGEST_WAIT))
             if not ready:
-                expiry = math.inf
-                self._unless_done(expire)
+                if time.monotonic() >= expiry:
+                    expiry = math.inf
+                    self._unless_done(expire)
                 continue
             numbers = os.read(reading, 64)
             if _END in numbers:
