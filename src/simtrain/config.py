@@ -11,8 +11,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
+import tyro
 from tyro.conf import Suppress
 
 from simtrain.env.cfg import TaskCfg
@@ -20,6 +21,18 @@ from simtrain.errors import ConfigError
 from simtrain.ppo_cfg import PpoCfg
 
 ConfigT = TypeVar("ConfigT")
+
+Flag = Annotated[
+    bool,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=(0, 1),
+        metavar="[True|False]",
+        instance_from_str=lambda words: _truth(words[0]) if words else True,
+        is_instance=lambda value: isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
+"""A boolean whose flag alone means True."""
 
 
 @dataclass
@@ -71,6 +84,12 @@ class TrainConfig:
     """Project of --logger wandb."""
     wandb_mode: Literal["auto", "online", "offline", "disabled"] = "auto"
     """Mode of --logger wandb; auto is online with an API key, offline without."""
+    video: Flag = False
+    """Record the policy while it trains, to <run>/videos; changes nothing in training."""
+    video_interval: int = 50
+    """Iterations between videos."""
+    video_length: int = 250
+    """Control steps of a video."""
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
     ppo: PpoCfg = field(default_factory=PpoCfg)
 
@@ -106,6 +125,8 @@ class TrainConfig:
             "num_steps_per_env",
             "max_iterations",
             "save_interval",
+            "video_interval",
+            "video_length",
             "cpu_workers",
         ):
             _at_least_one(f"--{name}", getattr(self, name))
@@ -165,6 +186,12 @@ class TrainConfig:
             raise ConfigError(f"--seed is {self.seed}, not in [0, 2^32)")
         if "/" in self.run_name or self.run_name in (".", ".."):
             raise ConfigError(f"--run-name is {self.run_name!r}; it must not contain '/'")
+
+
+def _truth(word: str) -> bool:
+    if word not in ("True", "False"):
+        raise ValueError(f"{word!r} is neither True nor False")
+    return word == "True"
 
 
 def as_plain(value: Any) -> Any:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 from simtrain.cli.exits import DONE, run_command
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.config import Flag
 from simtrain.env.cfg import TaskCfg
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, did_you_mean
 from simtrain.launch.spinning import limit_spinning
 from simtrain.registry import discover
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from simtrain.env.env import Env
     from simtrain.training.policy import SavedPolicy
-    from simtrain.view.video import Act
+    from simtrain.view.playback import Act
 
 _HELP = """\
 usage: play <run, checkpoint or task> [flags]
@@ -47,7 +48,7 @@ class PlayConfig:
     """Length of the video, s of simulated time."""
     policy: Literal["trained", "zero", "random"] = "trained"
     """What acts: the run's policy, nothing, or uniform random actions in [-1, 1]."""
-    disturbed: bool = False
+    disturbed: Flag = False
     """Keep the task's observation noise, pushes and curricula."""
     num_envs: int = 4
     """Environments."""
@@ -60,19 +61,26 @@ class PlayConfig:
     host: str = "127.0.0.1"
     """Address that the web viewer listens on; 0.0.0.0 for everyone who can reach this machine."""
     port: int = 8080
-    """Port of the web viewer."""
+    """Port of the web viewer; 0 for any that is free."""
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
+
+    @property
+    def serves(self) -> bool:
+        """Whether to serve the web viewer."""
+        return self.viewer == "web" or (self.viewer == "auto" and self.video is None)
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be."""
+        if not self.serves and self.video is None:
+            raise ConfigError("--viewer none shows nothing; add --video out.mp4")
         if self.num_envs < 1:
             raise ConfigError(f"--num-envs is {self.num_envs}; it must be 1 or more")
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"--seed is {self.seed}, not in [0, 2^32)")
         if not 0.0 < self.seconds < float("inf"):
             raise ConfigError(f"--seconds is {self.seconds}; it must be greater than 0")
-        if not 0 < self.port < 2**16:
-            raise ConfigError(f"--port is {self.port}; it must be from 1 to 65535")
+        if not 0 <= self.port < 2**16:
+            raise ConfigError(f"--port is {self.port}; it must be from 0 to 65535")
 
 
 def main() -> None:
@@ -105,19 +113,30 @@ def play(arguments: Sequence[str]) -> int:
 
         check_video_path(config.video)
         choose_backend()
+    if config.serves:
+        from simtrain.view.web import check_port
+
+        check_port(config.host, config.port)
     env = _build(config)
     act = _policy(config, env, saved)
     name = task if saved is None else f"{task}, iteration {saved.iteration}"
     if config.video is not None:
         _write_video(config.video, config.seconds, env, act, name)
+    if config.serves:
+        _serve(config, env, act, name)
     return DONE
 
 
 def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
     """The task's name and configuration, and the policy unless a task was named."""
-    registry = discover()
-    if not path.exists() and str(path) in registry.tasks:
-        return str(path), registry.find(str(path)).configuration(), None
+    if not path.exists():
+        registry = discover()
+        name = str(path)
+        if name in registry.tasks:
+            return name, registry.find(name).configuration(), None
+        raise ConfigError(
+            f"there is no run, checkpoint or task {name}{did_you_mean(name, registry.tasks)}"
+        )
 
     from simtrain.training.policy import open_policy
 
@@ -126,8 +145,6 @@ def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
 
 
 def _build(config: PlayConfig) -> Env:
-    import torch
-
     from simtrain.env.check import check_task
     from simtrain.env.env import Env
     from simtrain.env.undisturbed import undisturbed
@@ -137,9 +154,26 @@ def _build(config: PlayConfig) -> Env:
     if engine == "auto":
         engine = "warp" if device.type == "cuda" else "mujoco"
     check_task(config.env)
-    torch.manual_seed(config.seed)
+    _seed(config.seed)
     cfg = config.env if config.disturbed else undisturbed(config.env)
-    return Env(cfg, config.num_envs, engine=engine, device=device if engine == "warp" else "cpu")
+    if engine == "mujoco":
+        return Env(cfg, config.num_envs)
+
+    from simtrain.sim.warp_compile import compilation_announced
+
+    with compilation_announced(print):
+        return Env(cfg, config.num_envs, engine="warp", device=device)
+
+
+def _seed(seed: int) -> None:
+    import random
+
+    import numpy as np
+    import torch
+
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # for task files that use it
+    random.seed(seed)
 
 
 def _device(name: str) -> torch.device:
@@ -179,6 +213,20 @@ def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> N
         bar = progress.add_task("drawing", total=steps)
         record(env, act, path, steps, note=name, on_step=lambda: progress.advance(bar))
     print(f"video: {path}")
+
+
+def _serve(config: PlayConfig, env: Env, act: Act, name: str) -> None:
+    from simtrain.view.opengl import has_display
+    from simtrain.view.web import WebViewer
+
+    if config.viewer == "auto" and not has_display():
+        print("viewer: web, for this machine has no display (--viewer)")
+    viewer = WebViewer(env, act, host=config.host, port=config.port, title=name)
+    print(f"watch {name} at {viewer.url} (Ctrl-C ends)", flush=True)
+    try:
+        viewer.run()
+    finally:
+        viewer.close()
 
 
 if __name__ == "__main__":

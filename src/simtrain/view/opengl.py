@@ -49,12 +49,17 @@ def choose_backend() -> str:
     for backend, (library, _) in _LIBRARIES.items():
         if _loads(library):
             return backend
-    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+    if has_display():
         return "glfw"
     raise RenderingError(
         "there is no OpenGL to draw with: `apt-get install libegl1` (a GPU's or Mesa's EGL)"
         " or libosmesa6"
     )
+
+
+def has_display() -> bool:
+    """Whether windows can be opened on this machine, as far as its environment tells."""
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def context_class() -> type[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import mujoco
 import numpy as np
@@ -18,6 +19,8 @@ from simtrain.errors import ConfigError
 from simtrain.view.opengl import broken, choose_backend, context_class
 
 _ARROW_WIDTH = 0.012  # m
+SHORTEST_ARROW = 0.03
+"""Arrows below this length are not drawn, m."""
 _FOLLOW_S = 0.25  # time constant with which the camera follows, s
 
 
@@ -56,9 +59,12 @@ class Picture:
         self._model = drawing_model(env.cfg)
         self._model.vis.global_.offwidth = max(width, self._model.vis.global_.offwidth)
         self._model.vis.global_.offheight = max(height, self._model.vis.global_.offheight)
+        if self._model.nlight == 0:  # MuJoCo's headlight alone is dim
+            self._model.vis.headlight.ambient[:] = 0.4
+            self._model.vis.headlight.diffuse[:] = 0.6
         self._data = mujoco.MjData(self._model)
         self._camera = _Camera(self._model)
-        self._text_size = height // 30
+        self._text_size = max(12, height // 30)
         self._font = ImageFont.load_default(size=self._text_size)
         self._renderer = _open_renderer(self._model, width, height)
 
@@ -88,7 +94,7 @@ class Picture:
     def _add(self, arrow: Arrow) -> None:
         scene = self._renderer.scene
         start, end = np.array(arrow.start), np.array(arrow.end)
-        if scene.ngeom >= scene.maxgeom or math.dist(start, end) < 1e-3:
+        if scene.ngeom >= scene.maxgeom or math.dist(start, end) < SHORTEST_ARROW:
             return
         geom, kind = scene.geoms[scene.ngeom], mujoco.mjtGeom.mjGEOM_ARROW
         rgba = np.array([*arrow.rgb, 1.0], dtype=np.float32)
@@ -162,7 +168,7 @@ class _Camera:
                 return
         mujoco.mjv_defaultFreeCamera(model, self.view)
         if self._body is not None:
-            self.view.distance = 2.5 * _radius(model, self._body)
+            self.view.distance = 2.5 * robot_radius(model)
             self.view.lookat[:] = math.inf
 
     def follow(self, data: mujoco.MjData, passed_s: float) -> None:
@@ -177,12 +183,19 @@ class _Camera:
             self.view.lookat[:] += away * (1.0 - math.exp(-passed_s / _FOLLOW_S))
 
 
-def _radius(model: mujoco.MjModel, body: int) -> float:
-    """How far the robot reaches from its base, m, in the model's first keyframe."""
+def robot_radius(model: mujoco.MjModel) -> float:
+    """How far the robot reaches from its base, m, in the model's first keyframe.
+
+    Without a floating base, how far everything that moves reaches from the world's origin.
+    """
     data = mujoco.MjData(model)
     if model.nkey:
         mujoco.mj_resetDataKeyframe(model, data, 0)
     mujoco.mj_kinematics(model, data)
-    mine = model.body_rootid[model.geom_bodyid] == model.body_rootid[body]
-    reach = np.linalg.norm(data.geom_xpos - data.xpos[body], axis=1) + model.geom_rbound
+    center, mine = np.zeros(3), model.body_weldid[model.geom_bodyid] != 0
+    with suppress(ConfigError):
+        base = find_base(model).body
+        center = data.xpos[base]
+        mine = model.body_rootid[model.geom_bodyid] == model.body_rootid[base]
+    reach = np.linalg.norm(data.geom_xpos - center, axis=1) + model.geom_rbound
     return float(reach[mine].max(initial=0.1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,17 +11,13 @@ from pathlib import Path
 import imageio_ffmpeg
 import numpy as np
 import torch
-from tensordict import TensorDict
-from torch import Tensor
 
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 from simtrain.view.picture import Picture
+from simtrain.view.playback import Act
 
 _MOST_FPS = 30.0
-
-Act = Callable[[TensorDict], Tensor]
-"""A policy: observations ``{group: (num_envs, size)}`` to actions ``(num_envs, num_actions)``."""
 
 
 def check_video_path(path: Path) -> None:
@@ -30,8 +27,14 @@ def check_video_path(path: Path) -> None:
     folder = path.parent
     if not folder.is_dir():
         raise ConfigError(f"--video {path} cannot be written: there is no folder {folder}")
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise ConfigError(f"--video {path} cannot be written: no permission, or it is a folder")
+    if path.is_dir():
+        raise ConfigError(f"--video {path} cannot be written: it is a folder")
+    try:
+        probe = _temporary(path)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(f"--video {path} cannot be written: {error.strerror}") from error
 
 
 @torch.inference_mode()
@@ -80,7 +83,7 @@ def _video(
     path: Path, width: int, height: int, fps: float
 ) -> Iterator[Callable[[np.ndarray], None]]:
     """A function that appends a frame, uint8 ``(height, width, 3)``."""
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp.mp4")
+    temporary = _temporary(path)
     try:
         writer = imageio_ffmpeg.write_frames(
             str(temporary), (width, height), fps=fps, codec="libx264", quality=7, macro_block_size=2
@@ -96,3 +99,14 @@ def _video(
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.stem}.{os.getpid()}.tmp.mp4")
+
+
+def as_gif(path: Path, *, width: int = 320, fps: float = 12.5) -> bytes:
+    """A small animated GIF of a video, for places that show no MP4."""
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(path)]
+    command += ["-vf", f"fps={fps},scale={width}:-2", "-f", "gif", "-"]
+    return subprocess.run(command, check=True, capture_output=True).stdout
