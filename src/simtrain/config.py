@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
+import tyro
 from tyro.conf import Suppress, UseAppendAction, arg
 
 from simtrain.env.cfg import TaskCfg
@@ -25,6 +26,18 @@ ConfigT = TypeVar("ConfigT")
 TagsAndValues = Annotated[
     UseAppendAction[tuple[tuple[str, float], ...]], arg(metavar="METRIC VALUE")
 ]
+
+Flag = Annotated[
+    bool,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=(0, 1),
+        metavar="[True|False]",
+        instance_from_str=lambda words: _truth(words[0]) if words else True,
+        is_instance=lambda value: isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
+"""A boolean whose flag alone means True."""
 
 
 @dataclass
@@ -92,6 +105,12 @@ class TrainConfig:
     """Project of --logger wandb."""
     wandb_mode: Literal["auto", "online", "offline", "disabled"] = "auto"
     """Mode of --logger wandb; auto is online with an API key, offline without."""
+    video: Flag = False
+    """Record the policy while it trains, to <run>/videos; changes nothing in training."""
+    video_interval: int = 50
+    """Iterations between videos."""
+    video_length: int = 250
+    """Control steps of a video."""
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
     ppo: PpoCfg = field(default_factory=PpoCfg)
 
@@ -128,6 +147,8 @@ class TrainConfig:
             "max_iterations",
             "save_interval",
             "eval_episodes",
+            "video_interval",
+            "video_length",
             "cpu_workers",
         ):
             _at_least_one(f"--{name}", getattr(self, name))
@@ -218,6 +239,12 @@ def check_finite(config: object) -> None:
         endless = math.isinf(value) and ".clip" not in flag
         if math.isnan(value) or endless:
             raise ConfigError(f"{flag} is {value}; it must be a finite number")
+
+
+def _truth(word: str) -> bool:
+    if word not in ("True", "False"):
+        raise ValueError(f"{word!r} is neither True nor False")
+    return word == "True"
 
 
 def as_plain(value: Any) -> Any:

@@ -130,6 +130,10 @@ class Rewards:
         self.episode_sums.addcmul_(self._values, self._rates)
         return self._total
 
+    def rates(self) -> Tensor:
+        """Each term's weighted value at the latest step, per second, ``(num_envs, terms)``."""
+        return self._values * (self._rates / self._step_dt)
+
     def set_weight(self, name: str, weight: float) -> None:
         """Change a term's weight, in place; for curricula."""
         self._rates[self.names.index(name)] = weight * self._step_dt

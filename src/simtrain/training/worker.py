@@ -28,6 +28,7 @@ from simtrain.training.trainer import Iteration, Trainer
 
 if TYPE_CHECKING:
     from simtrain.run.wandb_writer import WandbWriter
+    from simtrain.training.video import TrainingVideo
 
 
 def run_worker(
@@ -169,6 +170,11 @@ class _Recorder:
             self._wandb = WandbWriter(
                 run, config.wandb_project, config.wandb_mode, plain, console.say
             )
+        self._video: TrainingVideo | None = None
+        if config.video:
+            from simtrain.training.video import TrainingVideo
+
+            self._video = TrainingVideo(config, run, console.say)
         self._start = time.perf_counter()
 
     def __enter__(self) -> _Recorder:
@@ -211,3 +217,17 @@ class _Recorder:
             save_model(self.saved, iteration.number, networks, infos)
             if self._wandb is not None:
                 self._wandb.save(self.saved)
+        due = iteration.number % self._config.video_interval == 0
+        if self._video is not None and (due or iteration.number == self._iterations):
+            self._record_video(self._video, iteration.number)
+
+    def _record_video(self, video: TrainingVideo, iteration: int) -> None:
+        path = video.record(iteration, self._trainer.ppo.actor.state_dict())
+        if path is None:
+            return
+        if self._wandb is not None:
+            self._wandb.write_video(iteration, path)
+        elif self._config.logger == "tensorboard":
+            from simtrain.view.video import as_gif
+
+            self._metrics.write_video(iteration, as_gif(path))
