@@ -18,6 +18,7 @@ from simtrain.env.episodes import Episodes
 from simtrain.env.model import compile_model, find_keyframe, initial_state
 from simtrain.env.names import Base, find_base
 from simtrain.env.observations import Observations
+from simtrain.env.state import read_state, write_state
 from simtrain.env.terms import Curricula, Events, Rewards, Terminations
 from simtrain.env.terrain import Terrain
 from simtrain.sim import EngineName, make_engine
@@ -174,6 +175,22 @@ class Env(VecEnv):  # type: ignore[misc]
             "log": {**self.episodes.latest_means(), **self.curricula.log},
         }
         return observations, rewards, dones, extras
+
+    def state(self) -> dict[str, Any]:
+        """Copies of all that the next steps depend on, but for torch's default random generators.
+
+        On the CPU engine an environment that was made in the same way continues from it exactly,
+        to the bit. See `simtrain.env.state` for what it holds.
+        """
+        return read_state(self)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned, in place.
+
+        Raises:
+            ValueError: it is the state of another task, number of environments or engine.
+        """
+        write_state(self, state, self.device)
 
     def _reset(self, mask: Tensor) -> None:
         self.curricula.compute(mask)
