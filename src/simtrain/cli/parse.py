@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import tyro
@@ -31,6 +32,12 @@ def parse_flags(prog: str, default: ConfigT, arguments: Sequence[str]) -> Config
             default=default,
             config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
         )
+
+
+def split_paths(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The paths that a command line begins with, up to its first flag, and the rest."""
+    flags = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
+    return [Path(path) for path in arguments[:flags]], list(arguments[flags:])
 
 
 class _Hook:

@@ -45,7 +45,7 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
                 raise ConfigError(f"observations.{group}.{name}: history_length is negative")
     if not cfg.rewards:
         raise ConfigError("the task has no rewards")
-    for kind in ("rewards", "terminations", "commands"):
+    for kind in ("rewards", "terminations", "commands", "metrics"):
         for name, term in getattr(cfg, kind).items():
             check_term(f"{kind}.{name}", term, model)
     for name, event in cfg.events.items():

@@ -96,6 +96,28 @@ def write_config(path: Path, config: dict[str, Any], devices: list[str]) -> None
         file.write(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
 
 
+def read_config(run: Path) -> dict[str, Any]:
+    """The configuration that `write_config` wrote into a run directory.
+
+    Raises:
+        ConfigError: there is none, or it is damaged.
+    """
+    path = run / "config.yaml"
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        config: dict[str, Any] = content["config"]
+        task = config["task"]
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}); a checkpoint is used from its run directory"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged, or not the configuration of a run") from error
+    if not isinstance(task, str):
+        raise ConfigError(f"{path} is damaged, or not the configuration of a run")
+    return config
+
+
 def _versions() -> dict[str, str]:
     versions = {"python": sys.version.split()[0]}
     for package in _PACKAGES:

@@ -110,15 +110,8 @@ class PPO(RslPPO):  # type: ignore[misc]
             num_steps_per_env: steps of a rollout.
             rank: this process; every rank starts with the parameters of rank 0.
         """
-        groups = {"actor": list(cfg.actor.obs_groups), "critic": _critic_groups(cfg, obs)}
-        distribution = {
-            "class_name": "GaussianDistribution",
-            "init_std": cfg.actor.init_std,
-            "std_type": cfg.actor.std_type,
-        }
-        actor = MLPModel(
-            obs, groups, "actor", num_actions, **_network(cfg.actor), distribution_cfg=distribution
-        )
+        actor = make_actor(cfg.actor, obs, num_actions)
+        groups = {"critic": _critic_groups(cfg, obs)}
         critic = MLPModel(obs, groups, "critic", 1, **_network(cfg.critic))
         num_envs = obs.batch_size[0]
         super().__init__(
@@ -354,6 +347,22 @@ class PPO(RslPPO):  # type: ignore[misc]
         advantages -= mean
         variance = self.rank.all_reduce(advantages.square().sum()) / max(count - 1, 1)
         advantages /= variance.sqrt() + 1e-8
+
+
+def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:
+    """The policy network of a task with such observations and actions."""
+    return MLPModel(
+        obs,
+        {"actor": list(cfg.obs_groups)},
+        "actor",
+        num_actions,
+        **_network(cfg),
+        distribution_cfg={
+            "class_name": "GaussianDistribution",
+            "init_std": cfg.init_std,
+            "std_type": cfg.std_type,
+        },
+    )
 
 
 def _network(cfg: ActorCfg | CriticCfg) -> dict[str, Any]:

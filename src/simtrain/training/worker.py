@@ -14,7 +14,7 @@ import torch
 from simtrain.config import TrainConfig, as_plain
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
-from simtrain.run.checkpoint import save_model
+from simtrain.run.checkpoint import model_path, save_model
 from simtrain.run.console import Status, StatusConsole
 from simtrain.run.directory import write_config
 from simtrain.run.metrics import MetricsWriter
@@ -177,6 +177,7 @@ class _Recorder:
         if save:
             infos = {"task": self._config.task, "env_steps": iteration.env_steps}
             networks = self._trainer.ppo.save()
-            self.saved = save_model(self._run, iteration.number, networks, infos)
+            self.saved = model_path(self._run, iteration.number)
+            save_model(self.saved, iteration.number, networks, infos)
             if self._wandb is not None:
                 self._wandb.save(self.saved)
