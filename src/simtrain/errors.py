@@ -28,6 +28,13 @@ class RankError(RuntimeError):
     """
 
 
+class DivergenceError(RuntimeError):
+    """Training cannot go on, because numbers stopped being finite; says what was seen.
+
+    All ranks find it together. Commands print it alone and exit with code 1.
+    """
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` with the names nearest to `name`, or an empty string."""
     near = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)

@@ -30,9 +30,10 @@ def test_a_signal_stops_training_after_saving(number, code, tmp_path):
     (run,) = (tmp_path / "logs" / "cartpole-balance").iterdir()
     iterations = sum(line.startswith("iteration") for line in [first, *out.splitlines()])
     assert sorted(path.name for path in run.iterdir()) == [
-        "config.yaml", "metrics.jsonl", f"model_{iterations}.pt"
+        "config.yaml", "metrics.jsonl", f"model_{iterations}.pt", "resume.pt"
     ]  # fmt: skip
     saved = torch.load(run / f"model_{iterations}.pt", weights_only=True)
     assert saved["iter"] == iterations == len((run / "metrics.jsonl").read_text().splitlines())
     assert f"stopped by {number.name}; the policy so far is saved" in out
     assert f"model_{iterations}.pt" in out
+    assert f"to go on:   uv run train cartpole-balance --resume {run.relative_to(tmp_path)}" in out

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from simtrain.errors import ConfigError, RankError, SimulationError
+from simtrain.errors import ConfigError, DivergenceError, RankError, SimulationError
 
 DONE = 0
 FAILED = 1
@@ -25,7 +25,7 @@ def run_command(command: Callable[[], int]) -> NoReturn:
         code = command()
     except ConfigError as error:
         code = _say(error, MISTAKE)
-    except (SimulationError, RankError) as error:
+    except (SimulationError, RankError, DivergenceError) as error:
         code = _say(error, FAILED)
     except KeyboardInterrupt:
         code = INTERRUPTED

@@ -28,7 +28,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from simtrain.errors import ConfigError, RankError
+from simtrain.errors import ConfigError, DivergenceError, RankError
 from simtrain.launch.job import Job
 from simtrain.launch.processes import die_with_parent, end_session
 from simtrain.launch.rank_process import RankFunction, run_rank
@@ -67,6 +67,7 @@ def launch_ranks(
 
     Raises:
         ConfigError: a rank found a mistake in the configuration.
+        DivergenceError: the ranks found together that training cannot go on.
         RankError: a rank failed, or was killed.
 
     No process of the job is left when it returns or raises.
@@ -159,6 +160,8 @@ class _Watch:
         for cause in ("program", "simulation"):
             if cause in causes:
                 raise RankError(str(causes[cause]))
+        if "divergence" in causes:
+            raise DivergenceError(causes["divergence"].text)
         if "job" in causes:
             raise RankError(causes["job"].text)
         if isinstance(self.last_word, _Done):

@@ -67,6 +67,10 @@ class TrainingConsole:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.pause()
+
+    def pause(self) -> None:
+        """End the live view until the next iteration is shown."""
         if self._live is not None:
             self._live.stop()
 

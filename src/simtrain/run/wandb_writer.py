@@ -21,8 +21,9 @@ class WandbWriter:
         mode: Mode | Literal["auto"],
         config: dict[str, Any],
         say: Callable[[str], None],
+        run_id: str | None = None,
     ) -> None:
-        """Start a W&B run, and say where it goes.
+        """Start a W&B run, or go on with one, and say where it goes.
 
         Args:
             run: the run directory.
@@ -30,6 +31,7 @@ class WandbWriter:
             mode: W&B's mode; auto is online if there is an API key, else offline.
             config: the configuration as mappings, lists and scalars.
             say: called with what the user should know, a line.
+            run_id: W&B's id of the run to go on with; None for a new one.
         """
         chosen = _choose(mode)
         self._run = wandb.init(
@@ -38,7 +40,11 @@ class WandbWriter:
             dir=run,
             config=config,
             mode=chosen,
+            id=run_id,
+            resume="allow" if run_id is not None else None,
         )
+        self.run_id: str = self._run.id
+        """W&B's id of this run."""
         # Iterations, not W&B's own count of calls, are on the axis.
         self._run.define_metric("*", step_metric="iteration")
         self._folder = run

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mujoco
+
 from simtrain.config import TrainConfig, as_plain, overlay
 from simtrain.errors import ConfigError
 from simtrain.launch.job import Job, plan_job
@@ -19,13 +21,30 @@ from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
 from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import make_run_directory
+from simtrain.run.metrics import METRICS, check_idle
+from simtrain.run.resume import SavedRun, can_resume
+from simtrain.training.restarts import train_with_restarts
+from simtrain.training.resume_plan import plan_resumption
+from simtrain.training.resume_state import Resumption
+from simtrain.training.run_files import Outcome
 
 
-def run_job(config: TrainConfig) -> int:
+def run_job(
+    config: TrainConfig,
+    default: TrainConfig,
+    model: mujoco.MjModel,
+    saved: SavedRun | None = None,
+) -> int:
     """Run a training job whose configuration was checked; the exit code.
 
+    Args:
+        config: the whole configuration.
+        default: the task's own configuration, without flags.
+        model: the task's compiled model.
+        saved: the run to go on with, or None for a new one.
+
     Raises:
-        ConfigError: there is no such device or host.
+        ConfigError: there is no such device or host, or the configuration is not the saved run's.
         SimulationError: MuJoCo failed.
         RankError: a rank of several failed.
     """
@@ -34,29 +53,60 @@ def run_job(config: TrainConfig) -> int:
         # CUDA reads the variable once: before Warp or torch first use it.
         os.environ["CUDA_VISIBLE_DEVICES"] = job.devices[0].visible
     if config.engine_on(job.devices[0].kind) == "warp":
-        from simtrain.env.model import compile_model
         from simtrain.sim.warp_model import check_model
 
-        check_model(compile_model(config.env))
-    iterations = config.iterations(job.world_size)
+        check_model(model)
+    resumption, lines = None, _introduction(config, job)
+    done = (0, 0)
+    if saved is not None:
+        check_idle(saved.path)
+        resumption, more = plan_resumption(saved, config, job, model)
+        lines += more
+        done = (saved.iteration, saved.env_steps)
+    iterations = config.iterations(job.world_size, iteration=done[0], env_steps=done[1])
+    if saved is not None and saved.iteration >= iterations:
+        print(f"{saved.path} is done: it was trained for {saved.iteration} iterations")
+        return 0
     with StopSignals() as stop, TrainingConsole(config.task, iterations) as console:
-        for line in _introduction(config, job):
+        for line in lines:
             console.say(line)
-        run = make_run_directory(config.log_root, config.task, config.run_name).absolute()
-        train = _train_here if job.in_process else _train_on_ranks
+        run = _run_directory(config, saved)
+
+        def train(resumption: Resumption | None) -> Outcome:
+            one = _train_here if job.in_process else _train_on_ranks
+            return one(config, default, job, run, console, stop, resumption)
+
         try:
-            checkpoint = train(config, job, run, console, stop)
+            outcome = train_with_restarts(train, config, job, model, run, resumption, console, stop)
         except ConfigError:
-            if not (run / "metrics.jsonl").exists():
+            if saved is None and not (run / METRICS).exists():
                 shutil.rmtree(run)
             raise
-    _say_goodbye(run, checkpoint, stop)
+        except BaseException:
+            if can_resume(run):
+                console.say(f"to go on: {_resume_command(config, run)}")
+            raise
+    _say_goodbye(config, run, outcome, stop)
+    if outcome.error is not None:
+        return 1
     return 0 if stop.received is None else 128 + stop.received
 
 
+def _run_directory(config: TrainConfig, saved: SavedRun | None) -> Path:
+    if saved is not None:
+        return saved.path.absolute()
+    return make_run_directory(config.log_root, config.task, config.run_name).absolute()
+
+
 def _train_here(
-    config: TrainConfig, job: Job, run: Path, console: TrainingConsole, stop: StopSignals
-) -> Path | None:
+    config: TrainConfig,
+    default: TrainConfig,
+    job: Job,
+    run: Path,
+    console: TrainingConsole,
+    stop: StopSignals,
+    resumption: Resumption | None,
+) -> Outcome:
     import torch
 
     from simtrain.training.worker import run_worker
@@ -70,29 +120,49 @@ def _train_here(
         seed=job.seed,
         threads=job.threads or share_of_cores(1),
     )
-    return run_worker(config, rank, run, stop, console=console, devices=job.rank_names())
+    outcome = run_worker(
+        config,
+        rank,
+        run,
+        stop,
+        console=console,
+        devices=job.rank_names(),
+        default=default,
+        resumption=resumption,
+    )
+    assert outcome is not None
+    return outcome
 
 
 def _train_on_ranks(
-    config: TrainConfig, job: Job, run: Path, console: TrainingConsole, stop: StopSignals
-) -> Path | None:
+    config: TrainConfig,
+    default: TrainConfig,
+    job: Job,
+    run: Path,
+    console: TrainingConsole,
+    stop: StopSignals,
+    resumption: Resumption | None,
+) -> Outcome:
     def receive(content: object) -> None:
         if isinstance(content, Status):
             console.show(content)
         else:
             console.say(str(content))
 
-    return launch_ranks(
+    outcome = launch_ranks(
         job,
         train_rank,
         config.task,
         as_plain(config),
         run,
         job.rank_names(),
+        resumption,
         receive=receive,
         stop=stop,
         log_dir=choose_log_dir(config.torchrunx_log_dir, run),
     )
+    assert outcome is not None
+    return outcome
 
 
 def train_rank(
@@ -103,7 +173,8 @@ def train_rank(
     values: dict[str, Any],
     run: Path,
     devices: list[str],
-) -> Path | None:
+    resumption: Resumption | None,
+) -> Outcome | None:
     """Train as one rank of several, in a process of its own.
 
     Task files are no modules that another process could import, so the configuration is made anew
@@ -111,8 +182,17 @@ def train_rank(
     """
     from simtrain.training.worker import run_worker
 
-    config = overlay(TrainConfig.of_task(task, discover().find(task).configuration()), values)
-    return run_worker(config, rank, run, stop, console=_RemoteConsole(show), devices=devices)
+    default = TrainConfig.of_task(task, discover().find(task).configuration())
+    return run_worker(
+        overlay(default, values),
+        rank,
+        run,
+        stop,
+        console=_RemoteConsole(show),
+        devices=devices,
+        default=default,
+        resumption=resumption,
+    )
 
 
 class _RemoteConsole:
@@ -145,10 +225,23 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
     return lines
 
 
-def _say_goodbye(run: Path, checkpoint: Path | None, stop: StopSignals) -> None:
-    if stop.received is not None:
+def _say_goodbye(config: TrainConfig, run: Path, outcome: Outcome, stop: StopSignals) -> None:
+    if stop.received is not None and outcome.error is None:
         print(f"stopped by {signal.Signals(stop.received).name}; the policy so far is saved")
-    run = Path(os.path.relpath(run)) if run.is_relative_to(Path.cwd()) else run
-    print(f"run:        {run}")
-    print(f"checkpoint: {run / checkpoint.name if checkpoint else None}")
-    print(f"curves:     uv run tensorboard --logdir {shlex.quote(str(run.parent))}")
+    if outcome.error is not None:
+        print(f"warning: the last checkpoint or metrics could not be written: {outcome.error}")
+    checkpoint = outcome.checkpoint
+    print(f"run:        {_shown(run)}")
+    print(f"checkpoint: {_shown(run) / checkpoint.name if checkpoint else None}")
+    if stop.received is not None:
+        print(f"to go on:   {_resume_command(config, run)}")
+    print(f"curves:     uv run tensorboard --logdir {shlex.quote(str(_shown(run).parent))}")
+
+
+def _resume_command(config: TrainConfig, run: Path) -> str:
+    return f"uv run train {config.task} --resume {shlex.quote(str(_shown(run)))}"
+
+
+def _shown(run: Path) -> Path:
+    """Relative to the working directory if it is below."""
+    return Path(os.path.relpath(run)) if run.is_relative_to(Path.cwd()) else run
