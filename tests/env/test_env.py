@@ -13,7 +13,7 @@ from simtrain import (
     UniformNoiseCfg,
     mdp,
 )
-from simtrain.env.actions import ActionTerm
+from simtrain.env.action_term import ActionTerm
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
 

@@ -23,22 +23,33 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     assert torch.equal(*states)
 
 
-def test_physics_is_mj_step_to_the_last_bit() -> None:
-    model = compile_xml(MIXED)
+@pytest.mark.parametrize("model", [compile_xml(MIXED), quadruped()], ids=["mixed", "quadruped"])
+def test_physics_is_mj_step_to_the_last_bit(model) -> None:
     engine = MujocoEngine(model, 2)
     data = [mujoco.MjData(model) for _ in range(2)]
     full_state = mujoco.mjtState.mjSTATE_INTEGRATION
     ctrl = torch.tensor([0.25, -0.5])
-    for _ in range(30):
+    touched = False
+    for _ in range(60):
         engine.bind("ctrl")[:, 0] = ctrl
         engine.step(5)
         for env, each in enumerate(data):
             each.ctrl[0] = ctrl[env].item()
             mujoco.mj_step(model, each, nstep=5)
+            touched |= each.ncon > 0
     expected = np.empty((2, mujoco.mj_stateSize(model, full_state)))
     for row, each in zip(expected, data, strict=True):
         mujoco.mj_getState(model, each, row, full_state)
     np.testing.assert_array_equal(engine.state()["state"].numpy(), expected)
+    assert touched
+
+
+def test_islands_are_looked_for_where_there_can_be_several() -> None:
+    flag = int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
+    model = quadruped()
+    assert MujocoEngine(model, 1).model.opt.disableflags & flag
+    assert not model.opt.disableflags & flag
+    assert not MujocoEngine(compile_xml(MIXED), 1).model.opt.disableflags & flag
 
 
 def test_a_restored_state_continues_to_the_last_bit() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 import mujoco
 import numpy as np
 import torch
 from torch import Tensor
 
+from simtrain.env.action_term import ActionTerm, InitialState
 from simtrain.env.cfg import (
     ActionTermCfg,
     JointActionCfg,
@@ -16,26 +15,9 @@ from simtrain.env.cfg import (
     JointPositionActionCfg,
     JointVelocityActionCfg,
 )
-from simtrain.env.model import InitialState
 from simtrain.env.names import Joints, as_index, find_joints, match_values
 from simtrain.errors import ConfigError
 from simtrain.sim.engine import Index
-
-
-class ActionTerm(ABC):
-    """A slice of the action vector and what it does to ``ctrl``."""
-
-    dim: int
-    """Number of actions."""
-    actuators: tuple[int, ...] = ()
-    """Ids of the actuators that it writes to; no other term may."""
-
-    @abstractmethod
-    def apply(self, actions: Tensor, ctrl: Tensor) -> None:
-        """Write its part of `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``."""
-
-    def reset(self, mask: Tensor) -> None:  # noqa: B027 - most actions keep no state
-        """Forget what was kept of the environments in `mask`, boolean ``(num_envs,)``."""
 
 
 class JointAction(ActionTerm):
@@ -95,7 +77,7 @@ class Actions:
         start: InitialState,
         device: torch.device | str,
     ) -> None:
-        self.terms = {name: cfg.build(model, start, device) for name, cfg in cfgs.items()}
+        self.terms = {name: _build(cfg, model, start, device) for name, cfg in cfgs.items()}
         self.dim = sum(term.dim for term in self.terms.values())
         taken: dict[int, str] = {}
         for name, term in self.terms.items():
@@ -118,6 +100,14 @@ class Actions:
         """Forget what was kept of the environments in `mask`."""
         for term in self.terms.values():
             term.reset(mask)
+
+
+def _build(
+    cfg: ActionTermCfg, model: mujoco.MjModel, start: InitialState, device: torch.device | str
+) -> ActionTerm:
+    if isinstance(cfg, JointActionCfg):
+        return JointAction(cfg, model, start, device)
+    return cfg.build(model, start, device)
 
 
 def find_actuators_of(model: mujoco.MjModel, joints: Joints, device: torch.device | str) -> Index:

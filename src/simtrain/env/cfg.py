@@ -13,7 +13,6 @@ a tuple of these. It is resolved when the environment is built, and the function
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     import mujoco
     import torch
 
-    from simtrain.env.actions import ActionTerm
-    from simtrain.env.model import InitialState
+    from simtrain.env.action_term import ActionTerm, InitialState
 
 ModelSource = Annotated[
     Path | Callable[[], Any],
@@ -239,10 +237,12 @@ class MetricTermCfg(TermCfg):
 
 
 @dataclass
-class ActionTermCfg(ABC):
-    """A part of the action vector: from the policy's output to ``ctrl``."""
+class ActionTermCfg:
+    """A part of the action vector: from the policy's output to ``ctrl``.
 
-    @abstractmethod
+    An action of your own derives from this and has `build`; those of joints are ready made.
+    """
+
     def build(
         self, model: mujoco.MjModel, start: InitialState, device: torch.device | str
     ) -> ActionTerm:
@@ -256,6 +256,7 @@ class ActionTermCfg(ABC):
         Raises:
             ConfigError: a name matches nothing, or the model has no such actuator.
         """
+        raise NotImplementedError(f"{type(self).__name__} needs a method `build`")
 
 
 @dataclass
@@ -270,14 +271,6 @@ class JointActionCfg(ActionTermCfg):
     """What a zero action means, one for all or one for each pattern of joint names."""
     clip: tuple[float, float] | None = None
     """Bounds of ``ctrl``; the model's own ``ctrlrange`` holds in any case."""
-
-    def build(
-        self, model: mujoco.MjModel, start: InitialState, device: torch.device | str
-    ) -> ActionTerm:
-        """See `ActionTermCfg.build`."""
-        from simtrain.env.actions import JointAction
-
-        return JointAction(self, model, start, device)
 
 
 @dataclass

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import mujoco
 import numpy as np
 
+from simtrain.env.action_term import InitialState
 from simtrain.env.cfg import SimCfg, TaskCfg
 from simtrain.env.terrain import add_terrain, check_terrain
+from simtrain.env.visuals import discard_visuals
 from simtrain.errors import ConfigError, did_you_mean
 
 
-def compile_model(cfg: TaskCfg) -> mujoco.MjModel:
+def compile_model(cfg: TaskCfg, *, visuals: bool = False) -> mujoco.MjModel:
     """Compile the task's model with the task's time step and solver settings.
+
+    Args:
+        cfg: the task.
+        visuals: whether to have the geoms too that are there to be looked at alone. Everything but
+            geoms, meshes and materials is the same in both: a state of the one holds for the other.
 
     Raises:
         ConfigError: the file is missing, is not valid MJCF, or MuJoCo cannot compile it.
@@ -36,6 +42,8 @@ def compile_model(cfg: TaskCfg) -> mujoco.MjModel:
         add_terrain(cfg.terrain, spec)
     spec.option.timestep = cfg.timestep
     _apply(cfg.sim, spec)
+    if not visuals:
+        discard_visuals(cfg, spec)
     try:
         return spec.compile()
     except ValueError as error:
@@ -60,16 +68,6 @@ def find_keyframe(model: mujoco.MjModel, name: str | None) -> int | None:
             f"it has {', '.join(names) or 'none'}"
         )
     return names.index(name)
-
-
-@dataclass(frozen=True)
-class InitialState:
-    """What episodes start from, before events change it."""
-
-    qpos: np.ndarray
-    """Positions, ``(nq,)``."""
-    ctrl: np.ndarray
-    """Controls, ``(nu,)``; all zero where the model does not say."""
 
 
 def initial_state(model: mujoco.MjModel, keyframe: int | None) -> InitialState:

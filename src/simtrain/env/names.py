@@ -13,7 +13,7 @@ from typing import Any
 import mujoco
 import torch
 
-from simtrain.env.cfg import Names
+from simtrain.env.cfg import Names, TermCfg
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.sim.engine import Index
 
@@ -128,10 +128,19 @@ def resolve_params(
     """A copy of `params` in which names and patterns are indices on `device`."""
     resolved = dict(params)
     for name, value in params.items():
-        finder = _FINDERS.get(name.rsplit("_", 1)[-1])
+        finder = _FINDERS.get(_kind_of(name))
         if finder is not None and value is not None:
             resolved[name] = finder(model, value, device)
     return resolved
+
+
+def patterns_of(kind: str, cfg: TermCfg) -> list[str]:
+    """The names and patterns of one kind, such as ``geoms``, among a term's parameters."""
+    found: list[str] = []
+    for name, value in cfg.params.items():
+        if _kind_of(name) == kind and value is not None:
+            found += _patterns(value)
+    return found
 
 
 def match_values(
@@ -159,12 +168,21 @@ def match_values(
     return result
 
 
+def _kind_of(parameter: str) -> str:
+    """What a parameter of that name holds, if it holds names: ``foot_geoms`` are geoms."""
+    return parameter.rsplit("_", 1)[-1]
+
+
+def _patterns(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 def _match(
     kind: str, names: Names, model: mujoco.MjModel, count: int
 ) -> tuple[tuple[str, ...], list[int]]:
     everything = [getattr(model, kind)(i).name for i in range(count)]
     chosen: set[int] = set()
-    for pattern in (names,) if isinstance(names, str) else tuple(names):
+    for pattern in _patterns(names):
         try:
             hits = [i for i, name in enumerate(everything) if re.fullmatch(pattern, name)]
         except re.error as error:

@@ -171,6 +171,9 @@ class Engine(ABC):
             index: entries of the second axis to change.
 
         Fields derived from what was written follow at the next `forward` or `step`.
+
+        Raises:
+            ValueError: `field` is neither a state field nor an expanded model field.
         """
 
     @abstractmethod
@@ -245,6 +248,14 @@ class Engine(ABC):
         Raises:
             ValueError: it is the state of another model, number of environments or engine.
         """
+
+
+def not_writable(field: str) -> ValueError:
+    """What `Engine.write` raises for a field that is neither state nor expanded."""
+    return ValueError(
+        f"{field!r} cannot be written: it is neither a state field ({', '.join(STATE_FIELDS)}) nor "
+        f"an expanded model field; call expand({field!r}) first if it is a model field"
+    )
 
 
 def accelerates(model: mujoco.MjModel) -> Tensor:

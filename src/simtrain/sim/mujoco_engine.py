@@ -6,6 +6,7 @@ after every call; what terms write goes into mirror and row together, for the ma
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 
@@ -22,6 +23,7 @@ from simtrain.sim.engine import (
     Engine,
     Index,
     accelerates,
+    not_writable,
     write_rows,
 )
 from simtrain.sim.fields import check_bindable
@@ -59,7 +61,7 @@ class MujocoEngine(Engine):
         self.num_envs = num_envs
         self.device = torch.device("cpu")
         self._batch = mujoco.batch.Batch(
-            model, num_envs, nthread=threads or len(os.sched_getaffinity(0))
+            _without_islands(model), num_envs, nthread=threads or len(os.sched_getaffinity(0))
         )
         self.model = self._batch.model
         self._keyframe = -1 if keyframe is None else keyframe
@@ -126,11 +128,7 @@ class MujocoEngine(Engine):
             self.bind(field)
             mirror, rows = self._state[field]
         else:
-            raise ValueError(
-                f"{field!r} cannot be written: it is neither a state field "
-                f"({', '.join(STATE_FIELDS)}) nor an expanded model field; "
-                f"call expand({field!r}) first if it is a model field"
-            )
+            raise not_writable(field)
         if mask is not None and not mask.numpy().any():
             return
         # Row and mirror get the same number, so that what is read back is what is simulated.
@@ -274,6 +272,18 @@ class MujocoEngine(Engine):
         env, kind = int(envs[0]), int(kinds[0])
         info = int(self._batch.warning[env, kind, 0])
         return str(mujoco.mju_warningText(kind, info)).strip()
+
+
+def _without_islands(model: mujoco.MjModel) -> mujoco.MjModel:
+    """A copy that does not look for constraint islands where there can be no more than one.
+
+    A single kinematic tree is one island. The results are the same to the last bit, and a Go1 takes
+    3 to 5 % more steps a second.
+    """
+    model = copy.copy(model)
+    if model.ntree <= 1 and not model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
+        model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
+    return model
 
 
 def ignore_warning(_message: str) -> None:

@@ -29,6 +29,7 @@ from simtrain.sim.engine import (
     Engine,
     Index,
     Overflow,
+    not_writable,
     write_rows,
 )
 from simtrain.sim.fields import check_bindable
@@ -201,11 +202,7 @@ class WarpEngine(Engine):
         elif field in STATE_FIELDS:
             target = self._field(field)
         else:
-            raise ValueError(
-                f"{field!r} cannot be written: it is neither a state field "
-                f"({', '.join(STATE_FIELDS)}) nor an expanded model field; "
-                f"call expand({field!r}) first if it is a model field"
-            )
+            raise not_writable(field)
         write_rows(target, values, mask, index)
         if field in self._expanded:
             self._follow_model(field)
