@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,9 @@ from typing import Any
 import pytest
 from job import TWO_RANKS, Job
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from simtrain.run.checkpoint import read_checkpoint
+from simtrain.run.resume import open_run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -134,3 +138,54 @@ def test_a_run_that_is_being_trained_is_not_resumed(start):
     assert "is still being trained by another process" in other.stderr
     os.killpg(job.process.pid, signal.SIGINT)
     assert job.wait() == 130
+
+
+def test_a_rank_killed_three_times_is_started_again_and_the_run_ends(start):
+    job = start(
+        *ONE_RANK, "--max-iterations", "60", "--save-interval", "5", "--max-restarts", "3",
+        "--torchrunx-log-dir", "",
+    )  # fmt: skip
+    for restart in range(4):
+        job.wait_until(lambda n=restart: job.output.count("going on with") == n)
+        shown = len(job.output)
+        job.wait_until(lambda n=shown: job.output.count("\niteration", n) > 5)
+        if restart < 3:
+            os.kill(job.ranks()[0], signal.SIGKILL)
+            job.wait_for(f"restart {restart + 1} of 3 in {2**restart} s")
+    assert job.wait() == 0, job.output
+    assert job.output.count("was killed: Signal 9 (SIGKILL)") == 3
+    assert [line["iteration"] for line in metrics(job.run)] == list(range(1, 61))
+
+
+def test_a_dead_rank_without_restarts_ends_the_run_with_the_command_to_resume(start):
+    job = start(*TWO_RANKS, "--save-interval", "1", "--torchrunx-log-dir", "")
+    job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
+    os.kill(job.ranks()[-1], signal.SIGKILL)
+    assert job.wait() == 1, job.output
+    relative = job.run.relative_to(job.folder)
+    assert f"to go on: uv run train user-pendulum --resume {relative}" in job.output
+
+
+def test_a_full_disk_does_not_end_training_but_is_told(start):
+    """Files cannot grow beyond a few bytes once the first checkpoint is there."""
+    job = start(*ONE_RANK, "--save-interval", "5", "--max-iterations", "200")
+    job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
+    resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (64, 64))
+    assert job.wait() == 1, job.output
+    assert "iteration 200/200" in job.output
+    assert job.output.count("cannot be saved, trying again: File too large") == 1
+    assert job.output.count("metrics cannot be written, trying again: File too large") == 1
+    assert "warning: the last checkpoint or metrics could not be written" in job.output
+    saved = open_run(job.run)
+    assert not saved.complaints
+    assert read_checkpoint(job.run / f"model_{saved.iteration}.pt")["iter"] == saved.iteration
+    assert not list(job.run.glob(".*"))
+
+
+def test_a_vanished_folder_does_not_end_training_but_is_told(start):
+    job = start(*ONE_RANK, "--save-interval", "5", "--max-iterations", "200")
+    job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
+    shutil.rmtree(job.folder / "logs")
+    assert job.wait() == 1, job.output
+    assert "iteration 200/200" in job.output
+    assert "cannot be saved, trying again: No such file or directory" in job.output

@@ -53,17 +53,20 @@ class FailureWatch:
         dumps = self._rank.collect(failures.dump) or []
         return tuple((rank, dump) for rank, dump in enumerate(dumps) if dump is not None)
 
-    def check(self, skipped_steps: int, metrics: dict[str, float]) -> None:
-        """Count an iteration, by numbers that are the same on all ranks.
-
-        Raises:
-            DivergenceError: nothing was learned for `PATIENCE` iterations in a row.
-        """
+    def count(self, skipped_steps: int, metrics: dict[str, float]) -> None:
+        """Count an iteration, by numbers that are the same on all ranks."""
         lost = skipped_steps == self._steps
         self._lost_updates = self._lost_updates + 1 if lost else 0
         lost = metrics[_RESETS] >= self._num_envs * self._rank.world_size
         self._lost_rollouts = self._lost_rollouts + 1 if lost else 0
-        if self._lost_updates == PATIENCE:
+
+    def check(self, metrics: dict[str, float]) -> None:
+        """Stop a run that cannot go on; `metrics` are the last iteration's.
+
+        Raises:
+            DivergenceError: nothing was learned for `PATIENCE` iterations in a row.
+        """
+        if self._lost_updates >= PATIENCE:
             names = ("Loss/value", "Loss/surrogate", "Loss/kl", "Loss/learning_rate")
             seen = ", ".join(f"{name} {metrics[name]:g}" for name in names)
             raise DivergenceError(
@@ -71,7 +74,7 @@ class FailureWatch:
                 f"learned; the last of them had {seen}. A reward or an observation may have become "
                 "huge; a smaller --ppo.learning-rate or a clip on the observation may help"
             )
-        if self._lost_rollouts == PATIENCE:
+        if self._lost_rollouts >= PATIENCE:
             raise DivergenceError(
                 "as many simulations failed, and were reset, as there are environments, in each of "
                 f"{PATIENCE} iterations in a row; nan_dump/ in the run's folder has the last steps "

@@ -12,10 +12,8 @@ The mathematics are those of ``rsl_rl.algorithms.PPO``. What differs is how they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -29,45 +27,10 @@ from torch.distributions import Normal
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.training.flat_gradients import FlatGradients
+from simtrain.training.samples import Samples
 
 MIN_LEARNING_RATE = 1e-5
 MAX_LEARNING_RATE = 1e-2
-
-
-@dataclass
-class Samples:
-    """Transitions of a rollout, flattened; the leading axis of every tensor is the sample."""
-
-    actor_input: Tensor
-    critic_input: Tensor
-    actions: Tensor
-    log_prob: Tensor
-    values: Tensor
-    returns: Tensor
-    advantages: Tensor
-    distribution: tuple[Tensor, ...]
-
-    def shuffled(self, order: Tensor) -> Samples:
-        """A contiguous copy in another order; `order` is long, ``(samples,)``."""
-        return self._map(lambda tensor: tensor.index_select(0, order))
-
-    def mini_batches(self, count: int) -> Iterator[Samples]:
-        """`count` consecutive slices of equal size; a remainder is left out."""
-        size = len(self.actions) // count
-        for start in range(0, count * size, size):
-            yield self._map(itemgetter(slice(start, start + size)))
-
-    def _map(self, function: Callable[[Tensor], Tensor]) -> Samples:
-        return Samples(
-            actor_input=function(self.actor_input),
-            critic_input=function(self.critic_input),
-            actions=function(self.actions),
-            log_prob=function(self.log_prob),
-            values=function(self.values),
-            returns=function(self.returns),
-            advantages=function(self.advantages),
-            distribution=tuple(function(p) for p in self.distribution),
-        )
 
 
 @dataclass

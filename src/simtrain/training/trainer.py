@@ -84,7 +84,7 @@ class Trainer:
             report(iteration)
             if iteration.is_last:
                 return
-            self._watch.check(self.ppo.skipped_steps, iteration.metrics)
+            self._watch.check(iteration.metrics)
 
     def state(self) -> dict[str, Any]:
         """What goes on from iteration to iteration beside environments and PPO, as plain data."""
@@ -138,6 +138,7 @@ class Trainer:
         }
         if self.ppo.skipped_steps:
             metrics["Loss/skipped_steps"] = self.ppo.skipped_steps
+        self._watch.count(self.ppo.skipped_steps, metrics)
         is_last = stopped or self.iteration >= iterations
         return Iteration(
             self.iteration,
