@@ -8,6 +8,7 @@ from simtrain import (
     ActorCfg,
     CriticCfg,
     JointPositionActionCfg,
+    MetricTermCfg,
     PpoCfg,
     RewardTermCfg,
     SubTerrainCfg,
@@ -104,6 +105,10 @@ def g1_velocity_flat() -> TaskCfg:
             "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
             "fell_over": TerminationTermCfg(mdp.bad_orientation, limit_angle=0.9),
             "sank": TerminationTermCfg(mdp.root_height_below_minimum, minimum_height=0.45),
+        },
+        metrics={
+            "lin_vel_error": MetricTermCfg(mdp.lin_vel_error, command="velocity"),
+            "ang_vel_error": MetricTermCfg(mdp.ang_vel_error, command="velocity"),
         },
         events=velocity_events(
             JOINTS,

@@ -8,6 +8,7 @@ from simtrain import (
     ActorCfg,
     CriticCfg,
     JointPositionActionCfg,
+    MetricTermCfg,
     PpoCfg,
     RewardTermCfg,
     SubTerrainCfg,
@@ -83,6 +84,10 @@ def go1_velocity_flat() -> TaskCfg:
         terminations={
             "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
             "fell_over": TerminationTermCfg(mdp.bad_orientation, limit_angle=1.0),
+        },
+        metrics={
+            "lin_vel_error": MetricTermCfg(mdp.lin_vel_error, command="velocity"),
+            "ang_vel_error": MetricTermCfg(mdp.ang_vel_error, command="velocity"),
         },
         events=velocity_events(
             JOINTS,

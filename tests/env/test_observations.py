@@ -130,7 +130,7 @@ def test_scale_comes_after_clip_and_clip_after_noise():
 
 
 def test_a_scale_of_the_wrong_length_is_an_error():
-    with pytest.raises(ConfigError, match=r"actor\.x has 1 entries but 2 values of scale"):
+    with pytest.raises(ConfigError, match=r"actor\.x\.scale has 2 values, and the term has 1"):
         _env(x=ObservationTermCfg(steps_lived, scale=(1.0, 2.0)))
 
 

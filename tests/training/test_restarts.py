@@ -28,7 +28,7 @@ class Console:
     def say(self, message):
         self.said.append(message)
 
-    def pause(self): ...
+    def close(self): ...
 
 
 class Job:

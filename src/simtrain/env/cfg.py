@@ -44,6 +44,7 @@ ModelSource = Annotated[
 Params = Annotated[dict[str, Any], tyro.conf.arg(name="")]
 Names = str | tuple[str, ...]
 EventMode = Literal["startup", "reset", "interval"]
+Reduce = Literal["mean", "last"]
 
 
 @dataclass(init=False)
@@ -221,14 +222,14 @@ class MetricTermCfg(TermCfg):
     Evaluation reports its mean over the steps of an episode, or its last value.
     """
 
-    reduce: Literal["mean", "last"]
+    reduce: Reduce
     """What becomes of an episode's values: their mean, or the one at the episode's end."""
 
     def __init__(
         self,
         func: Callable[..., Any],
         *,
-        reduce: Literal["mean", "last"] = "mean",
+        reduce: Reduce = "mean",
         params: dict[str, Any] | None = None,
         **more: Any,
     ) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from simtrain.env.cfg import GaussianNoiseCfg, ObservationTermCfg, UniformNoiseCfg
 from simtrain.env.terms import Term
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, flag
 
 if TYPE_CHECKING:
     from simtrain.env.env import Env
@@ -173,8 +173,8 @@ class ObservationGroup:
         if isinstance(cfg.scale, tuple):
             if len(cfg.scale) != size:
                 raise ConfigError(
-                    f"observations.{self.name}.{term} has {size} entries "
-                    f"but {len(cfg.scale)} values of scale"
+                    f"{flag('env', 'observations', self.name, term, 'scale')} has "
+                    f"{len(cfg.scale)} values, and the term has {size}"
                 )
             return torch.tensor(cfg.scale)
         return torch.full((size,), 1.0 if cfg.scale is None else cfg.scale)

@@ -67,10 +67,10 @@ class TrainingConsole:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.pause()
+        self.close()
 
-    def pause(self) -> None:
-        """End the live view until the next iteration is shown."""
+    def close(self) -> None:
+        """End the live view, and give the terminal back its cursor."""
         if self._live is not None:
             self._live.stop()
 

@@ -52,7 +52,8 @@ def read_tensors(path: Path, what: str, device: torch.device | str = "cpu") -> d
     except ConfigError:
         raise
     except pickle.UnpicklingError as error:
-        if "Unsupported global" in str(error) or "Unsupported class" in str(error):
+        pickled = data.startswith((b"PK", b"\x80"))  # the bytes of a text can look like a class
+        if pickled and ("Unsupported global" in str(error) or "Unsupported class" in str(error)):
             raise ConfigError(
                 f"the {what} {path} is refused: it holds more than tensors and plain values, "
                 "and loading it could run code that somebody put there"

@@ -13,7 +13,7 @@ no rewards, no episodes, no names of joints.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -77,10 +77,14 @@ class Overflow:
     """The most contacts that were wanted so far, per environment on average."""
     constraints_seen: int
     """The most rows of constraints that an environment wanted so far."""
+    others: dict[str, str] = field(default_factory=dict)
+    """What else was dropped, by what it concerns: with what mends it, which is no flag."""
 
     def messages(self) -> dict[str, str]:
-        """By the flag that mends it, what was dropped; empty if nothing was."""
-        found = {}
+        """By the flag that mends it, or what it concerns, what was dropped; empty if nothing."""
+        found = {
+            what: f"{text} (in {self.num_envs} environments)" for what, text in self.others.items()
+        }
         for what, dropped, flag, room, seen in (
             (
                 "contacts",

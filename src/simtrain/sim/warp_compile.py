@@ -19,7 +19,7 @@ def compilation_announced(say: Callable[[str], None]) -> Iterator[None]:
     """Say through `say` that kernels are being compiled, if they are, and how long it took.
 
     Warp has no way to ask beforehand whether its cache holds what a model needs, but new kernels
-    appear as folders in the cache while they are compiled.
+    appear in the cache while they are compiled.
     """
     wp.init()
     done = threading.Event()
@@ -50,4 +50,5 @@ def _watch(done: threading.Event, say: Callable[[str], None]) -> None:
 
 
 def _entries(cache: Path) -> set[str]:
-    return {path.name for path in cache.iterdir()} if cache.is_dir() else set()
+    """The files in the cache's folders: one folder a module, one binary in it a kind of device."""
+    return {str(path) for path in cache.glob("*/*")}

@@ -37,6 +37,13 @@ class Graphs:
             )
         self._torch_device = device
         self._device = wp.device_from_torch(device)
+        try:
+            self._device.get_cuda_compile_arch()
+        except RuntimeError as error:
+            raise ConfigError(
+                f"the warp engine cannot use the {self._device.name}: {error} "
+                f"Or use --engine mujoco."
+            ) from error
         self._graphs: dict[Hashable, wp.Graph | None] = {}
         self._streams: dict[int, wp.Stream] = {}
         self._capture_stream: wp.Stream | None = None
@@ -64,8 +71,12 @@ class Graphs:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Warp works on the device, and on CUDA on PyTorch's current stream."""
-        with wp.ScopedDevice(self._device):
+        """Warp works on the device, and on CUDA on PyTorch's current stream.
+
+        Raises:
+            torch.OutOfMemoryError: there is too little memory, told as PyTorch tells it.
+        """
+        with _memory_errors_as_pytorchs(), wp.ScopedDevice(self._device):
             if self._device.is_cpu:
                 yield
                 return
@@ -73,13 +84,16 @@ class Graphs:
             handle = torch_stream.cuda_stream
             if handle not in self._streams:
                 self._streams[handle] = wp.stream_from_torch(torch_stream)
-            with wp.ScopedStream(self._streams[handle]):
+            # Everything of ours runs on PyTorch's streams, and waits for nothing on Warp's own.
+            with wp.ScopedStream(self._streams[handle], sync_enter=False):
                 yield
 
     def _capture(self, key: Hashable, launches: Callable[[], None]) -> wp.Graph | None:
         """Record `launches` without running them; None, and no more graphs, if that fails."""
         try:
-            with self._capturing(), wp.ScopedCapture() as capture:
+            # The ordinary run has loaded the kernels; Warp would load all that there are, which on
+            # drivers before CUDA 12.3 takes many minutes.
+            with self._capturing(), wp.ScopedCapture(force_module_load=False) as capture:
                 launches()
         except RuntimeError as error:
             self._refuse(str(error))
@@ -92,10 +106,13 @@ class Graphs:
         if self._device.is_cpu:
             yield
             return
-        # PyTorch's default stream cannot be captured, hence a stream of our own. Memory that the
-        # garbage collector frees during a capture would become part of the graph.
+        # PyTorch's default stream cannot be captured, hence a stream of our own. What the garbage
+        # collector does to other objects during a capture might not be allowed then.
         if self._capture_stream is None:
             self._capture_stream = wp.Stream(self._device)
+        # The graph gets memory of its own; that of the ordinary run goes back to the driver when
+        # the device is waited for. This is once per graph.
+        wp.synchronize_device(self._device)
         gc.collect()
         collecting = gc.isenabled()
         gc.disable()
@@ -115,3 +132,15 @@ class Graphs:
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+@contextmanager
+def _memory_errors_as_pytorchs() -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        if "Failed to allocate" in str(error) or "out of memory" in str(error):
+            raise torch.OutOfMemoryError(str(error)) from error
+        raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,24 @@ import mujoco
 
 from simtrain.config import TrainConfig, as_plain, overlay
 from simtrain.errors import ConfigError
+from simtrain.launch.devices import Devices
 from simtrain.launch.job import Job, plan_job
-from simtrain.launch.launcher import choose_log_dir, launch_ranks
+from simtrain.launch.launcher import check_logs, choose_log_dir, launch_ranks
 from simtrain.launch.rank import Rank, share_of_cores
 from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
+from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import make_run_directory
 from simtrain.run.metrics import METRICS, check_idle
+from simtrain.run.report import PICTURE
 from simtrain.run.resume import SavedRun, can_resume
+from simtrain.stop_conditions import check_stop_conditions
 from simtrain.training.restarts import train_with_restarts
 from simtrain.training.resume_plan import plan_resumption
 from simtrain.training.resume_state import Resumption
 from simtrain.training.run_files import Outcome
+from simtrain.training.stopping import Stopping, exit_code
 
 
 def run_job(
@@ -45,6 +49,7 @@ def run_job(
 
     Raises:
         ConfigError: there is no such device or host, or the configuration is not the saved run's.
+        DivergenceError: nothing could be learned any more.
         SimulationError: MuJoCo failed.
         RankError: a rank of several failed.
     """
@@ -52,7 +57,12 @@ def run_job(
     if job.in_process and job.devices[0].kind == "cuda":
         # CUDA reads the variable once: before Warp or torch first use it.
         os.environ["CUDA_VISIBLE_DEVICES"] = job.devices[0].visible
-    if config.engine_on(job.devices[0].kind) == "warp":
+    engine = config.engine_on(job.devices[0].kind)
+    check_stop_conditions(config, engine)
+    if not job.in_process:
+        check_logs(config.torchrunx_log_dir)
+    elif engine == "warp":
+        # Several ranks check it themselves: Warp initializes CUDA, and launching them forks.
         from simtrain.sim.warp_model import check_model
 
         check_model(model)
@@ -67,10 +77,13 @@ def run_job(
     if saved is not None and saved.iteration >= iterations:
         print(f"{saved.path} is done: it was trained for {saved.iteration} iterations")
         return 0
-    with StopSignals() as stop, TrainingConsole(config.task, iterations) as console:
+    console = TrainingConsole(config.task, iterations)
+    stopping = Stopping(config.grace_seconds, console)
+    with stopping.signals as stop, console:
         for line in lines:
             console.say(line)
         run = _run_directory(config, saved)
+        stopping.run = run
 
         def train(resumption: Resumption | None) -> Outcome:
             one = _train_here if job.in_process else _train_on_ranks
@@ -89,7 +102,7 @@ def run_job(
     _say_goodbye(config, run, outcome, stop)
     if outcome.error is not None:
         return 1
-    return 0 if stop.received is None else 128 + stop.received
+    return 0 if stop.received is None else exit_code(stop.received)
 
 
 def _run_directory(config: TrainConfig, saved: SavedRun | None) -> Path:
@@ -129,6 +142,7 @@ def _train_here(
         devices=job.rank_names(),
         default=default,
         resumption=resumption,
+        evaluator=job.evaluator,
     )
     assert outcome is not None
     return outcome
@@ -157,6 +171,7 @@ def _train_on_ranks(
         run,
         job.rank_names(),
         resumption,
+        job.evaluator,
         receive=receive,
         stop=stop,
         log_dir=choose_log_dir(config.torchrunx_log_dir, run),
@@ -174,6 +189,7 @@ def train_rank(
     run: Path,
     devices: list[str],
     resumption: Resumption | None,
+    evaluator: Devices | None,
 ) -> Outcome | None:
     """Train as one rank of several, in a process of its own.
 
@@ -192,6 +208,7 @@ def train_rank(
         devices=devices,
         default=default,
         resumption=resumption,
+        evaluator=evaluator,
     )
 
 
@@ -226,16 +243,20 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
 
 
 def _say_goodbye(config: TrainConfig, run: Path, outcome: Outcome, stop: StopSignals) -> None:
-    if stop.received is not None and outcome.error is None:
-        print(f"stopped by {signal.Signals(stop.received).name}; the policy so far is saved")
     if outcome.error is not None:
         print(f"warning: the last checkpoint or metrics could not be written: {outcome.error}")
-    checkpoint = outcome.checkpoint
-    print(f"run:        {_shown(run)}")
-    print(f"checkpoint: {_shown(run) / checkpoint.name if checkpoint else None}")
+    elif stop.received is not None:
+        print(f"stopped by {stop.received.name}; the policy so far is saved")
+    shown = _shown(run)
+    print(f"run:        {shown}")
+    print(f"checkpoint: {shown / outcome.checkpoint.name if outcome.checkpoint else None}")
+    if (run / BEST).exists():
+        print(f"best:       {shown / BEST}")
+    if (run / PICTURE).exists():
+        print(f"picture:    {shown / PICTURE}")
     if stop.received is not None:
         print(f"to go on:   {_resume_command(config, run)}")
-    print(f"curves:     uv run tensorboard --logdir {shlex.quote(str(_shown(run).parent))}")
+    print(f"curves:     uv run tensorboard --logdir {shlex.quote(str(shown.parent))}")
 
 
 def _resume_command(config: TrainConfig, run: Path) -> str:

@@ -48,7 +48,7 @@ def train_with_restarts(
             cause = error
         restarts += 1
         pause = min(2.0 ** (restarts - 1), _LONGEST_PAUSE)
-        console.pause()
+        console.close()
         console.say(str(cause))
         console.say(f"restart {restarts} of {config.max_restarts} in {pause:g} s (--max-restarts)")
         deadline = time.monotonic() + pause

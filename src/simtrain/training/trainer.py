@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from rsl_rl.models import MLPModel
 
 from simtrain.env.env import Env
 from simtrain.env.nan_guard import Dump, Failures
@@ -32,7 +33,7 @@ class Iteration:
     is_last: bool
     """Whether training ends with it."""
     warnings: tuple[str, ...] = ()
-    """What a person should know, of this rank, each told once."""
+    """What a person should know, of all ranks, each told once."""
     dumps: tuple[tuple[int, Dump], ...] = ()
     """The last steps of simulations that failed, with their ranks; on rank 0 alone."""
 
@@ -56,10 +57,14 @@ class Trainer:
             rank, env.num_envs, ppo.num_learning_epochs * ppo.num_mini_batches
         )
         self._steps = ppo.storage.num_transitions_per_env
-        self._rollout_threads = _rollout_threads(ppo, env.num_envs, rank.threads)
+        self._rollout_threads = rollout_threads(ppo.actor, env.num_envs, rank.threads)
 
     def run(
-        self, iterations: int, report: Callable[[Iteration], None], stop: Callable[[], bool]
+        self,
+        iterations: int,
+        report: Callable[[Iteration], None],
+        stop: Callable[[], bool],
+        judge: Callable[[Iteration], Iteration] = lambda iteration: iteration,
     ) -> None:
         """Train until `iterations` are done or `stop` says so at the end of one of them.
 
@@ -67,6 +72,7 @@ class Trainer:
             iterations: how many iterations to have trained at the end.
             report: called after every iteration.
             stop: asked at the end of every iteration; one rank's yes ends training on all.
+            judge: may add metrics to an iteration before it is reported, and end training with it.
 
         Raises:
             DivergenceError: nothing was learned for many iterations, on all ranks together.
@@ -80,7 +86,7 @@ class Trainer:
             self.env_is_fresh = False
         self.ppo.train_mode()
         while self.iteration < iterations:
-            iteration = self._iterate(iterations, stop)
+            iteration = judge(self._iterate(iterations, stop))
             report(iteration)
             if iteration.is_last:
                 return
@@ -106,6 +112,9 @@ class Trainer:
         start = time.perf_counter()
         torch.set_num_threads(self._rollout_threads)
         self._collect()
+        if self.rank.device.type == "cuda":
+            # Or what is left of the rollout would be timed as learning.
+            torch.cuda.synchronize(self.rank.device)
         collected = time.perf_counter()
         torch.set_num_threads(self.ppo.learning_threads)
         losses = self.ppo.update()
@@ -114,9 +123,10 @@ class Trainer:
         overflow = self.env.sim.overflow()
         if overflow is not None:
             sums["Sim/overflow"] = (overflow.num_envs, self.env.num_envs)
+        warnings = self._new_warnings(overflow, failures)
         end = time.perf_counter()
         totals = self._reduce(
-            {**sums, "stop": (float(stop()), 1.0)},
+            {**sums, "stop": (float(stop()), 1.0), "warnings": (float(len(warnings)), 1.0)},
             {
                 "Perf/collection_time": collected - start,
                 "Perf/learning_time": end - collected,
@@ -125,6 +135,8 @@ class Trainer:
         )
         seconds = totals.maxima.pop("seconds")
         stopped = totals.sums.pop("stop")[0] > 0.0
+        if totals.sums.pop("warnings")[0] > 0.0:
+            warnings = self._warnings_of_all_ranks(warnings)
         metrics = self._episode_metrics(totals.sums)
         self.iteration += 1
         steps = self._steps * self.env.num_envs * self.rank.world_size
@@ -140,14 +152,8 @@ class Trainer:
             metrics["Loss/skipped_steps"] = self.ppo.skipped_steps
         self._watch.count(self.ppo.skipped_steps, metrics)
         is_last = stopped or self.iteration >= iterations
-        return Iteration(
-            self.iteration,
-            self.env_steps,
-            metrics,
-            is_last,
-            self._new_warnings(overflow, failures),
-            self._watch.dumps(failures, metrics),
-        )
+        dumps = self._watch.dumps(failures, metrics)
+        return Iteration(self.iteration, self.env_steps, metrics, is_last, warnings, dumps)
 
     def _new_warnings(self, overflow: Overflow | None, failures: Failures) -> tuple[str, ...]:
         """What did not fit into the engine's buffers or was not finite, at its first time."""
@@ -157,6 +163,13 @@ class Trainer:
         new = tuple(text for flag, text in messages.items() if flag not in self.warned)
         self.warned.update(messages)
         return new
+
+    def _warnings_of_all_ranks(self, mine: tuple[str, ...]) -> tuple[str, ...]:
+        """All new warnings with the rank that each comes from; all ranks call it together."""
+        if self.rank.world_size == 1:
+            return mine
+        everyone = self.rank.gather_objects(mine)
+        return tuple(f"rank {i}: {text}" for i, texts in enumerate(everyone) for text in texts)
 
     @torch.inference_mode()
     def _collect(self) -> None:
@@ -192,11 +205,11 @@ class Trainer:
         return metrics
 
 
-def _rollout_threads(ppo: PPO, num_envs: int, threads: int) -> int:
-    """Threads of torch during the rollout.
+def rollout_threads(actor: MLPModel, num_envs: int, threads: int) -> int:
+    """Threads of torch while a policy acts.
 
     Torch's and MuJoCo's threads take turns within a step, and an OpenMP team that is still spinning
     when MuJoCo's threads want the cores costs more than it gained unless the networks are large.
     """
-    operations = 2 * num_envs * sum(p.numel() for p in ppo.actor.parameters())
+    operations = 2 * num_envs * sum(p.numel() for p in actor.parameters())
     return threads if operations > 2e8 else 1

@@ -13,10 +13,15 @@ import torch
 
 from simtrain.config import TrainConfig, resolved
 from simtrain.env.env import Env
+from simtrain.launch.devices import Devices
 from simtrain.launch.rank import Rank
+from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, StatusConsole
 from simtrain.run.metrics import MetricsWriter
+from simtrain.run.report import draw_finished
 from simtrain.training.agreement import check_same_tensors
+from simtrain.training.gpu_memory import too_little_memory_told
+from simtrain.training.judge import Judge
 from simtrain.training.ppo import PPO
 from simtrain.training.resume_state import Resumption, gather_state, restore_state
 from simtrain.training.run_files import Outcome, RunFiles
@@ -35,7 +40,8 @@ def run_worker(
     console: StatusConsole,
     devices: list[str],
     default: TrainConfig,
-    resumption: Resumption | None,
+    resumption: Resumption | None = None,
+    evaluator: Devices | None = None,
 ) -> Outcome | None:
     """Train as one rank of a job.
 
@@ -48,10 +54,31 @@ def run_worker(
         devices: what each rank runs on.
         default: the task's own configuration.
         resumption: how to go on with a run; None starts from the beginning.
+        evaluator: what a process that evaluates beside training runs on, if there shall be one.
 
     Returns:
         What is left behind on rank 0, None on others.
+
+    Raises:
+        ConfigError: the GPU's memory is too small for so many environments, or the saved state does
+            not fit.
+        DivergenceError: nothing could be learned any more.
     """
+    with too_little_memory_told(config.num_envs, rank.device):
+        return _train(config, rank, run, stop, console, devices, default, resumption, evaluator)
+
+
+def _train(
+    config: TrainConfig,
+    rank: Rank,
+    run: Path,
+    stop: Callable[[], bool],
+    console: StatusConsole,
+    devices: list[str],
+    default: TrainConfig,
+    resumption: Resumption | None,
+    evaluator: Devices | None,
+) -> Outcome | None:
     rank.seed_everything()
     torch.set_num_threads(rank.threads)
     if config.deterministic:
@@ -62,6 +89,7 @@ def run_worker(
     ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
     trainer = Trainer(env, ppo, rank)
     saved = None if resumption is None else restore_state(trainer, rank, resumption)
+    judge = Judge(config, rank, run, ppo, stop, console.say, evaluator)
     iterations = config.iterations(
         rank.world_size, iteration=trainer.iteration, env_steps=trainer.env_steps
     )
@@ -70,7 +98,7 @@ def run_worker(
         if rank.is_main
         else None
     )
-    with recorder or nullcontext():
+    with judge, recorder or nullcontext():
 
         def after(iteration: Iteration) -> None:
             state = None
@@ -80,7 +108,7 @@ def run_worker(
             if recorder is not None:
                 recorder.report(iteration, state)
 
-        trainer.run(iterations, after, stop)
+        trainer.run(iterations, after, stop, judge)
     return None if recorder is None else recorder.outcome
 
 
@@ -109,7 +137,9 @@ def _build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> E
     with compilation_announced(say if rank.is_main else lambda message: None):
         env = build()
         start = env.sim.state()
-        env.sim.step(config.env.decimation)  # the kernels of a step are compiled at the first one
+        # The first step compiles its kernels, the second makes a graph of it.
+        env.sim.step(config.env.decimation)
+        env.sim.step(config.env.decimation)
         env.sim.set_state(start)
     if rank.local_rank == 0:
         rank.wait_for_others()
@@ -130,6 +160,7 @@ class _Recorder:
         devices: list[str],
         saved: dict[str, Any] | None,
     ) -> None:
+        self._run = run
         self._trainer = trainer
         self._iterations = iterations
         self._console = console
@@ -163,7 +194,11 @@ class _Recorder:
         self._say_what_is_new()
         self._metrics.close()
         if self._wandb is not None:
+            if (self._run / BEST).exists():
+                self._wandb.save(self._run / BEST)
             self._wandb.close(failed=kind is not None)
+        if kind is None:
+            draw_finished(self._run, self._console.say)
 
     @property
     def outcome(self) -> Outcome:

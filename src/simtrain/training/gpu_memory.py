@@ -1,0 +1,53 @@
+"""What to tell when a GPU's memory is too small for so many environments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from simtrain.errors import ConfigError
+
+_ASKED = re.compile(r"allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+@contextmanager
+def too_little_memory_told(num_envs: int, device: torch.device) -> Iterator[None]:
+    """Let running out of a GPU's memory end in a ConfigError that says how many would fit.
+
+    Args:
+        num_envs: environments that are simulated within.
+        device: where; nothing is done for a CPU.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    free = torch.cuda.mem_get_info(device)[0]
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        left = torch.cuda.mem_get_info(device)[0]
+        raise ConfigError(too_little_memory(num_envs, free, left, str(error))) from error
+
+
+def too_little_memory(num_envs: int, free: int, left: int, error: str) -> str:
+    """A text for a person.
+
+    Args:
+        num_envs: environments that did not fit.
+        free: bytes that were free at the start.
+        left: bytes that were free at the end.
+        error: what PyTorch or Warp said.
+    """
+    asked = _ASKED.search(error)
+    more = float(asked[1]) * _UNITS[asked[2]] if asked else 0.0
+    # What was asked for last is seldom the last that would have been.
+    needed = max(free - left + more, free * (num_envs + 1) / num_envs)
+    return (
+        f"the GPU's memory is too small for {num_envs} environments: they need at least "
+        f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB were free; "
+        f"use --num-envs {max(1, int(num_envs * free / needed))} or fewer"
+    )

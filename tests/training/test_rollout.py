@@ -1,0 +1,28 @@
+"""A rollout runs ahead of the device: physics, terms, policy and storage."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from waiting import RefuseWaiting
+
+from simtrain.env.env import Env
+from simtrain.launch.rank import Rank
+from simtrain.registry import discover
+from simtrain.training.ppo import PPO
+from simtrain.training.trainer import Trainer
+
+
+@pytest.mark.parametrize("task", ["cartpole-swingup", "go1-velocity-rough", "g1-velocity-flat"])
+def test_a_rollout_does_not_wait_for_the_device(task: str) -> None:
+    cfg = discover().find(task).make()
+    cfg.episode_length_s = 0.1  # so that resets happen
+    env = Env(cfg, 4, threads=1)
+    rank = Rank(0, 0, 1, env.device, seed=0, threads=1)
+    trainer = Trainer(env, PPO(cfg.ppo, env.get_observations(), env.num_actions, 12, rank), rank)
+    trainer.run(1, lambda iteration: None, lambda: False)
+    with RefuseWaiting():
+        trainer._collect()
+    finished = dict(zip(env.episodes.names, env.episodes.take().tolist(), strict=True))["count"]
+    assert finished >= 4
+    assert torch.isfinite(trainer.ppo.storage.returns).all()
