@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from simtrain.cli.evaluate import EvaluateFlags
 from simtrain.cli.parse import parse_flags
 from simtrain.config import TrainConfig
 from simtrain.env.cfg import TermCfg
@@ -115,6 +116,9 @@ def test_the_table_tells_values_defaults_and_meaning():
     assert flags["--num-envs"].default == "the task's"
     assert flags["--log-root"].help.startswith(r"Folder of all runs; this one goes to &lt;log-root")
     assert "--task" not in flags
+    assert flags["--stop-at"].values == "text number …"
+    of_evaluate = {flag.name: flag for flag in reference.flags(EvaluateFlags)}
+    assert of_evaluate["--num-envs"].default == "`None`"
 
 
 def test_every_ready_made_term_is_in_the_reference():
