@@ -2,18 +2,26 @@
 
   uv run python benchmarks/weak_scaling.py [task] [--num-envs 256] [--blocks 12] [--iterations 10]
 
-Both sides run the same number of environments on each rank. They take turns in short blocks within
-one job, while the second rank sleeps or takes part, for other load on the machine moves the
-figures: only blocks beside each other compare. A core is needed for each rank.
+Prints one JSON line. One rank, two ranks, and two ranks that do not average their gradients take
+turns in short blocks within one job, each rank with the same number of environments: other load on
+the machine moves the figures, and only blocks beside each other compare. A core is needed for each
+rank. While one rank is measured the other sleeps.
 
-Also measured is what averaging the gradients costs: the collective alone, when both ranks are at
-it, and in place, where it includes waiting for the slower rank.
+What averaging the gradients costs is measured in two ways, as a share of an iteration:
+``averaging_share`` adds up the time in the all-reduce calls, of that rank at each call which came
+last and waited for nobody; ``averaging_and_waiting_share`` is what an iteration takes longer than
+without averaging, so that it counts the waits for the slower rank at each mini-batch as well.
 """
 
 from __future__ import annotations
 
-import argparse
+# ruff: noqa: E402 - the OpenMP runtime reads its settings when torch is imported
+from simtrain.launch.spinning import limit_spinning
+
+limit_spinning()
+
 import dataclasses
+import json
 import os
 import statistics
 import time
@@ -22,34 +30,49 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import tyro
 from torch import Tensor
 
 from simtrain.config import TrainConfig
 from simtrain.launch.job import plan_job
 from simtrain.launch.launcher import launch_ranks
 from simtrain.launch.rank import Rank
+from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
 
 
-@dataclass(frozen=True)
-class TimedRank(Rank):
-    """Notes how long collectives on the gradients take."""
+@dataclass
+class Options:
+    """Measure what a second rank brings."""
 
+    task: tyro.conf.Positional[str] = "cartpole-balance"
+    num_envs: int = 256
+    """Environments of each rank."""
+    blocks: int = 12
+    """How often each side is measured."""
+    iterations: int = 10
+    """Iterations of a block."""
+
+
+@dataclass(frozen=True)
+class MeasuredRank(Rank):
+    """Notes how long it averages gradients, or leaves it out."""
+
+    averages: bool = True
     seconds: list[float] = dataclasses.field(default_factory=list)
 
     def all_reduce(self, tensor: Tensor, op: Any = torch.distributed.ReduceOp.SUM) -> Tensor:
+        if tensor.numel() < 1000:  # other sums
+            return Rank.all_reduce(self, tensor, op)
         start = time.perf_counter()
-        Rank.all_reduce(self, tensor, op)
-        if tensor.numel() > 1000:
-            self.seconds.append(time.perf_counter() - start)
+        if self.averages:
+            Rank.all_reduce(self, tensor, op)
+        self.seconds.append(time.perf_counter() - start)
         return tensor
 
 
 def measure(
-    rank: Rank,
-    show: Callable[[object], None],
-    stop: Callable[[], bool],
-    flags: argparse.Namespace,
+    rank: Rank, show: Callable[[object], None], stop: Callable[[], bool], options: Options
 ) -> dict[str, list[float]]:
     """Seconds of an iteration, and of averaging in it, block by block."""
     from simtrain.env.env import Env
@@ -58,39 +81,36 @@ def measure(
 
     torch.set_num_threads(1)
     values = {field.name: getattr(rank, field.name) for field in dataclasses.fields(Rank)}
-    together, alone = TimedRank(**values), Rank(**{**values, "rank": 0, "world_size": 1})
+    together, apart = MeasuredRank(**values), MeasuredRank(**values, averages=False)
 
     def trainer(rank: Rank) -> Trainer:
         rank.seed_everything()
-        cfg = discover().find(flags.task).make()
+        cfg = discover().find(options.task).make()
         # rsl_rl's normalizer reduces over all processes there are, also for a rank that is alone.
         cfg.ppo.actor.obs_normalization = cfg.ppo.critic.obs_normalization = False
-        env = Env(cfg, flags.num_envs, threads=1)
+        env = Env(cfg, options.num_envs, threads=1)
         obs = env.get_observations()
         return Trainer(env, PPO(cfg.ppo, obs, env.num_actions, cfg.num_steps_per_env, rank), rank)
 
-    def seconds_an_iteration(trainer: Trainer, iterations: int = flags.iterations) -> float:
+    def seconds_of_a_block(trainer: Trainer) -> float:
         start = time.perf_counter()
-        trainer.run(trainer.iteration + iterations, lambda iteration: None, lambda: False)
-        return (time.perf_counter() - start) / iterations
+        trainer.run(trainer.iteration + options.iterations, lambda iteration: None, lambda: False)
+        return time.perf_counter() - start
 
-    one, two = trainer(alone), trainer(together)
-    found: dict[str, list[float]] = {"one": [], "two": [], "in place": [], "collective": []}
-    for block in range(-1, flags.blocks):
+    one = trainer(Rank(**{**values, "rank": 0, "world_size": 1}))
+    two, without = trainer(together), trainer(apart)
+    found: dict[str, list[float]] = {"one": [], "two": [], "without": [], "averaging": []}
+    for block in range(-1, options.blocks):
         if rank.is_main:
-            found["one"].append(seconds_an_iteration(one))
-        rank.gather([0.0])  # the other rank sleeps here
-        together.seconds.clear()
-        found["two"].append(seconds_an_iteration(two))
-        found["in place"].append(sum(together.seconds) / flags.iterations)
-        batches = len(together.seconds) // flags.iterations
-        times = []
-        for _ in range(50):
-            rank.gather([0.0])  # start together
-            start = time.perf_counter()
-            rank.all_reduce(torch.zeros_like(two.ppo.gradients.buffer))
-            times.append(time.perf_counter() - start)
-        found["collective"].append(statistics.median(times) * batches)
+            found["one"].append(seconds_of_a_block(one))
+        rank.wait_for_others()  # the other rank sleeps here
+        # Which of the two comes first changes, for a machine may slow down within a round.
+        for side in ("two", "without") if block % 2 else ("without", "two"):
+            together.seconds.clear()
+            found[side].append(seconds_of_a_block(two if side == "two" else without))
+            if side == "two":
+                shortest = rank.gather(together.seconds).amin(dim=0)
+                found["averaging"].append(float(shortest.sum()))
         if block < 0:  # to warm up
             for series in found.values():
                 series.clear()
@@ -98,36 +118,33 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("task", nargs="?", default="cartpole-balance")
-    parser.add_argument("--num-envs", type=int, default=256)
-    parser.add_argument("--blocks", type=int, default=12)
-    parser.add_argument("--iterations", type=int, default=10, help="of a block")
-    flags = parser.parse_args()
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for the ranks, as the train command
-
-    config = TrainConfig.of_task(flags.task, discover().find(flags.task).make())
+    options = tyro.cli(Options)
+    config = TrainConfig.of_task(options.task, discover().find(options.task).make())
     config.gpu_ids, config.cpu_threads, config.cpu_workers = None, 1, 2
     found = launch_ranks(
-        plan_job(config), measure, flags, receive=print, stop=lambda: False, log_dir=""
+        plan_job(config), measure, options, receive=print, stop=StopSignals(60.0), log_dir=""
     )
-    steps = flags.num_envs * config.num_steps_per_env
-    ratios = [2 * one / two for one, two in zip(found["one"], found["two"], strict=True)]
-    print(
-        f"{flags.task}, {flags.num_envs} environments on each rank, one thread each, "
-        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}"
-    )
-    print(f"one rank:  {steps / min(found['one']):,.0f} steps/s in its best block")
-    print(f"two ranks: {2 * steps / min(found['two']):,.0f} steps/s in theirs")
-    print(
-        f"ratio: {statistics.median(ratios):.2f} in the median of blocks, "
-        f"{min(found['one']) / min(found['two']) * 2:.2f} of the best"
-    )
-    best = min(range(flags.blocks), key=found["two"].__getitem__)
-    for name, key in (("alone", "collective"), ("in place, waiting included", "in place")):
-        seconds = found[key][best]
-        share = seconds / found["two"][best]
-        print(f"averaging gradients, {name}: {1e3 * seconds:.1f} ms, {share:.1%} of an iteration")
+    steps = options.num_envs * config.num_steps_per_env * options.iterations
+    pairs = list(zip(found["one"], found["two"], found["without"], found["averaging"], strict=True))
+    iteration = statistics.median(found["two"]) / options.iterations
+    result = {
+        "task": options.task,
+        "num_envs": options.num_envs,
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": round(os.getloadavg()[0], 2),
+        "steps_per_second_one_rank": round(steps / statistics.median(found["one"])),
+        "steps_per_second_two_ranks": round(2 * steps / statistics.median(found["two"])),
+        "scaling": round(statistics.median(2 * one / two for one, two, _, _ in pairs), 3),
+        "scaling_of_best_blocks": round(2 * min(found["one"]) / min(found["two"]), 3),
+        "iteration_ms": round(1e3 * iteration, 2),
+        "averaging_share": round(
+            statistics.median(averaging / two for _, two, _, averaging in pairs), 4
+        ),
+        "averaging_and_waiting_share": round(
+            statistics.median(1.0 - without / two for _, two, without, _ in pairs), 4
+        ),
+    }
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

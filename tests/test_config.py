@@ -37,7 +37,7 @@ def test_changes_come_back_from_yaml():
         "--total-env-steps", "1000", "--env.rewards.upright.weight", "2.5",
         "--env.events.reset-pole.position", "-0.2", "0.2", "--env.sim.integrator", "RK4",
         "--ppo.actor.hidden-dims", "32", "16", "--ppo.learning-rate", "1e-5",
-        "--env.model", "other.xml",
+        "--env.model", "other.xml", "--eval-interval", "5", "--stop-at", "Loss/kl", "1",
     )  # fmt: skip
     assert config != _config()
     assert overlay(_config(), _through_yaml(as_plain(config))) == config
@@ -113,6 +113,15 @@ FLAGS = [
     (["--ppo.critic.obs-normalization", "False"], lambda c: c.ppo.critic.obs_normalization, False),
     (["--ppo.learning-rate", "3e-4"], lambda c: c.ppo.learning_rate, 3e-4),
     (["--ppo.schedule", "fixed"], lambda c: c.ppo.schedule, "fixed"),
+    (["--eval-interval", "5"], lambda c: c.eval_interval, 5),
+    (["--eval-device", "cuda:1"], lambda c: c.eval_device, "cuda:1"),
+    (["--stop-at-return", "45"], lambda c: c.stop_at_return, 45.0),
+    (
+        ["--stop-at", "Eval/mean_return", "45", "--stop-at", "Train/mean_reward", "-1e-1"],
+        lambda c: c.stop_at,
+        (("Eval/mean_return", 45.0), ("Train/mean_reward", -0.1)),
+    ),
+    (["--stop-below", "Loss/kl", "0"], lambda c: c.stop_below, (("Loss/kl", 0.0),)),
 ]
 
 
@@ -139,12 +148,12 @@ WRONG = [
     (["--num-env", "8"], r"there is no flag --num-env \(did you mean '--num-envs'"),
     (["--env.rewards.upright.wait", "8"], r"\(did you mean '--env\.rewards\.upright\.weight'"),
     (["--env.rewards.uprigt.weight=8"], r"no flag --env\.rewards\.uprigt\.weight \(did you mean"),
-    (["--num-envs", "many"], "--num-envs: .*many"),
-    (["--num-envs", "1.5"], "--num-envs: .*1.5"),
+    (["--num-envs", "many"], "--num-envs is 'many'; it must be a whole number"),
+    (["--num-envs", "1.5"], "--num-envs is '1.5'; it must be a whole"),
     (["--num-envs"], "--num-envs"),
     (["--engine", "warpp"], "--engine is 'warpp'; it must be one of "),
     (["--ppo.schedule", "cosine"], "--ppo.schedule is 'cosine'; it must be one of adaptive, fixed"),
-    (["--ppo.learning-rate", "fast"], "--ppo.learning-rate: .*fast"),
+    (["--ppo.learning-rate", "fast"], "--ppo.learning-rate is 'fast'; it must be a number"),
     (["stray"], "stray"),
 ]
 

@@ -1,29 +1,35 @@
 """simtrain: PPO for robots on massively parallel MuJoCo simulation.
 
-What a task file needs: ``task``, the ``...Cfg`` classes, and the ready-made terms in ``mdp``.
+What a task file needs: ``task``, the ``...Cfg`` classes, and the ready-made terms in ``mdp``. They
+are imported when they are first used, so that a command is there at once.
 """
 
-from simtrain import mdp
-from simtrain.env.cfg import (
-    ActionTermCfg,
-    CommandTermCfg,
-    CurriculumTermCfg,
-    EventTermCfg,
-    GaussianNoiseCfg,
-    JointEffortActionCfg,
-    JointPositionActionCfg,
-    JointVelocityActionCfg,
-    ObservationTermCfg,
-    RewardTermCfg,
-    SimCfg,
-    SubTerrainCfg,
-    TaskCfg,
-    TerminationTermCfg,
-    TerrainCfg,
-    UniformNoiseCfg,
-)
-from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
-from simtrain.registry import task
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simtrain import mdp
+    from simtrain.env.cfg import (
+        ActionTermCfg,
+        CommandTermCfg,
+        CurriculumTermCfg,
+        EventTermCfg,
+        GaussianNoiseCfg,
+        JointEffortActionCfg,
+        JointPositionActionCfg,
+        JointVelocityActionCfg,
+        MetricTermCfg,
+        ObservationTermCfg,
+        RewardTermCfg,
+        SimCfg,
+        SubTerrainCfg,
+        TaskCfg,
+        TerminationTermCfg,
+        TerrainCfg,
+        UniformNoiseCfg,
+    )
+    from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
+    from simtrain.registry import task
 
 __version__ = "0.1.0"
 
@@ -38,6 +44,7 @@ __all__ = [
     "JointEffortActionCfg",
     "JointPositionActionCfg",
     "JointVelocityActionCfg",
+    "MetricTermCfg",
     "ObservationTermCfg",
     "PpoCfg",
     "RewardTermCfg",
@@ -50,3 +57,17 @@ __all__ = [
     "mdp",
     "task",
 ]
+
+
+_MODULES = ("simtrain.env.cfg", "simtrain.ppo_cfg", "simtrain.registry")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for (PEP 562)."""
+    if name == "mdp":
+        return import_module("simtrain.mdp")
+    for module in _MODULES if name in __all__ else ():
+        found = vars(import_module(module))
+        if name in found:
+            return found[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,18 +8,36 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from tyro.conf import Suppress
+import tyro
+from tyro.conf import Suppress, UseAppendAction, arg
 
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
 from simtrain.ppo_cfg import PpoCfg
+from simtrain.stop_conditions import check_stop_conditions
 
 ConfigT = TypeVar("ConfigT")
+TagsAndValues = Annotated[
+    UseAppendAction[tuple[tuple[str, float], ...]], arg(metavar="METRIC VALUE")
+]
+
+Flag = Annotated[
+    bool,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=(0, 1),
+        metavar="[True|False]",
+        instance_from_str=lambda words: _truth(words[0]) if words else True,
+        is_instance=lambda value: isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
+"""A boolean whose flag alone means True."""
 
 
 @dataclass
@@ -41,6 +59,8 @@ class TrainConfig:
     """File with SSH settings of the hosts; None for ~/.ssh/config."""
     collective_timeout: float = 60.0
     """Seconds that several ranks have to reach each other at the start."""
+    grace_seconds: float = 30.0
+    """Seconds that a run has to finish its iteration and save once it is told to stop."""
     torchrunx_log_dir: str | None = None
     """Folder for what several ranks print; "" for none, None for <run>/torchrunx. The variable
     TORCHRUNX_LOG_DIR wins over this."""
@@ -65,12 +85,32 @@ class TrainConfig:
     """Added to the name of the run's folder."""
     save_interval: int = 50
     """Iterations between checkpoints."""
+    eval_interval: int | None = None
+    """Iterations between evaluations: the policy acts without exploration, noise and pushes in
+    environments of its own. None for no evaluation."""
+    eval_episodes: int = 32
+    """Episodes of an evaluation."""
+    eval_device: str | None = None
+    """Evaluate in a process of its own, on cpu or cuda:N with N as in --gpu-ids, while training
+    goes on; None lets training wait for rank 0 to evaluate."""
+    stop_at_return: float | None = None
+    """End training when an evaluation's mean return reaches this."""
+    stop_at: TagsAndValues = ()
+    """End training when a metric reaches or exceeds a value, e.g. Eval/mean_return 45."""
+    stop_below: TagsAndValues = ()
+    """End training when a metric falls to or below a value, e.g. Eval/failure_rate 0.01."""
     logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
     """Where metrics go besides metrics.jsonl and the console."""
     wandb_project: str = "simtrain"
     """Project of --logger wandb."""
     wandb_mode: Literal["auto", "online", "offline", "disabled"] = "auto"
     """Mode of --logger wandb; auto is online with an API key, offline without."""
+    video: Flag = False
+    """Record the policy while it trains, to <run>/videos; changes nothing in training."""
+    video_interval: int = 50
+    """Iterations between videos."""
+    video_length: int = 250
+    """Control steps of a video."""
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
     ppo: PpoCfg = field(default_factory=PpoCfg)
 
@@ -106,10 +146,13 @@ class TrainConfig:
             "num_steps_per_env",
             "max_iterations",
             "save_interval",
+            "eval_episodes",
+            "video_interval",
+            "video_length",
             "cpu_workers",
         ):
             _at_least_one(f"--{name}", getattr(self, name))
-        for name in ("total_env_steps", "cpu_threads"):
+        for name in ("total_env_steps", "cpu_threads", "eval_interval"):
             if getattr(self, name) is not None:
                 _at_least_one(f"--{name}", getattr(self, name))
         most = max(64, 4 * (os.cpu_count() or 1))
@@ -117,10 +160,7 @@ class TrainConfig:
             raise ConfigError(
                 f"--cpu-threads is {self.cpu_threads}; at most {most} make sense here"
             )
-        for flag, value in _numbers(self):
-            endless = math.isinf(value) and ".clip" not in flag
-            if math.isnan(value) or endless:
-                raise ConfigError(f"{flag} is {value}; it must be a finite number")
+        check_finite(self)
         for name in ("num_learning_epochs", "num_mini_batches"):
             _at_least_one(f"--ppo.{name}", getattr(self.ppo, name))
         for name in ("gamma", "lam"):
@@ -157,14 +197,54 @@ class TrainConfig:
                         f"--ppo.{network}.obs-groups names {group!r}; the task has "
                         f"{', '.join(self.env.observations)}"
                     )
-        if not self.collective_timeout > 0.0:
-            raise ConfigError(
-                f"--collective-timeout is {self.collective_timeout}; it must be greater than 0"
-            )
+        for name in ("collective_timeout", "grace_seconds"):
+            if not getattr(self, name) > 0.0:
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} is {getattr(self, name)}; "
+                    "it must be greater than 0"
+                )
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"--seed is {self.seed}, not in [0, 2^32)")
+        self._check_evaluation()
         if "/" in self.run_name or self.run_name in (".", ".."):
             raise ConfigError(f"--run-name is {self.run_name!r}; it must not contain '/'")
+        if not self.run_name.isprintable():
+            raise ConfigError(
+                f"--run-name is {self.run_name!r}; it must be of printable characters, in one line"
+            )
+
+    def _check_evaluation(self) -> None:
+        device = self.eval_device
+        if device is not None:
+            if not re.fullmatch(r"cpu|cuda:\d+", device):
+                raise ConfigError(
+                    f"--eval-device is {device!r}; it must be cpu, or cuda:0, cuda:1, ..."
+                )
+            if self.eval_interval is None:
+                raise ConfigError(
+                    f"--eval-device {device} needs --eval-interval, the iterations between "
+                    "evaluations"
+                )
+            if device != "cpu" and self.engine == "mujoco":
+                raise ConfigError(
+                    f"--eval-device {device} simulates on the GPU, which --engine mujoco cannot; "
+                    "use --eval-device cpu"
+                )
+        check_stop_conditions(self, self.engine)
+
+
+def check_finite(config: object) -> None:
+    """Raise ConfigError for a number in a configuration that is NaN, or infinite and no bound."""
+    for flag, value in _numbers(config):
+        endless = math.isinf(value) and ".clip" not in flag
+        if math.isnan(value) or endless:
+            raise ConfigError(f"{flag} is {value}; it must be a finite number")
+
+
+def _truth(word: str) -> bool:
+    if word not in ("True", "False"):
+        raise ValueError(f"{word!r} is neither True nor False")
+    return word == "True"
 
 
 def as_plain(value: Any) -> Any:

@@ -28,6 +28,18 @@ class RankError(RuntimeError):
     """
 
 
+def flag(*path: str) -> str:
+    """How a value of the configuration is typed, as ``--env.rewards.upright.weight``."""
+    return f"--{'.'.join(path)}".replace("_", "-")
+
+
+class ExportError(RuntimeError):
+    """An exported policy does not act as the trained one; nothing was written.
+
+    Commands print it alone and exit with code 1.
+    """
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` with the names nearest to `name`, or an empty string."""
     near = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)

@@ -15,6 +15,7 @@ from simtrain import (
     CriticCfg,
     EventTermCfg,
     JointEffortActionCfg,
+    MetricTermCfg,
     ObservationTermCfg,
     PpoCfg,
     RewardTermCfg,
@@ -82,6 +83,10 @@ def _cartpole() -> TaskCfg:
             "upright": RewardTermCfg(upright, weight=1.0, cart_joints="slider", pole_joints="hinge")
         },
         terminations={"time_out": TerminationTermCfg(mdp.time_out, time_out=True)},
+        metrics={
+            "time_upright": MetricTermCfg(is_upright, joints="hinge"),
+            "cart_distance": MetricTermCfg(distance_from_middle, joints="slider"),
+        },
         num_envs=256,
         num_steps_per_env=32,
         max_iterations=150,
@@ -121,3 +126,16 @@ def upright(env: Env, cart_joints: Joints, pole_joints: Joints) -> Tensor:
     small_velocity = mdp.tolerance(velocity, margin=5.0).add_(1.0)
     product = standing.mul_(centered).mul_(small_control).mul_(small_velocity)
     return product.div_(2.0 * 2.0 * 5.0 * 2.0)
+
+
+def is_upright(env: Env, joints: Joints) -> Tensor:
+    """1 where the pole is within 5.7 degrees of upright (cosine above 0.995, as the Suite has it).
+
+    Its mean over an episode is the share of time. Shape: ``(num_envs,)``.
+    """
+    return (mdp.joint_pos(env, joints)[:, 0].cos() > 0.995).float()
+
+
+def distance_from_middle(env: Env, joints: Joints) -> Tensor:
+    """Distance of the cart from the middle, m. Shape: ``(num_envs,)``."""
+    return mdp.joint_pos(env, joints)[:, 0].abs()

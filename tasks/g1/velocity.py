@@ -6,21 +6,22 @@ from pathlib import Path
 
 from simtrain import (
     ActorCfg,
-    CommandTermCfg,
     CriticCfg,
-    CurriculumTermCfg,
-    EventTermCfg,
     JointPositionActionCfg,
-    ObservationTermCfg,
+    MetricTermCfg,
     PpoCfg,
     RewardTermCfg,
     SubTerrainCfg,
     TaskCfg,
     TerminationTermCfg,
-    TerrainCfg,
-    UniformNoiseCfg,
     mdp,
     task,
+)
+from simtrain.mdp.velocity import (
+    put_on_rough_ground,
+    velocity_command,
+    velocity_events,
+    velocity_observations,
 )
 
 JOINTS = "(left|right|waist)_.*_joint"
@@ -41,33 +42,6 @@ ACTION_SCALE = {
 @task("g1-velocity-flat")
 def g1_velocity_flat() -> TaskCfg:
     """Follow velocity commands on a flat floor."""
-    noisy = {
-        "base_lin_vel": ObservationTermCfg(mdp.base_lin_vel, noise=UniformNoiseCfg(-0.1, 0.1)),
-        "base_ang_vel": ObservationTermCfg(mdp.base_ang_vel, noise=UniformNoiseCfg(-0.2, 0.2)),
-        "projected_gravity": ObservationTermCfg(
-            mdp.projected_gravity, noise=UniformNoiseCfg(-0.05, 0.05)
-        ),
-        "command": ObservationTermCfg(mdp.generated_commands, command="velocity"),
-        "joint_pos": ObservationTermCfg(
-            mdp.joint_pos_rel, joints=JOINTS, biased=True, noise=UniformNoiseCfg(-0.01, 0.01)
-        ),
-        "joint_vel": ObservationTermCfg(
-            mdp.joint_vel, joints=JOINTS, noise=UniformNoiseCfg(-0.5, 0.5)
-        ),
-        "last_action": ObservationTermCfg(mdp.last_action),
-    }
-    privileged = {
-        "base_lin_vel": ObservationTermCfg(mdp.base_lin_vel),
-        "base_ang_vel": ObservationTermCfg(mdp.base_ang_vel),
-        "projected_gravity": ObservationTermCfg(mdp.projected_gravity),
-        "command": ObservationTermCfg(mdp.generated_commands, command="velocity"),
-        "joint_pos": ObservationTermCfg(mdp.joint_pos_rel, joints=JOINTS),
-        "joint_vel": ObservationTermCfg(mdp.joint_vel, joints=JOINTS),
-        "last_action": ObservationTermCfg(mdp.last_action),
-        "foot_contact_forces": ObservationTermCfg(mdp.foot_contact_forces, sensors=CONTACTS),
-        "foot_air_time": ObservationTermCfg(mdp.foot_air_time, sensors=CONTACTS),
-        "foot_height": ObservationTermCfg(mdp.foot_height, sites=FEET),
-    }
     return TaskCfg(
         model=Path(__file__).with_name("scene.xml"),
         keyframe="home",
@@ -75,18 +49,10 @@ def g1_velocity_flat() -> TaskCfg:
         decimation=4,
         episode_length_s=20.0,
         actions={"joint_pos": JointPositionActionCfg(JOINTS, scale=ACTION_SCALE)},
-        commands={
-            "velocity": CommandTermCfg(
-                mdp.UniformVelocityCommand,
-                resampling_time_range=(4.0, 8.0),
-                lin_vel_x=(-0.5, 1.0),
-                lin_vel_y=(-0.3, 0.3),
-                ang_vel_z=(-0.7, 0.7),
-                rel_heading_envs=0.25,
-                rel_standing_envs=0.1,
-            )
-        },
-        observations={"actor": noisy, "critic": privileged},
+        commands={"velocity": velocity_command((-0.5, 1.0), (-0.3, 0.3), (-0.7, 0.7))},
+        observations=velocity_observations(
+            JOINTS, FEET, joint_vel_noise=0.5, foot_contact=mdp.foot_contact_forces
+        ),
         rewards={
             "track_lin_vel_xy": RewardTermCfg(
                 mdp.track_lin_vel_xy_exp, weight=2.0, command="velocity", std=0.5
@@ -140,54 +106,28 @@ def g1_velocity_flat() -> TaskCfg:
             "fell_over": TerminationTermCfg(mdp.bad_orientation, limit_angle=0.9),
             "sank": TerminationTermCfg(mdp.root_height_below_minimum, minimum_height=0.45),
         },
-        events={
-            "friction": EventTermCfg(
-                mdp.randomize_friction,
-                mode="startup",
-                geoms=f"{FEET}[12]_collision",
-                friction=(0.4, 1.2),
-            ),
-            "torso_mass": EventTermCfg(
-                mdp.randomize_mass, mode="startup", bodies="torso_link", scale=(0.9, 1.1)
-            ),
-            "torso_center_of_mass": EventTermCfg(
-                mdp.randomize_center_of_mass,
-                mode="startup",
-                bodies="torso_link",
-                offset=((-0.02, 0.02), (-0.02, 0.02), (-0.02, 0.02)),
-            ),
-            "encoder_bias": EventTermCfg(
-                mdp.randomize_encoder_bias, mode="startup", joints=JOINTS, bias=(-0.015, 0.015)
-            ),
-            "gains": EventTermCfg(
-                mdp.randomize_actuator_gains,
-                mode="startup",
-                joints=JOINTS,
-                stiffness=(0.9, 1.1),
-                damping=(0.9, 1.1),
-            ),
-            "reset_base": EventTermCfg(
-                mdp.reset_root_state_uniform,
-                mode="reset",
-                pose_range={"x": (-0.5, 0.5), "y": (-0.5, 0.5), "yaw": (-3.14, 3.14)},
-            ),
-            "reset_joints": EventTermCfg(
-                mdp.reset_joints_uniform, mode="reset", joints=JOINTS, position=(-0.05, 0.05)
-            ),
-            "push": EventTermCfg(
-                mdp.push_by_setting_velocity,
-                mode="interval",
-                interval_range_s=(5.0, 10.0),
-                velocity_range={"x": (-0.3, 0.3), "y": (-0.3, 0.3), "yaw": (-0.3, 0.3)},
-            ),
+        metrics={
+            "lin_vel_error": MetricTermCfg(mdp.lin_vel_error, command="velocity"),
+            "ang_vel_error": MetricTermCfg(mdp.ang_vel_error, command="velocity"),
         },
-        num_envs=1024,
+        events=velocity_events(
+            JOINTS,
+            foot_geoms=f"{FEET}[12]_collision",
+            trunk="torso_link",
+            mass_scale=(0.9, 1.1),
+            center_of_mass=((-0.02, 0.02), (-0.02, 0.02), (-0.02, 0.02)),
+            encoder_bias=0.015,
+            joint_position=0.05,
+            push=0.3,
+        ),
+        num_envs=512,
         num_steps_per_env=24,
         max_iterations=1500,
         ppo=PpoCfg(
-            actor=ActorCfg(hidden_dims=(256, 128), init_std=0.5),
+            actor=ActorCfg(hidden_dims=(256, 128), init_std=0.8),
             critic=CriticCfg(hidden_dims=(256, 128)),
-            num_learning_epochs=4,
+            num_learning_epochs=5,
+            desired_kl=0.015,
             entropy_coef=0.003,
         ),
     )
@@ -199,32 +139,17 @@ def g1_velocity_rough() -> TaskCfg:
     cfg = g1_velocity_flat()
     slope = {"slope": (0.0, 0.25)}
     steps = {"step_height": (0.02, 0.1), "step_width": 0.4}
-    cfg.terrain = TerrainCfg(
-        sub_terrains={
-            "flat": SubTerrainCfg(mdp.flat, 2.0),
-            "slope_down": SubTerrainCfg(mdp.pyramid_slope, **slope),
-            "slope_up": SubTerrainCfg(mdp.pyramid_slope, **slope, inverted=True),
-            "stairs_down": SubTerrainCfg(mdp.pyramid_stairs, **steps),
-            "stairs_up": SubTerrainCfg(mdp.pyramid_stairs, **steps, inverted=True),
-            "boxes": SubTerrainCfg(mdp.random_boxes, box_height=(0.01, 0.06)),
-            "waves": SubTerrainCfg(mdp.waves, amplitude=(0.01, 0.1)),
-            "rough": SubTerrainCfg(mdp.random_rough, noise=(0.01, 0.04)),
-        },
-        max_initial_level=2,
-    )
-    cfg.observations["actor"]["height_scan"] = ObservationTermCfg(
-        mdp.height_scan, noise=UniformNoiseCfg(-0.02, 0.02), clip=(-1.0, 1.0), offset=0.78
-    )
-    cfg.observations["critic"]["height_scan"] = ObservationTermCfg(
-        mdp.height_scan, clip=(-1.0, 1.0), offset=0.78
-    )
-    cfg.curricula = {
-        "terrain_levels": CurriculumTermCfg(mdp.terrain_levels, command="velocity"),
-        "command_ranges": CurriculumTermCfg(
-            mdp.command_ranges, command="velocity", start=0.5, steps=2400
-        ),
+    sub_terrains = {
+        "flat": SubTerrainCfg(mdp.flat, 2.0),
+        "slope_down": SubTerrainCfg(mdp.pyramid_slope, **slope),
+        "slope_up": SubTerrainCfg(mdp.pyramid_slope, **slope, inverted=True),
+        "stairs_down": SubTerrainCfg(mdp.pyramid_stairs, **steps),
+        "stairs_up": SubTerrainCfg(mdp.pyramid_stairs, **steps, inverted=True),
+        "boxes": SubTerrainCfg(mdp.random_boxes, box_height=(0.01, 0.06)),
+        "waves": SubTerrainCfg(mdp.waves, amplitude=(0.01, 0.1)),
+        "rough": SubTerrainCfg(mdp.random_rough, noise=(0.01, 0.04)),
     }
-    cfg.terminations["out_of_bounds"] = TerminationTermCfg(mdp.terrain_out_of_bounds, time_out=True)
+    put_on_rough_ground(cfg, sub_terrains, base_height=0.78)
     cfg.rewards["lin_vel_z"].weight = -0.2
     cfg.rewards["flat_orientation"].weight = -1.0
     cfg.max_iterations = 3000

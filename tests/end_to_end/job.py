@@ -1,30 +1,42 @@
-"""Run the real ``train`` command on several ranks, and look at what is left behind."""
+"""Run the real ``train`` command in a user's folder, and look at what is left behind."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 TWO_RANKS = ("--gpu-ids", "None", "--cpu-workers", "2", "--cpu-threads", "1")
 
 
+TRAIN = ("-m", "simtrain.cli.train")
+
+
+def make_tasks(folder: Path) -> None:
+    """Give a user's folder the task of ``pendulum.py``."""
+    (folder / "tasks").mkdir()
+    shutil.copy(Path(__file__).with_name("pendulum.py"), folder / "tasks")
+
+
 class Job:
     """A ``train`` command in a folder of its own, marked so that all its processes are found."""
 
-    def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, program: Sequence[str] = TRAIN, **variables: str
+    ) -> None:
         self.mark = f"SIMTRAIN_TEST_JOB={folder}"
         self.folder = folder
         self.out = folder / "out.txt"
         name, value = self.mark.split("=")
         with self.out.open("w") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "simtrain.cli.train", *arguments],
+                [sys.executable, *program, *arguments],
                 cwd=folder,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -42,7 +54,7 @@ class Job:
         (run,) = self.folder.glob("logs/*/*")
         return run
 
-    def wait(self, timeout: float = 100.0) -> int:
+    def wait(self, timeout: float = 250.0) -> int:
         """The exit code; whatever then still runs is killed, and raises."""
         try:
             return self.process.wait(timeout)
@@ -62,7 +74,13 @@ class Job:
         """What a terminal does on Ctrl-C."""
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def wait_until(self, condition: Callable[[], bool], timeout: float = 100.0) -> None:
+    def signal_all(self, number: int) -> None:
+        """What a cluster does: send a signal to every process."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 250.0) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
             assert time.monotonic() < deadline, self.output
@@ -81,6 +99,23 @@ class Job:
         return [
             pid for pid in self.processes() if b"multiprocessing.spawn" in _read(pid, "cmdline")
         ]
+
+    def agent(self) -> int:
+        """The process of torchrunx that starts the ranks of this host."""
+        (agent,) = (p for p in self.processes() if b"\0-m\0torchrunx\0" in _read(p, "cmdline"))
+        return agent
+
+    def log_server(self) -> int:
+        """The process that the ranks report to: a fork of a fork of the command."""
+        (launcher,) = self._forks_of(self.process.pid)
+        (server,) = self._forks_of(launcher)
+        return server
+
+    def _forks_of(self, parent: int) -> list[int]:
+        command = _read(self.process.pid, "cmdline")
+        line = f"PPid:\t{parent}\n".encode()
+        children = [pid for pid in self.processes() if line in _read(pid, "status")]
+        return [pid for pid in children if _read(pid, "cmdline") == command]
 
 
 def _running() -> list[int]:

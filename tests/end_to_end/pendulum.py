@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 from simtrain import (
@@ -43,11 +44,12 @@ if RANK is not None:
 
 
 class Upright:
-    """The pole's height; optionally breaks, in a rank and after some steps."""
+    """The pole's height; optionally breaks in a rank, or is stuck for ever after some steps."""
 
-    def __init__(self, env, joints, break_rank=-1):
+    def __init__(self, env, joints, break_rank=-1, stuck_after=-1):
         self._joints = joints
         self._breaks = str(break_rank) == RANK
+        self._stuck_after = stuck_after
         self._steps = 0
         print(f"the task says hello from rank {RANK}")
 
@@ -55,6 +57,8 @@ class Upright:
         self._steps += 1
         if self._breaks and self._steps > 20:
             raise ValueError(f"no step number {self._steps}")
+        while self._steps > self._stuck_after >= 0:
+            time.sleep(60.0)
         return env.bind("qpos")[:, self._joints.qpos][:, 0].cos()
 
 
@@ -90,7 +94,11 @@ def user_pendulum() -> TaskCfg:
                 "speed": ObservationTermCfg(mdp.joint_vel, joints="hinge", scale=0.1),
             }
         },
-        rewards={"upright": RewardTermCfg(Upright, weight=1.0, joints="hinge", break_rank=-1)},
+        rewards={
+            "upright": RewardTermCfg(
+                Upright, weight=1.0, joints="hinge", break_rank=-1, stuck_after=-1
+            )
+        },
         terminations={"time_out": TerminationTermCfg(mdp.time_out, time_out=True)},
         events={
             "reset": EventTermCfg(

@@ -36,7 +36,10 @@ MISTAKES = [
     ("walk", "tasks/walk.py (AttributeError: module 'simtrain' has no attribute 'no_such_name')"),
     (f"{TASK} --num-env 8", "no flag --num-env (did you mean '--num-envs'"),
     (f"{TASK} --ppo.gama 0.9", "no flag --ppo.gama (did you mean '--ppo.gamma'"),
-    (f"{TASK} --num-envs many", "--num-envs"),
+    (f"{TASK} --num-envs many", "--num-envs is 'many'; it must be a whole number;"),
+    (f"{TASK} --ppo.gamma x", "--ppo.gamma is 'x'; it must be a number;"),
+    (f"{TASK} --cpu-threads x", "--cpu-threads is 'x'; it must be None or a whole number;"),
+    (f"{TASK} --ppo.actor.hidden-dims 8 a", "is '8', 'a'; it must be one or more whole numbers;"),
     (f"{TASK} --engine warped", "--engine is 'warped'; it must be one of"),
     (f"{TASK} --num-envs 0", "--num-envs is 0; it must be 1 or more"),
     (f"{TASK} --num-steps-per-env -1", "--num-steps-per-env is -1; it must be 1 or more"),
@@ -49,7 +52,7 @@ MISTAKES = [
     (f"{TASK} --run-name a/b", "--run-name is 'a/b'; it must not contain '/'"),
     (
         f"{TASK} --env.rewards.upright.pole-joints .*_knee",
-        "rewards.upright: no joint matches '.*_knee'; the model has slider, hinge",
+        "--env.rewards.upright.pole-joints: no joint matches '.*_knee'; the model has slider, ",
     ),
     (f"{TASK} --env.model robot.xml", "robot.xml is not a valid model: "),
     (f"{TASK} --env.model gone.xml", "the model gone.xml does not exist (--env.model)"),
@@ -61,7 +64,47 @@ MISTAKES = [
     (f"{TASK} --ppo.entropy-coef nan", "--ppo.entropy-coef is nan; it must be a finite number"),
     (f"{TASK} --env.rewards.upright.weight nan", "--env.rewards.upright.weight is nan; it must"),
     (f"{TASK} --ppo.actor.obs-groups", "--ppo.actor.obs-groups needs one or more names"),
-    (f"{TASK} --gpu-ids first", "--gpu-ids: 'first' is none of"),
+    (
+        f"{TASK} --gpu-ids first",
+        "--gpu-ids is 'first'; it must be None, one or more whole numbers, ",
+    ),
+    (f"{TASK} --env.model {{here}}", "{here} is a folder; name its MJCF file (--env.model)"),
+    (f"{TASK} --grace-seconds 0", "--grace-seconds is 0.0; it must be greater than 0"),
+    (f"{TASK} --grace-seconds inf", "--grace-seconds is inf; it must be a finite number"),
+    (
+        f"{TASK} --gpu-ids None --cpu-workers 2 --torchrunx-log-dir /proc/logs",
+        "the folder /proc/logs for the ranks' logs cannot be written: No such file or directory",
+    ),
+    (f"{TASK} --eval-interval 0", "--eval-interval is 0; it must be 1 or more"),
+    (f"{TASK} --eval-episodes 0", "--eval-episodes is 0; it must be 1 or more"),
+    (
+        f"{TASK} --eval-device cpu",
+        "--eval-device cpu needs --eval-interval, the iterations between",
+    ),
+    (
+        f"{TASK} --eval-interval 5 --eval-device gpu",
+        "--eval-device is 'gpu'; it must be cpu, or cuda:0, cuda:1, ...",
+    ),
+    (
+        f"{TASK} --eval-interval 5 --eval-device cuda:0 --engine mujoco",
+        "--eval-device cuda:0 simulates on the GPU, which --engine mujoco cannot",
+    ),
+    (
+        f"{TASK} --gpu-ids None --eval-interval 5 --eval-device cuda:99",
+        "--eval-device cuda:99: ",
+    ),
+    (f"{TASK} --stop-at-return 45", "--stop-at-return 45 needs evaluations; add --eval-interval"),
+    (
+        f"{TASK} --eval-interval 5 --stop-at Eval/time_uprigh 0.9",
+        "--stop-at: training logs no metric 'Eval/time_uprigh' (did you mean 'Eval/time_upright'",
+    ),
+    (f"{TASK} --stop-at Eval/mean_return", "--stop-at needs a value"),
+    (f"{TASK} --stop-at Train/mean_reward many", "--stop-at: "),
+    (f"{TASK} --stop-below Loss/kl nan", "--stop-below is nan; it must be a finite number"),
+    (
+        f"{TASK} --gpu-ids None --stop-at Sim/overflow 1",
+        "--stop-at: training logs no metric 'Sim/overflow'",
+    ),
     (f"{TASK} --env.decimation 0", "--env.decimation is 0; it must be greater than 0"),
 ]
 
@@ -70,10 +113,15 @@ MISTAKES = [
 def test_a_mistake_is_told_in_one_line_and_nothing_is_written(command, message, here):
     before = sorted(here.iterdir())
     with pytest.raises(ConfigError) as error:
-        train(command.split())
+        train(command.replace("{here}", str(here)).split())
     assert message.replace("{here}", str(here)) in str(error.value)
     assert "\n" not in str(error.value)
     assert sorted(here.iterdir()) == before
+
+
+def test_a_name_with_control_characters_is_refused_without_printing_them(here):
+    with pytest.raises(ConfigError, match=r"--run-name is 'a\\nb'; it must be of printable"):
+        train([TASK, "--run-name", "a\nb"])
 
 
 def test_no_task_lists_all_and_the_files_that_do_not_import(here):
@@ -100,6 +148,7 @@ def _run(command: str, folder: Path) -> subprocess.CompletedProcess:
         "train cartpole-balanse",
         f"train {TASK} --num-envs 0",
         "list_tasks --all",
+        "evaluate",
     ],
 )
 def test_the_command_ends_with_exit_code_2_and_no_traceback(command, here):
@@ -122,8 +171,11 @@ def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(h
 
 
 # `train <task> --help` shows the task's terms, whose modules import torch.
-@pytest.mark.parametrize("command", ["train --help", "list_tasks"])
-def test_help_and_lists_import_neither_torch_nor_a_simulator(command, tmp_path):
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("train --help", TASK), ("list_tasks", TASK), ("evaluate --help", "--episodes INT")],
+)
+def test_help_and_lists_import_neither_torch_nor_a_simulator(command, says, tmp_path):
     module, *arguments = command.split()
     program = f"""
 import sys
@@ -140,7 +192,7 @@ finally:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "heavy:"
-    assert "cartpole-balance" in result.stdout
+    assert says in result.stdout
 
 
 def test_a_simulation_that_fails_names_the_environment_and_what_mujoco_said(here):

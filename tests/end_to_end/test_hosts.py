@@ -4,6 +4,7 @@ import getpass
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -20,7 +21,7 @@ from simtrain.launch.hosts import hosts_of_slurm, probe_hosts
 HOSTS = ("198.51.100.1", "198.51.100.2")
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 def free_port() -> int:
@@ -75,13 +76,15 @@ def ssh_config(tmp_path_factory):
 
 
 def test_two_hosts_train_together_and_stop_together(ssh_config, tmp_path):
+    """Also when all processes on both hosts are told to stop at once."""
     flags = ("--gpu-ids", "None", "--num-envs", "4", "--max-iterations", "1000000")
+    flags = (*flags, "--grace-seconds", "100")
     hosts = ("--hosts", *HOSTS, "--ssh-config", str(ssh_config))
     job = Job(tmp_path, "cartpole-balance", *flags, *hosts)
     try:
         job.wait_for("  env steps 768  ")
-        job.interrupt()
-        assert job.wait() == 130, job.output
+        job.signal_all(signal.SIGTERM)
+        assert job.wait() == 143, job.output
     finally:
         job.kill()
     assert f"2 ranks on {HOSTS[0]} cpu, {HOSTS[1]} cpu" in job.output

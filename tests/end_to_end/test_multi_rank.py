@@ -1,26 +1,23 @@
 """Two Gloo ranks through the real command, from a user's folder."""
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from job import TWO_RANKS, Job
+from job import TWO_RANKS, Job, make_tasks
 
 ITERATIONS = 20
 STEPS = 2 * 4 * 8
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """A finished run of two ranks on a task in the user's ./tasks."""
     folder = tmp_path_factory.mktemp("user")
-    (folder / "tasks").mkdir()
-    shutil.copy(Path(__file__).with_name("pendulum.py"), folder / "tasks")
+    make_tasks(folder)
     steps = str(ITERATIONS * STEPS - 1)
     job = Job(
         folder, "user-pendulum", *TWO_RANKS, "--total-env-steps", steps, "--save-interval", "5"
@@ -60,6 +57,7 @@ def test_the_run_directory_holds_what_one_rank_would_write_and_the_logs_of_both(
     assert names - {n for n in names if n.startswith("events.")} == {
         "config.yaml",
         "metrics.jsonl",
+        "report.png",
         "torchrunx",
         *checkpoints,
     }

@@ -1,16 +1,14 @@
 """Whatever ends a job of two ranks ends all of it, and says why; `Job.wait` looks for leftovers."""
 
 import os
-import shutil
 import signal
 import time
-from pathlib import Path
 
 import pytest
 import torch
-from job import TWO_RANKS, Job
+from job import TWO_RANKS, Job, make_tasks
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -19,8 +17,7 @@ def start(tmp_path):
     jobs = []
 
     def start(*flags: str, **variables: str) -> Job:
-        (tmp_path / "tasks").mkdir()
-        shutil.copy(Path(__file__).with_name("pendulum.py"), tmp_path / "tasks")
+        make_tasks(tmp_path)
         flags = ("--save-interval", "1000000", "--torchrunx-log-dir", "", *flags)
         jobs.append(Job(tmp_path, "user-pendulum", *TWO_RANKS, *flags, **variables))
         return jobs[-1]
@@ -72,6 +69,33 @@ def test_ctrl_c_saves_and_stops_all_ranks(start):
     (record,) = uploads.glob("*.wandb")
     for written in (b"Perf/total_fps", b"num_steps_per_env"):
         assert written in record.read_bytes()
+
+
+def test_sigterm_to_every_process_at_once_saves_and_stops_all_ranks(start):
+    """As a cluster sends it, also to processes that would otherwise act on it themselves."""
+    job = start("--grace-seconds", "100")
+    job.wait_for(" steps/s ")
+    job.signal_all(signal.SIGTERM)
+    assert job.wait() == 143, job.output
+    assert job.output.count("SIGTERM: stopping after this iteration, within 100 s") == 1
+    assert "stopped by SIGTERM; the policy so far is saved" in job.output
+    (checkpoint,) = job.run.glob("model_*.pt")
+    iteration = torch.load(checkpoint, weights_only=True)["iter"]
+    assert len((job.run / "metrics.jsonl").read_text().splitlines()) == iteration
+
+
+def test_a_frozen_rank_does_not_keep_ctrl_c_waiting(start):
+    job = start("--grace-seconds", "1", "--save-interval", "1")
+    job.wait_until(lambda: any(job.folder.glob("logs/*/*/model_1.pt")))
+    os.kill(job.ranks()[-1], signal.SIGSTOP)
+    job.interrupt()
+    assert job.wait() == 130, job.output
+    last = max(job.run.glob("model_*.pt"), key=lambda path: int(path.stem.split("_")[1]))
+    assert job.output.count("error: ") == 1
+    assert job.output.rstrip().endswith(
+        "error: told to stop by SIGINT, the run could not finish its iteration and save within "
+        f"1 s (--grace-seconds); the last checkpoint is {last}"
+    )
 
 
 def test_a_rank_that_hangs_at_the_start_ends_the_job_with_advice(start):

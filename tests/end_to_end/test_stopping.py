@@ -1,38 +1,98 @@
-"""Ctrl-C and termination of the real `train` command: saved, with its exit code, no traceback."""
+"""Signals to the real `train` command with one rank: saved, with its exit code, no traceback."""
 
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
+from job import Job, make_tasks
 
-COMMAND = f"""
-    {sys.executable} -m simtrain.cli.train cartpole-balance --gpu-ids None --cpu-threads 1
-    --num-envs 8 --num-steps-per-env 8 --max-iterations 1000000 --logger none
-""".split()
+pytestmark = pytest.mark.timeout(600)
+
+ONE_RANK = ("--gpu-ids", "None", "--cpu-threads", "1", "--logger", "none")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_training_after_saving(number, code, tmp_path):
-    process = subprocess.Popen(
-        COMMAND, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        first = process.stdout.readline()
-        assert first.startswith("iteration")
-        process.send_signal(number)
-        out, err = process.communicate(timeout=100)
-    finally:
-        process.kill()
-    assert process.returncode == code
-    assert err == ""
-    (run,) = (tmp_path / "logs" / "cartpole-balance").iterdir()
-    iterations = sum(line.startswith("iteration") for line in [first, *out.splitlines()])
-    assert sorted(path.name for path in run.iterdir()) == [
-        "config.yaml", "metrics.jsonl", f"model_{iterations}.pt"
+@pytest.fixture
+def start(tmp_path):
+    """Starts a run without end on the user's task; killed after the test."""
+    jobs = []
+
+    def start(*flags: str) -> Job:
+        make_tasks(tmp_path)
+        jobs.append(Job(tmp_path, "user-pendulum", *ONE_RANK, *flags))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.kill()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 0)]
+)
+def test_a_signal_stops_training_after_saving(number, code, start):
+    job = start("--grace-seconds", "100")
+    job.wait_for("\niteration")
+    job.process.send_signal(number)
+    assert job.wait() == code, job.output
+    iterations = sum(line.startswith("iteration") for line in job.output.splitlines())
+    assert sorted(path.name for path in job.run.iterdir()) == [
+        "config.yaml", "metrics.jsonl", f"model_{iterations}.pt", "report.png"
     ]  # fmt: skip
-    saved = torch.load(run / f"model_{iterations}.pt", weights_only=True)
-    assert saved["iter"] == iterations == len((run / "metrics.jsonl").read_text().splitlines())
-    assert f"stopped by {number.name}; the policy so far is saved" in out
-    assert f"model_{iterations}.pt" in out
+    saved = torch.load(job.run / f"model_{iterations}.pt", weights_only=True)
+    lines = (job.run / "metrics.jsonl").read_text().splitlines()
+    assert saved["iter"] == iterations == len(lines)
+    assert job.output.count(f"{number.name}: stopping after this iteration, within 100 s") == 1
+    assert f"stopped by {number.name}; the policy so far is saved" in job.output
+    assert f"model_{iterations}.pt" in job.output
+    assert "Traceback" not in job.output
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 1)])
+def test_a_stuck_run_ends_after_its_grace_and_names_the_last_checkpoint(number, code, start):
+    """It is stuck in its third iteration, in a call that no signal interrupts."""
+    flags = ("--env.rewards.upright.stuck-after", "20", "--save-interval", "1")
+    job = start(*flags, "--grace-seconds", "0.5")
+    job.wait_for("\niteration       2/")
+    job.process.send_signal(number)
+    assert job.wait() == code, job.output
+    assert job.output.splitlines()[-1] == (
+        f"error: told to stop by {number.name}, the run could not finish its iteration and save "
+        f"within 0.5 s (--grace-seconds); the last checkpoint is {job.run}/model_2.pt"
+    )
+
+
+def test_ctrl_c_is_acknowledged_before_the_first_iteration_and_the_second_stops_at_once(start):
+    job = start("--env.rewards.upright.stuck-after", "1")
+    job.wait_for("the task says hello")
+    job.interrupt()
+    job.wait_for("SIGINT: stopping after this iteration, within 30 s (--grace-seconds); Ctrl-C")
+    time.sleep(0.6)
+    job.interrupt()
+    assert job.wait() == 130, job.output
+    assert job.output.splitlines()[-1] == (
+        "stopped at once: the policy of this iteration is not saved; there is no checkpoint"
+    )
+
+
+@pytest.mark.parametrize("module", ["tyro", "torch"])
+def test_ctrl_c_while_the_command_imports_ends_it_quietly(module, tmp_path):
+    program = f"""
+import os, signal, sys
+
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == {module!r}:
+        os.kill(os.getpid(), signal.SIGINT)
+
+sys.addaudithook(interrupt)
+sys.argv = ["train", "cartpole-balance"]
+from simtrain.cli.train import main
+main()
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+    assert not list(tmp_path.iterdir())

@@ -61,7 +61,7 @@ def test_a_run_leaves_its_files_and_nothing_else(run):
     names = sorted(path.name for path in run.iterdir())
     assert names[0] == "config.yaml"
     assert names[1].startswith("events.out.tfevents.")
-    assert names[2:] == ["metrics.jsonl", "model_2.pt", "model_3.pt"]
+    assert names[2:] == ["metrics.jsonl", "model_2.pt", "model_3.pt", "report.png"]
     assert run.name.endswith("_two-words")
 
 
@@ -132,9 +132,10 @@ def test_the_output_has_a_line_for_each_iteration_and_says_what_to_type_next(bot
     for i in range(3):
         assert lines[i].startswith(f"iteration {i + 1}/3  env steps {ENVS * STEPS * (i + 1)}  ")
     relative = run.relative_to(run.parents[2])
-    assert lines[-3:] == [
+    assert lines[-4:] == [
         f"run:        {relative}",
         f"checkpoint: {relative / 'model_3.pt'}",
+        f"picture:    {relative / 'report.png'}",
         f"curves:     uv run tensorboard --logdir {relative.parent}",
     ]
 

@@ -10,6 +10,7 @@ from simtrain import (
     JointEffortActionCfg,
     JointPositionActionCfg,
     JointVelocityActionCfg,
+    MetricTermCfg,
     ObservationTermCfg,
     RewardTermCfg,
     SimCfg,
@@ -33,6 +34,14 @@ class Counter:
 
 
 MISTAKES = {
+    "a metric whose name evaluation uses": (
+        {"metrics": {"mean_return": MetricTermCfg(alive)}},
+        r"a metric of the task is called 'mean_return', as one of evaluation is",
+    ),
+    "a metric that is neither a mean nor a last value": (
+        {"metrics": {"m": MetricTermCfg(alive, reduce="max")}},
+        r"--env\.metrics\.m\.reduce is 'max'; it must be one of mean, last",
+    ),
     "one value where a term takes two bounds": (
         {
             "events": {
@@ -41,7 +50,7 @@ MISTAKES = {
                 )
             }
         },
-        r"events\.reset: position takes 2 values such as \(0\.0, 0\.0\), not \(0\.1,\)",
+        r"--env\.events\.reset\.position takes 2 values such as \(0\.0, 0\.0\), not \(0\.1,\)",
     ),
     "no room for contacts": (
         {"sim": SimCfg(max_contacts=-5)},
@@ -54,11 +63,11 @@ MISTAKES = {
                 "b": JointEffortActionCfg(("left_slide", "right_hinge")),
             }
         },
-        r"actions\.a and actions\.b both drive the actuator 'push'",
+        r"--env\.actions\.a and --env\.actions\.b both drive the actuator 'push'",
     ),
     "a parameter that the term does not take": (
         {"rewards": {"alive": RewardTermCfg(alive, weight=1.0, std=0.5)}},
-        r"rewards\.alive: alive has no parameter 'std'; it takes none",
+        r"--env\.rewards\.alive: alive has no parameter 'std'; it takes none",
     ),
     "a misspelt parameter": (
         _observe(ObservationTermCfg(mdp.joint_pos, joint="left_slide")),
@@ -78,15 +87,15 @@ MISTAKES = {
     ),
     "a mode of events that there is not": (
         {"events": {"spread": EventTermCfg(mdp.reset_joints_uniform, "resets", joints="root")}},
-        r"events\.spread: .*'resets'.* startup, reset, interval",
+        r"--env\.events\.spread\.mode is 'resets'; .* startup, reset, interval",
     ),
     "a pattern that matches nothing": (
         _observe(ObservationTermCfg(mdp.joint_pos, joints=".*_knee")),
-        r"observations\.actor\.term0: no joint matches '\.\*_knee'; the model has root, left_slide",
+        r"--env\.observations\.actor\.term0\.joints: no joint matches '\.\*_knee'; the model has",
     ),
     "an action on a joint that there is not": (
         _action(JointEffortActionCfg("left_knee")),
-        "no joint matches 'left_knee'",
+        r"--env\.actions\.move: no joint matches 'left_knee'",
     ),
     "an action on a joint without actuator": (
         _action(JointEffortActionCfg("root")),
@@ -106,7 +115,7 @@ MISTAKES = {
     ),
     "a scale for a joint that the action does not drive": (
         _action(JointEffortActionCfg("left_slide", scale={"right_.*": 2.0})),
-        r"scale: no joint matches 'right_\.\*'; there are left_slide",
+        r"--env\.actions\.move: scale: no joint matches 'right_\.\*'; there are left_slide",
     ),
     "no actions": ({"actions": {}}, "the task has no actions"),
     "no rewards": ({"rewards": {}}, "the task has no rewards"),
@@ -114,7 +123,7 @@ MISTAKES = {
     "an empty group": ({"observations": {"actor": {}}}, r"observations\.actor has no terms"),
     "a negative history": (
         _observe(ObservationTermCfg(mdp.last_action, history_length=-1)),
-        "history_length is negative",
+        r"--env\.observations\.actor\.term0\.history-length is -1; it must be 0 or more",
     ),
     "no time step": ({"timestep": 0.0}, r"--env\.timestep is 0\.0; it must be greater than 0"),
     "no decimation": ({"decimation": 0}, r"--env\.decimation is 0"),
@@ -122,6 +131,10 @@ MISTAKES = {
     "an unknown keyframe": (
         {"keyframe": "bend"},
         r"the model has no keyframe 'bend' \(did you mean 'bent'\?\); it has bent",
+    ),
+    "a model that is a folder": (
+        {"model": Path()},
+        r"the model \. is a folder; name its MJCF file \(--env\.model\)",
     ),
     "a model that is not there": (
         {"model": Path("no/robot.xml")},

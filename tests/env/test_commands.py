@@ -54,3 +54,22 @@ def test_times_are_drawn_for_each_environment():
 def test_a_new_episode_has_a_new_command_and_others_keep_theirs():
     env = _env(2, (10.0, 10.0), terminations={"end": TerminationTermCfg(at_step([2, 0]))})
     assert idle(env, 2)[0]["actor"].tolist() == [[2.0], [1.0]]
+
+
+def test_a_held_command_stays_in_all_environments_through_resets_until_it_is_released():
+    env = _env(2, (0.05, 0.05), terminations={"end": TerminationTermCfg(at_step([2, 0]))})
+    env.commands.hold("goal", [7.5])
+    assert env.command("goal").tolist() == [[7.5], [7.5]]
+    for _ in range(6):
+        assert idle(env)[0]["actor"].tolist() == [[7.5], [7.5]]
+    env.commands.release("goal")
+    # Drawn anew at once, not when its time has come.
+    assert idle(env)[0]["actor"].tolist() == [[8.5], [8.5]]
+    env.commands.release("goal")
+
+
+def test_entries_have_labels_or_numbers_and_bounds():
+    term = _env(2, (1.0, 1.0)).commands.terms["goal"]
+    assert term.entries() == ("0",)
+    assert [bound.tolist() for bound in term.bounds()] == [[-1.0], [1.0]]
+    assert term.arrows(0) == []

@@ -11,6 +11,8 @@ from simtrain import (
 )
 from simtrain.errors import ConfigError
 
+WHEELS = ("left_hinge", "right_hinge")
+
 
 def _env(num_envs=2, terminations=None, **terms):
     changes = {} if terminations is None else {"terminations": terminations}
@@ -36,6 +38,38 @@ def test_groups_are_separate():
     env = tiny_env(1, observations={"actor": term, "critic": {**term, "y": term["x"]}})
     obs = env.get_observations()
     assert (obs["actor"].shape, obs["critic"].shape) == ((1, 1), (1, 2))
+
+
+def test_what_two_groups_see_is_evaluated_once_a_step_and_disturbed_by_each():
+    calls = []
+
+    def seen(env):
+        calls.append(1)
+        return torch.full((2, 1), float(len(calls)))
+
+    env = tiny_env(
+        observations={
+            "actor": {"x": ObservationTermCfg(seen, noise=UniformNoiseCfg(1.0, 1.0))},
+            "critic": {"x": ObservationTermCfg(seen, scale=10.0)},
+        }
+    )
+    before = len(calls)
+    obs, *_ = idle(env)
+    assert len(calls) == before + 1
+    assert obs["actor"].tolist() == [[before + 2.0]] * 2
+    assert obs["critic"].tolist() == [[10.0 * (before + 1.0)]] * 2
+
+
+def test_terms_of_other_parameters_are_not_shared():
+    joints = {name: ObservationTermCfg(mdp.joint_pos, joints=name) for name in WHEELS}
+    env = tiny_env(
+        1,
+        keyframe="bent",
+        observations={n: {"x": j} for n, j in joints.items()} | {"actor": {"x": joints[WHEELS[0]]}},
+    )
+    obs = env.get_observations()
+    assert obs[WHEELS[0]].item() == pytest.approx(0.2)
+    assert obs[WHEELS[1]].item() == pytest.approx(0.4)
 
 
 def test_uniform_noise_stays_in_its_bounds_and_fills_them():
@@ -96,7 +130,7 @@ def test_scale_comes_after_clip_and_clip_after_noise():
 
 
 def test_a_scale_of_the_wrong_length_is_an_error():
-    with pytest.raises(ConfigError, match=r"actor\.x has 1 entries but 2 values of scale"):
+    with pytest.raises(ConfigError, match=r"actor\.x\.scale has 2 values, and the term has 1"):
         _env(x=ObservationTermCfg(steps_lived, scale=(1.0, 2.0)))
 
 

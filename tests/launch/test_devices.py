@@ -1,7 +1,7 @@
 import pytest
 
 from simtrain.errors import ConfigError
-from simtrain.launch.devices import Devices, resolve_devices
+from simtrain.launch.devices import Devices, resolve_devices, resolve_evaluator
 
 GPU = "GPU-8f6d2c3a-1111-2222-3333-444455556666"
 MIG = "MIG-GPU-8f6d2c3a/1/0"
@@ -45,13 +45,14 @@ def test_devices(gpu_ids, cpu_workers, visible, gpu_count, devices):
         ((2,), 1, "4,6", 2, r"the visible GPUs are 0 to 1 \(CUDA_VISIBLE_DEVICES=4,6\)"),
         ((4,), 1, "4", 1, r"--gpu-ids 4: the only visible GPU is 0 \(CUDA_VISIBLE_DEVICES=4\)"),
         ((-1,), 1, None, 2, "--gpu-ids -1: the visible GPUs are 0 to 1"),
-        ((0, 0), 1, None, 2, "names GPU 0 2 times"),
+        ((0, 0), 1, None, 2, "names GPU 0 2 times; .* the visible GPUs are 0 to 1"),
+        ((1, 1), 1, "4,6", 2, r"names GPU 1 2 times; .*CUDA_VISIBLE_DEVICES=4,6"),
         ((0,), 1, None, 0, "no GPU is visible; --gpu-ids None trains on the CPU"),
         ((0,), 1, "", 0, r"no GPU is visible \(CUDA_VISIBLE_DEVICES=\)"),
         ("all", 1, None, 0, "--gpu-ids all: no GPU is visible"),
         ((), 1, None, 2, "--gpu-ids needs one or more numbers"),
-        ((0,), 2, None, 1, "--cpu-workers 2 is for training on the CPU; add --gpu-ids None"),
-        ("auto", 2, None, 1, "--cpu-workers 2 is for training on the CPU"),
+        ((0,), 2, None, 1, "--cpu-workers 2 .* the only visible GPU is 0; add --gpu-ids None"),
+        ("auto", 2, "4,6", 2, r"--cpu-workers 2 .* 0 to 1 \(CUDA_VISIBLE_DEVICES=4,6\)"),
     ],
 )
 def test_mistakes_say_what_is_visible(gpu_ids, cpu_workers, visible, gpu_count, message):
@@ -62,3 +63,30 @@ def test_mistakes_say_what_is_visible(gpu_ids, cpu_workers, visible, gpu_count, 
 def test_rank_i_uses_cuda_i():
     assert [Devices("cuda", 2, "4,6").device(i) for i in range(2)] == ["cuda:0", "cuda:1"]
     assert Devices("cpu", 2, "").device(1) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("eval_device", "visible", "gpu_count", "devices"),
+    [
+        (None, None, 2, None),
+        ("cpu", "0,1", 2, Devices("cpu", 1, "")),
+        ("cuda:1", None, 2, Devices("cuda", 1, "1")),
+        ("cuda:1", "4,6", 2, Devices("cuda", 1, "6")),
+    ],
+)
+def test_the_device_of_the_evaluator(eval_device, visible, gpu_count, devices):
+    assert resolve_evaluator(eval_device, visible, gpu_count) == devices
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpu_count", "says"),
+    [
+        (None, 0, "no GPU is visible"),
+        ("4,6", 2, "the visible GPUs are 0 to 1 (CUDA_VISIBLE_DEVICES=4,6)"),
+    ],
+)
+def test_an_evaluator_on_a_gpu_that_is_not_there_is_told(visible, gpu_count, says):
+    with pytest.raises(ConfigError) as error:
+        resolve_evaluator("cuda:2", visible, gpu_count)
+    instead = "--eval-device cpu evaluates on the CPU"
+    assert str(error.value) == f"--eval-device cuda:2: {says}; {instead}"

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -37,6 +40,35 @@ def test_two_cpu_workers_are_two_ranks():
 
 def test_one_rank_needs_no_other_process():
     assert plan_job(configure("--gpu-ids", "None")).in_process
+
+
+def test_with_several_ranks_the_command_leaves_warp_and_so_cuda_to_them(tmp_path):
+    """Warp initializes CUDA, which does not survive the fork of the launcher."""
+    program = """
+import sys
+import simtrain.training.job
+from simtrain.cli.train import train
+
+def launch_ranks(*args, **kwargs):
+    print("warp" in sys.modules, "mujoco_warp" in sys.modules)
+
+simtrain.training.job.launch_ranks = launch_ranks
+flags = "--gpu-ids None --cpu-workers 2 --engine warp"
+train(["cartpole-balance", *flags.split()])
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert result.returncode == 0, result.stderr
+    assert "False False" in result.stdout.splitlines()
+
+
+def test_the_host_of_a_wrong_gpu_is_named(monkeypatch):
+    monkeypatch.setattr(
+        "simtrain.launch.job.probe_hosts", lambda *args, **kwargs: [(None, 2), ("5", 1)]
+    )
+    with pytest.raises(ConfigError, match=r"host node2: --gpu-ids 1: the only visible GPU is 0 "):
+        plan_job(configure("--hosts", "node1", "node2", "--gpu-ids", "0", "1"))
 
 
 def test_a_gpu_that_is_not_there_stops_the_command_before_it_starts(tmp_path):

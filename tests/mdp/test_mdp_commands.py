@@ -71,3 +71,24 @@ def test_drawing_for_some_leaves_the_others():
     term.resample(torch.tensor([False, True, False]))
     term.update()
     assert (term.command != before).any(dim=1).tolist() == [False, True, False]
+
+
+def test_people_see_bounds_and_arrows_of_the_commanded_and_the_present_velocity():
+    env = _env(2)
+    term = env.commands.terms["velocity"]
+    low, high = term.bounds()
+    assert [(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)] == [
+        pytest.approx(bounds) for bounds in BOUNDS.values()
+    ]
+    assert len(term.entries()) == 3
+    # At (1, 2), turned to the left by a right angle, walking along y at 0.8 m/s.
+    half = math.sqrt(0.5)
+    qpos = torch.tensor([[1.0, 2.0, 0.5, half, 0.0, 0.0, half, 0.0, 0.0]])
+    set_state(env, qpos, torch.tensor([[0.0, 0.8, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]]))
+    env.commands.hold("velocity", [1.0, 0.5, 0.0])
+    wanted, present = term.arrows(1)
+    assert wanted.start[:2] == pytest.approx((1.0, 2.0))
+    assert wanted.end[:2] == pytest.approx((1.0 - 0.25, 2.0 + 0.5))
+    assert present.end[:2] == pytest.approx((1.0, 2.4))
+    assert wanted.start[2] > 0.6
+    assert wanted.rgb != present.rgb

@@ -244,7 +244,7 @@ def test_an_impossible_terrain_is_told(changes, message):
 
 def test_an_unknown_parameter_of_a_tile_is_told():
     kinds = {"stairs": SubTerrainCfg(mdp.pyramid_stairs, step_heigth=(0.0, 0.1))}
-    with pytest.raises(ConfigError, match=r"terrain.sub_terrains.stairs: .*did you mean 'step_hei"):
+    with pytest.raises(ConfigError, match=r"sub-terrains\.stairs: .*did you mean 'step_h"):
         check_task(walker_task(terrain=TerrainCfg(kinds)))
 
 

@@ -22,20 +22,31 @@ def relative_error(value, reference):
     return float((value - reference).norm() / reference.norm())
 
 
-def test_two_ranks_have_the_gradients_of_one_with_all_the_data(found):
+UPDATES = pytest.mark.parametrize("update", ["update", "update per mini-batch"])
+
+
+@UPDATES
+def test_two_ranks_have_the_gradients_of_one_with_all_the_data(found, update):
     for rank in "01":
-        mine, alone = found[rank]["update"], found["alone"]["update"]
+        mine, alone = found[rank][update], found["alone"][update]
         for gradients, reference in zip(mine["gradients"], alone["gradients"], strict=True):
             assert relative_error(gradients, reference) < 1e-6
 
 
-def test_two_ranks_update_parameters_and_statistics_like_one(found):
+@UPDATES
+def test_two_ranks_update_parameters_and_statistics_like_one(found, update):
     for rank in "01":
-        mine, alone = found[rank]["update"], found["alone"]["update"]
+        mine, alone = found[rank][update], found["alone"][update]
         for tensor, reference in zip(mine["tensors"], alone["tensors"], strict=True):
             torch.testing.assert_close(tensor, reference, rtol=1e-5, atol=1e-6)
         assert mine["losses"] == pytest.approx(alone["losses"], rel=1e-4, abs=1e-6)
         assert mine["learning_rate"] == alone["learning_rate"]
+
+
+def test_normalizing_in_each_mini_batch_takes_one_all_reduce_more_an_update(found):
+    each = found["0"]["update"]["all-reduces"]
+    assert each > 0
+    assert found["0"]["update per mini-batch"]["all-reduces"] == each + 1
 
 
 def test_after_20_iterations_all_ranks_hold_the_same_bits(found):
@@ -57,6 +68,15 @@ def test_numbers_are_summed_with_their_counts_and_names_may_differ(found):
         assert second.maxima == {"seconds": 3.0}
         assert third.sums == {"return": (1.0, 1.0)}
         assert third.maxima == {}
+
+
+def test_a_warning_of_any_rank_is_told_once_with_its_rank_and_looked_for_only_then(found):
+    for rank in "01":
+        told, exchanges = found[rank]["warnings"]
+        assert [len(texts) for texts in told] == [0, 1, 0, 1, 0, 0]
+        assert told[1][0].startswith("rank 1: contacts were dropped in 4 environments")
+        assert told[3][0].startswith("rank 1: rows of constraints were dropped")
+        assert exchanges == 0
 
 
 def test_a_changed_bit_on_one_rank_is_found_and_the_rank_named(found):

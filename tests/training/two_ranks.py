@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from simtrain.errors import RankError
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.registry import discover
+from simtrain.sim.engine import Overflow
 from simtrain.training.agreement import check_same_tensors
 from simtrain.training.ppo import PPO
 from simtrain.training.reduction import Reduction
@@ -37,7 +40,11 @@ def main(results: Path) -> None:
     # Before anything here: autograd's threads do not survive a fork.
     for process in ranks:
         process.start()
-    alone = {"update": update(one, 2 * ENVS, slice(None)), "state": initial_state(one)}
+    alone = {
+        "update": update(one, 2 * ENVS, slice(None)),
+        "update per mini-batch": update(one, 2 * ENVS, slice(None), per_mini_batch=True),
+        "state": initial_state(one),
+    }
     for process in ranks:
         process.join()
         assert process.exitcode == 0
@@ -51,17 +58,24 @@ def run(number: int, store: Path, results: Path) -> None:
     mine = slice(number * ENVS, (number + 1) * ENVS)
     found = {
         "update": update(rank, ENVS, mine),
+        "update per mini-batch": update(rank, ENVS, mine, per_mini_batch=True),
         "state": initial_state(rank),
         "trained": trained(rank),
         "reduced": reduced(rank),
         "difference": difference(rank),
+        "warnings": warnings(rank),
     }
     torch.save(found, results.with_suffix(f".{number}"))
     dist.destroy_process_group()
 
 
-def update(rank: Rank, num_envs: int, mine: slice) -> dict[str, Any]:
-    """Gradients, parameters and losses after PPO's update on a part of one rollout."""
+def update(
+    rank: Rank, num_envs: int, mine: slice, *, per_mini_batch: bool = False
+) -> dict[str, Any]:
+    """Gradients, parameters and losses after PPO's update on a part of one rollout.
+
+    Advantages are normalized over the rollout, or in each mini-batch.
+    """
     random = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> torch.Tensor:
@@ -80,6 +94,7 @@ def update(rank: Rank, num_envs: int, mine: slice) -> dict[str, Any]:
         num_mini_batches=1,
         num_learning_epochs=4,
         learning_rate=1e-3,
+        normalize_advantage_per_mini_batch=per_mini_batch,
     )
 
     def observed(obs: torch.Tensor) -> TensorDict:
@@ -103,8 +118,10 @@ def update(rank: Rank, num_envs: int, mine: slice) -> dict[str, Any]:
             extras = {"time_outs": (dones & time_outs)[mine]}
             ppo.process_env_step(observed(obs), rewards[mine], dones[mine], extras)
         ppo.compute_returns(observed(last))
-    losses = ppo.update()
+    with counted("all_reduce") as calls:
+        losses = ppo.update()
     return {
+        "all-reduces": len(calls),
         "gradients": gradients,
         "tensors": [tensor.clone() for tensor in ppo.tensors()],
         "losses": losses,
@@ -141,6 +158,46 @@ def reduced(rank: Rank) -> list[Any]:
         reduce({**first, **only_one}, {"seconds": 3.0 - rank.rank}),
         reduce({} if rank.rank else first, {}),
     ]
+
+
+def warnings(rank: Rank) -> tuple[list[tuple[str, ...]], int]:
+    """What six iterations tell of buffers that are too small on rank 1 alone; exchanges since then.
+
+    Contacts do not fit from the second iteration on, constraints in the fourth.
+    """
+    env = cartpole(rank)
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
+    trainer = Trainer(env, ppo, rank)
+
+    def overflow() -> Overflow | None:
+        done = trainer.iteration
+        if rank.rank == 0 or done == 0:
+            return None
+        return Overflow(4, True, done == 3, 10, 20, 15, 30)
+
+    env.sim.overflow = overflow
+    told: list[tuple[str, ...]] = []
+    trainer.run(4, lambda iteration: told.append(iteration.warnings), lambda: False)
+    with counted("all_gather_object") as calls:
+        trainer.run(6, lambda iteration: told.append(iteration.warnings), lambda: False)
+    return told, len(calls)
+
+
+@contextmanager
+def counted(collective: str) -> Iterator[list[None]]:
+    """A list that has an entry for every call of a collective."""
+    calls: list[None] = []
+    original = getattr(dist, collective)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        calls.append(None)
+        return original(*args, **kwargs)
+
+    setattr(dist, collective, call)
+    try:
+        yield calls
+    finally:
+        setattr(dist, collective, original)
 
 
 def difference(rank: Rank) -> list[str]:

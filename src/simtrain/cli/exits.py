@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
 from typing import NoReturn
 
-from simtrain.errors import ConfigError, RankError, SimulationError
+from simtrain.errors import ConfigError, ExportError, RankError, SimulationError
 
 DONE = 0
 FAILED = 1
@@ -25,7 +29,7 @@ def run_command(command: Callable[[], int]) -> NoReturn:
         code = command()
     except ConfigError as error:
         code = _say(error, MISTAKE)
-    except (SimulationError, RankError) as error:
+    except (SimulationError, RankError, ExportError) as error:
         code = _say(error, FAILED)
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -34,6 +38,26 @@ def run_command(command: Callable[[], int]) -> NoReturn:
         sys.stderr.close()
         code = FAILED
     sys.exit(code)
+
+
+def end_at_once_on_signals() -> None:
+    """Let signals that ask to stop end this process at once, as long as nothing else handles them.
+
+    Nothing is there to save yet, and an exception could come out of any import, with a traceback or
+    caught by it.
+    """
+    for number, code in (
+        (signal.SIGINT, INTERRUPTED),
+        (signal.SIGTERM, TERMINATED),
+        (signal.SIGUSR1, DONE),
+    ):
+
+        def end(received: int, frame: FrameType | None, code: int = code) -> None:
+            with suppress(OSError, RuntimeError):  # closed, or in the middle of writing
+                sys.stdout.flush()
+            os._exit(code)
+
+        signal.signal(number, end)
 
 
 def _say(error: Exception, code: int) -> int:

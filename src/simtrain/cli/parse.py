@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import tyro
@@ -13,6 +14,23 @@ from tyro import _errors as tyro_errors
 from simtrain.errors import ConfigError, did_you_mean
 
 ConfigT = TypeVar("ConfigT")
+
+_VALUE = (
+    r"invalid literal for int\(\) with base 10: (.*)"
+    r"|could not convert string to float: (.*)"
+    r"|could be instantiated from \[(.*?)\]"
+    r"|Could not find valid parse for arguments: \[(.*?)\]"
+)
+"""How tyro's messages about a value of the wrong kind give the value."""
+_KINDS = {
+    "INT": "a whole number",
+    "FLOAT": "a number",
+    "FLOAT FLOAT": "two numbers",
+    "INTs": "one or more whole numbers",
+    "FLOATs": "one or more numbers",
+    "STRs": "pairs of a name and a number",
+}
+"""How tyro's help names kinds of values, in plain words; s is for one or more."""
 
 
 def parse_flags(prog: str, default: ConfigT, arguments: Sequence[str]) -> ConfigT:
@@ -31,6 +49,12 @@ def parse_flags(prog: str, default: ConfigT, arguments: Sequence[str]) -> Config
             default=default,
             config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
         )
+
+
+def split_paths(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The paths that a command line begins with, up to its first flag, and the rest."""
+    flags = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
+    return [Path(path) for path in arguments[:flags]], list(arguments[flags:])
 
 
 class _Hook:
@@ -58,14 +82,24 @@ class _Hook:
             return f"{_flag(event.argument)} needs a value"
         if isinstance(event, tyro_errors.InstantiationFailure) and event.argument is not None:
             message = " ".join(event.message.split())
-            # Of a flag of several types, tyro tells what each of them says.
-            several = re.match(
-                r"no type matching (.*?) could be instantiated from \[(.*?)\]", message
-            )
-            if several is not None:
-                message = f"{several[2]} is none of {several[1]}"
+            value = re.search(_VALUE, message)
+            if value is not None:
+                given = next(filter(None, value.groups()))
+                allowed = _in_words(event.argument.lowered.metavar or "")
+                return f"{_flag(event.argument)} is {given}; it must be {allowed}"
             return f"{_flag(event.argument)}: {message}"
         return None
+
+
+def _in_words(kinds: str) -> str:
+    """What a flag takes, from how tyro's help puts it."""
+    alternatives: list[str] = []
+    for kind in re.findall(r"\{[^{}]*\}|[^|{}]+", kinds):
+        inner = kind.strip("{}")
+        words = _KINDS.get(inner) or _KINDS.get(inner.strip("[]").split(" ")[0] + "s")
+        alternatives += [words] if words else inner.split(",")
+    *others, last = alternatives
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _flag(argument: object) -> str:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from simtrain.cli.exits import run_command
-from simtrain.cli.parse import parse_flags
-from simtrain.config import TrainConfig
+from simtrain.cli.exits import end_at_once_on_signals, run_command
 from simtrain.errors import ConfigError
 from simtrain.launch.spinning import limit_spinning
-from simtrain.registry import Registry, discover
+
+if TYPE_CHECKING:
+    from simtrain.registry import Registry
 
 
 def main() -> None:
     """Entry point of the ``train`` command."""
+    end_at_once_on_signals()
     limit_spinning()
     run_command(lambda: train(sys.argv[1:]))
 
 
 def train(arguments: Sequence[str]) -> int:
     """Parse the command line, check it, and train; the exit code."""
+    # Not above, so that from the first tenth of a second on Ctrl-C ends without a traceback.
+    from simtrain.cli.parse import parse_flags
+    from simtrain.config import TrainConfig
+    from simtrain.registry import discover
+
     registry = discover()
     if not arguments:
         raise ConfigError(f"name a task: `uv run train <task>`.\n{_tasks(registry)}")

@@ -16,7 +16,7 @@ from simtrain.env.cfg import (
     JointVelocityActionCfg,
 )
 from simtrain.env.names import Joints, as_index, find_joints, match_values
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, flag
 from simtrain.sim.engine import Index
 
 
@@ -52,8 +52,10 @@ class JointAction(ActionTerm):
         """Factors, ``(dim,)``."""
         self.offset = torch.tensor(offset, device=device)
         """What zero actions mean, ``(dim,)``."""
-        self._low = _float32(np.where(limited, np.maximum(ranges[:, 0], low), low), device)
-        self._high = _float32(np.where(limited, np.minimum(ranges[:, 1], high), high), device)
+        self.low = _float32(np.where(limited, np.maximum(ranges[:, 0], low), low), device)
+        """Smallest ``ctrl``, ``(dim,)``."""
+        self.high = _float32(np.where(limited, np.minimum(ranges[:, 1], high), high), device)
+        """Largest ``ctrl``, ``(dim,)``."""
         self._all = actuators == list(range(model.nu))
         self._actuators = torch.tensor(actuators, dtype=torch.long, device=device)
 
@@ -61,10 +63,10 @@ class JointAction(ActionTerm):
         """See `ActionTerm.apply`."""
         if self._all:
             torch.addcmul(self.offset, actions, self.scale, out=ctrl)
-            torch.clamp(ctrl, self._low, self._high, out=ctrl)
+            torch.clamp(ctrl, self.low, self.high, out=ctrl)
         else:
             target = torch.addcmul(self.offset, actions, self.scale)
-            ctrl[:, self._actuators] = torch.clamp(target, self._low, self._high)
+            ctrl[:, self._actuators] = torch.clamp(target, self.low, self.high)
 
 
 class Actions:
@@ -77,14 +79,20 @@ class Actions:
         start: InitialState,
         device: torch.device | str,
     ) -> None:
-        self.terms = {name: _build(cfg, model, start, device) for name, cfg in cfgs.items()}
+        self.terms: dict[str, ActionTerm] = {}
+        for name, cfg in cfgs.items():
+            try:
+                self.terms[name] = _build(cfg, model, start, device)
+            except ConfigError as error:
+                raise ConfigError(f"{flag('env', 'actions', name)}: {error}") from error
         self.dim = sum(term.dim for term in self.terms.values())
         taken: dict[int, str] = {}
         for name, term in self.terms.items():
             for actuator in term.actuators:
                 if actuator in taken:
                     raise ConfigError(
-                        f"actions.{taken[actuator]} and actions.{name} both drive the actuator "
+                        f"{flag('env', 'actions', taken[actuator])} and "
+                        f"{flag('env', 'actions', name)} both drive the actuator "
                         f"{model.actuator(actuator).name!r}"
                     )
                 taken[actuator] = name

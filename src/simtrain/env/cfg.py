@@ -44,6 +44,7 @@ ModelSource = Annotated[
 Params = Annotated[dict[str, Any], tyro.conf.arg(name="")]
 Names = str | tuple[str, ...]
 EventMode = Literal["startup", "reset", "interval"]
+Reduce = Literal["mean", "last"]
 
 
 @dataclass(init=False)
@@ -214,6 +215,28 @@ class CurriculumTermCfg(TermCfg):
     """
 
 
+@dataclass(init=False)
+class MetricTermCfg(TermCfg):
+    """A number that policies are judged by; its function returns ``(num_envs,)``.
+
+    Evaluation reports its mean over the steps of an episode, or its last value.
+    """
+
+    reduce: Reduce
+    """What becomes of an episode's values: their mean, or the one at the episode's end."""
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        *,
+        reduce: Reduce = "mean",
+        params: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(func, params=params, **more)
+        self.reduce = reduce
+
+
 @dataclass
 class ActionTermCfg:
     """A part of the action vector: from the policy's output to ``ctrl``.
@@ -354,6 +377,7 @@ class TaskCfg:
     events: dict[str, EventTermCfg] = field(default_factory=dict)
     commands: dict[str, CommandTermCfg] = field(default_factory=dict)
     curricula: dict[str, CurriculumTermCfg] = field(default_factory=dict)
+    metrics: dict[str, MetricTermCfg] = field(default_factory=dict)
     sim: SimCfg = field(default_factory=SimCfg)
     num_envs: Suppress[int] = 1024
     num_steps_per_env: Suppress[int] = 24

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,11 +17,25 @@ if TYPE_CHECKING:
     from simtrain.env.env import Env
 
 
+@dataclass(frozen=True)
+class Arrow:
+    """An arrow that shows a command to a person, in the world."""
+
+    start: tuple[float, float, float]
+    """Where it begins, m."""
+    end: tuple[float, float, float]
+    """Its tip, m."""
+    rgb: tuple[float, float, float]
+    """Its colour, from 0 to 1."""
+
+
 class CommandTerm(ABC):
     """Base of commands; a subclass is made with ``(env, **params)``."""
 
     command: Tensor
     """The present command of every environment, ``(num_envs, size)``, changed in place."""
+    labels: tuple[str, ...] = ()
+    """What people see as the names of a command's entries; empty to number them."""
 
     @abstractmethod
     def resample(self, mask: Tensor) -> None:
@@ -28,6 +43,19 @@ class CommandTerm(ABC):
 
     def update(self) -> None:  # noqa: B027 - most commands stand until they are drawn anew
         """Follow the state, at every step; for commands such as a heading to keep."""
+
+    def entries(self) -> tuple[str, ...]:
+        """The names of all entries: `labels`, or numbers."""
+        return self.labels or tuple(str(i) for i in range(self.command.shape[1]))
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Smallest and largest value of every entry, ``(size,)`` each: the ends of its slider."""
+        high = torch.ones_like(self.command[0])
+        return -high, high
+
+    def arrows(self, index: int) -> list[Arrow]:
+        """How a viewer shows the command of the environment `index`; waits for the device."""
+        return []
 
 
 class Commands:
@@ -41,6 +69,18 @@ class Commands:
             for name, cfg in cfgs.items()
         }
         self._time_left = [torch.zeros(env.num_envs, device=env.device) for _ in self.terms]
+        self._held: dict[str, Tensor] = {}
+
+    def hold(self, name: str, values: Sequence[float]) -> None:
+        """Keep a command at `values`, ``(size,)``, in all environments from now on, in place."""
+        term = self.terms[name]
+        self._held[name] = torch.tensor(values, dtype=term.command.dtype, device=self._env.device)
+        term.command.copy_(self._held[name].expand_as(term.command))
+
+    def release(self, name: str) -> None:
+        """Let a held command be drawn anew at the next `compute`, and follow its term again."""
+        if self._held.pop(name, None) is not None:
+            self._time_left[list(self.terms).index(name)].zero_()
 
     def reset(self, mask: Tensor) -> None:
         """Let the commands of the environments in `mask` be drawn anew at the next `compute`."""
@@ -59,3 +99,5 @@ class Commands:
             left.copy_(torch.where(due, fresh, left))
             left -= env.step_dt
             term.update()
+        for name, values in self._held.items():
+            self.terms[name].command.copy_(values.expand_as(self.terms[name].command))

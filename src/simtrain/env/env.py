@@ -15,6 +15,7 @@ from simtrain.env.actions import Actions
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.commands import Commands
 from simtrain.env.episodes import Episodes
+from simtrain.env.metrics import Metrics
 from simtrain.env.model import compile_model, find_keyframe, initial_state
 from simtrain.env.names import Base, find_base
 from simtrain.env.observations import Observations
@@ -27,9 +28,9 @@ from simtrain.sim.engine import Engine
 class Env(VecEnv):  # type: ignore[misc]
     """`num_envs` copies of a task, stepped together.
 
-    Within a step: actions to ``ctrl``; physics; count the step; terminations; rewards; reset the
-    finished environments; commands and interval events; observations. Nothing in a step waits for
-    the device.
+    Within a step: actions to ``ctrl``; physics; count the step; terminations; rewards; metrics, if
+    asked for; reset the finished environments; commands and interval events; observations. Nothing
+    in a step waits for the device.
 
     Randomness comes from torch's default generators: seed them first.
     """
@@ -43,6 +44,7 @@ class Env(VecEnv):  # type: ignore[misc]
         device: torch.device | str = "cpu",
         threads: int = 0,
         deterministic: bool = False,
+        metrics: bool = False,
     ) -> None:
         """Build the simulations and all terms, and reset.
 
@@ -53,6 +55,7 @@ class Env(VecEnv):  # type: ignore[misc]
             device: where all tensors live.
             threads: physics threads of the CPU engine; 0 for all cores given to the process.
             deterministic: whether the warp engine gives the same results in every run; slower.
+            metrics: whether to compute the task's metrics at every step, which evaluation needs.
 
         Raises:
             ConfigError: the task does not fit its model; `check_task` finds the same sooner.
@@ -105,6 +108,7 @@ class Env(VecEnv):  # type: ignore[misc]
         self.rewards = Rewards(cfg.rewards, self)
         self.terminations = Terminations(cfg.terminations, self)
         self.curricula = Curricula(cfg.curricula, self)
+        self.metrics = Metrics(cfg.metrics if metrics else {}, self)
         self.episodes = Episodes(self)
         self.sim.forward()
         self.observations = Observations(cfg.observations, self)
@@ -163,6 +167,7 @@ class Env(VecEnv):  # type: ignore[misc]
         self.steps += 1
         dones = self.terminations.compute()
         rewards = self.rewards.compute()
+        self.metrics.compute()
         self.episodes.record(dones)
         self._reset(dones)
         self.commands.compute()
@@ -183,6 +188,7 @@ class Env(VecEnv):  # type: ignore[misc]
         self.actions.masked_fill_(mask.unsqueeze(1), 0.0)
         self.previous_actions.masked_fill_(mask.unsqueeze(1), 0.0)
         self.rewards.reset(mask)
+        self.metrics.reset(mask)
         self.episodes.reset(mask)
         self.terminations.reset(mask)
         self.commands.reset(mask)

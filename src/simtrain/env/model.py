@@ -27,6 +27,8 @@ def compile_model(cfg: TaskCfg, *, visuals: bool = False) -> mujoco.MjModel:
     """
     if isinstance(cfg.model, Path):
         what = str(cfg.model)
+        if cfg.model.is_dir():
+            raise ConfigError(f"the model {what} is a folder; name its MJCF file (--env.model)")
         if not cfg.model.is_file():
             raise ConfigError(f"the model {what} does not exist (--env.model)")
         try:

@@ -15,20 +15,53 @@ from torch import Tensor
 
 from simtrain.env.cfg import GaussianNoiseCfg, ObservationTermCfg, UniformNoiseCfg
 from simtrain.env.terms import Term
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, flag
 
 if TYPE_CHECKING:
     from simtrain.env.env import Env
 
 
+class SharedTerms:
+    """Terms that several groups may see; each is evaluated once a step.
+
+    Terms of the same function and the same parameters are one: their noise, clip, scale and history
+    are the group's affair.
+    """
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._cfgs: list[ObservationTermCfg] = []
+        self.terms: list[Term] = []
+        self.values: list[Tensor] = []
+        """What each term returned last, ``(num_envs, size)``."""
+
+    def add(self, cfg: ObservationTermCfg) -> int:
+        """The term's place in `values`."""
+        for place, other in enumerate(self._cfgs):
+            if other.func is cfg.func and other.params == cfg.params:
+                return place
+        term = Term(cfg, self._env)
+        self._cfgs.append(cfg)
+        self.terms.append(term)
+        self.values.append(term())
+        return len(self.terms) - 1
+
+    def compute(self) -> None:
+        """Evaluate all terms, into `values`."""
+        self.values[:] = [term() for term in self.terms]
+
+
 class ObservationGroup:
     """The terms of one group, side by side."""
 
-    def __init__(self, name: str, cfgs: Mapping[str, ObservationTermCfg], env: Env) -> None:
+    def __init__(
+        self, name: str, cfgs: Mapping[str, ObservationTermCfg], env: Env, shared: SharedTerms
+    ) -> None:
         self.name = name
         self._env = env
-        self._terms = {term: Term(cfg, env) for term, cfg in cfgs.items()}
-        sizes = [self._size_of(term) for term in self._terms]
+        self._shared = shared
+        self._places = [shared.add(cfg) for cfg in cfgs.values()]
+        sizes = [self._size_of(term, i) for term, i in zip(cfgs, self._places, strict=True)]
         self.slices: dict[str, slice] = {}
         """Where each term stands in the group's vector, history included."""
         start = 0
@@ -84,9 +117,9 @@ class ObservationGroup:
         self._fresh = torch.ones(env.num_envs, dtype=torch.bool, device=device)
 
     def compute(self, out: Tensor) -> None:
-        """Write the group's observations into `out`, ``(num_envs, size)``."""
+        """Write the group's observations into `out`, ``(num_envs, size)``, of the terms' values."""
         present = out if self._present is None else self._present
-        torch.cat([term() for term in self._terms.values()], dim=1, out=present)
+        torch.cat([self._shared.values[i] for i in self._places], dim=1, out=present)
         if self._uniform is not None:
             low, width = self._uniform
             present.addcmul_(self._random.uniform_(), width).add_(low)
@@ -103,8 +136,6 @@ class ObservationGroup:
     def reset(self, mask: Tensor) -> None:
         """Let the histories of the environments in `mask` start with their next observation."""
         self._fresh |= mask
-        for term in self._terms.values():
-            term.reset(mask)
 
     def _stacked(self, present: Tensor) -> list[Tensor]:
         """Each term's columns with its history, oldest first; moves the histories on."""
@@ -121,8 +152,8 @@ class ObservationGroup:
         self._fresh.zero_()
         return parts
 
-    def _size_of(self, term: str) -> int:
-        value = self._terms[term]()
+    def _size_of(self, term: str, place: int) -> int:
+        value = self._shared.values[place]
         if value.ndim != 2 or value.shape[0] != self._env.num_envs:
             raise ConfigError(
                 f"observations.{self.name}.{term} has shape {tuple(value.shape)}; "
@@ -134,8 +165,8 @@ class ObservationGroup:
         if isinstance(cfg.scale, tuple):
             if len(cfg.scale) != size:
                 raise ConfigError(
-                    f"observations.{self.name}.{term} has {size} entries "
-                    f"but {len(cfg.scale)} values of scale"
+                    f"{flag('env', 'observations', self.name, term, 'scale')} has "
+                    f"{len(cfg.scale)} values, and the term has {size}"
                 )
             return torch.tensor(cfg.scale)
         return torch.full((size,), 1.0 if cfg.scale is None else cfg.scale)
@@ -149,7 +180,10 @@ class Observations:
     """
 
     def __init__(self, cfgs: Mapping[str, Mapping[str, ObservationTermCfg]], env: Env) -> None:
-        self.groups = {name: ObservationGroup(name, terms, env) for name, terms in cfgs.items()}
+        self._shared = SharedTerms(env)
+        self.groups = {
+            name: ObservationGroup(name, terms, env, self._shared) for name, terms in cfgs.items()
+        }
         self._turns = [
             TensorDict(
                 {
@@ -172,11 +206,14 @@ class Observations:
     def compute(self) -> TensorDict:
         """Observe all environments; ``{group: (num_envs, size)}``."""
         self._turn = 1 - self._turn
+        self._shared.compute()
         for name, group in self.groups.items():
             group.compute(self._buffers[self._turn][name])
         return self.latest
 
     def reset(self, mask: Tensor) -> None:
-        """Forget the histories of the environments in `mask`."""
+        """Let terms and histories forget the environments in `mask`."""
+        for term in self._shared.terms:
+            term.reset(mask)
         for group in self.groups.values():
             group.reset(mask)

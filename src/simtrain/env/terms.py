@@ -56,7 +56,7 @@ def check_term(where: str, cfg: TermCfg, model: mujoco.MjModel, leading: int = 1
     """Check a term's parameters against its function and its names against the model.
 
     Args:
-        where: how the term is called in messages, e.g. ``rewards.upright``.
+        where: the term's flags but for their last part, e.g. ``--env.rewards.upright``.
         cfg: the term.
         model: the compiled model.
         leading: number of a function's arguments before its parameters: the environment, and for
@@ -66,10 +66,11 @@ def check_term(where: str, cfg: TermCfg, model: mujoco.MjModel, leading: int = 1
         ConfigError: an unknown or missing parameter, or a pattern that matches nothing.
     """
     check_parameters(where, cfg, 1 if inspect.isclass(cfg.func) else leading)
-    try:
-        resolve_params(cfg.params, model, "cpu")
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
+    for name, value in cfg.params.items():
+        try:
+            resolve_params({name: value}, model, "cpu")
+        except ConfigError as error:
+            raise ConfigError(f"{where}.{name.replace('_', '-')}: {error}") from error
 
 
 def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
@@ -96,7 +97,8 @@ def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
         is_range = isinstance(default, tuple) and all(isinstance(x, int | float) for x in default)
         if is_range and name in cfg.params and not _same_length(default, value):
             raise ConfigError(
-                f"{where}: {name} takes {len(default)} values such as {default}, not {value}"
+                f"{where}.{name.replace('_', '-')} takes {len(default)} values such as {default}, "
+                f"not {value}"
             )
 
 
@@ -127,6 +129,10 @@ class Rewards:
         torch.mv(self._values, self._rates, out=self._total)
         self.episode_sums.addcmul_(self._values, self._rates)
         return self._total
+
+    def rates(self) -> Tensor:
+        """Each term's weighted value at the latest step, per second, ``(num_envs, terms)``."""
+        return self._values * (self._rates / self._step_dt)
 
     def set_weight(self, name: str, weight: float) -> None:
         """Change a term's weight, in place; for curricula."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from simtrain.env.cfg import TerrainCfg
 from simtrain.env.terms import check_parameters
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, flag
 
 NAME = "terrain"
 """Name of the height field and of its geom."""
@@ -198,11 +198,13 @@ def check_terrain(cfg: TerrainCfg) -> None:
     if not cfg.sub_terrains or not any(t.proportion > 0.0 for t in cfg.sub_terrains.values()):
         raise ConfigError("the terrain needs a sub-terrain with a proportion greater than 0")
     for name, tile in cfg.sub_terrains.items():
-        check_parameters(f"terrain.sub_terrains.{name}", tile, leading=4)
+        check_parameters(flag("env", "terrain", "sub_terrains", name), tile, leading=4)
     for name in ("resolution", "tile_size", "num_levels", "num_columns"):
         if not getattr(cfg, name) > 0:
-            flag = f"--env.terrain.{name.replace('_', '-')}"
-            raise ConfigError(f"{flag} is {getattr(cfg, name)}; it must be greater than 0")
+            value = getattr(cfg, name)
+            raise ConfigError(
+                f"{flag('env', 'terrain', name)} is {value}; it must be greater than 0"
+            )
     if cfg.max_initial_level is not None and not 0 <= cfg.max_initial_level < cfg.num_levels:
         raise ConfigError(
             f"--env.terrain.max-initial-level is {cfg.max_initial_level}; "

@@ -66,5 +66,12 @@ def _matches(pattern: str, name: str) -> bool:
 def _terms(cfg: TaskCfg) -> Iterator[TermCfg]:
     for group in cfg.observations.values():
         yield from group.values()
-    for terms in (cfg.rewards, cfg.terminations, cfg.events, cfg.commands, cfg.curricula):
+    for terms in (
+        cfg.rewards,
+        cfg.terminations,
+        cfg.events,
+        cfg.commands,
+        cfg.curricula,
+        cfg.metrics,
+    ):
         yield from terms.values()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from simtrain.config import TrainConfig
 from simtrain.errors import ConfigError
-from simtrain.launch.devices import Devices, resolve_devices
+from simtrain.launch.devices import Devices, resolve_devices, resolve_evaluator
 from simtrain.launch.hosts import check_own_name, hosts_of_slurm, probe_hosts
 
 
@@ -25,10 +25,15 @@ class Job:
     """Threads of each rank; None shares the cores of a host among its ranks."""
     collective_timeout: float
     """Seconds that the first collective may take."""
+    grace_seconds: float
+    """Seconds that the ranks have to end once they are told to stop."""
     ssh_config: str | None
     """File with SSH settings of the hosts; None for the user's."""
     in_process: bool
     """Whether the only rank runs in the process of the command."""
+    evaluator: Devices | None
+    """What the process that evaluates beside training runs on, on the first host; None if there is
+    none."""
 
     @property
     def world_size(self) -> int:
@@ -58,14 +63,14 @@ def plan_job(config: TrainConfig) -> Job:
     if hosts == ("slurm",):
         hosts = hosts_of_slurm()
     if hosts:
-        found = probe_hosts(hosts, config.ssh_config, count_gpus=config.gpu_ids is not None)
+        found = probe_hosts(hosts, config.ssh_config, count_gpus=_may_use_gpus(config))
     else:
         # torch is imported only if a GPU may be asked for.
         hosts = ("localhost",)
         found = [(os.environ.get("CUDA_VISIBLE_DEVICES"), _gpu_count(config))]
     devices = tuple(
-        resolve_devices(config.gpu_ids, config.cpu_workers, visible, count)
-        for visible, count in found
+        _devices_of(f"host {host}: " if config.hosts else "", config, visible, count)
+        for host, (visible, count) in zip(hosts, found, strict=True)
     )
     for host, other in zip(hosts, devices, strict=True):
         if other.kind != devices[0].kind:
@@ -83,13 +88,26 @@ def plan_job(config: TrainConfig) -> Job:
         seed=config.seed,
         threads=config.cpu_threads,
         collective_timeout=config.collective_timeout,
+        grace_seconds=config.grace_seconds,
         ssh_config=config.ssh_config,
         in_process=in_process,
+        evaluator=resolve_evaluator(config.eval_device, *found[0]),
     )
 
 
+def _may_use_gpus(config: TrainConfig) -> bool:
+    return config.gpu_ids is not None or config.eval_device not in (None, "cpu")
+
+
+def _devices_of(host: str, config: TrainConfig, visible: str | None, gpu_count: int) -> Devices:
+    try:
+        return resolve_devices(config.gpu_ids, config.cpu_workers, visible, gpu_count)
+    except ConfigError as error:
+        raise ConfigError(f"{host}{error}") from error
+
+
 def _gpu_count(config: TrainConfig) -> int:
-    if config.gpu_ids is None:
+    if not _may_use_gpus(config):
         return 0
     import torch
 

@@ -7,7 +7,9 @@ Four kinds of processes make up a job of several ranks:
 
 The command forks the launcher, which runs ``torchrunx.Launcher`` in a session of its own. So Ctrl-C
 in a terminal reaches the command alone, which asks rank 0 to stop; and when the launcher is done or
-something went wrong, the command knows which processes must be gone, and sees to it.
+something went wrong, the command knows which processes must be gone, and sees to it. Signals that
+ask to stop may also come to all processes at once: the command and the ranks act on them, and the
+others ignore them.
 """
 
 from __future__ import annotations
@@ -15,36 +17,33 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import signal
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from simtrain.errors import ConfigError, RankError
+from simtrain.errors import ConfigError
 from simtrain.launch.job import Job
 from simtrain.launch.processes import die_with_parent, end_session
-from simtrain.launch.rank_process import RankFunction, run_rank
-from simtrain.launch.reports import Failed, Message, Report, ReportHandler, Started
+from simtrain.launch.rank_process import RankFunction, RunRank
+from simtrain.launch.reports import ReportHandler
+from simtrain.launch.stop import StopSignals, ignore_stop_signals, stop_signals_blocked
+from simtrain.launch.watch import LastWord, Watch
 
 ResultT = TypeVar("ResultT")
 
 COPIED_VARIABLES = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GOMP*", "GLOO*")
 """Variables that travel to the ranks besides those that torchrunx takes along."""
 
-_FAILURE_SECONDS = 5.0
-"""How long torchrunx may take to end a job in which a rank failed."""
-_DISCOVERY_SECONDS = 15.0
-"""How long it may take if ranks lost another and it is not known yet what became of that one."""
+_NAME = "simtrain-launcher"
 _END_SECONDS = 5.0
 """How long processes may take to go when their work is done."""
+_REMOTE_END_SECONDS = 60.0
+"""The same with processes on other hosts, which only torchrunx can end."""
 
 
 def launch_ranks(
@@ -52,7 +51,7 @@ def launch_ranks(
     function: RankFunction[ResultT],
     *args: Any,
     receive: Callable[[object], None],
-    stop: Callable[[], bool],
+    stop: StopSignals,
     log_dir: str,
 ) -> ResultT:
     """Run ``function(rank, show, stop, *args)`` as every rank of a job; rank 0's result.
@@ -62,7 +61,7 @@ def launch_ranks(
         function: what each rank runs.
         args: pickled for the ranks.
         receive: called with everything that rank 0 shows, and with the lines that it prints.
-        stop: asked a few times a second; once it is true, rank 0 is told to stop.
+        stop: once it has received a signal rank 0 is told to stop; a rank's signal is noted in it.
         log_dir: folder for what the ranks print; empty for none.
 
     Raises:
@@ -71,158 +70,48 @@ def launch_ranks(
 
     No process of the job is left when it returns or raises.
     """
-    if log_dir:
-        try:
-            Path(log_dir).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"the folder for the ranks' logs cannot be made: {error} "
-                "(--torchrunx-log-dir, TORCHRUNX_LOG_DIR)"
-            ) from error
+    _make_writable(log_dir)
     reports, report_end = multiprocessing.Pipe(duplex=False)
     outcome, outcome_end = multiprocessing.Pipe(duplex=False)
     handlers = partial(_handlers, report_end.fileno(), job, log_dir, _log_level())
     with tempfile.TemporaryFile() as output:
         launcher = multiprocessing.get_context("fork").Process(
             target=_run_launcher,
-            args=(job, handlers, outcome_end, output, function, args),
-            name="simtrain-launcher",
+            args=(job, handlers, report_end, outcome_end, output, function, args),
+            name=_NAME,
         )
-        launcher.start()
+        # Until the launcher ignores signals, one to all processes must not count as two.
+        with stop_signals_blocked():
+            launcher.start()
         report_end.close()
         outcome_end.close()
-        watch = _Watch(job, launcher, reports, outcome, receive, stop)
+        watch = Watch(job, launcher, reports, outcome, receive, stop)
         grace = 0.0
         try:
             watch.until_end()
-            grace = _END_SECONDS if watch.last_word else 0.0
+            if watch.is_done:
+                stop.cancel_deadline()
+            if watch.is_done or watch.last_word:
+                grace = _END_SECONDS if job.hosts == ("localhost",) else _REMOTE_END_SECONDS
         finally:
             _end(launcher, grace)
+        watch.take_reports()
         output.seek(0)
         result: ResultT = watch.result(output.read().decode(errors="replace"), log_dir)
         return result
 
 
-@dataclass(frozen=True)
-class _Done:
-    """The launcher's last word: every rank returned."""
-
-    result: Any
-
-
-@dataclass(frozen=True)
-class _Broken:
-    """The launcher's last word: torchrunx gave up."""
-
-    error: str
-
-
-@dataclass
-class _Watch:
-    """The command's view of a running job."""
-
-    job: Job
-    launcher: BaseProcess
-    reports: Connection
-    outcome: Connection
-    receive: Callable[[object], None]
-    stop: Callable[[], bool]
-    ranks: dict[int, Started] = field(default_factory=dict)
-    failures: list[Failed] = field(default_factory=list)
-    failed_at: float | None = None
-    last_word: _Done | _Broken | None = None
-    stop_sent: bool = False
-
-    def until_end(self) -> None:
-        """Follow the job until the launcher is done, or long enough after a rank failed."""
-        while not self._is_over():
-            ready = wait([self.reports, self.outcome, self.launcher.sentinel], timeout=0.2)
-            if self.reports in ready:
-                self._take_reports()
-            if self.outcome in ready:
-                self.last_word = _receive(self.outcome) or _Broken("")
-            if self.stop() and not self.stop_sent and 0 in self.ranks:
-                self.stop_sent = True
-                self._tell_rank_0()
-        self._take_reports()
-
-    def result(self, output: str, log_dir: str) -> Any:
-        """Rank 0's result, or the error that ended the job.
-
-        Args:
-            output: what the launcher and starting agents printed.
-            log_dir: where the ranks' logs are.
-        """
-        causes = {failed.cause: failed for failed in reversed(self.failures)}
-        if "mistake" in causes:
-            raise ConfigError(causes["mistake"].text)
-        for cause in ("program", "simulation"):
-            if cause in causes:
-                raise RankError(str(causes[cause]))
-        if "job" in causes:
-            raise RankError(causes["job"].text)
-        if isinstance(self.last_word, _Done):
-            return self.last_word.result
-        error = self.last_word.error if self.last_word else ""
-        error = error or f"the launching process ended with exit code {self.launcher.exitcode}"
-        for rank in self.ranks.values():
-            if error.endswith(f" received by PID {rank.pid}"):
-                reason = error.removesuffix(f" received by PID {rank.pid}")
-                raise RankError(
-                    f"rank {rank.rank} on {rank.device} was killed: {reason}, process {rank.pid}; "
-                    "SIGKILL often means that the machine ran out of memory"
-                )
-        if self.failures:
-            raise RankError(str(self.failures[0]))
-        logs = f"; the ranks' logs are in {log_dir}" if log_dir else ""
-        raise RankError("\n".join([f"{error}{logs}", *output.strip().splitlines()[-20:]]))
-
-    def _is_over(self) -> bool:
-        if self.last_word is not None:
-            return True
-        if self.failed_at is None:
-            return False
-        only_peers = all(failed.cause == "peer" for failed in self.failures)
-        seconds = _DISCOVERY_SECONDS if only_peers else _FAILURE_SECONDS
-        return time.monotonic() > self.failed_at + seconds
-
-    def _take_reports(self) -> None:
-        while self.reports.poll():
-            report: Report | None = _receive(self.reports)
-            if report is None:
-                return
-            if isinstance(report, Message):
-                self.receive(report.content)
-            elif isinstance(report, Started):
-                self.ranks[report.rank] = report
-            else:
-                self.failures.append(report)
-                self.failed_at = self.failed_at or time.monotonic()
-
-    def _tell_rank_0(self) -> None:
-        """Interrupt rank 0, which tells the others at the end of its iteration."""
-        from torchrunx.utils.environment import execute_command
-
-        rank = self.ranks[0]
-        threading.Thread(
-            target=execute_command,
-            args=(f"kill -INT {rank.pid}", rank.host),
-            kwargs={"ssh_config_file": self.job.ssh_config},
-            daemon=True,
-        ).start()
-
-
-def _receive(connection: Connection) -> Any:
-    """The next object, or None at the end."""
-    try:
-        return connection.recv()
-    except EOFError:
-        return None
+def end_launched_ranks() -> None:
+    """Kill all processes of a job that this process launched; from another thread, in distress."""
+    for child in multiprocessing.active_children():
+        if child.name == _NAME and child.pid is not None:
+            end_session(child.pid, 0.0)
 
 
 def _run_launcher(
     job: Job,
     handlers: Callable[[], list[logging.Handler]],
+    report_end: Connection,
     outcome: Connection,
     output: IO[bytes],
     function: RankFunction[Any],
@@ -231,8 +120,7 @@ def _run_launcher(
     """The launcher's process: run the job, and send how it ended."""
     os.setsid()
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ignore_stop_signals()
     sys.stdout.flush()
     sys.stderr.flush()
     for stream in (1, 2):
@@ -251,14 +139,20 @@ def _run_launcher(
         # that died is noticed at once, by its closed connection.
         agent_timeout=300,
         copy_env_vars=(*torchrunx.DEFAULT_ENV_VARS_FOR_COPY, *COPIED_VARIABLES),
+        # Agents would handle the signals that they are to ignore. They end with their ranks, or
+        # when they lose the launcher.
+        extra_env_vars={"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGHUP,SIGQUIT"},
     )
     launcher.set_logging_handlers(handlers)
-    last_word: _Done | _Broken
+    # The first fork is the log server's. It alone keeps the pipe, so that its end is noticed.
+    os.register_at_fork(after_in_parent=report_end.close)
     try:
-        last_word = _Done(launcher.run(run_rank, job, function, *args).rank(0))
+        launcher.run(RunRank(), job, function, *args)
     except Exception as error:  # noqa: BLE001 - torchrunx passes on whatever ended the job
-        last_word = _Broken(str(error) or type(error).__name__)
-    outcome.send(last_word)
+        lost_agent = isinstance(error, torchrunx.AgentFailedError)
+        outcome.send(LastWord(str(error) or type(error).__name__, lost_agent))
+    else:
+        outcome.send(LastWord())
 
 
 def _handlers(reports: int, job: Job, log_dir: str, log_level: int) -> list[logging.Handler]:
@@ -274,12 +168,39 @@ def _handlers(reports: int, job: Job, log_dir: str, log_level: int) -> list[logg
     return handlers
 
 
+def check_logs(flag: str | None) -> None:
+    """Check where the ranks' logs are to go, as far as that is said.
+
+    Args:
+        flag: ``--torchrunx-log-dir``.
+
+    Raises:
+        ConfigError: the folder cannot be made or written, or the level of logging is none.
+    """
+    _log_level()
+    _make_writable(os.environ.get("TORCHRUNX_LOG_DIR", flag))
+
+
 def choose_log_dir(flag: str | None, run: Path) -> str:
     """Folder for the ranks' logs: the variable, else the flag, else inside the run's folder.
 
     An empty text means none.
     """
     return os.environ.get("TORCHRUNX_LOG_DIR", str(run / "torchrunx") if flag is None else flag)
+
+
+def _make_writable(log_dir: str | None) -> None:
+    if not log_dir:
+        return
+    try:
+        Path(log_dir).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=log_dir):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"the folder {log_dir} for the ranks' logs cannot be written: {error.strerror} "
+            "(--torchrunx-log-dir, TORCHRUNX_LOG_DIR)"
+        ) from error
 
 
 def _log_level() -> int:

@@ -12,24 +12,33 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the process that started it is gone."""
-    parent = os.getppid()
+def die_with_parent(parent: int | None = None) -> None:
+    """Have the kernel kill this process when the process that started it is gone.
+
+    Args:
+        parent: id of that process; without it, one that is gone already is not noticed.
+    """
+    parent = parent or os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def session_of(pid: int) -> int | None:
+    """The session of a process; None if it does not run, or no longer."""
+    try:
+        # The command's name, in parentheses, may hold spaces and parentheses.
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except OSError:
+        return None
+    state, _, _, session, *_ = stat.split()
+    return None if state in ("Z", "X") else int(session)
+
+
 def session_members(session: int) -> list[int]:
     """Ids of the processes of a session that still run."""
-    members = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        # The command's name, in parentheses, may hold spaces and parentheses.
-        with suppress(OSError):
-            state, _, _, its_session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
-            if int(its_session) == session and state not in ("Z", "X"):
-                members.append(int(folder.name))
-    return members
+    pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if session_of(pid) == session]
 
 
 def end_session(session: int, grace: float) -> None:

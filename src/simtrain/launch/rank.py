@@ -68,6 +68,14 @@ class Rank:
         dist.all_gather_object(values, value)
         return values
 
+    def broadcast_object(self, value: Any) -> Any:
+        """What rank 0 gave; pickled, so for rare use. It travels between CPUs."""
+        if self.world_size == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+        return values[0]
+
     def wait_for_others(self) -> None:
         """Wait until every rank has called this."""
         self.gather([0.0])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
+from signal import Signals
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import torch
@@ -16,10 +17,18 @@ import torch.distributed as dist
 
 from simtrain.errors import ConfigError, RankError, SimulationError
 from simtrain.launch.first_collective import ADVICE, meet
-from simtrain.launch.processes import die_with_parent
+from simtrain.launch.processes import die_with_parent, session_of
 from simtrain.launch.rank import Rank, share_of_cores
-from simtrain.launch.reports import Failed, Message, Started, connect, send
-from simtrain.launch.stop import StopSignals
+from simtrain.launch.reports import (
+    Failed,
+    Message,
+    Returned,
+    Started,
+    ToldToStop,
+    connect,
+    send,
+)
+from simtrain.launch.stop import StopSignals, ignore_stop_signals
 
 if TYPE_CHECKING:
     from simtrain.launch.job import Job
@@ -27,7 +36,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT", covariant=True)
 
 _GRACE_SECONDS = 10.0
-"""How long a rank may go on once torchrunx wants it to end: to finish an iteration and save."""
+"""How long a rank may go on when torchrunx ends the job, and once the command should have."""
 _MOURNING_SECONDS = 5.0
 """How long a rank waits when another is gone, so that torchrunx finds that one's end first."""
 
@@ -41,38 +50,74 @@ class RankFunction(Protocol[ResultT]):
         """Run as `rank`, `show` something from rank 0, and end soon once `stop` says so."""
 
 
-def run_rank(job: Job, function: RankFunction[ResultT], *args: Any) -> ResultT:
-    """Become a rank of `job` and run `function`; torchrunx calls it.
+class RunRank:
+    """`run_rank` on its way to the ranks: whoever unpickles it ignores `STOP_SIGNALS`.
+
+    Those are first of all torchrunx's agents, on every host. SLURM sends such signals to all
+    processes of a job, and an agent that acted on them would end its ranks unsaved.
+    """
+
+    __name__ = "run_rank"
+
+    def __call__(self, job: Job, function: RankFunction[object], *args: Any) -> None:
+        """See `run_rank`."""
+        run_rank(job, function, *args)
+
+    def __reduce__(self) -> tuple[Callable[[], RunRank], tuple[()]]:
+        return _arrive, ()
+
+
+def _arrive() -> RunRank:
+    ignore_stop_signals()
+    return RunRank()
+
+
+def run_rank(job: Job, function: RankFunction[object], *args: Any) -> None:
+    """Become a rank of `job`, run `function` and report what it returns; torchrunx calls it.
 
     An error is reported and ends the process, for torchrunx would keep a process whose function
     raised until all others have returned, and they wait for it in a collective.
     """
     die_with_parent()
     connect()
-    with StopSignals() as stop:
-        _end_after_sigterm()
+    number, host = int(os.environ["RANK"]), int(os.environ["GROUP_RANK"])
+    device = job.rank_names()[number]
+    neighbours: list[int] = []
+
+    def noted(signal_number: Signals) -> None:
+        if signal_number == signal.SIGTERM and any(session_of(pid) is None for pid in neighbours):
+            # Sent by torchrunx, which ends the job of a rank that is gone.
+            time.sleep(_GRACE_SECONDS)
+            os._exit(1)
+        send(ToldToStop(number, device, signal_number))
+
+    stop = StopSignals(
+        job.grace_seconds + _GRACE_SECONDS, on_signal=noted, on_expiry=lambda first: os._exit(1)
+    )
+    # Never left: torchrunx keeps the process until all have returned, and it may be stuck in that.
+    stop.__enter__()
+    # An exiting interpreter would give signals back their default, which is to kill.
+    atexit.register(ignore_stop_signals)
+    send(Started(number, device, job.hosts[host], os.getpid()))
+
+    def hang(text: str) -> None:
+        send(Failed(number, device, "job", text))
+        _exit(1)
+
+    try:
         rank = _this_rank(job)
-        device = job.rank_names()[rank.rank]
-        send(Started(rank.rank, device, job.hosts[int(os.environ["GROUP_RANK"])], os.getpid()))
-
-        def hang(text: str) -> None:
-            send(Failed(rank.rank, device, "job", text))
-            _exit(1)
-
-        try:
-            _meet(rank, job.collective_timeout, hang)
-            result = function(rank, lambda content: send(Message(content)), stop, *args)
-            dist.destroy_process_group()
-        except BaseException as error:  # noqa: BLE001 - sys.exit in a task too; reported, and the end
-            failed = _failure(rank.rank, device, error)
-            send(failed)
-            if failed.cause == "peer":
-                _wait(lambda: stop.received == signal.SIGTERM, _MOURNING_SECONDS)
-            _exit(1)
-        if stop.received == signal.SIGTERM:
-            # torchrunx is ending the job and would wait for a process that waits for it.
-            _exit(0)
-    return result
+        _meet(rank, job.collective_timeout, hang)
+        everyone = rank.gather_objects((host, os.getpid()))
+        neighbours += [pid for its_host, pid in everyone if its_host == host]
+        result = function(rank, lambda content: send(Message(content)), stop, *args)
+        dist.destroy_process_group()
+    except BaseException as error:  # noqa: BLE001 - sys.exit in a task too; reported, and the end
+        failed = _failure(number, device, error)
+        send(failed)
+        if failed.cause == "peer":
+            _wait(lambda: stop.received == signal.SIGTERM, _MOURNING_SECONDS)
+        _exit(1)
+    send(Returned(number, device, result if number == 0 else None))
 
 
 def _this_rank(job: Job) -> Rank:
@@ -124,25 +169,6 @@ def _failure(rank: int, device: str, error: BaseException) -> Failed:
     if error.__cause__ is not None:
         text = "".join(traceback.format_exception(error))
     return Failed(rank, device, "peer" if in_collective else "program", text.rstrip())
-
-
-def _end_after_sigterm() -> None:
-    """Let no SIGTERM be waited out: end `_GRACE_SECONDS` after it, whatever the process does.
-
-    Python's own handlers run between two bytecodes of the main thread, which may be stuck in a
-    collective forever. The wakeup descriptor is written to at once.
-    """
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-
-    def watch() -> None:
-        while signal.SIGTERM not in os.read(reading, 64):
-            pass
-        time.sleep(_GRACE_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> None:

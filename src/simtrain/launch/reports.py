@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from logging.handlers import SocketHandler
 from multiprocessing.connection import Connection
+from signal import Signals
 from typing import Literal
 
 _LOGGER = logging.getLogger("simtrain")
@@ -43,6 +44,31 @@ class Message:
 
 
 @dataclass(frozen=True)
+class ToldToStop:
+    """A rank received a signal that asks the run to stop, and does so."""
+
+    rank: int
+    device: str
+    signal: Signals
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.device} received {self.signal.name}"
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A rank has done its work, and only its process is left to end."""
+
+    rank: int
+    device: str
+    result: object
+    """What the function returned on rank 0; None of others."""
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.device} is done"
+
+
+@dataclass(frozen=True)
 class Failed:
     """A rank ends because of an error."""
 
@@ -58,7 +84,7 @@ class Failed:
         return f"rank {self.rank} on {self.device} failed:\n{self.text}"
 
 
-Report = Started | Message | Failed
+Report = Started | Message | ToldToStop | Returned | Failed
 
 
 def connect() -> None:

@@ -52,6 +52,7 @@ _MODULES = {
         "track_ang_vel_z_exp",
         "track_lin_vel_xy_exp",
     ),
+    "metrics": ("ang_vel_error", "lin_vel_error"),
     "terminations": (
         "bad_orientation",
         "illegal_contact",

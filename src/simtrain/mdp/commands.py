@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from simtrain.env.commands import CommandTerm
+from simtrain.env.commands import Arrow, CommandTerm
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ class UniformVelocityCommand(CommandTerm):
     Some environments keep a heading instead: their w_z follows the error between a drawn heading
     and the present one. Some stand: their command is zero.
     """
+
+    labels = ("forward [m/s]", "left [m/s]", "turn [rad/s]")
 
     def __init__(
         self,
@@ -75,3 +77,25 @@ class UniformVelocityCommand(CommandTerm):
             self.command[:, 2] = torch.where(self._kinds[:, 0], rate, self._drawn[:, 2])
         if self._rel_standing > 0.0:
             self.command.masked_fill_(self._kinds[:, 1:], 0.0)
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """See `CommandTerm.bounds`."""
+        return self.low[:3], self.high[:3]
+
+    def arrows(self, index: int) -> list[Arrow]:
+        """The commanded velocity in green and the present one in blue, half a metre a m/s."""
+        env = self._env
+        yaw = yaw_of(env.bind("qpos")[index, env.base.quaternion])
+        cos, sin = yaw.cos(), yaw.sin()
+        forward, left = self.command[index, :2]
+        wanted = torch.stack((cos * forward - sin * left, sin * forward + cos * left))
+        actual = env.bind("qvel")[index, env.base.linear][:2]
+        x, y, _ = env.bind("qpos")[index, env.base.position].tolist()
+        z = float(env.bind("xpos")[index, :, 2].max()) + 0.2
+        arrows = []
+        for (dx, dy), height, rgb in (
+            ((0.5 * wanted).tolist(), z, (0.15, 0.75, 0.25)),
+            ((0.5 * actual).tolist(), z + 0.04, (0.2, 0.45, 0.95)),
+        ):
+            arrows.append(Arrow((x, y, height), (x + dx, y + dy, height), rgb))
+        return arrows

@@ -67,6 +67,10 @@ class TrainingConsole:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the live view, and give the terminal back its cursor."""
         if self._live is not None:
             self._live.stop()
 

@@ -21,13 +21,27 @@ _PACKAGES = ("simtrain", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-
 
 def check_log_root(log_root: Path) -> None:
     """Raise ConfigError if no run directory can be made below `log_root`."""
-    existing = log_root.absolute()
+    check_folder(log_root, "--log-root")
+
+
+def check_folder(folder: Path, flag: str) -> None:
+    """Raise ConfigError if nothing can be written into `folder`, which `flag` names."""
+    existing = folder.absolute()
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir():
-        raise ConfigError(f"--log-root {log_root} cannot be made: {existing} is not a folder")
+        raise ConfigError(f"{flag} {folder} cannot be made: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"--log-root {log_root} cannot be written: no permission for {existing}")
+        raise ConfigError(f"{flag} {folder} cannot be written: no permission for {existing}")
+
+
+def make_folder(folder: Path, flag: str) -> None:
+    """Make `folder`, which `flag` names, if it is missing; ConfigError if that cannot be."""
+    check_folder(folder, flag)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{flag} {folder} cannot be written: {error.strerror}") from error
 
 
 def make_run_directory(log_root: Path, task: str, run_name: str) -> Path:
@@ -94,6 +108,37 @@ def write_config(path: Path, config: dict[str, Any], devices: list[str]) -> None
     content = {"config": config, "versions": _versions(), "git": _git_commit(), "devices": devices}
     with written_whole(path) as file:
         file.write(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """The configuration that `write_config` wrote into a run directory.
+
+    Raises:
+        ConfigError: there is none, or it is damaged.
+    """
+    config: dict[str, Any] = read_run_file(run)["config"]
+    return config
+
+
+def read_run_file(run: Path) -> dict[str, Any]:
+    """All of what `write_config` wrote: ``config``, ``versions``, ``git`` and ``devices``.
+
+    Raises:
+        ConfigError: there is none, or it is damaged.
+    """
+    path = run / "config.yaml"
+    try:
+        content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        task = content["config"]["task"]
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}); a checkpoint is used from its run directory"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged, or not the configuration of a run") from error
+    if not isinstance(task, str):
+        raise ConfigError(f"{path} is damaged, or not the configuration of a run")
+    return content
 
 
 def _versions() -> dict[str, str]:

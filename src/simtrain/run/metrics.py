@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,18 @@ class MetricsWriter:
             self._events.add_event(
                 Event(wall_time=time.time(), step=iteration, summary=Summary(value=values))
             )
+
+    def write_video(self, iteration: int, gif: bytes) -> None:
+        """Show an animated GIF in TensorBoard, if that is on."""
+        if self._events is None:
+            return
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        width, height = struct.unpack("<HH", gif[6:10])
+        image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=gif)
+        summary = Summary(value=[Summary.Value(tag="Video", image=image)])
+        self._events.add_event(Event(wall_time=time.time(), step=iteration, summary=summary))
 
     def close(self) -> None:
         """Write what is buffered and close the files."""

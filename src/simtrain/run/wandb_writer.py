@@ -61,6 +61,10 @@ class WandbWriter:
         """Add a checkpoint to W&B's run."""
         self._run.save(checkpoint, base_path=self._folder, policy="now")
 
+    def write_video(self, iteration: int, path: Path) -> None:
+        """Add an MP4 file to what is logged of an iteration."""
+        self._run.log({"Video": wandb.Video(str(path), format="mp4")}, step=iteration)
+
     def close(self, *, failed: bool) -> None:
         """Upload or write what is left, and end W&B's run."""
         self._run.finish(exit_code=1 if failed else 0)

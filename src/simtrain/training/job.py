@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from simtrain.config import TrainConfig, as_plain, overlay
 from simtrain.errors import ConfigError
+from simtrain.launch.devices import Devices
 from simtrain.launch.job import Job, plan_job
-from simtrain.launch.launcher import choose_log_dir, launch_ranks
+from simtrain.launch.launcher import check_logs, choose_log_dir, launch_ranks
 from simtrain.launch.rank import Rank, share_of_cores
 from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
+from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import make_run_directory
+from simtrain.run.report import PICTURE
+from simtrain.stop_conditions import check_stop_conditions
+from simtrain.training.stopping import Stopping, exit_code
 
 
 def run_job(config: TrainConfig) -> int:
@@ -33,16 +37,23 @@ def run_job(config: TrainConfig) -> int:
     if job.in_process and job.devices[0].kind == "cuda":
         # CUDA reads the variable once: before Warp or torch first use it.
         os.environ["CUDA_VISIBLE_DEVICES"] = job.devices[0].visible
-    if config.engine_on(job.devices[0].kind) == "warp":
+    engine = config.engine_on(job.devices[0].kind)
+    check_stop_conditions(config, engine)
+    if not job.in_process:
+        check_logs(config.torchrunx_log_dir)
+    elif engine == "warp":
+        # Several ranks check it themselves: Warp initializes CUDA, and launching them forks.
         from simtrain.env.model import compile_model
         from simtrain.sim.warp_model import check_model
 
         check_model(compile_model(config.env))
-    iterations = config.iterations(job.world_size)
-    with StopSignals() as stop, TrainingConsole(config.task, iterations) as console:
+    console = TrainingConsole(config.task, config.iterations(job.world_size))
+    stopping = Stopping(config.grace_seconds, console)
+    with stopping.signals as stop, console:
         for line in _introduction(config, job):
             console.say(line)
         run = make_run_directory(config.log_root, config.task, config.run_name).absolute()
+        stopping.run = run
         train = _train_here if job.in_process else _train_on_ranks
         try:
             checkpoint = train(config, job, run, console, stop)
@@ -51,7 +62,7 @@ def run_job(config: TrainConfig) -> int:
                 shutil.rmtree(run)
             raise
     _say_goodbye(run, checkpoint, stop)
-    return 0 if stop.received is None else 128 + stop.received
+    return 0 if stop.received is None else exit_code(stop.received)
 
 
 def _train_here(
@@ -70,7 +81,9 @@ def _train_here(
         seed=job.seed,
         threads=job.threads or share_of_cores(1),
     )
-    return run_worker(config, rank, run, stop, console=console, devices=job.rank_names())
+    return run_worker(
+        config, rank, run, stop, console=console, devices=job.rank_names(), evaluator=job.evaluator
+    )
 
 
 def _train_on_ranks(
@@ -89,6 +102,7 @@ def _train_on_ranks(
         as_plain(config),
         run,
         job.rank_names(),
+        job.evaluator,
         receive=receive,
         stop=stop,
         log_dir=choose_log_dir(config.torchrunx_log_dir, run),
@@ -103,6 +117,7 @@ def train_rank(
     values: dict[str, Any],
     run: Path,
     devices: list[str],
+    evaluator: Devices | None,
 ) -> Path | None:
     """Train as one rank of several, in a process of its own.
 
@@ -112,7 +127,9 @@ def train_rank(
     from simtrain.training.worker import run_worker
 
     config = overlay(TrainConfig.of_task(task, discover().find(task).configuration()), values)
-    return run_worker(config, rank, run, stop, console=_RemoteConsole(show), devices=devices)
+    return run_worker(
+        config, rank, run, stop, console=_RemoteConsole(show), devices=devices, evaluator=evaluator
+    )
 
 
 class _RemoteConsole:
@@ -147,8 +164,12 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
 
 def _say_goodbye(run: Path, checkpoint: Path | None, stop: StopSignals) -> None:
     if stop.received is not None:
-        print(f"stopped by {signal.Signals(stop.received).name}; the policy so far is saved")
+        print(f"stopped by {stop.received.name}; the policy so far is saved")
     run = Path(os.path.relpath(run)) if run.is_relative_to(Path.cwd()) else run
     print(f"run:        {run}")
     print(f"checkpoint: {run / checkpoint.name if checkpoint else None}")
+    if (run / BEST).exists():
+        print(f"best:       {run / BEST}")
+    if (run / PICTURE).exists():
+        print(f"picture:    {run / PICTURE}")
     print(f"curves:     uv run tensorboard --logdir {shlex.quote(str(run.parent))}")

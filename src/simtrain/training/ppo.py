@@ -110,15 +110,8 @@ class PPO(RslPPO):  # type: ignore[misc]
             num_steps_per_env: steps of a rollout.
             rank: this process; every rank starts with the parameters of rank 0.
         """
-        groups = {"actor": list(cfg.actor.obs_groups), "critic": _critic_groups(cfg, obs)}
-        distribution = {
-            "class_name": "GaussianDistribution",
-            "init_std": cfg.actor.init_std,
-            "std_type": cfg.actor.std_type,
-        }
-        actor = MLPModel(
-            obs, groups, "actor", num_actions, **_network(cfg.actor), distribution_cfg=distribution
-        )
+        actor = make_actor(cfg.actor, obs, num_actions)
+        groups = {"critic": _critic_groups(cfg, obs)}
         critic = MLPModel(obs, groups, "critic", 1, **_network(cfg.critic))
         num_envs = obs.batch_size[0]
         super().__init__(
@@ -216,7 +209,7 @@ class PPO(RslPPO):  # type: ignore[misc]
             next_values = st.values[step]
         torch.add(st.advantages, st.values, out=st.returns)
         if not self.normalize_advantage_per_mini_batch:
-            self._normalize(st.advantages)
+            self._normalize(st.advantages.view(1, -1))
 
     def update(self) -> dict[str, float]:
         """Improve policy and value on the rollout; mean losses, read back once."""
@@ -246,9 +239,6 @@ class PPO(RslPPO):  # type: ignore[misc]
             params = tuple(p.detach() for p in distribution.params)
             kl = distribution.kl_divergence(batch.distribution, params).mean()
         advantages = batch.advantages.squeeze(1)
-        if self.normalize_advantage_per_mini_batch:
-            advantages = advantages.clone()
-            self._normalize(advantages)
         ratio = torch.exp(distribution.log_prob(batch.actions) - batch.log_prob.squeeze(1))
         clipped_ratio = ratio.clamp(1.0 - self.clip_param, 1.0 + self.clip_param)
         surrogate = torch.max(-advantages * ratio, -advantages * clipped_ratio).mean()
@@ -303,7 +293,14 @@ class PPO(RslPPO):  # type: ignore[misc]
             advantages=st.advantages.flatten(0, 1),
             distribution=tuple(p.flatten(0, 1) for p in st.distribution_params),
         )
-        return samples.shuffled(torch.randperm(len(samples.actions), device=self.device))
+        count = len(samples.actions)
+        samples = samples.shuffled(torch.randperm(count, device=self.device))
+        if self.normalize_advantage_per_mini_batch:
+            # Mini-batches are the same in every epoch, so that once is enough.
+            size = count // self.num_mini_batches
+            used = samples.advantages[: size * self.num_mini_batches]
+            self._normalize(used.view(self.num_mini_batches, size))
+        return samples
 
     def _learn(self, batch: Samples) -> Losses:
         """One optimizer step, with gradients and divergence averaged over ranks; the losses.
@@ -348,12 +345,34 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._lr.copy_(lr)
 
     def _normalize(self, advantages: Tensor) -> None:
-        """Subtract the mean and divide by the standard deviation over all ranks, in place."""
-        count = advantages.numel() * self.rank.world_size
-        mean = self.rank.all_reduce(advantages.sum()) / count
-        advantages -= mean
-        variance = self.rank.all_reduce(advantages.square().sum()) / max(count - 1, 1)
-        advantages /= variance.sqrt() + 1e-8
+        """Subtract each row's mean and divide by its standard deviation over all ranks, in place.
+
+        One all-reduce, of sums and sums of squares; double precision keeps their difference exact
+        enough.
+        """
+        rows = advantages.double()
+        sums = self.rank.all_reduce(torch.stack((rows.sum(dim=1), rows.square().sum(dim=1))))
+        count = rows.shape[1] * self.rank.world_size
+        mean = sums[0] / count
+        variance = (sums[1] - sums[0] * mean).clamp_(min=0.0) / max(count - 1, 1)
+        advantages -= mean.float().unsqueeze(1)
+        advantages /= variance.sqrt().float().unsqueeze(1) + 1e-8
+
+
+def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:
+    """The policy network of a task with such observations and actions."""
+    return MLPModel(
+        obs,
+        {"actor": list(cfg.obs_groups)},
+        "actor",
+        num_actions,
+        **_network(cfg),
+        distribution_cfg={
+            "class_name": "GaussianDistribution",
+            "init_std": cfg.init_std,
+            "std_type": cfg.std_type,
+        },
+    )
 
 
 def _network(cfg: ActorCfg | CriticCfg) -> dict[str, Any]:

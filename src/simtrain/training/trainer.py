@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from rsl_rl.models import MLPModel
 
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
@@ -29,7 +30,7 @@ class Iteration:
     is_last: bool
     """Whether training ends with it."""
     warnings: tuple[str, ...] = ()
-    """What a person should know, of this rank, each told once."""
+    """What a person should know, of all ranks, each told once."""
 
 
 class Trainer:
@@ -45,10 +46,14 @@ class Trainer:
         self._reduce = Reduction(rank)
         self._warned: set[str] = set()
         self._steps = ppo.storage.num_transitions_per_env
-        self._rollout_threads = _rollout_threads(ppo, env.num_envs, rank.threads)
+        self._rollout_threads = rollout_threads(ppo.actor, env.num_envs, rank.threads)
 
     def run(
-        self, iterations: int, report: Callable[[Iteration], None], stop: Callable[[], bool]
+        self,
+        iterations: int,
+        report: Callable[[Iteration], None],
+        stop: Callable[[], bool],
+        judge: Callable[[Iteration], Iteration] = lambda iteration: iteration,
     ) -> None:
         """Train until `iterations` are done or `stop` says so at the end of one of them.
 
@@ -56,6 +61,7 @@ class Trainer:
             iterations: how many iterations to have trained at the end.
             report: called after every iteration.
             stop: asked at the end of every iteration; one rank's yes ends training on all.
+            judge: may add metrics to an iteration before it is reported, and end training with it.
         """
         env = self.env
         if self.iteration == 0:
@@ -65,7 +71,7 @@ class Trainer:
             )
         self.ppo.train_mode()
         while self.iteration < iterations:
-            iteration = self._iterate(iterations, stop)
+            iteration = judge(self._iterate(iterations, stop))
             report(iteration)
             if iteration.is_last:
                 return
@@ -84,9 +90,10 @@ class Trainer:
         overflow = self.env.sim.overflow()
         if overflow is not None:
             sums["Sim/overflow"] = (overflow.num_envs, self.env.num_envs)
+        warnings = self._new_warnings(overflow)
         end = time.perf_counter()
         totals = self._reduce(
-            {**sums, "stop": (float(stop()), 1.0)},
+            {**sums, "stop": (float(stop()), 1.0), "warnings": (float(len(warnings)), 1.0)},
             {
                 "Perf/collection_time": collected - start,
                 "Perf/learning_time": end - collected,
@@ -95,6 +102,8 @@ class Trainer:
         )
         seconds = totals.maxima.pop("seconds")
         stopped = totals.sums.pop("stop")[0] > 0.0
+        if totals.sums.pop("warnings")[0] > 0.0:
+            warnings = self._warnings_of_all_ranks(warnings)
         metrics = self._episode_metrics(totals.sums)
         self.iteration += 1
         steps = self._steps * self.env.num_envs * self.rank.world_size
@@ -107,9 +116,7 @@ class Trainer:
             **totals.maxima,
         }
         is_last = stopped or self.iteration >= iterations
-        return Iteration(
-            self.iteration, self.env_steps, metrics, is_last, self._new_warnings(overflow)
-        )
+        return Iteration(self.iteration, self.env_steps, metrics, is_last, warnings)
 
     def _new_warnings(self, overflow: Overflow | None) -> tuple[str, ...]:
         """What did not fit into the engine's buffers, at its first time."""
@@ -119,6 +126,13 @@ class Trainer:
         new = tuple(text for flag, text in messages.items() if flag not in self._warned)
         self._warned.update(messages)
         return new
+
+    def _warnings_of_all_ranks(self, mine: tuple[str, ...]) -> tuple[str, ...]:
+        """All new warnings with the rank that each comes from; all ranks call it together."""
+        if self.rank.world_size == 1:
+            return mine
+        everyone = self.rank.gather_objects(mine)
+        return tuple(f"rank {i}: {text}" for i, texts in enumerate(everyone) for text in texts)
 
     @torch.inference_mode()
     def _collect(self) -> None:
@@ -154,11 +168,11 @@ class Trainer:
         return metrics
 
 
-def _rollout_threads(ppo: PPO, num_envs: int, threads: int) -> int:
-    """Threads of torch during the rollout.
+def rollout_threads(actor: MLPModel, num_envs: int, threads: int) -> int:
+    """Threads of torch while a policy acts.
 
     Torch's and MuJoCo's threads take turns within a step, and an OpenMP team that is still spinning
     when MuJoCo's threads want the cores costs more than it gained unless the networks are large.
     """
-    operations = 2 * num_envs * sum(p.numel() for p in ppo.actor.parameters())
+    operations = 2 * num_envs * sum(p.numel() for p in actor.parameters())
     return threads if operations > 2e8 else 1

@@ -13,18 +13,22 @@ import torch
 
 from simtrain.config import TrainConfig, as_plain
 from simtrain.env.env import Env
+from simtrain.launch.devices import Devices
 from simtrain.launch.rank import Rank
-from simtrain.run.checkpoint import save_model
+from simtrain.run.checkpoint import BEST, model_path, save_model
 from simtrain.run.console import Status, StatusConsole
 from simtrain.run.directory import write_config
 from simtrain.run.metrics import MetricsWriter
+from simtrain.run.report import draw_finished
 from simtrain.training.agreement import check_same_tensors
 from simtrain.training.gpu import check_gpu, too_little_memory_told
+from simtrain.training.judge import Judge
 from simtrain.training.ppo import PPO
 from simtrain.training.trainer import Iteration, Trainer
 
 if TYPE_CHECKING:
     from simtrain.run.wandb_writer import WandbWriter
+    from simtrain.training.video import TrainingVideo
 
 
 def run_worker(
@@ -35,6 +39,7 @@ def run_worker(
     *,
     console: StatusConsole,
     devices: list[str],
+    evaluator: Devices | None = None,
 ) -> Path | None:
     """Train as one rank of a job.
 
@@ -45,6 +50,7 @@ def run_worker(
         stop: asked at the end of every iteration; training ends, saved, once it is true on a rank.
         console: where rank 0 shows what it does.
         devices: what each rank runs on.
+        evaluator: what a process that evaluates beside training runs on, if there shall be one.
 
     Returns:
         The last checkpoint on rank 0, None on others.
@@ -54,7 +60,7 @@ def run_worker(
     """
     check_gpu(rank.device)
     with too_little_memory_told(config.num_envs, rank.device):
-        return _train(config, rank, run, stop, console, devices)
+        return _train(config, rank, run, stop, console, devices, evaluator)
 
 
 def _train(
@@ -64,6 +70,7 @@ def _train(
     stop: Callable[[], bool],
     console: StatusConsole,
     devices: list[str],
+    evaluator: Devices | None,
 ) -> Path | None:
     rank.seed_everything()
     torch.set_num_threads(rank.threads)
@@ -74,11 +81,12 @@ def _train(
     obs = env.get_observations().to(rank.device)
     ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
     trainer = Trainer(env, ppo, rank)
+    judge = Judge(config, rank, run, ppo, stop, console.say, evaluator)
     iterations = config.iterations(rank.world_size)
     recorder = (
         _Recorder(config, run, trainer, iterations, console, devices) if rank.is_main else None
     )
-    with recorder or nullcontext():
+    with judge, recorder or nullcontext():
 
         def after(iteration: Iteration) -> None:
             save = iteration.number % config.save_interval == 0 or iteration.is_last
@@ -87,7 +95,7 @@ def _train(
             if recorder is not None:
                 recorder.report(iteration, save=save)
 
-        trainer.run(iterations, after, stop)
+        trainer.run(iterations, after, stop, judge)
     return None if recorder is None else recorder.saved
 
 
@@ -162,6 +170,11 @@ class _Recorder:
             self._wandb = WandbWriter(
                 run, config.wandb_project, config.wandb_mode, plain, console.say
             )
+        self._video: TrainingVideo | None = None
+        if config.video:
+            from simtrain.training.video import TrainingVideo
+
+            self._video = TrainingVideo(config, run, console.say)
         self._start = time.perf_counter()
 
     def __enter__(self) -> _Recorder:
@@ -170,7 +183,11 @@ class _Recorder:
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         self._metrics.close()
         if self._wandb is not None:
+            if (self._run / BEST).exists():
+                self._wandb.save(self._run / BEST)
             self._wandb.close(failed=kind is not None)
+        if kind is None:
+            draw_finished(self._run, self._console.say)
 
     def report(self, iteration: Iteration, *, save: bool) -> None:
         """Write and show an iteration, and save the policy if asked to."""
@@ -196,6 +213,21 @@ class _Recorder:
         if save:
             infos = {"task": self._config.task, "env_steps": iteration.env_steps}
             networks = self._trainer.ppo.save()
-            self.saved = save_model(self._run, iteration.number, networks, infos)
+            self.saved = model_path(self._run, iteration.number)
+            save_model(self.saved, iteration.number, networks, infos)
             if self._wandb is not None:
                 self._wandb.save(self.saved)
+        due = iteration.number % self._config.video_interval == 0
+        if self._video is not None and (due or iteration.number == self._iterations):
+            self._record_video(self._video, iteration.number)
+
+    def _record_video(self, video: TrainingVideo, iteration: int) -> None:
+        path = video.record(iteration, self._trainer.ppo.actor.state_dict())
+        if path is None:
+            return
+        if self._wandb is not None:
+            self._wandb.write_video(iteration, path)
+        elif self._config.logger == "tensorboard":
+            from simtrain.view.video import as_gif
+
+            self._metrics.write_video(iteration, as_gif(path))

@@ -1,0 +1,67 @@
+"""``uv run export <run or checkpoint>``: a trained policy as ONNX and TorchScript."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from simtrain.cli.exits import DONE, run_command
+from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.errors import ConfigError
+
+
+@dataclass
+class ExportConfig:
+    """Write a trained policy as files for a robot, with what its program needs to know."""
+
+    output: Path | None = None
+    """Folder for policy.onnx, policy.pt and policy.json; None for <run>/exported."""
+    formats: tuple[Literal["onnx", "torchscript"], ...] = ("onnx", "torchscript")
+    """What to write besides policy.json."""
+
+
+def main() -> None:
+    """Entry point of the ``export`` command."""
+    run_command(lambda: export(sys.argv[1:]))
+
+
+def export(arguments: Sequence[str]) -> int:
+    """Parse the command line and export a policy; the exit code."""
+    paths, flags = split_paths(arguments)
+    config = parse_flags("export <run or checkpoint>", ExportConfig(), flags)
+    if len(paths) != 1:
+        raise ConfigError(
+            "name one run directory or checkpoint: `uv run export <run or checkpoint>`"
+            + (f", not {len(paths)}" if paths else "")
+        )
+    if not config.formats:
+        raise ConfigError("--formats needs one or more of onnx, torchscript")
+
+    # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
+    from simtrain.run.directory import check_folder
+    from simtrain.training.policy import open_policy
+
+    saved = open_policy(paths[0])
+    folder = config.output or saved.run / "exported"
+    check_folder(folder, "--output")
+
+    from simtrain.training.export import export_policy
+
+    exported = export_policy(saved, folder, config.formats)
+    interface = exported.interface
+    print(f"policy:   {saved.config.task}, iteration {saved.iteration}")
+    print(
+        f"          {interface.observation_size} observations, {interface.action_size} actions, "
+        f"every {interface.control_period:g} s"
+    )
+    for path in exported.files:
+        print(f"written:  {path}")
+    print(f"checked:  actions differ by at most {exported.difference:.1e} from the policy's")
+    return DONE
+
+
+if __name__ == "__main__":
+    main()

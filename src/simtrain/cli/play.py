@@ -1,0 +1,233 @@
+"""``uv run play <run or checkpoint>``: watch a policy in a browser, or write a video of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from simtrain.cli.exits import DONE, run_command
+from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.config import Flag
+from simtrain.env.cfg import TaskCfg
+from simtrain.errors import ConfigError, did_you_mean
+from simtrain.launch.spinning import limit_spinning
+from simtrain.registry import discover
+
+if TYPE_CHECKING:
+    import torch
+
+    from simtrain.env.env import Env
+    from simtrain.training.policy import SavedPolicy
+    from simtrain.view.playback import Act
+
+_HELP = """\
+usage: play <run, checkpoint or task> [flags]
+
+Watch a policy in a browser, or write a video of it.
+
+  play logs/<task>/<run>                      the newest checkpoint of a run, in the browser
+  play logs/<task>/<run>/model_100.pt         a certain checkpoint
+  play logs/<task>/<run> --video out.mp4      a video, without a display
+  play <task> --policy zero|random            a task without a policy
+
+`play <run, checkpoint or task> --help` lists the flags, with the task's own values as defaults."""
+
+
+@dataclass
+class PlayConfig:
+    """Watch a policy in a browser, or write a video of it."""
+
+    viewer: Literal["auto", "web", "none"] = "auto"
+    """web serves a page with the robot in 3-D; auto is web unless --video is given."""
+    video: Path | None = None
+    """Write an MP4 file of the first environment instead; needs no display."""
+    seconds: float = 20.0
+    """Length of the video, s of simulated time."""
+    policy: Literal["trained", "zero", "random"] = "trained"
+    """What acts: the run's policy, nothing, or uniform random actions in [-1, 1]."""
+    disturbed: Flag = False
+    """Keep the task's observation noise, pushes and curricula."""
+    num_envs: int = 4
+    """Environments."""
+    seed: int = 0
+    """Seed of everything random."""
+    device: str = "cpu"
+    """Where to simulate and to act: cpu, cuda or cuda:1."""
+    engine: Literal["auto", "mujoco", "warp"] = "auto"
+    """Physics engine; auto takes warp on a GPU and mujoco on the CPU."""
+    host: str = "127.0.0.1"
+    """Address that the web viewer listens on; 0.0.0.0 for everyone who can reach this machine."""
+    port: int = 8080
+    """Port of the web viewer; 0 for any that is free."""
+    env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
+
+    @property
+    def serves(self) -> bool:
+        """Whether to serve the web viewer."""
+        return self.viewer == "web" or (self.viewer == "auto" and self.video is None)
+
+    def check(self) -> None:
+        """Raise ConfigError for values that cannot be."""
+        if not self.serves and self.video is None:
+            raise ConfigError("--viewer none shows nothing; add --video out.mp4")
+        if self.num_envs < 1:
+            raise ConfigError(f"--num-envs is {self.num_envs}; it must be 1 or more")
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError(f"--seed is {self.seed}, not in [0, 2^32)")
+        if not 0.0 < self.seconds < float("inf"):
+            raise ConfigError(f"--seconds is {self.seconds}; it must be greater than 0")
+        if not 0 <= self.port < 2**16:
+            raise ConfigError(f"--port is {self.port}; it must be from 0 to 65535")
+
+
+def main() -> None:
+    """Entry point of the ``play`` command."""
+    limit_spinning()
+    run_command(lambda: play(sys.argv[1:]))
+
+
+def play(arguments: Sequence[str]) -> int:
+    """Parse the command line, check it, and show what it names; the exit code."""
+    if list(arguments) in (["-h"], ["--help"]):
+        print(_HELP)
+        return DONE
+    paths, flags = split_paths(arguments)
+    if len(paths) != 1:
+        raise ConfigError(
+            "name one run, checkpoint or task first: `uv run play logs/<task>/<run> [flags]`"
+        )
+    task, cfg, saved = _open(paths[0])
+    config = parse_flags(f"play {paths[0]}", PlayConfig(env=cfg), flags)
+    config.check()
+    if saved is None and config.policy == "trained":
+        raise ConfigError(
+            f"{task} is a task and has no policy; name a run or a checkpoint of it, "
+            "or use --policy zero or --policy random"
+        )
+    if config.video is not None:
+        from simtrain.view.opengl import choose_backend
+        from simtrain.view.video import check_video_path
+
+        check_video_path(config.video)
+        choose_backend()
+    if config.serves:
+        from simtrain.view.web import check_port
+
+        check_port(config.host, config.port)
+    env = _build(config)
+    act = _policy(config, env, saved)
+    name = task if saved is None else f"{task}, iteration {saved.iteration}"
+    if config.video is not None:
+        _write_video(config.video, config.seconds, env, act, name)
+    if config.serves:
+        _serve(config, env, act, name)
+    return DONE
+
+
+def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
+    """The task's name and configuration, and the policy unless a task was named."""
+    if not path.exists():
+        registry = discover()
+        name = str(path)
+        if name in registry.tasks:
+            return name, registry.find(name).configuration(), None
+        raise ConfigError(
+            f"there is no run, checkpoint or task {name}{did_you_mean(name, registry.tasks)}"
+        )
+
+    from simtrain.training.policy import open_policy
+
+    saved = open_policy(path)
+    return saved.config.task, saved.config.env, saved
+
+
+def _build(config: PlayConfig) -> Env:
+    from simtrain.env.check import check_task
+    from simtrain.env.env import Env
+    from simtrain.env.undisturbed import undisturbed
+
+    device = _device(config.device)
+    engine = config.engine
+    if engine == "auto":
+        engine = "warp" if device.type == "cuda" else "mujoco"
+    check_task(config.env)
+    _seed(config.seed)
+    cfg = config.env if config.disturbed else undisturbed(config.env)
+    if engine == "mujoco":
+        return Env(cfg, config.num_envs)
+
+    from simtrain.sim.warp_compile import compilation_announced
+
+    with compilation_announced(print):
+        return Env(cfg, config.num_envs, engine="warp", device=device)
+
+
+def _seed(seed: int) -> None:
+    import random
+
+    import numpy as np
+    import torch
+
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # for task files that use it
+    random.seed(seed)
+
+
+def _device(name: str) -> torch.device:
+    import torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"--device is {name!r}; it must be cpu, cuda or cuda:<number>")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"--device is {name}, and torch sees {torch.cuda.device_count()} GPUs; use cpu"
+        )
+    return device
+
+
+def _policy(config: PlayConfig, env: Env, saved: SavedPolicy | None) -> Act:
+    import torch
+
+    if config.policy == "trained" and saved is not None:
+        return saved.policy(env.get_observations(), env.num_actions)
+    shape = (env.num_envs, env.num_actions)
+    if config.policy == "zero":
+        return lambda obs: torch.zeros(shape, device=env.device)
+    return lambda obs: torch.rand(shape, device=env.device) * 2.0 - 1.0
+
+
+def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> None:
+    from rich.progress import Progress
+
+    from simtrain.view.video import record
+
+    steps = max(1, round(seconds / env.step_dt))
+    with Progress(transient=True) as progress:
+        bar = progress.add_task("drawing", total=steps)
+        record(env, act, path, steps, note=name, on_step=lambda: progress.advance(bar))
+    print(f"video: {path}")
+
+
+def _serve(config: PlayConfig, env: Env, act: Act, name: str) -> None:
+    from simtrain.view.opengl import has_display
+    from simtrain.view.web import WebViewer
+
+    if config.viewer == "auto" and not has_display():
+        print("viewer: web, for this machine has no display (--viewer)")
+    viewer = WebViewer(env, act, host=config.host, port=config.port, title=name)
+    print(f"watch {name} at {viewer.url} (Ctrl-C ends)", flush=True)
+    try:
+        viewer.run()
+    finally:
+        viewer.close()
+
+
+if __name__ == "__main__":
+    main()

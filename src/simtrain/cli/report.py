@@ -1,0 +1,69 @@
+"""``uv run report <run>...``: learning curves of runs as a picture and a web page."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simtrain.cli.exits import DONE, run_command
+from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.errors import ConfigError
+
+
+@dataclass
+class ReportConfig:
+    """Draw the learning curves of one or more runs; those that differ by their seed alone become
+    one curve with its spread."""
+
+    output: Path | None = None
+    """Folder for report.png and report.html, or a name that ends with .png or .html for both; None
+    for the run directory, or of several runs the folder that holds them."""
+
+
+def main() -> None:
+    """Entry point of the ``report`` command."""
+    run_command(lambda: report(sys.argv[1:]))
+
+
+def report(arguments: Sequence[str]) -> int:
+    """Parse the command line and write the report; the exit code."""
+    paths, flags = split_paths(arguments)
+    config = parse_flags("report <run>...", ReportConfig(), flags)
+    if not paths:
+        raise ConfigError("name one or more run directories: `uv run report <run>...`")
+
+    # Only now, so that help does not wait for NumPy and matplotlib.
+    from simtrain.run.curves import NothingLoggedError, Run, read_run
+    from simtrain.run.report import PAGE, PICTURE, write_report
+
+    runs: dict[Path, Run] = {}
+    problem: NothingLoggedError | None = None
+    for path in paths:
+        try:
+            runs[path.resolve()] = read_run(path)
+        except NothingLoggedError as error:
+            problem = error
+            print(f"warning: left out, {error}", file=sys.stderr)
+    if problem is not None and not runs:
+        raise problem
+    output = config.output or (paths[0] if len(runs) == 1 else _common_folder(list(runs)))
+    if output.suffix in (".png", ".html") and not output.is_dir():
+        picture, page = output.with_suffix(".png"), output.with_suffix(".html")
+    else:
+        picture, page = output / PICTURE, output / PAGE
+    write_report(list(runs.values()), picture, page)
+    print(f"picture: {picture}\npage:    {page}")
+    return DONE
+
+
+def _common_folder(runs: list[Path]) -> Path:
+    common = Path(os.path.commonpath(runs))
+    here = Path.cwd()
+    return common.relative_to(here) if common.is_relative_to(here) else common
+
+
+if __name__ == "__main__":
+    main()

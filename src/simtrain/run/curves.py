@@ -1,0 +1,305 @@
+"""Learning curves as numbers: what runs logged, and means over runs that differ by their seed.
+
+Reads run directories, of finished and of running training alike; draws nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from simtrain.errors import ConfigError
+from simtrain.run.directory import read_run_file
+
+Axis = Literal["env_steps", "wall_s"]
+"""What curves are drawn over: environment steps of all ranks, or seconds since the start."""
+
+RETURN, LENGTH, SPEED = "Train/mean_reward", "Train/mean_episode_length", "Perf/total_fps"
+EVALUATED = "Eval/mean_return"
+REST = "rest"
+"""Seconds of an iteration that are in no ``Perf/*_time``."""
+
+MAX_POINTS = 200
+"""Points that a curve has at most; more are averaged."""
+
+
+class NothingLoggedError(ConfigError):
+    """A run has no complete iteration yet."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run logged so far."""
+
+    path: Path
+    config: dict[str, Any]
+    """The whole configuration, as config.yaml has it."""
+    devices: list[str]
+    """What each rank ran on."""
+    commit: str | None
+    """Short hash of the repository's commit, with a + for changes since; None outside of one."""
+    columns: dict[str, np.ndarray]
+    """Every tag, and ``iteration``, ``env_steps``, ``wall_s``: a number an iteration, NaN where
+    there is none. Not empty."""
+
+    @property
+    def name(self) -> str:
+        """The run directory's own name."""
+        return self.path.resolve().name
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return str(self.config["task"])
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What decides how a policy learns, and how fast: flag -> value."""
+        engine = self.config.get("engine", "auto")
+        kinds = sorted({device.split()[-1].split(":")[0] for device in self.devices})
+        if engine == "auto":
+            engine = "warp" if "cuda" in kinds else "mujoco"
+        env = dict(self.config.get("env", {}))
+        if isinstance(env.get("model"), str):
+            env["model"] = Path(env["model"]).name  # the same task in another checkout
+        chosen = {
+            "ranks": len(self.devices),
+            "device": ", ".join(kinds),
+            "engine": engine,
+            **{name: self.config.get(name) for name in ("num_envs", "num_steps_per_env")},
+            "ppo": self.config.get("ppo"),
+            "env": env,
+        }
+        return dict(_flatten(chosen))
+
+    def series(self, tag: str, axis: Axis) -> tuple[np.ndarray, np.ndarray]:
+        """Where `tag` was logged and its finite values there, two arrays of one length."""
+        y = self.columns.get(tag, np.empty(0))
+        x = self.columns[axis][: len(y)]
+        judged = self.columns.get("Eval/iteration")
+        if tag.startswith("Eval/") and judged is not None and axis == "env_steps":
+            # An evaluation beside training is of an older policy than that of its line.
+            x = np.interp(judged, self.columns["iteration"], x)
+        known = np.isfinite(y) & np.isfinite(x)
+        return x[known], y[known]
+
+    def last(self, tag: str) -> float | None:
+        """The latest value of `tag`."""
+        values = self.series(tag, "env_steps")[1]
+        return float(values[-1]) if len(values) else None
+
+    def median(self, tag: str) -> float | None:
+        """The median of `tag` over all iterations."""
+        values = self.series(tag, "env_steps")[1]
+        return float(np.median(values)) if len(values) else None
+
+    def best(self, tag: str) -> float | None:
+        """The largest value of `tag`."""
+        values = self.series(tag, "env_steps")[1]
+        return float(values.max()) if len(values) else None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one task with the same settings; their seeds may differ."""
+
+    label: str
+    """What tells it from the other groups of its task."""
+    runs: tuple[Run, ...]
+
+    def tags(self, prefix: str) -> list[str]:
+        """All tags of its runs that begin with `prefix`, in the order of logging."""
+        return list(
+            dict.fromkeys(t for run in self.runs for t in run.columns if t.startswith(prefix))
+        )
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A quantity over several runs; arrays of one length, ``x`` ascending."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    """Mean over the runs that have come so far."""
+    low: np.ndarray
+    high: np.ndarray
+    count: np.ndarray
+    """How many runs these are, on average over the points that one of these stands for."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Parts of a whole, as means over runs; arrays of one length."""
+
+    x: np.ndarray
+    parts: dict[str, np.ndarray]
+
+
+def read_run(path: Path) -> Run:
+    """The configuration and the metrics of a run directory.
+
+    A line that is incomplete, as the last one is where training was killed, is left out. Where a
+    run went back to a checkpoint, what it did after that counts.
+
+    Raises:
+        NothingLoggedError: no iteration is complete yet.
+        ConfigError: it is no run directory, or it is damaged.
+    """
+    if path.is_file():
+        raise ConfigError(f"{path} is a file; name its run directory, {path.parent}")
+    if not path.exists():
+        raise ConfigError(f"there is no run {path}")
+    if not (path / "config.yaml").exists():
+        below = sorted({file.parent for file in path.glob("*/**/metrics.jsonl")})
+        hint = f"; there are runs below it, such as {below[-1]}" if below else ""
+        raise ConfigError(f"{path} is no run directory: it has no config.yaml{hint}")
+    content = read_run_file(path)
+    try:
+        text = (path / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        text = ""
+    except OSError as error:
+        raise ConfigError(f"{path / 'metrics.jsonl'} cannot be read: {error.strerror}") from error
+    rows = _rows(text)
+    if not rows:
+        raise NothingLoggedError(f"the run {path} has no complete iteration yet (metrics.jsonl)")
+    git = content.get("git") or {}
+    commit = f"{git['commit'][:8]}{'+' if git.get('changed') else ''}" if "commit" in git else None
+    devices = list(content.get("devices") or ["cpu"])
+    return Run(path, content["config"], devices, commit, _columns(rows))
+
+
+def group_runs(runs: Sequence[Run]) -> dict[str, list[Group]]:
+    """Runs by task and, within it, by settings; in the order given."""
+    tasks: dict[str, dict[str, list[Run]]] = {}
+    for run in runs:
+        key = json.dumps(run.settings, sort_keys=True, default=str)
+        tasks.setdefault(run.task, {}).setdefault(key, []).append(run)
+    return {
+        task: [
+            Group(_label(members, list(groups.values())), tuple(members))
+            for members in groups.values()
+        ]
+        for task, groups in tasks.items()
+    }
+
+
+def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Settings that are not the same in all `runs`: flag -> the value of each, None for none."""
+    flags = dict.fromkeys(flag for run in runs for flag in run.settings)
+    table = {flag: [run.settings.get(flag) for run in runs] for flag in flags}
+    return {flag: values for flag, values in table.items() if any(v != values[0] for v in values)}
+
+
+def aggregate(runs: Sequence[Run], tag: str, axis: Axis) -> Curve | None:
+    """The mean of `tag` over `runs` and its range, or None if no run has it.
+
+    Runs are interpolated to all points of any of them, each as far as it came.
+    """
+    series = [s for s in (run.series(tag, axis) for run in runs) if len(s[0])]
+    if not series:
+        return None
+    x = np.unique(np.concatenate([s[0] for s in series]))
+    values = np.stack([np.interp(x, *s, left=np.nan, right=np.nan) for s in series])
+    count = np.isfinite(values).sum(axis=0).astype(float)
+    parts = (x, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0), count)
+    return Curve(*(_thinned(part) for part in parts))
+
+
+def stack(runs: Sequence[Run], tags: Iterable[str], axis: Axis) -> Stack | None:
+    """Means of several tags over `runs` at common points, or None if no run has any of them.
+
+    A tag counts as 0 where no run has it.
+    """
+    found = {tag: [run.series(tag, axis) for run in runs] for tag in tags}
+    places = [x for series in found.values() for x, _ in series if len(x)]
+    if not places:
+        return None
+    x = np.unique(np.concatenate(places))
+    parts = {}
+    for tag, series in found.items():
+        values = [np.interp(x, *s, left=np.nan, right=np.nan) for s in series if len(s[0])]
+        count = sum(np.isfinite(v) for v in values)
+        total = sum(np.nan_to_num(v) for v in values)
+        parts[tag] = _thinned(np.divide(total, np.maximum(count, 1)) * np.ones_like(x))
+    return Stack(_thinned(x), parts)
+
+
+def _rows(text: str) -> list[dict[str, Any]]:
+    """The complete lines of metrics.jsonl; those that a resumed run wrote anew only once."""
+    rows: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+            iteration = row["iteration"]
+            complete = all(isinstance(row[key], int | float) for key in ("env_steps", "wall_s"))
+        except (json.JSONDecodeError, KeyError, TypeError):
+            continue
+        if not complete or not isinstance(iteration, int):
+            continue
+        while rows and rows[-1]["iteration"] >= iteration:
+            rows.pop()
+        rows.append(row)
+    return rows
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    tags = dict.fromkeys(tag for row in rows for tag in row)
+    columns = {tag: np.array([_number(row.get(tag)) for row in rows]) for tag in tags}
+    for axis in ("env_steps", "wall_s"):
+        columns[axis] = np.maximum.accumulate(columns[axis])
+    phases = [tag for tag in tags if tag.startswith("Perf/") and tag.endswith("_time")]
+    for tag in phases:  # what an iteration did not do took no time
+        columns[tag] = np.nan_to_num(columns[tag])
+    if phases:
+        rest = np.diff(columns["wall_s"], prepend=0.0) - sum(columns[tag] for tag in phases)
+        columns[REST] = np.maximum(rest, 0.0)
+    return columns
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _thinned(values: np.ndarray) -> np.ndarray:
+    """At most `MAX_POINTS` values: means of neighbours."""
+    if len(values) <= MAX_POINTS:
+        return values
+    size = math.ceil(len(values) / MAX_POINTS)
+    return np.array([values[i : i + size].mean() for i in range(0, len(values), size)])
+
+
+def _flatten(value: Any, flag: str = "") -> Iterable[tuple[str, Any]]:
+    """Leaves of a configuration by the names of their flags."""
+    if not isinstance(value, dict) or not value:
+        yield flag, value
+        return
+    for name, item in value.items():
+        # A term's parameters are flags of the term itself.
+        below = flag if name == "params" else f"{flag}.{name}".lstrip(".").replace("_", "-")
+        if name != "params" or item:
+            yield from _flatten(item, below)
+
+
+def _label(members: list[Run], groups: list[list[Run]]) -> str:
+    """What tells these runs from the other groups: up to two settings, or the runs' own name."""
+    first = [group[0] for group in groups]
+    different = differences(first)
+    index = groups.index(members)
+    if len(groups) == 1:
+        label = members[0].name if len(members) == 1 else f"{len(members)} runs"
+    elif len(different) <= 2:
+        label = ", ".join(f"{flag} {values[index]}" for flag, values in different.items())
+    else:
+        named = [str(run.config.get("run_name") or "") for run in first]
+        unique = all(named) and len(set(named)) == len(named)
+        label = named[index] if unique else members[0].name
+    several = len(groups) > 1 and len(members) > 1
+    return f"{label} ({len(members)} runs)" if several else label

@@ -1,0 +1,79 @@
+"""What a person hears when a run is told to stop, and the end of a run that cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from signal import Signals
+from typing import NoReturn
+
+from simtrain.launch.launcher import end_launched_ranks
+from simtrain.launch.stop import StopSignals
+from simtrain.run.checkpoint import model_paths
+from simtrain.run.console import TrainingConsole
+
+_HASTE_SECONDS = 3.0
+"""How long the last message may wait for a terminal that takes nothing."""
+
+
+class Stopping:
+    """The stop signals of a run, told to a person and held to their deadline."""
+
+    def __init__(self, seconds: float, console: TrainingConsole) -> None:
+        """Tell on `console`; `seconds` is how long the run may go on once it is told to stop."""
+        self.run: Path | None = None
+        """The run directory, once there is one."""
+        self.signals = StopSignals(
+            seconds,
+            on_signal=self._tell,
+            on_expiry=self._expire,
+            on_second_interrupt=self._stop_at_once,
+        )
+        self._seconds = seconds
+        self._console = console
+
+    def _tell(self, number: Signals) -> None:
+        self._console.say(
+            f"{number.name}: stopping after this iteration, within {self._seconds:g} s "
+            "(--grace-seconds); Ctrl-C again stops at once and does not save"
+        )
+
+    def _expire(self, number: Signals) -> NoReturn:
+        self._end(
+            f"error: told to stop by {number.name}, the run could not finish its iteration and "
+            f"save within {self._seconds:g} s (--grace-seconds); {self._last_checkpoint()}",
+            exit_code(number) or 1,
+        )
+
+    def _stop_at_once(self) -> NoReturn:
+        self._end(
+            "stopped at once: the policy of this iteration is not saved; "
+            + self._last_checkpoint(),
+            exit_code(signal.SIGINT),
+        )
+
+    def _last_checkpoint(self) -> str:
+        saved = [] if self.run is None else model_paths(self.run)
+        return f"the last checkpoint is {saved[-1]}" if saved else "there is no checkpoint"
+
+    def _end(self, message: str, code: int) -> NoReturn:
+        """End this process and its ranks; the main thread may be stuck anywhere."""
+        hurry = threading.Timer(_HASTE_SECONDS, _end_now, (code,))
+        hurry.daemon = True
+        hurry.start()
+        self._console.close()
+        print(message, file=sys.stderr, flush=True)
+        _end_now(code)
+
+
+def exit_code(number: int) -> int:
+    """The exit code of a run that a signal stopped; 0 for SIGUSR1, by which a scheduler asks."""
+    return 0 if number == signal.SIGUSR1 else 128 + number
+
+
+def _end_now(code: int) -> NoReturn:
+    end_launched_ranks()
+    os._exit(code)

@@ -1,0 +1,101 @@
+"""Which OpenGL library draws without a window.
+
+``MUJOCO_GL`` decides if it is set; otherwise EGL, which uses a GPU where there is one, else OSMesa,
+else the window system of a display. What is missing is named by its package. Imports no MuJoCo:
+that reads ``MUJOCO_GL`` only once, while it is imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+from simtrain.errors import ConfigError
+
+_LIBRARIES = {
+    "egl": ("libEGL.so.1", "libegl1"),
+    "osmesa": ("libOSMesa.so.8", "libosmesa6"),
+}
+_CHOOSE = ("", "enable", "enabled", "on", "true", "1")
+_OFF = ("disable", "disabled", "off", "false", "0")
+_WINDOWS = ("glfw", "glx")
+
+
+class RenderingError(ConfigError):
+    """Nothing can be drawn on this machine; says which package to install."""
+
+
+def choose_backend() -> str:
+    """``egl``, ``osmesa`` or ``glfw``.
+
+    Raises:
+        RenderingError: there is none, or ``MUJOCO_GL`` names one that is missing.
+    """
+    wanted = os.environ.get("MUJOCO_GL", "").lower().strip()
+    if wanted in _OFF:
+        raise RenderingError(f"MUJOCO_GL={wanted} turns rendering off; unset it to draw")
+    if wanted in _LIBRARIES:
+        library, package = _LIBRARIES[wanted]
+        if not _loads(library):
+            raise RenderingError(
+                f"MUJOCO_GL={wanted}, but {library} is missing: `apt-get install {package}`"
+            )
+        return wanted
+    if wanted in _WINDOWS:
+        return "glfw"
+    if wanted not in _CHOOSE:
+        raise RenderingError(f"MUJOCO_GL is {wanted!r}; it must be egl, osmesa or glfw")
+    for backend, (library, _) in _LIBRARIES.items():
+        if _loads(library):
+            return backend
+    if has_display():
+        return "glfw"
+    raise RenderingError(
+        "there is no OpenGL to draw with: `apt-get install libegl1` (a GPU's or Mesa's EGL)"
+        " or libosmesa6"
+    )
+
+
+def has_display() -> bool:
+    """Whether windows can be opened on this machine, as far as its environment tells."""
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def context_class() -> type[Any]:
+    """MuJoCo's class of OpenGL contexts for the chosen backend.
+
+    Raises:
+        RenderingError: see `choose_backend`; or the library does not load.
+    """
+    backend = choose_backend()
+    try:
+        if backend == "egl":
+            from mujoco.egl import GLContext
+        elif backend == "osmesa":
+            from mujoco.osmesa import GLContext
+        else:
+            from mujoco.glfw import GLContext
+    except Exception as error:  # PyOpenGL's own when a library lacks a function, and others
+        raise broken(backend, error) from error
+    return GLContext  # type: ignore[no-any-return]
+
+
+def broken(backend: str, error: Exception) -> RenderingError:
+    """The error to raise for a library that is there and fails, with what to try."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    other = {
+        "egl": "`apt-get install libegl-mesa0 libgl1-mesa-dri` gives it Mesa's driver, "
+        "and MUJOCO_GL=osmesa with libosmesa6 draws without one",
+        "osmesa": "`apt-get install libosmesa6 libgl1` gives it all it needs",
+        "glfw": "`apt-get install libegl1` draws without a window (MUJOCO_GL=egl)",
+    }[backend]
+    return RenderingError(f"OpenGL by {backend} fails: {reason}; {other}")
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True

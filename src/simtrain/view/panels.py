@@ -1,0 +1,186 @@
+"""The web viewer's panels: playing and pausing, commands with their sliders, rewards.
+
+Viser calls back from threads of its own. Nothing here touches the environment from them: what a
+person does is put into a queue of requests, which the viewer's loop carries out between two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import viser
+from viser import uplot
+
+from simtrain.env.commands import CommandTerm
+from simtrain.env.env import Env
+from simtrain.view.playback import Playback
+
+Requests = SimpleQueue[Callable[[], None]]
+
+_SPEEDS = {"1/8": 0.125, "1/4": 0.25, "1/2": 0.5, "1": 1.0, "2": 2.0, "4": 4.0}
+_COLORS = (
+    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b",
+    "#e377c2", "#7f7f7f", "#bcbd22", "#17becf", "#000000", "#ffbb78",
+)  # fmt: skip
+
+
+class PlaybackPanel:
+    """Pause, single step, reset, speed, and what the shown environment is doing."""
+
+    def __init__(self, gui: viser.GuiApi, playback: Playback, requests: Requests) -> None:
+        self._playback = playback
+        self._status = gui.add_markdown("")
+        self._pause = gui.add_button("Pause", icon=viser.Icon.PLAYER_PAUSE)
+        self._step = gui.add_button(
+            "Step", icon=viser.Icon.PLAYER_TRACK_NEXT, hint="One control step.", disabled=True
+        )
+        reset = gui.add_button(
+            "Reset", icon=viser.Icon.REFRESH, hint="New episodes in all environments."
+        )
+        speed = gui.add_dropdown("Speed", options=tuple(_SPEEDS), initial_value="1")
+        self._pause.on_click(lambda _: requests.put(self._toggle))
+        self._step.on_click(lambda _: requests.put(self._single_step))
+        reset.on_click(lambda _: requests.put(playback.reset))
+        speed.on_update(lambda _: requests.put(lambda: self._set_speed(_SPEEDS[speed.value])))
+
+    def show(self, index: int, real_time_factor: float) -> None:
+        """Tell about the environment `index`; `real_time_factor` is the speed that is reached."""
+        env, playback = self._playback.env, self._playback
+        steps = int(env.episode_length_buf[index])
+        rows = {
+            "episode": f"{steps * env.step_dt:.1f} s of {env.max_episode_length_s:g} s",
+            "return": f"{float(env.rewards.episode_sums[index].sum()):.2f}",
+            "last ended by": playback.ended[index] or "-",
+            "speed": "paused" if playback.paused else f"{real_time_factor:.2f} x real time",
+        }
+        self._status.content = "\n".join(f"**{name}** {value}  " for name, value in rows.items())
+
+    def _toggle(self) -> None:
+        paused = self._playback.paused = not self._playback.paused
+        self._pause.label = "Play" if paused else "Pause"
+        self._pause.icon = viser.Icon.PLAYER_PLAY if paused else viser.Icon.PLAYER_PAUSE
+        self._step.disabled = not paused
+
+    def _single_step(self) -> None:
+        if self._playback.paused:
+            self._playback.step()
+
+    def _set_speed(self, speed: float) -> None:
+        self._playback.speed = speed
+
+
+class CommandPanel:
+    """One command: its values in the shown environment, and sliders that drive it in all."""
+
+    def __init__(
+        self, gui: viser.GuiApi, env: Env, name: str, term: CommandTerm, requests: Requests
+    ) -> None:
+        self._env, self._name, self._term = env, name, term
+        low, high = term.bounds()
+        self._now = gui.add_markdown("")
+        self._drive = gui.add_checkbox(
+            "Drive", initial_value=False, hint="Let the sliders command, instead of the task."
+        )
+        self._sliders = [
+            gui.add_slider(
+                label, min=a, max=b, step=(b - a) / 200, initial_value=min(max(0.0, a), b)
+            )
+            for label, (a, b) in zip(term.entries(), map(_span, low, high), strict=True)
+        ]
+        zero = gui.add_button("Stop", icon=viser.Icon.HAND_STOP, hint="Command zero.")
+        self._drive.on_update(_by_person(requests, self._follow_checkbox))
+        zero.on_click(lambda _: requests.put(self._stop))
+        for slider in self._sliders:
+            slider.on_update(_by_person(requests, self._hold))
+
+    def show(self, index: int) -> None:
+        """Show the command of the environment `index`."""
+        values = ", ".join(f"{value:+.2f}" for value in self._term.command[index].tolist())
+        self._now.content = f"**{self._name}** {values}"
+
+    def _follow_checkbox(self) -> None:
+        if self._drive.value:
+            self._hold()
+        else:
+            self._env.commands.release(self._name)
+
+    def _hold(self) -> None:
+        self._drive.value = True  # type: ignore[misc]  # viser's setter is not seen as one
+        self._env.commands.hold(self._name, [slider.value for slider in self._sliders])
+
+    def _stop(self) -> None:
+        for slider in self._sliders:
+            slider.value = min(max(0.0, slider.min), slider.max)  # type: ignore[misc]
+        self._hold()
+
+
+class RewardPanel:
+    """A live plot of the reward, or of one term or all of them, over the latest seconds."""
+
+    _TOTAL, _ALL = "total", "all terms"
+
+    def __init__(self, gui: viser.GuiApi, playback: Playback) -> None:
+        self._playback = playback
+        self._names = playback.env.rewards.names
+        self._choice = gui.add_dropdown(
+            "Show", options=(self._TOTAL, *self._names, self._ALL), initial_value=self._TOTAL
+        )
+        self._one = _plot(gui, ("reward",), height=200)
+        self._all = _plot(gui, self._names, height=260 + 16 * len(self._names))
+        self._all.visible = False
+        self._choice.on_update(lambda _: self._switch())
+
+    def show(self, index: int) -> None:
+        """Plot the rewards of the environment `index`."""
+        history = tuple(self._playback.history)
+        if len(history) < 2:
+            return
+        time_s = np.array([step.time_s for step in history])
+        rewards = np.array([step.rewards[index] for step in history], dtype=np.float64)
+        choice = self._choice.value
+        if choice == self._ALL:
+            self._all.data = (time_s, *rewards.T)
+        elif choice == self._TOTAL:
+            self._one.data = (time_s, rewards.sum(axis=1))
+        else:
+            self._one.data = (time_s, rewards[:, self._names.index(choice)])
+
+    def _switch(self) -> None:
+        every = self._choice.value == self._ALL
+        self._one.visible, self._all.visible = not every, every
+
+
+def _plot(gui: viser.GuiApi, names: tuple[str, ...], height: int) -> viser.GuiUplotHandle:
+    """A plot of one line a name over simulated seconds."""
+    lines: list[Any] = [
+        uplot.Series(label=name, stroke=_COLORS[i % len(_COLORS)], width=1.5)
+        for i, name in enumerate(names)
+    ]
+    return gui.add_uplot(
+        data=tuple(np.zeros(2) for _ in range(len(names) + 1)),
+        series=(uplot.Series(label="s"), *lines),
+        scales={"x": uplot.Scale(time=False)},
+        legend=uplot.Legend(show=len(names) > 1),
+        height=height,
+    )
+
+
+def _by_person(
+    requests: Requests, request: Callable[[], None]
+) -> Callable[[viser.GuiEvent[Any]], None]:
+    """A callback that ignores changes which the program makes itself."""
+
+    def callback(event: viser.GuiEvent[Any]) -> None:
+        if event.client is not None:
+            requests.put(request)
+
+    return callback
+
+
+def _span(low: Any, high: Any) -> tuple[float, float]:
+    """The ends of a slider; wide enough to move where a task always commands the same."""
+    a, b = round(float(low), 4), round(float(high), 4)  # float32 has no 0.7
+    return (a, b) if b > a else (a - 1.0, a + 1.0)

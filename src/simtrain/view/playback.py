@@ -1,0 +1,84 @@
+"""A policy at work in its environments, in real time, faster, slower, or step by step."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from simtrain.env.env import Env
+
+Act = Callable[[TensorDict], Tensor]
+"""A policy: observations ``{group: (num_envs, size)}`` to actions ``(num_envs, num_actions)``."""
+
+_HISTORY_S = 10.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a control step brought."""
+
+    time_s: float
+    """Simulated time since the start."""
+    rewards: np.ndarray
+    """Each reward term's weighted value per second, ``(num_envs, terms)``."""
+
+
+class Playback:
+    """Steps the environments as often as time and speed ask for."""
+
+    def __init__(self, env: Env, act: Act) -> None:
+        self.env = env
+        self.paused = False
+        self.speed = 1.0
+        """Simulated seconds a second."""
+        self.time_s = 0.0
+        """Simulated time since the start."""
+        self.history: deque[Step] = deque(maxlen=max(2, round(_HISTORY_S / env.step_dt)))
+        """The latest steps, oldest first."""
+        self.ended = [""] * env.num_envs
+        """The terminations that ended each environment's latest episode."""
+        self._act = act
+        self._obs = env.reset()
+        self._owed_s = 0.0
+
+    def advance(self, passed_s: float) -> None:
+        """Do the control steps that are due after `passed_s` more of real time, in place.
+
+        Where simulating takes longer than that, the rest is dropped: the picture slows down
+        instead of freezing.
+        """
+        if self.paused:
+            return
+        self._owed_s += passed_s * self.speed
+        start = time.perf_counter()
+        while self._owed_s >= self.env.step_dt:
+            self.step()
+            self._owed_s -= self.env.step_dt
+            if time.perf_counter() - start > passed_s:
+                self._owed_s = 0.0
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Do one control step, in place, whether paused or not."""
+        env = self.env
+        self._obs, _, dones, _ = env.step(self._act(self._obs))
+        self.time_s += env.step_dt
+        self.history.append(Step(self.time_s, env.rewards.rates().cpu().numpy()))
+        flags = env.terminations.flags
+        for index in dones.nonzero().flatten().tolist():
+            names = zip(env.terminations.names, flags[index].tolist(), strict=True)
+            self.ended[index] = ", ".join(name for name, flag in names if flag)
+
+    @torch.inference_mode()
+    def reset(self) -> None:
+        """Start new episodes in all environments, in place."""
+        self._obs = self.env.reset()
+        self.history.clear()
+        self.ended = [""] * self.env.num_envs

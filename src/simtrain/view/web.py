@@ -1,0 +1,220 @@
+"""The web viewer: a page with the robot in 3-D, its commands and rewards, served by viser."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import socket
+import time
+from contextlib import closing, redirect_stdout
+
+import mujoco
+import numpy as np
+import trimesh
+import viser
+from mjviser import ViserMujocoScene
+from PIL import Image
+
+from simtrain.env import terrain
+from simtrain.env.commands import Arrow
+from simtrain.env.env import Env
+from simtrain.errors import ConfigError
+from simtrain.view.panels import CommandPanel, PlaybackPanel, Requests, RewardPanel
+from simtrain.view.picture import SHORTEST_ARROW, drawing_model, robot_radius
+from simtrain.view.playback import Act, Playback
+
+_FRAME_S = 1.0 / 30.0
+_PLOT_S = 0.25
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise ConfigError unless a page can be served at this address."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with closing(socket.socket(family, kind, protocol)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except socket.gaierror as error:
+        raise ConfigError(f"--host is {host!r}, which is no address: {error.strerror}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"the web viewer cannot listen on {host}:{port}: {error.strerror}; "
+            "choose another with --port, or 0 for any that is free"
+        ) from error
+
+
+class WebViewer:
+    """Serves a page on which people watch a policy, and steer it."""
+
+    def __init__(self, env: Env, act: Act, *, host: str, port: int, title: str) -> None:
+        """Start the server.
+
+        Args:
+            env: the environments.
+            act: the policy.
+            host: address to listen on.
+            port: port to listen on; 0 for any that is free.
+            title: shown above the controls.
+
+        Raises:
+            ConfigError: somebody else listens there.
+        """
+        check_port(host, port)
+        self._playback = Playback(env, act)
+        self._requests: Requests = Requests()
+        self._arrows: dict[str, viser.ArrowsHandle] = {}
+        # It would show a traceback for every request that it does not understand.
+        logging.getLogger("websockets.server").setLevel(logging.CRITICAL)
+        with redirect_stdout(io.StringIO()):  # viser's own announcement, over many lines
+            self._server = viser.ViserServer(host=host, port=port, label=title, verbose=False)
+        self._port = self._server.get_port()
+        if port and self._port != port:
+            self.close()
+            raise ConfigError(f"port {port} was taken just now; choose another with --port")
+        self._host = host
+        self._build(env)
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        everywhere = self._host in ("", "0.0.0.0", "::")
+        return f"http://{socket.gethostname() if everywhere else self._host}:{self._port}"
+
+    def close(self) -> None:
+        """Stop serving."""
+        with redirect_stdout(io.StringIO()):
+            self._server.stop()
+
+    def run(self) -> None:
+        """Play until interrupted; rests while nobody watches."""
+        last = time.perf_counter()
+        last_plot, steps_then = last, self._playback.time_s
+        while True:
+            while not self._requests.empty():
+                self._requests.get()()
+            now = time.perf_counter()
+            if self._server.get_clients():
+                self._playback.advance(min(now - last, 4 * _FRAME_S))
+                self._draw()
+                if now - last_plot >= _PLOT_S:
+                    factor = (self._playback.time_s - steps_then) / (now - last_plot)
+                    last_plot, steps_then = now, self._playback.time_s
+                    self._tell(factor)
+            last = now
+            time.sleep(max(0.0, _FRAME_S - (time.perf_counter() - now)))
+
+    def _build(self, env: Env) -> None:
+        server = self._server
+        server.gui.configure_theme(show_logo=False, show_share_button=False)
+        server.gui.main_panel.dock_right()
+        model = drawing_model(env.cfg)
+        if env.terrain is not None:
+            # Drawn below: mjviser would stretch the floor's texture once over all of it.
+            model.geom(terrain.NAME).rgba[3] = 0.0
+        self._scene = ViserMujocoScene(server, model, env.num_envs)
+        if env.terrain is not None:
+            server.scene.add_mesh_trimesh(
+                "/fixed_bodies/ground", ground_mesh(model), cast_shadow=False, receive_shadow=0.3
+            )
+        # Elsewhere all environments stand in the same place.
+        self._scene.show_only_selected = env.terrain is None
+        self._scene.set_refresh_handler(lambda: self._requests.put(self._draw))
+        tabs = server.gui.add_tab_group()
+        with tabs.add_tab("Play", icon=viser.Icon.PLAYER_PLAY):
+            self._playback_panel = PlaybackPanel(server.gui, self._playback, self._requests)
+            self._command_panels = []
+            for name, term in env.commands.terms.items():
+                with server.gui.add_folder(f"Command: {name}"):
+                    self._command_panels.append(
+                        CommandPanel(server.gui, env, name, term, self._requests)
+                    )
+            with server.gui.add_folder("Reward per second"):
+                self._reward_panel = RewardPanel(server.gui, self._playback)
+        with tabs.add_tab("Scene", icon=viser.Icon.VIDEO):
+            self._scene.create_scene_gui(
+                camera_distance=3.0 * robot_radius(model),
+                camera_azimuth=float(model.vis.global_.azimuth),
+                camera_elevation=-float(model.vis.global_.elevation),
+            )
+        with tabs.add_tab("Overlays", icon=viser.Icon.EYE):
+            self._scene.create_overlay_gui()
+        self._draw()
+        self._tell(0.0)
+
+    def _draw(self) -> None:
+        """Show the present state of the chosen environment."""
+        env, scene = self._playback.env, self._scene
+        n, nbody = env.num_envs, scene.mj_model.nbody
+        mocap = scene.mj_model.nmocap > 0
+        scene.update_from_arrays(
+            self._read("xpos").reshape(n, nbody, 3),
+            self._read("xmat").reshape(n, nbody, 3, 3),
+            mocap_pos=self._read("mocap_pos") if mocap else None,
+            mocap_quat=self._read("mocap_quat") if mocap else None,
+            qpos=self._read("qpos"),
+            qvel=self._read("qvel"),
+            ctrl=self._read("ctrl"),
+        )
+        for name, term in env.commands.terms.items():
+            self._draw_arrows(name, term.arrows(scene.env_idx))
+
+    def _draw_arrows(self, name: str, arrows: list[Arrow]) -> None:
+        arrows = [a for a in arrows if math.dist(a.start, a.end) > SHORTEST_ARROW]
+        shown = self._arrows.get(name)
+        if shown is not None and len(shown.points) != len(arrows):
+            self._arrows.pop(name).remove()
+            shown = None
+        if not arrows:
+            return
+        # mjviser moves the world so that the robot stays in the middle.
+        offset = self._scene.fixed_bodies_frame.position
+        points = (np.array([(a.start, a.end) for a in arrows]) + offset).astype(np.float32)
+        colors = (np.array([a.rgb for a in arrows]) * 255).astype(np.uint8)
+        if shown is not None:
+            shown.points, shown.colors = points, colors
+        else:
+            self._arrows[name] = self._server.scene.add_arrows(
+                f"/commands/{name}",
+                points,
+                colors,
+                shaft_radius=0.01,
+                head_radius=0.025,
+                head_length=0.05,
+            )
+
+    def _read(self, field: str) -> np.ndarray:
+        return self._playback.env.bind(field).cpu().numpy()
+
+    def _tell(self, real_time_factor: float) -> None:
+        """Show numbers and curves of the chosen environment."""
+        index = self._scene.env_idx
+        self._playback_panel.show(index, real_time_factor)
+        for panel in self._command_panels:
+            panel.show(index)
+        self._reward_panel.show(index)
+
+
+def ground_mesh(model: mujoco.MjModel) -> trimesh.Trimesh:
+    """The terrain's height field in the world, with a checkerboard of 1 m squares."""
+    field, geom = model.hfield(terrain.NAME), model.geom(terrain.NAME)
+    half_x, half_y, depth, _ = field.size
+    heights = field.data.reshape(field.nrow[0], field.ncol[0]) * depth
+    rows, columns = heights.shape
+    x, y = np.meshgrid(np.linspace(-half_x, half_x, columns), np.linspace(-half_y, half_y, rows))
+    vertices = np.stack((x, y, heights), axis=-1).reshape(-1, 3) + geom.pos
+    corner = (np.arange(rows - 1)[:, None] * columns + np.arange(columns - 1)).ravel()
+    right, above = corner + 1, corner + columns
+    faces = np.concatenate(
+        (np.stack((corner, right, above + 1), 1), np.stack((corner, above + 1, above), 1))
+    )
+    squares = Image.fromarray(np.array([[200, 170], [170, 200]], dtype=np.uint8)).convert("RGB")
+    material = trimesh.visual.material.PBRMaterial(
+        baseColorTexture=squares.resize((256, 256), Image.Resampling.NEAREST),
+        metallicFactor=0.0,
+        roughnessFactor=1.0,
+    )
+    visual = trimesh.visual.TextureVisuals(uv=vertices[:, :2] / 2.0, material=material)
+    return trimesh.Trimesh(vertices, faces, visual=visual, process=False)

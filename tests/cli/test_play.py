@@ -1,0 +1,136 @@
+"""The real `play` command: videos, and mistakes that end in one line."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import imageio_ffmpeg
+import pytest
+
+from simtrain.cli.play import play
+from simtrain.errors import ConfigError
+from simtrain.view import opengl
+
+TASK = "cartpole-balance"
+TRAIN = "--gpu-ids None --num-envs 8 --num-steps-per-env 8 --max-iterations 2 --save-interval 1"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("logs")
+    command = [sys.executable, "-m", "simtrain.cli.train", TASK, *TRAIN.split()]
+    subprocess.run([*command, "--log-root", str(root)], check=True, capture_output=True)
+    (path,) = root.glob("*/*")
+    return path
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SIMTRAIN_TASKS", raising=False)
+    return tmp_path
+
+
+def _play(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "simtrain.cli.play", *arguments],
+        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+
+
+def _drawable() -> bool:
+    try:
+        opengl.choose_backend()
+    except opengl.RenderingError:
+        return False
+    return True
+
+
+needs_opengl = pytest.mark.skipif(not _drawable(), reason="this machine has no OpenGL to draw with")
+
+
+@needs_opengl
+@pytest.mark.parametrize("what", ["run", "model_1.pt", "task"])
+def test_a_video_of_a_run_of_a_checkpoint_and_of_a_task(what, run, here):
+    first = {"run": [str(run)], "task": [TASK, "--policy", "zero"]}.get(what, [str(run / what)])
+    result = _play(here, *first, "--video", "out.mp4", "--seconds", "0.5", "--num-envs", "1")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["video:", "out.mp4"]
+    frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(here / "out.mp4"))
+    # A control step of this task takes 0.05 s.
+    assert (frames, seconds) == (10, 0.5)
+
+
+def test_help_needs_no_run(capsys):
+    assert play(["--help"]) == 0
+    assert "play logs/<task>/<run> --video out.mp4" in capsys.readouterr().out
+
+
+MISTAKES = [
+    ("", "name one run, checkpoint or task first"),
+    ("one two", "name one run, checkpoint or task first"),
+    ("--video out.mp4", "name one run, checkpoint or task first"),
+    ("cartpole-balanse", "no run, checkpoint or task cartpole-balanse (did you mean 'cartpole-ba"),
+    (TASK, f"{TASK} is a task and has no policy; name a run or a checkpoint of it, or use"),
+    ("empty", "empty is no run directory"),
+    ("broken/model_1.pt", "not a checkpoint, or it is damaged"),
+    (f"{TASK} --policy learned", "--policy is 'learned'; it must be one of trained, zero, random"),
+    (f"{TASK} --policy zero --videos out.mp4", "no flag --videos (did you mean '--video'"),
+    (f"{TASK} --policy zero --video out.gif", "--video is out.gif; give a file that ends with"),
+    (f"{TASK} --policy zero --video no/out.mp4", "cannot be written: there is no folder no"),
+    (f"{TASK} --policy zero --video a.mp4 --seconds 0", "--seconds is 0.0; it must be greater"),
+    (f"{TASK} --policy zero --viewer none", "--viewer none shows nothing; add --video out.mp4"),
+    (f"{TASK} --policy zero --num-envs 0", "--num-envs is 0; it must be 1 or more"),
+    (f"{TASK} --policy zero --seed -1", "--seed is -1, not in [0, 2^32)"),
+    (f"{TASK} --policy zero --port 70000", "--port is 70000; it must be from 0 to 65535"),
+    (f"{TASK} --policy zero --host 192.0.2.1", "cannot listen on 192.0.2.1:8080: Cannot assign"),
+    (f"{TASK} --policy zero --device tpu", "--device is 'tpu'; it must be cpu, cuda or cuda:<"),
+    (f"{TASK} --policy zero --device cuda:99", "--device is cuda:99, and torch sees"),
+    (f"{TASK} --policy zero --env.rewards.upright.pole-joints x", "no joint matches 'x'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[m[0] for m in MISTAKES])
+def test_a_mistake_is_told_in_one_line_and_nothing_is_written(command, message, here, run):
+    (here / "empty").mkdir()
+    (here / "broken").mkdir()
+    (here / "broken" / "config.yaml").write_bytes((run / "config.yaml").read_bytes())
+    whole = (run / "model_1.pt").read_bytes()
+    (here / "broken" / "model_1.pt").write_bytes(whole[: len(whole) // 2])
+    before = sorted(here.rglob("*"))
+    with pytest.raises(ConfigError) as error:
+        play(command.split())
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert sorted(here.rglob("*")) == before
+
+
+def test_a_port_in_use_ends_with_exit_code_2_and_no_traceback(here):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = _play(here, TASK, "--policy", "zero", "--port", str(port))
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr == (
+        f"error: the web viewer cannot listen on 127.0.0.1:{port}: Address already in use; "
+        "choose another with --port, or 0 for any that is free\n"
+    )
+
+
+def test_without_opengl_the_missing_package_is_named(here, monkeypatch):
+    monkeypatch.setattr(opengl, "_loads", lambda library: False)
+    for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="apt-get install libegl1"):
+        play([TASK, "--policy", "zero", "--video", "out.mp4"])
+    assert list(here.iterdir()) == []
+
+
+def test_a_policy_of_another_task_is_told(run, here):
+    with pytest.raises(ConfigError, match="the checkpoint is of another network, or of a task"):
+        play([str(run), "--env.observations.actor.velocities.history-length", "3", "--port", "0"])

@@ -1,0 +1,97 @@
+"""The manual's worked example: its terms by hand-computed values, and the real command."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from simtrain.cli.export import export
+from simtrain.env.env import Env
+from simtrain.registry import discover
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+
+
+@pytest.fixture
+def env(monkeypatch) -> Env:
+    monkeypatch.setenv("SIMTRAIN_TASKS", str(EXAMPLES))
+    cfg = discover().find("ball-balance").make()
+    del cfg.events["push"]
+    return Env(cfg, 4, threads=1)
+
+
+def _put_ball(env: Env, x: torch.Tensor, z: float = 0.54) -> None:
+    place = torch.stack((x, torch.zeros(len(x)), torch.full((len(x),), z)), dim=1)
+    env.sim.write("qpos", place, index=env.base.position)
+
+
+def _run(*command: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, "SIMTRAIN_TASKS": str(EXAMPLES)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_trains_by_the_real_command_and_runs_without_simtrain(tmp_path, monkeypatch):
+    flags = ["--gpu-ids", "None", "--cpu-threads", "1", "--num-envs", "16", "--max-iterations", "2"]
+    _run("-m", "simtrain.cli.train", "ball-balance", *flags, folder=tmp_path)
+    (run,) = (tmp_path / "logs" / "ball-balance").iterdir()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["env_steps"] for line in lines] == [384, 768]
+    assert all(math.isfinite(line["Loss/value"]) for line in lines)
+
+    monkeypatch.setenv("SIMTRAIN_TASKS", str(EXAMPLES))
+    assert export([str(run), "--formats", "onnx"]) == 0
+    program = EXAMPLES / "ball_balance" / "_run_policy.py"
+    said = _run(str(program), str(run / "exported"), folder=tmp_path)
+    assert re.fullmatch(r"\d+\.\d{3} m from the target\n", said)
+
+
+def test_the_reward_is_1_at_the_target_and_less_by_e_at_a_distance_of_std(env):
+    term = env.cfg.rewards["near_target"]
+    env.command("target").zero_()
+    _put_ball(env, torch.tensor([0.0, 0.07, -0.07, 0.14]))
+    reward = term.func(env, **term.params)
+    expected = torch.tensor([1.0, math.exp(-1.0), math.exp(-1.0), math.exp(-4.0)])
+    torch.testing.assert_close(reward, expected)
+
+
+def test_targets_are_drawn_where_the_mask_says_and_stay_on_the_plate(env):
+    before = env.command("target").clone()
+    mask = torch.tensor([True, False, True, False])
+    for _ in range(100):
+        env.commands.terms["target"].resample(mask)
+        assert env.command("target").abs().max() <= 0.15
+    changed = (env.command("target") != before).any(dim=1)
+    assert changed.tolist() == mask.tolist()
+
+
+def test_the_policy_sees_how_far_the_ball_moved_but_not_across_a_reset(env):
+    term = env.cfg.observations["actor"]["ball_vel"].func(env)
+    _put_ball(env, torch.zeros(4))
+    assert not term(env).any()
+    _put_ball(env, torch.full((4,), 0.01))
+    term.reset(torch.tensor([False, False, False, True]))
+    seen = term(env)
+    torch.testing.assert_close(seen[:, 0], torch.tensor([0.5, 0.5, 0.5, 0.0]))
+
+
+def test_a_ball_below_the_plate_ends_the_episode_as_failed(env):
+    _put_ball(env, torch.tensor([0.0, 0.0, 0.4, 0.0]), z=0.3)
+    env.sim.reset(torch.tensor([True, True, False, True]))
+    env.step(torch.zeros(4, 2))
+    assert env.terminations.terminated.tolist() == [False, False, True, False]

@@ -1,0 +1,125 @@
+"""The manual against the code: its flags exist, and its table of flags has them all."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from simtrain.cli.parse import parse_flags
+from simtrain.config import TrainConfig
+from simtrain.env.cfg import TermCfg
+from simtrain.registry import discover
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OTHERS = {"mkdocs", "mypy", "pytest", "python", "ruff", "tensorboard"}
+
+
+@pytest.fixture(autouse=True)
+def _examples(monkeypatch):
+    monkeypatch.setenv("SIMTRAIN_TASKS", str(ROOT / "docs" / "examples"))
+
+
+def _commands(page: Path) -> list[list[str]]:
+    """The words after ``uv run`` in a page's blocks of bash."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line, comments=True) for line in lines]
+    return [words[words.index("run") + 1 :] for words in commands if "run" in words]
+
+
+def _config(task: str) -> TrainConfig:
+    return TrainConfig.of_task(task, discover().find(task).configuration())
+
+
+def _reference() -> ModuleType:
+    path = ROOT / "docs" / "hooks" / "reference.py"
+    spec = importlib.util.spec_from_file_location("reference", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["reference"] = module  # for its dataclasses
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_exists_and_takes_its_flags(page):
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    for command, *arguments in _commands(page):
+        assert command in {*scripts, *OTHERS}
+        if command == "train" and "--help" not in arguments:
+            task, *flags = arguments
+            parse_flags("train", _config(task), flags)
+
+
+def test_the_manual_shows_all_of_its_example():
+    page = (ROOT / "docs" / "writing_a_task.md").read_text()
+    example = (ROOT / "docs" / "examples" / "ball_balance" / "ball_balance.py").read_text()
+    shown = re.findall(r'^--8<-- "ball_balance/ball_balance\.py:(\w+)"$', page, re.MULTILINE)
+    sections = re.findall(r"# --8<-- \[start:(\w+)\]", example)
+    assert sorted(shown) == sorted(sections)
+
+
+def test_the_commands_of_the_manual_are_found():
+    assert sum(len(_commands(page)) for page in PAGES) > 15
+
+
+def _terms(value: object) -> list[TermCfg]:
+    if isinstance(value, TermCfg):
+        return [value]
+    items = value.values() if isinstance(value, dict) else getattr(value, "__dict__", {}).values()
+    return [term for item in items for term in _terms(item)]
+
+
+@pytest.mark.parametrize("task", ["cartpole-balance", "go1-velocity-rough", "ball-balance"])
+def test_the_table_of_flags_is_what_the_command_takes(task, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    config = _config(task)
+    with pytest.raises(SystemExit):
+        parse_flags("train", config, ["--help"])
+    found = re.findall(r"(?<!\S)--[a-z][a-z0-9.-]*(?=\s)", capsys.readouterr().out)
+    taken = {flag.rstrip(".") for flag in found} - {"--help"}
+    assert len(taken) > 50
+
+    page = _reference().on_page_markdown((ROOT / "docs" / "reference" / "flags.md").read_text())
+    listed = set(re.findall(r"^\| `(--.*?)`", page, re.MULTILINE))
+    patterns = [
+        re.compile(re.sub(r"<.*?>", "[^.]+", re.escape(flag)))
+        for flag in listed
+        if not flag.endswith("<parameter>")
+    ]
+    parameters = {name.replace("_", "-") for term in _terms(config.env) for name in term.params}
+    missing = {
+        flag
+        for flag in taken
+        if not any(pattern.fullmatch(flag) for pattern in patterns)
+        and not parameters.intersection(flag.split(".")[-2:])  # a mapping has a flag for each key
+    }
+    assert not missing
+    optional = ("--env.terrain.", "--env.terrain")
+    plain = {f for f in listed if "<" not in f and not f.startswith(optional)}
+    assert not plain - taken
+
+
+def test_the_table_tells_values_defaults_and_meaning():
+    reference = _reference()
+    flags = {flag.name: flag for flag in reference.flags(TrainConfig)}
+    assert flags["--engine"].values == "`auto`, `mujoco`, `warp`"
+    assert flags["--seed"].default == "`0`"
+    assert flags["--num-envs"].default == "the task's"
+    assert flags["--log-root"].help.startswith(r"Folder of all runs; this one goes to &lt;log-root")
+    assert "--task" not in flags
+
+
+def test_every_ready_made_term_is_in_the_reference():
+    from simtrain import mdp
+
+    page = (ROOT / "docs" / "reference" / "mdp.md").read_text()
+    listed = re.findall(r"^<!-- terms: (\w+) -->$", page, re.MULTILINE)
+    assert sorted(listed) == sorted(mdp._MODULES)

@@ -1,0 +1,43 @@
+"""A command of its own for tests of the launcher: two ranks that do next to nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from simtrain.cli.exits import run_command
+from simtrain.launch.devices import Devices
+from simtrain.launch.job import Job
+from simtrain.launch.launcher import launch_ranks
+from simtrain.launch.rank import Rank
+from simtrain.launch.stop import StopSignals
+
+JOB = Job(
+    hosts=("localhost",),
+    devices=(Devices("cpu", 2, ""),),
+    seed=0,
+    threads=1,
+    collective_timeout=100.0,
+    grace_seconds=100.0,
+    ssh_config=None,
+    in_process=False,
+)
+
+
+def work(rank: Rank, show: Callable[[object], None], stop: Callable[[], bool]) -> str:
+    """Meet the other rank again and again until one of them is told to stop."""
+    show("at work")
+    while not rank.gather([float(stop())]).any():
+        time.sleep(0.02)
+    return f"rank {rank.rank} is done"
+
+
+def command() -> int:
+    with StopSignals(100.0) as stop:
+        result = launch_ranks(JOB, work, receive=print, stop=stop, log_dir="")
+    print(f"{result}, stopped by {stop.received.name if stop.received else None}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(command)

@@ -1,0 +1,111 @@
+"""Signals that ask a run to stop, sent to the process of the tests itself."""
+
+import os
+import signal
+import threading
+import time
+from signal import Signals
+
+import pytest
+
+from simtrain.launch.stop import STOP_SIGNALS, StopSignals, stop_signals_blocked
+
+SECONDS = 20.0
+"""How long a thread may take to act, on a machine that is busy."""
+
+
+class Calls:
+    """What was called, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.signals: list[Signals] = []
+        self.told = threading.Event()
+
+    def __call__(self, *signals: Signals) -> None:
+        self.signals += signals
+        self.told.set()
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_the_first_signal_is_noted_and_told_at_once(number):
+    told = Calls()
+    with StopSignals(SECONDS, on_signal=told) as stop:
+        assert not stop()
+        send(number)
+        assert told.told.wait(SECONDS)
+        assert stop()
+        assert stop.received == number
+    assert told.signals == [number]
+
+
+def test_a_later_signal_changes_nothing():
+    told = Calls()
+    with StopSignals(SECONDS, on_signal=told) as stop:
+        send(signal.SIGUSR1)
+        assert told.told.wait(SECONDS)
+        send(signal.SIGTERM)
+        time.sleep(0.1)
+        assert stop.received == signal.SIGUSR1
+    assert told.signals == [signal.SIGUSR1]
+
+
+def test_a_run_that_does_not_end_in_time_is_ended_with_the_first_signal():
+    expired = Calls()
+    with StopSignals(0.05, on_expiry=expired):
+        send(signal.SIGTERM)
+        assert expired.told.wait(SECONDS)
+    assert expired.signals == [signal.SIGTERM]
+
+
+def test_a_run_that_ends_in_time_is_not_ended_later():
+    told, expired = Calls(), Calls()
+    with StopSignals(0.3, on_signal=told, on_expiry=expired) as stop:
+        send(signal.SIGTERM)
+        assert told.told.wait(SECONDS)
+        stop.cancel_deadline()
+        assert not expired.told.wait(0.6)
+
+
+def test_a_second_interrupt_is_told_but_not_one_that_a_parent_passes_on_at_once(monkeypatch):
+    told, again = Calls(), Calls()
+    with StopSignals(SECONDS, on_signal=told, on_second_interrupt=again):
+        send(signal.SIGINT)
+        assert told.told.wait(SECONDS)
+        monkeypatch.setattr("simtrain.launch.stop._REPEATED_SECONDS", SECONDS)
+        send(signal.SIGINT)
+        assert not again.told.wait(0.1)
+        monkeypatch.setattr("simtrain.launch.stop._REPEATED_SECONDS", 0.0)
+        send(signal.SIGTERM)
+        assert not again.told.wait(0.1)
+        send(signal.SIGINT)
+        assert again.told.wait(SECONDS)
+
+
+def test_a_signal_that_another_process_received_counts_like_ones_own():
+    told = Calls()
+    with StopSignals(SECONDS, on_signal=told) as stop:
+        stop.note(Signals.SIGTERM)
+        assert stop.received == signal.SIGTERM
+        assert told.told.wait(SECONDS)
+    assert told.signals == [signal.SIGTERM]
+
+
+def test_afterwards_signals_are_handled_as_before():
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    with StopSignals(SECONDS):
+        assert [signal.getsignal(number) for number in STOP_SIGNALS] != before
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_blocked_signals_come_later():
+    told = Calls()
+    with StopSignals(SECONDS, on_signal=told):
+        with stop_signals_blocked():
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+            assert not told.told.wait(0.1)
+        assert told.told.wait(SECONDS)

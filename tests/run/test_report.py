@@ -1,0 +1,195 @@
+"""Pictures and pages of runs: what is drawn, and what happens when that cannot be."""
+
+from __future__ import annotations
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from made_up import make_run, returns
+from matplotlib.figure import Figure
+
+from simtrain.cli.report import report
+from simtrain.errors import ConfigError
+from simtrain.run import picture
+from simtrain.run.report import draw_finished
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def figures(monkeypatch) -> list[Figure]:
+    """Every figure that is drawn."""
+    drawn: list[Figure] = []
+
+    class Kept(Figure):
+        def __init__(self, *arguments, **more) -> None:
+            super().__init__(*arguments, **more)
+            drawn.append(self)
+
+    monkeypatch.setattr(picture, "Figure", Kept)
+    return drawn
+
+
+def _lines(seed: int) -> list[dict]:
+    return [
+        {
+            "Train/mean_reward": i + seed, "Train/mean_episode_length": 5.0 * i,
+            "Perf/total_fps": 1000.0, "Perf/collection_time": 0.5, "Perf/learning_time": 0.25,
+            "Episode_Reward/up": 2.0 * i, "Episode_Reward/down": -1.0 * i,
+            "Episode_Termination/time_out": 0.75, "Episode_Termination/fell": 0.25,
+        }
+        for i in (1, 2, 3)
+    ]  # fmt: skip
+
+
+def test_the_picture_shows_the_mean_over_seeds_with_its_range(tmp_path, figures):
+    runs = [make_run(tmp_path / str(s), _lines(s), seed=s) for s in (0, 2)]
+    assert report([*map(str, runs)]) == 0
+    assert (tmp_path / "report.png").read_bytes().startswith(PNG)
+    panels = {ax.get_title(loc="left"): ax for ax in figures[0].axes}
+    assert list(panels) == [
+        "Return", "Episode length (control steps)", "Environment steps per second",
+        "Reward terms (per second)", "How episodes ended", "Seconds of an iteration",
+    ]  # fmt: skip
+    (line,) = panels["Return"].lines
+    assert line.get_xdata().tolist() == [10, 20, 30]
+    assert line.get_ydata().tolist() == [2.0, 3.0, 4.0]
+    (shade,) = panels["Return"].collections
+    assert shade.get_paths()[0].get_extents().extents.tolist() == [10, 1, 30, 5]
+    assert panels["Return"].get_title(loc="right") == "4"
+    (total,) = panels["Reward terms (per second)"].lines
+    assert total.get_ydata().tolist() == [1.0, 2.0, 3.0]
+    shares = [t.get_text() for t in panels["How episodes ended"].get_legend().get_texts()]
+    assert shares == ["time_out  75 %", "fell  25 %"]
+    times = [t.get_text() for t in panels["Seconds of an iteration"].get_legend().get_texts()]
+    assert times == ["collection  0.5", "learning  0.25", "rest  0.25"]
+
+
+def test_evaluations_are_drawn_beside_training(tmp_path, figures):
+    lines = _lines(0)
+    lines[2] |= {"Eval/mean_return": 9.0, "Eval/iteration": 2}
+    draw_finished(make_run(tmp_path / "a", lines), print)
+    training, evaluation = figures[0].axes[0].lines
+    assert training.get_ydata().tolist() == [1.0, 2.0, 3.0]
+    assert (evaluation.get_xdata().tolist(), evaluation.get_ydata().tolist()) == ([20], [9.0])
+
+
+def test_a_term_has_one_color_in_all_groups_of_a_task(tmp_path, figures):
+    def lines(up: float, down: float) -> list[dict]:
+        return [{"Episode_Reward/up": up, "Episode_Reward/down": down}] * 2
+
+    one = make_run(tmp_path / "one", lines(2.0, -1.0))
+    two = make_run(tmp_path / "two", lines(1.0, -1.5), num_envs=9)
+    report([str(one), str(two)])
+    rewards = [ax for ax in figures[0].axes if ax.get_title(loc="left").startswith("Reward")]
+    colors = [
+        {text.get_text().split()[0]: handle.get_facecolor() for text, handle in
+         zip(ax.get_legend().get_texts(), ax.get_legend().get_patches(), strict=False)}
+        for ax in rewards
+    ]  # fmt: skip
+    assert list(colors[0]) == ["up", "down"]
+    assert colors[0] == colors[1]
+
+
+class _Page(HTMLParser):
+    """What an HTML page refers to, and the cells of its tables."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.sources: list[str] = []
+        self.rows: list[list[str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.sources += [v for name, v in attributes if name in ("src", "href") and v]
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag in ("td", "th", "span") and self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data.strip()
+
+
+def test_the_page_needs_nothing_else_and_tells_numbers_and_differences(tmp_path, capsys):
+    runs = [
+        make_run(tmp_path / "logs" / "a", _lines(0)),
+        make_run(tmp_path / "logs" / "b", _lines(5), ppo={"learning_rate": 2e-3}),
+        make_run(tmp_path / "logs" / "jump", _lines(0), task="<jump>"),
+        make_run(tmp_path / "logs" / "fresh", []),
+    ]
+    page = tmp_path / "new" / "folder" / "page.html"
+    assert report([*map(str, runs), "--output", str(page)]) == 0
+    assert "left out, the run" in capsys.readouterr().err
+    assert sorted(path.name for path in page.parent.iterdir()) == ["page.html", "page.png"]
+    text = page.read_text()
+    assert "&lt;jump&gt;" in text
+    assert "<jump>" not in text
+    assert not re.search(r"(src|href)=\"(?!data:)|url\(|@import|<script", text)
+    told = _Page(text)
+    assert len(told.sources) == 4  # two tasks, over steps and over time
+    for source in told.sources:
+        kind, _, data = source.partition(";base64,")
+        assert kind == "data:image/svg+xml"
+        assert b"<svg" in base64.b64decode(data)
+    head, first, second = told.rows[:3]
+    cells = [dict(zip(head, row, strict=True)) for row in (first, second)]
+    assert [c["run"] for c in cells] == ["a", "b"]
+    assert [c["return"] for c in cells] == ["3", "8"]
+    assert [c["environment steps"] for c in cells] == ["30", "30"]
+    assert ["ppo.learning-rate", "0.001", "0.002"] in told.rows
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [{}],
+        [{"Train/mean_reward": None, "Perf/total_fps": 0.0}],
+        _lines(0)[:1],
+        [{"Episode_Reward/term": float(i % 7) - 3.0} for i in range(500)],
+        [{f"Episode_Reward/a_long_name_{k}": 1.0 * k for k in range(20)}] * 3,
+        returns(1e12, -1e12),
+    ],
+    ids=["nothing", "null", "one", "many", "twenty terms", "large"],
+)
+def test_whatever_was_logged_can_be_drawn(lines, tmp_path):
+    said: list[str] = []
+    run = make_run(tmp_path / "a $x$", lines, task="a_{b")
+    draw_finished(run, said.append)
+    assert said == []
+    assert (run / "report.png").read_bytes().startswith(PNG)
+
+
+def test_a_picture_that_cannot_be_drawn_is_a_warning_only(tmp_path):
+    said: list[str] = []
+    run = make_run(tmp_path / "a", _lines(0))
+    (run / "report.png").mkdir()
+    draw_finished(run, said.append)
+    (warning,) = said
+    assert warning.startswith("warning: report.png could not be drawn: IsADirectoryError")
+    assert sorted(p.name for p in run.iterdir()) == ["config.yaml", "metrics.jsonl", "report.png"]
+
+
+def test_mistakes_are_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = make_run(tmp_path / "a", _lines(0))
+    make_run(tmp_path / "empty", [])
+    Path("file").touch()
+    for arguments, message in {
+        "": "name one or more run directories",
+        "--output here": "name one or more run directories",
+        "nowhere": "there is no run nowhere",
+        "a nowhere": "there is no run nowhere",
+        "empty": "no complete iteration yet",
+        "a --outptu x": "there is no flag --outptu (did you mean '--output'",
+        "a --output file/below": "--output file/below cannot be made: .*/file is not a folder",
+        "a --output file": "--output file cannot be made",
+        "a --output /proc/report": "--output .* cannot be written",
+    }.items():
+        with pytest.raises(ConfigError, match=re.escape(message).replace(r"\.\*", ".*")):
+            report(arguments.split())
+    assert sorted(path.name for path in run.iterdir()) == ["config.yaml", "metrics.jsonl"]

@@ -1,0 +1,67 @@
+import pytest
+from tiny_task import tiny_task
+
+from simtrain import MetricTermCfg, mdp
+from simtrain.config import TrainConfig
+from simtrain.errors import ConfigError
+from simtrain.stop_conditions import check_stop_conditions, first_that_holds, stop_conditions
+
+TASK = tiny_task(metrics={"error": MetricTermCfg(mdp.is_alive)})
+
+
+def config(**values) -> TrainConfig:
+    return TrainConfig(task="tiny", env=TASK, **values)
+
+
+def holds(metrics, **values):
+    condition = first_that_holds(stop_conditions(config(**values)), metrics)
+    return None if condition is None else str(condition)
+
+
+def test_a_metric_reaches_or_exceeds_its_value():
+    wanted = {"stop_at": (("Train/mean_reward", 45.0),)}
+    assert holds({"Train/mean_reward": 44.9}, **wanted) is None
+    assert holds({"Train/mean_reward": 45.0}, **wanted) == "--stop-at Train/mean_reward 45"
+    assert holds({}, **wanted) is None
+    assert holds({"Train/mean_reward": float("nan")}, **wanted) is None
+
+
+def test_a_metric_falls_to_or_below_its_value():
+    wanted = {"stop_below": (("Eval/error", 0.2),)}
+    assert holds({"Eval/error": 0.21}, **wanted) is None
+    assert holds({"Eval/error": 0.2}, **wanted) == "--stop-below Eval/error 0.2"
+    assert holds({"Eval/error": float("nan")}, **wanted) is None
+
+
+def test_any_of_several_conditions_is_enough():
+    wanted = {"stop_at_return": 10.0, "stop_below": (("Loss/entropy", -1.0),)}
+    assert holds({"Eval/mean_return": 11.0, "Loss/entropy": 0.0}, **wanted) == "--stop-at-return 10"
+    assert holds({"Loss/entropy": -2.0}, **wanted) == "--stop-below Loss/entropy -1"
+
+
+def test_a_metric_that_is_never_logged_is_told_with_the_nearest():
+    for tag, near in (
+        ("Eval/mean_retrun", "Eval/mean_return"),
+        ("Eval/eror", "Eval/error"),
+        ("Episode_Reward/aliv", "Episode_Reward/alive"),
+    ):
+        mistaken = config(eval_interval=1, stop_at=((tag, 1.0),))
+        with pytest.raises(ConfigError, match=f"no metric '{tag}' .did you mean '{near}'"):
+            check_stop_conditions(mistaken, "mujoco")
+
+
+def test_full_buffers_are_told_by_the_warp_engine_alone():
+    wanted = config(stop_at=(("Sim/overflow", 0.1),))
+    for engine in ("auto", "warp"):
+        check_stop_conditions(wanted, engine)
+    with pytest.raises(ConfigError, match="logs no metric 'Sim/overflow'"):
+        check_stop_conditions(wanted, "mujoco")
+
+
+@pytest.mark.parametrize(
+    "values", [{"stop_at_return": 1.0}, {"stop_below": (("Eval/error", 1.0),)}]
+)
+def test_a_condition_on_evaluations_needs_evaluations(values):
+    check_stop_conditions(config(eval_interval=1, **values), "mujoco")
+    with pytest.raises(ConfigError, match=r"needs evaluations; add --eval-interval"):
+        check_stop_conditions(config(**values), "mujoco")

@@ -1,0 +1,184 @@
+"""Evaluations of a task whose returns, lengths, failures and metrics can be counted by hand."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from tiny_task import STEP_DT, at_step, steps_lived, tiny_env, tiny_task
+
+from simtrain import ActorCfg, EventTermCfg, MetricTermCfg, TerminationTermCfg, mdp
+from simtrain.env.env import Env
+from simtrain.errors import ConfigError
+from simtrain.training.evaluation import Evaluator, with_margin
+from simtrain.training.intervals import Estimate
+from simtrain.training.ppo import make_actor
+
+ACTOR = ActorCfg(hidden_dims=(4,))
+FAILS = {
+    "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
+    "broke": TerminationTermCfg(at_step((3, 0, 0, 7))),
+}
+RANDOM = {
+    "events": {
+        "reset": EventTermCfg(
+            mdp.reset_joints_uniform, mode="reset", joints="left_slide", velocity=(-1.0, 1.0)
+        )
+    },
+    "metrics": {"position": MetricTermCfg(lambda env: env.bind("qpos")[:, 7], reduce="last")},
+}
+
+
+def lived(env: Env) -> torch.Tensor:
+    return steps_lived(env)[:, 0]
+
+
+def state(seed: int = 0) -> dict[str, torch.Tensor]:
+    """A policy of the tiny task."""
+    torch.manual_seed(seed)
+    return make_actor(ACTOR, tiny_env(1).get_observations(), 1).state_dict()
+
+
+def evaluator(episodes: int, max_envs: int | None = None, seed: int = 0, **changes) -> Evaluator:
+    return Evaluator(
+        tiny_task(**changes),
+        ACTOR,
+        episodes,
+        engine="mujoco",
+        device="cpu",
+        threads=1,
+        max_envs=max_envs,
+        seed=seed,
+    )
+
+
+def test_the_first_episode_of_every_environment_counts_and_no_other():
+    evaluation = evaluator(4, terminations=FAILS)(state())
+    assert evaluation.lengths == [3, 10, 10, 7]
+    assert evaluation.returns == pytest.approx([STEP_DT * n for n in (3, 10, 10, 7)])
+    assert evaluation.failed == [True, False, False, True]
+    tags = evaluation.tags(iteration=50)
+    assert tags == {
+        "Eval/mean_return": pytest.approx(7.5 * STEP_DT),
+        "Eval/mean_episode_length": 7.5,
+        "Eval/failure_rate": 0.5,
+        "Eval/iteration": 50.0,
+    }
+
+
+def test_metrics_are_means_or_last_values_of_the_episode():
+    metrics = {
+        "mean": MetricTermCfg(lived),
+        "last": MetricTermCfg(lived, reduce="last"),
+    }
+    evaluation = evaluator(4, terminations=FAILS, metrics=metrics)(state())
+    assert evaluation.metrics["mean"] == [2.0, 5.5, 5.5, 4.0]
+    assert evaluation.metrics["last"] == [3.0, 10.0, 10.0, 7.0]
+    assert evaluation.estimates["last"].value == 7.5
+
+
+def test_what_comes_after_an_episode_does_not_count_even_nan():
+    def breaks(env):
+        later = env.steps > 3
+        return torch.where(later, torch.tensor((torch.nan, 1.0, 1.0, 1.0)), torch.ones(4))
+
+    evaluation = evaluator(4, terminations=FAILS, metrics={"m": MetricTermCfg(breaks)})(state())
+    assert evaluation.metrics["m"] == [1.0, 1.0, 1.0, 1.0]
+
+
+def test_a_metric_that_keeps_state_forgets_it_at_resets():
+    class Count:
+        def __init__(self, env):
+            self.steps = torch.zeros(env.num_envs)
+
+        def __call__(self, env):
+            self.steps += 1.0
+            return self.steps.clone()
+
+        def reset(self, mask):
+            self.steps.masked_fill_(mask, 0.0)
+
+    judge = evaluator(2, metrics={"steps": MetricTermCfg(Count, reduce="last")})
+    assert judge(state()).metrics["steps"] == [10.0, 10.0]
+    assert judge(state()).metrics["steps"] == [10.0, 10.0]
+
+
+def test_a_task_without_time_out_is_cut_at_its_longest_episode():
+    evaluation = evaluator(2, terminations={})(state())
+    assert evaluation.lengths == [10, 10]
+    assert evaluation.failed == [False, False]
+
+
+def test_fewer_environments_run_several_rounds_of_equal_size():
+    judge = evaluator(9, max_envs=4, **RANDOM)
+    assert judge.env.num_envs == 3
+    evaluation = judge(state())
+    assert evaluation.lengths == [10] * 9
+    assert len(set(evaluation.metrics["position"])) == 9
+
+
+def test_policies_meet_the_same_starts_again_and_again():
+    judge = evaluator(3, **RANDOM)
+    first, other, again = judge(state(1)), judge(state(2)), judge(state(1))
+    assert again == first
+    assert evaluator(3, **RANDOM)(state(1)) == first
+    assert other.metrics["position"] != first.metrics["position"]
+    assert evaluator(3, seed=1, **RANDOM)(state(1)).metrics != first.metrics
+
+
+def test_an_evaluation_leaves_generators_and_threads_as_they_were():
+    def next_draws():
+        return (torch.rand(3).tolist(), np.random.rand(3).tolist(), random.random())
+
+    def seed():
+        torch.manual_seed(7)
+        np.random.seed(7)
+        random.seed(7)
+
+    policy = state()
+    seed()
+    undisturbed = next_draws()
+    seed()
+    threads = torch.get_num_threads()
+    evaluator(2, **RANDOM)(policy)
+    assert next_draws() == undisturbed
+    assert torch.get_num_threads() == threads
+
+
+def test_an_evaluation_is_given_up_when_asked_to():
+    assert evaluator(2)(state(), stop=lambda: True) is None
+
+
+def test_a_metric_of_another_shape_is_told_when_the_environments_are_built():
+    metrics = {"wide": MetricTermCfg(steps_lived)}
+    with pytest.raises(ConfigError, match=r"metrics\.wide has shape \(2, 1\); it must be"):
+        evaluator(2, metrics=metrics)
+
+
+def test_training_environments_do_not_compute_metrics():
+    def fails(env):
+        raise AssertionError
+
+    env = tiny_env(2, metrics={"m": MetricTermCfg(fails)})
+    env.step(torch.zeros(2, 1))
+    assert env.metrics.names == ()
+
+
+@pytest.mark.parametrize(
+    ("estimate", "text"),
+    [
+        (Estimate(45.234, 43.9, 46.5), "45.2 ± 1.3"),
+        (Estimate(1000.0, 985.0, 1015.0), "1000 ± 15"),
+        (Estimate(0.2104, 0.198, 0.222), "0.210 ± 0.012"),
+        (Estimate(1000.0, 1000.0, 1000.0), "1000"),
+        (Estimate(3.25, -np.inf, np.inf), "3.25"),
+    ],
+)
+def test_margins_have_two_digits(estimate, text):
+    assert with_margin("mean_return", estimate) == text
+
+
+def test_rates_are_shown_in_percent_with_their_bounds():
+    assert with_margin("failure_rate", Estimate(0.02, 0.006, 0.07)) == "2.0 % [0.6, 7.0]"

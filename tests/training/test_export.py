@@ -1,0 +1,233 @@
+"""Exported files act as the policy does, say what they read and do, and appear together or not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from tiny_task import steps_lived, tiny_task
+from torch import Tensor
+
+from simtrain import (
+    JointPositionActionCfg,
+    JointVelocityActionCfg,
+    ObservationTermCfg,
+    TaskCfg,
+    mdp,
+)
+from simtrain.config import TrainConfig
+from simtrain.env.env import Env
+from simtrain.env.undisturbed import undisturbed
+from simtrain.errors import ConfigError, ExportError
+from simtrain.ppo_cfg import ActorCfg, PpoCfg
+from simtrain.registry import discover
+from simtrain.training import export
+from simtrain.training.export import export_policy
+from simtrain.training.interface import ObservationPart, describe_interface
+from simtrain.training.policy import SavedPolicy
+from simtrain.training.ppo import make_actor
+
+GO1 = "go1-velocity-flat"
+LEFT = "left_slide"
+
+
+def _saved(task: TaskCfg, name: str = "tiny") -> SavedPolicy:
+    """A checkpoint of a policy with random parameters and statistics."""
+    env = Env(task, 1, threads=1)
+    actor = make_actor(task.ppo.actor, env.get_observations(), env.num_actions)
+    with torch.no_grad():
+        for parameter in actor.mlp.parameters():
+            parameter.normal_(std=0.1)
+        actor.obs_normalizer._mean.normal_()
+        actor.obs_normalizer._std.uniform_(0.1, 2.0)
+    content = {"iter": 7, "actor_state_dict": actor.state_dict()}
+    config = TrainConfig.of_task(name, task)
+    return SavedPolicy(Path("logs/tiny/some-run/model_7.pt"), config, content)
+
+
+@pytest.fixture(scope="module")
+def go1(tmp_path_factory: pytest.TempPathFactory) -> tuple[SavedPolicy, Path]:
+    """An untrained policy of the Go1, exported into a folder."""
+    torch.manual_seed(0)
+    saved = _saved(discover().find(GO1).configuration(), GO1)
+    folder = tmp_path_factory.mktemp("robot") / "new" / "folder"
+    exported = export_policy(saved, folder, ("onnx", "torchscript"))
+    assert exported.difference < 1e-5
+    assert [path.name for path in exported.files] == ["policy.json", "policy.onnx", "policy.pt"]
+    return saved, folder
+
+
+def test_both_files_act_in_the_environment_as_the_policy_that_play_runs(go1) -> None:
+    saved, folder = go1
+    session = onnxruntime.InferenceSession(folder / "policy.onnx")
+    module = _load_torchscript(folder / "policy.pt")
+    env = Env(undisturbed(saved.config.env), 3, threads=1)
+    policy = saved.policy(env.get_observations(), env.num_actions)
+    obs = env.get_observations()
+    for _ in range(20):
+        actions = policy(obs)
+        assert actions.abs().max() > 0.1
+        vector = obs["actor"]
+        for rows in (slice(None), slice(0, 1)):
+            (got,) = session.run(None, {"obs": vector[rows].numpy()})
+            assert np.abs(got - actions[rows].numpy()).max() < 1e-5
+            assert (module(vector[rows]) - actions[rows]).abs().max() < 1e-5
+        obs, *_ = env.step(actions)
+
+
+def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
+    _, folder = go1
+    told = json.loads((folder / "policy.json").read_text())
+    assert (told["task"], told["iteration"], told["run"]) == (GO1, 7, "some-run")
+    assert told["files"] == {"onnx": "policy.onnx", "torchscript": "policy.pt"}
+    assert told["control_period"] == pytest.approx(0.02)
+    assert told["joint_names"][:4] == ["FR_hip_joint", "FR_thigh_joint", "FR_calf_joint",
+                                       "FL_hip_joint"]  # fmt: skip
+    # The numbers of go1.xml: its keyframe's qpos and ctrl, gains and ranges.
+    assert told["default_joint_pos"][:3] == [0.1, 0.9, -1.8]
+    assert told["action_offset"][:3] == [0.164, 0.922, -1.661]
+    assert told["action_scale"] == [0.3] * 12
+    assert told["action_clip"][2] == [-2.818, -0.888]
+    assert told["joint_stiffness"][:3] == [15.8952427, 15.8952427, 35.764296]
+    assert told["joint_damping"][:3] == [1.01192258, 1.01192258, 2.2768258]
+    assert told["command_names"] == ["velocity"]
+    assert told["commands"][0]["params"]["lin_vel_x"] == [-1.0, 1.0]
+    joint_pos = next(part for part in told["observations"] if part["term"] == "joint_pos")
+    assert (joint_pos["start"], joint_pos["size"]) == (12, 12)
+    assert joint_pos["params"]["joints"] == told["joint_names"]
+
+
+def test_each_file_carries_the_metadata_itself(go1) -> None:
+    _, folder = go1
+    told = json.loads((folder / "policy.json").read_text())
+    kept = onnxruntime.InferenceSession(folder / "policy.onnx").get_modelmeta()
+    properties = kept.custom_metadata_map
+    assert json.loads(properties["policy.json"]) == told
+    # The names that mjlab's exporter gives, lists with commas.
+    assert properties["joint_names"].split(",") == told["joint_names"]
+    for name in ("joint_stiffness", "default_joint_pos"):
+        assert [float(x) for x in properties[name].split(",")] == told[name]
+    assert properties["observation_names"].startswith("base_lin_vel,base_ang_vel,")
+    extra = {"policy.json": ""}
+    _load_torchscript(folder / "policy.pt", extra)
+    assert json.loads(extra["policy.json"]) == told
+
+
+def test_the_layout_finds_every_term_in_the_policys_input() -> None:
+    task = tiny_task(
+        observations={
+            "actor": {
+                "lived": ObservationTermCfg(steps_lived, scale=0.5, history_length=3),
+                "sides": ObservationTermCfg(mdp.joint_pos, joints=".*_slide", clip=(-5.0, inf)),
+            },
+            "extra": {"speed": ObservationTermCfg(mdp.joint_vel, joints=LEFT, scale=(2.0,))},
+        },
+    )
+    env = Env(task, 2, threads=1)
+    for _ in range(4):
+        obs, *_ = env.step(torch.ones(2, 1))
+    told = describe_interface(env, ("extra", "actor"))
+    x = torch.cat([obs["extra"], obs["actor"]], dim=1)
+    assert told.observation_size == x.shape[1] == 6
+    assert told.observation_names == ["speed", "lived", "sides"]
+    speed, lived, sides = told.observations
+    assert speed.scale == [2.0]
+    assert torch.equal(_part(x, speed), 2.0 * env.bind("qvel")[:, 6:7])
+    assert (lived.scale, lived.history_length) == (0.5, 3)
+    assert _part(x, lived).tolist() == [[1.0, 1.5, 2.0]] * 2
+    assert sides.clip == [-5.0, None]
+    assert sides.params == {"joints": ["left_slide", "right_slide"]}
+    assert torch.equal(_part(x, sides), env.bind("qpos")[:, [7, 9]])
+
+
+def test_the_interface_follows_the_actions_through_their_motors() -> None:
+    env = Env(
+        tiny_task(
+            actions={
+                "drive": JointVelocityActionCfg("right_slide", scale=3.0, clip=(-2.0, 2.0)),
+                "turn": JointPositionActionCfg("left_hinge"),
+            },
+            keyframe="bent",
+        ),
+        1,
+        threads=1,
+    )
+    told = describe_interface(env, ("actor",))
+    assert told.joint_names == ["right_slide", "left_hinge"]
+    assert [(part.term, part.start, part.size) for part in told.actions] == [
+        ("drive", 0, 1), ("turn", 1, 1)
+    ]  # fmt: skip
+    assert told.joint_stiffness == [0.0, 5.0]
+    assert told.joint_damping == [2.0, 0.0]
+    assert told.action_scale == [3.0, 1.0]
+    assert told.action_clip == [[-2.0, 2.0], [None, None]]
+    assert told.default_joint_pos == [0.3, 0.2]
+    assert told.action_offset == [0.0, 0.2]
+    assert told.initial_joint_pos == {
+        "left_slide": 0.1, "left_hinge": 0.2, "right_slide": 0.3, "right_hinge": 0.4
+    }  # fmt: skip
+
+
+def test_a_motors_gear_is_told() -> None:
+    task = discover().find("cartpole-balance").configuration()
+    told = describe_interface(Env(task, 1, threads=1), ("actor",))
+    assert told.joint_names == ["slider"]
+    assert (told.actuator_gear, told.joint_stiffness, told.joint_damping) == ([10.0], [0.0], [0.0])
+    assert told.action_clip == [[-1.0, 1.0]]
+
+
+@pytest.fixture
+def tiny() -> SavedPolicy:
+    return _saved(tiny_task(ppo=PpoCfg(actor=ActorCfg(hidden_dims=(8,)))))
+
+
+def test_what_acts_otherwise_than_the_policy_is_not_written(tiny, tmp_path, monkeypatch) -> None:
+    def off_by_a_little(content: bytes) -> export.Run:
+        run = export._open_torchscript(content)
+        return lambda obs: run(obs) + np.float32(2e-5) * np.maximum(1.0, np.abs(run(obs)))
+
+    wrong = dataclasses.replace(export._FORMATS["torchscript"], open=off_by_a_little)
+    monkeypatch.setitem(export._FORMATS, "torchscript", wrong)
+    with pytest.raises(ExportError, match="torchscript export differs from the policy by 2"):
+        export_policy(tiny, tmp_path / "out", ("torchscript",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_policy_that_diverged_is_refused(tiny, tmp_path) -> None:
+    tiny.content["actor_state_dict"]["mlp.0.bias"][0] = torch.nan
+    with pytest.raises(ConfigError, match=r"model_7.pt gives actions that are not finite"):
+        export_policy(tiny, tmp_path / "out", ("torchscript",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_cannot_be_written_leave_the_old_ones_alone(tiny, tmp_path) -> None:
+    export_policy(tiny, tmp_path, ("torchscript",))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert sorted(before) == ["policy.json", "policy.pt"]
+    later = dataclasses.replace(tiny, content={**tiny.content, "iter": 8})
+    (tmp_path / "policy.pt").unlink()
+    (tmp_path / "policy.pt").mkdir()
+    with pytest.raises(ConfigError, match=r"policy\.pt in it is a folder"):
+        export_policy(later, tmp_path, ("torchscript",))
+    assert (tmp_path / "policy.json").read_bytes() == before["policy.json"]
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--output .*file/below cannot be made: .*file is not"):
+        export_policy(tiny, tmp_path / "file" / "below", ("torchscript",))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "policy.json", "policy.pt"]
+
+
+def _part(x: Tensor, part: ObservationPart) -> Tensor:
+    return x[:, part.start : part.start + part.size]
+
+
+def _load_torchscript(path: Path, extra: dict[str, str] | None = None) -> torch.jit.ScriptModule:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return torch.jit.load(path, _extra_files=extra)

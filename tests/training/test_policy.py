@@ -1,0 +1,131 @@
+"""A run directory or checkpoint becomes a policy again, or a message that says why not."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from simtrain.env.env import Env
+from simtrain.env.undisturbed import undisturbed
+from simtrain.errors import ConfigError
+from simtrain.run.checkpoint import find_checkpoint, read_checkpoint
+from simtrain.training.policy import open_policy
+
+FLAGS = ("--gpu-ids", "None", "--num-envs", "8", "--max-iterations", "2", "--save-interval", "1")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained cart-pole, of the real command."""
+    root = tmp_path_factory.mktemp("logs")
+    command = [sys.executable, "-m", "simtrain.cli.train", "cartpole-balance", *FLAGS]
+    command += ["--env.rewards.upright.weight", "3.0", "--log-root", str(root)]
+    subprocess.run(command, check=True, capture_output=True)
+    (path,) = root.glob("*/*")
+    return path
+
+
+def test_a_saved_policy_acts_by_the_trained_mean_of_its_actions(run: Path) -> None:
+    saved = open_policy(run)
+    assert saved.iteration == 2
+    assert saved.checkpoint == run / "model_2.pt"
+    assert saved.config.env.rewards["upright"].weight == 3.0
+    env = Env(undisturbed(saved.config.env), 4, threads=1)
+    policy = saved.policy(env.get_observations(), env.num_actions)
+    state = saved.content["actor_state_dict"]
+    obs = env.get_observations()
+    x = torch.cat([obs[group] for group in saved.config.ppo.actor.obs_groups], dim=1)
+    x = (x - state["obs_normalizer._mean"]) / (state["obs_normalizer._std"] + 1e-2)
+    layers = sorted(int(name.split(".")[1]) for name in state if name.endswith("weight"))
+    for layer in layers:
+        x = x @ state[f"mlp.{layer}.weight"].T + state[f"mlp.{layer}.bias"]
+        if layer != layers[-1]:
+            x = getattr(torch.nn.functional, saved.config.ppo.actor.activation)(x)
+    torch.testing.assert_close(policy(obs), x)
+
+
+def test_a_checkpoint_of_the_run_is_found_by_its_own_name(run: Path) -> None:
+    assert open_policy(run / "model_1.pt").iteration == 1
+
+
+def test_what_is_no_run_is_told(tmp_path: Path, run: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no run or checkpoint"):
+        find_checkpoint(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="no run directory"):
+        find_checkpoint(tmp_path)
+    with pytest.raises(ConfigError, match=f"newest run below it is {run}"):
+        find_checkpoint(run.parents[1])
+    (tmp_path / "config.yaml").write_text("")
+    with pytest.raises(ConfigError, match="no checkpoint yet"):
+        find_checkpoint(tmp_path)
+
+
+def test_damaged_and_foreign_checkpoints_are_told(tmp_path: Path, run: Path) -> None:
+    whole = (run / "model_2.pt").read_bytes()
+    path = tmp_path / "model_2.pt"
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match="not a checkpoint, or it is damaged"):
+        read_checkpoint(path)
+    path.write_bytes(b"")
+    with pytest.raises(ConfigError, match="not a checkpoint, or it is damaged"):
+        read_checkpoint(path)
+    torch.save({"weights": torch.zeros(2)}, path)
+    with pytest.raises(ConfigError, match="no checkpoint of simtrain"):
+        read_checkpoint(path)
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (print, ("this must not run",))
+
+
+@pytest.mark.parametrize("save", [torch.save, lambda x, path: path.write_bytes(pickle.dumps(x))])
+def test_a_checkpoint_that_would_run_code_is_refused(
+    save: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model_1.pt"
+    save(_Evil(), path)  # type: ignore[operator]
+    with pytest.raises(ConfigError, match=r"could run code|not a checkpoint"):
+        read_checkpoint(path)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_checkpoint_of_another_task_or_network_is_told(tmp_path: Path, run: Path) -> None:
+    config = (run / "config.yaml").read_text()
+    checkpoint = tmp_path / "model_2.pt"
+    checkpoint.write_bytes((run / "model_2.pt").read_bytes())
+    with pytest.raises(ConfigError, match="used from its run directory"):
+        open_policy(checkpoint)
+    (tmp_path / "config.yaml").write_text(config.replace("balance", "swingup"))
+    with pytest.raises(ConfigError, match="is of the task 'cartpole-balance', but lies in a run"):
+        open_policy(checkpoint)
+    (tmp_path / "config.yaml").write_text("[1, 2")
+    with pytest.raises(ConfigError, match="is damaged"):
+        open_policy(checkpoint)
+
+    saved = open_policy(run)
+    saved.config.ppo.actor.hidden_dims = (7,)
+    env = Env(saved.config.env, 1, threads=1)
+    with pytest.raises(ConfigError, match=r"another network.*mlp.0.bias"):
+        saved.policy(env.get_observations(), env.num_actions)
+
+
+def test_an_undisturbed_task_has_no_noise_pushes_and_curricula(run: Path) -> None:
+    from simtrain.registry import discover
+
+    task = discover().find("go1-velocity-rough").configuration()
+    calm = undisturbed(task)
+    assert "push" in task.events
+    assert "push" not in calm.events
+    assert "reset_base" in calm.events
+    assert all(t.noise is None for group in calm.observations.values() for t in group.values())
+    assert any(t.noise is not None for t in task.observations["actor"].values())
+    assert task.curricula
+    assert not calm.curricula
+    assert calm.terrain is not None
+    assert calm.terrain.max_initial_level is None

@@ -1,0 +1,104 @@
+"""A user's task to look at: a box on the ground that swings an arm, and a velocity command.
+
+Tests import it, or copy this file into ``tasks/`` of a folder of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simtrain import (
+    ActorCfg,
+    CommandTermCfg,
+    CriticCfg,
+    EventTermCfg,
+    JointEffortActionCfg,
+    ObservationTermCfg,
+    PpoCfg,
+    RewardTermCfg,
+    SubTerrainCfg,
+    TaskCfg,
+    TerminationTermCfg,
+    TerrainCfg,
+    mdp,
+    task,
+)
+
+
+def rover_model():
+    import mujoco
+
+    return mujoco.MjSpec.from_string("""
+        <mujoco>
+          <worldbody>
+            <geom type="plane" size="0 0 1" rgba="0.3 0.3 0.3 1"/>
+            <body name="base" pos="0 0 0.1">
+              <freejoint/>
+              <geom type="box" size="0.3 0.2 0.1" mass="20" rgba="0.9 0.5 0.1 1"/>
+              <body name="arm" pos="0 0 0.15">
+                <joint name="shoulder" axis="0 0 1" damping="0.1"/>
+                <geom type="capsule" size="0.05" fromto="0 0 0 0.5 0 0" mass="1"
+                  rgba="0.9 0.1 0.1 1"/>
+              </body>
+            </body>
+          </worldbody>
+          <actuator><motor joint="shoulder" gear="5" ctrlrange="-1 1"/></actuator>
+        </mujoco>""")
+
+
+def speed(env, joints):
+    """Speed of the arm. Shape: (num_envs,)."""
+    return env.bind("qvel")[:, joints.qvel][:, 0].abs()
+
+
+@task("rover")
+def rover(**changes: Any) -> TaskCfg:
+    """Swing the arm."""
+    cfg = TaskCfg(
+        model=rover_model,
+        timestep=0.01,
+        decimation=2,
+        episode_length_s=4.0,
+        actions={"torque": JointEffortActionCfg("shoulder")},
+        commands={
+            "velocity": CommandTermCfg(
+                mdp.UniformVelocityCommand,
+                resampling_time_range=(1.0, 1.0),
+                lin_vel_x=(-1.0, 2.0),
+                lin_vel_y=(-0.5, 0.5),
+                ang_vel_z=(-0.7, 0.7),
+            )
+        },
+        observations={
+            "actor": {
+                "speed": ObservationTermCfg(mdp.joint_vel, joints="shoulder"),
+                "command": ObservationTermCfg(mdp.generated_commands, command="velocity"),
+            }
+        },
+        rewards={
+            "speed": RewardTermCfg(speed, weight=0.5, joints="shoulder"),
+            "alive": RewardTermCfg(mdp.is_alive, weight=1.0),
+        },
+        terminations={"time_out": TerminationTermCfg(mdp.time_out, time_out=True)},
+        events={
+            "reset": EventTermCfg(
+                mdp.reset_joints_uniform, mode="reset", joints="shoulder", position=(-3.0, 3.0)
+            )
+        },
+        num_envs=4,
+        num_steps_per_env=8,
+        max_iterations=4,
+        ppo=PpoCfg(actor=ActorCfg((8,)), critic=CriticCfg((8,)), num_learning_epochs=2),
+    )
+    for name, value in changes.items():
+        setattr(cfg, name, value)
+    return cfg
+
+
+def rover_on_waves(height: float) -> TaskCfg:
+    """The rover on a single tile of waves of this height, m."""
+    waves = SubTerrainCfg(mdp.waves, amplitude=(height, height))
+    terrain = TerrainCfg(
+        {"waves": waves}, num_levels=1, num_columns=1, tile_size=4.0, border_width=1.0
+    )
+    return rover(terrain=terrain)

@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import torch
+from drawing import needs_opengl
+from rover import rover, rover_on_waves
+
+from simtrain.env.env import Env
+from simtrain.view.picture import Picture, command_lines, robot_radius
+
+pytestmark = needs_opengl
+SIZE = {"width": 320, "height": 180}
+
+
+def _env(num_envs=1, **changes):
+    return Env(rover(**changes), num_envs, threads=1)
+
+
+def _draw(env, index=0):
+    with Picture(env, **SIZE) as picture:
+        return picture.draw(index)
+
+
+def _move(env, position):
+    qpos = env.bind("qpos").clone()
+    qpos[:, :3] = torch.tensor(position)
+    env.sim.write("qpos", qpos)
+    env.sim.forward()
+
+
+def _colored(pixels, rgb):
+    """How many pixels have nearly this hue."""
+    wanted = np.array(rgb) / np.linalg.norm(rgb)
+    length = np.linalg.norm(pixels, axis=-1) + 1e-6
+    return int(((pixels @ wanted / length > 0.97) & (length > 60)).sum())
+
+
+ORANGE = (0.9, 0.5, 0.1)
+
+
+def test_a_picture_shows_the_robot_in_the_middle():
+    pixels = _draw(_env())
+    assert pixels.shape == (180, 320, 3)
+    assert pixels.dtype == np.uint8
+    middle = pixels[45:135, 80:240]
+    assert _colored(pixels, ORANGE) > 500
+    assert _colored(middle, ORANGE) > 0.9 * _colored(pixels, ORANGE)
+
+
+def test_the_camera_follows_smoothly_and_jumps_after_a_reset():
+    env = _env()
+    with Picture(env, **SIZE) as picture:
+
+        def column():
+            """The robot's horizontal place in the picture, on average."""
+            pixels = picture.draw(passed_s=0.0)
+            hits = [_colored(pixels[:, i : i + 1], ORANGE) for i in range(320)]
+            return np.average(np.arange(320), weights=hits)
+
+        start = column()
+        _move(env, (0.5, 0.5, 0.1))
+        assert abs(column() - start) > 5.0
+        picture.draw(passed_s=100.0)
+        assert column() == pytest.approx(start, abs=1.0)
+        _move(env, (40.0, 0.0, 0.1))
+        assert column() == pytest.approx(start, abs=1.0)
+
+
+def test_each_environment_has_its_own_picture():
+    env = _env(2)
+    qpos = env.bind("qpos").clone()
+    qpos[:, 7] = torch.tensor([0.0, 1.5])
+    env.sim.write("qpos", qpos)
+    env.commands.hold("velocity", [0.0, 0.0, 0.0])
+    with Picture(env, **SIZE) as picture:
+        first, second, again = picture.draw(0), picture.draw(1), picture.draw(0)
+    assert (first == again).all()
+    assert (first != second).any(axis=-1).mean() > 0.01
+
+
+def test_commands_are_drawn_as_an_arrow_and_written():
+    env = _env()
+    green = (0.15, 0.75, 0.25)
+    env.commands.hold("velocity", [0.0, 0.0, 0.0])
+    assert _colored(_draw(env), green) == 0
+    env.commands.hold("velocity", [2.0, -0.5, 0.25])
+    assert _colored(_draw(env), green) > 20
+    assert command_lines(env, 0) == [
+        "velocity:  forward [m/s] +2.00   left [m/s] -0.50   turn [rad/s] +0.25"
+    ]
+
+
+def test_terrain_is_seen():
+    env = Env(rover_on_waves(0.0), 1, threads=1)
+    other = Env(rover_on_waves(0.3), 1, threads=1)
+    for e in (env, other):
+        e.commands.hold("velocity", [0.0, 0.0, 0.0])
+        _move(e, (0.0, 0.0, 1.0))
+    assert (_draw(env) != _draw(other)).any(axis=-1).mean() > 0.1
+
+
+def test_drawing_changes_nothing_in_the_environment():
+    env = _env(2)
+    with Picture(env, **SIZE) as picture:
+        before, random = env.sim.state(), torch.get_rng_state()
+        picture.draw(1)
+    after = env.sim.state()
+    for name, value in before.items():
+        assert torch.equal(value, after[name]), name
+    assert torch.equal(random, torch.get_rng_state())
+
+
+def test_the_radius_is_what_the_robot_reaches():
+    # From the base's middle, the tip of the arm is farther away than the corners of the box.
+    radius = robot_radius(_env().model)
+    assert radius == pytest.approx(np.hypot(0.15, 0.25) + 0.25 + 0.05, abs=0.03)

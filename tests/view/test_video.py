@@ -1,0 +1,99 @@
+import io
+from pathlib import Path
+
+import imageio_ffmpeg
+import numpy as np
+import pytest
+import torch
+from drawing import needs_opengl
+from PIL import Image
+from rover import rover
+
+from simtrain.env.env import Env
+from simtrain.errors import ConfigError
+from simtrain.view.video import as_gif, check_video_path, record
+
+SIZE = {"width": 160, "height": 90}
+
+
+def _env(**changes):
+    return Env(rover(**changes), 1, threads=1)
+
+
+def _zero(obs):
+    return torch.zeros(1, 1)
+
+
+def _frames(path):
+    frames = imageio_ffmpeg.read_frames(str(path))
+    meta = next(frames)
+    width, height = meta["size"]
+    pixels = [np.frombuffer(f, np.uint8).reshape(height, width, 3) for f in frames]
+    return meta, np.array(pixels).astype(int)
+
+
+@needs_opengl
+def test_a_video_plays_in_real_time_and_shows_the_robot_move(tmp_path):
+    steps = 20
+    calls = []
+    record(
+        _env(), lambda obs: torch.ones(1, 1), tmp_path / "out.mp4", steps,
+        on_step=lambda: calls.append(1), **SIZE,
+    )  # fmt: skip
+    meta, pixels = _frames(tmp_path / "out.mp4")
+    # A control step takes 0.02 s; every second one is a frame.
+    assert meta["fps"] == 25.0
+    assert len(pixels) == 10
+    assert pixels.shape[1:] == (90, 160, 3)
+    assert np.abs(pixels[-1] - pixels[0]).max() > 50
+    assert len(calls) == steps
+    assert [path.name for path in tmp_path.iterdir()] == ["out.mp4"]
+
+
+@needs_opengl
+def test_every_step_is_a_frame_where_steps_are_long(tmp_path):
+    record(_env(timestep=0.05), _zero, tmp_path / "out.mp4", 3, **SIZE)
+    meta, pixels = _frames(tmp_path / "out.mp4")
+    assert (meta["fps"], len(pixels)) == (10.0, 3)
+
+
+@needs_opengl
+def test_a_policy_that_fails_leaves_no_file(tmp_path):
+    def act(obs):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        record(_env(), act, tmp_path / "out.mp4", 3, **SIZE)
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_opengl
+def test_a_video_becomes_a_small_gif(tmp_path):
+    record(_env(), _zero, tmp_path / "out.mp4", 20, **SIZE)
+    gif = Image.open(io.BytesIO(as_gif(tmp_path / "out.mp4", width=80)))
+    assert gif.format == "GIF"
+    assert gif.size[0] == 80
+    assert gif.n_frames == 5
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("out.avi", "give a file that ends with .mp4"),
+        ("nowhere/out.mp4", "there is no folder nowhere"),
+        ("folder.mp4", "it is a folder"),
+        ("/proc/out.mp4", "cannot be written: No such file"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_told_beforehand(path, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.mp4").mkdir()
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match=message):
+        check_video_path(Path(path))
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_nothing_is_left_of_the_check(tmp_path):
+    check_video_path(tmp_path / "out.mp4")
+    assert list(tmp_path.iterdir()) == []

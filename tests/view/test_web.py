@@ -1,0 +1,195 @@
+"""The web viewer in a real browser: the real command serves, headless Chromium watches."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from drawing import folder_with_rover
+from PIL import Image
+from rover import rover_on_waves
+
+from simtrain.env.env import Env
+from simtrain.view.web import ground_mesh
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+SOFTWARE_WEBGL = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
+PATIENCE_S = 100.0  # a page takes seconds, and minutes where everything else runs beside it
+
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="the viewer is tested in Chromium: `apt-get install chromium`"
+)
+
+
+@dataclass
+class Viewer:
+    """The command, and a page that shows what it serves."""
+
+    process: subprocess.Popen[str]
+    said: list[str]
+    page: object = None
+    errors: list[str] = field(default_factory=list)
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"waited for {what}; the page says:\n{self.text}"
+            assert self.process.poll() is None, self.process.communicate()
+            self.page.wait_for_timeout(100)
+
+    @property
+    def text(self) -> str:
+        return self.page.locator("body").inner_text()
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        self.wait(lambda: re.search(pattern, self.text) is not None, pattern)
+        match = re.search(pattern, self.text)
+        assert match is not None
+        return match
+
+    def click(self, name: str) -> None:
+        self.page.get_by_role("button", name=name, exact=True).click(timeout=1000 * PATIENCE_S)
+
+    def picture(self) -> np.ndarray:
+        """The 3-D scene, left of the controls and below messages, ``(height, width, 3)``."""
+        clip = {"x": 0, "y": 170, "width": 460, "height": 380}
+        shot = self.page.screenshot(clip=clip, timeout=1000 * PATIENCE_S)
+        return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).astype(int)
+
+    def moves(self) -> bool:
+        """Whether the scene changes from one look to the next, by more than a fading colour."""
+        first = self.picture()
+        self.page.wait_for_timeout(500)
+        return bool((np.abs(self.picture() - first).max(axis=-1) > 60).sum() > 30)
+
+
+@pytest.fixture(scope="module")
+def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
+    from playwright.sync_api import sync_playwright
+
+    folder = folder_with_rover(tmp_path_factory.mktemp("viewer"))
+    process = _play(folder, "rover", "--policy", "random", "--num-envs", "2", "--port", "0")
+    try:
+        said = [process.stdout.readline(), process.stdout.readline()]
+        match = re.search(r"http://127\.0\.0\.1:\d+", said[-1])
+        assert match, (said, process.communicate())
+        viewer = Viewer(process, said)
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=SOFTWARE_WEBGL)
+            viewer.page = browser.new_page(viewport={"width": 800, "height": 600})
+            viewer.page.on("pageerror", lambda error: viewer.errors.append(str(error)))
+            viewer.page.on("console", lambda m: m.type == "error" and viewer.errors.append(m.text))
+            viewer.page.goto(match[0], timeout=1000 * PATIENCE_S)
+            yield viewer
+            browser.close()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, out, err) == (130, "", "")
+    finally:
+        process.kill()
+
+
+def _play(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        ["env", "-u", "DISPLAY", "-u", "WAYLAND_DISPLAY", sys.executable, "-m",
+         "simtrain.cli.play", *arguments],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@needs_chromium
+@pytest.mark.timeout(300)
+def test_the_page_loads_and_the_robot_moves_until_paused(viewer):
+    assert viewer.said[0] == "viewer: web, for this machine has no display (--viewer)\n"
+    assert viewer.said[1].startswith("watch rover at http://127.0.0.1:")
+    viewer.wait_for(r"episode \d+\.\d s of 4 s")
+    viewer.wait(viewer.moves, "the robot to move")
+    viewer.click("Pause")
+    viewer.wait_for("speed paused")
+    viewer.wait(lambda: not viewer.moves(), "the robot to stand still")
+    viewer.click("Play")
+    viewer.wait(viewer.moves, "the robot to move again")
+
+
+@needs_chromium
+@pytest.mark.timeout(300)
+def test_single_steps_and_reset(viewer):
+    viewer.click("Pause")
+    viewer.wait_for("speed paused")
+    viewer.click("Reset")
+    viewer.wait_for(r"episode 0\.0 s")
+    for _ in range(5):
+        viewer.click("Step")
+    viewer.wait_for(r"episode 0\.1 s")
+    viewer.click("Play")
+    viewer.wait_for(r"speed \d")
+
+
+@needs_chromium
+@pytest.mark.timeout(300)
+def test_a_slider_drives_the_command_until_the_task_does_again(viewer):
+    # What the page writes beside the name is the environment's own command.
+    slider = viewer.page.get_by_role("slider", name="").first
+    slider.focus()
+    slider.press("End")
+    viewer.wait_for(r"velocity \+2\.00,")
+    slider.press("Home")
+    viewer.wait_for(r"velocity -1\.00,")
+    drive = viewer.page.get_by_role("checkbox").first
+    assert drive.is_checked()
+    viewer.click("Stop")
+    viewer.wait_for(r"velocity \+0\.00, \+0\.00, \+0\.00")
+    drive.uncheck()
+    viewer.wait_for(r"velocity (?!.0\.00, .0\.00, .0\.00)")
+
+
+@needs_chromium
+@pytest.mark.timeout(300)
+def test_another_environment_can_be_chosen(viewer):
+    viewer.click("Pause")
+    first = viewer.wait_for(r"velocity (.*)")[1]
+    viewer.page.get_by_role("tab", name="Scene").click()
+    chosen = viewer.page.get_by_role("slider").first
+    chosen.focus()
+    chosen.press("End")
+    viewer.page.get_by_role("tab", name="Play").click()
+    viewer.wait(lambda: viewer.wait_for(r"velocity (.*)")[1] != first, "another command")
+    viewer.click("Play")
+
+
+@needs_chromium
+@pytest.mark.timeout(300)
+def test_rewards_are_plotted_in_total_and_by_term(viewer):
+    plots = viewer.page.locator(".uplot")
+    viewer.wait(lambda: plots.count() == 1, "the plot of the total")
+    viewer.page.get_by_label("Show", exact=True).first.click()
+    viewer.page.get_by_role("option", name="all terms").click()
+    viewer.wait_for(r"Show[\s\S]*speed[\s\S]*alive")
+
+
+@needs_chromium
+@pytest.mark.timeout(300)
+def test_the_console_shows_no_error(viewer):
+    viewer.wait_for(r"episode \d")
+    assert viewer.errors == []
+
+
+def test_the_ground_lies_where_the_terrain_is():
+    env = Env(rover_on_waves(0.3), 1, threads=1)
+    mesh = ground_mesh(env.model)
+    points = torch.as_tensor(np.array(mesh.vertices), dtype=torch.float32)
+    assert points[:, 2].max() - points[:, 2].min() > 0.2
+    torch.testing.assert_close(points[:, 2], env.terrain.height(points[:, :2]))
+    # Faces look up.
+    assert (mesh.face_normals[:, 2] > 0.0).all()
