@@ -25,6 +25,7 @@ from typing import Any
 import griffe
 
 from simtrain import mdp
+from simtrain.config import TrainConfig
 from simtrain.env.cfg import TaskCfg
 
 _MARKER = re.compile(r"^<!-- (flags|terms): (\S+)(?: (\S+))? -->$", re.MULTILINE)
@@ -138,7 +139,7 @@ def _values(hint: Any) -> list[str]:
 
 
 def _default(cls: type, field: dataclasses.Field[Any]) -> str:
-    if cls is not TaskCfg and field.name in {f.name for f in dataclasses.fields(TaskCfg)}:
+    if cls is TrainConfig and field.name in {f.name for f in dataclasses.fields(TaskCfg)}:
         return "the task's"
     value = field.default
     if value is dataclasses.MISSING:

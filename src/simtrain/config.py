@@ -85,6 +85,15 @@ class TrainConfig:
     """Added to the name of the run's folder."""
     save_interval: int = 50
     """Iterations between checkpoints."""
+    keep_checkpoints: int | None = None
+    """How many of the newest model_<iteration>.pt to keep; None for all."""
+    resume: str | None = None
+    """Go on with a run, in its folder: the folder, or latest for the newest run of this task below
+    --log-root. Flags that are not given are those of the run."""
+    resume_with_changes: bool = False
+    """Let --resume go on although the configuration has changed."""
+    max_restarts: int = 0
+    """How often to start the ranks again from the last saved state after one of them died."""
     eval_interval: int | None = None
     """Iterations between evaluations: the policy acts without exploration, noise and pushes in
     environments of its own. None for no evaluation."""
@@ -126,12 +135,15 @@ class TrainConfig:
             ppo=task.ppo,
         )
 
-    def iterations(self, world_size: int) -> int:
-        """Iterations to train with `world_size` ranks."""
+    def iterations(self, world_size: int, *, iteration: int = 0, env_steps: int = 0) -> int:
+        """Iterations to have trained at the end, with `world_size` ranks.
+
+        `iteration` and `env_steps` are how many a resumed run has trained.
+        """
         if self.total_env_steps is None:
             return self.max_iterations
         each = self.num_envs * self.num_steps_per_env * world_size
-        return math.ceil(self.total_env_steps / each)
+        return iteration + math.ceil((self.total_env_steps - env_steps) / each)
 
     def engine_on(self, device: str) -> Literal["mujoco", "warp"]:
         """The physics engine of a rank on this kind of device, ``cuda`` or ``cpu``."""
@@ -152,7 +164,7 @@ class TrainConfig:
             "cpu_workers",
         ):
             _at_least_one(f"--{name}", getattr(self, name))
-        for name in ("total_env_steps", "cpu_threads", "eval_interval"):
+        for name in ("total_env_steps", "cpu_threads", "keep_checkpoints", "eval_interval"):
             if getattr(self, name) is not None:
                 _at_least_one(f"--{name}", getattr(self, name))
         most = max(64, 4 * (os.cpu_count() or 1))
@@ -203,6 +215,8 @@ class TrainConfig:
                     f"--{name.replace('_', '-')} is {getattr(self, name)}; "
                     "it must be greater than 0"
                 )
+        if self.max_restarts < 0:
+            raise ConfigError(f"--max-restarts is {self.max_restarts}; it must be 0 or more")
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"--seed is {self.seed}, not in [0, 2^32)")
         self._check_evaluation()
@@ -245,6 +259,17 @@ def _truth(word: str) -> bool:
     if word not in ("True", "False"):
         raise ValueError(f"{word!r} is neither True nor False")
     return word == "True"
+
+
+def resolved(config: TrainConfig) -> dict[str, Any]:
+    """A configuration as `as_plain` has it, with every value once.
+
+    The run's own number of environments, say, and not what the task asks for.
+    """
+    plain: dict[str, Any] = as_plain(config)
+    for name in ("num_envs", "num_steps_per_env", "max_iterations", "ppo"):
+        del plain["env"][name]
+    return plain
 
 
 def as_plain(value: Any) -> Any:

@@ -28,6 +28,13 @@ class RankError(RuntimeError):
     """
 
 
+class DivergenceError(RuntimeError):
+    """Training cannot go on, because numbers stopped being finite; says what was seen.
+
+    All ranks find it together. Commands print it alone and exit with code 1.
+    """
+
+
 def flag(*path: str) -> str:
     """How a value of the configuration is typed, as ``--env.rewards.upright.weight``."""
     return f"--{'.'.join(path)}".replace("_", "-")

@@ -16,6 +16,7 @@ _ALWAYS = (
     "Loss/kl",
     "Loss/learning_rate",
     "Policy/mean_std",
+    "Sim/nan_resets",
     "Perf/total_fps",
     "Perf/collection_time",
     "Perf/learning_time",

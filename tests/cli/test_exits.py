@@ -1,7 +1,7 @@
 import pytest
 
 from simtrain.cli.exits import run_command
-from simtrain.errors import ConfigError, SimulationError
+from simtrain.errors import ConfigError, DivergenceError, SimulationError
 
 
 @pytest.mark.parametrize(
@@ -9,6 +9,7 @@ from simtrain.errors import ConfigError, SimulationError
     [
         (None, 0, ""),
         (ConfigError("--num-envs is 0"), 2, "error: --num-envs is 0\n"),
+        (DivergenceError("no gradient"), 1, "error: no gradient\n"),
         (SimulationError("MuJoCo failed"), 1, "error: MuJoCo failed\n"),
         (KeyboardInterrupt(), 130, ""),
     ],

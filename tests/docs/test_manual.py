@@ -12,9 +12,11 @@ from types import ModuleType
 
 import pytest
 
+from simtrain.cli.evaluate import EvaluateFlags
 from simtrain.cli.parse import parse_flags
 from simtrain.config import TrainConfig
 from simtrain.env.cfg import TermCfg
+from simtrain.metric_tags import metric_tags
 from simtrain.registry import discover
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,6 +117,9 @@ def test_the_table_tells_values_defaults_and_meaning():
     assert flags["--num-envs"].default == "the task's"
     assert flags["--log-root"].help.startswith(r"Folder of all runs; this one goes to &lt;log-root")
     assert "--task" not in flags
+    assert flags["--stop-at"].values == "text number …"
+    of_evaluate = {flag.name: flag for flag in reference.flags(EvaluateFlags)}
+    assert of_evaluate["--num-envs"].default == "`None`"
 
 
 def test_every_ready_made_term_is_in_the_reference():
@@ -123,3 +128,13 @@ def test_every_ready_made_term_is_in_the_reference():
     page = (ROOT / "docs" / "reference" / "mdp.md").read_text()
     listed = re.findall(r"^<!-- terms: (\w+) -->$", page, re.MULTILINE)
     assert sorted(listed) == sorted(mdp._MODULES)
+
+
+def test_every_metric_is_in_the_reference():
+    page = (ROOT / "docs" / "reference" / "files.md").read_text()
+    tags = metric_tags(_config("go1-velocity-rough").env, overflow=True)
+    cells = re.findall(r"^\| (`[A-Z]\w+/.*?) \|", page, re.MULTILINE)
+    patterns = [re.escape(tag) for cell in cells for tag in re.findall(r"`(.*?)`", cell)]
+    known = re.compile("|".join(re.sub("<.*?>", ".+", pattern) for pattern in patterns))
+    assert len(tags) > 30
+    assert not [tag for tag in tags if not known.fullmatch(tag)]

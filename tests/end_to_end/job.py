@@ -62,6 +62,13 @@ class Job:
             left = self.kill()
             assert not left, f"left behind: {left}\n{self.output}"
 
+    def wait_for_end(self, timeout: float = 60.0) -> None:
+        """Wait until nothing of a job runs whose command was killed; raises if something does."""
+        deadline = time.monotonic() + timeout
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.wait()
+
     def kill(self) -> list[int]:
         """Kill whatever runs; what that was."""
         left = self.processes()

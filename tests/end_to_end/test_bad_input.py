@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simtrain.cli.train import train
-from simtrain.errors import ConfigError, SimulationError
+from simtrain.errors import ConfigError, DivergenceError
 
 TASK = "cartpole-balance"
 
@@ -195,7 +195,10 @@ finally:
     assert says in result.stdout
 
 
-def test_a_simulation_that_fails_names_the_environment_and_what_mujoco_said(here):
+def test_simulations_that_always_fail_end_the_run_with_what_mujoco_said(here, capsys):
     flags = "--num-envs 2 --num-steps-per-env 8 --env.timestep 50 --env.episode-length-s 1e5"
-    with pytest.raises(SimulationError, match=r"MuJoCo .* environment \d"):
+    with pytest.raises(DivergenceError, match=r"in each of 10 iterations in a row; nan_dump/"):
         train([TASK, *flags.split(), "--cpu-threads", "1", "--gpu-ids", "None"])
+    assert "failed and was reset: Nan, Inf or huge value in Q" in capsys.readouterr().out
+    (run,) = (here / "logs" / TASK).iterdir()
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 10

@@ -39,7 +39,7 @@ def test_a_signal_stops_training_after_saving(number, code, start):
     assert job.wait() == code, job.output
     iterations = sum(line.startswith("iteration") for line in job.output.splitlines())
     assert sorted(path.name for path in job.run.iterdir()) == [
-        "config.yaml", "metrics.jsonl", f"model_{iterations}.pt", "report.png"
+        "config.yaml", "metrics.jsonl", f"model_{iterations}.pt", "report.png", "resume.pt"
     ]  # fmt: skip
     saved = torch.load(job.run / f"model_{iterations}.pt", weights_only=True)
     lines = (job.run / "metrics.jsonl").read_text().splitlines()
@@ -47,6 +47,8 @@ def test_a_signal_stops_training_after_saving(number, code, start):
     assert job.output.count(f"{number.name}: stopping after this iteration, within 100 s") == 1
     assert f"stopped by {number.name}; the policy so far is saved" in job.output
     assert f"model_{iterations}.pt" in job.output
+    relative = job.run.relative_to(job.folder)
+    assert f"to go on:   uv run train user-pendulum --resume {relative}" in job.output
     assert "Traceback" not in job.output
 
 

@@ -61,7 +61,9 @@ def test_a_run_leaves_its_files_and_nothing_else(run):
     names = sorted(path.name for path in run.iterdir())
     assert names[0] == "config.yaml"
     assert names[1].startswith("events.out.tfevents.")
-    assert names[2:] == ["metrics.jsonl", "model_2.pt", "model_3.pt", "report.png"]
+    assert names[2:] == [
+        "metrics.jsonl", "model_2.pt", "model_3.pt", "report.png", "resume.previous.pt", "resume.pt"
+    ]  # fmt: skip
     assert run.name.endswith("_two-words")
 
 
@@ -86,7 +88,7 @@ def test_metrics_have_a_line_for_each_iteration(run):
         "Train/mean_reward", "Train/mean_episode_length",
         "Loss/value", "Loss/surrogate", "Loss/entropy", "Loss/kl", "Loss/learning_rate",
         "Policy/mean_std", "Perf/total_fps", "Perf/collection_time", "Perf/learning_time",
-        "Episode_Reward/upright", "Episode_Termination/time_out",
+        "Episode_Reward/upright", "Episode_Termination/time_out", "Sim/nan_resets",
     }  # fmt: skip
     assert 0.0 < lines[-1]["Train/mean_reward"] <= 2.0
     assert 1.0 <= lines[-1]["Train/mean_episode_length"] <= 20.0
@@ -113,11 +115,13 @@ def test_a_checkpoint_loads_without_running_code_and_in_rsl_rls_runner(run):
         "actor_state_dict", "critic_state_dict", "optimizer_state_dict", "iter", "infos"
     }  # fmt: skip
     infos = {"task": TASK, "env_steps": ENVS * STEPS * 3}
-    assert (saved["iter"], saved["infos"]) == (3, infos)
+    assert saved["iter"] == 3
+    assert len(saved["infos"].pop("checksum")) == 64
+    assert saved["infos"] == infos
 
     env = Env(discover().find(TASK).make(), 4, threads=1)
     runner = rsl_rl_runner(env, steps=4, hidden_dims=(16, 8))
-    assert runner.load(str(path)) == infos
+    assert runner.load(str(path)).items() >= infos.items()
     for name in ("actor", "critic"):
         for key, value in getattr(runner.alg, name).state_dict().items():
             assert torch.equal(value, saved[f"{name}_state_dict"][key]), key

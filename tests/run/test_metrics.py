@@ -1,8 +1,12 @@
 import json
+import subprocess
+import sys
 
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from simtrain.run.metrics import MetricsWriter
+from simtrain.errors import ConfigError
+from simtrain.run.metrics import MetricsWriter, check_idle
 
 
 def test_each_iteration_is_a_line_of_json_and_a_step_of_tensorboard(tmp_path):
@@ -38,3 +42,104 @@ def test_what_is_not_finite_is_null_in_the_json(tmp_path):
     writer.close()
     line = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert (line["Loss/value"], line["Loss/kl"]) == (None, 0.5)
+
+
+def scalars(run, tag):
+    events = EventAccumulator(str(run))
+    events.Reload()
+    return [(e.step, e.value) for e in events.Scalars(tag)]
+
+
+def iterations(run):
+    return [json.loads(line)["iteration"] for line in (run / "metrics.jsonl").open()]
+
+
+def write(run, numbers, *, after=0):
+    writer = MetricsWriter(run, tensorboard=True, after=after)
+    for number in numbers:
+        writer.write(number, 8 * number, 0.0, {"a": float(number)})
+    writer.close()
+
+
+def test_a_resumed_run_has_every_iteration_once(tmp_path):
+    write(tmp_path, range(1, 8))
+    write(tmp_path, range(5, 8), after=4)
+    write(tmp_path, range(7, 10), after=6)
+    assert iterations(tmp_path) == list(range(1, 10))
+    assert scalars(tmp_path, "a") == [(i, float(i)) for i in range(1, 10)]
+    sizes = [path.stat().st_size for path in tmp_path.glob("events.*")]
+    assert len(sizes) == 3
+    write(tmp_path, [1], after=0)
+    assert iterations(tmp_path) == [1]
+    assert scalars(tmp_path, "a") == [(1, 1.0)]
+
+
+def test_what_a_kill_left_half_written_is_cut_off(tmp_path):
+    write(tmp_path, [1, 2, 3])
+    (events,) = tmp_path.glob("events.*")
+    for path in (tmp_path / "metrics.jsonl", events):
+        path.write_bytes(path.read_bytes()[:-5])
+    write(tmp_path, [3, 4], after=2)
+    assert iterations(tmp_path) == [1, 2, 3, 4]
+    assert scalars(tmp_path, "a") == [(i, float(i)) for i in (1, 2, 3, 4)]
+
+
+def test_an_open_tensorboard_forgets_what_is_cut_off(tmp_path):
+    write(tmp_path, [1, 2, 3])
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    write(tmp_path, [], after=1)
+    events.Reload()
+    assert [e.step for e in events.Scalars("a")] == [1]
+
+
+def test_a_run_is_written_by_one_process(tmp_path):
+    writer = MetricsWriter(tmp_path, tensorboard=False)
+    with pytest.raises(ConfigError, match="still being trained by another process"):
+        check_idle(tmp_path)
+    with pytest.raises(ConfigError, match="still being trained by another process"):
+        MetricsWriter(tmp_path, tensorboard=False)
+    writer.close()
+    check_idle(tmp_path)
+
+
+def test_numbers_wait_while_the_folder_is_gone(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    writer = MetricsWriter(run, tensorboard=False)
+    writer.write(1, 8, 0.0, {})
+    (run / "metrics.jsonl").unlink()
+    run.rmdir()
+    writer.write(2, 16, 0.0, {})
+    writer.write(3, 24, 0.0, {})
+    assert writer.error == "No such file or directory"
+    run.mkdir()
+    writer.write(4, 32, 0.0, {})
+    assert writer.error is None
+    writer.close()
+    assert iterations(run) == [2, 3, 4]
+
+
+def test_numbers_wait_while_there_is_no_room(tmp_path):
+    """The process may write files of 100 bytes; the end of the file is that of a line."""
+    program = """
+import resource, signal, sys
+from pathlib import Path
+from simtrain.run.metrics import MetricsWriter
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+run = Path(sys.argv[1])
+writer = MetricsWriter(run, tensorboard=False)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+for i in range(1, 5):
+    writer.write(i, 8 * i, 0.0, {})
+print(writer.error, len((run / "metrics.jsonl").read_text().splitlines()))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+writer.write(5, 40, 0.0, {})
+print(writer.error)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    assert result.stdout.splitlines() == ["File too large 2", "None"]
+    assert iterations(tmp_path) == [1, 2, 3, 4, 5]

@@ -341,3 +341,38 @@ def test_fields_that_cannot_be_bound_say_why(make: MakeEngine, model, field, hin
 def test_fields_that_cannot_be_expanded_say_why(make: MakeEngine, model, field, hint) -> None:
     with pytest.raises(ValueError, match=hint):
         make(model).expand(field)
+
+
+def test_a_failed_environment_is_found_and_harms_no_other(make: MakeEngine, model) -> None:
+    engine, undisturbed = make(model), make(model)
+    for each in (engine, undisturbed):
+        each.step(3)
+        assert not each.failed.any()
+    engine.write("qvel", float("nan"), mask(engine, 1), slice(0, 1))
+    for _ in range(3):
+        engine.step(2)
+        undisturbed.step(2)
+        assert engine.failed.tolist() == [False, True, False]
+    engine.reset(mask(engine, 1))
+    undisturbed.reset(mask(undisturbed, 1))
+    for _ in range(3):
+        engine.step(2)
+        undisturbed.step(2)
+    assert not engine.failed.any()
+    for field in ("qpos", "qvel"):
+        torch.testing.assert_close(engine.bind(field), undisturbed.bind(field))
+
+
+def test_rows_and_models_are_those_of_physics(make: MakeEngine, model) -> None:
+    engine = make(model)
+    rows = engine.rows("qpos")
+    engine.step(3)
+    torch.testing.assert_close(rows.float(), engine.bind("qpos"))
+    masses = engine.expand("body_mass").clone()
+    masses[1] *= 2.0
+    engine.write("body_mass", masses)
+    for env, factor in enumerate((1.0, 2.0, 1.0)):
+        own = torch.as_tensor(engine.model_of(env).body_mass)
+        torch.testing.assert_close(
+            own, factor * torch.as_tensor(model.body_mass), rtol=1e-6, atol=0
+        )

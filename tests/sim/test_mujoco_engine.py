@@ -65,11 +65,21 @@ def test_a_restored_state_continues_to_the_last_bit() -> None:
     assert torch.equal(other.state()["state"], expected["state"])
 
 
-def test_a_warning_names_the_environment() -> None:
+def test_simulations_that_mujoco_warns_of_have_failed_until_they_are_reset() -> None:
     engine = MujocoEngine(compile_xml(MIXED), 4)
+    engine.step(2)
+    assert not engine.failed.any()
     engine.write("qvel", 1e12, torch.tensor([False, False, True, True]))
-    with pytest.raises(SimulationError, match=r"environment 2 and 1 other at time .*unstable"):
-        engine.step(5)
+    engine.step(5)
+    assert engine.failed.tolist() == [False, False, True, True]
+    assert "huge value in QVEL at DOF 0" in engine.complaint()
+    assert engine.complaint() == "its state is not finite"
+    engine.reset(torch.tensor([False, False, True, False]))
+    engine.step()
+    assert engine.failed.tolist() == [False, False, False, True]
+    engine.set_state(MujocoEngine(compile_xml(MIXED), 4).state())
+    engine.step()
+    assert not engine.failed.any()
 
 
 def test_an_error_names_the_environment() -> None:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg
 from simtrain.launch.rank import Rank
-from simtrain.training.ppo import MAX_LEARNING_RATE, MIN_LEARNING_RATE, PPO, Samples
+from simtrain.training.ppo import MAX_LEARNING_RATE, MIN_LEARNING_RATE, PPO
+from simtrain.training.samples import Samples
 
 ALONE = Rank(rank=0, local_rank=0, world_size=1, device=torch.device("cpu"), seed=0, threads=1)
 ENVS, STEPS, OBS, ACTIONS = 4, 6, 3, 2
@@ -337,3 +338,52 @@ def test_a_critic_sees_its_own_group_if_there_is_one():
 def test_a_remainder_of_the_rollout_is_left_out_of_the_mini_batches():
     batches = list(_samples(_ppo(), count=7).mini_batches(3))
     assert [len(batch.actions) for batch in batches] == [2, 2, 2]
+
+
+# Gradients that are not finite ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_steps_without_finite_gradients_are_skipped_and_counted(optimizer):
+    ppo = _ppo(optimizer=optimizer, num_learning_epochs=1, num_mini_batches=2)
+    _roll_out(ppo, seed=1)
+    ppo.update()
+    assert ppo.skipped_steps == 0
+    before = copy.deepcopy(ppo.state())
+    _roll_out(ppo, seed=2)
+    ppo.storage.returns.fill_(1e30)  # its square is infinite
+    losses = ppo.update()
+    assert ppo.skipped_steps == 2
+    assert losses["value"] == math.inf
+    after = ppo.state()
+    for name, value in before["actor_state_dict"].items():
+        if "normalizer" not in name:
+            assert torch.equal(value, after["actor_state_dict"][name]), name
+    for i, moments in before["optimizer_state_dict"]["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(value, after["optimizer_state_dict"]["state"][i][name]), name
+    _roll_out(ppo, seed=3)
+    ppo.update()
+    assert ppo.skipped_steps == 0
+    weights = ppo.state()["actor_state_dict"]["mlp.0.weight"]
+    assert weights.isfinite().all()
+    assert not torch.equal(weights, before["actor_state_dict"]["mlp.0.weight"])
+
+
+def test_a_state_goes_on_the_same_and_may_leave_out_the_learning_rate():
+    first = _ppo()
+    _roll_out(first, seed=1)
+    first.update()
+    saved = copy.deepcopy(first.state())
+    results = []
+    for ppo in (first, _ppo(), _ppo()):
+        if ppo is not first:
+            ppo.set_state(saved, learning_rate=len(results) == 1)
+        rate = float(ppo.state()["optimizer_state_dict"]["param_groups"][0]["lr"])
+        _roll_out(ppo, seed=2)
+        results.append((rate, ppo.update(), [t.clone() for t in ppo.tensors()]))
+    (rate, losses, tensors), (same_rate, same_losses, same_tensors), (new_rate, *_) = results
+    assert (same_rate, same_losses) == (rate, losses)
+    assert all(torch.equal(a, b) for a, b in zip(tensors, same_tensors, strict=True))
+    assert new_rate == pytest.approx(1e-3)
+    assert rate != new_rate

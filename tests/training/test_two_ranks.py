@@ -84,3 +84,8 @@ def test_a_changed_bit_on_one_rank_is_found_and_the_rank_named(found):
         same, changed = found[rank]["difference"]
         assert same == ""
         assert "after iteration 7 the parameters of rank 1 are not those of rank 0" in changed
+
+
+def test_a_gradient_that_is_not_finite_on_one_rank_skips_the_step_on_both(found):
+    for rank in "01":
+        assert found[rank]["skipped"] == (2, True)

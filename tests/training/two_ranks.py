@@ -64,6 +64,7 @@ def run(number: int, store: Path, results: Path) -> None:
         "reduced": reduced(rank),
         "difference": difference(rank),
         "warnings": warnings(rank),
+        "skipped": skipped(rank),
     }
     torch.save(found, results.with_suffix(f".{number}"))
     dist.destroy_process_group()
@@ -104,7 +105,12 @@ def update(
     ppo = PPO(cfg, observed(last), ACTIONS, STEPS, rank)
     gradients: list[torch.Tensor] = []
     clip = ppo.gradients.clip
-    ppo.gradients.clip = lambda norm: (gradients.append(ppo.gradients.buffer.clone()), clip(norm))
+
+    def noting(norm: float) -> torch.Tensor:
+        gradients.append(ppo.gradients.buffer.clone())
+        return clip(norm)
+
+    ppo.gradients.clip = noting
     ppo.train_mode()
     with torch.inference_mode():
         for (obs, rewards, dones, time_outs), draw in zip(rollout, noise, strict=True):
@@ -146,6 +152,24 @@ def trained(rank: Rank) -> list[torch.Tensor]:
     ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
     Trainer(env, ppo, rank).run(20, lambda iteration: None, lambda: False)
     return [tensor.clone() for tensor in ppo.tensors()]
+
+
+def skipped(rank: Rank) -> tuple[int, bool]:
+    """Steps skipped as rank 1 alone has a return that is not finite; whether nothing changed."""
+    env = cartpole(rank)
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
+    before = [tensor.clone() for tensor in ppo.actor.parameters()]
+    with torch.inference_mode():
+        for _ in range(8):
+            obs, *rest = env.step(ppo.act(env.get_observations()))
+            ppo.process_env_step(obs, *rest)
+        ppo.compute_returns(obs)
+    if rank.rank == 1:
+        ppo.storage.returns[0, 0] = torch.inf
+    ppo.num_mini_batches = 1
+    ppo.update()
+    same = all(map(torch.equal, before, ppo.actor.parameters()))
+    return ppo.skipped_steps, same
 
 
 def reduced(rank: Rank) -> list[Any]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-from simtrain.errors import ConfigError, ExportError, RankError, SimulationError
+from simtrain.errors import ConfigError, DivergenceError, ExportError, RankError, SimulationError
 
 DONE = 0
 FAILED = 1
@@ -29,7 +29,7 @@ def run_command(command: Callable[[], int]) -> NoReturn:
         code = command()
     except ConfigError as error:
         code = _say(error, MISTAKE)
-    except (SimulationError, RankError, ExportError) as error:
+    except (SimulationError, RankError, DivergenceError, ExportError) as error:
         code = _say(error, FAILED)
     except KeyboardInterrupt:
         code = INTERRUPTED

@@ -38,7 +38,16 @@ def train(arguments: Sequence[str]) -> int:
     if name.startswith("-"):
         raise ConfigError(f"the task comes first: `uv run train <task> {name} ...`")
     task = registry.find(name)
-    config = parse_flags(f"train {name}", TrainConfig.of_task(name, task.configuration()), flags)
+    default = TrainConfig.of_task(name, task.configuration())
+    config = parse_flags(f"train {name}", default, flags)
+    saved = None
+    if config.resume is not None:
+        from simtrain.config_changes import continued
+        from simtrain.run.resume import find_run
+
+        saved = find_run(config.resume, config.log_root, name)
+        run_default = continued(default, saved.content["default"], saved.content["config"])
+        config = parse_flags(f"train {name}", run_default, flags)
     config.check()
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
@@ -47,8 +56,7 @@ def train(arguments: Sequence[str]) -> int:
     from simtrain.training.job import run_job
 
     check_log_root(config.log_root)
-    check_task(config.env)
-    return run_job(config)
+    return run_job(config, default, check_task(config.env), saved)
 
 
 def _help(registry: Registry) -> str:

@@ -18,7 +18,9 @@ from simtrain.env.episodes import Episodes
 from simtrain.env.metrics import Metrics
 from simtrain.env.model import compile_model, find_keyframe, initial_state
 from simtrain.env.names import Base, find_base
+from simtrain.env.nan_guard import Failures, NanGuard
 from simtrain.env.observations import Observations
+from simtrain.env.state import read_state, write_state
 from simtrain.env.terms import Curricula, Events, Rewards, Terminations
 from simtrain.env.terrain import Terrain
 from simtrain.sim import EngineName, make_engine
@@ -30,7 +32,8 @@ class Env(VecEnv):  # type: ignore[misc]
 
     Within a step: actions to ``ctrl``; physics; count the step; terminations; rewards; metrics, if
     asked for; reset the finished environments; commands and interval events; observations. Nothing
-    in a step waits for the device.
+    in a step waits for the device. An environment whose simulation failed ends its episode with a
+    reward of 0.
 
     Randomness comes from torch's default generators: seed them first.
     """
@@ -112,6 +115,7 @@ class Env(VecEnv):  # type: ignore[misc]
         self.episodes = Episodes(self)
         self.sim.forward()
         self.observations = Observations(cfg.observations, self)
+        self._nan_guard = NanGuard(self.sim)
         self.reset()
 
     @property
@@ -162,11 +166,13 @@ class Env(VecEnv):  # type: ignore[misc]
         self.previous_actions.copy_(self.actions)
         self.actions.copy_(actions)
         self._actions.apply(self.actions, self.sim.bind("ctrl"))
+        self._nan_guard.record()
         self.sim.step(self.cfg.decimation)
+        failed = self._nan_guard.look()
         self._episode_length += 1
         self.steps += 1
-        dones = self.terminations.compute()
-        rewards = self.rewards.compute()
+        dones = self.terminations.compute(failed)
+        rewards = self.rewards.compute(failed)
         self.metrics.compute()
         self.episodes.record(dones)
         self._reset(dones)
@@ -179,6 +185,28 @@ class Env(VecEnv):  # type: ignore[misc]
             "log": {**self.episodes.latest_means(), **self.curricula.log},
         }
         return observations, rewards, dones, extras
+
+    def failures(self) -> Failures:
+        """What was not finite since this was last asked; waits for the device."""
+        sums = [(self.rewards.names, self.rewards.sums)]
+        sums += [(group.columns, group.sums) for group in self.observations.groups.values()]
+        return self._nan_guard.take(sums)
+
+    def state(self) -> dict[str, Any]:
+        """Copies of all that the next steps depend on, but for torch's default random generators.
+
+        On the CPU engine an environment that was made in the same way continues from it exactly,
+        to the bit. See `simtrain.env.state` for what it holds.
+        """
+        return read_state(self)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned, in place.
+
+        Raises:
+            ValueError: it is the state of another task, number of environments or engine.
+        """
+        write_state(self, state, self.device)
 
     def _reset(self, mask: Tensor) -> None:
         self.curricula.compute(mask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import mujoco
@@ -49,6 +50,13 @@ def compile_model(cfg: TaskCfg, *, visuals: bool = False) -> mujoco.MjModel:
         return spec.compile()
     except ValueError as error:
         raise ConfigError(f"{what} does not compile: {_one_line(error)}") from error
+
+
+def model_digest(model: mujoco.MjModel) -> str:
+    """A SHA-256 of a compiled model in hexadecimal digits; it changes with MuJoCo's version."""
+    data = np.zeros(mujoco.mj_sizeModel(model), dtype=np.uint8)
+    mujoco.mj_saveModel(model, None, data)
+    return hashlib.sha256(data.data).hexdigest()
 
 
 def find_keyframe(model: mujoco.MjModel, name: str | None) -> int | None:

@@ -104,6 +104,12 @@ class ObservationGroup:
                 [self._scale_of(t, c, s) for (t, c), s in zip(cfgs.items(), sizes, strict=True)]
             ).to(device)
         self._sizes = sizes
+        self.columns = tuple(
+            f"{name}.{term}" for term, size in zip(cfgs, sizes, strict=True) for _ in range(size)
+        )
+        """The name of the term of each column, without history."""
+        self.sums = torch.zeros(sum(sizes), device=device)
+        """Sums of the columns; not finite for one that was not, and then counts as 0."""
         self._random = torch.empty(env.num_envs, sum(sizes), device=device)
         self._histories = [
             torch.zeros(env.num_envs, cfg.history_length, size, device=device)
@@ -130,6 +136,8 @@ class ObservationGroup:
             torch.clamp(present, *self._clip, out=present)
         if self._scale is not None:
             present.mul_(self._scale)
+        self.sums += present.sum(dim=0)
+        torch.nan_to_num(present, 0.0, 0.0, 0.0, out=present)
         if self._present is not None:
             torch.cat(self._stacked(present), dim=1, out=out)
 

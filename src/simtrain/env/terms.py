@@ -115,9 +115,14 @@ class Rewards:
         self._total = torch.zeros(env.num_envs, device=env.device)
         self.episode_sums = torch.zeros_like(self._values)
         """Each term's weighted sum over the present episode, ``(num_envs, terms)``."""
+        self.sums = torch.zeros(len(cfgs), device=env.device)
+        """Sums of the values; not finite for a term that was not, whose value then counts as 0."""
 
-    def compute(self) -> Tensor:
-        """Rewards of this step, ``(num_envs,)``; overwritten by the next call."""
+    def compute(self, failed: Tensor | None = None) -> Tensor:
+        """Rewards of this step, ``(num_envs,)``; overwritten by the next call.
+
+        `failed`, boolean ``(num_envs,)``: environments whose reward is 0, whatever the terms say.
+        """
         for i, term in enumerate(self._terms.values()):
             value = term()
             if value.shape != self._total.shape:
@@ -126,6 +131,10 @@ class Rewards:
                     f"it must be (num_envs,), here {tuple(self._total.shape)}"
                 )
             self._values[:, i] = value
+        if failed is not None:
+            self._values.masked_fill_(failed.unsqueeze(1), 0.0)
+        self.sums += self._values.sum(dim=0)
+        torch.nan_to_num(self._values, 0.0, 0.0, 0.0, out=self._values)
         torch.mv(self._values, self._rates, out=self._total)
         self.episode_sums.addcmul_(self._values, self._rates)
         return self._total
@@ -156,17 +165,23 @@ class Terminations:
         self.flags = torch.zeros(env.num_envs, len(cfgs), dtype=torch.bool, device=env.device)
         """Which terms ended the episode at this step, ``(num_envs, terms)``."""
         self.terminated = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
-        """Episodes that failed or succeeded at this step, ``(num_envs,)``."""
+        """Episodes that failed or succeeded at this step, or whose simulation failed,
+        ``(num_envs,)``."""
         self.time_outs = torch.zeros_like(self.terminated)
         """Episodes that were cut at this step and did not end otherwise, ``(num_envs,)``."""
         self.dones = torch.zeros_like(self.terminated)
         """Episodes that ended at this step, ``(num_envs,)``."""
 
-    def compute(self) -> Tensor:
-        """Which episodes end now, ``(num_envs,)``; overwritten by the next call."""
+    def compute(self, failed: Tensor | None = None) -> Tensor:
+        """Which episodes end now, ``(num_envs,)``; overwritten by the next call.
+
+        `failed`, boolean ``(num_envs,)``: environments whose simulation failed; their episodes end.
+        """
         for i, term in enumerate(self._terms.values()):
             self.flags[:, i] = term()
         self.terminated.zero_()
+        if failed is not None:
+            self.terminated |= failed
         for i in self._failed:
             self.terminated |= self.flags[:, i]
         self.time_outs.zero_()

@@ -153,6 +153,13 @@ class _Lookup:
         self._half_x, self._half_y = half_size
         self._resolution = resolution
 
+    def state(self) -> dict[str, Tensor]:
+        """Nothing: the heights are the model's."""
+        return {}
+
+    def set_state(self, state: dict[str, Tensor]) -> None:
+        """Nothing to continue from."""
+
     def __call__(self, points: Tensor) -> Tensor:
         u = ((points[..., 0] + self._half_x) / self._resolution).clamp_(0.0, self._columns)
         v = ((points[..., 1] + self._half_y) / self._resolution).clamp_(0.0, self._rows)

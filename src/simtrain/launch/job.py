@@ -79,7 +79,8 @@ def plan_job(config: TrainConfig) -> Job:
                 f"host {without} has no GPU and others have; name hosts of one kind, "
                 "or train on the CPU of all with --gpu-ids None"
             )
-    in_process = not config.hosts and devices[0].ranks == 1
+    # A rank that may be started again has a process of its own to lose.
+    in_process = not config.hosts and devices[0].ranks == 1 and config.max_restarts == 0
     if not in_process:
         check_own_name()
     return Job(

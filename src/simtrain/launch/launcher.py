@@ -66,6 +66,7 @@ def launch_ranks(
 
     Raises:
         ConfigError: a rank found a mistake in the configuration.
+        DivergenceError: the ranks found together that training cannot go on.
         RankError: a rank failed, or was killed.
 
     No process of the job is left when it returns or raises.

@@ -68,6 +68,23 @@ class Rank:
         dist.all_gather_object(values, value)
         return values
 
+    def collect(self, value: Any) -> list[Any] | None:
+        """What every rank gave, by rank, on rank 0; None on others. Pickled, so for rare use."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] | None = [None] * self.world_size if self.is_main else None
+        dist.gather_object(value, values)
+        return values
+
+    def distribute(self, values: list[Any] | None) -> Any:
+        """This rank's own of `values`, which rank 0 gives, one for each. Pickled likewise."""
+        if self.world_size == 1:
+            assert values is not None
+            return values[0]
+        mine: list[Any] = [None]
+        dist.scatter_object_list(mine, values)
+        return mine[0]
+
     def broadcast_object(self, value: Any) -> Any:
         """What rank 0 gave; pickled, so for rare use. It travels between CPUs."""
         if self.world_size == 1:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
-from simtrain.errors import ConfigError, RankError, SimulationError
+from simtrain.errors import ConfigError, DivergenceError, RankError, SimulationError
 from simtrain.launch.first_collective import ADVICE, meet
 from simtrain.launch.processes import die_with_parent, session_of
 from simtrain.launch.rank import Rank, share_of_cores
@@ -152,6 +152,8 @@ def _meet(rank: Rank, timeout: float, on_hang: Callable[[str], None]) -> None:
 def _failure(rank: int, device: str, error: BaseException) -> Failed:
     if isinstance(error, ConfigError):
         return Failed(rank, device, "mistake", str(error))
+    if isinstance(error, DivergenceError):
+        return Failed(rank, device, "divergence", str(error))
     if isinstance(error, RankError):
         return Failed(rank, device, "job", str(error))
     if isinstance(error, SimulationError):

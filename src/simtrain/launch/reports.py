@@ -74,9 +74,10 @@ class Failed:
 
     rank: int
     device: str
-    cause: Literal["mistake", "simulation", "program", "job", "peer"]
+    cause: Literal["mistake", "simulation", "program", "divergence", "job", "peer"]
     """What kind of error: in the configuration, in the simulation, in the program or the task, one
-    that all ranks find together, or a collective that broke because another rank is gone."""
+    that all ranks find together, in training or elsewhere, or a collective that broke because
+    another rank is gone."""
     text: str
     """The message or, for the program and peers, the traceback."""
 

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from simtrain.errors import ConfigError, RankError
+from simtrain.errors import ConfigError, DivergenceError, RankError
 from simtrain.launch.job import Job
 from simtrain.launch.reports import Failed, Message, Report, Returned, Started, ToldToStop
 from simtrain.launch.stop import StopSignals
@@ -89,6 +89,7 @@ class Watch:
 
         Raises:
             ConfigError: a rank found a mistake in the configuration.
+            DivergenceError: the ranks found together that training cannot go on.
             RankError: says which rank or other process failed, and how.
         """
         causes = {failed.cause: failed for failed in reversed(self.failures)}
@@ -97,6 +98,8 @@ class Watch:
         for cause in ("program", "simulation"):
             if cause in causes:
                 raise RankError(str(causes[cause]))
+        if "divergence" in causes:
+            raise DivergenceError(causes["divergence"].text)
         if "job" in causes:
             raise RankError(causes["job"].text)
         if self.is_done:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from simtrain.errors import ConfigError
-from simtrain.run.directory import written_whole
+from simtrain.run.tensor_file import checksum, read_tensors, write_tensors
 
 BEST = "best.pt"
 """The checkpoint with the best evaluation of a run."""
@@ -44,8 +41,9 @@ def save_model(path: Path, iteration: int, networks: dict[str, Any], infos: dict
         networks: what ``PPO.save`` returned: state of actor, critic and optimizer.
         infos: plain values to keep beside them.
     """
-    with written_whole(path) as file:
-        torch.save({**networks, "iter": iteration, "infos": infos}, file)
+    content = {**networks, "iter": iteration, "infos": infos}
+    # rsl_rl has no key of its own for a checksum, and hands on the infos as they are.
+    write_tensors(path, {**content, "infos": {**infos, "checksum": checksum(content)}})
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -75,24 +73,13 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     Raises:
         ConfigError: the file is damaged, is something else, or cannot be read; says which.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"the checkpoint {path} cannot be read: {error.strerror}") from error
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Detected pickle protocol")
-            content = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
-    except pickle.UnpicklingError as error:
-        pickled = data.startswith((b"PK", b"\x80"))  # the bytes of a text can look like a class
-        if pickled and ("Unsupported global" in str(error) or "Unsupported class" in str(error)):
-            raise ConfigError(
-                f"the checkpoint {path} is refused: it holds more than tensors and plain values, "
-                "and loading it could run code that somebody put there"
-            ) from error
-        raise ConfigError(f"{path} is not a checkpoint, or it is damaged") from error
-    except Exception as error:  # what torch raises for broken bytes is not documented
-        raise ConfigError(f"{path} is not a checkpoint, or it is damaged") from error
-    if not isinstance(content, dict) or not all(key in content for key in _KEYS):
+    content = read_tensors(path, "checkpoint", device)
+    if not all(key in content for key in _KEYS):
         raise ConfigError(f"{path} is no checkpoint of simtrain: it needs {', '.join(_KEYS)}")
+    infos = content["infos"]
+    # Checkpoints of rsl_rl itself have none.
+    if isinstance(infos, dict) and "checksum" in infos:
+        content["infos"] = {key: item for key, item in infos.items() if key != "checksum"}
+        if checksum(content) != infos["checksum"]:
+            raise ConfigError(f"{path} is damaged: its checksum is wrong")
     return content

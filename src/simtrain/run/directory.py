@@ -16,6 +16,7 @@ import yaml
 
 from simtrain.errors import ConfigError
 
+_TEMPORARY = ".tmp"
 _PACKAGES = ("simtrain", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-lib", "numpy")
 
 
@@ -74,17 +75,20 @@ def _make_new_folder(base: Path) -> Path:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[IO[bytes]]:
+def written_whole(path: Path, previous: Path | None = None) -> Iterator[IO[bytes]]:
     """A binary file that appears as `path` only once it is complete and on the disk.
 
-    On an error nothing is left behind, and what was at `path` before stays.
+    On an error nothing is left behind, and what was at `path` before stays; else that goes to
+    `previous`, if this is given. Between the two renames there is only `previous`.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
         with temporary.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            path.replace(previous)
         temporary.replace(path)
     except BaseException:
         with suppress(FileNotFoundError):
@@ -97,6 +101,12 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
         os.close(folder)
 
 
+def remove_leftovers(run: Path) -> None:
+    """Remove the files that a process left half written when it was killed."""
+    for path in run.glob(f".*{_TEMPORARY}"):
+        path.unlink(missing_ok=True)
+
+
 def write_config(path: Path, config: dict[str, Any], devices: list[str]) -> None:
     """Write ``config.yaml``: the configuration and what it ran on.
 
@@ -105,7 +115,7 @@ def write_config(path: Path, config: dict[str, Any], devices: list[str]) -> None
         config: the configuration as mappings, lists and scalars.
         devices: the device of every rank.
     """
-    content = {"config": config, "versions": _versions(), "git": _git_commit(), "devices": devices}
+    content = {"config": config, "versions": versions(), "git": _git_commit(), "devices": devices}
     with written_whole(path) as file:
         file.write(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
 
@@ -141,12 +151,13 @@ def read_run_file(run: Path) -> dict[str, Any]:
     return content
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": sys.version.split()[0]}
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that decide the results."""
+    found = {"python": sys.version.split()[0]}
     for package in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return versions
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 def _git_commit() -> dict[str, Any] | None:

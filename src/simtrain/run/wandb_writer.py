@@ -10,6 +10,11 @@ import wandb
 
 Mode = Literal["online", "offline", "disabled"]
 
+_START_SECONDS = 30.0
+"""How long W&B's server may take to answer at the start."""
+_END_SECONDS = 60.0
+"""How long it may take to upload what is left at the end."""
+
 
 class WandbWriter:
     """A W&B run beside the run directory; its own files lie in ``<run>/wandb``."""
@@ -21,8 +26,9 @@ class WandbWriter:
         mode: Mode | Literal["auto"],
         config: dict[str, Any],
         say: Callable[[str], None],
+        run_id: str | None = None,
     ) -> None:
-        """Start a W&B run, and say where it goes.
+        """Start a W&B run, or go on with one, and say where it goes.
 
         Args:
             run: the run directory.
@@ -30,22 +36,37 @@ class WandbWriter:
             mode: W&B's mode; auto is online if there is an API key, else offline.
             config: the configuration as mappings, lists and scalars.
             say: called with what the user should know, a line.
+            run_id: W&B's id of the run to go on with; None for a new one.
         """
         chosen = _choose(mode)
-        self._run = wandb.init(
-            project=project,
-            name=run.name,
-            dir=run,
-            config=config,
-            mode=chosen,
-        )
+
+        def start(mode: Mode) -> Any:
+            return wandb.init(
+                project=project,
+                name=run.name,
+                dir=run,
+                config=config,
+                mode=mode,
+                id=run_id,
+                resume="allow" if run_id is not None else None,
+                settings=wandb.Settings(init_timeout=_START_SECONDS, finish_timeout=_END_SECONDS),
+            )
+
+        reason = "" if mode == "offline" else "no API key, so "
+        try:
+            self._run = start(chosen)
+        except wandb.errors.CommError:
+            reason = f"{wandb.setup().settings.base_url} cannot be reached, so "
+            chosen = "offline"
+            self._run = start(chosen)
+        self.run_id: str = self._run.id
+        """W&B's id of this run."""
         # Iterations, not W&B's own count of calls, are on the axis.
         self._run.define_metric("*", step_metric="iteration")
         self._folder = run
         if chosen == "online":
             say(f"W&B: {self._run.url}")
         elif chosen == "offline":
-            reason = "" if mode == "offline" else "no API key, so "
             say(f"W&B: {reason}offline; `wandb sync {Path(self._run.dir).parent}` uploads it")
 
     def write(

@@ -123,6 +123,13 @@ class Engine(ABC):
     """Number of simulations."""
     device: torch.device
     """Where the tensors live."""
+    synchronous: bool = False
+    """Whether the results of a call are there when it returns, and may be branched on."""
+    failed: Tensor
+    """Environments whose simulation has failed since their last reset: a state that is not finite
+    (or beyond 1e10, as MuJoCo has it), or, on the CPU engine, anything that MuJoCo warned of.
+    Boolean, ``(num_envs,)``, refreshed in place by `step`. Until it is reset, such an environment
+    simulates something, but not its task; the others are not affected."""
 
     @abstractmethod
     def bind(self, field: str) -> Tensor:
@@ -179,9 +186,10 @@ class Engine(ABC):
 
         Afterwards position- and velocity-dependent fields and sensors are those of the new state;
         acceleration-dependent ones (`ACCELERATION_FIELDS`) are those of the last physics step.
+        `failed` says where this went wrong.
 
         Raises:
-            SimulationError: MuJoCo failed or warned in an environment (engines on the CPU).
+            SimulationError: MuJoCo refused to simulate an environment (engines on the CPU).
         """
 
     @abstractmethod
@@ -214,6 +222,21 @@ class Engine(ABC):
         Waits for the device: for once an iteration, not for once a step.
         """
         return None
+
+    @abstractmethod
+    def rows(self, field: str) -> Tensor:
+        """What physics itself computes with: a state field, ``(num_envs, ...)``, always up to date.
+
+        Read-only; float64 on the CPU engine.
+        """
+
+    @abstractmethod
+    def model_of(self, env: int) -> mujoco.MjModel:
+        """A copy of the model with the expanded fields of an environment; waits for the device."""
+
+    def complaint(self) -> str:
+        """What was the matter with the first environment that failed since this was last asked."""
+        return "its state is not finite"
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:

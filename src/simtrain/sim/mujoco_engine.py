@@ -38,6 +38,8 @@ class MujocoEngine(Engine):
     Results are the same, bit for bit, for any number of threads.
     """
 
+    synchronous = True
+
     def __init__(
         self,
         model: mujoco.MjModel,
@@ -54,7 +56,7 @@ class MujocoEngine(Engine):
             threads: physics threads, the caller's included; 0 for all cores given to the process.
             keyframe: id of the keyframe that `reset` goes to, or None for MuJoCo's default.
         """
-        # The engine raises on new warnings; MuJoCo would also print them and write MUJOCO_LOG.TXT.
+        # The engine tells of warnings; MuJoCo would also print them and write MUJOCO_LOG.TXT.
         mujoco.set_mju_user_warning(ignore_warning)
         self.num_envs = num_envs
         self.device = torch.device("cpu")
@@ -65,8 +67,11 @@ class MujocoEngine(Engine):
         self._keyframe = -1 if keyframe is None else keyframe
         self._stale = torch.zeros(num_envs, dtype=torch.bool)
         self._stale_rows = self._stale.numpy()
+        self.failed = torch.zeros(num_envs, dtype=torch.bool)
+        self._any_failed = False
+        self._complaint = ""
+        # Counts of each kind of warning since the simulation's last reset.
         self._warnings = self._batch.warning[:, :, 1]
-        self._warnings_seen = self._warnings.copy()
         # field -> (float32 mirror, float64 rows), by what refreshes them
         self._state: dict[str, tuple[Tensor, Tensor]] = {}
         self._derived: dict[str, tuple[Tensor, Tensor]] = {}
@@ -144,6 +149,7 @@ class MujocoEngine(Engine):
             for mirror, source in mirrors.values():
                 mirror.copy_(source)
         self._stale.zero_()
+        self._find_failed()
 
     def forward(self) -> None:
         """See `Engine.forward`."""
@@ -169,7 +175,6 @@ class MujocoEngine(Engine):
             sensordata = self._derived["sensordata"][0]
             sensordata.masked_fill_(resets.view(-1, 1) & self._acceleration_sensors, 0.0)
         self._stale.logical_or_(resets)
-        self._warnings_seen = self._warnings.copy()
 
     def set_const(self, mask: Tensor | None = None) -> None:
         """See `Engine.set_const`."""
@@ -177,6 +182,19 @@ class MujocoEngine(Engine):
         self._const_follows = True
         for mirror, rows in self._expanded.values():
             mirror.copy_(rows)
+
+    def rows(self, field: str) -> Tensor:
+        """See `Engine.rows`."""
+        return _tensor(self._batch.bind(field))
+
+    def model_of(self, env: int) -> mujoco.MjModel:
+        """See `Engine.model_of`."""
+        return self._batch.get_model(env)
+
+    def complaint(self) -> str:
+        """See `Engine.complaint`."""
+        complaint, self._complaint = self._complaint, ""
+        return complaint or super().complaint()
 
     def state(self) -> dict[str, Tensor]:
         """See `Engine.state`; the simulations are one float64 tensor ``(num_envs, nstate)``."""
@@ -209,6 +227,7 @@ class MujocoEngine(Engine):
                 mirror.copy_(rows)
         if state["const_follows"]:
             self.set_const()
+        self._batch.reset(stage=_NO_STAGE)  # forgets the warnings so far
         self._batch.state[...] = state["state"].numpy()
         self._stale.copy_(state["stale"])
         for name, value in state.items():
@@ -228,7 +247,7 @@ class MujocoEngine(Engine):
             mirror.copy_(rows)
 
     def _run(self, call: str, **arguments: object) -> None:
-        """Call the batch, and turn its errors and new warnings into a `SimulationError`."""
+        """Call the batch, and turn its errors into a `SimulationError`."""
         try:
             getattr(self._batch, call)(**arguments)
         except mujoco.batch.SimulationError as error:
@@ -237,20 +256,22 @@ class MujocoEngine(Engine):
                 f"MuJoCo failed in environment {env}"
                 f"{_and_others(len(error.ids))}: {self._batch.error(env)}"
             ) from error
-        if (self._warnings > self._warnings_seen).any():
-            self._raise_warning()
 
-    def _raise_warning(self) -> None:
-        envs, kinds = np.nonzero(self._warnings > self._warnings_seen)
+    def _find_failed(self) -> None:
+        """Refresh `failed` from MuJoCo's warnings, and note the first of them."""
+        if self._warnings.any():
+            np.any(self._warnings, axis=1, out=self.failed.numpy())
+            self._complaint = self._complaint or self._describe()
+            self._any_failed = True
+        elif self._any_failed:
+            self.failed.zero_()
+            self._any_failed = False
+
+    def _describe(self) -> str:
+        envs, kinds = np.nonzero(self._warnings)
         env, kind = int(envs[0]), int(kinds[0])
         info = int(self._batch.warning[env, kind, 0])
-        text = mujoco.mju_warningText(kind, info)
-        time = float(self._batch.bind("time")[env])
-        self._warnings_seen = self._warnings.copy()
-        raise SimulationError(
-            f"MuJoCo warned in environment {env}{_and_others(len(set(envs.tolist())))} "
-            f"at time {time:.3f} s: {text}"
-        )
+        return str(mujoco.mju_warningText(kind, info)).strip()
 
 
 def _without_islands(model: mujoco.MjModel) -> mujoco.MjModel:

@@ -71,6 +71,9 @@ _CONSTANTS = (
 _BOUNDS = ("geom_aabb", "geom_rbound")
 """Those that it computes from ``geom_size``; kernels are compiled anew where they are expanded."""
 
+_LARGEST = float(mujoco.mjMAXVAL)
+"""Beyond this MuJoCo calls positions and velocities unstable."""
+
 _CONTACTS_OVERFLOW = (
     mjw.OverflowType.BROADPHASE | mjw.OverflowType.NARROWPHASE | mjw.OverflowType.CCD
 )
@@ -159,6 +162,8 @@ class WarpEngine(Engine):
             self._physics = Physics(self.model, self._model, self._data)
             self._mask = torch.ones(num_envs, dtype=torch.bool, device=self.device)
             self._warp_mask = wp.from_torch(self._mask)
+            self.failed = torch.zeros_like(self._mask)
+            self._warp_failed = wp.from_torch(self.failed)
         self._fields: dict[str, Tensor] = {}
         self._bindable: set[str] = set()
         self._expanded: dict[str, Tensor] = {}
@@ -226,7 +231,7 @@ class WarpEngine(Engine):
     def step(self, nstep: int = 1) -> None:
         """See `Engine.step`."""
         self.forward()
-        self._run(("step", nstep), lambda: self._physics.step(nstep))
+        self._run(("step", nstep), lambda: self._step(nstep))
 
     def forward(self) -> None:
         """See `Engine.forward`."""
@@ -278,6 +283,23 @@ class WarpEngine(Engine):
             others=others,
         )
 
+    def rows(self, field: str) -> Tensor:
+        """See `Engine.rows`."""
+        return self._field(field)
+
+    def model_of(self, env: int) -> mujoco.MjModel:
+        """See `Engine.model_of`; waits for the device."""
+        model = copy.copy(self.model)
+        for field, rows in self._expanded.items():
+            owner = model.opt if field.startswith("opt.") else model
+            name = field.removeprefix("opt.")
+            value = rows[env].cpu().numpy()
+            if value.ndim:
+                getattr(owner, name)[...] = value
+            else:
+                setattr(owner, name, value.item())
+        return model
+
     def state(self) -> dict[str, Tensor]:
         """See `Engine.state`."""
         fields = {*self._initial, "sensordata", *self._fields}
@@ -315,6 +337,15 @@ class WarpEngine(Engine):
         # Outside a graph, a loop that ends early waits for the device in every iteration.
         self._model.opt.graph_conditional = self._graphs.conditional
         self._graphs.run(key, launches)
+
+    def _step(self, nstep: int) -> None:
+        self._physics.step(nstep)
+        wp.launch(
+            kernels.find_failed,
+            dim=self.num_envs,
+            inputs=[self._data.qpos, self._data.qvel, self._data.act, _LARGEST],
+            outputs=[self._warp_failed],
+        )
 
     def _reset(self) -> None:
         for field, initial in self._initial.items():

@@ -50,3 +50,23 @@ def raise_peaks(
     wp.atomic_max(peaks, 0, nefc[row])
     if row == 0:
         peaks[1] = wp.max(peaks[1], wp.max(nacon[0], ncollision[0]))
+
+
+@wp.kernel
+def find_failed(
+    qpos: wp.array2d[float],
+    qvel: wp.array2d[float],
+    act: wp.array2d[float],
+    largest: float,
+    failed: wp.array[bool],
+):
+    """Find the rows in which something is not finite, or too large (``mj_checkPos``)."""
+    row = wp.tid()
+    fine = bool(True)  # noqa: UP018 - for Warp a variable, not a constant
+    for i in range(qpos.shape[1]):
+        fine = fine and wp.abs(qpos[row, i]) <= largest
+    for i in range(qvel.shape[1]):
+        fine = fine and wp.abs(qvel[row, i]) <= largest
+    for i in range(act.shape[1]):
+        fine = fine and wp.abs(act[row, i]) <= largest
+    failed[row] = not fine

@@ -37,12 +37,16 @@ class FlatGradients:
         """Set all gradients and extra numbers to zero, in place."""
         self.buffer.zero_()
 
-    def clip(self, max_norm: float) -> None:
-        """Scale each network's gradients to a norm of at most `max_norm`, in place."""
-        for part in self.networks:
-            _clip(part, max_norm)
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale each network's gradients to a norm of at most `max_norm`, in place.
+
+        Returns:
+            The sum of the norms before, 0-d: not finite if any gradient is not.
+        """
+        return torch.stack([_clip(part, max_norm) for part in self.networks]).sum()
 
 
-def _clip(gradients: Tensor, max_norm: float) -> None:
-    norm = torch.linalg.vector_norm(gradients)
+def _clip(gradients: Tensor, max_norm: float) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(gradients)
     gradients.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
+    return norm

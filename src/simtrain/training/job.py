@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mujoco
+
 from simtrain.config import TrainConfig, as_plain, overlay
 from simtrain.errors import ConfigError
 from simtrain.launch.devices import Devices
@@ -20,16 +22,34 @@ from simtrain.registry import discover
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import make_run_directory
+from simtrain.run.metrics import METRICS, check_idle
 from simtrain.run.report import PICTURE
+from simtrain.run.resume import SavedRun, can_resume
 from simtrain.stop_conditions import check_stop_conditions
+from simtrain.training.restarts import train_with_restarts
+from simtrain.training.resume_plan import plan_resumption
+from simtrain.training.resume_state import Resumption
+from simtrain.training.run_files import Outcome
 from simtrain.training.stopping import Stopping, exit_code
 
 
-def run_job(config: TrainConfig) -> int:
+def run_job(
+    config: TrainConfig,
+    default: TrainConfig,
+    model: mujoco.MjModel,
+    saved: SavedRun | None = None,
+) -> int:
     """Run a training job whose configuration was checked; the exit code.
 
+    Args:
+        config: the whole configuration.
+        default: the task's own configuration, without flags.
+        model: the task's compiled model.
+        saved: the run to go on with, or None for a new one.
+
     Raises:
-        ConfigError: there is no such device or host.
+        ConfigError: there is no such device or host, or the configuration is not the saved run's.
+        DivergenceError: nothing could be learned any more.
         SimulationError: MuJoCo failed.
         RankError: a rank of several failed.
     """
@@ -43,31 +63,63 @@ def run_job(config: TrainConfig) -> int:
         check_logs(config.torchrunx_log_dir)
     elif engine == "warp":
         # Several ranks check it themselves: Warp initializes CUDA, and launching them forks.
-        from simtrain.env.model import compile_model
         from simtrain.sim.warp_model import check_model
 
-        check_model(compile_model(config.env))
-    console = TrainingConsole(config.task, config.iterations(job.world_size))
+        check_model(model)
+    resumption, lines = None, _introduction(config, job)
+    done = (0, 0)
+    if saved is not None:
+        check_idle(saved.path)
+        resumption, more = plan_resumption(saved, config, job, model)
+        lines += more
+        done = (saved.iteration, saved.env_steps)
+    iterations = config.iterations(job.world_size, iteration=done[0], env_steps=done[1])
+    if saved is not None and saved.iteration >= iterations:
+        print(f"{saved.path} is done: it was trained for {saved.iteration} iterations")
+        return 0
+    console = TrainingConsole(config.task, iterations)
     stopping = Stopping(config.grace_seconds, console)
     with stopping.signals as stop, console:
-        for line in _introduction(config, job):
+        for line in lines:
             console.say(line)
-        run = make_run_directory(config.log_root, config.task, config.run_name).absolute()
+        run = _run_directory(config, saved)
         stopping.run = run
-        train = _train_here if job.in_process else _train_on_ranks
+
+        def train(resumption: Resumption | None) -> Outcome:
+            one = _train_here if job.in_process else _train_on_ranks
+            return one(config, default, job, run, console, stop, resumption)
+
         try:
-            checkpoint = train(config, job, run, console, stop)
+            outcome = train_with_restarts(train, config, job, model, run, resumption, console, stop)
         except ConfigError:
-            if not (run / "metrics.jsonl").exists():
+            if saved is None and not (run / METRICS).exists():
                 shutil.rmtree(run)
             raise
-    _say_goodbye(run, checkpoint, stop)
+        except BaseException:
+            if can_resume(run):
+                console.say(f"to go on: {_resume_command(config, run)}")
+            raise
+    _say_goodbye(config, run, outcome, stop)
+    if outcome.error is not None:
+        return 1
     return 0 if stop.received is None else exit_code(stop.received)
 
 
+def _run_directory(config: TrainConfig, saved: SavedRun | None) -> Path:
+    if saved is not None:
+        return saved.path.absolute()
+    return make_run_directory(config.log_root, config.task, config.run_name).absolute()
+
+
 def _train_here(
-    config: TrainConfig, job: Job, run: Path, console: TrainingConsole, stop: StopSignals
-) -> Path | None:
+    config: TrainConfig,
+    default: TrainConfig,
+    job: Job,
+    run: Path,
+    console: TrainingConsole,
+    stop: StopSignals,
+    resumption: Resumption | None,
+) -> Outcome:
     import torch
 
     from simtrain.training.worker import run_worker
@@ -81,32 +133,51 @@ def _train_here(
         seed=job.seed,
         threads=job.threads or share_of_cores(1),
     )
-    return run_worker(
-        config, rank, run, stop, console=console, devices=job.rank_names(), evaluator=job.evaluator
+    outcome = run_worker(
+        config,
+        rank,
+        run,
+        stop,
+        console=console,
+        devices=job.rank_names(),
+        default=default,
+        resumption=resumption,
+        evaluator=job.evaluator,
     )
+    assert outcome is not None
+    return outcome
 
 
 def _train_on_ranks(
-    config: TrainConfig, job: Job, run: Path, console: TrainingConsole, stop: StopSignals
-) -> Path | None:
+    config: TrainConfig,
+    default: TrainConfig,
+    job: Job,
+    run: Path,
+    console: TrainingConsole,
+    stop: StopSignals,
+    resumption: Resumption | None,
+) -> Outcome:
     def receive(content: object) -> None:
         if isinstance(content, Status):
             console.show(content)
         else:
             console.say(str(content))
 
-    return launch_ranks(
+    outcome = launch_ranks(
         job,
         train_rank,
         config.task,
         as_plain(config),
         run,
         job.rank_names(),
+        resumption,
         job.evaluator,
         receive=receive,
         stop=stop,
         log_dir=choose_log_dir(config.torchrunx_log_dir, run),
     )
+    assert outcome is not None
+    return outcome
 
 
 def train_rank(
@@ -117,8 +188,9 @@ def train_rank(
     values: dict[str, Any],
     run: Path,
     devices: list[str],
+    resumption: Resumption | None,
     evaluator: Devices | None,
-) -> Path | None:
+) -> Outcome | None:
     """Train as one rank of several, in a process of its own.
 
     Task files are no modules that another process could import, so the configuration is made anew
@@ -126,9 +198,17 @@ def train_rank(
     """
     from simtrain.training.worker import run_worker
 
-    config = overlay(TrainConfig.of_task(task, discover().find(task).configuration()), values)
+    default = TrainConfig.of_task(task, discover().find(task).configuration())
     return run_worker(
-        config, rank, run, stop, console=_RemoteConsole(show), devices=devices, evaluator=evaluator
+        overlay(default, values),
+        rank,
+        run,
+        stop,
+        console=_RemoteConsole(show),
+        devices=devices,
+        default=default,
+        resumption=resumption,
+        evaluator=evaluator,
     )
 
 
@@ -162,14 +242,27 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
     return lines
 
 
-def _say_goodbye(run: Path, checkpoint: Path | None, stop: StopSignals) -> None:
-    if stop.received is not None:
+def _say_goodbye(config: TrainConfig, run: Path, outcome: Outcome, stop: StopSignals) -> None:
+    if outcome.error is not None:
+        print(f"warning: the last checkpoint or metrics could not be written: {outcome.error}")
+    elif stop.received is not None:
         print(f"stopped by {stop.received.name}; the policy so far is saved")
-    run = Path(os.path.relpath(run)) if run.is_relative_to(Path.cwd()) else run
-    print(f"run:        {run}")
-    print(f"checkpoint: {run / checkpoint.name if checkpoint else None}")
+    shown = _shown(run)
+    print(f"run:        {shown}")
+    print(f"checkpoint: {shown / outcome.checkpoint.name if outcome.checkpoint else None}")
     if (run / BEST).exists():
-        print(f"best:       {run / BEST}")
+        print(f"best:       {shown / BEST}")
     if (run / PICTURE).exists():
-        print(f"picture:    {run / PICTURE}")
-    print(f"curves:     uv run tensorboard --logdir {shlex.quote(str(run.parent))}")
+        print(f"picture:    {shown / PICTURE}")
+    if stop.received is not None:
+        print(f"to go on:   {_resume_command(config, run)}")
+    print(f"curves:     uv run tensorboard --logdir {shlex.quote(str(shown.parent))}")
+
+
+def _resume_command(config: TrainConfig, run: Path) -> str:
+    return f"uv run train {config.task} --resume {shlex.quote(str(_shown(run)))}"
+
+
+def _shown(run: Path) -> Path:
+    """Relative to the working directory if it is below."""
+    return Path(os.path.relpath(run)) if run.is_relative_to(Path.cwd()) else run

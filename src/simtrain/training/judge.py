@@ -16,6 +16,7 @@ from typing import Protocol
 
 from simtrain.config import TrainConfig
 from simtrain.env.undisturbed import undisturbed
+from simtrain.errors import ConfigError
 from simtrain.launch.devices import Devices
 from simtrain.launch.rank import Rank
 from simtrain.run.checkpoint import BEST, read_checkpoint, save_model
@@ -91,7 +92,10 @@ class Judge:
         if self._interval is None or not rank.is_main:
             return
         if (run / BEST).exists():  # of a run that is continued
-            self._best = read_checkpoint(run / BEST)["infos"].get(_RETURN, self._best)
+            try:
+                self._best = read_checkpoint(run / BEST)["infos"].get(_RETURN, self._best)
+            except ConfigError as error:
+                self._say(f"warning: {error}; the next evaluation's policy takes its place")
         if evaluator is None:
             self._evaluations = _OnThisRank(config, rank, stop)
         else:
@@ -157,8 +161,7 @@ class Judge:
             is_best = metrics["Eval/mean_return"] > self._best
             if is_best:
                 self._best = metrics["Eval/mean_return"]
-                infos = {**candidate.infos, _RETURN: self._best}
-                save_model(self._run / BEST, candidate.iteration, candidate.networks, infos)
+                self._save_best(candidate)
             best = "  (the best so far)" if is_best else ""
             self._say(f"evaluation of iteration {candidate.iteration}: {evaluation}{best}")
             for flag, text in evaluation.warnings.items():
@@ -171,6 +174,14 @@ class Judge:
                 "Training goes on without evaluation"
                 + (f"; {' and '.join(lost)} will not end it" if lost else ""),
             )
+
+    def _save_best(self, candidate: Candidate) -> None:
+        infos = {**candidate.infos, _RETURN: self._best}
+        try:
+            save_model(self._run / BEST, candidate.iteration, candidate.networks, infos)
+        except OSError as error:  # a full disk is no reason for a training to end
+            self._best = -float("inf")
+            self._say(f"warning: {BEST} cannot be written: {error.strerror}")
 
     def _finish(self, metrics: dict[str, float]) -> None:
         """Wait for the last evaluation, unless the user wants to end."""

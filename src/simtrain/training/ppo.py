@@ -12,10 +12,8 @@ The mathematics are those of ``rsl_rl.algorithms.PPO``. What differs is how they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -29,45 +27,10 @@ from torch.distributions import Normal
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.training.flat_gradients import FlatGradients
+from simtrain.training.samples import Samples
 
 MIN_LEARNING_RATE = 1e-5
 MAX_LEARNING_RATE = 1e-2
-
-
-@dataclass
-class Samples:
-    """Transitions of a rollout, flattened; the leading axis of every tensor is the sample."""
-
-    actor_input: Tensor
-    critic_input: Tensor
-    actions: Tensor
-    log_prob: Tensor
-    values: Tensor
-    returns: Tensor
-    advantages: Tensor
-    distribution: tuple[Tensor, ...]
-
-    def shuffled(self, order: Tensor) -> Samples:
-        """A contiguous copy in another order; `order` is long, ``(samples,)``."""
-        return self._map(lambda tensor: tensor.index_select(0, order))
-
-    def mini_batches(self, count: int) -> Iterator[Samples]:
-        """`count` consecutive slices of equal size; a remainder is left out."""
-        size = len(self.actions) // count
-        for start in range(0, count * size, size):
-            yield self._map(itemgetter(slice(start, start + size)))
-
-    def _map(self, function: Callable[[Tensor], Tensor]) -> Samples:
-        return Samples(
-            actor_input=function(self.actor_input),
-            critic_input=function(self.critic_input),
-            actions=function(self.actions),
-            log_prob=function(self.log_prob),
-            values=function(self.values),
-            returns=function(self.returns),
-            advantages=function(self.advantages),
-            distribution=tuple(function(p) for p in self.distribution),
-        )
 
 
 @dataclass
@@ -141,6 +104,12 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.optimizer = optimizer([p for ps in networks for p in ps], lr=self._lr, fused=True)
         # The divergence that the learning rate follows travels with the gradients.
         self.gradients = FlatGradients(networks, extra=1)
+        # With this, fused Adam leaves parameters and moments as they are where it is 1.
+        self._not_finite = torch.zeros((), device=rank.device)
+        self.optimizer.found_inf = self._not_finite  # type: ignore[attr-defined]
+        self._skipped = torch.zeros((), device=rank.device)
+        self.skipped_steps = 0
+        """Optimizer steps of the last update that were skipped: their gradients were not finite."""
         self._beside: ThreadPoolExecutor | None = None
         if rank.device.type == "cpu" and rank.threads > 1:
             self._beside = ThreadPoolExecutor(
@@ -226,9 +195,11 @@ class PPO(RslPPO):  # type: ignore[misc]
         sums /= self.num_learning_epochs * self.num_mini_batches
         self.rank.all_reduce(sums)
         sums /= self.rank.world_size
-        value, surrogate, entropy, kl, self.learning_rate = torch.cat(
-            (sums, self._lr[None])
+        value, surrogate, entropy, kl, self.learning_rate, skipped = torch.cat(
+            (sums, self._lr[None], self._skipped[None])
         ).tolist()
+        self.skipped_steps = int(skipped)
+        self._skipped.zero_()
         return {"value": value, "surrogate": surrogate, "entropy": entropy, "kl": kl}
 
     def policy_losses(self, batch: Samples) -> PolicyLosses:
@@ -278,6 +249,29 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.learning_rate = float(self._lr)
         return bool(iteration)
 
+    def state(self) -> dict[str, Any]:
+        """All that the next update depends on; the storage is empty between two of them."""
+        return self.save()
+
+    def set_state(
+        self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
+    ) -> None:
+        """Continue from what `state` returned, in place.
+
+        Args:
+            state: what `state` returned.
+            optimizer: whether to take over the optimizer's moments.
+            learning_rate: whether to take over the learning rate.
+
+        Raises:
+            RuntimeError: the networks are of other shapes.
+        """
+        saved_rate = float(state["optimizer_state_dict"]["param_groups"][0]["lr"])
+        rate = saved_rate if learning_rate else float(self._lr)
+        self.load(state, {"actor": True, "critic": True, "optimizer": optimizer})
+        self._lr.fill_(rate)
+        self.learning_rate = rate
+
     @torch.no_grad()
     def _samples(self) -> Samples:
         """The rollout, flattened, normalized and shuffled."""
@@ -322,7 +316,10 @@ class PPO(RslPPO):  # type: ignore[misc]
             self.gradients.buffer /= self.rank.world_size
         if self.schedule == "adaptive":
             self._adapt_learning_rate(self.gradients.extra[0])
-        self.gradients.clip(self.max_grad_norm)
+        norm = self.gradients.clip(self.max_grad_norm)
+        # The gradients are those of all ranks, and so is what follows from them.
+        self._not_finite.copy_(~norm.isfinite())
+        self._skipped += self._not_finite
         self.optimizer.step()
         return Losses(policy.surrogate.detach(), value, policy.entropy.detach(), policy.kl)
 

@@ -31,3 +31,11 @@ class EpisodeStatistics:
             sum(entry[1] for entry in self._window) / count,
             sum(entry[2] for entry in self._window) / count,
         )
+
+    def state(self) -> list[list[float]]:
+        """All that is remembered, as plain data."""
+        return [list(entry) for entry in self._window]
+
+    def set_state(self, state: list[list[float]]) -> None:
+        """Continue from what `state` returned."""
+        self._window = deque((count, returns, lengths) for count, returns, lengths in state)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from rsl_rl.models import MLPModel
 
 from simtrain.env.env import Env
+from simtrain.env.nan_guard import Dump, Failures
 from simtrain.launch.rank import Rank
 from simtrain.sim.engine import Overflow
+from simtrain.training.failure_watch import FailureWatch
 from simtrain.training.ppo import PPO
 from simtrain.training.reduction import Reduction
 from simtrain.training.statistics import EpisodeStatistics
@@ -31,6 +34,8 @@ class Iteration:
     """Whether training ends with it."""
     warnings: tuple[str, ...] = ()
     """What a person should know, of all ranks, each told once."""
+    dumps: tuple[tuple[int, Dump], ...] = ()
+    """The last steps of simulations that failed, with their ranks; on rank 0 alone."""
 
 
 class Trainer:
@@ -44,7 +49,13 @@ class Trainer:
         self.env_steps = 0
         self._episodes = EpisodeStatistics()
         self._reduce = Reduction(rank)
-        self._warned: set[str] = set()
+        self.warned: set[str] = set()
+        """What this rank has warned of."""
+        self.env_is_fresh = True
+        """Whether the environments have not been trained on yet."""
+        self._watch = FailureWatch(
+            rank, env.num_envs, ppo.num_learning_epochs * ppo.num_mini_batches
+        )
         self._steps = ppo.storage.num_transitions_per_env
         self._rollout_threads = rollout_threads(ppo.actor, env.num_envs, rank.threads)
 
@@ -62,19 +73,40 @@ class Trainer:
             report: called after every iteration.
             stop: asked at the end of every iteration; one rank's yes ends training on all.
             judge: may add metrics to an iteration before it is reported, and end training with it.
+
+        Raises:
+            DivergenceError: nothing was learned for many iterations, on all ranks together.
         """
         env = self.env
-        if self.iteration == 0:
+        if self.env_is_fresh:
             # Spread the first resets over time, or all episodes would end at once.
             env.episode_length_buf = torch.randint_like(
                 env.episode_length_buf, env.max_episode_length
             )
+            self.env_is_fresh = False
         self.ppo.train_mode()
         while self.iteration < iterations:
             iteration = judge(self._iterate(iterations, stop))
             report(iteration)
             if iteration.is_last:
                 return
+            self._watch.check(iteration.metrics)
+
+    def state(self) -> dict[str, Any]:
+        """What goes on from iteration to iteration beside environments and PPO, as plain data."""
+        return {
+            "iteration": self.iteration,
+            "env_steps": self.env_steps,
+            "episodes": self._episodes.state(),
+            "failures": self._watch.state(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.iteration = state["iteration"]
+        self.env_steps = state["env_steps"]
+        self._episodes.set_state(state["episodes"])
+        self._watch.set_state(state["failures"])
 
     def _iterate(self, iterations: int, stop: Callable[[], bool]) -> Iteration:
         start = time.perf_counter()
@@ -86,11 +118,12 @@ class Trainer:
         collected = time.perf_counter()
         torch.set_num_threads(self.ppo.learning_threads)
         losses = self.ppo.update()
-        sums = self._finished_episodes()
+        failures = self.env.failures()
+        sums = self._finished_episodes() | self._watch.sums(failures)
         overflow = self.env.sim.overflow()
         if overflow is not None:
             sums["Sim/overflow"] = (overflow.num_envs, self.env.num_envs)
-        warnings = self._new_warnings(overflow)
+        warnings = self._new_warnings(overflow, failures)
         end = time.perf_counter()
         totals = self._reduce(
             {**sums, "stop": (float(stop()), 1.0), "warnings": (float(len(warnings)), 1.0)},
@@ -115,16 +148,20 @@ class Trainer:
             "Perf/total_fps": steps / seconds,
             **totals.maxima,
         }
+        if self.ppo.skipped_steps:
+            metrics["Loss/skipped_steps"] = self.ppo.skipped_steps
+        self._watch.count(self.ppo.skipped_steps, metrics)
         is_last = stopped or self.iteration >= iterations
-        return Iteration(self.iteration, self.env_steps, metrics, is_last, warnings)
+        dumps = self._watch.dumps(failures, metrics)
+        return Iteration(self.iteration, self.env_steps, metrics, is_last, warnings, dumps)
 
-    def _new_warnings(self, overflow: Overflow | None) -> tuple[str, ...]:
-        """What did not fit into the engine's buffers, at its first time."""
-        if overflow is None:
-            return ()
-        messages = overflow.messages()
-        new = tuple(text for flag, text in messages.items() if flag not in self._warned)
-        self._warned.update(messages)
+    def _new_warnings(self, overflow: Overflow | None, failures: Failures) -> tuple[str, ...]:
+        """What did not fit into the engine's buffers or was not finite, at its first time."""
+        messages = {} if overflow is None else overflow.messages()
+        for term in failures.terms:
+            messages[term] = f"{term} was not finite in some environments, and counts as 0 there"
+        new = tuple(text for flag, text in messages.items() if flag not in self.warned)
+        self.warned.update(messages)
         return new
 
     def _warnings_of_all_ranks(self, mine: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simtrain.config import TrainConfig, as_plain
+from simtrain.config import TrainConfig, resolved
 from simtrain.env.env import Env
 from simtrain.launch.devices import Devices
 from simtrain.launch.rank import Rank
-from simtrain.run.checkpoint import BEST, model_path, save_model
+from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, StatusConsole
-from simtrain.run.directory import write_config
 from simtrain.run.metrics import MetricsWriter
 from simtrain.run.report import draw_finished
 from simtrain.training.agreement import check_same_tensors
 from simtrain.training.gpu import check_gpu, too_little_memory_told
 from simtrain.training.judge import Judge
 from simtrain.training.ppo import PPO
+from simtrain.training.resume_state import Resumption, gather_state, restore_state
+from simtrain.training.run_files import Outcome, RunFiles
 from simtrain.training.trainer import Iteration, Trainer
 
 if TYPE_CHECKING:
@@ -39,8 +40,10 @@ def run_worker(
     *,
     console: StatusConsole,
     devices: list[str],
+    default: TrainConfig,
+    resumption: Resumption | None = None,
     evaluator: Devices | None = None,
-) -> Path | None:
+) -> Outcome | None:
     """Train as one rank of a job.
 
     Args:
@@ -50,17 +53,21 @@ def run_worker(
         stop: asked at the end of every iteration; training ends, saved, once it is true on a rank.
         console: where rank 0 shows what it does.
         devices: what each rank runs on.
+        default: the task's own configuration.
+        resumption: how to go on with a run; None starts from the beginning.
         evaluator: what a process that evaluates beside training runs on, if there shall be one.
 
     Returns:
-        The last checkpoint on rank 0, None on others.
+        What is left behind on rank 0, None on others.
 
     Raises:
-        ConfigError: the GPU cannot be used, or has too little memory for so many environments.
+        ConfigError: the GPU cannot be used, or has too little memory for so many environments, or
+            the saved state does not fit.
+        DivergenceError: nothing could be learned any more.
     """
     check_gpu(rank.device)
     with too_little_memory_told(config.num_envs, rank.device):
-        return _train(config, rank, run, stop, console, devices, evaluator)
+        return _train(config, rank, run, stop, console, devices, default, resumption, evaluator)
 
 
 def _train(
@@ -70,8 +77,10 @@ def _train(
     stop: Callable[[], bool],
     console: StatusConsole,
     devices: list[str],
+    default: TrainConfig,
+    resumption: Resumption | None,
     evaluator: Devices | None,
-) -> Path | None:
+) -> Outcome | None:
     rank.seed_everything()
     torch.set_num_threads(rank.threads)
     if config.deterministic:
@@ -81,22 +90,28 @@ def _train(
     obs = env.get_observations().to(rank.device)
     ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
     trainer = Trainer(env, ppo, rank)
+    saved = None if resumption is None else restore_state(trainer, rank, resumption)
     judge = Judge(config, rank, run, ppo, stop, console.say, evaluator)
-    iterations = config.iterations(rank.world_size)
+    iterations = config.iterations(
+        rank.world_size, iteration=trainer.iteration, env_steps=trainer.env_steps
+    )
     recorder = (
-        _Recorder(config, run, trainer, iterations, console, devices) if rank.is_main else None
+        _Recorder(config, default, run, trainer, iterations, console, devices, saved)
+        if rank.is_main
+        else None
     )
     with judge, recorder or nullcontext():
 
         def after(iteration: Iteration) -> None:
-            save = iteration.number % config.save_interval == 0 or iteration.is_last
-            if save:
+            state = None
+            if iteration.number % config.save_interval == 0 or iteration.is_last:
                 check_same_tensors(ppo.tensors(), rank, iteration.number)
+                state = gather_state(trainer, rank)
             if recorder is not None:
-                recorder.report(iteration, save=save)
+                recorder.report(iteration, state)
 
         trainer.run(iterations, after, stop, judge)
-    return None if recorder is None else recorder.saved
+    return None if recorder is None else recorder.outcome
 
 
 def _build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> Env:
@@ -133,54 +148,58 @@ def _build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> E
     return env
 
 
-def _resolved(config: TrainConfig) -> dict[str, Any]:
-    """The configuration with every value once: the run's own instead of what the task asks for."""
-    plain: dict[str, Any] = as_plain(config)
-    for name in ("num_envs", "num_steps_per_env", "max_iterations", "ppo"):
-        del plain["env"][name]
-    return plain
-
-
 class _Recorder:
     """Rank 0's part: configuration, metrics, checkpoints and console."""
 
     def __init__(
         self,
         config: TrainConfig,
+        default: TrainConfig,
         run: Path,
         trainer: Trainer,
         iterations: int,
         console: StatusConsole,
         devices: list[str],
+        saved: dict[str, Any] | None,
     ) -> None:
         self._config = config
         self._run = run
         self._trainer = trainer
         self._iterations = iterations
         self._console = console
-        self.saved: Path | None = None
-        """The last checkpoint."""
-        plain = _resolved(config)
-        write_config(run / "config.yaml", plain, devices)
-        self._metrics = MetricsWriter(run, tensorboard=config.logger == "tensorboard")
+        self._first = trainer.iteration
+        self._metrics = MetricsWriter(
+            run, tensorboard=config.logger == "tensorboard", after=trainer.iteration
+        )
+        self._files = RunFiles(config, default, run, trainer, devices, self._metrics.sync)
         self._wandb: WandbWriter | None = None
         if config.logger == "wandb":
             from simtrain.run.wandb_writer import WandbWriter
 
             self._wandb = WandbWriter(
-                run, config.wandb_project, config.wandb_mode, plain, console.say
+                run,
+                config.wandb_project,
+                config.wandb_mode,
+                resolved(config),
+                console.say,
+                run_id=saved["wandb"] if saved else None,
             )
         self._video: TrainingVideo | None = None
         if config.video:
             from simtrain.training.video import TrainingVideo
 
             self._video = TrainingVideo(config, run, console.say)
+        self._uploaded: Path | None = None
+        self._unwritten = False
+        self._before = float(saved["wall_s"]) if saved else 0.0
         self._start = time.perf_counter()
 
     def __enter__(self) -> _Recorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        self._files.close()
+        self._say_what_is_new()
         self._metrics.close()
         if self._wandb is not None:
             if (self._run / BEST).exists():
@@ -189,13 +208,20 @@ class _Recorder:
         if kind is None:
             draw_finished(self._run, self._console.say)
 
-    def report(self, iteration: Iteration, *, save: bool) -> None:
-        """Write and show an iteration, and save the policy if asked to."""
-        wall_s = time.perf_counter() - self._start
+    @property
+    def outcome(self) -> Outcome:
+        """What is left behind, once this was exited."""
+        return Outcome(self._files.saved, self._files.error or self._metrics.error)
+
+    def report(self, iteration: Iteration, state: dict[str, Any] | None) -> None:
+        """Write and show an iteration, and save `state` if there is one."""
+        seconds = time.perf_counter() - self._start
+        wall_s = self._before + seconds
         metrics = iteration.metrics
         self._metrics.write(iteration.number, iteration.env_steps, wall_s, metrics)
         if self._wandb is not None:
             self._wandb.write(iteration.number, iteration.env_steps, wall_s, metrics)
+        done = iteration.number - self._first
         self._console.show(
             Status(
                 iteration=iteration.number,
@@ -205,21 +231,36 @@ class _Recorder:
                 mean_return=metrics.get("Train/mean_reward"),
                 mean_length=metrics.get("Train/mean_episode_length"),
                 max_episode_length=self._trainer.env.max_episode_length,
-                seconds_left=wall_s / iteration.number * (self._iterations - iteration.number),
+                seconds_left=seconds / done * (self._iterations - iteration.number),
             )
         )
         for warning in iteration.warnings:
             self._console.say(f"warning: {warning}")
-        if save:
-            infos = {"task": self._config.task, "env_steps": iteration.env_steps}
-            networks = self._trainer.ppo.save()
-            self.saved = model_path(self._run, iteration.number)
-            save_model(self.saved, iteration.number, networks, infos)
-            if self._wandb is not None:
-                self._wandb.save(self.saved)
+        for rank_number, dump in iteration.dumps:
+            self._console.say(self._files.dump(iteration.number, rank_number, dump))
+        if state is not None:
+            wandb = None if self._wandb is None else self._wandb.run_id
+            self._files.save({**state, "wall_s": wall_s, "wandb": wandb})
+        self._say_what_is_new()
         due = iteration.number % self._config.video_interval == 0
         if self._video is not None and (due or iteration.number == self._iterations):
             self._record_video(self._video, iteration.number)
+
+    def _say_what_is_new(self) -> None:
+        """Tell of saves, and upload them."""
+        for message in self._files.messages():
+            self._console.say(message)
+        if (self._metrics.error is not None) != self._unwritten:
+            self._unwritten = not self._unwritten
+            self._console.say(
+                f"warning: metrics cannot be written, trying again: {self._metrics.error}"
+                if self._unwritten
+                else "metrics are written again, without a gap"
+            )
+        saved = self._files.saved
+        if self._wandb is not None and saved is not None and saved != self._uploaded:
+            self._uploaded = saved
+            self._wandb.save(saved)
 
     def _record_video(self, video: TrainingVideo, iteration: int) -> None:
         path = video.record(iteration, self._trainer.ppo.actor.state_dict())

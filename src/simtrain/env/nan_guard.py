@@ -1,0 +1,149 @@
+"""Numbers that are not finite: found without waiting for the device, kept apart, and told later.
+
+An environment whose simulation failed is reset, as an episode that ended. What it did in its last
+steps is kept for whoever wants to know why: a ring of states and controls is recorded before every
+step, and stays as it is from the first failure on until it was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from simtrain.sim.engine import Engine
+
+STEPS = 50
+"""How many control steps are kept."""
+_FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", "mocap_pos", "mocap_quat", "ctrl")
+_NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Dump:
+    """The last steps of an environment before its simulation failed."""
+
+    env: int
+    """Its number in its rank."""
+    said: str
+    """What the engine said of it."""
+    states: dict[str, np.ndarray]
+    """MuJoCo's name of a field -> its values before each of the steps, oldest first. The simulation
+    failed in the last of them."""
+    model: bytes
+    """The environment's model as MuJoCo's MJB."""
+
+
+@dataclass(frozen=True)
+class Failures:
+    """What went wrong in some steps."""
+
+    resets: int
+    """How often an environment was reset because its simulation failed."""
+    dump: Dump | None
+    """The first of these."""
+    terms: tuple[str, ...]
+    """Rewards and observations that were not finite, and counted as 0."""
+
+
+class NanGuard:
+    """Watches the simulations of an environment."""
+
+    def __init__(self, sim: Engine) -> None:
+        self._sim = sim
+        # `ctrl` is what the next step takes.
+        rows = [sim.bind(field) if field == "ctrl" else sim.rows(field) for field in _FIELDS]
+        self._rows = [row.view(sim.num_envs, -1) for row in rows if row.numel()]
+        self._shapes = {
+            field: row.shape[1:] for field, row in zip(_FIELDS, rows, strict=True) if row.numel()
+        }
+        width = sum(row.shape[1] for row in self._rows)
+        like = self._rows[0]
+        self._ring = torch.zeros(STEPS, sim.num_envs, width, dtype=like.dtype, device=sim.device)
+        self._fresh = torch.zeros_like(self._ring[0])
+        self._step = self._start = 0
+        self._failed_rows = sim.failed.numpy() if sim.synchronous else None
+        self._counts = torch.zeros(sim.num_envs, dtype=torch.long, device=sim.device)
+        # Of the first failure: step x environments + environment.
+        self._first = torch.full((), _NEVER, dtype=torch.long, device=sim.device)
+        self._everyone = torch.arange(sim.num_envs, device=sim.device)
+        self._failed = False
+        self._model: mujoco.MjModel | None = None
+
+    def record(self) -> None:
+        """Keep the present states and controls, in place; to be called before a physics step."""
+        slot = self._ring[self._step % STEPS]
+        if self._failed_rows is not None:
+            if not self._failed:
+                torch.cat(self._rows, dim=1, out=slot)
+        else:
+            torch.cat(self._rows, dim=1, out=self._fresh)
+            torch.where(self._first < _NEVER, slot, self._fresh, out=slot)
+        self._step += 1
+
+    def look(self) -> Tensor:
+        """Which environments failed in the physics step, boolean ``(num_envs,)``; counts them."""
+        failed = self._sim.failed
+        if self._failed_rows is not None and not self._failed_rows.any():
+            return failed
+        self._counts += failed
+        number = self._everyone + (self._step - 1) * self._sim.num_envs
+        first = torch.where(failed, number, _NEVER).amin()
+        torch.minimum(self._first, first, out=self._first)
+        if self._failed_rows is not None and not self._failed:
+            self._failed = True
+            self._model = self._sim.model_of(int(first) % self._sim.num_envs)
+        return failed
+
+    def take(self, sums: Sequence[tuple[tuple[str, ...], Tensor]]) -> Failures:
+        """What went wrong since the last call, and start anew, in place; waits for the device.
+
+        Args:
+            sums: names, and for each a number that is not finite if something of that name was not.
+                They are set to zero.
+        """
+        counts = [self._counts.sum()[None], self._first[None]]
+        finite = [total.isfinite().long() for _, total in sums]
+        resets, first, *flags = torch.cat([*counts, *finite]).tolist()
+        names = [name for several, _ in sums for name in several]
+        terms = tuple(dict.fromkeys(n for n, fine in zip(names, flags, strict=True) if not fine))
+        dump = None
+        if resets:
+            dump = self._dump(first)
+            self._start = self._step  # what came after the failure was not kept
+        for _, total in sums:
+            total.zero_()
+        self._counts.zero_()
+        self._first.fill_(_NEVER)
+        self._failed = False
+        return Failures(resets, dump, terms)
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing: what was recorded is not needed to go on."""
+        return {}
+
+    def set_state(self, state: dict[str, Tensor]) -> None:
+        """Nothing to continue from."""
+
+    def _dump(self, first: int) -> Dump:
+        step, env = divmod(first, self._sim.num_envs)
+        slots = [s % STEPS for s in range(max(self._start, step - STEPS + 1), step + 1)]
+        rows = self._ring[:, env].cpu().numpy()[slots]
+        states = {}
+        start = 0
+        for (field, shape), part in zip(self._shapes.items(), self._rows, strict=True):
+            stop = start + part.shape[1]
+            states[field] = rows[:, start:stop].reshape(-1, *shape)
+            start = stop
+        # On a GPU the failure is known only now, and its model may have been randomized anew.
+        model = self._model or self._sim.model_of(env)
+        self._model = None
+        data = np.zeros(mujoco.mj_sizeModel(model), dtype=np.uint8)
+        mujoco.mj_saveModel(model, None, data)
+        return Dump(env, self._sim.complaint(), states, data.tobytes())

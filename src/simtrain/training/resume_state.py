@@ -1,0 +1,123 @@
+"""All that training depends on, of every rank, gathered for ``resume.pt`` and put back.
+
+Parameters, optimizer and counters are the same on all ranks and saved once. Environments and random
+generators are each rank's own; ranks send theirs to rank 0, which alone reads and writes files.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from simtrain.errors import ConfigError
+from simtrain.launch.rank import Rank
+from simtrain.run.resume import read_resume_state
+from simtrain.run.tensor_file import copied_to_cpu, packed
+from simtrain.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """How a run goes on, as the command decided it and each rank is told."""
+
+    file: Path
+    """The saved state, a path that rank 0 can read."""
+    same_environments: bool
+    """Whether environments go on as they were; else new episodes start."""
+    changed: tuple[str, ...]
+    """Flags that decide the results and differ from the run's."""
+
+
+def gather_state(trainer: Trainer, rank: Rank) -> dict[str, Any] | None:
+    """Copies of the whole training state on rank 0, None on others; all ranks call it together.
+
+    Each rank's own part is packed, for it travels faster so. Waits for the device.
+    """
+    mine = {
+        "env": trainer.env.state(),
+        "random": random_state(rank.device),
+        "warned": sorted(trainer.warned),
+    }
+    ranks = rank.collect(packed(mine))
+    if ranks is None:
+        return None
+    return {
+        "iteration": trainer.iteration,
+        "env_steps": trainer.env_steps,
+        "trainer": trainer.state(),
+        "learner": copied_to_cpu(trainer.ppo.state()),
+        "ranks": ranks,
+    }
+
+
+def restore_state(trainer: Trainer, rank: Rank, resumption: Resumption) -> dict[str, Any] | None:
+    """Put a saved training state back, in place; all ranks call it together.
+
+    Ranks that the saved run did not have start new episodes.
+
+    Returns:
+        What was saved on rank 0, None on others.
+
+    Raises:
+        ConfigError: the state does not fit.
+    """
+    content, parts = None, None
+    if rank.is_main:
+        content = read_resume_state(resumption.file)
+        shared = {name: content[name] for name in ("trainer", "learner")}
+        steps = content["ranks"][0]["env"]["steps"]
+        own = content["ranks"] if resumption.same_environments else []
+        parts = [(shared, steps, own[i] if i < len(own) else None) for i in range(rank.world_size)]
+    shared, steps, mine = rank.distribute(parts)
+    try:
+        trainer.set_state(shared["trainer"])
+        trainer.ppo.set_state(
+            shared["learner"],
+            optimizer="--ppo.optimizer" not in resumption.changed,
+            learning_rate="--ppo.learning-rate" not in resumption.changed,
+        )
+        if mine is None:
+            # Curricula go by how far training is.
+            trainer.env.steps.fill_(steps)
+        else:
+            trainer.env.set_state(mine["env"])
+            trainer.env_is_fresh = False
+            trainer.warned = set(mine["warned"])
+            set_random_state(mine["random"], rank.device)
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"{resumption.file} cannot be resumed: {error}") from error
+    return content
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """The states of all random generators that a rank uses, as plain data."""
+    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    version, words, gauss_next = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "numpy": [
+            str(kind),
+            torch.from_numpy(np.asarray(keys, np.int64)),
+            position,
+            has_gauss,
+            gauss,
+        ],
+        "python": [version, list(words), gauss_next],
+    }
+
+
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """Continue all random generators from what `random_state` returned."""
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    version, words, gauss_next = state["python"]
+    random.setstate((version, tuple(words), gauss_next))

@@ -1,0 +1,191 @@
+"""The real `train` command, killed and resumed: as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job import TWO_RANKS, Job
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from simtrain.run.checkpoint import read_checkpoint
+from simtrain.run.resume import open_run
+
+pytestmark = pytest.mark.timeout(300)
+
+ONE_RANK = ("--gpu-ids", "None", "--cpu-threads", "1")
+FLAGS = ("--torchrunx-log-dir", "", "--save-interval", "7", "--max-iterations", "60")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts `train` on the user's task in a folder of its own; killed after the test."""
+    jobs = []
+
+    def start(*flags: str, folder: str = "run") -> Job:
+        here = tmp_path / folder
+        if not here.exists():
+            (here / "tasks").mkdir(parents=True)
+            shutil.copy(Path(__file__).with_name("pendulum.py"), here / "tasks")
+        jobs.append(Job(here, "user-pendulum", *flags))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.kill()
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """Every line, without what a clock says."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {k: v for k, v in line.items() if k != "wall_s" and not k.startswith("Perf/")}
+        for line in lines
+    ]
+
+
+@pytest.mark.parametrize("ranks", [ONE_RANK, TWO_RANKS], ids=["one rank", "two ranks"])
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(start, ranks):
+    whole = start(*ranks, *FLAGS, folder="whole")
+    killed = start(*ranks, *FLAGS)
+    killed.wait_for("iteration 30/60")
+    killed.process.send_signal(signal.SIGKILL)
+    killed.wait_for_end()
+    assert whole.wait() == 0, whole.output
+
+    resumed = start("--resume", "latest")
+    assert resumed.wait() == 0, resumed.output
+    assert f"going on with logs/user-pendulum/{killed.run.name} after iteration" in resumed.output
+    assert "not exact" not in resumed.output
+    assert metrics(resumed.run) == metrics(whole.run)
+    assert [line["iteration"] for line in metrics(resumed.run)] == list(range(1, 61))
+    events = EventAccumulator(str(resumed.run))
+    events.Reload()
+    assert [event.step for event in events.Scalars("Loss/value")] == list(range(1, 61))
+
+
+def run_of(start, *flags: str) -> Job:
+    job = start(*ONE_RANK, *FLAGS, *flags)
+    assert job.wait() == 0, job.output
+    return job
+
+
+def test_a_changed_configuration_is_an_error_or_said(start):
+    short = ("--max-iterations", "4")
+    run = run_of(start, *short, "--ppo.gamma", "0.9").run
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    changes = ("--resume", str(run), "--ppo.gamma", "0.8", "--env.rewards.upright.weight", "3.0")
+    job = start(*changes, "--max-iterations", "8")
+    assert job.wait() == 2, job.output
+    assert job.output == (
+        f"error: the configuration is not that of {run}:\n"
+        "  --env.rewards.upright.weight: 1.0 in the run, 3.0 now\n"
+        "  --ppo.gamma: 0.9 in the run, 0.8 now\n"
+        "leave out these flags, or go on with --resume-with-changes True\n"
+    )
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+    job = start(*changes, "--max-iterations", "8", "--resume-with-changes", "True")
+    assert job.wait() == 0, job.output
+    assert (
+        "the continuation is not exact: --env.rewards.upright.weight, --ppo.gamma; "
+        "environments start new episodes" in job.output
+    )
+    assert [line["iteration"] for line in metrics(run)] == list(range(1, 9))
+
+
+def test_more_ranks_go_on_and_it_is_said_that_this_is_not_exact(start):
+    run = run_of(start, "--max-iterations", "4").run
+    job = start("--resume", str(run), *TWO_RANKS, "--max-iterations", "6")
+    assert job.wait() == 0, job.output
+    assert "the continuation is not exact: 2 ranks instead of 1" in job.output
+    steps = [line["env_steps"] for line in metrics(run)]
+    assert steps == [32, 64, 96, 128, 192, 256]
+
+
+def test_a_damaged_state_is_told_and_the_one_before_goes_on(start):
+    run = run_of(start, "--max-iterations", "10").run
+    newest = run / "resume.pt"
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    job = start("--resume", str(run))
+    assert job.wait() == 0, job.output
+    assert f"warning: {newest} is not a training state, or it is damaged" in job.output
+    assert f"going on with {run} after iteration 7" in job.output
+    assert [line["iteration"] for line in metrics(run)] == list(range(1, 11))
+
+
+def test_a_finished_run_is_not_trained_further(start):
+    run = run_of(start, "--max-iterations", "4").run
+    job = start("--resume", str(run))
+    assert job.wait() == 0
+    assert job.output == f"{run} is done: it was trained for 4 iterations\n"
+
+
+def test_a_run_that_is_being_trained_is_not_resumed(start):
+    job = start(*ONE_RANK, "--save-interval", "1")
+    job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
+    command = [sys.executable, "-m", "simtrain.cli.train", "user-pendulum", "--resume", "latest"]
+    other = subprocess.run(command, cwd=job.folder, capture_output=True, text=True, timeout=100)
+    assert other.returncode == 2
+    assert "is still being trained by another process" in other.stderr
+    os.killpg(job.process.pid, signal.SIGINT)
+    assert job.wait() == 130
+
+
+def test_a_rank_killed_three_times_is_started_again_and_the_run_ends(start):
+    job = start(
+        *ONE_RANK, "--max-iterations", "60", "--save-interval", "5", "--max-restarts", "3",
+        "--torchrunx-log-dir", "",
+    )  # fmt: skip
+    for restart in range(4):
+        job.wait_until(lambda n=restart: job.output.count("going on with") == n)
+        shown = len(job.output)
+        job.wait_until(lambda n=shown: job.output.count("\niteration", n) > 5)
+        if restart < 3:
+            os.kill(job.ranks()[0], signal.SIGKILL)
+            job.wait_for(f"restart {restart + 1} of 3 in {2**restart} s")
+    assert job.wait() == 0, job.output
+    assert job.output.count("was killed: Signal 9 (SIGKILL)") == 3
+    assert [line["iteration"] for line in metrics(job.run)] == list(range(1, 61))
+
+
+def test_a_dead_rank_without_restarts_ends_the_run_with_the_command_to_resume(start):
+    job = start(*TWO_RANKS, "--save-interval", "1", "--torchrunx-log-dir", "")
+    job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
+    os.kill(job.ranks()[-1], signal.SIGKILL)
+    assert job.wait() == 1, job.output
+    relative = job.run.relative_to(job.folder)
+    assert f"to go on: uv run train user-pendulum --resume {relative}" in job.output
+
+
+def test_a_full_disk_does_not_end_training_but_is_told(start):
+    """Files cannot grow beyond a few bytes once the first checkpoint is there."""
+    job = start(*ONE_RANK, "--save-interval", "5", "--max-iterations", "200")
+    job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
+    resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (64, 64))
+    assert job.wait() == 1, job.output
+    assert "iteration 200/200" in job.output
+    assert job.output.count("cannot be saved, trying again: File too large") == 1
+    assert job.output.count("metrics cannot be written, trying again: File too large") == 1
+    assert "warning: the last checkpoint or metrics could not be written" in job.output
+    saved = open_run(job.run)
+    assert not saved.complaints
+    assert read_checkpoint(job.run / f"model_{saved.iteration}.pt")["iter"] == saved.iteration
+    assert not list(job.run.glob(".*"))
+
+
+def test_a_vanished_folder_does_not_end_training_but_is_told(start):
+    job = start(*ONE_RANK, "--save-interval", "5", "--max-iterations", "200")
+    job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
+    shutil.rmtree(job.folder / "logs")
+    assert job.wait() == 1, job.output
+    assert "iteration 200/200" in job.output
+    assert "cannot be saved, trying again: No such file or directory" in job.output

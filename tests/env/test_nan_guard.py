@@ -1,0 +1,160 @@
+"""A simulation that fails is reset and told of, and nobody else notices."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from tiny_task import alive, idle, tiny_env
+
+from simtrain import ObservationTermCfg, RewardTermCfg, mdp
+from simtrain.env.env import Env
+from simtrain.env.nan_guard import STEPS
+from simtrain.registry import discover
+from simtrain.run.nan_dump import write_dump
+
+
+def break_one(env: Env, number: int, value: float = float("nan")) -> None:
+    mask = torch.arange(env.num_envs) == number
+    env.sim.write("qvel", value, mask, slice(0, 1))
+
+
+@pytest.mark.parametrize("task", ["cartpole-balance", "go1-velocity-flat"])
+def test_a_nan_in_one_environment_of_256_leaves_the_others_as_they_are_to_the_bit(task):
+    def run(broken: int | None) -> tuple[Env, list[torch.Tensor]]:
+        torch.manual_seed(1)
+        env = Env(discover().find(task).make(), 256, threads=1)
+        seen = []
+        for step in range(6):
+            if step == 2 and broken is not None:
+                break_one(env, broken)
+            actions = torch.rand(256, env.num_actions) - 0.5
+            obs, rewards, dones, extras = env.step(actions)
+            columns = (*obs.values(), rewards, dones, extras["time_outs"], env.sim.rows("qpos"))
+            seen.append(torch.cat([column.reshape(256, -1) for column in columns], dim=1))
+        return env, seen
+
+    env, expected = run(None)
+    assert env.failures().resets == 0
+    env, seen = run(100)
+    others = torch.arange(256) != 100
+    for step, (value, other) in enumerate(zip(expected, seen, strict=True)):
+        assert torch.equal(value[others], other[others]), step
+        assert other.isfinite().all()
+        assert torch.equal(value[100], other[100]) == (step < 2)
+    failures = env.failures()
+    assert (failures.resets, failures.dump.env, failures.terms) == (1, 100, ())
+    assert "QVEL" in failures.dump.said
+    assert env.episodes.take().isfinite().all()
+    assert env.failures().resets == 0
+
+
+def test_the_episode_ends_as_a_failure_with_a_reward_of_0():
+    env = tiny_env(3, rewards={"alive": RewardTermCfg(alive, 1.0)})
+    break_one(env, 1)
+    _, rewards, dones, extras = idle(env)
+    assert rewards.tolist() == pytest.approx([0.02, 0.0, 0.02])
+    assert dones.tolist() == [False, True, False]
+    assert not extras["time_outs"].any()
+    assert env.episode_length_buf.tolist() == [1, 0, 1]
+    assert not idle(env)[2].any()
+
+
+@pytest.mark.parametrize("steps", [10, 75])
+def test_the_last_steps_are_kept_and_lead_to_the_failure_again(steps, tmp_path):
+    env = tiny_env(2, episode_length_s=1e3)
+    torch.manual_seed(1)
+    for step in range(steps):
+        if step == steps - 1:
+            break_one(env, 1, 1e11)
+        env.step(torch.rand(2, 1))
+        if step == 4:
+            assert env.failures().dump is None
+    dump = env.failures().dump
+    kept = dump.states
+    assert list(kept) == ["time", "qpos", "qvel", "qacc_warmstart", "ctrl"]
+    assert {len(values) for values in kept.values()} == {min(steps, STEPS)}
+    assert kept["time"][-1] == pytest.approx((steps - 1) * env.step_dt)
+    assert kept["qvel"][-1, 0] == pytest.approx(1e11)
+
+    folder = write_dump(tmp_path, "it", kept, dump.model, {"decimation": 2})
+    with np.load(folder / "states.npz", allow_pickle=False) as file:
+        states = dict(file)
+    model = mujoco.MjModel.from_binary_path(str(folder / "model.mjb"))
+    data = mujoco.MjData(model)
+    for row in range(len(states["time"]) - 1):
+        for name in kept:
+            if name == "time":
+                data.time = states[name][row]
+            else:
+                getattr(data, name)[...] = states[name][row]
+        mujoco.mj_step(model, data, nstep=int(states["decimation"]))
+        np.testing.assert_array_equal(data.qpos, states["qpos"][row + 1])
+
+
+def test_the_model_is_the_environments_own():
+    env = tiny_env(3)
+    env.sim.expand("body_mass")
+    env.sim.write("body_mass", torch.tensor([1.0, 2.0, 3.0]).view(3, 1), index=slice(1, 2))
+    break_one(env, 2)
+    idle(env)
+    model = env.failures().dump.model
+    buffer = {"it.mjb": model}
+    assert mujoco.MjModel.from_binary_path("it.mjb", buffer).body_mass[1] == 3.0
+
+
+def test_what_came_after_a_failure_is_not_in_the_next_dump():
+    env = tiny_env(2, episode_length_s=1e3)
+    idle(env, 5)
+    break_one(env, 0)
+    idle(env, 4)
+    assert len(env.failures().dump.states["time"]) == 6
+    idle(env, 2)
+    break_one(env, 1)
+    idle(env)
+    dump = env.failures().dump
+    assert dump.env == 1
+    assert dump.states["time"].tolist() == pytest.approx([0.18, 0.2, 0.22])
+
+
+def nan_for_env_1(env: Env) -> torch.Tensor:
+    return torch.where(torch.arange(env.num_envs) == 1, torch.nan, 1.0)
+
+
+def test_terms_that_are_not_finite_count_as_0_and_are_named():
+    def observed(env: Env) -> torch.Tensor:
+        return torch.stack((torch.ones(env.num_envs), 1.0 / (nan_for_env_1(env) - 1.0)), dim=1)
+
+    env = tiny_env(
+        3,
+        rewards={"good": RewardTermCfg(alive, 1.0), "bad": RewardTermCfg(nan_for_env_1, 1.0)},
+        observations={
+            "actor": {
+                "good": ObservationTermCfg(mdp.joint_pos, joints="left_slide"),
+                "infinite": ObservationTermCfg(observed, clip=(-5.0, 5.0)),
+                "stacked": ObservationTermCfg(
+                    lambda env: nan_for_env_1(env).unsqueeze(1), history_length=2
+                ),
+            }
+        },
+    )
+    env.failures()
+    obs, rewards, dones, _ = idle(env, 2)
+    assert rewards.tolist() == pytest.approx([0.04, 0.02, 0.04])
+    assert obs["actor"].tolist() == [
+        [0.0, 1.0, 5.0, 1.0, 1.0], [0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 5.0, 1.0, 1.0]
+    ]  # fmt: skip
+    assert not dones.any()
+    failures = env.failures()
+    assert failures.terms == ("bad", "actor.infinite", "actor.stacked")
+    assert (failures.resets, failures.dump) == (0, None)
+    assert env.episodes.take().isfinite().all()
+
+
+def test_a_control_that_is_not_finite_is_a_failure_as_well():
+    env = tiny_env(2)
+    env.step(torch.tensor([[0.5], [float("nan")]]))
+    failures = env.failures()
+    assert (failures.resets, failures.dump.env) == (1, 1)
+    assert "CTRL" in failures.dump.said

@@ -1,0 +1,165 @@
+"""Saved states: found, checked, and never taken for what they are not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from simtrain.errors import ConfigError
+from simtrain.run.checkpoint import read_checkpoint, save_model
+from simtrain.run.resume import NEWEST, PREVIOUS, find_run, open_run, write_resume_state
+from simtrain.run.tensor_file import checksum
+
+
+def state(iteration: int, task: str = "hop") -> dict[str, Any]:
+    random = torch.Generator().manual_seed(iteration)
+    return {
+        "task": task,
+        "iteration": iteration,
+        "env_steps": 8 * iteration,
+        "ranks": [{"env": {"x": torch.randn(64, generator=random)}, "none": None}] * 2,
+        "numbers": [1, 2.5, float("nan"), True, "text"],
+    }
+
+
+def run_of(folder: Path, *iterations: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for iteration in iterations:
+        write_resume_state(folder, state(iteration))
+    return folder
+
+
+def truncated(data: bytes, place: int) -> bytes:
+    return data[:place]
+
+
+def zeroed(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes(len(data[place : place + 512])) + data[place + 512 :]
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ (1 << place % 8)]) + data[place + 1 :]
+
+
+DAMAGES = [truncated, zeroed, flipped]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_state_is_told_and_the_one_before_is_taken(damage, tmp_path):
+    run = run_of(tmp_path / "run", 1, 2)
+    newest, before = (open_run(run_of(tmp_path / str(i), i)).content for i in (2, 1))
+    told = survive(
+        run / NEWEST,
+        damage,
+        lambda: open_run(run),
+        lambda found: (
+            str(run / NEWEST) in "".join(found.complaints)
+            and checksum(found.content) == checksum(before)
+        ),
+        lambda found: not found.complaints and checksum(found.content) == checksum(newest),
+    )
+    assert told > 25  # a bit may fall between the parts of the file
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_told(damage, tmp_path):
+    path = tmp_path / "model_7.pt"
+    network = torch.nn.Linear(8, 8)
+    networks = {
+        "actor_state_dict": network.state_dict(),
+        "critic_state_dict": network.state_dict(),
+        "optimizer_state_dict": torch.optim.Adam(network.parameters()).state_dict(),
+    }
+    save_model(path, 7, networks, {"task": "hop", "env_steps": 5})
+    whole = checksum(read_checkpoint(path))
+
+    def read() -> str | None:
+        try:
+            return checksum(read_checkpoint(path))
+        except ConfigError as error:
+            return None if str(path) in str(error) else "a message without the file"
+
+    told = survive(path, damage, read, lambda found: found is None, lambda found: found == whole)
+    assert told > 25  # a bit may fall between the parts of the file
+
+
+def survive(
+    path: Path,
+    damage: Callable[[bytes, int], bytes],
+    read: Callable[[], Any],
+    is_told: Callable[[Any], bool],
+    is_harmless: Callable[[Any], bool],
+) -> int:
+    """Damage a file at 50 places, one at a time; how often that was told. Nothing else happens."""
+    data = path.read_bytes()
+    places = random.Random(3).sample(range(len(data)), 50)
+    told = 0
+    for place in places:
+        path.write_bytes(damage(data, place))
+        found = read()
+        assert is_told(found) or is_harmless(found), place
+        told += is_told(found)
+    return told
+
+
+def test_without_a_whole_state_the_run_cannot_go_on(tmp_path):
+    run = run_of(tmp_path, 1, 2)
+    for name in (NEWEST, PREVIOUS):
+        (run / name).write_bytes(b"gone")
+    with pytest.raises(ConfigError, match=r"cannot be resumed: .*resume.pt .*resume.previous.pt"):
+        open_run(run)
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(tmp_path):
+    run = run_of(tmp_path, 1)
+    (run / NEWEST).rename(run / PREVIOUS)
+    assert open_run(run).iteration == 1
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path):
+    torch.save({"checksum": "", "call": torch.nn.Linear(1, 1)}, tmp_path / NEWEST)
+    with pytest.raises(ConfigError, match="refused: it holds more than tensors"):
+        open_run(tmp_path)
+
+
+def test_another_format_is_told(tmp_path):
+    write_resume_state(tmp_path, {**state(1), "format": 99})
+    with pytest.raises(ConfigError, match="another version of simtrain"):
+        open_run(tmp_path)
+
+
+def test_latest_is_the_newest_run_of_the_task_that_can_go_on(tmp_path):
+    for name in ("2030-01-01_00-00-00", "2030-01-02_00-00-00_wide"):
+        run_of(tmp_path / "hop" / name, 3)
+    run_of(tmp_path / "walk" / "2031-01-01_00-00-00", 3)
+    found = find_run("latest", tmp_path, "hop")
+    assert found.path.name == "2030-01-02_00-00-00_wide"
+    assert found.complaints == ()
+
+    (tmp_path / "hop" / "2030-01-03_00-00-00").mkdir()
+    found = find_run("latest", tmp_path, "hop")
+    assert found.path.name == "2030-01-02_00-00-00_wide"
+    assert "2030-01-03_00-00-00, the newest run, has no resume.pt yet" in found.complaints[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("latest", "there is no run of hop below --log-root"),
+        ("gone", r"there is no run gone \(--resume\)"),
+        ("empty", "empty cannot be resumed: it has no resume.pt"),
+        ("other", "other is a run of walk: `uv run train walk"),
+    ],
+)
+def test_a_run_that_cannot_go_on_is_told(name, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("other").mkdir()
+    write_resume_state(Path("other"), state(1, task="walk"))
+    with pytest.raises(ConfigError, match=message):
+        find_run(name, Path("logs"), "hop")

@@ -1,0 +1,18 @@
+from simtrain.run import wandb_writer
+from simtrain.run.wandb_writer import WandbWriter
+
+
+def test_a_server_that_cannot_be_reached_does_not_end_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(wandb_writer, "_START_SECONDS", 1.0)
+    said = []
+    writer = WandbWriter(tmp_path, "tests", "auto", {"seed": 1}, said.append)
+    writer.write(1, 8, 0.5, {"Loss/value": 1.0})
+    writer.close(failed=False)
+    (line,) = said
+    assert line.startswith("W&B: http://127.0.0.1:9 cannot be reached, so offline; `wandb sync ")
+    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    assert "0" * 40 not in "".join(
+        path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()
+    )
