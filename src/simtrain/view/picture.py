@@ -30,7 +30,7 @@ def drawing_model(cfg: TaskCfg) -> mujoco.MjModel:
     Its bodies and joints are those of `Env.model`; randomized shapes are drawn as the model has
     them.
     """
-    return compile_model(cfg)
+    return compile_model(cfg, visuals=True)
 
 
 def copy_state(env: Env, index: int, data: mujoco.MjData) -> None:
