@@ -34,13 +34,6 @@ def here(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def _play(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "simtrain.cli.play", *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-
-
 def _drawable() -> bool:
     try:
         opengl.choose_backend()
@@ -53,15 +46,17 @@ needs_opengl = pytest.mark.skipif(not _drawable(), reason="this machine has no O
 
 
 @needs_opengl
-@pytest.mark.parametrize("what", ["run", "model_1.pt", "task"])
-def test_a_video_of_a_run_of_a_checkpoint_and_of_a_task(what, run, here):
-    first = {"run": [str(run)], "task": [TASK, "--policy", "zero"]}.get(what, [str(run / what)])
-    result = _play(here, *first, "--video", "out.mp4", "--seconds", "0.5", "--num-envs", "1")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == ["video:", "out.mp4"]
-    frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(here / "out.mp4"))
+@pytest.mark.parametrize("what", ["run", "checkpoint", "task"])
+def test_a_video_of_a_run_of_a_checkpoint_and_of_a_task(what, run, here, capsys):
+    first = {
+        "run": [str(run)],
+        "checkpoint": [str(run / "model_1.pt")],
+        "task": [TASK, "--policy", "zero"],
+    }[what]
+    assert play([*first, "--video", "out.mp4", "--seconds", "0.5", "--num-envs", "1"]) == 0
+    assert capsys.readouterr().out.split() == ["video:", "out.mp4"]
     # A control step of this task takes 0.05 s.
-    assert (frames, seconds) == (10, 0.5)
+    assert imageio_ffmpeg.count_frames_and_secs(str(here / "out.mp4")) == (10, 0.5)
 
 
 def test_help_needs_no_run(capsys):
@@ -113,7 +108,11 @@ def test_a_port_in_use_ends_with_exit_code_2_and_no_traceback(here):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = _play(here, TASK, "--policy", "zero", "--port", str(port))
+        result = subprocess.run(
+            [sys.executable, "-m", "simtrain.cli.play", TASK, "--policy", "zero",
+             "--port", str(port)],
+            cwd=here, capture_output=True, text=True, timeout=100,
+        )  # fmt: skip
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr == (

@@ -87,9 +87,3 @@ def test_without_opengl_training_warns_and_goes_on(without, tmp_path):
     assert said.count("training goes on without videos: MUJOCO_GL=disable turns rendering off") == 1
     assert not (run / "videos").exists()
     assert _what_was_learned(run)[0] == _what_was_learned(without)[0]
-
-
-@needs_opengl
-def test_the_first_of_two_ranks_records(tmp_path):
-    run, _ = _train(tmp_path, *VIDEO, "--cpu-workers", "2", "--max-iterations", "3")
-    assert [path.name for path in (run / "videos").iterdir()] == ["iteration_3.mp4"]

@@ -15,13 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from drawing import folder_with_rover
 from PIL import Image
-from rover import rover_on_waves
-
-from simtrain.env.env import Env
-from simtrain.view.web import ground_mesh
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 SOFTWARE_WEBGL = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
@@ -183,13 +178,3 @@ def test_rewards_are_plotted_in_total_and_by_term(viewer):
 def test_the_console_shows_no_error(viewer):
     viewer.wait_for(r"episode \d")
     assert viewer.errors == []
-
-
-def test_the_ground_lies_where_the_terrain_is():
-    env = Env(rover_on_waves(0.3), 1, threads=1)
-    mesh = ground_mesh(env.model)
-    points = torch.as_tensor(np.array(mesh.vertices), dtype=torch.float32)
-    assert points[:, 2].max() - points[:, 2].min() > 0.2
-    torch.testing.assert_close(points[:, 2], env.terrain.height(points[:, :2]))
-    # Faces look up.
-    assert (mesh.face_normals[:, 2] > 0.0).all()

@@ -9,17 +9,15 @@ import socket
 import time
 from contextlib import closing, redirect_stdout
 
-import mujoco
 import numpy as np
-import trimesh
 import viser
 from mjviser import ViserMujocoScene
-from PIL import Image
 
 from simtrain.env import terrain
 from simtrain.env.commands import Arrow
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
+from simtrain.view.ground import ground_mesh
 from simtrain.view.panels import CommandPanel, PlaybackPanel, Requests, RewardPanel
 from simtrain.view.picture import SHORTEST_ARROW, drawing_model, robot_radius
 from simtrain.view.playback import Act, Playback
@@ -195,26 +193,3 @@ class WebViewer:
         for panel in self._command_panels:
             panel.show(index)
         self._reward_panel.show(index)
-
-
-def ground_mesh(model: mujoco.MjModel) -> trimesh.Trimesh:
-    """The terrain's height field in the world, with a checkerboard of 1 m squares."""
-    field, geom = model.hfield(terrain.NAME), model.geom(terrain.NAME)
-    half_x, half_y, depth, _ = field.size
-    heights = field.data.reshape(field.nrow[0], field.ncol[0]) * depth
-    rows, columns = heights.shape
-    x, y = np.meshgrid(np.linspace(-half_x, half_x, columns), np.linspace(-half_y, half_y, rows))
-    vertices = np.stack((x, y, heights), axis=-1).reshape(-1, 3) + geom.pos
-    corner = (np.arange(rows - 1)[:, None] * columns + np.arange(columns - 1)).ravel()
-    right, above = corner + 1, corner + columns
-    faces = np.concatenate(
-        (np.stack((corner, right, above + 1), 1), np.stack((corner, above + 1, above), 1))
-    )
-    squares = Image.fromarray(np.array([[200, 170], [170, 200]], dtype=np.uint8)).convert("RGB")
-    material = trimesh.visual.material.PBRMaterial(
-        baseColorTexture=squares.resize((256, 256), Image.Resampling.NEAREST),
-        metallicFactor=0.0,
-        roughnessFactor=1.0,
-    )
-    visual = trimesh.visual.TextureVisuals(uv=vertices[:, :2] / 2.0, material=material)
-    return trimesh.Trimesh(vertices, faces, visual=visual, process=False)

@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+import torch
+from rover import rover, rover_on_waves
+
+from simtrain import SubTerrainCfg, TerrainCfg, mdp
+from simtrain.env.env import Env
+from simtrain.view.ground import ground_mesh
+
+
+def _env_on(func, **params):
+    tile = SubTerrainCfg(func, **params)
+    terrain = TerrainCfg({"tile": tile}, num_levels=1, num_columns=1, border_width=2.0)
+    return Env(rover(terrain=terrain), 1, threads=1)
+
+
+def _height_of_the_mesh(mesh, env):
+    """Of its triangles' own points, and of the terrain there."""
+    points = torch.as_tensor(np.array(mesh.triangles_center), dtype=torch.float32)
+    return points[:, 2], env.terrain.height(points[:, :2])
+
+
+def test_the_ground_lies_where_the_terrain_is():
+    env = Env(rover_on_waves(0.3), 1, threads=1)
+    mesh = ground_mesh(env.model)
+    points = torch.as_tensor(np.array(mesh.vertices), dtype=torch.float32)
+    assert points[:, 2].max() - points[:, 2].min() > 0.2
+    torch.testing.assert_close(points[:, 2], env.terrain.height(points[:, :2]))
+    assert (mesh.face_normals[:, 2] > 0.0).all()
+    assert mesh.area_faces.sum() > 36.0
+
+
+@pytest.mark.parametrize("kind", [mdp.flat, mdp.pyramid_slope, mdp.pyramid_stairs])
+def test_straight_stretches_need_few_triangles_and_leave_no_hole(kind):
+    env = _env_on(kind)
+    mesh = ground_mesh(env.model)
+    everything = 2 * 120 * 120  # 12 m of nodes 0.1 m apart
+    assert len(mesh.faces) < 0.2 * everything
+    torch.testing.assert_close(*_height_of_the_mesh(mesh, env), atol=5e-3, rtol=0.0)
+    # Seen from above, it covers all of the ground.
+    triangles = mesh.triangles[:, :, :2]
+    (ax, ay), (bx, by) = (
+        (triangles[:, 1] - triangles[:, 0]).T,
+        (triangles[:, 2] - triangles[:, 0]).T,
+    )
+    assert 0.5 * (ax * by - ay * bx).sum() == pytest.approx(144.0)
