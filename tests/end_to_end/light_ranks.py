@@ -15,6 +15,7 @@ from simtrain.launch.stop import StopSignals
 JOB = Job(
     hosts=("localhost",),
     devices=(Devices("cpu", 2, ""),),
+    evaluator=None,
     seed=0,
     threads=1,
     collective_timeout=100.0,
