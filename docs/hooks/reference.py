@@ -79,6 +79,8 @@ def flags(cls: type, prefix: str = "") -> Iterator[Flag]:
         nested, names = _dataclasses_in(hints[field.name])
         if not nested:
             values = ", ".join(_values(hints[field.name]))
+            if field.type == "Flag":
+                values += "; alone `True`"
             yield Flag(name, values, _default(cls, field), _help(cls, field.name))
         elif prefix:
             below = f"{name}{('', '.<term>', '.<group>.<term>')[names]}"

@@ -26,7 +26,7 @@ from simtrain import (
     mdp,
     task,
 )
-from simtrain.env.commands import CommandTerm
+from simtrain.env.commands import Arrow, CommandTerm
 from simtrain.env.env import Env
 
 TILTS = ("tilt_x", "tilt_y")
@@ -124,6 +124,8 @@ def ball_balance() -> TaskCfg:
 class BallTarget(CommandTerm):
     """A place on the plate, m, drawn uniformly from a square about its middle."""
 
+    labels = ("x", "y")
+
     def __init__(self, env: Env, half_width: float) -> None:
         self.command = torch.zeros(env.num_envs, 2, device=env.device)
         self._half_width = half_width
@@ -132,6 +134,16 @@ class BallTarget(CommandTerm):
         """Draw new targets where `mask`, boolean ``(num_envs,)``, in place."""
         drawn = torch.empty_like(self.command).uniform_(-self._half_width, self._half_width)
         torch.where(mask.unsqueeze(1), drawn, self.command, out=self.command)
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Where a viewer's sliders end, ``(2,)`` each."""
+        high = torch.full_like(self.command[0], self._half_width)
+        return -high, high
+
+    def arrows(self, index: int) -> list[Arrow]:
+        """An arrow from above, so that a viewer shows the target."""
+        x, y = self.command[index].tolist()
+        return [Arrow(start=(x, y, 0.75), end=(x, y, 0.58), rgb=(0.2, 0.75, 0.35))]
 
 
 # --8<-- [end:command_term]
