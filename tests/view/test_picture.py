@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from drawing import needs_opengl
-from rover import rover, rover_on_waves
+from rover import rover, rover_model, rover_on_waves
 
 from simtrain.env.env import Env
 from simtrain.view.picture import Picture, command_lines, robot_radius
@@ -65,6 +65,19 @@ def test_the_camera_follows_smoothly_and_jumps_after_a_reset():
         assert column() == pytest.approx(start, abs=1.0)
 
 
+def test_a_camera_that_stands_in_the_world_shows_the_place_and_not_the_robot():
+    def model():
+        spec = rover_model()
+        spec.worldbody.add_camera(pos=(0.0, -3.0, 0.5), xyaxes=(1.0, 0.0, 0.0, 0.0, 0.0, 1.0))
+        return spec
+
+    env = _env(model=model)
+    with Picture(env, **SIZE) as picture:
+        assert _colored(picture.draw(), ORANGE) > 500
+        _move(env, (40.0, 0.0, 0.1))
+        assert _colored(picture.draw(), ORANGE) == 0
+
+
 def test_each_environment_has_its_own_picture():
     env = _env(2)
     qpos = env.bind("qpos").clone()
@@ -113,3 +126,14 @@ def test_the_radius_is_what_the_robot_reaches():
     # From the base's middle, the tip of the arm is farther away than the corners of the box.
     radius = robot_radius(_env().model)
     assert radius == pytest.approx(np.hypot(0.15, 0.25) + 0.25 + 0.05, abs=0.03)
+
+
+def test_the_radius_counts_all_that_moves():
+    def model():
+        spec = rover_model()
+        ball = spec.worldbody.add_body(pos=(0.0, 3.0, 0.1))
+        ball.add_freejoint()
+        ball.add_geom(size=(0.1, 0.0, 0.0))
+        return spec
+
+    assert robot_radius(_env(model=model).model) == pytest.approx(3.1, abs=0.01)

@@ -154,18 +154,18 @@ def _drawn_by_cpu() -> bool:
 
 
 class _Camera:
-    """A free camera that follows the floating base, or else the model's own first camera."""
+    """The model's first camera that stands in the world, or else one that follows the robot."""
 
     def __init__(self, model: mujoco.MjModel) -> None:
         self.view = mujoco.MjvCamera()
         self._body: int | None = None
-        try:
+        (standing,) = np.nonzero(model.cam_bodyid == 0)
+        if len(standing):
+            self.view.type = mujoco.mjtCamera.mjCAMERA_FIXED.value
+            self.view.fixedcamid = int(standing[0])
+            return
+        with suppress(ConfigError):
             self._body = find_base(model).body
-        except ConfigError:
-            if model.ncam:
-                self.view.type = mujoco.mjtCamera.mjCAMERA_FIXED.value
-                self.view.fixedcamid = 0
-                return
         mujoco.mjv_defaultFreeCamera(model, self.view)
         if self._body is not None:
             self.view.distance = 2.5 * robot_radius(model)
@@ -184,18 +184,17 @@ class _Camera:
 
 
 def robot_radius(model: mujoco.MjModel) -> float:
-    """How far the robot reaches from its base, m, in the model's first keyframe.
+    """How far what moves reaches from the floating base, m, in the model's first keyframe.
 
-    Without a floating base, how far everything that moves reaches from the world's origin.
+    Without a floating base, how far it reaches from the world's origin.
     """
     data = mujoco.MjData(model)
     if model.nkey:
         mujoco.mj_resetDataKeyframe(model, data, 0)
     mujoco.mj_kinematics(model, data)
-    center, mine = np.zeros(3), model.body_weldid[model.geom_bodyid] != 0
+    center = np.zeros(3)
     with suppress(ConfigError):
-        base = find_base(model).body
-        center = data.xpos[base]
-        mine = model.body_rootid[model.geom_bodyid] == model.body_rootid[base]
+        center = data.xpos[find_base(model).body]
+    moving = model.body_weldid[model.geom_bodyid] != 0
     reach = np.linalg.norm(data.geom_xpos - center, axis=1) + model.geom_rbound
-    return float(reach[mine].max(initial=0.1))
+    return float(reach[moving].max(initial=0.1))
