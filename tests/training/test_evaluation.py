@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import torch
 from tiny_task import STEP_DT, at_step, steps_lived, tiny_env, tiny_task
+from waiting import RefuseWaiting
 
 from simtrain import ActorCfg, EventTermCfg, MetricTermCfg, TerminationTermCfg, mdp
 from simtrain.env.env import Env
+from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError
+from simtrain.registry import discover
 from simtrain.training.evaluation import Evaluator, with_margin
 from simtrain.training.intervals import Estimate
 from simtrain.training.ppo import make_actor
@@ -126,6 +129,40 @@ def test_policies_meet_the_same_starts_again_and_again():
     assert evaluator(3, **RANDOM)(state(1)) == first
     assert other.metrics["position"] != first.metrics["position"]
     assert evaluator(3, seed=1, **RANDOM)(state(1)).metrics != first.metrics
+
+
+@pytest.mark.parametrize("task", ["cartpole-swingup", "go1-velocity-rough", "g1-velocity-flat"])
+def test_an_evaluation_does_not_wait_for_the_device(task):
+    cfg = undisturbed(discover().find(task).make())
+    cfg.episode_length_s = 0.2
+    judge = Evaluator(cfg, cfg.ppo.actor, 4, engine="mujoco", device="cpu", threads=1)
+    env = judge.env
+    actor = make_actor(cfg.ppo.actor, env.get_observations(), env.num_actions)
+    policy = judge._load(actor.state_dict())
+    with torch.inference_mode(), RefuseWaiting():
+        rows = judge._first_episodes(policy, lambda: False)
+    assert rows.shape == (4, 3 + len(cfg.metrics)) == (4, 5)
+    assert rows.isfinite().all()
+    assert (rows[:, 1] == env.max_episode_length).all()
+
+
+@pytest.mark.timeout(600)
+def test_both_engines_evaluate_alike(fast_compilation):
+    found = []
+    for engine in ("mujoco", "warp"):
+        judge = Evaluator(
+            tiny_task(terminations=FAILS, **RANDOM),
+            ACTOR,
+            4,
+            engine=engine,
+            device="cpu",
+            threads=1,
+        )
+        found.append(judge(state()))
+    (mujoco, warp) = found
+    assert (warp.lengths, warp.failed) == (mujoco.lengths, mujoco.failed)
+    assert warp.metrics["position"] == pytest.approx(mujoco.metrics["position"], abs=1e-4)
+    assert warp.warnings == {}
 
 
 def test_an_evaluation_leaves_generators_and_threads_as_they_were():

@@ -209,7 +209,7 @@ class Evaluator:
         obs = env.get_observations()
         # Without a time-out among its terminations a task would never end.
         for step in range(env.max_episode_length):
-            if step % _LOOK_EVERY == 0 and (stop() or not running.any()):
+            if step % _LOOK_EVERY == _LOOK_EVERY - 1 and (stop() or not running.any()):
                 break
             obs, rewards, dones, _ = env.step(policy(obs))
             # What comes after an episode may be anything, even NaN.

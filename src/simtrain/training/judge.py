@@ -189,7 +189,8 @@ class Judge:
             return
         if self._beside and self._evaluations.failure is None:
             self._say("waiting for the evaluation of the last policy")
-        if not self._evaluations.finish(self._stop) and self._evaluations.failure is None:
+        finished = self._evaluations.finish(self._stop)
+        if not (finished or self._evaluations.failure or self._stop()):
             self._say("warning: the last evaluation did not finish in time; it is left out")
         self._take_results(metrics)
 
