@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tiny_task import alive, idle, tiny_env
+from waiting import RefuseWaiting
 
 from simtrain import ObservationTermCfg, RewardTermCfg, mdp
 from simtrain.env.env import Env
@@ -47,6 +48,41 @@ def test_a_nan_in_one_environment_of_256_leaves_the_others_as_they_are_to_the_bi
     assert (failures.resets, failures.dump.env, failures.terms) == (1, 100, ())
     assert "QVEL" in failures.dump.said
     assert env.episodes.take().isfinite().all()
+    assert env.failures().resets == 0
+
+
+@pytest.mark.usefixtures("fast_compilation")
+def test_without_waiting_for_the_device_the_first_failure_is_kept_as_well():
+    """The warp engine, on the CPU here, says nothing to the host until it is asked."""
+
+    def run(*failures: tuple[int, int]) -> tuple[Env, list[torch.Tensor]]:
+        torch.manual_seed(1)
+        env = Env(discover().find("cartpole-balance").make(), 4, engine="warp")
+        seen = []
+        for step in range(STEPS + 8):
+            for at, number in failures:
+                if step == at:
+                    break_one(env, number)
+            with RefuseWaiting():
+                obs, rewards, dones, _ = env.step(torch.zeros(4, 1))
+            seen.append(torch.cat((obs["actor"], rewards[:, None], dones[:, None]), dim=1))
+        return env, seen
+
+    first, later = STEPS + 3, STEPS + 5
+    env, seen = run((first, 2), (later, 0), (later, 2))
+    assert torch.stack(seen).isfinite().all()
+    _, undisturbed = run()
+    for step, (value, other) in enumerate(zip(undisturbed, seen, strict=True)):
+        for number, failed_at in enumerate((later, 99, first, 99)):
+            assert torch.equal(value[number], other[number]) == (step < failed_at)
+    failures = env.failures()
+    assert (failures.resets, failures.terms) == (3, ())
+    assert (failures.dump.env, failures.dump.said) == (2, "its state is not finite")
+    times = failures.dump.states["time"]
+    assert len(times) == STEPS
+    assert times[-1] == pytest.approx(first * env.step_dt)
+    assert np.isnan(failures.dump.states["qvel"][-1]).any()
+    assert np.isfinite(failures.dump.states["qvel"][:-1]).all()
     assert env.failures().resets == 0
 
 

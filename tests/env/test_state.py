@@ -69,6 +69,18 @@ def test_every_shipped_task_goes_on_the_same(task):
     assert_goes_on_the_same(env, make, before=15, after=20)
 
 
+@pytest.mark.usefixtures("fast_compilation")
+def test_it_goes_on_the_same_on_the_warp_engine():
+    def make() -> Env:
+        cfg = discover().find("cartpole-swingup").make()
+        cfg.episode_length_s = 12 * cfg.timestep * cfg.decimation
+        return Env(cfg, 3, engine="warp")
+
+    env = make()
+    env.episode_length_buf = torch.arange(3) * 4
+    assert_goes_on_the_same(env, make, before=6, after=15)
+
+
 class Counting:
     """A term that keeps things of every kind."""
 
