@@ -45,6 +45,7 @@ from simtrain.sim.warp_model import (
     rows_of,
     view,
 )
+from simtrain.sim.warp_overflow import read_overflow
 from simtrain.sim.warp_physics import Physics
 
 _INITIAL_FIELDS = {"qpos0": "qpos", "body_pos": "mocap_pos", "body_quat": "mocap_quat"}
@@ -73,29 +74,6 @@ _BOUNDS = ("geom_aabb", "geom_rbound")
 
 _LARGEST = float(mujoco.mjMAXVAL)
 """Beyond this MuJoCo calls positions and velocities unstable."""
-
-_CONTACTS_OVERFLOW = (
-    mjw.OverflowType.BROADPHASE | mjw.OverflowType.NARROWPHASE | mjw.OverflowType.CCD
-)
-_CONSTRAINTS_OVERFLOW = mjw.OverflowType.NEFC | mjw.OverflowType.NJMAX_NNZ
-_OTHER_OVERFLOWS = {
-    mjw.OverflowType.HFIELD: (
-        f"a geom met {mujoco.mjMAXCONPAIR} or more cells of a height field, and further ones were "
-        f"left out: make the height field coarser or the geom smaller"
-    ),
-    mjw.OverflowType.CONTACT_MATCH: (
-        "a contact sensor matched more contacts than MuJoCo Warp has room for, and the rest were "
-        "left out: give the model a <custom><numeric name='contact_sensor_maxmatch'/> above 64"
-    ),
-    mjw.OverflowType.EPA_HORIZON: (
-        "how deep two convex geoms are in each other was not computed to the end, for want of "
-        "room: give them simpler meshes"
-    ),
-    mjw.OverflowType.TACTILE: (
-        "a tactile sensor met more geoms than MuJoCo Warp has room for, and the rest were left out"
-    ),
-}
-"""What no flag mends. Solvers that reach their number of iterations are not among it."""
 
 
 class WarpEngine(Engine):
@@ -263,24 +241,12 @@ class WarpEngine(Engine):
             bits = flags.to("cpu", copy=True)
             flags.zero_()
             constraints, contacts = wp.to_torch(self._physics.peaks).tolist()
-        contacts_overflow = bits & int(_CONTACTS_OVERFLOW) != 0
-        constraints_overflow = bits & int(_CONSTRAINTS_OVERFLOW) != 0
-        anything = contacts_overflow | constraints_overflow
-        others = {}
-        for flag, text in _OTHER_OVERFLOWS.items():
-            overflow = bits & int(flag) != 0
-            if overflow.any():
-                others[flag.name.lower()] = text
-                anything |= overflow
-        return Overflow(
-            num_envs=int(anything.sum()),
-            contacts=bool(contacts_overflow.any()),
-            constraints=bool(constraints_overflow.any()),
+        return read_overflow(
+            bits,
             max_contacts=self.max_contacts,
             max_constraints=self.max_constraints,
             contacts_seen=-(-contacts // self.num_envs),
             constraints_seen=constraints,
-            others=others,
         )
 
     def rows(self, field: str) -> Tensor:
