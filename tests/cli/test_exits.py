@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from simtrain.cli.exits import run_command
@@ -29,3 +33,12 @@ def test_a_command_ends_with_its_code_and_a_message(ending, code, message, capsy
 def test_a_mistake_of_the_program_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
         run_command(lambda: 1 // 0)
+
+
+def test_output_that_cannot_be_written_is_a_failure_without_a_traceback():
+    program = "from simtrain.cli.exits import run_command; run_command(lambda: print('hi') or 0)"
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert (result.returncode, result.stderr) == (1, b"")

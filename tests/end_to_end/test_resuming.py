@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -166,26 +165,43 @@ def test_a_dead_rank_without_restarts_ends_the_run_with_the_command_to_resume(st
     assert f"to go on: uv run train user-pendulum --resume {relative}" in job.output
 
 
-def test_a_full_disk_does_not_end_training_but_is_told(start):
-    """Files cannot grow beyond a few bytes once the first checkpoint is there."""
-    job = start(*ONE_RANK, "--save-interval", "5", "--max-iterations", "200")
-    job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
-    resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (64, 64))
+@pytest.fixture
+def small_disk(tmp_path):
+    """An empty file system of 20 MB, as only root can make one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=20M", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a file system can be mounted by root alone")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_does_not_end_training_but_is_told(start, small_disk):
+    job = start(
+        *ONE_RANK, "--save-interval", "5", "--max-iterations", "60", "--log-root", str(small_disk)
+    )
+    job.wait_until(lambda: any(small_disk.glob("*/*/resume.pt")))
+    command = ["dd", "if=/dev/zero", f"of={small_disk / 'filler'}", "bs=4k"]
+    filled = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "No space left on device" in filled.stderr
     assert job.wait() == 1, job.output
-    assert "iteration 200/200" in job.output
-    assert job.output.count("cannot be saved, trying again: File too large") == 1
-    assert job.output.count("metrics cannot be written, trying again: File too large") == 1
+    assert "iteration 60/60" in job.output
+    assert job.output.count("cannot be saved, trying again: No space left on device") == 1
+    assert job.output.count("metrics cannot be written, trying again: No space left on device") == 1
     assert "warning: the last checkpoint or metrics could not be written" in job.output
-    saved = open_run(job.run)
+    (run,) = small_disk.glob("*/2*")
+    saved = open_run(run)
     assert not saved.complaints
-    assert read_checkpoint(job.run / f"model_{saved.iteration}.pt")["iter"] == saved.iteration
-    assert not list(job.run.glob(".*"))
+    assert 0 < saved.iteration < 60
+    assert read_checkpoint(run / f"model_{saved.iteration}.pt")["iter"] == saved.iteration
+    assert not list(run.glob(".*"))
 
 
-def test_a_vanished_folder_does_not_end_training_but_is_told(start):
-    job = start(*ONE_RANK, "--save-interval", "5", "--max-iterations", "200")
+def test_a_vanished_folder_does_not_end_training_but_is_told(start, tmp_path):
+    job = start(*ONE_RANK, "--save-interval", "5", "--max-iterations", "40")
     job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
-    shutil.rmtree(job.folder / "logs")
+    (job.folder / "logs").rename(tmp_path / "elsewhere")
     assert job.wait() == 1, job.output
-    assert "iteration 200/200" in job.output
+    assert "iteration 40/40" in job.output
     assert "cannot be saved, trying again: No such file or directory" in job.output

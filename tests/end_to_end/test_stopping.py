@@ -60,10 +60,12 @@ def test_a_stuck_run_ends_after_its_grace_and_names_the_last_checkpoint(number, 
     job.wait_for("\niteration       2/")
     job.process.send_signal(number)
     assert job.wait() == code, job.output
-    assert job.output.splitlines()[-1] == (
+    run = job.run.relative_to(job.folder)
+    assert job.output.splitlines()[-2:] == [
         f"error: told to stop by {number.name}, the run could not finish its iteration and save "
-        f"within 0.5 s (--grace-seconds); the last checkpoint is {job.run}/model_2.pt"
-    )
+        f"within 0.5 s (--grace-seconds); the last checkpoint is {run}/model_2.pt",
+        f"to go on: uv run train user-pendulum --resume {run}",
+    ]
 
 
 def test_ctrl_c_is_acknowledged_before_the_first_iteration_and_the_second_stops_at_once(start):

@@ -37,7 +37,18 @@ def run_command(command: Callable[[], int]) -> NoReturn:
         # The reader of our output is gone (`... | head`): nobody is left to tell.
         sys.stderr.close()
         code = FAILED
-    sys.exit(code)
+    sys.exit(_flushed(code))
+
+
+def _flushed(code: int) -> int:
+    """The code to exit with, after all output was written or could not be."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # Or Python would try again, complain, and exit with a code of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code or FAILED
+    return code
 
 
 def end_at_once_on_signals() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import IO, Any, Protocol, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -48,11 +50,35 @@ class StatusConsole(Protocol):
         """Show an iteration."""
 
 
+class _Output:
+    """Standard output, which training outlives: what its disk or lost terminal refuses is dropped.
+
+    Only a reader that has gone away (`... | head`) is told of.
+    """
+
+    def write(self, text: str) -> None:
+        self._try(lambda: sys.stdout.write(text))
+
+    def flush(self) -> None:
+        self._try(sys.stdout.flush)
+
+    def _try(self, operation: Callable[[], object]) -> None:
+        try:
+            operation()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            pass
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
+
+
 class TrainingConsole:
     """Shows the progress of training; a context manager."""
 
     def __init__(self, task: str, iterations: int, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or Console(highlight=False, file=cast(IO[str], _Output()))
         self._progress = Progress(
             TextColumn(f"[bold]{task}[/bold]"), BarColumn(bar_width=None), MofNCompleteColumn()
         )

@@ -24,13 +24,13 @@ from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import make_run_directory
 from simtrain.run.metrics import METRICS, check_idle
 from simtrain.run.report import PICTURE
-from simtrain.run.resume import SavedRun, can_resume
+from simtrain.run.resume import SavedRun
 from simtrain.stop_conditions import check_stop_conditions
 from simtrain.training.restarts import train_with_restarts
 from simtrain.training.resume_plan import plan_resumption
 from simtrain.training.resume_state import Resumption
 from simtrain.training.run_files import Outcome
-from simtrain.training.stopping import Stopping, exit_code
+from simtrain.training.stopping import Stopping, exit_code, shown
 
 
 def run_job(
@@ -78,7 +78,7 @@ def run_job(
         print(f"{saved.path} is done: it was trained for {saved.iteration} iterations")
         return 0
     console = TrainingConsole(config.task, iterations)
-    stopping = Stopping(config.grace_seconds, console)
+    stopping = Stopping(config.task, config.grace_seconds, console)
     with stopping.signals as stop, console:
         for line in lines:
             console.say(line)
@@ -96,10 +96,11 @@ def run_job(
                 shutil.rmtree(run)
             raise
         except BaseException:
-            if can_resume(run):
-                console.say(f"to go on: {_resume_command(config, run)}")
+            stopping.leave_the_end_to_its_thread()
+            if command := stopping.command_to_go_on():
+                console.say(f"to go on: {command}")
             raise
-    _say_goodbye(config, run, outcome, stop)
+    _say_goodbye(run, outcome, stopping, console.say)
     if outcome.error is not None:
         return 1
     return 0 if stop.received is None else exit_code(stop.received)
@@ -242,27 +243,21 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
     return lines
 
 
-def _say_goodbye(config: TrainConfig, run: Path, outcome: Outcome, stop: StopSignals) -> None:
+def _say_goodbye(
+    run: Path, outcome: Outcome, stopping: Stopping, say: Callable[[str], None]
+) -> None:
+    received = stopping.signals.received
     if outcome.error is not None:
-        print(f"warning: the last checkpoint or metrics could not be written: {outcome.error}")
-    elif stop.received is not None:
-        print(f"stopped by {stop.received.name}; the policy so far is saved")
-    shown = _shown(run)
-    print(f"run:        {shown}")
-    print(f"checkpoint: {shown / outcome.checkpoint.name if outcome.checkpoint else None}")
+        say(f"warning: the last checkpoint or metrics could not be written: {outcome.error}")
+    elif received is not None:
+        say(f"stopped by {received.name}; the policy so far is saved")
+    path = shown(run)
+    say(f"run:        {path}")
+    say(f"checkpoint: {path / outcome.checkpoint.name if outcome.checkpoint else None}")
     if (run / BEST).exists():
-        print(f"best:       {shown / BEST}")
+        say(f"best:       {path / BEST}")
     if (run / PICTURE).exists():
-        print(f"picture:    {shown / PICTURE}")
-    if stop.received is not None:
-        print(f"to go on:   {_resume_command(config, run)}")
-    print(f"curves:     uv run tensorboard --logdir {shlex.quote(str(shown.parent))}")
-
-
-def _resume_command(config: TrainConfig, run: Path) -> str:
-    return f"uv run train {config.task} --resume {shlex.quote(str(_shown(run)))}"
-
-
-def _shown(run: Path) -> Path:
-    """Relative to the working directory if it is below."""
-    return Path(os.path.relpath(run)) if run.is_relative_to(Path.cwd()) else run
+        say(f"picture:    {path / PICTURE}")
+    if received is not None and (command := stopping.command_to_go_on()):
+        say(f"to go on:   {command}")
+    say(f"curves:     uv run tensorboard --logdir {shlex.quote(str(path.parent))}")

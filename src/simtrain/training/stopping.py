@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from simtrain.launch.launcher import end_launched_ranks
 from simtrain.launch.stop import StopSignals
 from simtrain.run.checkpoint import model_paths
 from simtrain.run.console import TrainingConsole
+from simtrain.run.resume import can_resume
 
 _HASTE_SECONDS = 3.0
 """How long the last message may wait for a terminal that takes nothing."""
@@ -22,8 +24,8 @@ _HASTE_SECONDS = 3.0
 class Stopping:
     """The stop signals of a run, told to a person and held to their deadline."""
 
-    def __init__(self, seconds: float, console: TrainingConsole) -> None:
-        """Tell on `console`; `seconds` is how long the run may go on once it is told to stop."""
+    def __init__(self, task: str, seconds: float, console: TrainingConsole) -> None:
+        """Tell on `console`; `seconds` is how long a run of `task` may take to stop."""
         self.run: Path | None = None
         """The run directory, once there is one."""
         self.signals = StopSignals(
@@ -32,8 +34,10 @@ class Stopping:
             on_expiry=self._expire,
             on_second_interrupt=self._stop_at_once,
         )
+        self._task = task
         self._seconds = seconds
         self._console = console
+        self._ending = threading.Event()
 
     def _tell(self, number: Signals) -> None:
         self._console.say(
@@ -55,18 +59,39 @@ class Stopping:
             exit_code(signal.SIGINT),
         )
 
+    def command_to_go_on(self) -> str | None:
+        """What to type to continue the run; None where nothing is saved yet."""
+        if self.run is None or not can_resume(self.run):
+            return None
+        return f"uv run train {self._task} --resume {shlex.quote(str(shown(self.run)))}"
+
+    def leave_the_end_to_its_thread(self) -> None:
+        """Do not return while another thread ends the process: it has said why."""
+        if self._ending.is_set():
+            threading.Event().wait()
+
     def _last_checkpoint(self) -> str:
         saved = [] if self.run is None else model_paths(self.run)
-        return f"the last checkpoint is {saved[-1]}" if saved else "there is no checkpoint"
+        if not saved:
+            return "there is no checkpoint"
+        command = self.command_to_go_on()
+        to_go_on = f"\nto go on: {command}" if command else ""
+        return f"the last checkpoint is {shown(saved[-1])}{to_go_on}"
 
     def _end(self, message: str, code: int) -> NoReturn:
         """End this process and its ranks; the main thread may be stuck anywhere."""
+        self._ending.set()
         hurry = threading.Timer(_HASTE_SECONDS, _end_now, (code,))
         hurry.daemon = True
         hurry.start()
         self._console.close()
         print(message, file=sys.stderr, flush=True)
         _end_now(code)
+
+
+def shown(path: Path) -> Path:
+    """Relative to the working directory if it is below."""
+    return Path(os.path.relpath(path)) if path.is_relative_to(Path.cwd()) else path
 
 
 def exit_code(number: int) -> int:
