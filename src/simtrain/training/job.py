@@ -27,8 +27,7 @@ from simtrain.run.report import PICTURE
 from simtrain.run.resume import SavedRun
 from simtrain.stop_conditions import check_stop_conditions
 from simtrain.training.restarts import train_with_restarts
-from simtrain.training.resume_plan import plan_resumption
-from simtrain.training.resume_state import Resumption
+from simtrain.training.resume_plan import Resumption, plan_resumption
 from simtrain.training.run_files import Outcome
 from simtrain.training.stopping import Stopping, exit_code, shown
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simtrain.config import TrainConfig, resolved
 from simtrain.env.model import model_digest
@@ -15,7 +15,9 @@ from simtrain.run.directory import remove_leftovers, versions, write_config
 from simtrain.run.nan_dump import write_dump
 from simtrain.run.saver import Save, Saver
 from simtrain.run.tensor_file import unpacked
-from simtrain.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from simtrain.training.trainer import Trainer
 
 _NETWORKS = ("actor_state_dict", "critic_state_dict", "optimizer_state_dict")
 
