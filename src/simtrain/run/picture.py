@@ -22,6 +22,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: E402
 
+from simtrain.phases import phase_tags  # noqa: E402
 from simtrain.run.curves import (  # noqa: E402
     EVALUATED,
     LENGTH,
@@ -186,8 +187,9 @@ def _take_apart(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) 
     """
     rewards = stack(group.runs, _by_size(everyone, "Episode_Reward/", axis), axis)
     ends = stack(group.runs, everyone.tags("Episode_Termination/"), axis)
-    times = [tag for tag in everyone.tags("Perf/") if tag.endswith("_time")]
-    phases = stack(group.runs, [*times, REST], axis)
+    own = set(group.tags("Perf/"))
+    times = phase_tags([tag for tag in _by_size(everyone, "Perf/", axis) if tag in own])
+    phases = stack(group.runs, [*(tag for tag in times if _has_any(group, tag)), REST], axis)
     _stacked(row[0], "Reward terms (per second)", rewards, number)
     _stacked(row[1], "How episodes ended", ends, lambda share: f"{100 * share:.0f} %")
     _stacked(row[2], "Seconds of an iteration", phases, number, tell_mean=True)
@@ -235,6 +237,10 @@ def _stacked(
         total = top + bottom
         ax.plot(x, total, color="black", linewidth=1.4, label=f"sum  {text(float(total[-1]))}")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), borderaxespad=0.0)
+
+
+def _has_any(group: Group, tag: str) -> bool:
+    return any(np.any(run.columns.get(tag, 0.0)) for run in group.runs)
 
 
 def _by_size(group: Group, prefix: str, axis: Axis) -> list[str]:

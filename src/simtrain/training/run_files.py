@@ -28,6 +28,8 @@ class Outcome:
     """The last checkpoint that was written."""
     error: str | None
     """Why the last checkpoint or the last metrics could not be written, or None if they were."""
+    phases: dict[str, float]
+    """Seconds of an iteration in each phase on rank 0, in the mean; empty without a timer."""
 
 
 class RunFiles:
