@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -68,10 +69,7 @@ _STYLE: Any = {
 
 def draw(tasks: dict[str, list[Group]], axis: Axis, kind: Literal["png", "svg"]) -> bytes:
     """A picture of all `tasks` one below the other, as a PNG or SVG file."""
-    # Not what the user's own matplotlibrc asks for, which may be LaTeX.
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(_STYLE)
+    with styled():
         height = sum(_height(groups) for groups in tasks.values())
         sheet = _Sheet(Figure(figsize=(_WIDTH, height)), height)
         for task, groups in tasks.items():
@@ -79,6 +77,15 @@ def draw(tasks: dict[str, list[Group]], axis: Axis, kind: Literal["png", "svg"])
         file = io.BytesIO()
         sheet.figure.savefig(file, format=kind, dpi=100)
     return file.getvalue()
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """How simtrain's pictures look, and not what the user's own matplotlibrc asks for."""
+    with mpl.rc_context():
+        mpl.rcdefaults()  # else it may be LaTeX
+        mpl.rcParams.update(_STYLE)
+        yield
 
 
 class _Sheet:

@@ -88,7 +88,7 @@ def _train(
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as cuBLAS asks for
         torch.use_deterministic_algorithms(True)
-    env = _build_env(config, rank, console.say)
+    env = build_env(config, rank, console.say)
     obs = env.get_observations().to(rank.device)
     ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
     timer = make_timer(rank.device) if config.phase_times else NO_TIMER
@@ -122,7 +122,7 @@ def _train(
     return None if recorder is None else recorder.outcome
 
 
-def _build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> Env:
+def build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> Env:
     """The rank's environments; the first rank of a host compiles what is missing for all."""
     engine = config.engine_on(rank.device.type)
 
