@@ -105,6 +105,11 @@ MISTAKES = [
         f"{TASK} --gpu-ids None --stop-at Sim/overflow 1",
         "--stop-at: training logs no metric 'Sim/overflow'",
     ),
+    (f"{TASK} --profile --max-iterations 9", "--profile traces iterations 10 to 12, and training"),
+    (
+        f"{TASK} --phase-times False --stop-below Perf/time/physics 1",
+        "--stop-below: training logs no metric 'Perf/time/physics'",
+    ),
     (f"{TASK} --env.decimation 0", "--env.decimation is 0; it must be greater than 0"),
 ]
 

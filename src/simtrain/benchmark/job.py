@@ -101,14 +101,15 @@ def measure_rank(
     from simtrain.training.trainer import Trainer
     from simtrain.training.worker import build_env
 
+    say = show if rank.is_main else lambda message: None
     check_gpu(rank.device)
     figures: list[Figure] = []
     for case in cases:
-        show(f"measuring {case}")
+        say(f"measuring {case}")
         config = case_config(case)
         rank.seed_everything()
         with too_little_memory_told(case.num_envs, rank.device):
-            env = build_env(config, rank, show)
+            env = build_env(config, rank, say)
             obs = env.get_observations().to(rank.device)
             ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
             trainer = Trainer(env, ppo, rank, make_timer(rank.device))  # as training has it
@@ -118,7 +119,7 @@ def measure_rank(
                 return None
         overflow = env.sim.overflow()
         for text in overflow.messages().values() if overflow else ():
-            show(f"warning: {text}")
+            say(f"warning: {text}")
         steps = case.ranks * case.num_envs * config.num_steps_per_env
         figures += figures_of(case, steps, seconds)
         del env, obs, ppo, trainer  # before the next is built

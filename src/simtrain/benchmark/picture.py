@@ -7,6 +7,7 @@ fraction of bare physics, and, where several numbers of ranks were measured, wea
 from __future__ import annotations
 
 import io
+from itertools import cycle
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,7 +18,7 @@ from simtrain.benchmark.figures import LAYERS, Case, Results, scaling
 from simtrain.run.picture import group_color, number, styled
 
 _PANEL_WIDTH, _ROW_HEIGHT, _HEADER = 5.2, 3.9, 0.9
-_STYLES = ("-", "--", ":", "-.")
+_STYLES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dash-dot"}
 
 
 def draw(results: Results) -> bytes:
@@ -36,6 +37,10 @@ def draw(results: Results) -> bytes:
         for row, ((task, engine, device), cases) in zip(panels, groups.items(), strict=True):
             _throughput(row[0], results, cases)
             row[0].set_title(f"{task}, {engine} on {device}")
+            if len(ranks := _ranks(cases)) > 1:
+                told = zip(_STYLES.values(), ranks, strict=False)
+                text = ", ".join(f"{style} {count}" for style, count in told)
+                row[0].set_title(f"ranks: {text}", loc="right", fontsize=8.5, fontweight="normal")
             _fractions(row[1], results, cases)
             if columns == 3:
                 _weak_scaling(row[2], results, cases)
@@ -47,9 +52,8 @@ def draw(results: Results) -> bytes:
 def _throughput(ax: Axes, results: Results, cases: list[Case]) -> None:
     """Lines over environments, with the range of the repetitions; a style for each rank number."""
     found = results.by_case()
-    for style, ranks in zip(_STYLES * len(cases), _ranks(cases), strict=False):
+    for style, ranks in zip(cycle(_STYLES), _ranks(cases), strict=False):
         some = sorted((c for c in cases if c.ranks == ranks), key=lambda c: c.num_envs)
-        several = len(_ranks(cases)) > 1
         for i, (layer, label) in enumerate(LAYERS.items()):
             figures = [found[case][layer] for case in some]
             middle = np.array([figure.steps_per_second for figure in figures])
@@ -64,22 +68,22 @@ def _throughput(ax: Axes, results: Results, cases: list[Case]) -> None:
                 marker="o",
                 markersize=4,
                 capsize=3,
-                label=f"{label}, {ranks} rank{'s' if ranks > 1 else ''}" if several else label,
+                label=label if ranks == _ranks(cases)[0] else None,
             )
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     _label_environments(ax, cases)
     for axis_format in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
         axis_format(FuncFormatter(lambda y, _: number(y) if f"{y:e}"[0] in "125" else ""))
-    ax.legend(loc="best", fontsize=7.5)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=5, columnspacing=1.0)
 
 
 def _fractions(ax: Axes, results: Results, cases: list[Case]) -> None:
-    """Bars of every layer as a fraction of bare physics, for the fewest ranks."""
+    """Bars of every other layer as a fraction of bare physics, for the fewest ranks."""
     found = results.by_case()
     ranks = _ranks(cases)[0]
     some = sorted((c for c in cases if c.ranks == ranks), key=lambda c: c.num_envs)
-    layers = [layer for layer in LAYERS if layer not in ("physics", "update")]
+    layers = [layer for layer in LAYERS if layer != "physics"]
     width = 0.8 / len(layers)
     for i, layer in enumerate(layers):
         values = [found[case][layer].of_physics for case in some]
@@ -89,9 +93,11 @@ def _fractions(ax: Axes, results: Results, cases: list[Case]) -> None:
         ax.bar_label(bars, [f"{value:.2f}" for value in values], fontsize=8, padding=1)
     ax.axhline(1.0, color=group_color(0), linewidth=1.2)
     ax.set_xticks(range(len(some)), [f"{case.num_envs:,}" for case in some])
-    ax.set_xlabel("environments")
-    ax.set_ylim(0.0, 1.25)
-    ax.legend(loc="upper right", ncols=3, fontsize=8)
+    ax.set_xlabel("environments of each rank")
+    ax.set_ylim(
+        0.0, 1.1 * max(1.0, *(found[c][layer].of_physics for c in some for layer in layers))
+    )
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=4, columnspacing=1.0)
     ax.set_title(f"Fraction of bare physics, {ranks} rank{'s' if ranks > 1 else ''}")
 
 
@@ -110,7 +116,12 @@ def _weak_scaling(ax: Axes, results: Results, cases: list[Case]) -> None:
     ax.set_ylim(bottom=0.0)
     ax.set_title("Weak scaling, end to end")
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(title="environments of each rank", loc="lower left")
+        ax.legend(
+            title="environments of each rank",
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.14),
+            ncols=4,
+        )
 
 
 def _ranks(cases: list[Case]) -> list[int]:

@@ -232,7 +232,7 @@ def _about(device_name: str, flags: BenchmarkFlags, devices: Devices) -> dict[st
         "machine": {
             "device": device_name,
             "cores": f"{len(os.sched_getaffinity(0))} cores",
-            "threads": f"{_threads(flags)} threads a rank",
+            "threads": f"{_threads(flags)} thread{'s' if _threads(flags) > 1 else ''} a rank",
         },
         "repetitions": flags.repetitions,
         "versions": versions(),
