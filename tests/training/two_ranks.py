@@ -18,6 +18,7 @@ import torch.distributed as dist
 from tensordict import TensorDict
 
 from simtrain.env.env import Env
+from simtrain.env.phase_timer import CpuTimer
 from simtrain.errors import RankError
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
@@ -65,6 +66,7 @@ def run(number: int, store: Path, results: Path) -> None:
         "difference": difference(rank),
         "warnings": warnings(rank),
         "skipped": skipped(rank),
+        "phases": phases(rank),
     }
     torch.save(found, results.with_suffix(f".{number}"))
     dist.destroy_process_group()
@@ -170,6 +172,16 @@ def skipped(rank: Rank) -> tuple[int, bool]:
     ppo.update()
     same = all(map(torch.equal, before, ppo.actor.parameters()))
     return ppo.skipped_steps, same
+
+
+def phases(rank: Rank) -> list[tuple[dict[str, float], dict[str, float]]]:
+    """Three iterations' seconds of each phase on this rank, and all metrics."""
+    env = cartpole(rank)
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
+    found: list[tuple[dict[str, float], dict[str, float]]] = []
+    trainer = Trainer(env, ppo, rank, CpuTimer())
+    trainer.run(3, lambda it: found.append((it.phases, it.metrics)), lambda: False)
+    return found
 
 
 def reduced(rank: Rank) -> list[Any]:

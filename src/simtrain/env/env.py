@@ -20,6 +20,7 @@ from simtrain.env.model import compile_model, find_keyframe, initial_state
 from simtrain.env.names import Base, find_base
 from simtrain.env.nan_guard import Failures, NanGuard
 from simtrain.env.observations import Observations
+from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.env.state import read_state, write_state
 from simtrain.env.terms import Curricula, Events, Rewards, Terminations
 from simtrain.env.terrain import Terrain
@@ -37,6 +38,9 @@ class Env(VecEnv):  # type: ignore[misc]
 
     Randomness comes from torch's default generators: seed them first.
     """
+
+    timer: PhaseTimer = NO_TIMER
+    """Told what a step does; to be replaced by who wants to know how long that takes."""
 
     def __init__(
         self,
@@ -163,6 +167,7 @@ class Env(VecEnv):  # type: ignore[misc]
             ``time_outs`` ``(num_envs,)`` and ``log``. Observations are of the new episode where one
             ended. They stay valid until the step after the next, the others until the next step.
         """
+        self.timer.begin("physics")
         self.previous_actions.copy_(self.actions)
         self.actions.copy_(actions)
         self._actions.apply(self.actions, self.sim.bind("ctrl"))
@@ -171,14 +176,18 @@ class Env(VecEnv):  # type: ignore[misc]
         failed = self._nan_guard.look()
         self._episode_length += 1
         self.steps += 1
+        self.timer.begin("terminations")
         dones = self.terminations.compute(failed)
+        self.timer.begin("rewards")
         rewards = self.rewards.compute(failed)
         self.metrics.compute()
         self.episodes.record(dones)
+        self.timer.begin("resets")
         self._reset(dones)
         self.commands.compute()
         self.events.interval()
         self.sim.forward()
+        self.timer.begin("observations")
         observations = self.observations.compute()
         extras = {
             "time_outs": self.terminations.time_outs,

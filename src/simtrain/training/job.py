@@ -23,6 +23,7 @@ from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import make_run_directory, shown
 from simtrain.run.metrics import METRICS, check_idle
+from simtrain.run.phase_table import phase_table
 from simtrain.run.report import PICTURE
 from simtrain.run.resume import SavedRun
 from simtrain.stop_conditions import check_stop_conditions
@@ -99,6 +100,8 @@ def run_job(
             if command := stopping.command_to_go_on():
                 console.say(f"to go on: {command}")
             raise
+    if outcome.phases:
+        console.show_table(phase_table(outcome.phases))
     _say_goodbye(run, outcome, stopping, console.say)
     if outcome.error is not None:
         return 1

@@ -24,6 +24,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.distributions import Normal
 
+from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.training.flat_gradients import FlatGradients
@@ -55,6 +56,9 @@ class Losses:
 
 class PPO(RslPPO):  # type: ignore[misc]
     """rsl_rl's PPO for feed-forward networks, over one or more ranks."""
+
+    timer: PhaseTimer = NO_TIMER
+    """Told what the update does; to be replaced by who wants to know how long that takes."""
 
     def __init__(
         self,
@@ -182,18 +186,20 @@ class PPO(RslPPO):  # type: ignore[misc]
 
     def update(self) -> dict[str, float]:
         """Improve policy and value on the rollout; mean losses, read back once."""
+        self.timer.begin("mini_batches")
         samples = self._samples()
         sums = torch.zeros(4, device=self.device)
         for _ in range(self.num_learning_epochs):
             for batch in samples.mini_batches(self.num_mini_batches):
                 losses = self._learn(batch)
                 sums += torch.stack((losses.value, losses.surrogate, losses.entropy, losses.kl))
+        self.timer.begin("other")
         obs = self.storage.observations.flatten(0, 1)
         self.actor.update_normalization(obs)
         self.critic.update_normalization(obs)
         self.storage.clear()
         sums /= self.num_learning_epochs * self.num_mini_batches
-        self.rank.all_reduce(sums)
+        self._all_reduce(sums, then="other")
         sums /= self.rank.world_size
         value, surrogate, entropy, kl, self.learning_rate, skipped = torch.cat(
             (sums, self._lr[None], self._skipped[None])
@@ -304,15 +310,17 @@ class PPO(RslPPO):  # type: ignore[misc]
         """
         self.gradients.zero()
         if self._beside is None:
-            value = self._learn_value(batch)
+            value = self._learn_value(batch, self.timer)
             policy = self._learn_policy(batch)
         else:
-            future = self._beside.submit(self._learn_value, batch)
+            future = self._beside.submit(self._learn_value, batch, NO_TIMER)
             policy = self._learn_policy(batch)
+            # Waiting for it is timed as the backward pass, whose last part it is.
             value = future.result()
         self.gradients.extra[0] = policy.kl
+        self.timer.begin("optimizer")
         if self.rank.world_size > 1:
-            self.rank.all_reduce(self.gradients.buffer)
+            self._all_reduce(self.gradients.buffer, then="optimizer")
             self.gradients.buffer /= self.rank.world_size
         if self.schedule == "adaptive":
             self._adapt_learning_rate(self.gradients.extra[0])
@@ -324,12 +332,16 @@ class PPO(RslPPO):  # type: ignore[misc]
         return Losses(policy.surrogate.detach(), value, policy.entropy.detach(), policy.kl)
 
     def _learn_policy(self, batch: Samples) -> PolicyLosses:
+        self.timer.begin("forward")
         losses = self.policy_losses(batch)
+        self.timer.begin("backward")
         (losses.surrogate - self.entropy_coef * losses.entropy).backward()
         return losses
 
-    def _learn_value(self, batch: Samples) -> Tensor:
+    def _learn_value(self, batch: Samples, timer: PhaseTimer) -> Tensor:
+        timer.begin("forward")
         loss = self.value_loss(batch)
+        timer.begin("backward")
         (self.value_loss_coef * loss).backward()
         return loss.detach()
 
@@ -348,12 +360,20 @@ class PPO(RslPPO):  # type: ignore[misc]
         enough.
         """
         rows = advantages.double()
-        sums = self.rank.all_reduce(torch.stack((rows.sum(dim=1), rows.square().sum(dim=1))))
+        sums = torch.stack((rows.sum(dim=1), rows.square().sum(dim=1)))
+        self._all_reduce(sums, then="advantage")
         count = rows.shape[1] * self.rank.world_size
         mean = sums[0] / count
         variance = (sums[1] - sums[0] * mean).clamp_(min=0.0) / max(count - 1, 1)
         advantages -= mean.float().unsqueeze(1)
         advantages /= variance.sqrt().float().unsqueeze(1) + 1e-8
+
+    def _all_reduce(self, tensor: Tensor, then: str) -> None:
+        """Sum `tensor` over all ranks, in place; `then` is the phase that follows."""
+        if self.rank.world_size > 1:
+            self.timer.begin("all_reduce")
+            self.rank.all_reduce(tensor)
+            self.timer.begin(then)
 
 
 def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:

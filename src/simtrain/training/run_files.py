@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,8 @@ class Outcome:
     """The last checkpoint that was written."""
     error: str | None
     """Why the last checkpoint or the last metrics could not be written, or None if they were."""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds of an iteration in each phase on rank 0, in the mean; empty without a timer."""
 
 
 class RunFiles:
