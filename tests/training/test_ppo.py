@@ -126,7 +126,7 @@ def test_advantages_are_normalized_in_each_mini_batch():
 
 def _samples(ppo: PPO, count=5) -> Samples:
     mean = torch.randn(count, ACTIONS)
-    std = torch.full_like(mean, 0.9)
+    std = torch.tensor([0.9, 0.6])
     actions = mean + std * torch.randn_like(mean)
     return Samples(
         actor_input=torch.randn(count, OBS),
@@ -136,7 +136,8 @@ def _samples(ppo: PPO, count=5) -> Samples:
         values=torch.randn(count, 1),
         returns=torch.randn(count, 1),
         advantages=2.0 * torch.randn(count, 1) + 1.0,
-        distribution=(mean, std),
+        mean=mean,
+        std=std,
     )
 
 
@@ -175,7 +176,7 @@ def _by_hand(
             errors.append((near - target) ** 2)
         value_loss.append(max(errors))
 
-        old_mean, old_std = (p[i] for p in batch.distribution)
+        old_mean, old_std = batch.mean[i], batch.std
         variance = old_std**2 + (old_mean - mean) ** 2
         divergence.append(((std / old_std).log() + variance / (2.0 * std**2) - 0.5).sum())
     entropy = (0.5 + 0.5 * math.log(2.0 * math.pi) + std.log()).sum()

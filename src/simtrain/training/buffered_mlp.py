@@ -1,0 +1,220 @@
+"""A feed-forward network forward and backward without autograd, in buffers that are made once.
+
+The network stays rsl_rl's: this only computes it. Small networks on CPU threads spend much of their
+time on allocation, on autograd's own work and on slow forms of an activation function; here a pass
+is the matrix products, one activation a layer, and nothing else. Nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+_aten = torch.ops.aten
+
+
+class BufferedMlp:
+    """Computes an rsl_rl MLP for up to `rows` samples at a time, and its gradients."""
+
+    def __init__(self, mlp: nn.Sequential, rows: int) -> None:
+        """Make the buffers.
+
+        Args:
+            mlp: linear layers with an activation function between two of them.
+            rows: the most samples that `__call__` may get.
+
+        Raises:
+            TypeError: `mlp` has a layer that cannot be computed here.
+        """
+        self._linears = [layer for layer in mlp if isinstance(layer, nn.Linear)]
+        others = [layer for layer in mlp if not isinstance(layer, nn.Linear)]
+        if len(others) != len(self._linears) - 1:
+            raise TypeError(f"{mlp} is not linear layers with an activation between each two")
+        self._activations = [_activation(layer) for layer in others]
+        device = self._linears[0].weight.device
+        self._rows = rows
+
+        def buffers(layers: list[nn.Linear]) -> list[Tensor]:
+            return [torch.zeros(rows, layer.out_features, device=device) for layer in layers]
+
+        *hidden, self._last = self._linears
+        self._before = buffers(hidden)
+        """What each hidden layer's activation gets."""
+        self._after = [
+            before if activation.in_place else torch.zeros_like(before)
+            for before, activation in zip(self._before, self._activations, strict=True)
+        ]
+        """What it makes of that."""
+        self._gradients = buffers(hidden)
+        self._out = buffers([self._last])[0]
+        self._transposed = [torch.zeros_like(layer.weight.detach().t()) for layer in self._linears]
+        self._input = self._out
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """The network's output, ``(samples, size)``, in place in `out` if given.
+
+        Without `out` it is overwritten by the next call.
+        """
+        count = len(x)
+        if count > self._rows:
+            raise ValueError(f"{count} samples, but there are buffers for {self._rows}")
+        self._input = x
+        for layer, activation, before, after in zip(
+            self._linears[:-1], self._activations, self._before, self._after, strict=True
+        ):
+            before, after = before[:count], after[:count]
+            activation.linear(layer, x, before)
+            activation.forward(before, after)
+            x = after
+        out = self._out[:count] if out is None else out
+        return torch.addmm(self._last.bias, x, self._last.weight.t(), out=out)
+
+    @torch.no_grad()
+    def backward(self, gradient: Tensor) -> None:
+        """Write the parameters' ``.grad``, in place and without adding to what was there.
+
+        `gradient` is that of the latest output, ``(samples, size)``.
+        """
+        count = len(gradient)
+        inputs = [self._input, *(after[:count] for after in self._after)]
+        for i in reversed(range(len(self._linears))):
+            layer = self._linears[i]
+            self._weight_gradient(i, inputs[i], gradient)
+            torch.sum(gradient, dim=0, out=layer.bias.grad)
+            if i > 0:
+                before = self._gradients[i - 1][:count]
+                torch.mm(gradient, layer.weight, out=before)
+                self._activations[i - 1].backward(before, self._before[i - 1][:count], inputs[i])
+                gradient = before
+
+    def _weight_gradient(self, i: int, x: Tensor, gradient: Tensor) -> None:
+        """The gradient of a layer's weight, in place.
+
+        BLAS is several times faster where the longer side of so flat a product comes last.
+        """
+        weight = self._linears[i].weight
+        assert weight.grad is not None
+        if weight.shape[1] < weight.shape[0]:
+            weight.grad.copy_(torch.mm(x.t(), gradient, out=self._transposed[i]).t())
+        else:
+            torch.mm(x.t(), gradient, out=weight.grad.t())
+
+
+class _Activation(ABC):
+    """An activation function between buffers."""
+
+    in_place = False
+    """Whether its derivative follows from its value, so that it needs no second buffer."""
+
+    def linear(self, layer: nn.Linear, x: Tensor, out: Tensor) -> None:
+        """Write the layer's output as `forward` wants it."""
+        torch.addmm(layer.bias, x, layer.weight.t(), out=out)
+
+    @abstractmethod
+    def forward(self, before: Tensor, after: Tensor) -> None:
+        """Write `after`, the function of `before`."""
+
+    @abstractmethod
+    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
+        """Make `gradient` of `after` that of `before`, in place."""
+
+
+class _Tanh(_Activation):
+    in_place = True
+
+    def linear(self, layer: nn.Linear, x: Tensor, out: Tensor) -> None:
+        factor = 1 if x.is_cuda else 2
+        torch.addmm(layer.bias, x, layer.weight.t(), beta=factor, alpha=factor, out=out)
+
+    def forward(self, before: Tensor, after: Tensor) -> None:
+        if before.is_cuda:
+            before.tanh_()
+        else:
+            # tanh x = 2 sigmoid 2x - 1, which torch computes in a third of the time.
+            before.sigmoid_().mul_(2.0).sub_(1.0)
+
+    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
+        _aten.tanh_backward.grad_input(gradient, after, grad_input=gradient)
+
+
+class _Elu(_Activation):
+    def __init__(self, alpha: float = 1.0, scale: float = 1.0) -> None:
+        self._alpha = alpha
+        self._scale = scale
+
+    def forward(self, before: Tensor, after: Tensor) -> None:
+        if before.is_cuda or self._alpha != 1.0:
+            _aten.elu.out(before, self._alpha, self._scale, 1.0, out=after)
+        else:
+            # The same in half the time; e^x - 1 >= x.
+            torch.clamp(before, max=0.0, out=after).exp_().sub_(1.0)
+            torch.maximum(after, before, out=after)
+
+    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
+        _aten.elu_backward.grad_input(
+            gradient, self._alpha, self._scale, 1.0, True, after, grad_input=gradient
+        )
+
+
+class _Relu(_Activation):
+    in_place = True
+
+    def forward(self, before: Tensor, after: Tensor) -> None:
+        before.relu_()
+
+    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
+        _aten.threshold_backward.grad_input(gradient, after, 0.0, grad_input=gradient)
+
+
+class _Gelu(_Activation):
+    def forward(self, before: Tensor, after: Tensor) -> None:
+        _aten.gelu.out(before, out=after)
+
+    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
+        _aten.gelu_backward.grad_input(gradient, before, grad_input=gradient)
+
+
+class _Swish(_Activation):
+    def forward(self, before: Tensor, after: Tensor) -> None:
+        _aten.silu.out(before, out=after)
+
+    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
+        _aten.silu_backward.grad_input(gradient, before, grad_input=gradient)
+
+
+class _Softplus(_Activation):
+    def forward(self, before: Tensor, after: Tensor) -> None:
+        _aten.softplus.out(before, 1.0, 20.0, out=after)
+
+    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
+        _aten.softplus_backward.grad_input(gradient, before, 1.0, 20.0, grad_input=gradient)
+
+
+class _Mish(_Activation):
+    def forward(self, before: Tensor, after: Tensor) -> None:
+        _aten.mish.out(before, out=after)
+
+    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
+        gradient.copy_(_aten.mish_backward(gradient, before))
+
+
+_ACTIVATIONS: dict[type[nn.Module], _Activation] = {
+    nn.ELU: _Elu(),
+    # The constants of Klambauer et al. 2017 (https://arxiv.org/abs/1706.02515).
+    nn.SELU: _Elu(1.6732632423543772, 1.0507009873554805),
+    nn.ReLU: _Relu(),
+    nn.Tanh: _Tanh(),
+    nn.GELU: _Gelu(),
+    nn.SiLU: _Swish(),
+    nn.Softplus: _Softplus(),
+    nn.Mish: _Mish(),
+}
+
+
+def _activation(layer: nn.Module) -> _Activation:
+    if type(layer) not in _ACTIVATIONS:
+        raise TypeError(f"there is no rule for the gradient of {layer}")
+    return _ACTIVATIONS[type(layer)]
