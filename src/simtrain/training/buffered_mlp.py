@@ -3,16 +3,20 @@
 The network stays rsl_rl's: this only computes it. Small networks on CPU threads spend much of their
 time on allocation, on autograd's own work and on slow forms of an activation function; here a pass
 is the matrix products, one activation a layer, and nothing else. Nothing waits for the device.
+
+The parameters' storage and that of their ``.grad`` must stay the same from then on.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 _aten = torch.ops.aten
+_MINUS_ONE = torch.tensor(-1.0)
 
 
 class BufferedMlp:
@@ -29,6 +33,10 @@ class BufferedMlp:
             TypeError: `mlp` has a layer that cannot be computed here.
         """
         self._linears = [layer for layer in mlp if isinstance(layer, nn.Linear)]
+        self._layers = [
+            _Layer(layer.weight.detach(), layer.bias.detach(), layer.weight.detach().t())
+            for layer in self._linears
+        ]
         others = [layer for layer in mlp if not isinstance(layer, nn.Linear)]
         if len(others) != len(self._linears) - 1:
             raise TypeError(f"{mlp} is not linear layers with an activation between each two")
@@ -49,46 +57,53 @@ class BufferedMlp:
         """What it makes of that."""
         self._gradients = buffers(hidden)
         self._out = buffers([self._last])[0]
-        self._transposed = [torch.zeros_like(layer.weight.detach().t()) for layer in self._linears]
+        self._transposed = [torch.zeros_like(layer.transposed) for layer in self._layers]
         self._input = self._out
+        self._views: dict[int, _Views] = {}
 
-    @torch.no_grad()
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """The network's output, ``(samples, size)``, in place in `out` if given.
 
         Without `out` it is overwritten by the next call.
         """
-        count = len(x)
-        if count > self._rows:
-            raise ValueError(f"{count} samples, but there are buffers for {self._rows}")
+        views = self._rows_of(len(x))
         self._input = x
         for layer, activation, before, after in zip(
-            self._linears[:-1], self._activations, self._before, self._after, strict=True
+            self._layers, self._activations, views.before, views.after, strict=False
         ):
-            before, after = before[:count], after[:count]
             activation.linear(layer, x, before)
             activation.forward(before, after)
             x = after
-        out = self._out[:count] if out is None else out
-        return torch.addmm(self._last.bias, x, self._last.weight.t(), out=out)
+        last = self._layers[-1]
+        return torch.addmm(last.bias, x, last.transposed, out=views.out if out is None else out)
 
-    @torch.no_grad()
     def backward(self, gradient: Tensor) -> None:
         """Write the parameters' ``.grad``, in place and without adding to what was there.
 
         `gradient` is that of the latest output, ``(samples, size)``.
         """
-        count = len(gradient)
-        inputs = [self._input, *(after[:count] for after in self._after)]
-        for i in reversed(range(len(self._linears))):
-            layer = self._linears[i]
+        views = self._rows_of(len(gradient))
+        inputs = [self._input, *views.after]
+        for i in reversed(range(len(self._layers))):
             self._weight_gradient(i, inputs[i], gradient)
-            torch.sum(gradient, dim=0, out=layer.bias.grad)
+            torch.sum(gradient, dim=0, out=self._linears[i].bias.grad)
             if i > 0:
-                before = self._gradients[i - 1][:count]
-                torch.mm(gradient, layer.weight, out=before)
-                self._activations[i - 1].backward(before, self._before[i - 1][:count], inputs[i])
+                before = torch.mm(gradient, self._layers[i].weight, out=views.gradients[i - 1])
+                self._activations[i - 1].backward(before, views.before[i - 1], inputs[i])
                 gradient = before
+
+    def _rows_of(self, count: int) -> _Views:
+        """The buffers' first `count` rows."""
+        if count not in self._views:
+            if count > self._rows:
+                raise ValueError(f"{count} samples, but there are buffers for {self._rows}")
+            self._views[count] = _Views(
+                before=[buffer[:count] for buffer in self._before],
+                after=[buffer[:count] for buffer in self._after],
+                gradients=[buffer[:count] for buffer in self._gradients],
+                out=self._out[:count],
+            )
+        return self._views[count]
 
     def _weight_gradient(self, i: int, x: Tensor, gradient: Tensor) -> None:
         """The gradient of a layer's weight, in place.
@@ -103,15 +118,35 @@ class BufferedMlp:
             torch.mm(x.t(), gradient, out=weight.grad.t())
 
 
+@dataclass(frozen=True)
+class _Layer:
+    """A linear layer's parameters, without autograd."""
+
+    weight: Tensor
+    bias: Tensor
+    transposed: Tensor
+    """The weight."""
+
+
+@dataclass(frozen=True)
+class _Views:
+    """Buffers for a number of samples; lists are by hidden layer."""
+
+    before: list[Tensor]
+    after: list[Tensor]
+    gradients: list[Tensor]
+    out: Tensor
+
+
 class _Activation(ABC):
     """An activation function between buffers."""
 
     in_place = False
     """Whether its derivative follows from its value, so that it needs no second buffer."""
 
-    def linear(self, layer: nn.Linear, x: Tensor, out: Tensor) -> None:
+    def linear(self, layer: _Layer, x: Tensor, out: Tensor) -> None:
         """Write the layer's output as `forward` wants it."""
-        torch.addmm(layer.bias, x, layer.weight.t(), out=out)
+        torch.addmm(layer.bias, x, layer.transposed, out=out)
 
     @abstractmethod
     def forward(self, before: Tensor, after: Tensor) -> None:
@@ -125,16 +160,16 @@ class _Activation(ABC):
 class _Tanh(_Activation):
     in_place = True
 
-    def linear(self, layer: nn.Linear, x: Tensor, out: Tensor) -> None:
+    def linear(self, layer: _Layer, x: Tensor, out: Tensor) -> None:
         factor = 1 if x.is_cuda else 2
-        torch.addmm(layer.bias, x, layer.weight.t(), beta=factor, alpha=factor, out=out)
+        torch.addmm(layer.bias, x, layer.transposed, beta=factor, alpha=factor, out=out)
 
     def forward(self, before: Tensor, after: Tensor) -> None:
         if before.is_cuda:
             before.tanh_()
         else:
             # tanh x = 2 sigmoid 2x - 1, which torch computes in a third of the time.
-            before.sigmoid_().mul_(2.0).sub_(1.0)
+            torch.add(_MINUS_ONE, before.sigmoid_(), alpha=2.0, out=before)
 
     def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
         _aten.tanh_backward.grad_input(gradient, after, grad_input=gradient)
