@@ -54,7 +54,8 @@ class FlatGradients:
         places = range(len(self._shapes))
         single: dict[int, dict[str, Tensor]] = {}
         for name, value in state["state"].get(0, {}).items():
-            values = self.split(value) if value.ndim else [value] * len(places)
+            # Each its own count of steps, for whoever goes on from it counts in place.
+            values = self.split(value) if value.ndim else [value.clone() for _ in places]
             for place in places:
                 single.setdefault(place, {})[name] = values[place]
         return {"state": single, "param_groups": [{**group, "params": list(places)}]}
@@ -74,7 +75,7 @@ class FlatGradients:
                 raise RuntimeError("the optimizer's state is of networks of other shapes")
             for name, first in single[0].items():
                 values = [single[place][name].flatten() for place in group["params"]]
-                joined[name] = torch.cat(values) if first.ndim else first
+                joined[name] = torch.cat(values) if first.ndim else first.clone()
         return {
             "state": {0: joined} if joined else {},
             "param_groups": [{**group, "params": [0]}],
