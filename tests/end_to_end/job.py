@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 TWO_RANKS = ("--gpu-ids", "None", "--cpu-workers", "2", "--cpu-threads", "1")
 
@@ -22,6 +24,15 @@ def make_tasks(folder: Path) -> None:
     """Give a user's folder the task of ``pendulum.py``."""
     (folder / "tasks").mkdir()
     shutil.copy(Path(__file__).with_name("pendulum.py"), folder / "tasks")
+
+
+def timeless_metrics(run: Path) -> list[dict[str, Any]]:
+    """Every line of a run's metrics, without what a clock says."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {k: v for k, v in line.items() if k != "wall_s" and not k.startswith("Perf/")}
+        for line in lines
+    ]
 
 
 class Job:

@@ -1,7 +1,11 @@
-"""A command of its own for tests of the launcher: two ranks that do next to nothing."""
+"""A command of its own for tests of the launcher: two ranks that do next to nothing.
+
+Its arguments are ``--collective-timeout`` and ``--grace-seconds`` of `train`.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -10,16 +14,18 @@ from simtrain.launch.devices import Devices
 from simtrain.launch.job import Job
 from simtrain.launch.launcher import launch_ranks
 from simtrain.launch.rank import Rank
-from simtrain.launch.stop import StopSignals
+from simtrain.run.console import TrainingConsole
+from simtrain.training.stopping import Stopping
 
+COLLECTIVE_TIMEOUT, GRACE_SECONDS = (float(argument) for argument in sys.argv[1:])
 JOB = Job(
     hosts=("localhost",),
     devices=(Devices("cpu", 2, ""),),
     evaluator=None,
     seed=0,
     threads=1,
-    collective_timeout=100.0,
-    grace_seconds=100.0,
+    collective_timeout=COLLECTIVE_TIMEOUT,
+    grace_seconds=GRACE_SECONDS,
     ssh_config=None,
     in_process=False,
 )
@@ -34,7 +40,7 @@ def work(rank: Rank, show: Callable[[object], None], stop: Callable[[], bool]) -
 
 
 def command() -> int:
-    with StopSignals(100.0) as stop:
+    with Stopping("light", GRACE_SECONDS, TrainingConsole("light", 1)).signals as stop:
         result = launch_ranks(JOB, work, receive=print, stop=stop, log_dir="")
     print(f"{result}, stopped by {stop.received.name if stop.received else None}")
     return 0

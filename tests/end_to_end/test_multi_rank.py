@@ -1,14 +1,17 @@
 """Two Gloo ranks through the real command, from a user's folder."""
 
 import json
+import shutil
+import signal
 
 import pytest
 import torch
 import yaml
-from job import TWO_RANKS, Job, make_tasks
+from job import TWO_RANKS, Job, make_tasks, timeless_metrics
 
 ITERATIONS = 20
 STEPS = 2 * 4 * 8
+FLAGS = (*TWO_RANKS, "--total-env-steps", str(ITERATIONS * STEPS - 1), "--save-interval", "5")
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -18,10 +21,7 @@ def job(tmp_path_factory):
     """A finished run of two ranks on a task in the user's ./tasks."""
     folder = tmp_path_factory.mktemp("user")
     make_tasks(folder)
-    steps = str(ITERATIONS * STEPS - 1)
-    job = Job(
-        folder, "user-pendulum", *TWO_RANKS, "--total-env-steps", steps, "--save-interval", "5"
-    )
+    job = Job(folder, "user-pendulum", *FLAGS)
     assert job.wait() == 0, job.output
     return job
 
@@ -58,6 +58,8 @@ def test_the_run_directory_holds_what_one_rank_would_write_and_the_logs_of_both(
         "config.yaml",
         "metrics.jsonl",
         "report.png",
+        "resume.pt",
+        "resume.previous.pt",
         "torchrunx",
         *checkpoints,
     }
@@ -66,3 +68,31 @@ def test_the_run_directory_holds_what_one_rank_would_write_and_the_logs_of_both(
     logs = {path.name: path.read_text() for path in job.run.glob("torchrunx/*/*")}
     assert set(logs) == {"localhost.log", "localhost[0].log", "localhost[1].log"}
     assert "the task says hello from rank 1" in logs["localhost[1].log"]
+
+
+def test_a_killed_job_leaves_no_process_and_goes_on_as_if_nothing_had_happened(job, tmp_path):
+    make_tasks(tmp_path)
+    killed = Job(tmp_path, "user-pendulum", *FLAGS)
+    killed.wait_for("iteration 12/20")
+    killed.process.send_signal(signal.SIGKILL)
+    killed.wait_for_end()
+    resumed = Job(tmp_path, "user-pendulum", "--resume", "latest")
+    assert resumed.wait() == 0, resumed.output
+    assert f"going on with logs/user-pendulum/{killed.run.name} after iteration" in resumed.output
+    assert "not exact" not in resumed.output
+    assert timeless_metrics(resumed.run) == timeless_metrics(job.run)
+    assert [line["iteration"] for line in timeless_metrics(resumed.run)] == list(range(1, 21))
+
+
+def test_fewer_ranks_go_on_and_it_is_said_that_this_is_not_exact(job, tmp_path):
+    make_tasks(tmp_path)
+    shutil.copytree(job.run, tmp_path / "logs" / "user-pendulum" / job.run.name)
+    one_rank = ("--gpu-ids", "None", "--cpu-workers", "1")
+    steps = str(ITERATIONS * STEPS + STEPS)
+    resumed = Job(
+        tmp_path, "user-pendulum", "--resume", "latest", *one_rank, "--total-env-steps", steps
+    )
+    assert resumed.wait() == 0, resumed.output
+    assert "the continuation is not exact: 1 rank instead of 2" in resumed.output
+    lines = timeless_metrics(resumed.run)
+    assert [line["env_steps"] for line in lines[-3:]] == [1280, 1312, 1344]

@@ -25,7 +25,7 @@ from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.registry import discover
 from simtrain.run.resume import can_resume, open_run
-from simtrain.training.resume_state import Resumption
+from simtrain.training.resume_plan import Resumption
 from simtrain.training.worker import run_worker
 
 TASK = "cartpole-swingup"

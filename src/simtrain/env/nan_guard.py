@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from simtrain.run.nan_dump import FIELDS
+
 if TYPE_CHECKING:
     from simtrain.sim.engine import Engine
 
 STEPS = 50
 """How many control steps are kept."""
-_FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", "mocap_pos", "mocap_quat", "ctrl")
 _NEVER = 2**62
 
 
@@ -58,10 +59,10 @@ class NanGuard:
     def __init__(self, sim: Engine) -> None:
         self._sim = sim
         # `ctrl` is what the next step takes.
-        rows = [sim.bind(field) if field == "ctrl" else sim.rows(field) for field in _FIELDS]
+        rows = [sim.bind(field) if field == "ctrl" else sim.rows(field) for field in FIELDS]
         self._rows = [row.view(sim.num_envs, -1) for row in rows if row.numel()]
         self._shapes = {
-            field: row.shape[1:] for field, row in zip(_FIELDS, rows, strict=True) if row.numel()
+            field: row.shape[1:] for field, row in zip(FIELDS, rows, strict=True) if row.numel()
         }
         width = sum(row.shape[1] for row in self._rows)
         like = self._rows[0]

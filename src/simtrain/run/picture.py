@@ -234,7 +234,8 @@ def _stacked(
     if bottom.any():
         total = top + bottom
         ax.plot(x, total, color="black", linewidth=1.4, label=f"sum  {text(float(total[-1]))}")
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), borderaxespad=0.0)
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), borderaxespad=0.0)
 
 
 def _by_size(group: Group, prefix: str, axis: Axis) -> list[str]:

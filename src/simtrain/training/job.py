@@ -21,16 +21,15 @@ from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
-from simtrain.run.directory import make_run_directory
+from simtrain.run.directory import make_run_directory, shown
 from simtrain.run.metrics import METRICS, check_idle
 from simtrain.run.report import PICTURE
 from simtrain.run.resume import SavedRun
 from simtrain.stop_conditions import check_stop_conditions
 from simtrain.training.restarts import train_with_restarts
-from simtrain.training.resume_plan import plan_resumption
-from simtrain.training.resume_state import Resumption
+from simtrain.training.resume_plan import Resumption, plan_resumption
 from simtrain.training.run_files import Outcome
-from simtrain.training.stopping import Stopping, exit_code, shown
+from simtrain.training.stopping import Stopping, exit_code
 
 
 def run_job(

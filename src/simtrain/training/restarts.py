@@ -14,8 +14,7 @@ from simtrain.launch.job import Job
 from simtrain.launch.stop import StopSignals
 from simtrain.run.console import TrainingConsole
 from simtrain.run.resume import can_resume, open_run
-from simtrain.training.resume_plan import plan_resumption
-from simtrain.training.resume_state import Resumption
+from simtrain.training.resume_plan import Resumption, plan_resumption
 from simtrain.training.run_files import Outcome
 
 _LONGEST_PAUSE = 60.0  # seconds

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import mujoco
 
@@ -14,9 +15,20 @@ from simtrain.launch.job import Job
 from simtrain.launch.rank import share_of_cores
 from simtrain.run.directory import versions
 from simtrain.run.resume import SavedRun
-from simtrain.training.resume_state import Resumption
 
 _OF_ENVIRONMENTS = ("--env", "--num-envs", "--engine", "--seed")
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """How a run goes on, as the command decided it and each rank is told."""
+
+    file: Path
+    """The saved state, a path that rank 0 can read."""
+    same_environments: bool
+    """Whether environments go on as they were; else new episodes start."""
+    changed: tuple[str, ...]
+    """Flags that decide the results and differ from the run's."""
 
 
 def plan_resumption(

@@ -7,8 +7,6 @@ generators are each rank's own; ranks send theirs to rank 0, which alone reads a
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,19 +16,8 @@ from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
 from simtrain.run.resume import read_resume_state
 from simtrain.run.tensor_file import copied_to_cpu, packed
+from simtrain.training.resume_plan import Resumption
 from simtrain.training.trainer import Trainer
-
-
-@dataclass(frozen=True)
-class Resumption:
-    """How a run goes on, as the command decided it and each rank is told."""
-
-    file: Path
-    """The saved state, a path that rank 0 can read."""
-    same_environments: bool
-    """Whether environments go on as they were; else new episodes start."""
-    changed: tuple[str, ...]
-    """Flags that decide the results and differ from the run's."""
 
 
 def gather_state(trainer: Trainer, rank: Rank) -> dict[str, Any] | None:

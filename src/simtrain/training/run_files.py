@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simtrain.config import TrainConfig, resolved
 from simtrain.env.model import model_digest
 from simtrain.env.nan_guard import Dump
 from simtrain.errors import ConfigError
-from simtrain.run.directory import remove_leftovers, versions, write_config
+from simtrain.run.directory import remove_leftovers, shown, versions, write_config
 from simtrain.run.nan_dump import write_dump
 from simtrain.run.saver import Save, Saver
 from simtrain.run.tensor_file import unpacked
-from simtrain.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from simtrain.training.trainer import Trainer
 
 _NETWORKS = ("actor_state_dict", "critic_state_dict", "optimizer_state_dict")
 
@@ -97,12 +100,20 @@ class RunFiles:
             f"reset: {dump.said}"
         )
         name = f"iteration_{iteration}_rank_{rank}_env_{dump.env}"
-        facts = {"decimation": self._decimation, "iteration": iteration, "env": dump.env}
         try:
-            folder = write_dump(self._run, name, dump.states, dump.model, facts)
+            folder = write_dump(
+                self._run,
+                name,
+                dump.states,
+                dump.model,
+                decimation=self._decimation,
+                iteration=iteration,
+                env=dump.env,
+                said=dump.said,
+            )
         except OSError as error:
             return f"{failed} (its last steps cannot be written: {error.strerror})"
-        return f"{failed} ({folder.relative_to(self._run)} has its last steps)"
+        return f"{failed} (`uv run play --replay {shlex.quote(str(shown(folder)))}` shows it)"
 
     @property
     def saved(self) -> Path | None:

@@ -23,7 +23,8 @@ from simtrain.training.agreement import check_same_tensors
 from simtrain.training.gpu import check_gpu, too_little_memory_told
 from simtrain.training.judge import Judge
 from simtrain.training.ppo import PPO
-from simtrain.training.resume_state import Resumption, gather_state, restore_state
+from simtrain.training.resume_plan import Resumption
+from simtrain.training.resume_state import gather_state, restore_state
 from simtrain.training.run_files import Outcome, RunFiles
 from simtrain.training.trainer import Iteration, Trainer
 
