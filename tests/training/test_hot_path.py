@@ -24,7 +24,7 @@ OF_A_STEP = {
     # One number for each column: what was not finite, and a normalizer's denominator.
     "env/terms.py compute sum",
     "env/observations.py compute sum",
-    "training/ppo.py _normalized add",
+    "training/buffered_mlp.py normalized_input add",
     # Which commands and interval events are due, and when they are next.
     "env/commands.py compute le",
     "env/commands.py compute empty",

@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
+from rsl_rl.models import MLPModel
+from tensordict import TensorDict
 from torch import Tensor, nn
 
 _aten = torch.ops.aten
@@ -116,6 +118,16 @@ class BufferedMlp:
             weight.grad.copy_(torch.mm(x.t(), gradient, out=self._transposed[i]).t())
         else:
             torch.mm(x.t(), gradient, out=weight.grad.t())
+
+
+def normalized_input(network: MLPModel, obs: TensorDict, out: Tensor) -> Tensor:
+    """The observation groups that a network sees, side by side and normalized, in `out`."""
+    torch.cat([obs[group] for group in network.obs_groups], dim=-1, out=out)
+    if network.obs_normalization:
+        normalizer = network.obs_normalizer
+        out.sub_(normalizer.get_buffer("_mean"))
+        out.div_(normalizer.get_buffer("_std") + normalizer.eps)
+    return out
 
 
 @dataclass(frozen=True)

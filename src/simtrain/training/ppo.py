@@ -26,7 +26,7 @@ from torch import Tensor
 
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
-from simtrain.training.buffered_mlp import BufferedMlp
+from simtrain.training.buffered_mlp import BufferedMlp, normalized_input
 from simtrain.training.flat_gradients import FlatGradients
 from simtrain.training.losses import (
     PolicyLosses,
@@ -148,7 +148,7 @@ class PPO(RslPPO):  # type: ignore[misc]
             self._rollout_std.copy_(self.std)
         for group, stored in self._observations:
             stored[step].copy_(obs[group])
-        _normalized(self.actor, obs, out=self._actor_input[step])
+        normalized_input(self.actor, obs, out=self._actor_input[step])
         mean = self._policy(self._actor_input[step], out=self._mean[step])
         noise = self._noise.normal_()
         return torch.addcmul(mean, noise, self._rollout_std, out=self.storage.actions[step])
@@ -175,11 +175,11 @@ class PPO(RslPPO):  # type: ignore[misc]
         st = self.storage
         z = (st.actions - self._mean).div_(self._rollout_std)
         st.actions_log_prob.copy_(log_prob(z, self._rollout_std))
-        _normalized(self.critic, st.observations, out=self._critic_input)
+        normalized_input(self.critic, st.observations, out=self._critic_input)
         inputs, values = self._critic_input.flatten(0, 1), st.values.flatten(0, 1)
         for part, out in zip(inputs.split(self._rows), values.split(self._rows), strict=True):
             self._value(part, out=out)
-        last = self._value(_normalized(self.critic, obs, out=self._last_input))
+        last = self._value(normalized_input(self.critic, obs, out=self._last_input))
         going_on = st.dones.eq(0).float()
         next_values = torch.cat((st.values[1:], last.unsqueeze(0)))
         deltas = torch.addcmul(st.rewards, st.values, self._time_outs, value=self.gamma)
@@ -368,16 +368,6 @@ class PPO(RslPPO):  # type: ignore[misc]
         variance = (sums[1] - sums[0] * mean).clamp_(min=0.0) / max(count - 1, 1)
         advantages -= mean.float().unsqueeze(1)
         advantages /= variance.sqrt().float().unsqueeze(1) + 1e-8
-
-
-def _normalized(network: MLPModel, obs: TensorDict, out: Tensor) -> Tensor:
-    """The observation groups that a network sees, side by side and normalized, in `out`."""
-    torch.cat([obs[group] for group in network.obs_groups], dim=-1, out=out)
-    if network.obs_normalization:
-        normalizer = network.obs_normalizer
-        out.sub_(normalizer.get_buffer("_mean"))
-        out.div_(normalizer.get_buffer("_std") + normalizer.eps)
-    return out
 
 
 def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:
