@@ -121,8 +121,6 @@ def update(
             step = ppo.storage.step
             mean, std = ppo.storage.distribution_params
             ppo.storage.actions[step] = mean[step] + std[step] * draw[mine]
-            log_prob = ppo.actor.get_output_log_prob(ppo.storage.actions[step])
-            ppo.storage.actions_log_prob[step, :, 0] = log_prob
             extras = {"time_outs": (dones & time_outs)[mine]}
             ppo.process_env_step(observed(obs), rewards[mine], dones[mine], extras)
         ppo.compute_returns(observed(last))
@@ -159,6 +157,7 @@ def trained(rank: Rank) -> list[torch.Tensor]:
 def skipped(rank: Rank) -> tuple[int, bool]:
     """Steps skipped as rank 1 alone has a return that is not finite; whether nothing changed."""
     env = cartpole(rank)
+    env.cfg.ppo.num_mini_batches = 1
     ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
     before = [tensor.clone() for tensor in ppo.actor.parameters()]
     with torch.inference_mode():
@@ -168,7 +167,6 @@ def skipped(rank: Rank) -> tuple[int, bool]:
         ppo.compute_returns(obs)
     if rank.rank == 1:
         ppo.storage.returns[0, 0] = torch.inf
-    ppo.num_mini_batches = 1
     ppo.update()
     same = all(map(torch.equal, before, ppo.actor.parameters()))
     return ppo.skipped_steps, same

@@ -21,6 +21,7 @@ from simtrain.env.names import Base, find_base
 from simtrain.env.nan_guard import Failures, NanGuard
 from simtrain.env.observations import Observations
 from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
+from simtrain.env.reset_seeds import ResetSeeds
 from simtrain.env.state import read_state, write_state
 from simtrain.env.terms import Curricula, Events, Rewards, Terminations
 from simtrain.env.terrain import Terrain
@@ -36,7 +37,8 @@ class Env(VecEnv):  # type: ignore[misc]
     in a step waits for the device. An environment whose simulation failed ends its episode with a
     reward of 0.
 
-    Randomness comes from torch's default generators: seed them first.
+    Randomness comes from torch's default generators: seed them first. On the CPU engine events and
+    curricula are not called at a step at which no episode ended.
     """
 
     timer: PhaseTimer = NO_TIMER
@@ -120,6 +122,11 @@ class Env(VecEnv):  # type: ignore[misc]
         self.sim.forward()
         self.observations = Observations(cfg.observations, self)
         self._nan_guard = NanGuard(self.sim)
+        self._reset_seeds: ResetSeeds | None = None
+        if self.sim.synchronous:  # a GPU would have to be waited for
+            self._reset_seeds = ResetSeeds()
+            self._done_rows = self.terminations.dones.numpy()
+            self._step_count = self.steps.numpy()
         self.reset()
 
     @property
@@ -181,9 +188,13 @@ class Env(VecEnv):  # type: ignore[misc]
         self.timer.begin("rewards")
         rewards = self.rewards.compute(failed)
         self.metrics.compute()
-        self.episodes.record(dones)
+        self.episodes.count_step()
         self.timer.begin("resets")
-        self._reset(dones)
+        if self._reset_seeds is None:
+            self._end_episodes(dones)
+        elif self._done_rows.any():
+            with self._reset_seeds.at(int(self._step_count)):
+                self._end_episodes(dones)
         self.commands.compute()
         self.events.interval()
         self.sim.forward()
@@ -216,6 +227,11 @@ class Env(VecEnv):  # type: ignore[misc]
             ValueError: it is the state of another task, number of environments or engine.
         """
         write_state(self, state, self.device)
+
+    def _end_episodes(self, dones: Tensor) -> None:
+        """Record the episodes that end, and start new ones in their place."""
+        self.episodes.record(dones)
+        self._reset(dones)
 
     def _reset(self, mask: Tensor) -> None:
         self.curricula.compute(mask)

@@ -88,11 +88,14 @@ class NanGuard:
             torch.where(self._first < _NEVER, slot, self._fresh, out=slot)
         self._step += 1
 
-    def look(self) -> Tensor:
-        """Which environments failed in the physics step, boolean ``(num_envs,)``; counts them."""
+    def look(self) -> Tensor | None:
+        """Which environments failed in the physics step, boolean ``(num_envs,)``; counts them.
+
+        None if it is known that there are none.
+        """
         failed = self._sim.failed
         if self._failed_rows is not None and not self._failed_rows.any():
-            return failed
+            return None
         self._counts += failed
         number = self._everyone + (self._step - 1) * self._sim.num_envs
         first = torch.where(failed, number, _NEVER).amin()

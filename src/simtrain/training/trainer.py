@@ -159,7 +159,7 @@ class Trainer:
         metrics |= {f"Loss/{name}": value for name, value in losses.items()}
         metrics |= {
             "Loss/learning_rate": self.ppo.learning_rate,
-            "Policy/mean_std": float(self.ppo.actor.output_std.detach().mean()),
+            "Policy/mean_std": float(self.ppo.std.mean()),
             "Perf/total_fps": steps / seconds,
             **totals.maxima,
         }
