@@ -16,6 +16,7 @@ from simtrain.launch.rank import Rank
 from simtrain.metric_tags import metric_tags
 from simtrain.phases import PHASES, TAG
 from simtrain.registry import discover
+from simtrain.training import ppo as training_ppo
 from simtrain.training.phase_times import phase_seconds
 from simtrain.training.ppo import PPO
 from simtrain.training.trainer import Iteration, Trainer
@@ -32,26 +33,27 @@ def make_trainer(env: Env, timer: PhaseTimer, threads: int = 1) -> Trainer:
 class Clock:
     """A clock that only what a test says makes go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
         self.now = 0.0
 
     def __call__(self) -> float:
         return self.now
 
     def let_last(self, owner: object, method: str, seconds: float) -> None:
-        """Let a method take that long."""
+        """Let a method, or a function of a module, take that long during the test."""
         original = getattr(owner, method)
 
         def lasting(*args, **kwargs):
             self.now += seconds
             return original(*args, **kwargs)
 
-        setattr(owner, method, lasting)
+        self._patch.setattr(owner, method, lasting)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock(monkeypatch) -> Clock:
+    return Clock(monkeypatch)
 
 
 def timed_by(clock: Clock) -> CpuTimer:
@@ -102,8 +104,10 @@ def test_each_phase_has_what_happens_in_it(clock):
         (ppo, "process_env_step", 7.0),
         (ppo, "compute_returns", 8.0),
         (ppo, "_samples", 9.0),
-        (ppo, "policy_losses", 10.0),
-        (ppo, "value_loss", 20.0),
+        (training_ppo, "policy_losses", 10.0),
+        (training_ppo, "value_loss", 20.0),
+        (ppo._policy, "backward", 2.0),
+        (ppo._value, "backward", 5.0),
         (ppo.optimizer, "step", 40.0),
         (env, "failures", 50.0),
     ):
@@ -121,6 +125,7 @@ def test_each_phase_has_what_happens_in_it(clock):
         "advantage": 8.0,
         "mini_batches": 9.0,
         "forward": updates * 30.0,
+        "backward": updates * 7.0,
         "optimizer": updates * 40.0,
         "other": 50.0,
     }
@@ -131,11 +136,11 @@ def test_each_phase_has_what_happens_in_it(clock):
     )
 
 
-def test_waiting_for_the_value_beside_the_policy_is_part_of_the_backward_pass(clock):
+def test_waiting_for_the_value_beside_the_policy_is_part_of_the_backward_pass(clock, monkeypatch):
     trainer = make_trainer(tiny_env(4), timed_by(clock), threads=2)
     ppo = trainer.ppo
     policy_is_done = threading.Event()
-    learn_policy, value_loss = ppo._learn_policy, ppo.value_loss
+    learn_policy, value_loss = ppo._learn_policy, training_ppo.value_loss
 
     def policy(batch):
         losses = learn_policy(batch)
@@ -143,13 +148,14 @@ def test_waiting_for_the_value_beside_the_policy_is_part_of_the_backward_pass(cl
         policy_is_done.set()
         return losses
 
-    def value(batch):
+    def value(*args):
         assert policy_is_done.wait(20.0)
         policy_is_done.clear()
         clock.now += 10.0
-        return value_loss(batch)
+        return value_loss(*args)
 
-    ppo._learn_policy, ppo.value_loss = policy, value
+    monkeypatch.setattr(ppo, "_learn_policy", policy)
+    monkeypatch.setattr(training_ppo, "value_loss", value)
     (iteration,) = run(trainer, 1)
     updates = ppo.num_learning_epochs * ppo.num_mini_batches
     assert iteration.phases["backward"] == updates * 11.0
