@@ -123,10 +123,11 @@ class Env(VecEnv):  # type: ignore[misc]
         self.observations = Observations(cfg.observations, self)
         self._nan_guard = NanGuard(self.sim)
         self._reset_seeds: ResetSeeds | None = None
-        if self.sim.synchronous:  # a GPU would have to be waited for
+        if self.device.type == "cpu":
+            # For both engines, so that they draw the same.
             self._reset_seeds = ResetSeeds()
-            self._done_rows = self.terminations.dones.numpy()
             self._step_count = self.steps.numpy()
+        self._done_rows = self.terminations.dones.numpy() if self.sim.synchronous else None
         self.reset()
 
     @property
@@ -192,7 +193,7 @@ class Env(VecEnv):  # type: ignore[misc]
         self.timer.begin("resets")
         if self._reset_seeds is None:
             self._end_episodes(dones)
-        elif self._done_rows.any():
+        elif self._done_rows is None or self._done_rows.any():
             with self._reset_seeds.at(int(self._step_count)):
                 self._end_episodes(dones)
         self.commands.compute()
