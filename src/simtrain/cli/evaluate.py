@@ -115,10 +115,10 @@ def evaluate(arguments: Sequence[str]) -> int:
             check_task(parsed.env)
         results = _evaluate_all(wanted)
     destination = wanted[0][1].json
-    if destination is not None:
-        _write_json(results, destination)
     if destination != "-":
         _print_table(results)
+    if destination is not None:
+        _write_json(results, destination)
     return DONE
 
 
@@ -268,8 +268,11 @@ def _write_json(results: list[_Result], destination: str) -> None:
     if destination == "-":
         print(text, end="")
         return
-    with written_whole(Path(destination)) as file:
-        file.write(text.encode())
+    try:
+        with written_whole(Path(destination)) as file:
+            file.write(text.encode())
+    except OSError as error:  # a full disk, a read-only one
+        raise ConfigError(f"--json {destination} cannot be written: {error.strerror}") from error
 
 
 def _as_json(result: _Result) -> dict[str, Any]:
