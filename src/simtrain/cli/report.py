@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simtrain.cli.exits import DONE, run_command
+from simtrain.cli.exits import DONE, interruptible, run_command
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError
 
@@ -55,7 +55,8 @@ def report(arguments: Sequence[str]) -> int:
         picture, page = output.with_suffix(".png"), output.with_suffix(".html")
     else:
         picture, page = output / PICTURE, output / PAGE
-    write_report(list(runs.values()), picture, page)
+    with interruptible():
+        write_report(list(runs.values()), picture, page)
     print(f"picture: {picture}\npage:    {page}")
     return DONE
 
