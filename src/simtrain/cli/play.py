@@ -205,12 +205,16 @@ def _policy(config: PlayConfig, env: Env, saved: SavedPolicy | None) -> Act:
 
 
 def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> None:
+    from rich.console import Console
     from rich.progress import Progress
 
     from simtrain.view.video import record
 
     steps = max(1, round(seconds / env.step_dt))
-    with interruptible(), Progress(transient=True) as progress:
+    console = Console(stderr=True)
+    # Where nobody sees it, it would leave an empty line behind.
+    shown = Progress(transient=True, console=console, disable=not console.is_terminal)
+    with interruptible(), shown as progress:
         bar = progress.add_task("drawing", total=steps)
         record(env, act, path, steps, note=name, on_step=lambda: progress.advance(bar))
     print(f"video: {path}")
