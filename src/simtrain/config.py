@@ -114,6 +114,10 @@ class TrainConfig:
     """Project of --logger wandb."""
     wandb_mode: Literal["auto", "online", "offline", "disabled"] = "auto"
     """Mode of --logger wandb; auto is online with an API key, offline without."""
+    phase_times: Flag = True
+    """Time the phases of every iteration, as Perf/time/* and a table at the end."""
+    profile: Flag = False
+    """Trace the 10th to the 12th iteration of this command, to <run>/trace.json."""
     video: Flag = False
     """Record the policy while it trains, to <run>/videos; changes nothing in training."""
     video_interval: int = 50
@@ -215,6 +219,11 @@ class TrainConfig:
                     f"--{name.replace('_', '-')} is {getattr(self, name)}; "
                     "it must be greater than 0"
                 )
+        if self.profile and self.iterations(self.cpu_workers) < 10:
+            raise ConfigError(
+                "--profile traces iterations 10 to 12, and training ends before; "
+                "use --max-iterations 12 or more"
+            )
         if self.max_restarts < 0:
             raise ConfigError(f"--max-restarts is {self.max_restarts}; it must be 0 or more")
         if not 0 <= self.seed < 2**32:

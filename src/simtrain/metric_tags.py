@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simtrain.env.cfg import TaskCfg
+from simtrain.phases import PHASES, TAG
 
 EVALUATION_TAGS = ("mean_return", "mean_episode_length", "failure_rate", "iteration")
 """What every evaluation gives, logged as ``Eval/<name>``; a task's own metrics come after it."""
@@ -23,15 +24,17 @@ _ALWAYS = (
 )
 
 
-def metric_tags(task: TaskCfg, *, overflow: bool) -> tuple[str, ...]:
+def metric_tags(task: TaskCfg, *, overflow: bool, phase_times: bool = True) -> tuple[str, ...]:
     """Every tag that a training run logs, those of evaluation at the end.
 
     Args:
         task: the task.
         overflow: whether the engine tells how full its buffers are.
+        phase_times: whether the phases of an iteration are timed.
     """
     return (
         *_ALWAYS,
+        *(f"{TAG}{phase}" for phase in (PHASES if phase_times else ())),
         *(f"Episode_Reward/{name}" for name in task.rewards),
         *(f"Episode_Termination/{name}" for name in task.terminations),
         *(f"Curriculum/{name}" for name in task.curricula),

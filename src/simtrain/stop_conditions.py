@@ -66,7 +66,7 @@ def check_stop_conditions(config: TrainConfig, engine: str) -> None:
     Raises:
         ConfigError: there is no such metric, or it needs an evaluation that is off.
     """
-    tags = metric_tags(config.env, overflow=engine != "mujoco")
+    tags = metric_tags(config.env, overflow=engine != "mujoco", phase_times=config.phase_times)
     for condition in stop_conditions(config):
         if condition.tag not in tags:
             raise ConfigError(

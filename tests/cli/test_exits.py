@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,7 @@ def test_output_that_cannot_be_written_is_a_failure_without_a_traceback():
     program = "from simtrain.cli.exits import run_command; run_command(lambda: print('hi') or 0)"
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
-            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=False
-        )
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+        )  # fmt: skip
     assert (result.returncode, result.stderr) == (1, b"")

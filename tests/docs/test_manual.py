@@ -12,11 +12,13 @@ from types import ModuleType
 
 import pytest
 
+from simtrain.cli.benchmark import BenchmarkFlags
 from simtrain.cli.evaluate import EvaluateFlags
-from simtrain.cli.parse import parse_flags
+from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.config import TrainConfig
 from simtrain.env.cfg import TermCfg
 from simtrain.metric_tags import metric_tags
+from simtrain.phases import PHASES
 from simtrain.registry import discover
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +60,10 @@ def test_every_command_exists_and_takes_its_flags(page):
         if command == "train" and "--help" not in arguments:
             task, *flags = arguments
             parse_flags("train", _config(task), flags)
+        if command == "benchmark":
+            tasks, flags = split_paths(arguments)
+            assert {str(task) for task in tasks} <= set(discover().tasks)
+            parse_flags("benchmark", BenchmarkFlags(), flags).check()
 
 
 def test_the_manual_shows_all_of_its_example():
@@ -138,3 +144,8 @@ def test_every_metric_is_in_the_reference():
     known = re.compile("|".join(re.sub("<.*?>", ".+", pattern) for pattern in patterns))
     assert len(tags) > 30
     assert not [tag for tag in tags if not known.fullmatch(tag)]
+
+
+def test_every_phase_is_explained():
+    page = (ROOT / "docs" / "performance.md").read_text()
+    assert re.findall(r"`Perf/time/(\w+)`", page) == list(PHASES)

@@ -108,6 +108,11 @@ MISTAKES = [
         f"{TASK} --gpu-ids None --stop-at Sim/overflow 1",
         "--stop-at: training logs no metric 'Sim/overflow'",
     ),
+    (f"{TASK} --profile --max-iterations 9", "--profile traces iterations 10 to 12, and training"),
+    (
+        f"{TASK} --phase-times False --stop-below Perf/time/physics 1",
+        "--stop-below: training logs no metric 'Perf/time/physics'",
+    ),
     (f"{TASK} --env.decimation 0", "--env.decimation is 0; it must be greater than 0"),
 ]
 
@@ -176,7 +181,12 @@ def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(h
 # `train <task> --help` shows the task's terms, whose modules import torch.
 @pytest.mark.parametrize(
     ("command", "says"),
-    [("train --help", TASK), ("list_tasks", TASK), ("evaluate --help", "--episodes INT")],
+    [
+        ("train --help", TASK),
+        ("list_tasks", TASK),
+        ("evaluate --help", "--episodes INT"),
+        ("benchmark --help", "--repetitions INT"),
+    ],
 )
 def test_help_and_lists_import_neither_torch_nor_a_simulator(command, says, tmp_path):
     module, *arguments = command.split()

@@ -9,9 +9,9 @@ import torch
 import yaml
 from job import TWO_RANKS, Job, make_tasks, timeless_metrics
 
-ITERATIONS = 20
+ITERATIONS = 40
 STEPS = 2 * 4 * 8
-FLAGS = (*TWO_RANKS, "--total-env-steps", str(ITERATIONS * STEPS - 1), "--save-interval", "5")
+FLAGS = (*TWO_RANKS, "--total-env-steps", str(ITERATIONS * STEPS - 1), "--save-interval", "10")
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -53,7 +53,7 @@ def test_only_rank_0_opens_files_for_writing_below_the_log_root(job):
 
 def test_the_run_directory_holds_what_one_rank_would_write_and_the_logs_of_both(job):
     names = {path.name for path in job.run.iterdir()}
-    checkpoints = {f"model_{i}.pt" for i in (5, 10, 15, 20)}
+    checkpoints = {f"model_{i}.pt" for i in (10, 20, 30, 40)}
     assert names - {n for n in names if n.startswith("events.")} == {
         "config.yaml",
         "metrics.jsonl",
@@ -63,7 +63,7 @@ def test_the_run_directory_holds_what_one_rank_would_write_and_the_logs_of_both(
         "torchrunx",
         *checkpoints,
     }
-    assert torch.load(job.run / "model_20.pt", weights_only=True)["iter"] == ITERATIONS
+    assert torch.load(job.run / "model_40.pt", weights_only=True)["iter"] == ITERATIONS
     assert yaml.safe_load((job.run / "config.yaml").read_text())["devices"] == ["cpu", "cpu"]
     logs = {path.name: path.read_text() for path in job.run.glob("torchrunx/*/*")}
     assert set(logs) == {"localhost.log", "localhost[0].log", "localhost[1].log"}
@@ -73,7 +73,7 @@ def test_the_run_directory_holds_what_one_rank_would_write_and_the_logs_of_both(
 def test_a_killed_job_leaves_no_process_and_goes_on_as_if_nothing_had_happened(job, tmp_path):
     make_tasks(tmp_path)
     killed = Job(tmp_path, "user-pendulum", *FLAGS)
-    killed.wait_for("iteration 12/20")
+    killed.wait_until(lambda: any(tmp_path.glob("logs/*/*/resume.pt")))
     killed.process.send_signal(signal.SIGKILL)
     killed.wait_for_end()
     resumed = Job(tmp_path, "user-pendulum", "--resume", "latest")
@@ -81,7 +81,9 @@ def test_a_killed_job_leaves_no_process_and_goes_on_as_if_nothing_had_happened(j
     assert f"going on with logs/user-pendulum/{killed.run.name} after iteration" in resumed.output
     assert "not exact" not in resumed.output
     assert timeless_metrics(resumed.run) == timeless_metrics(job.run)
-    assert [line["iteration"] for line in timeless_metrics(resumed.run)] == list(range(1, 21))
+    assert [line["iteration"] for line in timeless_metrics(resumed.run)] == list(
+        range(1, ITERATIONS + 1)
+    )
 
 
 def test_fewer_ranks_go_on_and_it_is_said_that_this_is_not_exact(job, tmp_path):
@@ -95,4 +97,4 @@ def test_fewer_ranks_go_on_and_it_is_said_that_this_is_not_exact(job, tmp_path):
     assert resumed.wait() == 0, resumed.output
     assert "the continuation is not exact: 1 rank instead of 2" in resumed.output
     lines = timeless_metrics(resumed.run)
-    assert [line["env_steps"] for line in lines[-3:]] == [1280, 1312, 1344]
+    assert [line["env_steps"] for line in lines[-3:]] == [2560, 2592, 2624]

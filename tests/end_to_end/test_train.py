@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from simtrain.config import TrainConfig, overlay
 from simtrain.env.env import Env
+from simtrain.phases import PHASES
 from simtrain.registry import discover
 
 TASK = "cartpole-balance"
@@ -89,6 +90,7 @@ def test_metrics_have_a_line_for_each_iteration(run):
         "Loss/value", "Loss/surrogate", "Loss/entropy", "Loss/kl", "Loss/learning_rate",
         "Policy/mean_std", "Perf/total_fps", "Perf/collection_time", "Perf/learning_time",
         "Episode_Reward/upright", "Episode_Termination/time_out", "Sim/nan_resets",
+        *(f"Perf/time/{phase}" for phase in PHASES),
     }  # fmt: skip
     assert 0.0 < lines[-1]["Train/mean_reward"] <= 2.0
     assert 1.0 <= lines[-1]["Train/mean_episode_length"] <= 20.0

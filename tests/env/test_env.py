@@ -74,8 +74,6 @@ def test_a_step_runs_in_the_order_of_the_design():
         ("actions",),
         ("termination", 0.02, 1),
         ("reward", 0.02, 1),
-        ("curriculum", 0.02, 1),
-        ("reset event", 0.02, 1),
         ("command updated", 0.02, 1),
         ("interval event", 0.02, 1),
         ("observation", 0.02, 1),

@@ -13,7 +13,7 @@ from simtrain import ObservationTermCfg, RewardTermCfg, mdp
 from simtrain.env.env import Env
 from simtrain.env.nan_guard import STEPS
 from simtrain.registry import discover
-from simtrain.run.nan_dump import write_dump
+from simtrain.run.nan_dump import read_dump, write_dump
 
 
 def break_one(env: Env, number: int, value: float = float("nan")) -> None:
@@ -114,19 +114,20 @@ def test_the_last_steps_are_kept_and_lead_to_the_failure_again(steps, tmp_path):
     assert kept["time"][-1] == pytest.approx((steps - 1) * env.step_dt)
     assert kept["qvel"][-1, 0] == pytest.approx(1e11)
 
-    folder = write_dump(tmp_path, "it", kept, dump.model, {"decimation": 2})
-    with np.load(folder / "states.npz", allow_pickle=False) as file:
-        states = dict(file)
-    model = mujoco.MjModel.from_binary_path(str(folder / "model.mjb"))
-    data = mujoco.MjData(model)
-    for row in range(len(states["time"]) - 1):
+    folder = write_dump(
+        tmp_path, "it", kept, dump.model, decimation=2, iteration=3, env=1, said=dump.said
+    )
+    saved = read_dump(folder)
+    assert (saved.decimation, saved.iteration, saved.env, saved.said) == (2, 3, 1, dump.said)
+    data = mujoco.MjData(saved.model)
+    for row in range(saved.steps - 1):
         for name in kept:
             if name == "time":
-                data.time = states[name][row]
+                data.time = saved.states[name][row]
             else:
-                getattr(data, name)[...] = states[name][row]
-        mujoco.mj_step(model, data, nstep=int(states["decimation"]))
-        np.testing.assert_array_equal(data.qpos, states["qpos"][row + 1])
+                getattr(data, name)[...] = saved.states[name][row]
+        mujoco.mj_step(saved.model, data, nstep=saved.decimation)
+        np.testing.assert_array_equal(data.qpos, saved.states["qpos"][row + 1])
 
 
 def test_the_model_is_the_environments_own():

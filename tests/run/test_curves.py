@@ -7,6 +7,7 @@ import pytest
 from made_up import make_run, returns
 
 from simtrain.errors import ConfigError
+from simtrain.phases import phase_tags
 from simtrain.run import curves
 from simtrain.run.curves import (
     EVALUATED,
@@ -145,6 +146,19 @@ def test_what_an_iteration_took_beside_its_phases_is_the_rest(tmp_path):
     run = read_run(make_run(tmp_path / "a", lines))
     assert run.columns[REST].tolist() == [0.25, 0.0, 0.0]
     assert run.columns["Perf/evaluation_time"].tolist() == [0.0, 0.25, 0.0]
+
+
+def test_phases_that_were_timed_leave_no_rest(tmp_path):
+    lines = [
+        {"Perf/collection_time": 0.5, "Perf/time/physics": 0.75, "Perf/time/saving": 0.0},
+        {"Perf/collection_time": 0.5, "Perf/time/physics": 0.5},
+    ]
+    columns = read_run(make_run(tmp_path / "a", lines)).columns
+    assert REST not in columns
+    assert columns["Perf/time/saving"].tolist() == [0.0, 0.0]
+    timed = ["Perf/time/physics", "Perf/time/saving"]
+    assert phase_tags(["Train/mean_reward", "Perf/collection_time", *timed]) == timed
+    assert phase_tags(["Perf/total_fps", "Perf/collection_time"]) == ["Perf/collection_time"]
 
 
 def test_many_points_are_averaged_to_few(tmp_path, monkeypatch):

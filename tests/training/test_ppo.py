@@ -126,7 +126,7 @@ def test_advantages_are_normalized_in_each_mini_batch():
 
 def _samples(ppo: PPO, count=5) -> Samples:
     mean = torch.randn(count, ACTIONS)
-    std = torch.full_like(mean, 0.9)
+    std = torch.tensor([0.9, 0.6])
     actions = mean + std * torch.randn_like(mean)
     return Samples(
         actor_input=torch.randn(count, OBS),
@@ -136,7 +136,8 @@ def _samples(ppo: PPO, count=5) -> Samples:
         values=torch.randn(count, 1),
         returns=torch.randn(count, 1),
         advantages=2.0 * torch.randn(count, 1) + 1.0,
-        distribution=(mean, std),
+        mean=mean,
+        std=std,
     )
 
 
@@ -175,7 +176,7 @@ def _by_hand(
             errors.append((near - target) ** 2)
         value_loss.append(max(errors))
 
-        old_mean, old_std = (p[i] for p in batch.distribution)
+        old_mean, old_std = batch.mean[i], batch.std
         variance = old_std**2 + (old_mean - mean) ** 2
         divergence.append(((std / old_std).log() + variance / (2.0 * std**2) - 0.5).sum())
     entropy = (0.5 + 0.5 * math.log(2.0 * math.pi) + std.log()).sum()
@@ -214,6 +215,20 @@ def test_losses_and_gradients_are_those_of_the_formulas(clip_value):
     torch.testing.assert_close(losses.kl, kl)
     for key, parameter in named.items():
         torch.testing.assert_close(parameter.grad, copies[key].grad, msg=key)
+
+
+@pytest.mark.parametrize(("std_type", "std"), [("scalar", 0.7), ("log", 0.7), ("scalar", 2e6)])
+def test_the_standard_deviation_gets_the_gradient_of_its_parameter(std_type, std):
+    actor = ActorCfg(hidden_dims=(8,), std_type=std_type, init_std=std)
+    ppo = PPO(PpoCfg(actor, schedule="fixed"), _obs(torch.randn(ENVS, OBS)), ACTIONS, STEPS, ALONE)
+    distribution = ppo.actor.distribution
+    distribution.update(torch.zeros(1, ACTIONS))
+    torch.testing.assert_close(ppo.std, distribution.std[0].detach())
+    (parameter,) = distribution.parameters()
+    weights = torch.tensor([2.0, -3.0])
+    (expected,) = torch.autograd.grad((weights * distribution.std).sum(), parameter)
+    ppo._std.backward(weights, ppo.std)
+    torch.testing.assert_close(parameter.grad, expected)  # none beyond what rsl_rl clamps to
 
 
 # Against rsl_rl ---------------------------------------------------------------------------------
@@ -326,6 +341,34 @@ def test_a_checkpoint_holds_plain_numbers_for_rsl_rls_optimizer():
     assert type(group["lr"]) is float
     # What was saved is not what goes on: the optimizer's own rate is still a tensor on the device.
     assert isinstance(ppo.optimizer.param_groups[0]["lr"], Tensor)
+
+
+def test_rsl_rls_optimizer_goes_on_from_a_checkpoint_and_ours_from_its():
+    ours = _ppo(num_mini_batches=3)
+    theirs = _theirs(ours, num_mini_batches=3)
+    for ppo in (ours, theirs):
+        _roll_out(ppo, seed=1)
+        torch.manual_seed(2)
+        ppo.update()
+    again = _ppo(num_mini_batches=3)
+    again.load(theirs.save())
+    theirs.load(copy.deepcopy(ours.save()), None, True)
+    for ppo in (ours, theirs, again):
+        _roll_out(ppo, seed=3)
+        torch.manual_seed(4)
+        ppo.update()
+    for ppo in (theirs, again):
+        for mine, other in zip(ours.actor.parameters(), ppo.actor.parameters(), strict=True):
+            torch.testing.assert_close(mine, other, atol=1e-5, rtol=0.0)
+
+
+def test_an_optimizers_state_of_other_networks_is_refused():
+    ppo, other = _ppo(), _ppo(hidden=(9,))
+    _roll_out(other, seed=1)
+    other.update()
+    optimizer = other.save()["optimizer_state_dict"]
+    with pytest.raises(RuntimeError, match="networks of other shapes"):
+        ppo.load({**ppo.save(), "optimizer_state_dict": optimizer})
 
 
 def test_a_critic_sees_its_own_group_if_there_is_one():

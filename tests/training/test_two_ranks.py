@@ -89,3 +89,14 @@ def test_a_changed_bit_on_one_rank_is_found_and_the_rank_named(found):
 def test_a_gradient_that_is_not_finite_on_one_rank_skips_the_step_on_both(found):
     for rank in "01":
         assert found[rank]["skipped"] == (2, True)
+
+
+def test_phases_are_means_over_ranks_so_that_they_add_up_there_too(found):
+    one, other = found["0"]["phases"], found["1"]["phases"]
+    for (mine, metrics), (others, _) in zip(one, other, strict=True):
+        for phase in mine:
+            mean = (mine[phase] + others[phase]) / 2.0
+            assert metrics[f"Perf/time/{phase}"] == pytest.approx(mean)
+        assert mine["all_reduce"] == others["all_reduce"] > 0.0
+        assert min(mine["waiting"], others["waiting"]) >= 0.0
+        assert mine["waiting"] + others["waiting"] > 0.0

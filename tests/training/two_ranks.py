@@ -18,6 +18,7 @@ import torch.distributed as dist
 from tensordict import TensorDict
 
 from simtrain.env.env import Env
+from simtrain.env.phase_timer import CpuTimer
 from simtrain.errors import RankError
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
@@ -65,6 +66,7 @@ def run(number: int, store: Path, results: Path) -> None:
         "difference": difference(rank),
         "warnings": warnings(rank),
         "skipped": skipped(rank),
+        "phases": phases(rank),
     }
     torch.save(found, results.with_suffix(f".{number}"))
     dist.destroy_process_group()
@@ -119,8 +121,6 @@ def update(
             step = ppo.storage.step
             mean, std = ppo.storage.distribution_params
             ppo.storage.actions[step] = mean[step] + std[step] * draw[mine]
-            log_prob = ppo.actor.get_output_log_prob(ppo.storage.actions[step])
-            ppo.storage.actions_log_prob[step, :, 0] = log_prob
             extras = {"time_outs": (dones & time_outs)[mine]}
             ppo.process_env_step(observed(obs), rewards[mine], dones[mine], extras)
         ppo.compute_returns(observed(last))
@@ -157,6 +157,7 @@ def trained(rank: Rank) -> list[torch.Tensor]:
 def skipped(rank: Rank) -> tuple[int, bool]:
     """Steps skipped as rank 1 alone has a return that is not finite; whether nothing changed."""
     env = cartpole(rank)
+    env.cfg.ppo.num_mini_batches = 1
     ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
     before = [tensor.clone() for tensor in ppo.actor.parameters()]
     with torch.inference_mode():
@@ -166,10 +167,19 @@ def skipped(rank: Rank) -> tuple[int, bool]:
         ppo.compute_returns(obs)
     if rank.rank == 1:
         ppo.storage.returns[0, 0] = torch.inf
-    ppo.num_mini_batches = 1
     ppo.update()
     same = all(map(torch.equal, before, ppo.actor.parameters()))
     return ppo.skipped_steps, same
+
+
+def phases(rank: Rank) -> list[tuple[dict[str, float], dict[str, float]]]:
+    """Three iterations' seconds of each phase on this rank, and all metrics."""
+    env = cartpole(rank)
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
+    found: list[tuple[dict[str, float], dict[str, float]]] = []
+    trainer = Trainer(env, ppo, rank, CpuTimer())
+    trainer.run(3, lambda it: found.append((it.phases, it.metrics)), lambda: False)
+    return found
 
 
 def reduced(rank: Rank) -> list[Any]:

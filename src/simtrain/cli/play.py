@@ -33,6 +33,7 @@ Watch a policy in a browser, or write a video of it.
   play logs/<task>/<run>/model_100.pt         a certain checkpoint
   play logs/<task>/<run> --video out.mp4      a video, without a display
   play <task> --policy zero|random            a task without a policy
+  play --replay <run>/nan_dump/<dump>         the last steps of a simulation that failed
 
 `play <run, checkpoint or task> --help` lists the flags, with the task's own values as defaults."""
 
@@ -95,6 +96,10 @@ def play(arguments: Sequence[str]) -> int:
     if list(arguments) in (["-h"], ["--help"]):
         print(_HELP)
         return DONE
+    if any(argument.split("=")[0] == "--replay" for argument in arguments):
+        from simtrain.cli.replay import replay
+
+        return replay(arguments)
     paths, flags = split_paths(arguments)
     if len(paths) != 1:
         raise ConfigError(
@@ -115,7 +120,7 @@ def play(arguments: Sequence[str]) -> int:
         check_video_path(config.video)
         choose_backend()
     if config.serves:
-        from simtrain.view.web import check_port
+        from simtrain.view.server import check_port
 
         check_port(config.host, config.port)
     env = _build(config)

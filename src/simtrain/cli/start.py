@@ -29,6 +29,11 @@ def report() -> None:
     _start("report")
 
 
+def benchmark() -> None:
+    """The ``benchmark`` command."""
+    _start("benchmark")
+
+
 def list_tasks() -> None:
     """The ``list-tasks`` command."""
     _start("list_tasks")

@@ -20,6 +20,8 @@ from simtrain.env.model import compile_model, find_keyframe, initial_state
 from simtrain.env.names import Base, find_base
 from simtrain.env.nan_guard import Failures, NanGuard
 from simtrain.env.observations import Observations
+from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
+from simtrain.env.reset_seeds import ResetSeeds
 from simtrain.env.state import read_state, write_state
 from simtrain.env.terms import Curricula, Events, Rewards, Terminations
 from simtrain.env.terrain import Terrain
@@ -35,8 +37,12 @@ class Env(VecEnv):  # type: ignore[misc]
     in a step waits for the device. An environment whose simulation failed ends its episode with a
     reward of 0.
 
-    Randomness comes from torch's default generators: seed them first.
+    Randomness comes from torch's default generators: seed them first. On the CPU engine events and
+    curricula are not called at a step at which no episode ended.
     """
+
+    timer: PhaseTimer = NO_TIMER
+    """Told what a step does; to be replaced by who wants to know how long that takes."""
 
     def __init__(
         self,
@@ -116,6 +122,11 @@ class Env(VecEnv):  # type: ignore[misc]
         self.sim.forward()
         self.observations = Observations(cfg.observations, self)
         self._nan_guard = NanGuard(self.sim)
+        self._reset_seeds: ResetSeeds | None = None
+        if self.sim.synchronous:  # a GPU would have to be waited for
+            self._reset_seeds = ResetSeeds()
+            self._done_rows = self.terminations.dones.numpy()
+            self._step_count = self.steps.numpy()
         self.reset()
 
     @property
@@ -163,6 +174,7 @@ class Env(VecEnv):  # type: ignore[misc]
             ``time_outs`` ``(num_envs,)`` and ``log``. Observations are of the new episode where one
             ended. They stay valid until the step after the next, the others until the next step.
         """
+        self.timer.begin("physics")
         self.previous_actions.copy_(self.actions)
         self.actions.copy_(actions)
         self._actions.apply(self.actions, self.sim.bind("ctrl"))
@@ -171,14 +183,22 @@ class Env(VecEnv):  # type: ignore[misc]
         failed = self._nan_guard.look()
         self._episode_length += 1
         self.steps += 1
+        self.timer.begin("terminations")
         dones = self.terminations.compute(failed)
+        self.timer.begin("rewards")
         rewards = self.rewards.compute(failed)
         self.metrics.compute()
-        self.episodes.record(dones)
-        self._reset(dones)
+        self.episodes.count_step()
+        self.timer.begin("resets")
+        if self._reset_seeds is None:
+            self._end_episodes(dones)
+        elif self._done_rows.any():
+            with self._reset_seeds.at(int(self._step_count)):
+                self._end_episodes(dones)
         self.commands.compute()
         self.events.interval()
         self.sim.forward()
+        self.timer.begin("observations")
         observations = self.observations.compute()
         extras = {
             "time_outs": self.terminations.time_outs,
@@ -207,6 +227,11 @@ class Env(VecEnv):  # type: ignore[misc]
             ValueError: it is the state of another task, number of environments or engine.
         """
         write_state(self, state, self.device)
+
+    def _end_episodes(self, dones: Tensor) -> None:
+        """Record the episodes that end, and start new ones in their place."""
+        self.episodes.record(dones)
+        self._reset(dones)
 
     def _reset(self, mask: Tensor) -> None:
         self.curricula.compute(mask)

@@ -34,18 +34,23 @@ class Episodes:
         # Not the episode length buffer: that one starts at random values in a training run.
         self._lived = torch.zeros(env.num_envs, device=env.device)
         self._sums = torch.zeros(len(self.names), device=env.device)
+        self._means = self._latest_means()
+
+    def count_step(self) -> None:
+        """Let every episode be a step longer, in place."""
+        self._lived += 1.0
 
     def record(self, dones: Tensor) -> None:
         """Add the episodes that end at this step, `dones` boolean ``(num_envs,)``, in place."""
         env, values = self._env, self._values
         sums = env.rewards.episode_sums
         torch.sum(sums, dim=1, out=values[:, 1])
-        self._lived += 1.0
         values[:, 2] = self._lived
         torch.div(sums, env.max_episode_length_s, out=values[:, 3 : self._rewards_end])
         values[:, self._rewards_end :] = env.terminations.flags
         torch.where(dones.unsqueeze(1), values, self._latest, out=self._latest)
         self._sums.addmv_(values.T, dones.float())
+        self._means = self._latest_means()
 
     def reset(self, mask: Tensor) -> None:
         """Start counting the steps of the environments in `mask` anew, in place."""
@@ -53,6 +58,9 @@ class Episodes:
 
     def latest_means(self) -> dict[str, Tensor]:
         """Means over every environment's latest finished episode (zeros before its first)."""
+        return self._means
+
+    def _latest_means(self) -> dict[str, Tensor]:
         means = self._latest.mean(dim=0)
         return dict(zip(self.names[3:], means[3:].unbind(), strict=True))
 

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from simtrain.run.nan_dump import FIELDS
+
 if TYPE_CHECKING:
     from simtrain.sim.engine import Engine
 
 STEPS = 50
 """How many control steps are kept."""
-_FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", "mocap_pos", "mocap_quat", "ctrl")
 _NEVER = 2**62
 
 
@@ -58,10 +59,10 @@ class NanGuard:
     def __init__(self, sim: Engine) -> None:
         self._sim = sim
         # `ctrl` is what the next step takes.
-        rows = [sim.bind(field) if field == "ctrl" else sim.rows(field) for field in _FIELDS]
+        rows = [sim.bind(field) if field == "ctrl" else sim.rows(field) for field in FIELDS]
         self._rows = [row.view(sim.num_envs, -1) for row in rows if row.numel()]
         self._shapes = {
-            field: row.shape[1:] for field, row in zip(_FIELDS, rows, strict=True) if row.numel()
+            field: row.shape[1:] for field, row in zip(FIELDS, rows, strict=True) if row.numel()
         }
         width = sum(row.shape[1] for row in self._rows)
         like = self._rows[0]
@@ -87,11 +88,14 @@ class NanGuard:
             torch.where(self._first < _NEVER, slot, self._fresh, out=slot)
         self._step += 1
 
-    def look(self) -> Tensor:
-        """Which environments failed in the physics step, boolean ``(num_envs,)``; counts them."""
+    def look(self) -> Tensor | None:
+        """Which environments failed in the physics step, boolean ``(num_envs,)``; counts them.
+
+        None if it is known that there are none.
+        """
         failed = self._sim.failed
         if self._failed_rows is not None and not self._failed_rows.any():
-            return failed
+            return None
         self._counts += failed
         number = self._everyone + (self._step - 1) * self._sim.num_envs
         first = torch.where(failed, number, _NEVER).amin()

@@ -111,7 +111,9 @@ class Rewards:
         rates = [cfg.weight * env.step_dt for cfg in cfgs.values()]
         self._rates = torch.tensor(rates, device=env.device)
         self._step_dt = env.step_dt
-        self._values = torch.zeros(env.num_envs, len(cfgs), device=env.device)
+        # Column by column in memory, as terms write them.
+        self._values = torch.zeros(len(cfgs), env.num_envs, device=env.device).T
+        self._columns = self._values.unbind(1)
         self._total = torch.zeros(env.num_envs, device=env.device)
         self.episode_sums = torch.zeros_like(self._values)
         """Each term's weighted sum over the present episode, ``(num_envs, terms)``."""
@@ -130,7 +132,7 @@ class Rewards:
                     f"rewards.{self.names[i]} has shape {tuple(value.shape)}; "
                     f"it must be (num_envs,), here {tuple(self._total.shape)}"
                 )
-            self._values[:, i] = value
+            self._columns[i].copy_(value)
         if failed is not None:
             self._values.masked_fill_(failed.unsqueeze(1), 0.0)
         self.sums += self._values.sum(dim=0)
@@ -162,8 +164,9 @@ class Terminations:
         self._terms = {name: Term(cfg, env) for name, cfg in cfgs.items()}
         self._cut = [i for i, cfg in enumerate(cfgs.values()) if cfg.time_out]
         self._failed = [i for i, cfg in enumerate(cfgs.values()) if not cfg.time_out]
-        self.flags = torch.zeros(env.num_envs, len(cfgs), dtype=torch.bool, device=env.device)
+        self.flags = torch.zeros(len(cfgs), env.num_envs, dtype=torch.bool, device=env.device).T
         """Which terms ended the episode at this step, ``(num_envs, terms)``."""
+        self._columns = self.flags.unbind(1)
         self.terminated = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         """Episodes that failed or succeeded at this step, or whose simulation failed,
         ``(num_envs,)``."""
@@ -178,17 +181,16 @@ class Terminations:
         `failed`, boolean ``(num_envs,)``: environments whose simulation failed; their episodes end.
         """
         for i, term in enumerate(self._terms.values()):
-            self.flags[:, i] = term()
+            self._columns[i].copy_(term())
         self.terminated.zero_()
         if failed is not None:
             self.terminated |= failed
         for i in self._failed:
-            self.terminated |= self.flags[:, i]
-        self.time_outs.zero_()
+            self.terminated |= self._columns[i]
+        self.dones.copy_(self.terminated)
         for i in self._cut:
-            self.time_outs |= self.flags[:, i]
-        self.time_outs &= ~self.terminated
-        torch.logical_or(self.terminated, self.time_outs, out=self.dones)
+            self.dones |= self._columns[i]
+        torch.gt(self.dones, self.terminated, out=self.time_outs)
         return self.dones
 
     def reset(self, mask: Tensor) -> None:

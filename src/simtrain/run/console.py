@@ -104,6 +104,10 @@ class TrainingConsole:
         """Print a line, above the live view if there is one."""
         self._console.print(message, markup=False, soft_wrap=True)
 
+    def show_table(self, table: Table) -> None:
+        """Print a table."""
+        self._console.print(table)
+
     def show(self, status: Status) -> None:
         """Show an iteration."""
         if self._live is None:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simtrain.errors import ConfigError
+from simtrain.phases import TAG, phase_tags
 from simtrain.run.directory import read_run_file
 
 Axis = Literal["env_steps", "wall_s"]
@@ -24,7 +25,7 @@ Axis = Literal["env_steps", "wall_s"]
 RETURN, LENGTH, SPEED = "Train/mean_reward", "Train/mean_episode_length", "Perf/total_fps"
 EVALUATED = "Eval/mean_return"
 REST = "rest"
-"""Seconds of an iteration that are in no ``Perf/*_time``."""
+"""Seconds of an iteration that are in no ``Perf/*_time``, where its phases were not timed."""
 
 MAX_POINTS = 200
 """Points that a curve has at most; more are averaged."""
@@ -257,10 +258,10 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     columns = {tag: np.array([_number(row.get(tag)) for row in rows]) for tag in tags}
     for axis in ("env_steps", "wall_s"):
         columns[axis] = np.maximum.accumulate(columns[axis])
-    phases = [tag for tag in tags if tag.startswith("Perf/") and tag.endswith("_time")]
+    phases = phase_tags(list(tags))
     for tag in phases:  # what an iteration did not do took no time
         columns[tag] = np.nan_to_num(columns[tag])
-    if phases:
+    if phases and not phases[0].startswith(TAG):  # those leave no rest
         rest = np.diff(columns["wall_s"], prepend=0.0) - sum(columns[tag] for tag in phases)
         columns[REST] = np.maximum(rest, 0.0)
     return columns

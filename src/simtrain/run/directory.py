@@ -175,3 +175,8 @@ def _git(*arguments: str) -> str:
     return subprocess.run(
         ["git", *arguments], check=True, capture_output=True, text=True
     ).stdout.strip()
+
+
+def shown(path: Path) -> Path:
+    """How to name a path to a person: relative to the working directory if it is below."""
+    return Path(os.path.relpath(path)) if path.is_relative_to(Path.cwd()) else path

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: E402
 
+from simtrain.phases import phase_tags  # noqa: E402
 from simtrain.run.curves import (  # noqa: E402
     EVALUATED,
     LENGTH,
@@ -67,10 +69,7 @@ _STYLE: Any = {
 
 def draw(tasks: dict[str, list[Group]], axis: Axis, kind: Literal["png", "svg"]) -> bytes:
     """A picture of all `tasks` one below the other, as a PNG or SVG file."""
-    # Not what the user's own matplotlibrc asks for, which may be LaTeX.
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(_STYLE)
+    with styled():
         height = sum(_height(groups) for groups in tasks.values())
         sheet = _Sheet(Figure(figsize=(_WIDTH, height)), height)
         for task, groups in tasks.items():
@@ -78,6 +77,15 @@ def draw(tasks: dict[str, list[Group]], axis: Axis, kind: Literal["png", "svg"])
         file = io.BytesIO()
         sheet.figure.savefig(file, format=kind, dpi=100)
     return file.getvalue()
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """How simtrain's pictures look, and not what the user's own matplotlibrc asks for."""
+    with mpl.rc_context():
+        mpl.rcdefaults()  # else it may be LaTeX
+        mpl.rcParams.update(_STYLE)
+        yield
 
 
 class _Sheet:
@@ -186,8 +194,9 @@ def _take_apart(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) 
     """
     rewards = stack(group.runs, _by_size(everyone, "Episode_Reward/", axis), axis)
     ends = stack(group.runs, everyone.tags("Episode_Termination/"), axis)
-    times = [tag for tag in everyone.tags("Perf/") if tag.endswith("_time")]
-    phases = stack(group.runs, [*times, REST], axis)
+    own = set(group.tags("Perf/"))
+    times = phase_tags([tag for tag in _by_size(everyone, "Perf/", axis) if tag in own])
+    phases = stack(group.runs, [t for t in (*times, REST) if _has_any(group, t)], axis)
     _stacked(row[0], "Reward terms (per second)", rewards, number)
     _stacked(row[1], "How episodes ended", ends, lambda share: f"{100 * share:.0f} %")
     _stacked(row[2], "Seconds of an iteration", phases, number, tell_mean=True)
@@ -236,7 +245,12 @@ def _stacked(
     if bottom.any():
         total = top + bottom
         ax.plot(x, total, color="black", linewidth=1.4, label=f"sum  {text(float(total[-1]))}")
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), borderaxespad=0.0)
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), borderaxespad=0.0)
+
+
+def _has_any(group: Group, tag: str) -> bool:
+    return any(np.any(run.columns.get(tag, 0.0)) for run in group.runs)
 
 
 def _by_size(group: Group, prefix: str, axis: Axis) -> list[str]:

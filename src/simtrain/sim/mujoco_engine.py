@@ -133,8 +133,14 @@ class MujocoEngine(Engine):
             return
         # Row and mirror get the same number, so that what is read back is what is simulated.
         values = torch.as_tensor(values, dtype=torch.float32)
-        write_rows(mirror, values, mask, index)
-        write_rows(rows, values, mask, index)
+        if mask is not None and isinstance(index, slice):
+            where = mask.numpy().reshape(-1, *(1,) * (mirror.ndim - 1))
+            for target in (mirror.numpy(), rows.numpy()):  # several times faster than by torch
+                part = target if target.ndim == 1 else target[:, index]
+                np.copyto(part, values.numpy(), casting="unsafe", where=where)
+        else:
+            write_rows(mirror, values, mask, index)
+            write_rows(rows, values, mask, index)
         if mask is None:
             self._stale.fill_(True)
         else:

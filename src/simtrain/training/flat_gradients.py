@@ -1,22 +1,26 @@
-"""All gradients in one buffer, so that averaging them over ranks is a single all-reduce."""
+"""All parameters in one tensor and all gradients in another.
+
+So averaging gradients over ranks is a single all-reduce, and a step of the optimizer one operation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
 class FlatGradients:
-    """One float32 buffer into which every parameter's ``.grad`` is a view.
+    """Two float32 buffers into which every parameter and its ``.grad`` are views.
 
     Autograd accumulates into the views, so nothing is copied in or out. `extra` further numbers at
-    the end of the buffer travel with the gradients in the same all-reduce.
+    the end of the gradients travel with them in the same all-reduce.
     """
 
     def __init__(self, networks: Sequence[Iterable[nn.Parameter]], extra: int = 0) -> None:
-        """Make the buffer and point the parameters' ``.grad`` into it.
+        """Make the buffers, and make the parameters and their ``.grad`` views into them.
 
         Args:
             networks: the parameters, by network, all on one device.
@@ -24,14 +28,58 @@ class FlatGradients:
         """
         groups = [[p for p in network if p.requires_grad] for network in networks]
         sizes = [sum(p.numel() for p in group) for group in groups]
-        device = groups[0][0].device
-        self.buffer = torch.zeros(sum(sizes) + extra, device=device)
+        every = [p for group in groups for p in group]
+        self._shapes = [p.shape for p in every]
+        self.buffer = torch.zeros(sum(sizes) + extra, device=every[0].device)
         """Gradients, then the extra numbers."""
         *self.networks, self.extra = self.buffer.split([*sizes, extra])
-        for group, part in zip(groups, self.networks, strict=True):
-            views = part.split([p.numel() for p in group])
-            for parameter, view in zip(group, views, strict=True):
-                parameter.grad = view.view_as(parameter)
+        self.parameters = nn.Parameter(torch.cat([p.detach().flatten() for p in every]))
+        """All parameters; its ``.grad`` is all gradients."""
+        self.parameters.grad = self.buffer[: sum(sizes)]
+        views = zip(
+            every, self.split(self.parameters.data), self.split(self.parameters.grad), strict=True
+        )
+        for parameter, value, gradient in views:
+            parameter.data = value
+            parameter.grad = gradient
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Views of `flat`, a number for each parameter's entry, in the shapes of the parameters."""
+        parts = flat.split([shape.numel() for shape in self._shapes])
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def split_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The ``state_dict`` of an optimizer of `parameters` as one of the single parameters."""
+        (group,) = state["param_groups"]
+        places = range(len(self._shapes))
+        single: dict[int, dict[str, Tensor]] = {}
+        for name, value in state["state"].get(0, {}).items():
+            # Each its own count of steps, for whoever goes on from it counts in place.
+            values = self.split(value) if value.ndim else [value.clone() for _ in places]
+            for place in places:
+                single.setdefault(place, {})[name] = values[place]
+        return {"state": single, "param_groups": [{**group, "params": list(places)}]}
+
+    def join_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """What `split_state` was given.
+
+        Raises:
+            RuntimeError: it is of other parameters.
+        """
+        (group,) = state["param_groups"]
+        single = state["state"]
+        joined: dict[str, Tensor] = {}
+        if single:
+            shapes = [single[place]["exp_avg"].shape for place in group["params"]]
+            if shapes != self._shapes:
+                raise RuntimeError("the optimizer's state is of networks of other shapes")
+            for name, first in single[0].items():
+                values = [single[place][name].flatten() for place in group["params"]]
+                joined[name] = torch.cat(values) if first.ndim else first.clone()
+        return {
+            "state": {0: joined} if joined else {},
+            "param_groups": [{**group, "params": [0]}],
+        }
 
     def zero(self) -> None:
         """Set all gradients and extra numbers to zero, in place."""
@@ -43,10 +91,8 @@ class FlatGradients:
         Returns:
             The sum of the norms before, 0-d: not finite if any gradient is not.
         """
-        return torch.stack([_clip(part, max_norm) for part in self.networks]).sum()
-
-
-def _clip(gradients: Tensor, max_norm: float) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(gradients)
-    gradients.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
-    return norm
+        norms = torch.stack([torch.linalg.vector_norm(part) for part in self.networks])
+        factors = (max_norm / (norms + 1e-6)).clamp_(max=1.0)
+        for part, factor in zip(self.networks, factors.unbind(), strict=True):
+            part.mul_(factor)
+        return norms.sum()

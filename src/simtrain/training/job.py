@@ -21,15 +21,16 @@ from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
-from simtrain.run.directory import VIDEOS, make_run_directory
+from simtrain.run.directory import VIDEOS, make_run_directory, shown
 from simtrain.run.metrics import METRICS, check_idle
+from simtrain.run.phase_table import phase_table
 from simtrain.run.report import PICTURE
 from simtrain.run.resume import SavedRun
 from simtrain.stop_conditions import check_stop_conditions
 from simtrain.training.restarts import train_with_restarts
 from simtrain.training.resume_plan import Resumption, plan_resumption
 from simtrain.training.run_files import Outcome
-from simtrain.training.stopping import Stopping, exit_code, shown
+from simtrain.training.stopping import Stopping, exit_code
 
 
 def run_job(
@@ -100,6 +101,8 @@ def run_job(
             if command := stopping.command_to_go_on():
                 console.say(f"to go on: {command}")
             raise
+    if outcome.phases:
+        console.show_table(phase_table(outcome.phases))
     _say_goodbye(run, outcome, stopping, console.say)
     if outcome.error is not None:
         return 1

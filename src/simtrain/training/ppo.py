@@ -6,7 +6,8 @@ The mathematics are those of ``rsl_rl.algorithms.PPO``. What differs is how they
 - Values, log-probabilities and normalized observations are computed once a rollout rather than at
   every step and mini-batch: neither networks nor normalizers change in between.
 - Mini-batches are slices of one shuffled copy of the rollout.
-- Gradients live in one flat buffer, averaged over ranks by one all-reduce a mini-batch.
+- Networks run in buffers that are made once, and gradients come from formulas: no autograd.
+- Parameters and gradients live in one flat buffer each: one all-reduce and one Adam a mini-batch.
 - The learning rate and the losses are tensors, read back once an update.
 """
 
@@ -22,25 +23,23 @@ from rsl_rl.models import MLPModel
 from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 from torch import Tensor
-from torch.distributions import Normal
 
+from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
+from simtrain.training.buffered_mlp import BufferedMlp, normalized_input
 from simtrain.training.flat_gradients import FlatGradients
+from simtrain.training.losses import (
+    PolicyLosses,
+    StandardDeviation,
+    log_prob,
+    policy_losses,
+    value_loss,
+)
 from simtrain.training.samples import Samples
 
 MIN_LEARNING_RATE = 1e-5
 MAX_LEARNING_RATE = 1e-2
-
-
-@dataclass
-class PolicyLosses:
-    """The parts of PPO's loss that the policy answers for, 0-d tensors."""
-
-    surrogate: Tensor
-    entropy: Tensor
-    kl: Tensor
-    """Divergence of the policy from the one that collected the samples; no gradient."""
 
 
 @dataclass
@@ -55,6 +54,9 @@ class Losses:
 
 class PPO(RslPPO):  # type: ignore[misc]
     """rsl_rl's PPO for feed-forward networks, over one or more ranks."""
+
+    timer: PhaseTimer = NO_TIMER
+    """Told what the update does; to be replaced by who wants to know how long that takes."""
 
     def __init__(
         self,
@@ -99,11 +101,11 @@ class PPO(RslPPO):  # type: ignore[misc]
         )
         self.rank = rank
         self._lr = torch.tensor(cfg.learning_rate, device=rank.device)
-        optimizer = torch.optim.AdamW if cfg.optimizer == "adamw" else torch.optim.Adam
         networks = [list(self.actor.parameters()), list(self.critic.parameters())]
-        self.optimizer = optimizer([p for ps in networks for p in ps], lr=self._lr, fused=True)
         # The divergence that the learning rate follows travels with the gradients.
         self.gradients = FlatGradients(networks, extra=1)
+        optimizer = torch.optim.AdamW if cfg.optimizer == "adamw" else torch.optim.Adam
+        self.optimizer = optimizer([self.gradients.parameters], lr=self._lr, fused=True)
         # With this, fused Adam leaves parameters and moments as they are where it is 1.
         self._not_finite = torch.zeros((), device=rank.device)
         self.optimizer.found_inf = self._not_finite  # type: ignore[attr-defined]
@@ -115,7 +117,13 @@ class PPO(RslPPO):  # type: ignore[misc]
             self._beside = ThreadPoolExecutor(
                 1, "value", torch.set_num_threads, (self.learning_threads,)
             )
-        self._time_outs = torch.zeros_like(self.storage.dones, dtype=torch.bool)
+        count = num_envs * num_steps_per_env
+        rows = max(num_envs, count // cfg.num_mini_batches)
+        self._policy = BufferedMlp(self.actor.mlp, rows)
+        self._value = BufferedMlp(self.critic.mlp, rows)
+        self._rows = rows
+        self._std = StandardDeviation(self.actor.distribution)
+        self._make_rollout_buffers()
         for tensor in self.tensors():
             rank.broadcast(tensor)
 
@@ -128,21 +136,26 @@ class PPO(RslPPO):  # type: ignore[misc]
         """Threads that each of the two networks may use within an operation of `update`."""
         return max(1, self.rank.threads // 2)
 
+    @property
+    def std(self) -> Tensor:
+        """Standard deviations of the policy's actions, ``(num_actions,)``."""
+        return self._std()
+
+    @torch.no_grad()
     def act(self, obs: TensorDict) -> Tensor:
-        """Sample actions, ``(num_envs, num_actions)``, and record them with what led to them."""
-        storage, actor = self.storage, self.actor
-        step = storage.step
-        for group, stored in storage.observations.items():
-            stored[step] = obs[group]
-        actions: Tensor = actor(obs, stochastic_output=True)
-        storage.actions[step] = actions
-        params = actor.output_distribution_params
-        if storage.distribution_params is None:
-            steps = storage.num_transitions_per_env
-            storage.distribution_params = tuple(p.new_zeros(steps, *p.shape) for p in params)
-        for stored, param in zip(storage.distribution_params, params, strict=True):
-            stored[step] = param
-        return actions
+        """Sample actions, ``(num_envs, num_actions)``, and record them with what led to them.
+
+        They stay as they are until the next rollout.
+        """
+        step = self.storage.step
+        if step == 0:
+            self._rollout_std.copy_(self.std)
+        for group, stored in self._observations:
+            stored[step].copy_(obs[group])
+        normalized_input(self.actor, obs, out=self._actor_input[step])
+        mean = self._policy(self._actor_input[step], out=self._mean[step])
+        noise = self._noise.normal_()
+        return torch.addcmul(mean, noise, self._rollout_std, out=self.storage.actions[step])
 
     def process_env_step(
         self, obs: TensorDict, rewards: Tensor, dones: Tensor, extras: dict[str, Any]
@@ -154,6 +167,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._time_outs[storage.step, :, 0] = extras["time_outs"]
         storage.step += 1
 
+    @torch.no_grad()
     def compute_returns(self, obs: TensorDict) -> None:
         """Log-probabilities, values, advantages and returns of the rollout, in place.
 
@@ -163,37 +177,44 @@ class PPO(RslPPO):  # type: ignore[misc]
         An episode that was cut by time is bootstrapped with the value of its last state.
         """
         st = self.storage
-        steps = st.num_transitions_per_env
-        log_prob = Normal(*st.distribution_params).log_prob(st.actions)
-        torch.sum(log_prob, dim=-1, keepdim=True, out=st.actions_log_prob)
-        st.values.copy_(self.critic(st.observations.flatten(0, 1)).view_as(st.values))
-        next_values = self.critic(obs)
-        rewards = st.rewards + self.gamma * st.values * self._time_outs
-        not_done = 1.0 - st.dones.float()
-        advantage = torch.zeros_like(next_values)
-        for step in reversed(range(steps)):
-            delta = rewards[step] + self.gamma * not_done[step] * next_values - st.values[step]
-            advantage = delta + self.gamma * self.lam * not_done[step] * advantage
-            st.advantages[step] = advantage
-            next_values = st.values[step]
+        z = (st.actions - self._mean).div_(self._rollout_std)
+        st.actions_log_prob.copy_(log_prob(z, self._rollout_std))
+        normalized_input(self.critic, st.observations, out=self._critic_input)
+        inputs, values = self._critic_input.flatten(0, 1), st.values.flatten(0, 1)
+        for part, out in zip(inputs.split(self._rows), values.split(self._rows), strict=True):
+            self._value(part, out=out)
+        last = self._value(normalized_input(self.critic, obs, out=self._last_input))
+        going_on = st.dones.eq(0).float()
+        next_values = torch.cat((st.values[1:], last.unsqueeze(0)))
+        deltas = torch.addcmul(st.rewards, st.values, self._time_outs, value=self.gamma)
+        deltas.addcmul_(going_on, next_values, value=self.gamma).sub_(st.values)
+        decay = going_on.mul_(self.gamma * self.lam)
+        advantage = torch.zeros_like(last)
+        for delta, factor, out in reversed(
+            list(zip(deltas.unbind(), decay.unbind(), st.advantages.unbind(), strict=True))
+        ):
+            advantage = torch.addcmul(delta, factor, advantage, out=out)
         torch.add(st.advantages, st.values, out=st.returns)
         if not self.normalize_advantage_per_mini_batch:
             self._normalize(st.advantages.view(1, -1))
 
+    @torch.no_grad()
     def update(self) -> dict[str, float]:
         """Improve policy and value on the rollout; mean losses, read back once."""
-        samples = self._samples()
+        self.timer.begin("mini_batches")
+        batches = list(self._samples().mini_batches(self.num_mini_batches))
         sums = torch.zeros(4, device=self.device)
         for _ in range(self.num_learning_epochs):
-            for batch in samples.mini_batches(self.num_mini_batches):
+            for batch in batches:
                 losses = self._learn(batch)
                 sums += torch.stack((losses.value, losses.surrogate, losses.entropy, losses.kl))
+        self.timer.begin("other")
         obs = self.storage.observations.flatten(0, 1)
         self.actor.update_normalization(obs)
         self.critic.update_normalization(obs)
         self.storage.clear()
         sums /= self.num_learning_epochs * self.num_mini_batches
-        self.rank.all_reduce(sums)
+        self._all_reduce(sums, then="other")
         sums /= self.rank.world_size
         value, surrogate, entropy, kl, self.learning_rate, skipped = torch.cat(
             (sums, self._lr[None], self._skipped[None])
@@ -202,35 +223,14 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._skipped.zero_()
         return {"value": value, "surrogate": surrogate, "entropy": entropy, "kl": kl}
 
-    def policy_losses(self, batch: Samples) -> PolicyLosses:
-        """PPO's losses of the policy on a mini-batch."""
-        distribution = self.actor.distribution
-        distribution.update(self.actor.mlp(batch.actor_input))
-        with torch.no_grad():
-            params = tuple(p.detach() for p in distribution.params)
-            kl = distribution.kl_divergence(batch.distribution, params).mean()
-        advantages = batch.advantages.squeeze(1)
-        ratio = torch.exp(distribution.log_prob(batch.actions) - batch.log_prob.squeeze(1))
-        clipped_ratio = ratio.clamp(1.0 - self.clip_param, 1.0 + self.clip_param)
-        surrogate = torch.max(-advantages * ratio, -advantages * clipped_ratio).mean()
-        return PolicyLosses(surrogate, distribution.entropy.mean(), kl)
-
-    def value_loss(self, batch: Samples) -> Tensor:
-        """PPO's loss of the value on a mini-batch, 0-d."""
-        values = self.critic.mlp(batch.critic_input)
-        loss: Tensor = (values - batch.returns).square()
-        if self.use_clipped_value_loss:
-            change = (values - batch.values).clamp(-self.clip_param, self.clip_param)
-            loss = torch.max(loss, (batch.values + change - batch.returns).square())
-        return loss.mean()
-
     def save(self) -> dict[str, Any]:
         """State of networks and optimizer under rsl_rl's keys, loadable by rsl_rl itself."""
         saved: dict[str, Any] = super().save()
-        for group in saved["optimizer_state_dict"]["param_groups"]:
+        optimizer = self.gradients.split_state(saved["optimizer_state_dict"])
+        for group in optimizer["param_groups"]:
             group["lr"] = float(group["lr"])
             group["fused"] = None
-        return saved
+        return {**saved, "optimizer_state_dict": optimizer}
 
     def load(
         self,
@@ -239,7 +239,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         strict: bool = True,
     ) -> bool:
         """Take over what `save` returned, in place; see ``rsl_rl.algorithms.PPO.load``."""
-        optimizer = loaded_dict["optimizer_state_dict"]
+        optimizer = self.gradients.join_state(loaded_dict["optimizer_state_dict"])
         groups = [{**group, "fused": True} for group in optimizer["param_groups"]]
         loaded_dict = {**loaded_dict, "optimizer_state_dict": {**optimizer, "param_groups": groups}}
         iteration = super().load(loaded_dict, load_cfg, strict)
@@ -272,20 +272,34 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._lr.fill_(rate)
         self.learning_rate = rate
 
-    @torch.no_grad()
+    def _make_rollout_buffers(self) -> None:
+        """What a rollout is recorded in beside rsl_rl's storage."""
+        st = self.storage
+        steps, num_envs = st.num_transitions_per_env, st.num_envs
+        device = self.device
+        self._observations = list(st.observations.items())
+        self._actor_input = torch.zeros(steps, num_envs, self.actor.obs_dim, device=device)
+        self._critic_input = torch.zeros(steps, num_envs, self.critic.obs_dim, device=device)
+        self._last_input = torch.zeros(num_envs, self.critic.obs_dim, device=device)
+        self._mean = torch.zeros_like(st.actions)
+        self._noise = torch.zeros_like(st.actions[0])
+        self._rollout_std = torch.zeros_like(self.std)
+        self._time_outs = torch.zeros_like(st.dones, dtype=torch.bool)
+        st.distribution_params = (self._mean, self._rollout_std.expand_as(self._mean))
+
     def _samples(self) -> Samples:
         """The rollout, flattened, normalized and shuffled."""
         st = self.storage
-        obs = st.observations.flatten(0, 1)
         samples = Samples(
-            actor_input=self.actor.get_latent(obs),
-            critic_input=self.critic.get_latent(obs),
+            actor_input=self._actor_input.flatten(0, 1),
+            critic_input=self._critic_input.flatten(0, 1),
             actions=st.actions.flatten(0, 1),
             log_prob=st.actions_log_prob.flatten(0, 1),
             values=st.values.flatten(0, 1),
             returns=st.returns.flatten(0, 1),
             advantages=st.advantages.flatten(0, 1),
-            distribution=tuple(p.flatten(0, 1) for p in st.distribution_params),
+            mean=self._mean.flatten(0, 1),
+            std=self._rollout_std,
         )
         count = len(samples.actions)
         samples = samples.shuffled(torch.randperm(count, device=self.device))
@@ -296,23 +310,25 @@ class PPO(RslPPO):  # type: ignore[misc]
             self._normalize(used.view(self.num_mini_batches, size))
         return samples
 
+    @torch.no_grad()
     def _learn(self, batch: Samples) -> Losses:
         """One optimizer step, with gradients and divergence averaged over ranks; the losses.
 
         Policy and value have no parameter in common. On the CPU the value's gradients are computed
         beside the policy's, which needs no threads within an operation.
         """
-        self.gradients.zero()
         if self._beside is None:
-            value = self._learn_value(batch)
+            value = self._learn_value(batch, self.timer)
             policy = self._learn_policy(batch)
         else:
-            future = self._beside.submit(self._learn_value, batch)
+            future = self._beside.submit(self._learn_value, batch, NO_TIMER)
             policy = self._learn_policy(batch)
+            # Waiting for it is timed as the backward pass, whose last part it is.
             value = future.result()
         self.gradients.extra[0] = policy.kl
+        self.timer.begin("optimizer")
         if self.rank.world_size > 1:
-            self.rank.all_reduce(self.gradients.buffer)
+            self._all_reduce(self.gradients.buffer, then="optimizer")
             self.gradients.buffer /= self.rank.world_size
         if self.schedule == "adaptive":
             self._adapt_learning_rate(self.gradients.extra[0])
@@ -321,17 +337,27 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._not_finite.copy_(~norm.isfinite())
         self._skipped += self._not_finite
         self.optimizer.step()
-        return Losses(policy.surrogate.detach(), value, policy.entropy.detach(), policy.kl)
+        return Losses(policy.surrogate, value, policy.entropy, policy.kl)
 
     def _learn_policy(self, batch: Samples) -> PolicyLosses:
-        losses = self.policy_losses(batch)
-        (losses.surrogate - self.entropy_coef * losses.entropy).backward()
+        """The policy's losses; writes its gradients."""
+        self.timer.begin("forward")
+        mean, std = self._policy(batch.actor_input), self.std
+        losses, gradients = policy_losses(batch, mean, std, self.clip_param, self.entropy_coef)
+        self.timer.begin("backward")
+        self._policy.backward(gradients.mean)
+        self._std.backward(gradients.std, std)
         return losses
 
-    def _learn_value(self, batch: Samples) -> Tensor:
-        loss = self.value_loss(batch)
-        (self.value_loss_coef * loss).backward()
-        return loss.detach()
+    @torch.no_grad()  # a thread's own affair
+    def _learn_value(self, batch: Samples, timer: PhaseTimer) -> Tensor:
+        """The value's loss; writes its gradients."""
+        clip_param = self.clip_param if self.use_clipped_value_loss else None
+        timer.begin("forward")
+        loss, gradient = value_loss(batch, self._value(batch.critic_input), clip_param)
+        timer.begin("backward")
+        self._value.backward(gradient.mul_(self.value_loss_coef))
+        return loss
 
     def _adapt_learning_rate(self, kl: Tensor) -> None:
         """Lower the learning rate where the policy moved too far, raise it where too little."""
@@ -348,12 +374,20 @@ class PPO(RslPPO):  # type: ignore[misc]
         enough.
         """
         rows = advantages.double()
-        sums = self.rank.all_reduce(torch.stack((rows.sum(dim=1), rows.square().sum(dim=1))))
+        sums = torch.stack((rows.sum(dim=1), rows.square().sum(dim=1)))
+        self._all_reduce(sums, then="advantage")
         count = rows.shape[1] * self.rank.world_size
         mean = sums[0] / count
         variance = (sums[1] - sums[0] * mean).clamp_(min=0.0) / max(count - 1, 1)
         advantages -= mean.float().unsqueeze(1)
         advantages /= variance.sqrt().float().unsqueeze(1) + 1e-8
+
+    def _all_reduce(self, tensor: Tensor, then: str) -> None:
+        """Sum `tensor` over all ranks, in place; `then` is the phase that follows."""
+        if self.rank.world_size > 1:
+            self.timer.begin("all_reduce")
+            self.rank.all_reduce(tensor)
+            self.timer.begin(then)
 
 
 def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:

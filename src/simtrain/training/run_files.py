@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from simtrain.config import TrainConfig, resolved
 from simtrain.env.model import model_digest
 from simtrain.env.nan_guard import Dump
 from simtrain.errors import ConfigError
-from simtrain.run.directory import remove_leftovers, versions, write_config
+from simtrain.run.directory import remove_leftovers, shown, versions, write_config
 from simtrain.run.nan_dump import write_dump
 from simtrain.run.saver import Save, Saver
 from simtrain.run.tensor_file import unpacked
@@ -30,6 +31,8 @@ class Outcome:
     """The last checkpoint that was written."""
     error: str | None
     """Why the last checkpoint or the last metrics could not be written, or None if they were."""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds of an iteration in each phase on rank 0, in the mean; empty without a timer."""
 
 
 class RunFiles:
@@ -99,12 +102,20 @@ class RunFiles:
             f"reset: {dump.said}"
         )
         name = f"iteration_{iteration}_rank_{rank}_env_{dump.env}"
-        facts = {"decimation": self._decimation, "iteration": iteration, "env": dump.env}
         try:
-            folder = write_dump(self._run, name, dump.states, dump.model, facts)
+            folder = write_dump(
+                self._run,
+                name,
+                dump.states,
+                dump.model,
+                decimation=self._decimation,
+                iteration=iteration,
+                env=dump.env,
+                said=dump.said,
+            )
         except OSError as error:
             return f"{failed} (its last steps cannot be written: {error.strerror})"
-        return f"{failed} ({folder.relative_to(self._run)} has its last steps)"
+        return f"{failed} (`uv run play --replay {shlex.quote(str(shown(folder)))}` shows it)"
 
     @property
     def saved(self) -> Path | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass
 class Samples:
-    """Transitions of a rollout, flattened; the leading axis of every tensor is the sample."""
+    """Transitions of a rollout, flattened; the leading axis is the sample, but for `std`."""
 
     actor_input: Tensor
     critic_input: Tensor
@@ -20,7 +20,10 @@ class Samples:
     values: Tensor
     returns: Tensor
     advantages: Tensor
-    distribution: tuple[Tensor, ...]
+    mean: Tensor
+    """Means of the policy that collected the samples, ``(samples, num_actions)``."""
+    std: Tensor
+    """Its standard deviations, the same for all samples, ``(num_actions,)``."""
 
     def shuffled(self, order: Tensor) -> Samples:
         """A contiguous copy in another order; `order` is long, ``(samples,)``."""
@@ -41,5 +44,6 @@ class Samples:
             values=function(self.values),
             returns=function(self.returns),
             advantages=function(self.advantages),
-            distribution=tuple(function(p) for p in self.distribution),
+            mean=function(self.mean),
+            std=self.std,
         )

@@ -15,6 +15,7 @@ from simtrain.launch.launcher import end_launched_ranks
 from simtrain.launch.stop import StopSignals
 from simtrain.run.checkpoint import model_paths
 from simtrain.run.console import TrainingConsole
+from simtrain.run.directory import shown
 from simtrain.run.resume import can_resume
 
 _HASTE_SECONDS = 3.0
@@ -87,11 +88,6 @@ class Stopping:
         self._console.close()
         print(message, file=sys.stderr, flush=True)
         _end_now(code)
-
-
-def shown(path: Path) -> Path:
-    """Relative to the working directory if it is below."""
-    return Path(os.path.relpath(path)) if path.is_relative_to(Path.cwd()) else path
 
 
 def exit_code(number: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,9 +12,12 @@ from rsl_rl.models import MLPModel
 
 from simtrain.env.env import Env
 from simtrain.env.nan_guard import Dump, Failures
+from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
+from simtrain.phases import TAG
 from simtrain.sim.engine import Overflow
 from simtrain.training.failure_watch import FailureWatch
+from simtrain.training.phase_times import phase_seconds
 from simtrain.training.ppo import PPO
 from simtrain.training.reduction import Reduction
 from simtrain.training.statistics import EpisodeStatistics
@@ -36,15 +39,19 @@ class Iteration:
     """What a person should know, of all ranks, each told once."""
     dumps: tuple[tuple[int, Dump], ...] = ()
     """The last steps of simulations that failed, with their ranks; on rank 0 alone."""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds of each phase on this rank since the iteration before; empty without a timer."""
 
 
 class Trainer:
     """Trains `ppo` on `env`; the state that goes on from iteration to iteration."""
 
-    def __init__(self, env: Env, ppo: PPO, rank: Rank) -> None:
+    def __init__(self, env: Env, ppo: PPO, rank: Rank, timer: PhaseTimer = NO_TIMER) -> None:
+        """Prepare; `timer` is told which phase of an iteration begins."""
         self.env = env
         self.ppo = ppo
         self.rank = rank
+        self.timer = env.timer = ppo.timer = timer
         self.iteration = 0
         self.env_steps = 0
         self._episodes = EpisodeStatistics()
@@ -85,9 +92,14 @@ class Trainer:
             )
             self.env_is_fresh = False
         self.ppo.train_mode()
+        self.timer.take("other")
         while self.iteration < iterations:
-            iteration = judge(self._iterate(iterations, stop))
+            iteration = self._iterate(iterations, stop)
+            self.timer.begin("evaluation")
+            iteration = judge(iteration)
+            self.timer.begin("logging")
             report(iteration)
+            self.timer.begin("other")
             if iteration.is_last:
                 return
             self._watch.check(iteration.metrics)
@@ -125,6 +137,8 @@ class Trainer:
             sums["Sim/overflow"] = (overflow.num_envs, self.env.num_envs)
         warnings = self._new_warnings(overflow, failures)
         end = time.perf_counter()
+        phases = self._end_of_period()
+        sums |= {TAG + phase: (seconds, 1.0) for phase, seconds in phases.items()}
         totals = self._reduce(
             {**sums, "stop": (float(stop()), 1.0), "warnings": (float(len(warnings)), 1.0)},
             {
@@ -133,6 +147,7 @@ class Trainer:
                 "seconds": end - start,
             },
         )
+        self.timer.begin("other")
         seconds = totals.maxima.pop("seconds")
         stopped = totals.sums.pop("stop")[0] > 0.0
         if totals.sums.pop("warnings")[0] > 0.0:
@@ -144,7 +159,7 @@ class Trainer:
         metrics |= {f"Loss/{name}": value for name, value in losses.items()}
         metrics |= {
             "Loss/learning_rate": self.ppo.learning_rate,
-            "Policy/mean_std": float(self.ppo.actor.output_std.detach().mean()),
+            "Policy/mean_std": float(self.ppo.std.mean()),
             "Perf/total_fps": steps / seconds,
             **totals.maxima,
         }
@@ -153,7 +168,16 @@ class Trainer:
         self._watch.count(self.ppo.skipped_steps, metrics)
         is_last = stopped or self.iteration >= iterations
         dumps = self._watch.dumps(failures, metrics)
-        return Iteration(self.iteration, self.env_steps, metrics, is_last, warnings, dumps)
+        return Iteration(self.iteration, self.env_steps, metrics, is_last, warnings, dumps, phases)
+
+    def _end_of_period(self) -> dict[str, float]:
+        """Seconds of each phase since the iteration before; the next period begins.
+
+        It begins before the numbers of all ranks are brought together, for these times are among
+        them: an iteration's period has its rollout and update, and what followed the one before.
+        """
+        together = "all_reduce" if self.rank.world_size > 1 else "other"
+        return phase_seconds(self.timer.take(together), self.rank)
 
     def _new_warnings(self, overflow: Overflow | None, failures: Failures) -> tuple[str, ...]:
         """What did not fit into the engine's buffers or was not finite, at its first time."""
@@ -178,11 +202,14 @@ class Trainer:
         learner = self.rank.device
         obs = env.get_observations()
         for _ in range(self._steps):
+            self.timer.begin("inference")
             if env.device != learner:  # physics on CPU threads, networks on a GPU
                 obs = obs.to(learner)
             actions = ppo.act(obs)
             obs, rewards, dones, extras = env.step(actions.to(env.device))
+            self.timer.begin("storage")
             ppo.process_env_step(obs, rewards, dones, extras)
+        self.timer.begin("advantage")
         ppo.compute_returns(obs.to(learner))
 
     def _finished_episodes(self) -> dict[str, tuple[float, float]]:

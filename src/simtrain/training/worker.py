@@ -13,6 +13,7 @@ import torch
 
 from simtrain.config import TrainConfig, resolved
 from simtrain.env.env import Env
+from simtrain.env.phase_timer import NO_TIMER, make_timer
 from simtrain.launch.devices import Devices
 from simtrain.launch.rank import Rank
 from simtrain.run.checkpoint import BEST
@@ -23,6 +24,7 @@ from simtrain.training.agreement import check_same_tensors
 from simtrain.training.gpu import check_gpu, too_little_memory_told
 from simtrain.training.judge import Judge
 from simtrain.training.ppo import PPO
+from simtrain.training.profile import Profile
 from simtrain.training.resume_plan import Resumption
 from simtrain.training.resume_state import gather_state, restore_state
 from simtrain.training.run_files import Outcome, RunFiles
@@ -87,10 +89,12 @@ def _train(
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as cuBLAS asks for
         torch.use_deterministic_algorithms(True)
-    env = _build_env(config, rank, console.say)
+    env = build_env(config, rank, console.say)
     obs = env.get_observations().to(rank.device)
     ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
-    trainer = Trainer(env, ppo, rank)
+    timer = make_timer(rank.device) if config.phase_times else NO_TIMER
+    profile = Profile(run, timer, console.say) if config.profile and rank.is_main else None
+    trainer = Trainer(env, ppo, rank, timer if profile is None else profile.timer)
     saved = None if resumption is None else restore_state(trainer, rank, resumption)
     judge = Judge(config, rank, run, ppo, stop, console.say, evaluator)
     iterations = config.iterations(
@@ -101,21 +105,25 @@ def _train(
         if rank.is_main
         else None
     )
-    with judge, recorder or nullcontext():
+    with judge, recorder or nullcontext(), profile or nullcontext():
 
         def after(iteration: Iteration) -> None:
             state = None
             if iteration.number % config.save_interval == 0 or iteration.is_last:
+                trainer.timer.begin("saving")
                 check_same_tensors(ppo.tensors(), rank, iteration.number)
                 state = gather_state(trainer, rank)
             if recorder is not None:
                 recorder.report(iteration, state)
+            if profile is not None:
+                trainer.timer.begin("other")
+                profile.step()
 
         trainer.run(iterations, after, stop, judge)
     return None if recorder is None else recorder.outcome
 
 
-def _build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> Env:
+def build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> Env:
     """The rank's environments; the first rank of a host compiles what is missing for all."""
     engine = config.engine_on(rank.device.type)
 
@@ -194,6 +202,7 @@ class _Recorder:
             self._video = TrainingVideo(config, run, console.say)
         self._uploaded: Path | None = None
         self._unwritten = False
+        self._phases: dict[str, float] = {}
         self._before = float(saved["wall_s"]) if saved else 0.0
         self._start = time.perf_counter()
 
@@ -201,7 +210,11 @@ class _Recorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        self._trainer.timer.begin("saving")
         self._files.close()
+        if kind is None:
+            for phase, spent in self._trainer.timer.take("other"):  # since the last iteration
+                self._add(phase, spent)
         self._say_what_is_new()
         self._metrics.close()
         if self._wandb is not None:
@@ -214,10 +227,16 @@ class _Recorder:
     @property
     def outcome(self) -> Outcome:
         """What is left behind, once this was exited."""
-        return Outcome(self._files.saved, self._files.error or self._metrics.error)
+        iterations = max(1, self._trainer.iteration - self._first)
+        phases = {phase: total / iterations for phase, total in self._phases.items()}
+        return Outcome(self._files.saved, self._files.error or self._metrics.error, phases)
 
     def report(self, iteration: Iteration, state: dict[str, Any] | None) -> None:
         """Write and show an iteration, and save `state` if there is one."""
+        timer = self._trainer.timer
+        timer.begin("logging")
+        for phase, spent in iteration.phases.items():
+            self._add(phase, spent)
         seconds = time.perf_counter() - self._start
         wall_s = self._before + seconds
         metrics = iteration.metrics
@@ -243,13 +262,18 @@ class _Recorder:
         for rank_number, dump in iteration.dumps:
             self._console.say(self._files.dump(iteration.number, rank_number, dump))
         if state is not None:
+            timer.begin("saving")
             wandb = None if self._wandb is None else self._wandb.run_id
             self._files.save({**state, "wall_s": wall_s, "wandb": wandb})
+            timer.begin("logging")
         self._say_what_is_new()
         due = iteration.is_last or iteration.number % self._config.video_interval == 0
         # Who told training to stop does not wait for a video, and has set it a deadline.
         if self._video is not None and due and not self._stop():
             self._record_video(self._video, iteration.number)
+
+    def _add(self, phase: str, seconds: float) -> None:
+        self._phases[phase] = self._phases.get(phase, 0.0) + seconds
 
     def _say_what_is_new(self) -> None:
         """Tell of saves, and upload them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 
 import mujoco
@@ -41,6 +42,90 @@ def copy_state(env: Env, index: int, data: mujoco.MjData) -> None:
             target[:] = env.bind(field)[index].cpu().numpy().reshape(target.shape)
 
 
+class Canvas:
+    """Draws pictures of a simulation; a context manager, for it holds an OpenGL context."""
+
+    def __init__(self, model: mujoco.MjModel, width: int, height: int) -> None:
+        """Open an OpenGL context.
+
+        Args:
+            model: what to draw; its quality is changed in place to what the machine can draw.
+            width: of the pictures, in pixels.
+            height: of the pictures, in pixels.
+
+        Raises:
+            RenderingError: the machine has no OpenGL to draw with; says what to install.
+        """
+        model.vis.global_.offwidth = max(width, model.vis.global_.offwidth)
+        model.vis.global_.offheight = max(height, model.vis.global_.offheight)
+        if model.nlight == 0:  # MuJoCo's headlight alone is dim
+            model.vis.headlight.ambient[:] = 0.4
+            model.vis.headlight.diffuse[:] = 0.6
+        self._camera = _Camera(model)
+        self._text_size = max(12, height // 30)
+        self._font = ImageFont.load_default(size=self._text_size)
+        self._renderer = _open_renderer(model, width, height)
+
+    def __enter__(self) -> Canvas:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the OpenGL context back."""
+        self._renderer.close()
+
+    def draw(
+        self,
+        data: mujoco.MjData,
+        passed_s: float = 0.0,
+        lines: Sequence[str] = (),
+        arrows: Sequence[Arrow] = (),
+    ) -> np.ndarray:
+        """A picture of `data`, uint8, ``(height, width, 3)``.
+
+        Args:
+            data: a state whose positions are up to date.
+            passed_s: time since the last picture, s; the camera follows as fast as that allows.
+            lines: text to put into the lower left corner.
+            arrows: to draw into the scene.
+        """
+        self._camera.follow(data, passed_s)
+        self._renderer.update_scene(data, self._camera.view)
+        for arrow in arrows:
+            self._add(arrow)
+        return self._write(self._renderer.render(), lines)
+
+    def _add(self, arrow: Arrow) -> None:
+        scene = self._renderer.scene
+        start, end = np.array(arrow.start), np.array(arrow.end)
+        if scene.ngeom >= scene.maxgeom or math.dist(start, end) < SHORTEST_ARROW:
+            return
+        geom, kind = scene.geoms[scene.ngeom], mujoco.mjtGeom.mjGEOM_ARROW
+        rgba = np.array([*arrow.rgb, 1.0], dtype=np.float32)
+        mujoco.mjv_initGeom(geom, kind, np.zeros(3), np.zeros(3), np.eye(3).ravel(), rgba)
+        mujoco.mjv_connector(geom, kind, _ARROW_WIDTH, start, end)
+        scene.ngeom += 1
+
+    def _write(self, pixels: np.ndarray, lines: Sequence[str]) -> np.ndarray:
+        text = "\n".join(filter(None, lines))
+        if not text:
+            return pixels
+        image = Image.fromarray(pixels)
+        margin = self._text_size // 2
+        ImageDraw.Draw(image).multiline_text(
+            (2 * margin, image.height - 2 * margin),
+            text,
+            font=self._font,
+            fill="white",
+            anchor="ld",
+            stroke_width=2,
+            stroke_fill="black",
+        )
+        return np.asarray(image)
+
+
 class Picture:
     """Draws pictures of an environment; a context manager, for it holds an OpenGL context."""
 
@@ -57,22 +142,14 @@ class Picture:
         """
         self._env = env
         self._model = drawing_model(env.cfg)
-        self._model.vis.global_.offwidth = max(width, self._model.vis.global_.offwidth)
-        self._model.vis.global_.offheight = max(height, self._model.vis.global_.offheight)
-        if self._model.nlight == 0:  # MuJoCo's headlight alone is dim
-            self._model.vis.headlight.ambient[:] = 0.4
-            self._model.vis.headlight.diffuse[:] = 0.6
         self._data = mujoco.MjData(self._model)
-        self._camera = _Camera(self._model)
-        self._text_size = max(12, height // 30)
-        self._font = ImageFont.load_default(size=self._text_size)
-        self._renderer = _open_renderer(self._model, width, height)
+        self._canvas = Canvas(self._model, width, height)
 
     def __enter__(self) -> Picture:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._renderer.close()
+        self._canvas.close()
 
     def draw(self, index: int = 0, passed_s: float = 0.0, note: str = "") -> np.ndarray:
         """The environment `index` as it is now, uint8, ``(height, width, 3)``.
@@ -84,40 +161,11 @@ class Picture:
         """
         copy_state(self._env, index, self._data)
         mujoco.mj_forward(self._model, self._data)
-        self._camera.follow(self._data, passed_s)
-        self._renderer.update_scene(self._data, self._camera.view)
-        for term in self._env.commands.terms.values():
-            for arrow in term.arrows(index):
-                self._add(arrow)
-        return self._write(self._renderer.render(), [*command_lines(self._env, index), note])
-
-    def _add(self, arrow: Arrow) -> None:
-        scene = self._renderer.scene
-        start, end = np.array(arrow.start), np.array(arrow.end)
-        if scene.ngeom >= scene.maxgeom or math.dist(start, end) < SHORTEST_ARROW:
-            return
-        geom, kind = scene.geoms[scene.ngeom], mujoco.mjtGeom.mjGEOM_ARROW
-        rgba = np.array([*arrow.rgb, 1.0], dtype=np.float32)
-        mujoco.mjv_initGeom(geom, kind, np.zeros(3), np.zeros(3), np.eye(3).ravel(), rgba)
-        mujoco.mjv_connector(geom, kind, _ARROW_WIDTH, start, end)
-        scene.ngeom += 1
-
-    def _write(self, pixels: np.ndarray, lines: list[str]) -> np.ndarray:
-        text = "\n".join(filter(None, lines))
-        if not text:
-            return pixels
-        image = Image.fromarray(pixels)
-        margin = self._text_size // 2
-        ImageDraw.Draw(image).multiline_text(
-            (2 * margin, image.height - 2 * margin),
-            text,
-            font=self._font,
-            fill="white",
-            anchor="ld",
-            stroke_width=2,
-            stroke_fill="black",
+        terms = self._env.commands.terms.values()
+        arrows = [arrow for term in terms for arrow in term.arrows(index)]
+        return self._canvas.draw(
+            self._data, passed_s, [*command_lines(self._env, index), note], arrows
         )
-        return np.asarray(image)
 
 
 def command_lines(env: Env, index: int) -> list[str]:

@@ -69,7 +69,7 @@ def record(
     frame_s = stride * env.step_dt
     with Picture(env, width=width, height=height) as picture:
         obs = env.reset()
-        with _video(path, width, height, 1.0 / frame_s) as write:
+        with writing_video(path, width, height, 1.0 / frame_s) as write:
             for step in range(steps):
                 if step % stride == 0:
                     time = f"{step * env.step_dt:.1f} s"
@@ -79,10 +79,20 @@ def record(
 
 
 @contextmanager
-def _video(
+def writing_video(
     path: Path, width: int, height: int, fps: float
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """A function that appends a frame, uint8 ``(height, width, 3)``."""
+    """A function that appends a frame, uint8 ``(height, width, 3)``, to a video.
+
+    Args:
+        path: the MP4 file; written whole or not at all.
+        width: in pixels, even.
+        height: in pixels, even.
+        fps: frames a second.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     temporary = _temporary(path)
     try:
         writer = imageio_ffmpeg.write_frames(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import logging
 import math
-import socket
 import time
-from contextlib import closing, redirect_stdout
 
 import numpy as np
 import viser
@@ -16,32 +12,14 @@ from mjviser import ViserMujocoScene
 from simtrain.env import terrain
 from simtrain.env.commands import Arrow
 from simtrain.env.env import Env
-from simtrain.errors import ConfigError
 from simtrain.view.ground import ground_mesh
 from simtrain.view.panels import CommandPanel, PlaybackPanel, Requests, RewardPanel
 from simtrain.view.picture import SHORTEST_ARROW, drawing_model, robot_radius
 from simtrain.view.playback import Act, Playback
+from simtrain.view.server import PageServer
 
 _FRAME_S = 1.0 / 30.0
 _PLOT_S = 0.25
-
-
-def check_port(host: str, port: int) -> None:
-    """Raise ConfigError unless a page can be served at this address."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with closing(socket.socket(family, kind, protocol)) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except socket.gaierror as error:
-        raise ConfigError(f"--host is {host!r}, which is no address: {error.strerror}") from error
-    except OSError as error:
-        raise ConfigError(
-            f"the web viewer cannot listen on {host}:{port}: {error.strerror}; "
-            "choose another with --port, or 0 for any that is free"
-        ) from error
 
 
 class WebViewer:
@@ -60,31 +38,21 @@ class WebViewer:
         Raises:
             ConfigError: somebody else listens there.
         """
-        check_port(host, port)
+        self._page = PageServer(host, port, title)
+        self._server = self._page.viser
         self._playback = Playback(env, act)
         self._requests: Requests = Requests()
         self._arrows: dict[str, viser.ArrowsHandle] = {}
-        # It would show a traceback for every request that it does not understand.
-        logging.getLogger("websockets.server").setLevel(logging.CRITICAL)
-        with redirect_stdout(io.StringIO()):  # viser's own announcement, over many lines
-            self._server = viser.ViserServer(host=host, port=port, label=title, verbose=False)
-        self._port = self._server.get_port()
-        if port and self._port != port:
-            self.close()
-            raise ConfigError(f"port {port} was taken just now; choose another with --port")
-        self._host = host
         self._build(env)
 
     @property
     def url(self) -> str:
         """Where the page is."""
-        everywhere = self._host in ("", "0.0.0.0", "::")
-        return f"http://{socket.gethostname() if everywhere else self._host}:{self._port}"
+        return self._page.url
 
     def close(self) -> None:
         """Stop serving."""
-        with redirect_stdout(io.StringIO()):
-            self._server.stop()
+        self._page.close()
 
     def run(self) -> None:
         """Play until interrupted; rests while nobody watches."""
@@ -106,8 +74,6 @@ class WebViewer:
 
     def _build(self, env: Env) -> None:
         server = self._server
-        server.gui.configure_theme(show_logo=False, show_share_button=False)
-        server.gui.main_panel.dock_right()
         model = drawing_model(env.cfg)
         if env.terrain is not None:
             # Drawn below: mjviser would stretch the floor's texture once over all of it.

@@ -1,0 +1,126 @@
+"""A benchmark's cases on their ranks: each number of ranks is a job of processes of its own.
+
+Nothing is left of one job when the next begins, and the command itself stays free of GPUs and
+threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from simtrain.benchmark.figures import Case, Figure, figures_of
+from simtrain.config import TrainConfig
+from simtrain.launch.devices import Devices
+from simtrain.launch.hosts import check_own_name
+from simtrain.launch.job import Job
+from simtrain.launch.launcher import launch_ranks
+from simtrain.launch.rank import Rank
+from simtrain.launch.stop import StopSignals
+from simtrain.registry import discover
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a job found."""
+
+    figures: tuple[Figure, ...]
+    device_name: str
+    """What a person calls the device of rank 0."""
+
+
+def case_config(case: Case) -> TrainConfig:
+    """The configuration that a case is trained with."""
+    config = TrainConfig.of_task(case.task, discover().find(case.task).configuration())
+    config.num_envs = case.num_envs
+    config.engine = case.engine
+    return config
+
+
+def measure_cases(
+    cases: Sequence[Case],
+    devices: Devices,
+    threads: int,
+    repetitions: int,
+    say: Callable[[object], None],
+    stop: StopSignals,
+) -> Measured | None:
+    """Measure all cases; None if a signal ended that.
+
+    Args:
+        cases: what to measure.
+        devices: where; n ranks take the first n.
+        threads: CPU threads of each rank.
+        repetitions: how often each layer is measured.
+        say: shows a line.
+        stop: signals that end it.
+
+    Raises:
+        ConfigError: a rank found a mistake, or a GPU has too little memory.
+        RankError: a rank failed.
+    """
+    check_own_name()
+    figures: list[Figure] = []
+    name = ""
+    for ranks in dict.fromkeys(case.ranks for case in cases):
+        some = [case for case in cases if case.ranks == ranks]
+        visible = ",".join(devices.visible.split(",")[:ranks])
+        job = Job(
+            hosts=("localhost",),
+            devices=(Devices(devices.kind, ranks, visible),),
+            seed=0,
+            threads=threads,
+            collective_timeout=60.0,
+            grace_seconds=10.0,
+            ssh_config=None,
+            in_process=False,
+            evaluator=None,
+        )
+        measured = launch_ranks(
+            job, measure_rank, some, repetitions, receive=say, stop=stop, log_dir=""
+        )
+        if measured is None or stop():
+            return None
+        figures += measured.figures
+        name = measured.device_name
+    return Measured(tuple(figures), name)
+
+
+def measure_rank(
+    rank: Rank,
+    show: Callable[[object], None],
+    stop: Callable[[], bool],
+    cases: Sequence[Case],
+    repetitions: int,
+) -> Measured | None:
+    """Measure cases as one rank of a job; None if it was told to stop."""
+    from simtrain.benchmark.layers import Clock, StoppedError, device_name, measure_layers
+    from simtrain.env.phase_timer import make_timer
+    from simtrain.training.gpu import check_gpu, too_little_memory_told
+    from simtrain.training.ppo import PPO
+    from simtrain.training.trainer import Trainer
+    from simtrain.training.worker import build_env
+
+    say = show if rank.is_main else lambda message: None
+    check_gpu(rank.device)
+    figures: list[Figure] = []
+    for case in cases:
+        say(f"measuring {case}")
+        config = case_config(case)
+        rank.seed_everything()
+        with too_little_memory_told(case.num_envs, rank.device):
+            env = build_env(config, rank, say)
+            obs = env.get_observations().to(rank.device)
+            ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
+            trainer = Trainer(env, ppo, rank, make_timer(rank.device))  # as training has it
+            try:
+                seconds = measure_layers(trainer, repetitions, Clock(rank, stop))
+            except StoppedError:
+                return None
+        overflow = env.sim.overflow()
+        for text in overflow.messages().values() if overflow else ():
+            say(f"warning: {text}")
+        steps = case.ranks * case.num_envs * config.num_steps_per_env
+        figures += figures_of(case, steps, seconds)
+        del env, obs, ppo, trainer  # before the next is built
+    return Measured(tuple(figures), device_name(rank.device))

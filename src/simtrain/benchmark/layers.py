@@ -1,0 +1,165 @@
+"""Throughput of each layer of training on one rank, from bare physics to training end to end.
+
+Layers are measured in turn, round after round, so that a machine whose speed drifts still gives
+honest ratios. Several ranks go through each block at the same time, and the slowest counts. On a
+GPU every block ends when the device is done.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from simtrain.benchmark.figures import LAYERS
+from simtrain.env.env import Env
+from simtrain.launch.rank import Rank
+from simtrain.sim.engine import Engine
+from simtrain.training.trainer import Iteration, Trainer
+
+
+class StoppedError(Exception):
+    """A rank was told to stop."""
+
+
+class Clock:
+    """Times blocks over all ranks, which go through them together."""
+
+    def __init__(self, rank: Rank, stop: Callable[[], bool]) -> None:
+        self._rank = rank
+        self._stop = stop
+
+    def time(self, device: torch.device, block: Callable[[], None]) -> float:
+        """Seconds that the slowest rank takes for `block`, until its device is done with it.
+
+        Raises:
+            StoppedError: a rank was told to stop.
+        """
+        _synchronize(device)
+        start = time.perf_counter()
+        block()
+        _synchronize(device)
+        own = time.perf_counter() - start
+        everyone = self._rank.gather([own, float(self._stop())])
+        if everyone[:, 1].any():
+            raise StoppedError
+        return float(everyone[:, 0].max())
+
+
+def measure_layers(trainer: Trainer, repetitions: int, clock: Clock) -> dict[str, list[float]]:
+    """Seconds of each layer's blocks of one rollout; all ranks call it together.
+
+    Bare physics gets the controls that random actions led to, from the states that they started in.
+
+    Args:
+        trainer: what is measured, and trained by it.
+        repetitions: how often, after a first round that warms up: it compiles, captures graphs and
+            fills caches.
+        clock: times the blocks.
+
+    Raises:
+        StoppedError: a rank was told to stop.
+    """
+    env, steps = trainer.env, trainer.ppo.storage.num_transitions_per_env
+    actions = torch.randn(steps, env.num_envs, env.num_actions, device=env.device)
+    start = env.sim.state()
+    physics = _bare_physics(env.sim, start, _record_controls(env, actions), env.cfg.decimation)
+    seconds: dict[str, list[float]] = {layer: [] for layer in LAYERS}
+    latest: list[Iteration] = []
+
+    def training() -> None:
+        trainer.run(trainer.iteration + 1, latest.append, lambda: False)
+
+    for _ in range(1 + repetitions):
+        seconds["physics"].append(physics(clock))
+        seconds["env_step"].append(clock.time(env.device, lambda: _step_through(env, actions)))
+        seconds["training"].append(clock.time(trainer.rank.device, training))
+        metrics = latest.pop().metrics
+        seconds["rollout"].append(metrics["Perf/collection_time"])
+        seconds["update"].append(metrics["Perf/learning_time"])
+    return {layer: times[1:] for layer, times in seconds.items()}
+
+
+def device_name(device: torch.device) -> str:
+    """What a person calls the device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _synchronize(device: torch.device) -> None:
+    """Wait for a GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@torch.inference_mode()
+def _step_through(env: Env, actions: Tensor) -> None:
+    """Step the environments by `actions`, ``(steps, num_envs, num_actions)``."""
+    torch.set_num_threads(1)  # as in a rollout of small networks
+    for action in actions:
+        env.step(action)
+
+
+@torch.inference_mode()
+def _record_controls(env: Env, actions: Tensor) -> list[Tensor]:
+    """Step the environments by `actions`; what stood in ``ctrl`` at each step."""
+    controls = []
+    for action in actions:
+        env.step(action)
+        controls.append(env.bind("ctrl").clone())
+    return controls
+
+
+def _bare_physics(
+    engine: Engine, start: dict[str, Tensor], controls: list[Tensor], decimation: int
+) -> Callable[[Clock], float]:
+    """A function that simulates `controls` from `start` and returns the seconds that it took.
+
+    On the CPU engine it is MuJoCo's batch without the engine's float32 mirrors; on warp it is the
+    engine itself, whose step then is one replay of a graph. `engine` is left as it is found.
+    """
+    if "state" not in start:  # warp
+
+        def replay() -> None:
+            ctrl = engine.bind("ctrl")
+            for control in controls:
+                ctrl.copy_(control)
+                engine.step(decimation)
+
+        def warp_seconds(clock: Clock) -> float:
+            present = engine.state()
+            engine.set_state(start)
+            seconds = clock.time(engine.device, replay)
+            engine.set_state(present)
+            return seconds
+
+        return warp_seconds
+
+    from mujoco.batch import Batch
+
+    batch = Batch(engine.model, engine.num_envs, nthread=engine.threads)  # type: ignore[attr-defined]
+    for name, value in start.items():
+        if name.startswith("model/"):
+            batch.expand(name.removeprefix("model/"))[...] = value.numpy()
+    if start["const_follows"]:
+        batch.set_const()
+    rows = [control.double().numpy() for control in controls]
+
+    def step() -> None:
+        for row in rows:
+            batch.ctrl = row
+            batch.step(nstep=decimation)
+
+    def batch_seconds(clock: Clock) -> float:
+        batch.state[...] = start["state"].numpy()
+        return clock.time(engine.device, step)
+
+    return batch_seconds

@@ -1,0 +1,123 @@
+"""PPO's losses on a mini-batch, and their gradients by formula.
+
+Schulman et al., "Proximal policy optimization algorithms", 2017 (https://arxiv.org/abs/1707.06347).
+Each returns what autograd would give for the same loss; numbers that are not finite go on into the
+gradients, so that the step is skipped. Must be called without autograd.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from rsl_rl.modules.distribution import GaussianDistribution
+from torch import Tensor
+
+from simtrain.training.samples import Samples
+
+_HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+@dataclass
+class PolicyLosses:
+    """The parts of PPO's loss that the policy answers for, 0-d tensors."""
+
+    surrogate: Tensor
+    entropy: Tensor
+    kl: Tensor
+    """Divergence of the policy from the one that collected the samples; no gradient."""
+
+
+@dataclass
+class PolicyGradients:
+    """Gradients of ``surrogate - entropy_coef x entropy``."""
+
+    mean: Tensor
+    """Of the actions' means, ``(samples, num_actions)``."""
+    std: Tensor
+    """Of their standard deviations, ``(num_actions,)``."""
+
+
+def policy_losses(
+    batch: Samples, mean: Tensor, std: Tensor, clip_param: float, entropy_coef: float
+) -> tuple[PolicyLosses, PolicyGradients]:
+    """The policy's losses and gradients, ``mean`` and ``std`` as in `PolicyGradients`."""
+    z = (batch.actions - mean).div_(std)
+    ratio = log_prob(z, std).sub_(batch.log_prob).exp_()
+    surrogate = ratio * batch.advantages.neg()
+    clipped = ratio.clamp_(1.0 - clip_param, 1.0 + clip_param).mul_(batch.advantages).neg_()
+    entropy = (std.log() + (0.5 + _HALF_LOG_2_PI)).sum()
+    losses = PolicyLosses(
+        torch.maximum(surrogate, clipped).mean(), entropy, divergence(batch, mean, std).mean()
+    )
+    # d ratio / d log p is the ratio itself; nothing where the clipped surrogate is the larger.
+    by_log_prob = surrogate.masked_fill_(surrogate < clipped, 0.0).div_(len(mean))
+    by_mean = z * (by_log_prob / std)
+    by_std = (by_log_prob * (z.square_().sub_(1.0))).sum(dim=0)
+    return losses, PolicyGradients(by_mean, (by_std - entropy_coef).div_(std))
+
+
+def value_loss(batch: Samples, values: Tensor, clip_param: float | None) -> tuple[Tensor, Tensor]:
+    """The value's loss, 0-d, and its gradient by `values`, both ``(samples, 1)``.
+
+    `clip_param`: how far values may move from those of the rollout; None for as far as they like.
+    """
+    error = values - batch.returns
+    loss = error.square()
+    if clip_param is not None:
+        change = values - batch.values
+        bounded = change.clamp(-clip_param, clip_param)
+        error_if_bounded = (batch.values + bounded).sub_(batch.returns)
+        loss_if_bounded = error_if_bounded.square()
+        worse = loss_if_bounded > loss
+        loss = torch.maximum(loss, loss_if_bounded)
+        error = torch.where(worse, error_if_bounded * (change == bounded), error)
+    return loss.mean(), error * (2.0 / len(values))
+
+
+def log_prob(z: Tensor, std: Tensor) -> Tensor:
+    """Log-probabilities of normal actions that are `z` standard deviations from their means.
+
+    Args:
+        z: ``(..., num_actions)``.
+        std: ``(num_actions,)``.
+
+    Returns:
+        ``(..., 1)``.
+    """
+    squares = z.square().sum(dim=-1, keepdim=True)
+    return squares.mul_(-0.5).sub_((std.log() + _HALF_LOG_2_PI).sum())
+
+
+def divergence(batch: Samples, mean: Tensor, std: Tensor) -> Tensor:
+    """KL divergence of the policy from the one that collected the samples, ``(samples,)``."""
+    moved = (batch.mean - mean).div_(std).square_().sum(dim=1)
+    ratio = (batch.std / std).square()
+    return moved.add_((ratio - 1.0 - ratio.log()).sum()).mul_(0.5)
+
+
+class StandardDeviation:
+    """The standard deviation that rsl_rl's Gaussian learns, the same in every state."""
+
+    def __init__(self, distribution: GaussianDistribution) -> None:
+        self._of_log = distribution.std_type == "log"
+        if self._of_log:
+            self._parameter, self._range = distribution.log_std_param, distribution.log_std_range
+        else:
+            self._parameter, self._range = distribution.std_param, distribution.std_range
+
+    @torch.no_grad()
+    def __call__(self) -> Tensor:
+        """Its present value, ``(num_actions,)``."""
+        value: Tensor = self._parameter.clamp(*self._range)
+        return value.exp_() if self._of_log else value
+
+    @torch.no_grad()
+    def backward(self, gradient: Tensor, std: Tensor) -> None:
+        """Write the parameter's ``.grad``, in place, from the gradient of `std`, its value."""
+        if self._of_log:
+            gradient = gradient * std
+        low, high = self._range
+        inside = (self._parameter >= low) & (self._parameter <= high)
+        torch.mul(gradient, inside, out=self._parameter.grad)

@@ -1,0 +1,68 @@
+"""The server of a page with a 3-D scene: viser, on one address, without its own announcements."""
+
+from __future__ import annotations
+
+import io
+import logging
+import socket
+from contextlib import closing, redirect_stdout
+
+import viser
+
+from simtrain.errors import ConfigError
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise ConfigError unless a page can be served at this address."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with closing(socket.socket(family, kind, protocol)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except socket.gaierror as error:
+        raise ConfigError(f"--host is {host!r}, which is no address: {error.strerror}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"the web viewer cannot listen on {host}:{port}: {error.strerror}; "
+            "choose another with --port, or 0 for any that is free"
+        ) from error
+
+
+class PageServer:
+    """Serves a page."""
+
+    def __init__(self, host: str, port: int, title: str) -> None:
+        """Start the server.
+
+        Args:
+            host: address to listen on.
+            port: port to listen on; 0 for any that is free.
+            title: shown above the controls.
+
+        Raises:
+            ConfigError: somebody else listens there.
+        """
+        check_port(host, port)
+        # It would show a traceback for every request that it does not understand.
+        logging.getLogger("websockets.server").setLevel(logging.CRITICAL)
+        with redirect_stdout(io.StringIO()):  # viser's own announcement, over many lines
+            self.viser = viser.ViserServer(host=host, port=port, label=title, verbose=False)
+        self._host, self._port = host, self.viser.get_port()
+        if port and self._port != port:
+            self.close()
+            raise ConfigError(f"port {port} was taken just now; choose another with --port")
+        self.viser.gui.configure_theme(show_logo=False, show_share_button=False)
+        self.viser.gui.main_panel.dock_right()
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        everywhere = self._host in ("", "0.0.0.0", "::")
+        return f"http://{socket.gethostname() if everywhere else self._host}:{self._port}"
+
+    def close(self) -> None:
+        """Stop serving."""
+        with redirect_stdout(io.StringIO()):
+            self.viser.stop()

@@ -1,0 +1,108 @@
+"""A benchmark's figures: what they say, their file, and comparing them with others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from simtrain.benchmark.figures import (
+    LAYERS,
+    Case,
+    Results,
+    as_json,
+    compare,
+    fallen,
+    figures_of,
+    read_results,
+    scaling,
+)
+from simtrain.errors import ConfigError
+
+CASE = Case("walk", "mujoco", "cpu", 1, 100)
+SECONDS = {"physics": [1.0, 2.0, 4.0], "env_step": [4.0] * 3, "rollout": [5.0] * 3}
+SECONDS |= {"update": [1.0] * 3, "training": [8.0] * 3}
+
+
+def results(case: Case = CASE, steps: int = 800) -> Results:
+    return Results(figures_of(case, steps, SECONDS), {"machine": {"device": "abacus"}})
+
+
+def test_figures_are_medians_with_their_range_and_fractions_of_bare_physics():
+    figures = {figure.layer: figure for figure in results().figures}
+    assert list(figures) == list(LAYERS)
+    physics = figures["physics"]
+    assert (physics.steps_per_second, physics.lowest, physics.highest) == (400.0, 200.0, 800.0)
+    assert physics.spread == 0.75
+    assert {name: figure.of_physics for name, figure in figures.items()} == {
+        "physics": 1.0, "env_step": 0.5, "rollout": 0.4, "update": 2.0, "training": 0.25
+    }  # fmt: skip
+
+
+def test_scaling_is_what_a_rank_does_beside_others_as_a_fraction_of_one_alone():
+    two = results(dataclasses.replace(CASE, ranks=2), steps=1200)
+    both = Results((*results().figures, *two.figures), {})
+    assert [scaling(both, figure) for figure in two.figures] == [0.75] * 5
+    assert scaling(two, two.figures[0]) is None
+
+
+def test_a_file_gives_back_what_was_written(tmp_path):
+    path = tmp_path / "benchmark.json"
+    path.write_text(as_json(results()))
+    assert read_results(path) == results()
+
+
+def slower(layer: str, factor: float) -> Results:
+    figures = tuple(
+        dataclasses.replace(figure, steps_per_second=figure.steps_per_second * factor)
+        if figure.layer == layer
+        else figure
+        for figure in results().figures
+    )
+    return Results(figures, {})
+
+
+def test_a_figure_that_fell_by_more_than_the_tolerance_is_told():
+    changes = compare(slower("update", 0.85), results())
+    assert [round(change.ratio, 3) for change in changes] == [1.0, 1.0, 1.0, 0.85, 1.0]
+    (lost,) = fallen(changes, 0.1)
+    assert str(lost) == (
+        "update of walk, mujoco, cpu, 1 rank, 100 environments: 680 env steps/s, 0.850 of the "
+        "800 before"
+    )
+    assert fallen(changes, 0.2) == []
+    assert fallen(compare(slower("update", 1.5), results()), 0.0) == []
+
+
+def test_only_what_both_have_is_compared():
+    assert compare(results(), results(dataclasses.replace(CASE, num_envs=200))) == []
+
+
+def change(content: dict, **values: object) -> str:
+    content = json.loads(json.dumps(content))
+    content["figures"][0].update(values)
+    return json.dumps(content)
+
+
+def test_foreign_and_damaged_files_are_told(tmp_path):
+    content = json.loads(as_json(results()))
+    path = tmp_path / "old.json"
+    for text, message in {
+        "{": "is not JSON",
+        "[]": "was not written by this version's `benchmark`",
+        '{"figures": []}': "was not written by this version's `benchmark`",
+        json.dumps({**content, "figures": 3}): "is damaged",
+        json.dumps({**content, "figures": [{}]}): "is damaged: KeyError",
+        change(content, steps_per_second=0): "is damaged",
+        change(content, steps_per_second="fast"): "is damaged",
+        change(content, layer="roof"): "is damaged",
+        "\udcff": "is not JSON",
+    }.items():
+        path.write_bytes(text.encode(errors="surrogateescape"))
+        with pytest.raises(ConfigError, match=message) as error:
+            read_results(path)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_results(Path("nowhere.json"))

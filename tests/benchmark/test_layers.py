@@ -1,0 +1,69 @@
+"""Measuring the layers of training on one rank."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_task import tiny_env
+
+from simtrain.benchmark.figures import LAYERS
+from simtrain.benchmark.layers import Clock, StoppedError, _bare_physics, measure_layers
+from simtrain.launch.rank import Rank
+from simtrain.training.ppo import PPO
+from simtrain.training.trainer import Trainer
+
+RANK = Rank(0, 0, 1, torch.device("cpu"), seed=0, threads=1)
+
+
+def make_trainer() -> Trainer:
+    env = tiny_env(3)
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 4, RANK)
+    return Trainer(env, ppo, RANK)
+
+
+def test_every_layer_is_measured_as_often_as_asked_for_after_a_round_to_warm_up():
+    trainer = make_trainer()
+    seconds = measure_layers(trainer, 2, Clock(RANK, lambda: False))
+    assert {layer: len(times) for layer, times in seconds.items()} == dict.fromkeys(LAYERS, 2)
+    assert all(time > 0.0 for times in seconds.values() for time in times)
+    assert trainer.iteration == 3
+
+
+def test_a_signal_ends_it_after_the_block():
+    trainer = make_trainer()
+    asked: list[None] = []
+
+    def stop() -> bool:
+        asked.append(None)
+        return len(asked) == 4
+
+    with pytest.raises(StoppedError):
+        measure_layers(trainer, 2, Clock(RANK, stop))
+    assert trainer.iteration == 1
+
+
+def test_bare_physics_simulates_the_same_as_the_engine_and_leaves_it_alone(monkeypatch):
+    env = tiny_env(3)
+    controls = [torch.randn_like(env.bind("ctrl")) for _ in range(4)]
+    start = env.sim.state()
+    batches: list = []
+
+    import mujoco.batch
+
+    class Noted(mujoco.batch.Batch):
+        def __init__(self, *args, **kwargs) -> None:
+            super().__init__(*args, **kwargs)
+            batches.append(self)
+
+    monkeypatch.setattr(mujoco.batch, "Batch", Noted)
+    physics = _bare_physics(env.sim, start, controls, env.cfg.decimation)
+    for _ in range(2):  # each time from the start
+        physics(Clock(RANK, lambda: False))
+    after = env.sim.state()
+    assert all(torch.equal(after[name], value) for name, value in start.items()
+               if isinstance(value, torch.Tensor))  # fmt: skip
+    for control in controls:
+        env.bind("ctrl").copy_(control)
+        env.sim.step(env.cfg.decimation)
+    (batch,) = batches
+    torch.testing.assert_close(torch.from_numpy(batch.state.copy()), env.sim.state()["state"])

@@ -1,0 +1,163 @@
+"""The real `benchmark` command: what it writes, when comparing fails, and how it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from job import Job
+
+import simtrain.cli.benchmark as command
+from simtrain.benchmark.figures import Case, Results, as_json, figures_of, read_results
+from simtrain.cli.benchmark import benchmark
+from simtrain.errors import ConfigError
+
+TASK = "cartpole-balance"
+SMALL = ["--gpu-ids", "None", "--cpu-threads", "1", "--num-envs", "4"]
+CASE = Case(TASK, "mujoco", "cpu", 1, 4)
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def made_up(training: float = 8.0) -> tuple:
+    seconds = {"physics": 1.0, "env_step": 4.0, "rollout": 5.0, "update": 1.0, "training": training}
+    return figures_of(CASE, 800, {layer: [value] for layer, value in seconds.items()})
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def measured(monkeypatch) -> None:
+    """Let the command find the made-up figures, at once."""
+    monkeypatch.setattr(command, "_measure", lambda *_: (made_up(), "abacus"))
+
+
+def test_it_measures_every_layer_on_every_number_of_ranks_and_compares(here):
+    # Nothing is as fast as before.
+    old = [dataclasses.replace(f, steps_per_second=1e12, highest=1e12) for f in made_up()]
+    (here / "old.json").write_text(as_json(Results(tuple(old), {})))
+    flags = [
+        *SMALL,
+        *["--ranks", "1", "2", "--repetitions", "2", "--json", "new.json", "--compare", "old.json"],
+    ]
+    result = subprocess.run(
+        [sys.executable, "-m", "simtrain.cli.benchmark", TASK, *flags],
+        cwd=here, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert result.returncode == 1, result.stderr
+    assert result.stderr.count("slower: ") == 5
+    assert "slower: end to end of cartpole-balance, mujoco, cpu, 1 rank, 4 env" in result.stderr
+    assert result.stderr.count("measuring") == 2
+    assert "Traceback" not in result.stderr
+
+    content = json.loads((here / "new.json").read_text())
+    assert [(f["ranks"], f["layer"]) for f in content["figures"]] == [
+        (ranks, layer)
+        for ranks in (1, 2)
+        for layer in ("physics", "env_step", "rollout", "update", "training")
+    ]
+    assert content["repetitions"] == 2
+    assert {"python", "mujoco", "torch"} <= set(content["versions"])
+    for figure in content["figures"]:
+        assert 0.0 < figure["lowest"] <= figure["steps_per_second"] <= figure["highest"]
+    # Rollout and update are parts of an iteration.
+    rates = {f["layer"]: f["highest"] for f in content["figures"] if f["ranks"] == 1}
+    assert rates["training"] < min(rates["rollout"], rates["update"])
+    assert (here / "new.png").read_bytes().startswith(PNG)
+    for text in ("2 ranks", "scaling", "now/before", "results: new.json", "picture: new.png"):
+        assert text in result.stdout
+    assert len(read_results(here / "new.json").figures) == 10
+
+
+def test_comparing_fails_if_a_figure_fell_by_more_than_the_tolerance(here, measured, capsys):
+    # End to end took 8 s now: 0.875 of the rate of when it took 7 s.
+    (here / "old.json").write_text(as_json(Results(made_up(training=7.0), {})))
+    compared = [TASK, *SMALL, "--compare", "old.json"]
+    assert benchmark(compared) == 1
+    told = capsys.readouterr()
+    assert "slower: end to end" in told.err
+    assert "0.875" in told.out
+    assert benchmark([*compared, "--tolerance", "0.15"]) == 0
+    assert "no figure fell by more than 15 %" in capsys.readouterr().out
+    assert (here / "benchmark.json").exists()
+    (here / "old.json").write_text(as_json(Results(made_up(training=9.0), {})))
+    assert benchmark([*compared, "--tolerance", "0"]) == 0
+
+
+def test_another_machine_is_told(here, measured, capsys):
+    about = {"machine": {"device": "slide rule"}, "repetitions": 5}
+    (here / "old.json").write_text(as_json(Results(made_up(), about)))
+    assert benchmark([TASK, *SMALL, "--compare", "old.json"]) == 0
+    told = capsys.readouterr().err
+    assert "warning: old.json has another machine: {'device': 'slide rule'}, now" in told
+    assert "repetitions" not in told
+
+
+MISTAKES = [
+    ("cartpole-balanse", "no task 'cartpole-balanse' (did you mean 'cartpole-balance'"),
+    (f"{TASK} --num-envs 0", "--num-envs is 0; it must be 1 or more"),
+    (f"{TASK} --num-envs 8 -1", "--num-envs is -1; it must be 1 or more"),
+    (f"{TASK} --num-envs", "--num-envs needs one or more values"),
+    (f"{TASK} --num-envs many", "--num-envs is 'many'; it must be one or more whole numbers"),
+    (f"{TASK} --ranks 0", "--ranks is 0; it must be 1 or more"),
+    (f"{TASK} --ranks 5000", "--ranks is 5000; it must be 1024 or less"),
+    (f"{TASK} --repetitions 0", "--repetitions is 0; it must be 1 or more"),
+    (f"{TASK} --cpu-threads 0", "--cpu-threads is 0; it must be 1 or more"),
+    (f"{TASK} --engine warped", "--engine is 'warped'; it must be one of"),
+    (f"{TASK} --gpu-ids 99", "--gpu-ids 99: "),
+    (f"{TASK} --tolerance 1", "--tolerance is 1.0; it must be a fraction, 0 or more and below 1"),
+    (f"{TASK} --tolerance -0.1", "--tolerance is -0.1; it must be a fraction"),
+    (f"{TASK} --tolerance nan", "--tolerance is nan; it must be a fraction"),
+    (f"{TASK} --json gone/new.json", "--json gone/new.json cannot be written: gone is not a"),
+    (f"{TASK} --json folder", "--json folder cannot be written: it is a folder"),
+    (f"{TASK} --json new.png", "--json new.png would be overwritten by the picture"),
+    (f"{TASK} --compare gone.json", "--compare gone.json cannot be read: No such file"),
+    (f"{TASK} --compare empty", "--compare empty is not JSON"),
+    (f"{TASK} --compare old.json --json old.json", "--compare old.json would be overwritten"),
+    (f"{TASK} --compare old.json", "--compare old.json has nothing that this benchmark measures"),
+    (f"{TASK} --num-env 8", "no flag --num-env (did you mean '--num-envs'"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), MISTAKES, ids=[m[0] for m in MISTAKES])
+def test_a_mistake_is_told_in_one_line_before_any_work(words, message, here, monkeypatch):
+    monkeypatch.setattr(command, "_measure", lambda *_: pytest.fail("it measures"))
+    (here / "folder").mkdir()
+    (here / "empty").touch()
+    (here / "old.json").write_text(as_json(Results(made_up(), {})))
+    before = sorted(here.iterdir())
+    flags = words.split() if "--gpu-ids" in words else [*words.split(), "--gpu-ids", "None"]
+    with pytest.raises(ConfigError) as error:
+        benchmark(flags)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert sorted(here.iterdir()) == before
+
+
+def test_a_mistake_ends_with_exit_code_2_and_no_traceback(here):
+    result = subprocess.run(
+        [sys.executable, "-m", "simtrain.cli.benchmark", TASK, "--num-envs", "0"],
+        cwd=here, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "error: --num-envs is 0; it must be 1 or more\n"
+
+
+def test_ctrl_c_ends_it_with_130_and_leaves_nothing(here):
+    job = Job(
+        here, TASK, *SMALL, "--ranks", "2", "--repetitions", "100000",
+        program=("-m", "simtrain.cli.benchmark"),
+    )  # fmt: skip
+    job.wait_for("measuring")
+    job.interrupt()
+    assert job.wait() == 130
+    assert "SIGINT: stopping" in job.output
+    assert "Traceback" not in job.output
+    assert [path.name for path in here.iterdir()] == ["out.txt"]
