@@ -4,6 +4,7 @@ What a task file needs: ``task``, the ``...Cfg`` classes, and the ready-made ter
 are imported when they are first used, so that a command is there at once.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -71,3 +72,7 @@ def __getattr__(name: str) -> Any:
         if name in found:
             return found[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if os.environ.get("MUJOCO_GL"):
+    import_module("simtrain.view.opengl").import_mujoco_without_opengl()

@@ -122,6 +122,7 @@ MISTAKES = [
     ("{run} --engine warped", "--engine is 'warped'; it must be one of"),
     ("{run} --episode 3", "there is no flag --episode (did you mean '--episodes'"),
     ("{run} --json {tmp}/gone/x", "cannot be written: {tmp}/gone is not a folder"),
+    ("{run} --json /proc/x --episodes 1", "--json /proc/x cannot be written: No such file"),
     ("{run} --json {tmp}", "--json {tmp} cannot be written: it is a folder"),
     ("{run} --json {tmp}/x {run}", "there is no flag {run}"),
     ("{run} --env.keyframe upp", "the model has no keyframe 'upp' (did you mean 'up'?)"),

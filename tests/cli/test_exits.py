@@ -31,6 +31,28 @@ def test_a_command_ends_with_its_code_and_a_message(ending, code, message, capsy
     assert capsys.readouterr().err == message
 
 
+def test_what_is_interruptible_is_cleaned_up_and_the_rest_ends_at_once():
+    program = """if True:
+        import os, signal, sys
+        from simtrain.cli.exits import end_at_once_on_interrupt, interruptible
+        end_at_once_on_interrupt()
+        try:
+            with interruptible():
+                os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            print("cleaned up")
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            pass  # as some imports do
+        print("went on")
+        """
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (130, "cleaned up\n", "")
+
+
 def test_a_mistake_of_the_program_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
         run_command(lambda: 1 // 0)

@@ -99,7 +99,10 @@ MISTAKES = [
         "--stop-at: training logs no metric 'Eval/time_uprigh' (did you mean 'Eval/time_upright'",
     ),
     (f"{TASK} --stop-at Eval/mean_return", "--stop-at needs a value"),
-    (f"{TASK} --stop-at Train/mean_reward many", "--stop-at: "),
+    (
+        f"{TASK} --stop-at Train/mean_reward many",
+        "--stop-at is 'Train/mean_reward many'; it must be a name and a number",
+    ),
     (f"{TASK} --stop-below Loss/kl nan", "--stop-below is nan; it must be a finite number"),
     (
         f"{TASK} --gpu-ids None --stop-at Sim/overflow 1",

@@ -136,8 +136,9 @@ def test_the_output_has_a_line_for_each_iteration_and_says_what_to_type_next(bot
     run, out = both[0]
     lines = out.splitlines()
     for i in range(3):
-        assert lines[i].startswith(f"iteration {i + 1}/3  env steps {ENVS * STEPS * (i + 1)}  ")
+        assert lines[1 + i].startswith(f"iteration {i + 1}/3  env steps {ENVS * STEPS * (i + 1)}  ")
     relative = run.relative_to(run.parents[2])
+    assert lines[0] == f"run:        {relative}"
     assert lines[-4:] == [
         f"run:        {relative}",
         f"checkpoint: {relative / 'model_3.pt'}",

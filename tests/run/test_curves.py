@@ -131,6 +131,9 @@ def test_a_stack_has_the_mean_of_each_part_at_common_points(tmp_path):
         down: [-2.0, -2.0],
         "absent": [0.0, 0.0],
     }
+    assert whole.complete == 20.0
+    short = read_run(make_run(tmp_path / "short", [{up: 1.0}]))
+    assert stack([one, short], [up], "env_steps").complete == 10.0
     assert stack([one, two], ["absent"], "env_steps") is None
 
 

@@ -34,7 +34,7 @@ def test_egl_comes_before_osmesa_and_that_before_windows(machine):
 def test_mujoco_gl_decides(machine):
     machine("libEGL.so.1", "libOSMesa.so.8", MUJOCO_GL="OSMesa")
     assert choose_backend() == "osmesa"
-    machine("libEGL.so.1", MUJOCO_GL="glfw")
+    machine("libEGL.so.1", MUJOCO_GL="glfw", DISPLAY=":0")
     assert choose_backend() == "glfw"
     machine("libEGL.so.1", MUJOCO_GL="on")
     assert choose_backend() == "egl"
@@ -58,6 +58,12 @@ def test_mujoco_gl_that_draws_nothing_is_told(machine):
         choose_backend()
     machine("libEGL.so.1", MUJOCO_GL="vulkan")
     with pytest.raises(RenderingError, match="'vulkan'; it must be egl, osmesa or glfw"):
+        choose_backend()
+
+
+def test_windows_need_a_display(machine):
+    machine("libEGL.so.1", MUJOCO_GL="glfw")
+    with pytest.raises(RenderingError, match=r"needs a display.*MUJOCO_GL=egl draws without"):
         choose_backend()
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from simtrain.cli.exits import DONE, run_command
+from simtrain.cli.exits import DONE, interruptible, run_command
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.config import as_plain, check_finite
 from simtrain.env.cfg import TaskCfg
@@ -113,12 +113,14 @@ def evaluate(arguments: Sequence[str]) -> int:
     with _stdout_for_results():
         for _, parsed in wanted:
             check_task(parsed.env)
-        results = _evaluate_all(wanted)
+        with interruptible():
+            results = _evaluate_all(wanted)
     destination = wanted[0][1].json
-    if destination is not None:
-        _write_json(results, destination)
     if destination != "-":
         _print_table(results)
+    if destination is not None:
+        with interruptible():
+            _write_json(results, destination)
     return DONE
 
 
@@ -268,8 +270,11 @@ def _write_json(results: list[_Result], destination: str) -> None:
     if destination == "-":
         print(text, end="")
         return
-    with written_whole(Path(destination)) as file:
-        file.write(text.encode())
+    try:
+        with written_whole(Path(destination)) as file:
+            file.write(text.encode())
+    except OSError as error:  # a full disk, a read-only one
+        raise ConfigError(f"--json {destination} cannot be written: {error.strerror}") from error
 
 
 def _as_json(result: _Result) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -57,18 +57,33 @@ def end_at_once_on_signals() -> None:
     Nothing is there to save yet, and an exception could come out of any import, with a traceback or
     caught by it.
     """
-    for number, code in (
-        (signal.SIGINT, INTERRUPTED),
-        (signal.SIGTERM, TERMINATED),
-        (signal.SIGUSR1, DONE),
-    ):
+    _end_at_once_on(signal.SIGINT, INTERRUPTED)
+    _end_at_once_on(signal.SIGTERM, TERMINATED)
+    _end_at_once_on(signal.SIGUSR1, DONE)
 
-        def end(received: int, frame: FrameType | None, code: int = code) -> None:
-            with suppress(OSError, RuntimeError):  # closed, or in the middle of writing
-                sys.stdout.flush()
-            os._exit(code)
 
-        signal.signal(number, end)
+def end_at_once_on_interrupt() -> None:
+    """Let Ctrl-C end this process at once, but for what is `interruptible`."""
+    _end_at_once_on(signal.SIGINT, INTERRUPTED)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Within, Ctrl-C is a KeyboardInterrupt: half a file is removed, a terminal gets its cursor."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end_at_once_on(number: signal.Signals, code: int) -> None:
+    def end(received: int, frame: FrameType | None) -> None:
+        with suppress(OSError, RuntimeError):  # closed, or in the middle of writing
+            sys.stdout.flush()
+        os._exit(code)
+
+    signal.signal(number, end)
 
 
 def _say(error: Exception, code: int) -> int:

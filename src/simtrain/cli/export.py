@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from simtrain.cli.exits import DONE, run_command
+from simtrain.cli.exits import DONE, interruptible, run_command
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError
 
@@ -50,7 +50,8 @@ def export(arguments: Sequence[str]) -> int:
 
     from simtrain.training.export import export_policy
 
-    exported = export_policy(saved, folder, config.formats)
+    with interruptible():
+        exported = export_policy(saved, folder, config.formats)
     interface = exported.interface
     print(f"policy:   {saved.config.task}, iteration {saved.iteration}")
     print(

@@ -83,6 +83,10 @@ class _Hook:
         if isinstance(event, tyro_errors.InstantiationFailure) and event.argument is not None:
             message = " ".join(event.message.split())
             value = re.search(_VALUE, message)
+            pair = re.search(r"\[(.*)\] into tuple type tuple\[str, float\]", message)
+            if pair is not None:
+                given = pair[1].replace("'", "").replace(",", "")
+                return f"{_flag(event.argument)} is {given!r}; it must be a name and a number"
             if value is not None:
                 given = next(filter(None, value.groups()))
                 allowed = _in_words(event.argument.lowered.metavar or "")

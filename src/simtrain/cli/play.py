@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from simtrain.cli.exits import DONE, run_command
+from simtrain.cli.exits import DONE, interruptible, run_command
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.config import Flag
 from simtrain.env.cfg import TaskCfg
@@ -209,12 +210,16 @@ def _policy(config: PlayConfig, env: Env, saved: SavedPolicy | None) -> Act:
 
 
 def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> None:
+    from rich.console import Console
     from rich.progress import Progress
 
     from simtrain.view.video import record
 
     steps = max(1, round(seconds / env.step_dt))
-    with Progress(transient=True) as progress:
+    console = Console(stderr=True)
+    # Where nobody sees it, it would leave an empty line behind.
+    shown = Progress(transient=True, console=console, disable=not console.is_terminal)
+    with interruptible(), shown as progress:
         bar = progress.add_task("drawing", total=steps)
         record(env, act, path, steps, note=name, on_step=lambda: progress.advance(bar))
     print(f"video: {path}")
@@ -228,10 +233,8 @@ def _serve(config: PlayConfig, env: Env, act: Act, name: str) -> None:
         print("viewer: web, for this machine has no display (--viewer)")
     viewer = WebViewer(env, act, host=config.host, port=config.port, title=name)
     print(f"watch {name} at {viewer.url} (Ctrl-C ends)", flush=True)
-    try:
+    with interruptible(), closing(viewer):
         viewer.run()
-    finally:
-        viewer.close()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simtrain.cli.exits import DONE, run_command
+from simtrain.cli.exits import DONE, interruptible, run_command
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError
 
@@ -40,21 +40,23 @@ def report(arguments: Sequence[str]) -> int:
     from simtrain.run.report import PAGE, PICTURE, write_report
 
     runs: dict[Path, Run] = {}
-    problem: NothingLoggedError | None = None
+    empty: list[NothingLoggedError] = []
     for path in paths:
         try:
             runs[path.resolve()] = read_run(path)
         except NothingLoggedError as error:
-            problem = error
-            print(f"warning: left out, {error}", file=sys.stderr)
-    if problem is not None and not runs:
-        raise problem
+            empty.append(error)
+    if not runs:
+        raise empty[0]
+    for problem in empty:
+        print(f"warning: left out, {problem}", file=sys.stderr)
     output = config.output or (paths[0] if len(runs) == 1 else _common_folder(list(runs)))
     if output.suffix in (".png", ".html") and not output.is_dir():
         picture, page = output.with_suffix(".png"), output.with_suffix(".html")
     else:
         picture, page = output / PICTURE, output / PAGE
-    write_report(list(runs.values()), picture, page)
+    with interruptible():
+        write_report(list(runs.values()), picture, page)
     print(f"picture: {picture}\npage:    {page}")
     return DONE
 

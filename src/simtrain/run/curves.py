@@ -141,6 +141,8 @@ class Stack:
 
     x: np.ndarray
     parts: dict[str, np.ndarray]
+    complete: float
+    """How far all runs came; beyond, the means are over fewer."""
 
 
 def read_run(path: Path) -> Run:
@@ -230,7 +232,7 @@ def stack(runs: Sequence[Run], tags: Iterable[str], axis: Axis) -> Stack | None:
         count = sum(np.isfinite(v) for v in values)
         total = sum(np.nan_to_num(v) for v in values)
         parts[tag] = _thinned(np.divide(total, np.maximum(count, 1)) * np.ones_like(x))
-    return Stack(_thinned(x), parts)
+    return Stack(_thinned(x), parts, min(float(run.columns[axis][-1]) for run in runs))
 
 
 def _rows(text: str) -> list[dict[str, Any]]:

@@ -16,6 +16,8 @@ import yaml
 
 from simtrain.errors import ConfigError
 
+VIDEOS = "videos"
+"""The folder of a run with the videos of its training."""
 _TEMPORARY = ".tmp"
 _PACKAGES = ("simtrain", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-lib", "numpy")
 

@@ -169,7 +169,7 @@ def _line(
         return False
     style: Any = {"color": color, "linestyle": "--" if dashed else "-"}
     if len(curve.x) == 1 or (dashed and len(curve.x) < 40):
-        style |= {"marker": "o", "markersize": 4}
+        style |= {"marker": "o", "markersize": 4, "clip_on": False}  # whole at the edge, too
     all_came = curve.count == curve.count.max()
     if not all_came.all():  # a mean over fewer runs must not look like one over all
         ax.plot(curve.x, curve.mean, **{**style, "alpha": 0.35})
@@ -240,6 +240,8 @@ def _stacked(
                 )
                 edge += part
                 label = None
+    if whole.complete < x[-1]:  # pale, as the lines are
+        ax.axvspan(whole.complete, x[-1], color="white", alpha=0.65, linewidth=0)
     if bottom.any():
         total = top + bottom
         ax.plot(x, total, color="black", linewidth=1.4, label=f"sum  {text(float(total[-1]))}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import re
 import warnings
 import zipfile
 from pathlib import Path
@@ -53,10 +54,11 @@ def read_tensors(path: Path, what: str, device: torch.device | str = "cpu") -> d
         raise
     except pickle.UnpicklingError as error:
         pickled = data.startswith((b"PK", b"\x80"))  # the bytes of a text can look like a class
-        if pickled and ("Unsupported global" in str(error) or "Unsupported class" in str(error)):
+        code = re.search(r"[Uu]nsupported (?:global: )?(?:GLOBAL|class) ([\w.]+)", str(error))
+        if pickled and code is not None:
             raise ConfigError(
-                f"the {what} {path} is refused: it holds more than tensors and plain values, "
-                "and loading it could run code that somebody put there"
+                f"the {what} {path} is refused: it holds more than tensors and plain values "
+                f"({code[1]}), and loading it could run code that somebody put there"
             ) from error
         raise ConfigError(f"{path} is not a {what}, or it is damaged") from error
     except Exception as error:  # what broken bytes lead to is not documented

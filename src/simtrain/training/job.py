@@ -21,7 +21,7 @@ from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
-from simtrain.run.directory import make_run_directory, shown
+from simtrain.run.directory import VIDEOS, make_run_directory, shown
 from simtrain.run.metrics import METRICS, check_idle
 from simtrain.run.phase_table import phase_table
 from simtrain.run.report import PICTURE
@@ -84,6 +84,7 @@ def run_job(
             console.say(line)
         run = _run_directory(config, saved)
         stopping.run = run
+        console.say(f"run:        {shown(run)}")
 
         def train(resumption: Resumption | None) -> Outcome:
             one = _train_here if job.in_process else _train_on_ranks
@@ -260,6 +261,8 @@ def _say_goodbye(
         say(f"best:       {path / BEST}")
     if (run / PICTURE).exists():
         say(f"picture:    {path / PICTURE}")
+    if any((run / VIDEOS).glob("*.mp4")):
+        say(f"videos:     {path / VIDEOS}")
     if received is not None and (command := stopping.command_to_go_on()):
         say(f"to go on:   {command}")
     say(f"curves:     uv run tensorboard --logdir {shlex.quote(str(path.parent))}")

@@ -15,6 +15,7 @@ from simtrain.config import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError, SimulationError
+from simtrain.run.directory import VIDEOS
 from simtrain.training.policy import Policy
 from simtrain.view.picture import Picture
 from simtrain.view.video import record
@@ -35,7 +36,7 @@ class TrainingVideo:
             say: called with warnings.
         """
         self._config = config
-        self._folder = run / "videos"
+        self._folder = run / VIDEOS
         self._say = say
         self._env: Env | None = None
         self._policy: Policy | None = None

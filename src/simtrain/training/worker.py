@@ -101,7 +101,7 @@ def _train(
         rank.world_size, iteration=trainer.iteration, env_steps=trainer.env_steps
     )
     recorder = (
-        _Recorder(config, default, run, trainer, iterations, console, devices, saved)
+        _Recorder(config, default, run, trainer, iterations, console, devices, saved, stop)
         if rank.is_main
         else None
     )
@@ -170,11 +170,13 @@ class _Recorder:
         console: StatusConsole,
         devices: list[str],
         saved: dict[str, Any] | None,
+        stop: Callable[[], bool],
     ) -> None:
         self._config = config
         self._run = run
         self._trainer = trainer
         self._iterations = iterations
+        self._stop = stop
         self._console = console
         self._first = trainer.iteration
         self._metrics = MetricsWriter(
@@ -242,6 +244,7 @@ class _Recorder:
         if self._wandb is not None:
             self._wandb.write(iteration.number, iteration.env_steps, wall_s, metrics)
         done = iteration.number - self._first
+        remaining = self._iterations - iteration.number
         self._console.show(
             Status(
                 iteration=iteration.number,
@@ -251,7 +254,7 @@ class _Recorder:
                 mean_return=metrics.get("Train/mean_reward"),
                 mean_length=metrics.get("Train/mean_episode_length"),
                 max_episode_length=self._trainer.env.max_episode_length,
-                seconds_left=seconds / done * (self._iterations - iteration.number),
+                seconds_left=0.0 if iteration.is_last else seconds / done * remaining,
             )
         )
         for warning in iteration.warnings:
@@ -264,8 +267,9 @@ class _Recorder:
             self._files.save({**state, "wall_s": wall_s, "wandb": wandb})
             timer.begin("logging")
         self._say_what_is_new()
-        due = iteration.number % self._config.video_interval == 0
-        if self._video is not None and (due or iteration.number == self._iterations):
+        due = iteration.is_last or iteration.number % self._config.video_interval == 0
+        # Who told training to stop does not wait for a video, and has set it a deadline.
+        if self._video is not None and due and not self._stop():
             self._record_video(self._video, iteration.number)
 
     def _add(self, phase: str, seconds: float) -> None:

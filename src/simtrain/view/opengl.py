@@ -1,14 +1,15 @@
 """Which OpenGL library draws without a window.
 
 ``MUJOCO_GL`` decides if it is set; otherwise EGL, which uses a GPU where there is one, else OSMesa,
-else the window system of a display. What is missing is named by its package. Imports no MuJoCo:
-that reads ``MUJOCO_GL`` only once, while it is imported.
+else the window system of a display. What is missing is named by its package. Imports MuJoCo only
+where that would fail later: it reads ``MUJOCO_GL`` once, while it is imported.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+from importlib import import_module
 from typing import Any
 
 from simtrain.errors import ConfigError
@@ -43,6 +44,11 @@ def choose_backend() -> str:
             )
         return wanted
     if wanted in _WINDOWS:
+        if not has_display():
+            raise RenderingError(
+                f"MUJOCO_GL={wanted} needs a display, and there is none (DISPLAY); "
+                "MUJOCO_GL=egl draws without"
+            )
         return "glfw"
     if wanted not in _CHOOSE:
         raise RenderingError(f"MUJOCO_GL is {wanted!r}; it must be egl, osmesa or glfw")
@@ -55,6 +61,24 @@ def choose_backend() -> str:
         "there is no OpenGL to draw with: `apt-get install libegl1` (a GPU's or Mesa's EGL)"
         " or libosmesa6"
     )
+
+
+def import_mujoco_without_opengl() -> None:
+    """Import MuJoCo if ``MUJOCO_GL`` names what is missing, which would fail anywhere else.
+
+    Training needs no OpenGL; who wants to draw is told by `choose_backend`.
+    """
+    wanted = os.environ.get("MUJOCO_GL", "")
+    if wanted.lower().strip() in ("", *_OFF):
+        return
+    try:
+        choose_backend()
+    except RenderingError:
+        os.environ["MUJOCO_GL"] = "disable"
+        try:
+            import_module("mujoco")
+        finally:
+            os.environ["MUJOCO_GL"] = wanted
 
 
 def has_display() -> bool:
