@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from warm import WarmProcess
+
 TWO_RANKS = ("--gpu-ids", "None", "--cpu-workers", "2", "--cpu-threads", "1")
 
 
@@ -39,12 +41,32 @@ class Job:
     """A ``train`` command in a folder of its own, marked so that all its processes are found."""
 
     def __init__(
-        self, folder: Path, *arguments: str, program: Sequence[str] = TRAIN, **variables: str
+        self,
+        folder: Path,
+        *arguments: str,
+        program: Sequence[str] = TRAIN,
+        warm: bool = False,
+        **variables: str,
     ) -> None:
+        """Start the command.
+
+        Args:
+            folder: its working directory.
+            arguments: its arguments.
+            program: what Python runs.
+            warm: fork a process that has imported what `train` imports, instead of a new one.
+            variables: of its environment.
+        """
         self.mark = f"SIMTRAIN_TEST_JOB={folder}"
         self.folder = folder
         self.out = folder / "out.txt"
         name, value = self.mark.split("=")
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **variables, name: value}
+        self.process: subprocess.Popen[bytes] | WarmProcess
+        if warm:
+            self.out.touch()
+            self.process = WarmProcess(arguments, folder, self.out, environment)
+            return
         with self.out.open("w") as out:
             self.process = subprocess.Popen(
                 [sys.executable, *program, *arguments],
@@ -53,7 +75,7 @@ class Job:
                 stderr=subprocess.STDOUT,
                 # Its own process group, to which a terminal's Ctrl-C goes.
                 start_new_session=True,
-                env={**os.environ, **variables, name: value},
+                env=environment,
             )
 
     @property
@@ -110,7 +132,11 @@ class Job:
 
     def processes(self) -> list[int]:
         """Every process that this job started and that still runs."""
-        return [pid for pid in _running() if self.mark.encode() in _read(pid, "environ")]
+        mine = [pid for pid in _running() if self.mark.encode() in _read(pid, "environ")]
+        # A fork shows the environment of the process that it was forked from.
+        if isinstance(self.process, WarmProcess) and self.process.poll() is None:
+            mine.append(self.process.pid)
+        return mine
 
     def ranks(self) -> list[int]:
         """Processes of the ranks, as far as they have started."""

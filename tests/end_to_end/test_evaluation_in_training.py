@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from job import TWO_RANKS, Job
+from job import TWO_RANKS, Job, make_tasks
 
 from simtrain.cli.evaluate import evaluate
 from simtrain.cli.train import train
@@ -130,10 +129,9 @@ def start(tmp_path):
     """Starts a run on the user's task in a process; killed after the test."""
     jobs = []
 
-    def start(*flags: str) -> Job:
-        (tmp_path / "tasks").mkdir()
-        shutil.copy(Path(__file__).with_name("pendulum.py"), tmp_path / "tasks")
-        jobs.append(Job(tmp_path, "user-pendulum", *flags))
+    def start(*flags: str, warm: bool = False) -> Job:
+        make_tasks(tmp_path)
+        jobs.append(Job(tmp_path, "user-pendulum", *flags, warm=warm))
         return jobs[-1]
 
     yield start
@@ -169,7 +167,7 @@ def test_two_ranks_end_together_when_the_evaluation_of_rank_0_says_so(start):
 def test_a_killed_evaluator_is_told_once_and_training_goes_on(start):
     job = start(
         "--gpu-ids", "None", "--cpu-threads", "1", *ENDLESS, "--eval-interval", "1",
-        "--eval-device", "cpu", "--stop-at-return", "1e9",
+        "--eval-device", "cpu", "--stop-at-return", "1e9", warm=True,
     )  # fmt: skip
     job.wait_for("evaluation of iteration")
     (evaluator,) = evaluators(job)
@@ -187,7 +185,7 @@ def test_a_killed_evaluator_is_told_once_and_training_goes_on(start):
 
 def test_a_killed_command_leaves_no_evaluator_behind(start):
     job = start(
-        "--gpu-ids", "None", *ENDLESS, "--eval-interval", "1", "--eval-device", "cpu"
+        "--gpu-ids", "None", *ENDLESS, "--eval-interval", "1", "--eval-device", "cpu", warm=True
     )  # fmt: skip
     job.wait_until(lambda: bool(evaluators(job)))
     job.wait_for(" steps/s ")

@@ -45,6 +45,11 @@ def test_sigterm_to_a_single_rank_lets_all_ranks_finish(job):
     assert "rank 0 is done, stopped by SIGTERM" in job.output
 
 
+def test_a_killed_command_leaves_no_process_behind(job):
+    job.process.kill()
+    job.wait_for_end()
+
+
 def test_a_killed_log_server_ends_the_job_and_is_named(job):
     os.kill(job.log_server(), signal.SIGKILL)
     assert job.wait() == 1, job.output

@@ -27,12 +27,12 @@ def start(tmp_path):
     """Starts `train` on the user's task in a folder of its own; killed after the test."""
     jobs = []
 
-    def start(*flags: str, folder: str = "run") -> Job:
+    def start(*flags: str, folder: str = "run", warm: bool = True) -> Job:
         here = tmp_path / folder
         if not here.exists():
             here.mkdir()
             make_tasks(here)
-        jobs.append(Job(here, "user-pendulum", *flags))
+        jobs.append(Job(here, "user-pendulum", *flags, warm=warm))
         return jobs[-1]
 
     yield start
@@ -64,7 +64,7 @@ def finished(tmp_path_factory) -> Job:
     """A run of ten iterations, saved after seven and ten."""
     folder = tmp_path_factory.mktemp("user")
     make_tasks(folder)
-    job = Job(folder, "user-pendulum", *ONE_RANK, *FLAGS, "--max-iterations", "10")
+    job = Job(folder, "user-pendulum", *ONE_RANK, *FLAGS, "--max-iterations", "10", warm=True)
     assert job.wait() == 0, job.output
     return job
 
@@ -131,7 +131,7 @@ def test_a_run_that_is_being_trained_is_not_resumed(start):
 def test_a_rank_killed_three_times_is_started_again_and_the_run_ends(start):
     job = start(
         *ONE_RANK, "--max-iterations", "40", "--save-interval", "2", "--max-restarts", "3",
-        "--torchrunx-log-dir", "",
+        "--torchrunx-log-dir", "", warm=False,
     )  # fmt: skip
     for restart in range(4):
         job.wait_until(lambda n=restart: job.output.count("going on with") == n)

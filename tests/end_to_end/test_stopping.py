@@ -1,5 +1,6 @@
 """Signals to the real `train` command with one rank: saved, with its exit code, no traceback."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ def start(tmp_path):
 
     def start(*flags: str) -> Job:
         make_tasks(tmp_path)
-        jobs.append(Job(tmp_path, "user-pendulum", *ONE_RANK, *flags))
+        jobs.append(Job(tmp_path, "user-pendulum", *ONE_RANK, *flags, warm=True))
         return jobs[-1]
 
     yield start
@@ -37,7 +38,7 @@ def test_a_signal_stops_training_after_saving(number, code, start):
     job.wait_for("\niteration")
     job.process.send_signal(number)
     assert job.wait() == code, job.output
-    iterations = sum(line.startswith("iteration") for line in job.output.splitlines())
+    iterations = len(re.findall(r"^iteration +\d+/", job.output, re.MULTILINE))
     assert sorted(path.name for path in job.run.iterdir()) == [
         "config.yaml", "metrics.jsonl", f"model_{iterations}.pt", "report.png", "resume.pt"
     ]  # fmt: skip
