@@ -16,6 +16,15 @@ from simtrain.sim import make_engine
 torch.set_num_threads(1)
 
 
+SLOW = ("end_to_end", "view", "test_kills.py", "docs")
+"""Folders and files whose tests take long."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with slow files, so that no worker is left alone with one of them at the end."""
+    items.sort(key=lambda item: not any(name in item.path.parts for name in SLOW))
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Start every test from the same random numbers."""
