@@ -207,6 +207,14 @@ class Env(VecEnv):  # type: ignore[misc]
         }
         return observations, rewards, dones, extras
 
+    def terms(self) -> dict[str, object]:
+        """What a task is made of, by name, e.g. ``rewards.upright``: functions and objects."""
+        parts = (self.events, self.rewards, self.terminations, self.curricula, self.observations)
+        named = {f"actions.{name}": term for name, term in self._actions.terms.items()}
+        found: dict[str, object] = dict(named)
+        found |= {f"commands.{name}": term for name, term in self.commands.terms.items()}
+        return found | {term.name: term for part in parts for term in part.terms}
+
     def failures(self) -> Failures:
         """What was not finite since this was last asked; waits for the device."""
         sums = [(self.rewards.names, self.rewards.sums)]

@@ -27,7 +27,7 @@ class Metrics:
         means = [cfg.reduce == "mean" for cfg in cfgs.values()]
         self.is_mean = torch.tensor(means, dtype=torch.bool, device=env.device)
         """Of which an episode's mean counts and not its last value, boolean ``(terms,)``."""
-        self._terms = {name: Term(cfg, env) for name, cfg in cfgs.items()}
+        self._terms = {name: Term(cfg, env, f"metrics.{name}") for name, cfg in cfgs.items()}
         self.values = torch.zeros(env.num_envs, len(cfgs), device=env.device)
         """What the terms said at the latest step, before any reset, ``(num_envs, terms)``."""
 

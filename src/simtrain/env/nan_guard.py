@@ -66,10 +66,15 @@ class NanGuard:
         }
         width = sum(row.shape[1] for row in self._rows)
         like = self._rows[0]
-        self._ring = torch.zeros(STEPS, sim.num_envs, width, dtype=like.dtype, device=sim.device)
-        self._fresh = torch.zeros_like(self._ring[0])
-        self._step = self._start = 0
+        # The last row takes what is recorded after a failure, and is never read.
+        self._ring = torch.zeros(
+            STEPS + 1, sim.num_envs, width, dtype=like.dtype, device=sim.device
+        )
+        self._fresh = torch.zeros_like(self._ring[:1])
         self._failed_rows = sim.failed.numpy() if sim.synchronous else None
+        # Steps are counted on the host if it knows at once what failed, else on the device alone.
+        self._step = self._start = 0
+        self._steps = torch.zeros(1, dtype=torch.long, device=sim.device)
         self._counts = torch.zeros(sim.num_envs, dtype=torch.long, device=sim.device)
         # Of the first failure: step x environments + environment.
         self._first = torch.full((), _NEVER, dtype=torch.long, device=sim.device)
@@ -79,14 +84,15 @@ class NanGuard:
 
     def record(self) -> None:
         """Keep the present states and controls, in place; to be called before a physics step."""
-        slot = self._ring[self._step % STEPS]
         if self._failed_rows is not None:
             if not self._failed:
-                torch.cat(self._rows, dim=1, out=slot)
+                torch.cat(self._rows, dim=1, out=self._ring[self._step % STEPS])
+            self._step += 1
         else:
-            torch.cat(self._rows, dim=1, out=self._fresh)
-            torch.where(self._first < _NEVER, slot, self._fresh, out=slot)
-        self._step += 1
+            torch.cat(self._rows, dim=1, out=self._fresh[0])
+            slot = (self._steps % STEPS).masked_fill_(self._first < _NEVER, STEPS)
+            self._ring.index_copy_(0, slot, self._fresh)
+            self._steps += 1
 
     def look(self) -> Tensor | None:
         """Which environments failed in the physics step, boolean ``(num_envs,)``; counts them.
@@ -97,7 +103,8 @@ class NanGuard:
         if self._failed_rows is not None and not self._failed_rows.any():
             return None
         self._counts += failed
-        number = self._everyone + (self._step - 1) * self._sim.num_envs
+        step: int | Tensor = self._steps if self._failed_rows is None else self._step
+        number = self._everyone + (step - 1) * self._sim.num_envs
         first = torch.where(failed, number, _NEVER).amin()
         torch.minimum(self._first, first, out=self._first)
         if self._failed_rows is not None and not self._failed:
@@ -112,20 +119,19 @@ class NanGuard:
             sums: names, and for each a number that is not finite if something of that name was not.
                 They are set to zero.
         """
-        counts = [self._counts.sum()[None], self._first[None]]
+        counts = [self._counts.sum()[None], self._first[None], self._steps]
         finite = [total.isfinite().long() for _, total in sums]
-        resets, first, *flags = torch.cat([*counts, *finite]).tolist()
+        resets, first, steps, *flags = torch.cat([*counts, *finite]).tolist()
         names = [name for several, _ in sums for name in several]
         terms = tuple(dict.fromkeys(n for n, fine in zip(names, flags, strict=True) if not fine))
         dump = None
         if resets:
             dump = self._dump(first)
-            self._start = self._step  # what came after the failure was not kept
+            # What came after the failure was not kept.
+            self._start = steps if self._failed_rows is None else self._step
         for _, total in sums:
             total.zero_()
-        self._counts.zero_()
-        self._first.fill_(_NEVER)
-        self._failed = False
+        self._forget()
         return Failures(resets, dump, terms)
 
     def state(self) -> dict[str, Tensor]:
@@ -133,7 +139,16 @@ class NanGuard:
         return {}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        """Nothing to continue from."""
+        """Forget what was recorded, in place: it did not lead to the state that goes on."""
+        self._step = self._start = 0
+        self._steps.zero_()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._counts.zero_()
+        self._first.fill_(_NEVER)
+        self._failed = False
+        self._model = None
 
     def _dump(self, first: int) -> Dump:
         step, env = divmod(first, self._sim.num_envs)

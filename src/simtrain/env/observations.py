@@ -35,12 +35,12 @@ class SharedTerms:
         self.values: list[Tensor] = []
         """What each term returned last, ``(num_envs, size)``."""
 
-    def add(self, cfg: ObservationTermCfg) -> int:
+    def add(self, cfg: ObservationTermCfg, name: str) -> int:
         """The term's place in `values`."""
         for place, other in enumerate(self._cfgs):
             if other.func is cfg.func and other.params == cfg.params:
                 return place
-        term = Term(cfg, self._env)
+        term = Term(cfg, self._env, name)
         self._cfgs.append(cfg)
         self.terms.append(term)
         self.values.append(term())
@@ -60,7 +60,9 @@ class ObservationGroup:
         self.name = name
         self._env = env
         self._shared = shared
-        self._places = [shared.add(cfg) for cfg in cfgs.values()]
+        self._places = [
+            shared.add(cfg, f"observations.{name}.{term}") for term, cfg in cfgs.items()
+        ]
         sizes = [self._size_of(term, i) for term, i in zip(cfgs, self._places, strict=True)]
         self.slices: dict[str, slice] = {}
         """Where each term stands in the group's vector, history included."""
@@ -211,9 +213,23 @@ class Observations:
         """What `compute` returned last."""
         return self._turns[self._turn]
 
+    @property
+    def turn(self) -> int:
+        """Which of the two sets of buffers has the latest observations."""
+        return self._turn
+
+    @property
+    def terms(self) -> list[Term]:
+        """All of them; those that several groups share once."""
+        return self._shared.terms
+
+    def take_turn(self) -> None:
+        """Let the other set of buffers be the latest, which something else than `compute` filled."""
+        self._turn = 1 - self._turn
+
     def compute(self) -> TensorDict:
         """Observe all environments; ``{group: (num_envs, size)}``."""
-        self._turn = 1 - self._turn
+        self.take_turn()
         self._shared.compute()
         for name, group in self.groups.items():
             group.compute(self._buffers[self._turn][name])

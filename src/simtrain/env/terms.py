@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,10 +29,19 @@ if TYPE_CHECKING:
     from simtrain.env.env import Env
 
 
+@dataclass(frozen=True)
+class _Named:
+    """Constant, and so no part of the state that an environment keeps."""
+
+    name: str
+
+
 class Term:
     """A term's function with its parameters resolved, ready to be called at every step."""
 
-    def __init__(self, cfg: TermCfg, env: Env) -> None:
+    def __init__(self, cfg: TermCfg, env: Env, name: str) -> None:
+        """Resolve the parameters; `name` is what to call the term, e.g. ``rewards.upright``."""
+        self._named = _Named(name)
         self.params = resolve_params(cfg.params, env.model, env.device)
         """Resolved parameters of a function; a curriculum may change them. Empty for a class."""
         self.function: Callable[..., Any] = cfg.func
@@ -42,9 +52,21 @@ class Term:
         self._env = env
         self._reset = getattr(self.function, "reset", None)
 
+    @property
+    def name(self) -> str:
+        """What to call the term, e.g. ``rewards.upright``."""
+        return self._named.name
+
     def __call__(self, *arguments: Tensor) -> Any:
-        """The term's value now; `arguments` come between the environment and the parameters."""
-        return self.function(self._env, *arguments, **self.params)
+        """The term's value now; `arguments` come between the environment and the parameters.
+
+        An exception gets a note that names the term.
+        """
+        try:
+            return self.function(self._env, *arguments, **self.params)
+        except Exception as error:
+            error.add_note(f"in the term {self.name}")
+            raise
 
     def reset(self, mask: Tensor) -> None:
         """Let a term that keeps state forget the environments in `mask`."""
@@ -107,7 +129,7 @@ class Rewards:
 
     def __init__(self, cfgs: Mapping[str, RewardTermCfg], env: Env) -> None:
         self.names = tuple(cfgs)
-        self._terms = {name: Term(cfg, env) for name, cfg in cfgs.items()}
+        self._terms = {name: Term(cfg, env, f"rewards.{name}") for name, cfg in cfgs.items()}
         rates = [cfg.weight * env.step_dt for cfg in cfgs.values()]
         self._rates = torch.tensor(rates, device=env.device)
         self._step_dt = env.step_dt
@@ -141,6 +163,16 @@ class Rewards:
         self.episode_sums.addcmul_(self._values, self._rates)
         return self._total
 
+    @property
+    def values(self) -> Tensor:
+        """What each term said at the latest step, without its weight, ``(num_envs, terms)``."""
+        return self._values
+
+    @property
+    def terms(self) -> list[Term]:
+        """All of them."""
+        return list(self._terms.values())
+
     def rates(self) -> Tensor:
         """Each term's weighted value at the latest step, per second, ``(num_envs, terms)``."""
         return self._values * (self._rates / self._step_dt)
@@ -161,7 +193,7 @@ class Terminations:
 
     def __init__(self, cfgs: Mapping[str, TerminationTermCfg], env: Env) -> None:
         self.names = tuple(cfgs)
-        self._terms = {name: Term(cfg, env) for name, cfg in cfgs.items()}
+        self._terms = {name: Term(cfg, env, f"terminations.{name}") for name, cfg in cfgs.items()}
         self._cut = [i for i, cfg in enumerate(cfgs.values()) if cfg.time_out]
         self._failed = [i for i, cfg in enumerate(cfgs.values()) if not cfg.time_out]
         self.flags = torch.zeros(len(cfgs), env.num_envs, dtype=torch.bool, device=env.device).T
@@ -193,6 +225,11 @@ class Terminations:
         torch.gt(self.dones, self.terminated, out=self.time_outs)
         return self.dones
 
+    @property
+    def terms(self) -> list[Term]:
+        """All of them."""
+        return list(self._terms.values())
+
     def reset(self, mask: Tensor) -> None:
         """Let terms that keep state forget the environments in `mask`."""
         for term in self._terms.values():
@@ -206,12 +243,17 @@ class Events:
         self._env = env
         self._by_mode: dict[str, list[Term]] = {"startup": [], "reset": [], "interval": []}
         self._ranges: list[tuple[float, float]] = []
-        for cfg in cfgs.values():
-            self._by_mode[cfg.mode].append(Term(cfg, env))
+        for name, cfg in cfgs.items():
+            self._by_mode[cfg.mode].append(Term(cfg, env, f"events.{name}"))
             if cfg.mode == "interval":
                 self._ranges.append(cfg.interval_range_s)
         self._everyone = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
         self._time_left = [self._draw(low, high) for low, high in self._ranges]
+
+    @property
+    def terms(self) -> list[Term]:
+        """All of them."""
+        return [term for terms in self._by_mode.values() for term in terms]
 
     def startup(self) -> None:
         """Apply the events of mode ``startup`` to all environments."""
@@ -246,16 +288,23 @@ class Curricula:
     """Changes of the task as training goes on."""
 
     def __init__(self, cfgs: Mapping[str, CurriculumTermCfg], env: Env) -> None:
-        self._terms = {name: Term(cfg, env) for name, cfg in cfgs.items()}
+        self._terms = {name: Term(cfg, env, f"curricula.{name}") for name, cfg in cfgs.items()}
         self.log: dict[str, Tensor] = {}
-        """What the terms last returned, as means, by ``Curriculum/<term>``."""
+        """What the terms last returned, as means, by ``Curriculum/<term>``; changed in place."""
 
     def compute(self, mask: Tensor) -> None:
         """Let every term look at the environments about to be reset."""
         for name, term in self._terms.items():
             value = term(mask)
             if value is not None:
-                self.log[f"Curriculum/{name}"] = torch.as_tensor(value).float().mean()
+                mean = torch.as_tensor(value).float().mean()
+                # The same tensor at every step, so that a CUDA graph writes what is read here.
+                self.log.setdefault(f"Curriculum/{name}", torch.zeros_like(mean)).copy_(mean)
+
+    @property
+    def terms(self) -> list[Term]:
+        """All of them."""
+        return list(self._terms.values())
 
 
 def _same_length(default: tuple[Any, ...], value: Any) -> bool:

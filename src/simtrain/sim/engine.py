@@ -13,6 +13,7 @@ no rewards, no episodes, no names of joints.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -125,6 +126,8 @@ class Engine(ABC):
     """Where the tensors live."""
     synchronous: bool = False
     """Whether the results of a call are there when it returns, and may be branched on."""
+    generation: int = 0
+    """Changes when arrays that a step reads are replaced, so that CUDA graphs of it are void."""
     failed: Tensor
     """Environments whose simulation has failed since their last reset: a state that is not finite
     (or beyond 1e10, as MuJoCo has it), or, on the CPU engine, anything that MuJoCo warned of.
@@ -233,6 +236,14 @@ class Engine(ABC):
     @abstractmethod
     def model_of(self, env: int) -> mujoco.MjModel:
         """A copy of the model with the expanded fields of an environment; waits for the device."""
+
+    def in_torch_graph(self) -> AbstractContextManager[None]:
+        """Within, what this launches becomes part of the CUDA graph that PyTorch captures.
+
+        Raises:
+            RuntimeError: it cannot.
+        """
+        raise RuntimeError("physics on CPU threads cannot be part of a CUDA graph")
 
     def complaint(self) -> str:
         """What was the matter with the first environment that failed since this was last asked."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 
 import mujoco
 import mujoco_warp as mjw
@@ -162,6 +163,11 @@ class WarpEngine(Engine):
         return int(self._data.naconmax) // self.num_envs
 
     @property
+    def generation(self) -> int:  # type: ignore[override]
+        """See `Engine.generation`."""
+        return self._graphs.generation
+
+    @property
     def max_constraints(self) -> int:
         """Room for rows of constraints in each environment."""
         return int(self._data.njmax)
@@ -265,6 +271,10 @@ class WarpEngine(Engine):
             else:
                 setattr(owner, name, value.item())
         return model
+
+    def in_torch_graph(self) -> AbstractContextManager[None]:
+        """See `Engine.in_torch_graph`."""
+        return self._graphs.in_torch_graph()
 
     def state(self) -> dict[str, Tensor]:
         """See `Engine.state`."""

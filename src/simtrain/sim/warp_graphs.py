@@ -47,6 +47,10 @@ class Graphs:
         self._graphs: dict[Hashable, wp.Graph | None] = {}
         self._streams: dict[int, wp.Stream] = {}
         self._capture_stream: wp.Stream | None = None
+        self._in_torch_graph = False
+        self._joined: list[wp.Graph] = []
+        self.generation = 0
+        """How often graphs were forgotten because arrays have been replaced."""
         self.enabled = True
         """Whether launches are captured."""
         self.conditional = self._device.is_cpu or wp.is_conditional_graph_supported()
@@ -57,7 +61,7 @@ class Graphs:
     def run(self, key: Hashable, launches: Callable[[], None]) -> None:
         """Run `launches`, the same ones for the same `key`, on PyTorch's current stream."""
         with self.scope():
-            if self.enabled and key in self._graphs:
+            if self.enabled and key in self._graphs and not self._in_torch_graph:
                 graph = self._graphs[key] or self._capture(key, launches)
                 if graph is not None:
                     wp.capture_launch(graph)
@@ -68,6 +72,34 @@ class Graphs:
     def clear(self) -> None:
         """Forget all graphs, because arrays that they read have been replaced."""
         self._graphs.clear()
+        self.generation += 1
+
+    @contextmanager
+    def in_torch_graph(self) -> Iterator[None]:
+        """Within, launches go into the CUDA graph that PyTorch captures on its current stream.
+
+        The capture must tolerate what other threads do (``capture_error_mode="thread_local"``), and
+        every sequence must have run before.
+
+        Raises:
+            RuntimeError: there are no graphs here; `enabled` says so.
+        """
+        if not self.enabled:
+            raise RuntimeError(f"physics on {self._device} runs without graphs")
+        if self._device.is_cpu:
+            yield
+            return
+        with (
+            self.scope(),
+            wp.ScopedCapture(external=True, force_module_load=False) as capture,
+        ):
+            self._in_torch_graph = True
+            try:
+                yield
+            finally:
+                self._in_torch_graph = False
+        # It keeps the kernels loaded that PyTorch's graph launches.
+        self._joined.append(capture.graph)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
