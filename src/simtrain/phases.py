@@ -13,6 +13,7 @@ ROLLOUT = {
     "resets": "resets, events, commands",
     "observations": "observations",
     "storage": "storage",
+    "rollout_graph": "whole steps, as CUDA graphs",
 }
 """Phases of a step of the environments, and what a person calls them."""
 UPDATE = {
@@ -21,6 +22,7 @@ UPDATE = {
     "forward": "forward",
     "backward": "backward",
     "optimizer": "optimizer",
+    "update_graph": "whole mini-batches, as CUDA graphs",
 }
 """Phases of learning from a rollout."""
 RANKS = {

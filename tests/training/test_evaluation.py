@@ -17,7 +17,7 @@ from simtrain.errors import ConfigError
 from simtrain.registry import discover
 from simtrain.training.evaluation import Evaluator, with_margin
 from simtrain.training.intervals import Estimate
-from simtrain.training.ppo import make_actor
+from simtrain.training.networks import make_actor
 
 ACTOR = ActorCfg(hidden_dims=(4,))
 FAILS = {

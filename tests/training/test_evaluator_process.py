@@ -14,7 +14,7 @@ from simtrain.launch.devices import Devices
 from simtrain.registry import discover
 from simtrain.training.evaluation import Evaluator
 from simtrain.training.evaluator_process import Candidate, EvaluatorProcess
-from simtrain.training.ppo import make_actor
+from simtrain.training.networks import make_actor
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ from simtrain.registry import discover
 from simtrain.training import export
 from simtrain.training.export import export_policy
 from simtrain.training.interface import ObservationPart, describe_interface
+from simtrain.training.networks import make_actor
 from simtrain.training.policy import SavedPolicy
-from simtrain.training.ppo import make_actor
 
 GO1 = "go1-velocity-flat"
 LEFT = "left_slide"

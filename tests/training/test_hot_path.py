@@ -111,11 +111,10 @@ def test_an_update_makes_nothing_as_large_as_a_hidden_layer() -> None:
         with torch.inference_mode():
             collect(env, ppo, STEPS)
             ppo.compute_returns(env.get_observations())
-        samples = ppo._samples()
-        batches = list(samples.mini_batches(ppo.num_mini_batches))
+        ppo._shuffle()
         with NewTensors() as new:
-            ppo._learn(batches[0])
+            ppo.learn(0)
         ppo.storage.clear()
-    mini_batch = len(batches[0].actions)
+    mini_batch = len(ppo._batches[0].actions)
     assert max(new.made.values()) <= mini_batch * env.num_actions
     assert env.num_actions < min(ppo.actor.mlp[0].out_features, ppo.critic.mlp[0].out_features)

@@ -113,12 +113,12 @@ def test_advantages_are_normalized_over_the_rollout():
 def test_advantages_are_normalized_in_each_mini_batch():
     ppo = _ppo(num_mini_batches=3, normalize_advantage_per_mini_batch=True)
     _roll_out(ppo, seed=1)
-    batches = list(ppo._samples().mini_batches(3))
-    for batch in batches:
+    ppo._shuffle()
+    assert len(ppo._batches) == 3
+    for batch in ppo._batches:
         std, mean = torch.std_mean(batch.advantages)
         assert mean == pytest.approx(0.0, abs=1e-6)
         assert std == pytest.approx(1.0, abs=1e-6)
-    assert len(batches) == 3
 
 
 # Losses and gradients ---------------------------------------------------------------------------

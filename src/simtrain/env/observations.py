@@ -224,7 +224,7 @@ class Observations:
         return self._shared.terms
 
     def take_turn(self) -> None:
-        """Let the other set of buffers be the latest, which something else than `compute` filled."""
+        """Let the other set of buffers be the latest, filled by a graph."""
         self._turn = 1 - self._turn
 
     def compute(self) -> TensorDict:

@@ -17,7 +17,7 @@ from simtrain.ppo_cfg import ActorCfg
 from simtrain.registry import discover
 from simtrain.run.checkpoint import find_checkpoint, read_checkpoint
 from simtrain.run.directory import read_config
-from simtrain.training.ppo import make_actor
+from simtrain.training.networks import make_actor
 
 
 class Policy:

@@ -15,18 +15,18 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rsl_rl.algorithms import PPO as RslPPO
-from rsl_rl.models import MLPModel
 from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
+from simtrain.ppo_cfg import PpoCfg
+from simtrain.training.advantage import Outcome, make_estimator
 from simtrain.training.buffered_mlp import BufferedMlp, normalized_input
 from simtrain.training.flat_gradients import FlatGradients
 from simtrain.training.losses import (
@@ -36,7 +36,12 @@ from simtrain.training.losses import (
     policy_losses,
     value_loss,
 )
+from simtrain.training.networks import make_actor, make_critic
+from simtrain.training.rollout import Rollout, Row
 from simtrain.training.samples import Samples
+
+if TYPE_CHECKING:
+    from simtrain.training.update_graphs import UpdateGraphs
 
 MIN_LEARNING_RATE = 1e-5
 MAX_LEARNING_RATE = 1e-2
@@ -57,6 +62,8 @@ class PPO(RslPPO):  # type: ignore[misc]
 
     timer: PhaseTimer = NO_TIMER
     """Told what the update does; to be replaced by who wants to know how long that takes."""
+    graphs: UpdateGraphs | None = None
+    """Replays mini-batches; to be set by who wants that."""
 
     def __init__(
         self,
@@ -76,8 +83,7 @@ class PPO(RslPPO):  # type: ignore[misc]
             rank: this process; every rank starts with the parameters of rank 0.
         """
         actor = make_actor(cfg.actor, obs, num_actions)
-        groups = {"critic": _critic_groups(cfg, obs)}
-        critic = MLPModel(obs, groups, "critic", 1, **_network(cfg.critic))
+        critic = make_critic(cfg, obs)
         num_envs = obs.batch_size[0]
         super().__init__(
             actor,
@@ -123,7 +129,14 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._value = BufferedMlp(self.critic.mlp, rows)
         self._rows = rows
         self._std = StandardDeviation(self.actor.distribution)
-        self._make_rollout_buffers()
+        self.rollout = Rollout(self.storage, self.actor.obs_dim, self.critic.obs_dim)
+        """The rollout's buffers; `storage` is rsl_rl's part of them."""
+        self._noise = torch.zeros_like(self.storage.actions[0])
+        self._estimate_advantages = make_estimator(rank.device)
+        self._shuffled = self._whole_rollout().like()
+        self._batches = list(self._shuffled.mini_batches(cfg.num_mini_batches))
+        # Of the update: value, surrogate, entropy, divergence.
+        self._losses = torch.zeros(4, device=rank.device)
         for tensor in self.tensors():
             rank.broadcast(tensor)
 
@@ -147,54 +160,54 @@ class PPO(RslPPO):  # type: ignore[misc]
 
         They stay as they are until the next rollout.
         """
-        step = self.storage.step
-        if step == 0:
-            self._rollout_std.copy_(self.std)
-        for group, stored in self._observations:
-            stored[step].copy_(obs[group])
-        normalized_input(self.actor, obs, out=self._actor_input[step])
-        mean = self._policy(self._actor_input[step], out=self._mean[step])
-        noise = self._noise.normal_()
-        return torch.addcmul(mean, noise, self._rollout_std, out=self.storage.actions[step])
+        if self.storage.step == 0:
+            self.begin_rollout()
+        return self.act_in(obs, self.rollout.rows[self.storage.step])
 
     def process_env_step(
         self, obs: TensorDict, rewards: Tensor, dones: Tensor, extras: dict[str, Any]
     ) -> None:
         """Record what the actions led to; `rewards` and `dones` are ``(num_envs,)``."""
-        storage = self.storage
-        storage.rewards[storage.step, :, 0] = rewards
-        storage.dones[storage.step, :, 0] = dones
-        self._time_outs[storage.step, :, 0] = extras["time_outs"]
-        storage.step += 1
+        self.rollout.rows[self.storage.step].record(rewards, dones, extras["time_outs"])
+        self.storage.step += 1
+
+    @torch.no_grad()
+    def begin_rollout(self) -> None:
+        """Note what holds for all steps of a rollout, in place; `act` does so by itself."""
+        self.rollout.std.copy_(self.std)
+
+    @torch.no_grad()
+    def act_in(self, obs: TensorDict, row: Row) -> Tensor:
+        """Sample actions, ``(num_envs, num_actions)``, recorded with what led to them in `row`."""
+        for group, stored in zip(self.rollout.groups, row.observations, strict=True):
+            stored.copy_(obs[group])
+        normalized_input(self.actor, obs, out=row.actor_input)
+        mean = self._policy(row.actor_input, out=row.mean)
+        noise = self._noise.normal_()
+        return torch.addcmul(mean, noise, self.rollout.std, out=row.actions)
 
     @torch.no_grad()
     def compute_returns(self, obs: TensorDict) -> None:
         """Log-probabilities, values, advantages and returns of the rollout, in place.
 
         `obs` is what follows the rollout's last step.
-
-        Generalized advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
-        An episode that was cut by time is bootstrapped with the value of its last state.
         """
-        st = self.storage
-        z = (st.actions - self._mean).div_(self._rollout_std)
-        st.actions_log_prob.copy_(log_prob(z, self._rollout_std))
-        normalized_input(self.critic, st.observations, out=self._critic_input)
-        inputs, values = self._critic_input.flatten(0, 1), st.values.flatten(0, 1)
+        st, rollout = self.storage, self.rollout
+        z = (st.actions - rollout.mean).div_(rollout.std)
+        st.actions_log_prob.copy_(log_prob(z, rollout.std))
+        normalized_input(self.critic, st.observations, out=rollout.critic_input)
+        inputs, values = rollout.critic_input.flatten(0, 1), st.values.flatten(0, 1)
         for part, out in zip(inputs.split(self._rows), values.split(self._rows), strict=True):
             self._value(part, out=out)
-        last = self._value(normalized_input(self.critic, obs, out=self._last_input))
-        going_on = st.dones.eq(0).float()
-        next_values = torch.cat((st.values[1:], last.unsqueeze(0)))
-        deltas = torch.addcmul(st.rewards, st.values, self._time_outs, value=self.gamma)
-        deltas.addcmul_(going_on, next_values, value=self.gamma).sub_(st.values)
-        decay = going_on.mul_(self.gamma * self.lam)
-        advantage = torch.zeros_like(last)
-        for delta, factor, out in reversed(
-            list(zip(deltas.unbind(), decay.unbind(), st.advantages.unbind(), strict=True))
-        ):
-            advantage = torch.addcmul(delta, factor, advantage, out=out)
-        torch.add(st.advantages, st.values, out=st.returns)
+        last = self._value(normalized_input(self.critic, obs, out=rollout.last_input))
+        self._estimate_advantages(
+            Outcome(st.rewards, st.dones, rollout.time_outs, st.values),
+            last,
+            gamma=self.gamma,
+            lam=self.lam,
+            advantages=st.advantages,
+            returns=st.returns,
+        )
         if not self.normalize_advantage_per_mini_batch:
             self._normalize(st.advantages.view(1, -1))
 
@@ -202,18 +215,21 @@ class PPO(RslPPO):  # type: ignore[misc]
     def update(self) -> dict[str, float]:
         """Improve policy and value on the rollout; mean losses, read back once."""
         self.timer.begin("mini_batches")
-        batches = list(self._samples().mini_batches(self.num_mini_batches))
-        sums = torch.zeros(4, device=self.device)
+        self._shuffle()
+        learn = self.learn
+        if self.graphs is not None and self.graphs.ready():
+            self.timer.begin("update_graph")
+            learn = self.graphs.learn
+        self._losses.zero_()
         for _ in range(self.num_learning_epochs):
-            for batch in batches:
-                losses = self._learn(batch)
-                sums += torch.stack((losses.value, losses.surrogate, losses.entropy, losses.kl))
+            for i in range(self.num_mini_batches):
+                learn(i)
         self.timer.begin("other")
         obs = self.storage.observations.flatten(0, 1)
         self.actor.update_normalization(obs)
         self.critic.update_normalization(obs)
         self.storage.clear()
-        sums /= self.num_learning_epochs * self.num_mini_batches
+        sums = self._losses / (self.num_learning_epochs * self.num_mini_batches)
         self._all_reduce(sums, then="other")
         sums /= self.rank.world_size
         value, surrogate, entropy, kl, self.learning_rate, skipped = torch.cat(
@@ -222,6 +238,18 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.skipped_steps = int(skipped)
         self._skipped.zero_()
         return {"value": value, "surrogate": surrogate, "entropy": entropy, "kl": kl}
+
+    @torch.no_grad()
+    def learn(self, number: int) -> None:
+        """One optimizer step on a mini-batch of the shuffled rollout, in place."""
+        losses = self._learn(self._batches[number])
+        self._losses += torch.stack((losses.value, losses.surrogate, losses.entropy, losses.kl))
+
+    def learned(self) -> list[Tensor]:
+        """What `learn` changes and its next call depends on, themselves and not copies."""
+        moments = self.optimizer.state.get(self.gradients.parameters, {})
+        tensors = [t for _, t in sorted(moments.items()) if isinstance(t, Tensor)]
+        return [self.gradients.parameters.data, self._lr, self._skipped, self._losses, *tensors]
 
     def save(self) -> dict[str, Any]:
         """State of networks and optimizer under rsl_rl's keys, loadable by rsl_rl itself."""
@@ -247,6 +275,8 @@ class PPO(RslPPO):  # type: ignore[misc]
             self._lr.fill_(float(group["lr"]))
             group["lr"] = self._lr
         self.learning_rate = float(self._lr)
+        if self.graphs is not None:
+            self.graphs.clear()  # the optimizer's moments are other tensors now
         return bool(iteration)
 
     def state(self) -> dict[str, Any]:
@@ -272,43 +302,31 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._lr.fill_(rate)
         self.learning_rate = rate
 
-    def _make_rollout_buffers(self) -> None:
-        """What a rollout is recorded in beside rsl_rl's storage."""
-        st = self.storage
-        steps, num_envs = st.num_transitions_per_env, st.num_envs
-        device = self.device
-        self._observations = list(st.observations.items())
-        self._actor_input = torch.zeros(steps, num_envs, self.actor.obs_dim, device=device)
-        self._critic_input = torch.zeros(steps, num_envs, self.critic.obs_dim, device=device)
-        self._last_input = torch.zeros(num_envs, self.critic.obs_dim, device=device)
-        self._mean = torch.zeros_like(st.actions)
-        self._noise = torch.zeros_like(st.actions[0])
-        self._rollout_std = torch.zeros_like(self.std)
-        self._time_outs = torch.zeros_like(st.dones, dtype=torch.bool)
-        st.distribution_params = (self._mean, self._rollout_std.expand_as(self._mean))
-
-    def _samples(self) -> Samples:
-        """The rollout, flattened, normalized and shuffled."""
-        st = self.storage
-        samples = Samples(
-            actor_input=self._actor_input.flatten(0, 1),
-            critic_input=self._critic_input.flatten(0, 1),
+    def _whole_rollout(self) -> Samples:
+        """The rollout, flattened; views of its buffers."""
+        st, rollout = self.storage, self.rollout
+        return Samples(
+            actor_input=rollout.actor_input.flatten(0, 1),
+            critic_input=rollout.critic_input.flatten(0, 1),
             actions=st.actions.flatten(0, 1),
             log_prob=st.actions_log_prob.flatten(0, 1),
             values=st.values.flatten(0, 1),
             returns=st.returns.flatten(0, 1),
             advantages=st.advantages.flatten(0, 1),
-            mean=self._mean.flatten(0, 1),
-            std=self._rollout_std,
+            mean=rollout.mean.flatten(0, 1),
+            std=rollout.std,
         )
-        count = len(samples.actions)
-        samples = samples.shuffled(torch.randperm(count, device=self.device))
+
+    def _shuffle(self) -> None:
+        """Copy the rollout to the mini-batches in a random order, normalized, in place."""
+        count = len(self._shuffled.actions)
+        order = torch.randperm(count, device=self.device)
+        self._whole_rollout().shuffled(order, out=self._shuffled)
         if self.normalize_advantage_per_mini_batch:
             # Mini-batches are the same in every epoch, so that once is enough.
             size = count // self.num_mini_batches
-            used = samples.advantages[: size * self.num_mini_batches]
+            used = self._shuffled.advantages[: size * self.num_mini_batches]
             self._normalize(used.view(self.num_mini_batches, size))
-        return samples
 
     @torch.no_grad()
     def _learn(self, batch: Samples) -> Losses:
@@ -388,32 +406,3 @@ class PPO(RslPPO):  # type: ignore[misc]
             self.timer.begin("all_reduce")
             self.rank.all_reduce(tensor)
             self.timer.begin(then)
-
-
-def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:
-    """The policy network of a task with such observations and actions."""
-    return MLPModel(
-        obs,
-        {"actor": list(cfg.obs_groups)},
-        "actor",
-        num_actions,
-        **_network(cfg),
-        distribution_cfg={
-            "class_name": "GaussianDistribution",
-            "init_std": cfg.init_std,
-            "std_type": cfg.std_type,
-        },
-    )
-
-
-def _network(cfg: ActorCfg | CriticCfg) -> dict[str, Any]:
-    return {
-        "hidden_dims": cfg.hidden_dims,
-        "activation": cfg.activation,
-        "obs_normalization": cfg.obs_normalization,
-    }
-
-
-def _critic_groups(cfg: PpoCfg, obs: TensorDict) -> list[str]:
-    there = set(cfg.critic.obs_groups) <= set(obs.keys())
-    return list(cfg.critic.obs_groups if there else cfg.actor.obs_groups)

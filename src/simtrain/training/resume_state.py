@@ -6,16 +6,13 @@ generators are each rank's own; ranks send theirs to rank 0, which alone reads a
 
 from __future__ import annotations
 
-import random
 from typing import Any
-
-import numpy as np
-import torch
 
 from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
 from simtrain.run.resume import read_resume_state
 from simtrain.run.tensor_file import copied_to_cpu, packed
+from simtrain.training.random_state import random_state, set_random_state
 from simtrain.training.resume_plan import Resumption
 from simtrain.training.trainer import Trainer
 
@@ -79,32 +76,3 @@ def restore_state(trainer: Trainer, rank: Rank, resumption: Resumption) -> dict[
     except (KeyError, RuntimeError, ValueError) as error:
         raise ConfigError(f"{resumption.file} cannot be resumed: {error}") from error
     return content
-
-
-def random_state(device: torch.device) -> dict[str, Any]:
-    """The states of all random generators that a rank uses, as plain data."""
-    kind, keys, position, has_gauss, gauss = np.random.get_state()
-    version, words, gauss_next = random.getstate()
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "numpy": [
-            str(kind),
-            torch.from_numpy(np.asarray(keys, np.int64)),
-            position,
-            has_gauss,
-            gauss,
-        ],
-        "python": [version, list(words), gauss_next],
-    }
-
-
-def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Continue all random generators from what `random_state` returned."""
-    torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and state["cuda"] is not None:
-        torch.cuda.set_rng_state(state["cuda"], device)
-    kind, keys, *rest = state["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
-    version, words, gauss_next = state["python"]
-    random.setstate((version, tuple(words), gauss_next))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from operator import itemgetter
 
+import torch
 from torch import Tensor
 
 
@@ -25,15 +26,23 @@ class Samples:
     std: Tensor
     """Its standard deviations, the same for all samples, ``(num_actions,)``."""
 
-    def shuffled(self, order: Tensor) -> Samples:
-        """A contiguous copy in another order; `order` is long, ``(samples,)``."""
-        return self._map(lambda tensor: tensor.index_select(0, order))
+    def like(self) -> Samples:
+        """Room for as many other samples; `std` is the same."""
+        return self._map(torch.zeros_like)
+
+    def shuffled(self, order: Tensor, out: Samples) -> None:
+        """Write `out`, in place: these in another order; `order` is long, ``(samples,)``."""
+        for field in fields(self):
+            if field.name != "std":
+                torch.index_select(
+                    getattr(self, field.name), 0, order, out=getattr(out, field.name)
+                )
 
     def mini_batches(self, count: int) -> Iterator[Samples]:
         """`count` consecutive slices of equal size; a remainder is left out."""
         size = len(self.actions) // count
-        for start in range(0, count * size, size):
-            yield self._map(itemgetter(slice(start, start + size)))
+        for i in range(count):
+            yield self._map(itemgetter(slice(i * size, (i + 1) * size)))
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Samples:
         return Samples(

@@ -1,0 +1,101 @@
+"""Generalized advantage estimation as one kernel of Warp: a thread an environment, back in time.
+
+For CUDA; on Warp's CPU device for tests. See `simtrain.training.advantage` for what it computes.
+No ``from __future__ import annotations`` here: Warp reads the annotations as types.
+"""
+
+# mypy: disable-error-code="no-untyped-def, valid-type, misc"
+
+import torch
+import warp as wp
+from torch import Tensor
+
+from simtrain.training.advantage import Outcome
+
+wp.set_module_options({"enable_backward": False})
+
+
+@wp.kernel
+def _estimate(
+    rewards: wp.array2d[float],
+    dones: wp.array2d[wp.uint8],
+    time_outs: wp.array2d[wp.bool],
+    values: wp.array2d[float],
+    last_values: wp.array[float],
+    gamma: float,
+    lam: float,
+    # out:
+    advantages: wp.array2d[float],
+    returns: wp.array2d[float],
+):
+    env = wp.tid()
+    next_value = last_values[env]
+    advantage = 0.0
+    for back in range(rewards.shape[0]):
+        step = rewards.shape[0] - 1 - back
+        value = values[step, env]
+        delta = rewards[step, env] - value
+        if time_outs[step, env]:
+            delta += gamma * value
+        if dones[step, env] == wp.uint8(0):
+            delta += gamma * next_value
+            advantage = delta + gamma * lam * advantage
+        else:
+            advantage = delta
+        advantages[step, env] = advantage
+        returns[step, env] = advantage + value
+        next_value = value
+
+
+class KernelEstimator:
+    """Estimates advantages on one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Find the device.
+
+        Raises:
+            RuntimeError: Warp cannot use it.
+        """
+        wp.init()
+        if device.type == "cuda" and not wp.is_cuda_available():
+            raise RuntimeError("Warp finds no CUDA driver that is new enough")
+        self._device = wp.device_from_torch(device)
+
+    def __call__(
+        self,
+        outcome: Outcome,
+        last_values: Tensor,
+        *,
+        gamma: float,
+        lam: float,
+        advantages: Tensor,
+        returns: Tensor,
+    ) -> None:
+        """See `simtrain.training.advantage.Estimator`; on PyTorch's current stream."""
+        on_cuda = self._device.is_cuda
+        wp.launch(
+            _estimate,
+            dim=len(last_values),
+            inputs=[
+                *(
+                    _flat(tensor)
+                    for tensor in (
+                        outcome.rewards,
+                        outcome.dones,
+                        outcome.time_outs,
+                        outcome.values,
+                    )
+                ),
+                wp.from_torch(last_values.view(-1)),
+                gamma,
+                lam,
+            ],
+            outputs=[_flat(advantages), _flat(returns)],
+            device=self._device,
+            stream=wp.stream_from_torch(advantages.device) if on_cuda else None,
+        )
+
+
+def _flat(tensor: Tensor) -> wp.array:
+    """The memory of ``(steps, num_envs, 1)`` as ``(steps, num_envs)``."""
+    return wp.from_torch(tensor.view(len(tensor), -1))

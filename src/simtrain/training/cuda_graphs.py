@@ -1,0 +1,141 @@
+"""CUDA graphs of PyTorch: what a function launches, recorded once and replayed in one call.
+
+What a function does on the host is not recorded: it must be the same each time, and it must not
+wait for the device.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+
+
+class RefusedError(Exception):
+    """Something cannot be a graph; the text says what, for a person."""
+
+
+class GraphBackend(Protocol):
+    """Makes graphs."""
+
+    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Record what `function` launches; calling the result launches it again.
+
+        Raises:
+            RefusedError: it cannot be recorded.
+        """
+
+    def without_waiting(self) -> AbstractContext:
+        """A context in which waiting for the device is an error."""
+
+
+class AbstractContext(Protocol):
+    """What ``with`` takes."""
+
+    def __enter__(self) -> object:
+        """Begin."""
+
+    def __exit__(self, *exception: object) -> bool | None:
+        """End."""
+
+
+class CudaGraphs:
+    """Graphs on one CUDA device, of what is launched on a stream of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Prepare; `device` is where everything is launched."""
+        self._device = device
+        self._stream: torch.cuda.Stream | None = None
+        self._pool: tuple[int, int] | None = None
+
+    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
+        """See `GraphBackend.capture`. Nothing is launched; waits for the device."""
+        with torch.cuda.device(self._device):
+            if self._stream is None:
+                self._stream = torch.cuda.Stream()
+                self._pool = torch.cuda.graph_pool_handle()
+            try:
+                graph = self._captured(function)
+            except RefusedError:
+                self._recover()
+                raise
+
+        def replay() -> None:
+            # A graph's numbers for the random generator are ordinary tensors.
+            with torch.inference_mode(False):
+                graph.replay()
+
+        return replay
+
+    @contextmanager
+    def without_waiting(self) -> Iterator[None]:
+        """See `GraphBackend.without_waiting`."""
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+    def _captured(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        inference = torch.is_inference_mode_enabled()
+        failure: Exception | None = None
+        with _no_garbage_collection():
+            try:
+                with (
+                    torch.inference_mode(False),
+                    torch.no_grad(),
+                    # Other threads may do as they like: NCCL's watchdog, say.
+                    torch.cuda.graph(
+                        graph,
+                        pool=self._pool,
+                        stream=self._stream,
+                        capture_error_mode="thread_local",
+                    ),
+                    torch.inference_mode(inference),
+                ):
+                    try:
+                        function()
+                    except Exception as error:
+                        failure = error
+                        raise
+            except Exception as error:
+                # The end of a capture that failed raises an error that says nothing.
+                raise RefusedError(told(failure or error)) from (failure or error)
+        return graph
+
+    def _recover(self) -> None:
+        """Let PyTorch's random generator know that the failed capture is over.
+
+        It learns that from the end of a capture that succeeds.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with (
+            torch.inference_mode(False),
+            torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
+        ):
+            torch.zeros((), device=self._device)
+
+
+def told(error: BaseException) -> str:
+    """The first line of an exception, with the notes that were added to it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    return f"{lines[0]} ({notes})" if notes else lines[0]
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """What the collector does to other objects might not be allowed during a capture."""
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -1,0 +1,41 @@
+"""The networks of a task: rsl_rl's models, made as the configuration says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rsl_rl.models import MLPModel
+from tensordict import TensorDict
+
+from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
+
+
+def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:
+    """The policy network of a task with such observations and actions."""
+    return MLPModel(
+        obs,
+        {"actor": list(cfg.obs_groups)},
+        "actor",
+        num_actions,
+        **_network(cfg),
+        distribution_cfg={
+            "class_name": "GaussianDistribution",
+            "init_std": cfg.init_std,
+            "std_type": cfg.std_type,
+        },
+    )
+
+
+def make_critic(cfg: PpoCfg, obs: TensorDict) -> MLPModel:
+    """The value network; without its groups of observations it sees those of the policy."""
+    there = set(cfg.critic.obs_groups) <= set(obs.keys())
+    groups = list(cfg.critic.obs_groups if there else cfg.actor.obs_groups)
+    return MLPModel(obs, {"critic": groups}, "critic", 1, **_network(cfg.critic))
+
+
+def _network(cfg: ActorCfg | CriticCfg) -> dict[str, Any]:
+    return {
+        "hidden_dims": cfg.hidden_dims,
+        "activation": cfg.activation,
+        "obs_normalization": cfg.obs_normalization,
+    }
