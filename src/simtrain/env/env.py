@@ -229,13 +229,17 @@ class Env(VecEnv):  # type: ignore[misc]
         """
         return read_state(self)
 
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: dict[str, Any], *, forget: bool = False) -> None:
         """Continue from what `state` returned, in place.
+
+        Args:
+            state: what `state` returned.
+            forget: whether to remove what terms have come to keep since.
 
         Raises:
             ValueError: it is the state of another task, number of environments or engine.
         """
-        write_state(self, state, self.device)
+        write_state(self, state, self.device, forget=forget)
 
     def _end_episodes(self, dones: Tensor) -> None:
         """Record the episodes that end, and start new ones in their place."""

@@ -46,8 +46,33 @@ def read_state(root: object) -> dict[str, Any]:
     return _Reader().attributes(root)
 
 
+def read_numbers(root: object, beside: object) -> dict[str, Any]:
+    """The numbers, texts and generators that `root` keeps on the host, by where; no tensors.
+
+    Args:
+        root: what to look into.
+        beside: an object that is not looked into, and may hold `root`.
+    """
+    reader = _Reader(tensors=False)
+    found: dict[str, Any] = {}
+
+    def flatten(value: Any, where: str) -> None:
+        if isinstance(value, dict | list):
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                flatten(item, where if key == _ATTRIBUTES else f"{where}.{key}")
+        elif not isinstance(value, Tensor):
+            found[where.removeprefix(".")] = value
+
+    if hasattr(root, "__dict__"):
+        reader.leave_out(beside)
+        flatten(reader.attributes(root), "")
+    return found
+
+
 @torch.inference_mode()
-def write_state(root: object, state: dict[str, Any], device: torch.device) -> None:
+def write_state(
+    root: object, state: dict[str, Any], device: torch.device, *, forget: bool = False
+) -> None:
     """Continue from what `read_state` returned of an object made in the same way, in place.
 
     Tensors keep their storage, so that whoever holds on to them sees the new values.
@@ -56,19 +81,25 @@ def write_state(root: object, state: dict[str, Any], device: torch.device) -> No
         root: what to change.
         state: what `read_state` returned.
         device: where tensors go that `root` does not have yet.
+        forget: remove attributes that the state does not have, instead of raising.
 
     Raises:
         ValueError: `root` was made in another way; says what differs.
     """
-    _Writer(device).attributes(root, state, "")
+    _Writer(device, forget).attributes(root, state, "")
 
 
 class _Reader:
     """Copies values; remembers what it has seen, for objects refer to each other in circles."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tensors: bool = True) -> None:
+        self._with_tensors = tensors
         self._tensors: dict[int, Tensor] = {}
         self._objects: set[int] = set()
+
+    def leave_out(self, value: object) -> None:
+        """Do not look into `value`."""
+        self._objects.add(id(value))
 
     def attributes(self, value: object) -> dict[str, Any]:
         self._objects.add(id(value))
@@ -82,6 +113,8 @@ class _Reader:
         }
 
     def _is_kept(self, value: object) -> bool:
+        if not self._with_tensors and isinstance(value, Tensor | np.ndarray):
+            return False
         return _is_state(value) and id(value) not in self._objects
 
     def _copy(self, value: Any) -> Any:
@@ -95,7 +128,8 @@ class _Reader:
         if isinstance(value, np.generic):
             return value.item()
         if isinstance(value, torch.Generator):
-            return value.get_state()
+            state = value.get_state()
+            return state if self._with_tensors else bytes(state.tolist())
         if isinstance(value, np.random.Generator):
             return _lists(value.bit_generator.state)
         if isinstance(value, dict):
@@ -119,14 +153,17 @@ class _Reader:
 class _Writer:
     """Puts saved values into their places."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, forget: bool) -> None:
         self._device = device
+        self._forget = forget
 
     def attributes(self, value: object, saved: dict[str, Any], where: str) -> None:
         present = vars(value)
-        for name, item in present.items():
+        for name, item in list(present.items()):
             if isinstance(item, (*_PLAIN, Tensor)) and name not in saved:
-                raise _misfit(f"{where}{name}", "is not in the saved state")
+                if not self._forget:
+                    raise _misfit(f"{where}{name}", "is not in the saved state")
+                delattr(value, name)
         for name, node in saved.items():
             old = present.get(name)
             new = self._written(old, node, f"{where}{name}")

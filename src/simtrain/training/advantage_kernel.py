@@ -4,7 +4,7 @@ For CUDA; on Warp's CPU device for tests. See `simtrain.training.advantage` for 
 No ``from __future__ import annotations`` here: Warp reads the annotations as types.
 """
 
-# mypy: disable-error-code="no-untyped-def, valid-type, misc"
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 import torch
 import warp as wp

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
 import torch
 
@@ -28,18 +28,8 @@ class GraphBackend(Protocol):
             RefusedError: it cannot be recorded.
         """
 
-    def without_waiting(self) -> AbstractContext:
+    def without_waiting(self) -> AbstractContextManager[None]:
         """A context in which waiting for the device is an error."""
-
-
-class AbstractContext(Protocol):
-    """What ``with`` takes."""
-
-    def __enter__(self) -> object:
-        """Begin."""
-
-    def __exit__(self, *exception: object) -> bool | None:
-        """End."""
 
 
 class CudaGraphs:
@@ -49,7 +39,7 @@ class CudaGraphs:
         """Prepare; `device` is where everything is launched."""
         self._device = device
         self._stream: torch.cuda.Stream | None = None
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:
         """See `GraphBackend.capture`. Nothing is launched; waits for the device."""
@@ -84,6 +74,7 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         inference = torch.is_inference_mode_enabled()
         failure: Exception | None = None
+        # The end of a capture that failed raises an error as well, which says nothing.
         with _no_garbage_collection():
             try:
                 with (
@@ -104,8 +95,8 @@ class CudaGraphs:
                         failure = error
                         raise
             except Exception as error:
-                # The end of a capture that failed raises an error that says nothing.
-                raise RefusedError(told(failure or error)) from (failure or error)
+                reason = failure or error
+                raise RefusedError(told(reason)) from reason
         return graph
 
     def _recover(self) -> None:

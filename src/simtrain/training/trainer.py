@@ -16,11 +16,14 @@ from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
 from simtrain.phases import TAG
 from simtrain.sim.engine import Overflow
+from simtrain.training.cuda_graphs import GraphBackend
 from simtrain.training.failure_watch import FailureWatch
 from simtrain.training.phase_times import phase_seconds
 from simtrain.training.ppo import PPO
 from simtrain.training.reduction import Reduction
+from simtrain.training.rollout_graphs import RolloutGraphs
 from simtrain.training.statistics import EpisodeStatistics
+from simtrain.training.update_graphs import UpdateGraphs
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,23 @@ class Iteration:
 class Trainer:
     """Trains `ppo` on `env`; the state that goes on from iteration to iteration."""
 
-    def __init__(self, env: Env, ppo: PPO, rank: Rank, timer: PhaseTimer = NO_TIMER) -> None:
-        """Prepare; `timer` is told which phase of an iteration begins."""
+    def __init__(
+        self,
+        env: Env,
+        ppo: PPO,
+        rank: Rank,
+        timer: PhaseTimer = NO_TIMER,
+        graphs: GraphBackend | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            env: the environments.
+            ppo: what learns.
+            rank: this process.
+            timer: told which phase of an iteration begins.
+            graphs: makes graphs of steps and mini-batches; None for neither.
+        """
         self.env = env
         self.ppo = ppo
         self.rank = rank
@@ -63,6 +81,11 @@ class Trainer:
         self._watch = FailureWatch(
             rank, env.num_envs, ppo.num_learning_epochs * ppo.num_mini_batches
         )
+        self._graphs: RolloutGraphs | None = None
+        if graphs is not None:
+            ppo.graphs = UpdateGraphs(ppo, graphs)
+            if not env.sim.synchronous:
+                self._graphs = RolloutGraphs(env, ppo, graphs)
         self._steps = ppo.storage.num_transitions_per_env
         self._rollout_threads = rollout_threads(ppo.actor, env.num_envs, rank.threads)
 
@@ -135,12 +158,19 @@ class Trainer:
         overflow = self.env.sim.overflow()
         if overflow is not None:
             sums["Sim/overflow"] = (overflow.num_envs, self.env.num_envs)
+        if self._graphs is not None:
+            self._graphs.prepare()
         warnings = self._new_warnings(overflow, failures)
         end = time.perf_counter()
         phases = self._end_of_period()
         sums |= {TAG + phase: (seconds, 1.0) for phase, seconds in phases.items()}
         totals = self._reduce(
-            {**sums, "stop": (float(stop()), 1.0), "warnings": (float(len(warnings)), 1.0)},
+            {
+                **sums,
+                "stop": (float(stop()), 1.0),
+                "warnings": (float(len(warnings)), 1.0),
+                "refused": (float(self._refuses_graphs()), 1.0),
+            },
             {
                 "Perf/collection_time": collected - start,
                 "Perf/learning_time": end - collected,
@@ -150,6 +180,8 @@ class Trainer:
         self.timer.begin("other")
         seconds = totals.maxima.pop("seconds")
         stopped = totals.sums.pop("stop")[0] > 0.0
+        if totals.sums.pop("refused")[0] > 0.0 and self._graphs is not None:
+            self._graphs.refuse()
         if totals.sums.pop("warnings")[0] > 0.0:
             warnings = self._warnings_of_all_ranks(warnings)
         metrics = self._episode_metrics(totals.sums)
@@ -180,13 +212,21 @@ class Trainer:
         return phase_seconds(self.timer.take(together), self.rank)
 
     def _new_warnings(self, overflow: Overflow | None, failures: Failures) -> tuple[str, ...]:
-        """What did not fit into the engine's buffers or was not finite, at its first time."""
+        """What did not fit into the engine's buffers, was not finite or refused, once."""
         messages = {} if overflow is None else overflow.messages()
         for term in failures.terms:
             messages[term] = f"{term} was not finite in some environments, and counts as 0 there"
+        for what, graphs in (("rollouts", self._graphs), ("updates", self.ppo.graphs)):
+            if graphs is not None and graphs.refusal is not None:
+                text = f"{what} run without CUDA graphs, and slower: {graphs.refusal}"
+                messages[f"graphs of {what}"] = text
         new = tuple(text for flag, text in messages.items() if flag not in self.warned)
         self.warned.update(messages)
         return new
+
+    def _refuses_graphs(self) -> bool:
+        """Whether this rank cannot replay steps, so that no rank shall."""
+        return self._graphs is not None and self._graphs.refusal is not None
 
     def _warnings_of_all_ranks(self, mine: tuple[str, ...]) -> tuple[str, ...]:
         """All new warnings with the rank that each comes from; all ranks call it together."""
@@ -198,6 +238,17 @@ class Trainer:
     @torch.inference_mode()
     def _collect(self) -> None:
         """Fill the storage with a rollout, and compute its returns."""
+        if self._graphs is not None and self._graphs.ready:
+            self.timer.begin("rollout_graph")
+            self._graphs.begin()
+            for _ in range(self._steps):
+                self._graphs.step()
+        else:
+            self._step_eagerly()
+        self.timer.begin("advantage")
+        self.ppo.compute_returns(self.env.get_observations().to(self.rank.device))
+
+    def _step_eagerly(self) -> None:
         env, ppo = self.env, self.ppo
         learner = self.rank.device
         obs = env.get_observations()
@@ -209,8 +260,6 @@ class Trainer:
             obs, rewards, dones, extras = env.step(actions.to(env.device))
             self.timer.begin("storage")
             ppo.process_env_step(obs, rewards, dones, extras)
-        self.timer.begin("advantage")
-        ppo.compute_returns(obs.to(learner))
 
     def _finished_episodes(self) -> dict[str, tuple[float, float]]:
         """Sums and counts over the episodes of this rank that finished, and its curricula."""
