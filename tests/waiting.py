@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "unique", "equal")
+WAITS = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "masked_select", "unique", "equal")
 """Operations that bring a number, or a shape that depends on numbers, from the device."""
 
 INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")

@@ -7,14 +7,14 @@ the function does on the host. Waiting for the device is refused, as CUDA refuse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 from waiting import RefuseWaiting
 
 from simtrain.env.env import Env
@@ -63,7 +63,7 @@ class Tape:
 
     def without_waiting(self) -> AbstractContextManager[Any]:
         """See `GraphBackend.without_waiting`."""
-        return _host_only_checked()
+        return RefuseWaiting()
 
 
 class _Recorder(TorchDispatchMode):
@@ -76,7 +76,7 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.overloadpacket.__name__ == "_local_scalar_dense":
+        if func.overloadpacket.__name__ in ("_local_scalar_dense", "item"):
             raise RuntimeError("operation not permitted when stream is capturing")
         result = func(*args, **kwargs)
         if func.overloadpacket.__name__ == "lift_fresh":
@@ -85,8 +85,6 @@ class _Recorder(TorchDispatchMode):
         # Of these, what has memory of its own is written again; the others are views or arguments.
         new = [_memory(t) not in given for t in _tensors(result)]
         kept = _tensors(result)
-        # A tensor may become another in place (resize_); its memory may not.
-        args, kwargs = tree_map(_held, (args, kwargs))
 
         def again() -> None:
             fresh = _tensors(func(*args, **kwargs))
@@ -99,19 +97,9 @@ class _Recorder(TorchDispatchMode):
         return result
 
 
-@contextmanager
-def _host_only_checked() -> Iterator[None]:
-    with RefuseWaiting():
-        yield
-
-
 def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _held(leaf: Any) -> Any:
-    return leaf.detach() if isinstance(leaf, Tensor) and not leaf.requires_grad else leaf

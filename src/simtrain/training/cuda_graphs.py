@@ -73,7 +73,7 @@ class CudaGraphs:
     def _captured(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         inference = torch.is_inference_mode_enabled()
-        failure: Exception | None = None
+        failure: RefusedError | None = None
         # The end of a capture that failed raises an error as well, which says nothing.
         with _no_garbage_collection():
             try:
@@ -92,11 +92,10 @@ class CudaGraphs:
                     try:
                         function()
                     except Exception as error:
-                        failure = error
-                        raise
-            except Exception as error:
-                reason = failure or error
-                raise RefusedError(told(reason)) from reason
+                        failure = RefusedError(told(error))
+                        raise failure from error
+            except (RefusedError, RuntimeError) as error:
+                raise failure or RefusedError(told(error)) from error
         return graph
 
     def _recover(self) -> None:

@@ -33,6 +33,18 @@ def make_critic(cfg: PpoCfg, obs: TensorDict) -> MLPModel:
     return MLPModel(obs, {"critic": groups}, "critic", 1, **_network(cfg.critic))
 
 
+def update_normalization(network: MLPModel, obs: TensorDict) -> None:
+    """Learn means and standard deviations of observations, in place.
+
+    rsl_rl makes another tensor of the deviations, which a CUDA graph would not see.
+    """
+    if network.obs_normalization:
+        normalizer = network.obs_normalizer
+        std = normalizer.get_buffer("_std")
+        network.update_normalization(obs)
+        normalizer.register_buffer("_std", std.copy_(normalizer.get_buffer("_std")))
+
+
 def _network(cfg: ActorCfg | CriticCfg) -> dict[str, Any]:
     return {
         "hidden_dims": cfg.hidden_dims,

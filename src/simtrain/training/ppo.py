@@ -36,7 +36,7 @@ from simtrain.training.losses import (
     policy_losses,
     value_loss,
 )
-from simtrain.training.networks import make_actor, make_critic
+from simtrain.training.networks import make_actor, make_critic, update_normalization
 from simtrain.training.rollout import Rollout, Row
 from simtrain.training.samples import Samples
 
@@ -226,8 +226,8 @@ class PPO(RslPPO):  # type: ignore[misc]
                 learn(i)
         self.timer.begin("other")
         obs = self.storage.observations.flatten(0, 1)
-        self.actor.update_normalization(obs)
-        self.critic.update_normalization(obs)
+        update_normalization(self.actor, obs)
+        update_normalization(self.critic, obs)
         self.storage.clear()
         sums = self._losses / (self.num_learning_epochs * self.num_mini_batches)
         self._all_reduce(sums, then="other")

@@ -100,6 +100,7 @@ class RolloutGraphs:
             RefusedError: steps cannot be graphs, or are not the same as graphs.
         """
         env = self._env
+        restore()
         self._hurry()
         before = HostState(env)
         eager = self._without_waiting()

@@ -100,7 +100,7 @@ class UpdateGraphs:
 
 @contextmanager
 def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Adam asks for this flag during a capture, and warns of it otherwise; fused, it is no other."""
+    """Adam asks for this flag in a capture and warns of it elsewhere; fused, it ignores it."""
     for group in optimizer.param_groups:
         group["capturable"] = True
     try:

@@ -1,0 +1,271 @@
+"""Steps and mini-batches as graphs, by a tape on the CPU, against the same code run eagerly."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tape import Tape
+from torch import Tensor
+
+from simtrain import (
+    CommandTermCfg,
+    CurriculumTermCfg,
+    EventTermCfg,
+    ObservationTermCfg,
+    RewardTermCfg,
+    TaskCfg,
+    UniformNoiseCfg,
+    mdp,
+)
+from simtrain.env.commands import CommandTerm
+from simtrain.env.env import Env
+from simtrain.launch.rank import Rank
+from simtrain.registry import discover
+from simtrain.training.graph_check import HostState
+from simtrain.training.ppo import PPO
+from simtrain.training.trainer import Iteration, Trainer
+
+pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
+
+ENVS, STEPS = 8, 5  # an odd number of steps, so that rollouts begin with either buffer
+
+
+class Target(CommandTerm):
+    """Where the cart shall be."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self.command = torch.zeros(env.num_envs, 1)
+
+    def resample(self, mask: Tensor) -> None:
+        drawn = torch.rand(self._env.num_envs, 1) - 0.5
+        torch.where(mask.unsqueeze(1), drawn, self.command, out=self.command)
+
+
+class still:
+    """How many steps the cart has been slow; keeps a tensor."""
+
+    def __init__(self, env: Env) -> None:
+        self._steps = torch.zeros(env.num_envs)
+
+    def __call__(self, env: Env) -> Tensor:
+        slow = env.bind("qvel")[:, 0].abs() < 0.5
+        self._steps.add_(1.0).masked_fill_(~slow, 0.0)
+        return self._steps
+
+    def reset(self, mask: Tensor) -> None:
+        self._steps.masked_fill_(mask, 0.0)
+
+
+class counts_on_the_host:
+    """Only from its thousandth call on does it give something else."""
+
+    def __init__(self, env: Env) -> None:
+        self._calls = 0
+
+    def __call__(self, env: Env) -> Tensor:
+        self._calls += 1
+        return torch.full((env.num_envs,), float(self._calls > 1000))
+
+
+class keeps_another_tensor:
+    """The distance since the last step, of which it keeps a new tensor each time."""
+
+    def __init__(self, env: Env) -> None:
+        self._before = env.bind("qpos")[:, 0].clone()
+
+    def __call__(self, env: Env) -> Tensor:
+        now = env.bind("qpos")[:, 0].clone()
+        moved, self._before = now - self._before, now
+        return moved
+
+
+def waits(env: Env) -> Tensor:
+    return torch.full((env.num_envs,), env.bind("qpos").sum().item())
+
+
+def draws_on_the_host(env: Env) -> Tensor:
+    return torch.ones(env.num_envs) * float(np.random.rand())
+
+
+def push(env: Env, mask: Tensor) -> None:
+    env.sim.write("qvel", torch.rand(env.num_envs, 1) - 0.5, mask, slice(0, 1))
+
+
+def nudge(env: Env, mask: Tensor) -> Tensor:
+    return env.steps * 0.5
+
+
+def busy_cartpole(**rewards: Callable[..., Any]) -> TaskCfg:
+    """Cart-pole with everything that a step may do, and episodes of 7 steps."""
+    cfg = discover().find("cartpole-balance").make()
+    cfg.episode_length_s = 7 * cfg.timestep * cfg.decimation
+    actor = cfg.observations["actor"]
+    name, first = next(iter(actor.items()))
+    noisy = dataclasses.replace(first, noise=UniformNoiseCfg(-0.1, 0.1), history_length=3)
+    command = ObservationTermCfg(mdp.generated_commands, command="target")
+    cfg.observations["actor"] = {**actor, name: noisy, "command": command}
+    cfg.commands = {"target": CommandTermCfg(Target, resampling_time_range=(0.1, 0.3))}
+    cfg.events = {
+        **cfg.events,
+        "push": EventTermCfg(push, mode="interval", interval_range_s=(0.1, 0.2)),
+    }
+    cfg.curricula = {"nudge": CurriculumTermCfg(nudge)}
+    cfg.rewards = {
+        **cfg.rewards,
+        "still": RewardTermCfg(still, weight=0.1),
+        **{key: RewardTermCfg(func, weight=0.1) for key, func in rewards.items()},
+    }
+    cfg.ppo.actor.hidden_dims = cfg.ppo.critic.hidden_dims = (16,)
+    cfg.ppo.num_mini_batches = 2
+    return cfg
+
+
+def make_trainer(cfg: TaskCfg, *, graphs: bool) -> tuple[Trainer, Tape]:
+    torch.manual_seed(3)
+    env = Env(cfg, ENVS, engine="warp")
+    tape = Tape(env)
+    rank = Rank(0, 0, 1, torch.device("cpu"), seed=0, threads=1)
+    ppo = PPO(cfg.ppo, env.get_observations(), env.num_actions, STEPS, rank)
+    return Trainer(env, ppo, rank, graphs=tape if graphs else None), tape
+
+
+def train(trainer: Trainer, iterations: int) -> list[Iteration]:
+    found: list[Iteration] = []
+    trainer.run(trainer.iteration + iterations, found.append, lambda: False)
+    return found
+
+
+def same(graphed: Trainer, eager: Trainer, found: list[Iteration], wanted: list[Iteration]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        timed = {name for name in one.metrics if name.startswith("Perf/")}
+        assert {name: one.metrics[name] for name in one.metrics.keys() - timed} == {
+            name: other.metrics[name] for name in other.metrics.keys() - timed
+        }
+    for mine, theirs in zip(graphed.ppo.tensors(), eager.ppo.tensors(), strict=True):
+        assert torch.equal(mine, theirs)
+    for name in ("observations", "actions", "rewards", "dones", "values", "returns"):
+        mine, theirs = (getattr(t.ppo.storage, name) for t in (graphed, eager))
+        assert (mine == theirs).all(), name
+
+
+def test_training_by_graphs_is_training_eagerly_to_the_bit() -> None:
+    eager, _ = make_trainer(busy_cartpole(), graphs=False)
+    wanted = train(eager, 5)
+    graphed, tape = make_trainer(busy_cartpole(), graphs=True)
+    found = train(graphed, 5)
+    same(graphed, eager, found, wanted)
+    assert not [text for iteration in found for text in iteration.warnings]
+    assert graphed.env.episodes.names
+    assert any("Episode_Reward/still" in iteration.metrics for iteration in found)
+    assert found[-1].metrics["Curriculum/nudge"] > found[0].metrics["Curriculum/nudge"]
+    # Two turns of observations and two mini-batches; four rollouts and five updates were replayed,
+    # and each kind was checked once.
+    epochs = graphed.ppo.num_learning_epochs
+    assert tape.captures == 2 + 2
+    assert tape.replays == 4 * STEPS + 4 + 5 * epochs * 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("term", "told"),
+    [
+        (waits, "waits for the device (in the term rewards.term)"),
+        (counts_on_the_host, "rewards.term keeps function._calls on the host"),
+        (keeps_another_tensor, "rewards.term would not be the same from a graph"),
+        (draws_on_the_host, "a term uses NumPy's random generator"),
+    ],
+)
+def test_a_term_that_cannot_be_in_a_graph_is_named_once(term, told) -> None:
+    np.random.seed(0)
+    random.seed(0)
+    eager, _ = make_trainer(busy_cartpole(term=term), graphs=False)
+    wanted = train(eager, 3)
+    np.random.seed(0)
+    graphed, tape = make_trainer(busy_cartpole(term=term), graphs=True)
+    found = train(graphed, 3)
+    same(graphed, eager, found, wanted)
+    (warning,) = [text for iteration in found for text in iteration.warnings]
+    assert warning.startswith("rollouts run without CUDA graphs, and slower: ")
+    assert told in warning
+    assert tape.captures == (4 if term is keeps_another_tensor else 2)
+
+
+def test_a_term_that_waits_in_a_capture_is_refused_with_its_name() -> None:
+    class Blind(Tape):
+        """Does not see waiting before it captures."""
+
+        def without_waiting(self):
+            return torch.no_grad()
+
+    trainer, _ = make_trainer(busy_cartpole(term=waits), graphs=False)
+    blind = Blind()
+    trainer = Trainer(trainer.env, trainer.ppo, trainer.rank, graphs=blind)
+    told = [text for iteration in train(trainer, 2) for text in iteration.warnings]
+    (warning,) = [text for text in told if text.startswith("rollouts")]
+    assert "not permitted when stream is capturing (in the term rewards.term)" in warning
+
+
+def test_graphs_are_made_anew_when_the_engine_has_replaced_arrays() -> None:
+    def expand(trainer: Trainer) -> None:
+        trainer.env.sim.expand("dof_damping")
+        trainer.env.sim.write("dof_damping", 0.7)
+
+    def run(graphs: bool) -> tuple[Trainer, Tape, list[Iteration]]:
+        trainer, tape = make_trainer(busy_cartpole(), graphs=graphs)
+        iterations = train(trainer, 3)
+        expand(trainer)
+        return trainer, tape, iterations + train(trainer, 3)
+
+    eager, _, wanted = run(graphs=False)
+    graphed, tape, found = run(graphs=True)
+    same(graphed, eager, found, wanted)
+    assert tape.captures == 2 + 2 + 2
+    assert graphed._graphs is not None
+    assert graphed._graphs.ready
+
+
+def test_a_saved_state_is_continued_by_graphs() -> None:
+    def run(graphs: bool) -> tuple[Trainer, Tape, list[Iteration]]:
+        trainer, tape = make_trainer(busy_cartpole(), graphs=graphs)
+        train(trainer, 2)
+        saved = trainer.env.state(), trainer.ppo.state(), torch.get_rng_state()
+        train(trainer, 1)
+        trainer.env.set_state(saved[0])
+        trainer.ppo.set_state(saved[1])
+        torch.set_rng_state(saved[2])
+        return trainer, tape, train(trainer, 2)
+
+    eager, _, wanted = run(graphs=False)
+    graphed, tape, found = run(graphs=True)
+    same(graphed, eager, found, wanted)
+    assert tape.captures == 2 + 2 + 2  # the optimizer's moments are other tensors
+
+
+def test_a_refusal_of_an_update_is_told() -> None:
+    class Refusing(Tape):
+        def capture(self, function):
+            return super().capture(lambda: (function(), torch.ones(1).item()))
+
+    trainer, _ = make_trainer(busy_cartpole(), graphs=False)
+    trainer = Trainer(trainer.env, trainer.ppo, trainer.rank, graphs=Refusing())
+    told = [text for iteration in train(trainer, 2) for text in iteration.warnings]
+    assert [text.split(" run ")[0] for text in told] == ["rollouts", "updates"]
+
+
+@pytest.mark.parametrize(
+    "task", ["cartpole-swingup", "go1-velocity-flat", "go1-velocity-rough", "g1-velocity-flat"]
+)
+def test_no_task_that_ships_keeps_anything_on_the_host(task: str) -> None:
+    env = Env(discover().find(task).make(), 2, threads=1)
+    actions = torch.zeros(2, env.num_actions)
+    env.step(actions)
+    before = HostState(env)
+    env.step(actions)
+    assert HostState(env).changed_since(before) == []
+    assert len(env.terms()) > 5
