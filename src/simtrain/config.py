@@ -69,6 +69,9 @@ class TrainConfig:
     and mujoco on the CPU."""
     deterministic: bool = False
     """Give the same results in every run on a GPU too; slower. The CPU engine always does."""
+    cuda_graphs: Flag = True
+    """Replay whole steps of rollouts and mini-batches of updates as CUDA graphs, where a task's
+    terms allow it; False launches each operation by itself, and tells the phases apart."""
     num_envs: int = 1024
     """Environments of each rank: a second GPU doubles the experience of an iteration."""
     num_steps_per_env: int = 24

@@ -31,7 +31,10 @@ class Tape:
         if env is not None:
             # On CUDA the draws of resets come from the device's generator alone.
             env._reset_seeds = None
-            graphs: Any = env.sim._graphs
+            sim: Any = env.sim
+            # Nor does the host know there whether a mask selects any.
+            sim._touch = lambda mask: setattr(sim, "_touched", True)
+            graphs = sim._graphs
             run = graphs.run
 
             def noted(key: Any, launches: Callable[[], None]) -> None:

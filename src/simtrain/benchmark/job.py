@@ -44,6 +44,8 @@ def measure_cases(
     repetitions: int,
     say: Callable[[object], None],
     stop: StopSignals,
+    *,
+    cuda_graphs: bool,
 ) -> Measured | None:
     """Measure all cases; None if a signal ended that.
 
@@ -54,6 +56,7 @@ def measure_cases(
         repetitions: how often each layer is measured.
         say: shows a line.
         stop: signals that end it.
+        cuda_graphs: whether GPUs train by CUDA graphs.
 
     Raises:
         ConfigError: a rank found a mistake, or a GPU has too little memory.
@@ -77,7 +80,7 @@ def measure_cases(
             evaluator=None,
         )
         measured = launch_ranks(
-            job, measure_rank, some, repetitions, receive=say, stop=stop, log_dir=""
+            job, measure_rank, some, repetitions, cuda_graphs, receive=say, stop=stop, log_dir=""
         )
         if measured is None or stop():
             return None
@@ -92,10 +95,12 @@ def measure_rank(
     stop: Callable[[], bool],
     cases: Sequence[Case],
     repetitions: int,
+    cuda_graphs: bool,
 ) -> Measured | None:
     """Measure cases as one rank of a job; None if it was told to stop."""
     from simtrain.benchmark.layers import Clock, StoppedError, device_name, measure_layers
     from simtrain.env.phase_timer import make_timer
+    from simtrain.training.cuda_graphs import make_graph_backend
     from simtrain.training.gpu import check_gpu, too_little_memory_told
     from simtrain.training.ppo import PPO
     from simtrain.training.trainer import Trainer
@@ -112,7 +117,9 @@ def measure_rank(
             env = build_env(config, rank, say)
             obs = env.get_observations().to(rank.device)
             ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
-            trainer = Trainer(env, ppo, rank, make_timer(rank.device))  # as training has it
+            graphs = make_graph_backend(rank.device) if cuda_graphs else None
+            # As training has it.
+            trainer = Trainer(env, ppo, rank, make_timer(rank.device), graphs)
             try:
                 seconds = measure_layers(trainer, repetitions, Clock(rank, stop))
             except StoppedError:
@@ -122,5 +129,5 @@ def measure_rank(
             say(f"warning: {text}")
         steps = case.ranks * case.num_envs * config.num_steps_per_env
         figures += figures_of(case, steps, seconds)
-        del env, obs, ppo, trainer  # before the next is built
+        del env, obs, ppo, trainer, graphs  # before the next is built
     return Measured(tuple(figures), device_name(rank.device))

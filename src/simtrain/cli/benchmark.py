@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from simtrain.cli.exits import DONE, FAILED, end_at_once_on_signals, run_command
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.config import Flag
 from simtrain.errors import ConfigError
 from simtrain.launch.spinning import limit_spinning
 
@@ -44,6 +45,8 @@ class BenchmarkFlags:
     GPUs or, if there is none, the CPU."""
     cpu_threads: int | None = None
     """Threads of each rank; None shares the cores among the most ranks that are asked for."""
+    cuda_graphs: Flag = True
+    """Train by CUDA graphs, as train does; see there."""
     repetitions: int = 5
     """How often each layer is measured after warming up; the median counts."""
     json: Path = Path("benchmark.json")
@@ -210,7 +213,15 @@ def _measure(
         on_second_interrupt=lambda: end(Signals.SIGINT),
     )
     with stop:
-        measured = measure_cases(cases, devices, _threads(flags), flags.repetitions, _say, stop)
+        measured = measure_cases(
+            cases,
+            devices,
+            _threads(flags),
+            flags.repetitions,
+            _say,
+            stop,
+            cuda_graphs=flags.cuda_graphs,
+        )
     if measured is None or stop.received is not None:
         return DONE if stop.received is None else exit_code(stop.received)
     return measured.figures, measured.device_name
@@ -235,6 +246,7 @@ def _about(device_name: str, flags: BenchmarkFlags, devices: Devices) -> dict[st
             "threads": f"{_threads(flags)} thread{'s' if _threads(flags) > 1 else ''} a rank",
         },
         "repetitions": flags.repetitions,
+        "cuda_graphs": flags.cuda_graphs,
         "versions": versions(),
     }
 

@@ -111,6 +111,11 @@ class CudaGraphs:
             torch.zeros((), device=self._device)
 
 
+def make_graph_backend(device: torch.device) -> GraphBackend | None:
+    """What makes graphs on `device`; None if there are none there."""
+    return CudaGraphs(device) if device.type == "cuda" else None
+
+
 def told(error: BaseException) -> str:
     """The first line of an exception, with the notes that were added to it."""
     lines = str(error).strip().splitlines() or [type(error).__name__]

@@ -21,6 +21,7 @@ from simtrain.run.console import Status, StatusConsole
 from simtrain.run.metrics import MetricsWriter
 from simtrain.run.report import draw_finished
 from simtrain.training.agreement import check_same_tensors
+from simtrain.training.cuda_graphs import make_graph_backend
 from simtrain.training.gpu import check_gpu, too_little_memory_told
 from simtrain.training.judge import Judge
 from simtrain.training.ppo import PPO
@@ -94,7 +95,8 @@ def _train(
     ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
     timer = make_timer(rank.device) if config.phase_times else NO_TIMER
     profile = Profile(run, timer, console.say) if config.profile and rank.is_main else None
-    trainer = Trainer(env, ppo, rank, timer if profile is None else profile.timer)
+    graphs = make_graph_backend(rank.device) if config.cuda_graphs else None
+    trainer = Trainer(env, ppo, rank, timer if profile is None else profile.timer, graphs)
     saved = None if resumption is None else restore_state(trainer, rank, resumption)
     judge = Judge(config, rank, run, ppo, stop, console.say, evaluator)
     iterations = config.iterations(
