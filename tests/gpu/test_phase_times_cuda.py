@@ -13,6 +13,7 @@ from simtrain.env.env import Env
 from simtrain.env.phase_timer import CudaTimer, make_timer
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
+from simtrain.training.cuda_graphs import CudaGraphs
 from simtrain.training.ppo import PPO
 from simtrain.training.trainer import Iteration, Trainer
 
@@ -43,14 +44,16 @@ def test_a_phase_lasts_as_long_as_the_device_works_on_it():
     assert [phase for phase, _ in timer.take("end")] == ["after"]
 
 
+@pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("engine", ["warp", "mujoco"])
-def test_phases_add_up_to_the_iteration_within_3_percent(engine):
+def test_phases_add_up_to_the_iteration_within_3_percent(engine, graphs):
     device = CUDA if engine == "warp" else torch.device("cpu")
     env = Env(discover().find("cartpole-balance").make(), 256, engine=engine, device=device)
     rank = Rank(0, 0, 1, CUDA, seed=0, threads=1)
     obs = env.get_observations().to(CUDA)
     timer = make_timer(CUDA)
-    trainer = Trainer(env, PPO(env.cfg.ppo, obs, env.num_actions, 16, rank), rank, timer)
+    ppo = PPO(env.cfg.ppo, obs, env.num_actions, 16, rank)
+    trainer = Trainer(env, ppo, rank, timer, CudaGraphs(CUDA) if graphs else None)
     ends: list[float] = []
     found: list[Iteration] = []
 
@@ -61,7 +64,11 @@ def test_phases_add_up_to_the_iteration_within_3_percent(engine):
     trainer.run(12, report, lambda: False)
     timed = sum(sum(iteration.phases.values()) for iteration in found[1:])
     assert timed == pytest.approx(ends[-1] - ends[0], rel=0.03)
-    assert all(found[-1].phases[name] > 0.0 for name in ("physics", "inference", "backward"))
+    steps = {"rollout_graph"} if graphs and engine == "warp" else {"physics", "inference"}
+    some = steps | ({"update_graph"} if graphs else {"backward", "optimizer"})
+    others = {"rollout_graph", "physics", "update_graph", "backward"} - some
+    assert all(found[-1].phases[name] > 0.0 for name in some)
+    assert not any(found[-1].phases[name] for name in others)
 
 
 def test_noting_a_phase_does_not_wait_for_the_gpu():

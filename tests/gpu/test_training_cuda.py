@@ -8,13 +8,17 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from simtrain.cli.train import train
+from simtrain import RewardTermCfg, TaskCfg
+from simtrain.cli import train as command
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
+from simtrain.training.advantage import Outcome, estimate_by_steps, make_estimator
+from simtrain.training.advantage_kernel import KernelEstimator
+from simtrain.training.cuda_graphs import CudaGraphs, RefusedError
 from simtrain.training.ppo import PPO
-from simtrain.training.trainer import Trainer
+from simtrain.training.trainer import Iteration, Trainer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,10 +37,25 @@ def waiting_fails() -> Iterator[None]:
     torch.cuda.set_sync_debug_mode("default")
 
 
-def make_env(task: str) -> Env:
-    cfg = discover().find(task).make()
+def make_env(task: str | TaskCfg, *, deterministic: bool = False) -> Env:
+    cfg = discover().find(task).make() if isinstance(task, str) else task
     cfg.episode_length_s = 0.2  # so that resets happen
-    return Env(cfg, 64, engine="warp", device=CUDA)
+    return Env(cfg, 64, engine="warp", device=CUDA, deterministic=deterministic)
+
+
+def make_trainer(task: str | TaskCfg, *, graphs: bool, deterministic: bool = False) -> Trainer:
+    torch.manual_seed(0)
+    env = make_env(task, deterministic=deterministic)
+    rank = Rank(0, 0, 1, CUDA, seed=0, threads=1)
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 12, rank)
+    return Trainer(env, ppo, rank, graphs=CudaGraphs(CUDA) if graphs else None)
+
+
+def train(trainer: Trainer, iterations: int) -> tuple[Trainer, list[str]]:
+    """The trainer, and what it warned of."""
+    found: list[Iteration] = []
+    trainer.run(iterations, found.append, lambda: False)
+    return trainer, [text for iteration in found for text in iteration.warnings]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -54,17 +73,72 @@ def test_a_step_does_not_wait_for_the_gpu(task: str, waiting_fails) -> None:
     assert env.sim._graphs.enabled
 
 
+@pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("task", TASKS)
-def test_a_rollout_does_not_wait_for_the_gpu(task: str, waiting_fails) -> None:
-    env = make_env(task)
-    rank = Rank(0, 0, 1, CUDA, seed=0, threads=1)
-    obs = env.get_observations()
-    trainer = Trainer(env, PPO(env.cfg.ppo, obs, env.num_actions, 12, rank), rank)
-    trainer.run(1, lambda iteration: None, lambda: False)
+def test_a_rollout_does_not_wait_for_the_gpu(task: str, graphs: bool, waiting_fails) -> None:
+    trainer = make_trainer(task, graphs=graphs)
+    warnings = train(trainer, 2)[1]
+    assert warnings == []
     torch.cuda.set_sync_debug_mode("error")
     trainer._collect()
     torch.cuda.set_sync_debug_mode("default")
     assert torch.isfinite(trainer.ppo.storage.returns).all()
+    assert trainer._graphs is None or trainer._graphs.ready
+    assert (trainer._graphs is not None) == graphs
+
+
+@pytest.mark.parametrize("task", ["cartpole-balance", *TASKS])
+def test_training_by_graphs_is_training_eagerly(task: str) -> None:
+    """With physics whose sums have a fixed order, or chance would set them apart."""
+    (eager, _), (graphed, warnings) = (
+        train(make_trainer(task, graphs=graphs, deterministic=True), 3) for graphs in (False, True)
+    )
+    assert warnings == []
+    for mine, theirs in zip(graphed.ppo.tensors(), eager.ppo.tensors(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-3)
+    for name in ("observations", "actions", "rewards", "dones", "returns"):
+        mine, theirs = (getattr(t.ppo.storage, name) for t in (graphed, eager))
+        for one, other in (
+            zip(mine.values(), theirs.values(), strict=True)
+            if name == "observations"
+            else [(mine, theirs)]
+        ):
+            near = torch.isclose(one.float(), other.float(), rtol=1e-2, atol=1e-2)
+            assert near.float().mean() > 0.98, name
+
+
+def test_a_waiting_term_is_refused_and_the_random_generator_goes_on(waiting_fails) -> None:
+    cfg = discover().find("cartpole-balance").make()
+    cfg.rewards["waits"] = RewardTermCfg(
+        lambda env: torch.full((env.num_envs,), env.bind("qpos").sum().item(), device=CUDA),
+        weight=0.0,
+    )
+    trainer = make_trainer(cfg, graphs=True)
+    (warning,) = train(trainer, 2)[1]
+    assert "in the term rewards.waits" in warning
+    with pytest.raises(RefusedError, match="capturing"):
+        CudaGraphs(CUDA).capture(lambda: torch.rand(3, device=CUDA).sum().item())
+    assert torch.rand(1000, device=CUDA).std() > 0.1
+    total = torch.zeros((), device=CUDA)
+    replay = CudaGraphs(CUDA).capture(lambda: total.add_(1.0))
+    for _ in range(3):
+        replay()
+    assert total.item() == 3.0
+
+
+@pytest.mark.parametrize("shape", [(24, 4096), (1, 3)])
+def test_advantages_of_the_kernel_are_those_of_pytorch(shape: tuple[int, int]) -> None:
+    dones = torch.rand(*shape, 1, device=CUDA) < 0.2
+    rewards, values = torch.randn(2, *shape, 1, device=CUDA)
+    outcome = Outcome(rewards, dones.byte(), dones & (rewards > 0.0), values)
+    last = torch.randn(shape[1], 1, device=CUDA)
+    results = []
+    for estimate in (make_estimator(CUDA), estimate_by_steps):
+        advantages, returns = torch.zeros(2, *shape, 1, device=CUDA)
+        estimate(outcome, last, gamma=0.99, lam=0.95, advantages=advantages, returns=returns)
+        results.append((advantages, returns))
+    assert isinstance(make_estimator(CUDA), KernelEstimator)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("engine", ["warp", "mujoco"])
@@ -73,7 +147,7 @@ def test_the_command_trains(engine: str, deterministic: str, tmp_path, capsys) -
     flags = ["--engine", engine, "--deterministic", deterministic, "--log-root", str(tmp_path)]
     flags += ["--gpu-ids", "0", "--num-envs", "64", "--max-iterations", "3"]
     try:
-        assert train(["cartpole-balance", *flags]) == 0
+        assert command.train(["cartpole-balance", *flags]) == 0
     finally:
         torch.use_deterministic_algorithms(False)
     (run,) = (tmp_path / "cartpole-balance").iterdir()
@@ -86,4 +160,4 @@ def test_the_command_trains(engine: str, deterministic: str, tmp_path, capsys) -
 def test_more_environments_than_fit_are_a_mistake_in_the_command(tmp_path) -> None:
     flags = ["--gpu-ids", "0", "--num-envs", "1000000000", "--log-root", str(tmp_path)]
     with pytest.raises(ConfigError, match=r"use --num-envs \d+ or fewer"):
-        train(["cartpole-balance", *flags])
+        command.train(["cartpole-balance", *flags])
