@@ -104,6 +104,7 @@ def nudge(env: Env, mask: Tensor) -> Tensor:
 def busy_cartpole(**rewards: Callable[..., Any]) -> TaskCfg:
     """Cart-pole with everything that a step may do, and episodes of 7 steps."""
     cfg = discover().find("cartpole-balance").make()
+    cfg.decimation = 1
     cfg.episode_length_s = 7 * cfg.timestep * cfg.decimation
     actor = cfg.observations["actor"]
     name, first = next(iter(actor.items()))

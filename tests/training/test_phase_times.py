@@ -103,7 +103,7 @@ def test_each_phase_has_what_happens_in_it(clock):
         (env.observations, "compute", 6.0),
         (ppo, "process_env_step", 7.0),
         (ppo, "compute_returns", 8.0),
-        (ppo, "_samples", 9.0),
+        (ppo, "_shuffle", 9.0),
         (training_ppo, "policy_losses", 10.0),
         (training_ppo, "value_loss", 20.0),
         (ppo._policy, "backward", 2.0),

@@ -30,7 +30,7 @@ def _estimate(
 ):
     env = wp.tid()
     next_value = last_values[env]
-    advantage = 0.0
+    advantage = wp.float32(0.0)
     for back in range(rewards.shape[0]):
         step = rewards.shape[0] - 1 - back
         value = values[step, env]
