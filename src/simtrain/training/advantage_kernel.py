@@ -59,7 +59,9 @@ class KernelEstimator:
         wp.init()
         if device.type == "cuda" and not wp.is_cuda_available():
             raise RuntimeError("Warp finds no CUDA driver that is new enough")
+        self._torch_device = device
         self._device = wp.device_from_torch(device)
+        self._streams: dict[int, wp.Stream] = {}
 
     def __call__(
         self,
@@ -72,7 +74,6 @@ class KernelEstimator:
         returns: Tensor,
     ) -> None:
         """See `simtrain.training.advantage.Estimator`; on PyTorch's current stream."""
-        on_cuda = self._device.is_cuda
         wp.launch(
             _estimate,
             dim=len(last_values),
@@ -92,8 +93,15 @@ class KernelEstimator:
             ],
             outputs=[_flat(advantages), _flat(returns)],
             device=self._device,
-            stream=wp.stream_from_torch(advantages.device) if on_cuda else None,
+            stream=self._stream() if self._device.is_cuda else None,
         )
+
+    def _stream(self) -> wp.Stream:
+        """PyTorch's current stream. Warp forgets it everywhere once such an object is gone."""
+        stream = torch.cuda.current_stream(self._torch_device)
+        if stream.cuda_stream not in self._streams:
+            self._streams[stream.cuda_stream] = wp.stream_from_torch(stream)
+        return self._streams[stream.cuda_stream]
 
 
 def _flat(tensor: Tensor) -> wp.array:

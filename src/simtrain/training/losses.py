@@ -20,6 +20,16 @@ _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 @dataclass
+class Losses:
+    """The parts of PPO's loss on a mini-batch, 0-d tensors without gradient."""
+
+    surrogate: Tensor
+    value: Tensor
+    entropy: Tensor
+    kl: Tensor
+
+
+@dataclass
 class PolicyLosses:
     """The parts of PPO's loss that the policy answers for, 0-d tensors."""
 

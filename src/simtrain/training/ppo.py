@@ -14,7 +14,6 @@ The mathematics are those of ``rsl_rl.algorithms.PPO``. What differs is how they
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +29,7 @@ from simtrain.training.advantage import Outcome, make_estimator
 from simtrain.training.buffered_mlp import BufferedMlp, normalized_input
 from simtrain.training.flat_gradients import FlatGradients
 from simtrain.training.losses import (
+    Losses,
     PolicyLosses,
     StandardDeviation,
     log_prob,
@@ -45,16 +45,6 @@ if TYPE_CHECKING:
 
 MIN_LEARNING_RATE = 1e-5
 MAX_LEARNING_RATE = 1e-2
-
-
-@dataclass
-class Losses:
-    """The parts of PPO's loss on a mini-batch, 0-d tensors without gradient."""
-
-    surrogate: Tensor
-    value: Tensor
-    entropy: Tensor
-    kl: Tensor
 
 
 class PPO(RslPPO):  # type: ignore[misc]
