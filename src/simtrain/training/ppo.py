@@ -337,6 +337,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._not_finite.copy_(~norm.isfinite())
         self._skipped += self._not_finite
         self.optimizer.step()
+        self._std.bound()
         return Losses(policy.surrogate, value, policy.entropy, policy.kl)
 
     def _learn_policy(self, batch: Samples) -> PolicyLosses:
@@ -402,6 +403,7 @@ def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:
             "class_name": "GaussianDistribution",
             "init_std": cfg.init_std,
             "std_type": cfg.std_type,
+            "std_range": cfg.std_range,
         },
     )
 
