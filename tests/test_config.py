@@ -197,6 +197,8 @@ IMPOSSIBLE = [
     (["--ppo.learning-rate", "-1e-3"], "--ppo.learning-rate is -0.001; it must be greater than 0"),
     (["--ppo.clip-param", "0"], "--ppo.clip-param is 0.0"),
     (["--ppo.actor.init-std", "0"], "--ppo.actor.init-std is 0.0; it must be greater than 0"),
+    (["--ppo.actor.std-range", "0", "1"], r"--ppo.actor.std-range is 0.0 1.0; .* greater than 0"),
+    (["--ppo.actor.std-range", "0.1", "0.5"], r"contain --ppo.actor.init-std, 1.0"),
     (["--ppo.actor.hidden-dims", "64", "0"], r"--ppo.actor.hidden-dims is \(64, 0\)"),
     (["--ppo.actor.obs-groups", "camera"], "names 'camera'; the task has actor"),
     (

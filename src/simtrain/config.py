@@ -195,6 +195,12 @@ class TrainConfig:
             raise ConfigError(
                 f"--ppo.actor.init-std is {self.ppo.actor.init_std}; it must be greater than 0"
             )
+        low, high = self.ppo.actor.std_range
+        if not 0.0 < low <= self.ppo.actor.init_std <= high:
+            raise ConfigError(
+                f"--ppo.actor.std-range is {low} {high}; it must be greater than 0 and contain "
+                f"--ppo.actor.init-std, {self.ppo.actor.init_std}"
+            )
         samples = self.num_envs * self.num_steps_per_env
         if samples < self.ppo.num_mini_batches:
             raise ConfigError(

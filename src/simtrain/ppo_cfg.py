@@ -39,6 +39,10 @@ class ActorCfg:
     """Standard deviation of the first policy's actions."""
     std_type: Literal["scalar", "log"] = "scalar"
     """What is learned: the standard deviation or its logarithm."""
+    std_range: tuple[float, float] = (1e-6, 1e6)
+    """Bounds of the standard deviation. A lower bound keeps a policy exploring that has nothing
+    left to gain: as noise vanishes, so do differences between advantages, and an update then goes
+    wherever errors of the value function point."""
 
 
 @dataclass

@@ -7,13 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.metric_tags import metric_tags
 
-if TYPE_CHECKING:
-    from simtrain.config import TrainConfig
+
+class StopFlags(Protocol):
+    """What `TrainConfig` says of when training ends, and of the metrics that it logs."""
+
+    env: TaskCfg
+    eval_interval: int | None
+    stop_at_return: float | None
+    stop_at: tuple[tuple[str, float], ...]
+    stop_below: tuple[tuple[str, float], ...]
+    phase_times: bool
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class StopCondition:
         return f"{self.flag}{tag} {self.value:g}"
 
 
-def stop_conditions(config: TrainConfig) -> tuple[StopCondition, ...]:
+def stop_conditions(config: StopFlags) -> tuple[StopCondition, ...]:
     """The conditions of which any one ends training."""
     wanted: list[StopCondition] = []
     if config.stop_at_return is not None:
@@ -56,7 +65,7 @@ def first_that_holds(
     return next((condition for condition in conditions if condition.holds(metrics)), None)
 
 
-def check_stop_conditions(config: TrainConfig, engine: str) -> None:
+def check_stop_conditions(config: StopFlags, engine: str) -> None:
     """Check that every metric that training shall end with is one that it logs.
 
     Args:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import imageio_ffmpeg
 import pytest
+from needs_opengl import needs_opengl
 
 from simtrain.cli.play import play
 from simtrain.errors import ConfigError
@@ -32,17 +33,6 @@ def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SIMTRAIN_TASKS", raising=False)
     return tmp_path
-
-
-def _drawable() -> bool:
-    try:
-        opengl.choose_backend()
-    except opengl.RenderingError:
-        return False
-    return True
-
-
-needs_opengl = pytest.mark.skipif(not _drawable(), reason="this machine has no OpenGL to draw with")
 
 
 @needs_opengl

@@ -10,23 +10,11 @@ from pathlib import Path
 import imageio_ffmpeg
 import pytest
 import torch
+from needs_opengl import needs_opengl
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-from simtrain.view.opengl import RenderingError, choose_backend
 
 FLAGS = ("rover", "--gpu-ids", "None", "--cpu-threads", "1", "--save-interval", "4")
 VIDEO = ("--video", "--video-interval", "3", "--video-length", "10")
-
-
-def _drawable() -> bool:
-    try:
-        choose_backend()
-    except RenderingError:
-        return False
-    return True
-
-
-needs_opengl = pytest.mark.skipif(not _drawable(), reason="this machine has no OpenGL to draw with")
 
 
 def _train(folder: Path, *flags: str, command: tuple[str, ...] = ()) -> tuple[Path, str]:

@@ -1,12 +1,10 @@
 import math
-import os
-import subprocess
-import sys
 
 import mujoco
 import numpy as np
 import pytest
 import torch
+from needs_opengl import needs_opengl
 from walker import set_state, value, walker_env, walker_model, walker_task
 
 from simtrain import CurriculumTermCfg, SubTerrainCfg, TerrainCfg, mdp
@@ -14,6 +12,7 @@ from simtrain.env.check import check_task
 from simtrain.env.terrain import make_heights
 from simtrain.errors import ConfigError
 from simtrain.mdp import terrain
+from simtrain.view.picture import Picture
 
 RANDOM = np.random.default_rng(0)
 
@@ -248,35 +247,9 @@ def test_an_unknown_parameter_of_a_tile_is_told():
         check_task(walker_task(terrain=TerrainCfg(kinds)))
 
 
-RENDER = """
-import sys, mujoco
-model = mujoco.MjModel.from_binary_path(sys.argv[1])
-try:
-    renderer = mujoco.Renderer(model, 240, 320)
-except Exception as error:
-    sys.exit(f"no EGL: {error}")
-from PIL import Image
-data = mujoco.MjData(model)
-mujoco.mj_forward(model, data)
-camera = mujoco.MjvCamera()
-camera.distance, camera.azimuth, camera.elevation = 60.0, 160.0, -35.0
-renderer.update_scene(data, camera)
-Image.fromarray(renderer.render()).save(sys.argv[2])
-"""
-
-
-def test_the_terrain_can_be_seen(tmp_path):
-    model, png = tmp_path / "terrain.mjb", tmp_path / "terrain.png"
-    mujoco.mj_saveModel(walker_env(terrain=_everything()).model, str(model))
-    # MuJoCo chooses its renderer when it is imported.
-    ran = subprocess.run(
-        [sys.executable, "-c", RENDER, str(model), str(png)],
-        env={**os.environ, "MUJOCO_GL": "egl"},
-        capture_output=True,
-        text=True,
-    )
-    if not png.exists():
-        pytest.skip(f"the terrain cannot be rendered here: {ran.stderr[-300:]}")
-    pixels = np.asarray(pytest.importorskip("PIL.Image").open(png))
+@needs_opengl
+def test_the_terrain_can_be_seen():
+    with Picture(walker_env(terrain=_everything()), width=320, height=240) as picture:
+        pixels = picture.draw()
     assert pixels.shape == (240, 320, 3)
     assert pixels.std() > 10.0

@@ -231,6 +231,16 @@ def test_the_standard_deviation_gets_the_gradient_of_its_parameter(std_type, std
     torch.testing.assert_close(parameter.grad, expected)  # none beyond what rsl_rl clamps to
 
 
+def test_the_standard_deviation_stays_in_its_range():
+    actor = ActorCfg(hidden_dims=(8,), init_std=0.2, std_range=(0.15, 0.25))
+    cfg = PpoCfg(actor, entropy_coef=-10.0, learning_rate=0.02, schedule="fixed")
+    ppo = PPO(cfg, _obs(torch.randn(ENVS, OBS)), ACTIONS, STEPS, ALONE)
+    batch = _samples(ppo)
+    for _ in range(20):
+        ppo._learn(batch)
+    torch.testing.assert_close(ppo.std, torch.full((ACTIONS,), 0.15))
+
+
 # Against rsl_rl ---------------------------------------------------------------------------------
 
 

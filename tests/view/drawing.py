@@ -1,24 +1,9 @@
-"""What tests of pictures share: whether this machine can draw, and a folder with the rover."""
+"""What tests of the viewer share: a folder with the rover."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-
-import pytest
-
-from simtrain.view.opengl import RenderingError, choose_backend
-
-
-def _missing() -> str:
-    try:
-        choose_backend()
-    except RenderingError as error:
-        return str(error)
-    return ""
-
-
-needs_opengl = pytest.mark.skipif(bool(_missing()), reason=f"nothing can be drawn: {_missing()}")
 
 
 def folder_with_rover(folder: Path) -> Path:

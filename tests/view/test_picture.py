@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from drawing import needs_opengl
+from needs_opengl import needs_opengl
 from rover import rover, rover_model, rover_on_waves
 
 from simtrain.env.env import Env

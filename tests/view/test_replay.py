@@ -8,7 +8,7 @@ import imageio_ffmpeg
 import mujoco
 import numpy as np
 import pytest
-from drawing import needs_opengl
+from needs_opengl import needs_opengl
 
 from simtrain.cli.play import play
 from simtrain.errors import ConfigError

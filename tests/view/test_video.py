@@ -5,7 +5,7 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 import torch
-from drawing import needs_opengl
+from needs_opengl import needs_opengl
 from PIL import Image
 from rover import rover
 

@@ -124,6 +124,14 @@ class StandardDeviation:
         return value.exp_() if self._of_log else value
 
     @torch.no_grad()
+    def bound(self) -> None:
+        """Bring the parameter back into its range, in place.
+
+        Outside of it there is no gradient, and the parameter would stay there for ever.
+        """
+        self._parameter.clamp_(*self._range)
+
+    @torch.no_grad()
     def backward(self, gradient: Tensor, std: Tensor) -> None:
         """Write the parameter's ``.grad``, in place, from the gradient of `std`, its value."""
         if self._of_log:

@@ -22,6 +22,7 @@ def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:
             "class_name": "GaussianDistribution",
             "init_std": cfg.init_std,
             "std_type": cfg.std_type,
+            "std_range": cfg.std_range,
         },
     )
 

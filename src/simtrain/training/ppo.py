@@ -345,6 +345,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._not_finite.copy_(~norm.isfinite())
         self._skipped += self._not_finite
         self.optimizer.step()
+        self._std.bound()
         return Losses(policy.surrogate, value, policy.entropy, policy.kl)
 
     def _learn_policy(self, batch: Samples) -> PolicyLosses:
