@@ -13,6 +13,7 @@ from tiny_task import idle, tiny_env
 
 from simtrain import CurriculumTermCfg, EventTermCfg, ObservationTermCfg, RewardTermCfg, mdp
 from simtrain.env.env import Env
+from simtrain.env.state import read_numbers
 from simtrain.registry import discover
 
 SHIPPED = sorted(discover().tasks)
@@ -206,3 +207,37 @@ def test_a_state_without_something_is_refused():
     del state["previous_actions"]
     with pytest.raises(ValueError, match="previous_actions is not in the saved state"):
         tiny_env().set_state(state)
+
+
+def test_what_terms_have_come_to_keep_since_is_forgotten_if_asked():
+    env = tiny_env()
+    state = env.state()
+    env.rewards.found_later = torch.ones(3)
+    with pytest.raises(ValueError, match=r"rewards\.found_later is not in the saved state"):
+        env.set_state(state)
+    env.set_state(state, forget=True)
+    assert not hasattr(env.rewards, "found_later")
+
+
+def test_numbers_on_the_host_are_found_where_they_are_kept():
+    class Part:
+        def __init__(self) -> None:
+            self.counts = {"steps": 3}
+            self.tensor = torch.ones(2)
+
+    class Whole:
+        def __init__(self) -> None:
+            self.part = Part()
+            self.owner = env
+            self.generator = np.random.default_rng(0)
+
+    env = tiny_env()
+    whole = Whole()
+    before = read_numbers(whole, env)
+    assert before["part.counts.steps"] == 3
+    assert not any("tensor" in name or "owner" in name for name in before)
+    whole.generator.random()
+    whole.part.counts["steps"] += 1
+    after = read_numbers(whole, env)
+    changed = {name.split(".")[0] for name in after if before[name] != after[name]}
+    assert changed == {"part", "generator"}

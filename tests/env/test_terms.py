@@ -11,6 +11,7 @@ from simtrain import (
     TerminationTermCfg,
     mdp,
 )
+from simtrain.env.terms import Rewards
 from simtrain.errors import ConfigError
 
 
@@ -205,3 +206,14 @@ def test_a_reward_of_the_wrong_shape_is_told_with_its_name():
     column = RewardTermCfg(steps_lived, weight=1.0)
     with pytest.raises(ConfigError, match=r"rewards\.odd has shape \(2, 1\); it must be"):
         idle(tiny_env(rewards={"odd": column}))
+
+
+def test_an_exception_in_a_term_names_the_term():
+    def breaks(env):
+        raise ValueError("oh")
+
+    env = tiny_env()
+    env.rewards = Rewards({"odd": RewardTermCfg(breaks, weight=1.0)}, env)
+    with pytest.raises(ValueError, match="oh") as caught:
+        idle(env)
+    assert caught.value.__notes__ == ["in the term rewards.odd"]

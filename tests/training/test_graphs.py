@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -258,6 +258,29 @@ def test_a_refusal_of_an_update_is_told() -> None:
     trainer = Trainer(trainer.env, trainer.ppo, trainer.rank, graphs=Refusing())
     told = [text for iteration in train(trainer, 2) for text in iteration.warnings]
     assert [text.split(" run ")[0] for text in told] == ["rollouts", "updates"]
+
+
+class BesideOneThatRefuses(Rank):
+    """A rank whose neighbour cannot have graphs of mini-batches."""
+
+    def gather(self, values: Sequence[float]) -> Tensor:
+        mine = torch.tensor([values], dtype=torch.float64)
+        return torch.cat((mine, torch.ones_like(mine)))
+
+
+def test_one_rank_refuses_for_all() -> None:
+    eager, _ = make_trainer(busy_cartpole(), graphs=False)
+    wanted = train(eager, 2)
+    graphed, tape = make_trainer(busy_cartpole(), graphs=True)
+    graphed.ppo.rank = BesideOneThatRefuses(0, 0, 1, torch.device("cpu"), seed=0, threads=1)
+    graphed._refuses_graphs = lambda: True  # as the sum over ranks tells it
+    found = train(graphed, 2)
+    same(graphed, eager, found, wanted)
+    assert tape.captures == 2 + 2
+    assert tape.replays == 4  # the check of rollouts, before the others told
+    assert graphed._graphs is not None
+    assert not graphed._graphs.ready
+    assert not [text for iteration in found for text in iteration.warnings]
 
 
 @pytest.mark.parametrize(
