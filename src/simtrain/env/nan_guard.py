@@ -105,7 +105,8 @@ class NanGuard:
         self._counts += failed
         step: int | Tensor = self._steps if self._failed_rows is None else self._step
         number = self._everyone + (step - 1) * self._sim.num_envs
-        first = torch.where(failed, number, _NEVER).amin()
+        # A number of the host in `torch.where` would be copied to the device, and waited for.
+        first = number.masked_fill(~failed, _NEVER).amin()
         torch.minimum(self._first, first, out=self._first)
         if self._failed_rows is not None and not self._failed:
             self._failed = True
