@@ -22,7 +22,7 @@ def test_a_rollout_does_not_wait_for_the_device(task: str) -> None:
     trainer = Trainer(env, PPO(cfg.ppo, env.get_observations(), env.num_actions, 12, rank), rank)
     trainer.run(1, lambda iteration: None, lambda: False)
     with RefuseWaiting():
-        trainer._collect()
+        trainer.collect()
     finished = dict(zip(env.episodes.names, env.episodes.take().tolist(), strict=True))["count"]
     assert finished >= 4
     assert torch.isfinite(trainer.ppo.storage.returns).all()

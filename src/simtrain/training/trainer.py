@@ -146,7 +146,7 @@ class Trainer:
     def _iterate(self, iterations: int, stop: Callable[[], bool]) -> Iteration:
         start = time.perf_counter()
         torch.set_num_threads(self._rollout_threads)
-        self._collect()
+        self.collect()
         if self.rank.device.type == "cuda":
             # Or what is left of the rollout would be timed as learning.
             torch.cuda.synchronize(self.rank.device)
@@ -236,7 +236,7 @@ class Trainer:
         return tuple(f"rank {i}: {text}" for i, texts in enumerate(everyone) for text in texts)
 
     @torch.inference_mode()
-    def _collect(self) -> None:
+    def collect(self) -> None:
         """Fill the storage with a rollout, and compute its returns."""
         if self._graphs is not None and self._graphs.ready:
             self.timer.begin("rollout_graph")
