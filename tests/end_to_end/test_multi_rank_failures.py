@@ -39,7 +39,9 @@ def test_an_exception_in_a_rank_ends_the_job_with_its_traceback_once(start):
     assert seconds_to_end(job, 1) < 30.0
     assert "error: rank 1 on cpu failed:\nTraceback" in job.output
     assert job.output.count("Traceback") == 1
-    assert job.output.rstrip().endswith("ValueError: no step number 21")
+    assert job.output.rstrip().endswith(
+        "ValueError: no step number 21\nin the term rewards.upright"
+    )
 
 
 def test_a_killed_rank_ends_the_job_with_the_command_to_resume(start):

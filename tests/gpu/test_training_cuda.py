@@ -14,10 +14,11 @@ from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
-from simtrain.training.advantage import Outcome, estimate_by_steps, make_estimator
+from simtrain.training.advantage import estimate_by_steps, make_estimator
 from simtrain.training.advantage_kernel import KernelEstimator
 from simtrain.training.cuda_graphs import CudaGraphs, RefusedError
 from simtrain.training.ppo import PPO
+from simtrain.training.rollout import Outcome
 from simtrain.training.trainer import Iteration, Trainer
 
 pytestmark = [

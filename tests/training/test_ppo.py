@@ -14,7 +14,7 @@ from torch import Tensor
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg
 from simtrain.launch.rank import Rank
-from simtrain.training.ppo import MAX_LEARNING_RATE, MIN_LEARNING_RATE, PPO
+from simtrain.training.ppo import PPO
 from simtrain.training.samples import Samples
 
 ALONE = Rank(rank=0, local_rank=0, world_size=1, device=torch.device("cpu"), seed=0, threads=1)
@@ -289,24 +289,7 @@ def test_three_iterations_are_those_of_rsl_rl(variant):
             torch.testing.assert_close(mine, other, atol=1e-5, rtol=0.0)
 
 
-# Learning rate, observation statistics, checkpoints -----------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kl", "before", "after"),
-    [
-        (0.03, 1e-3, 1e-3 / 1.5),
-        (0.004, 1e-3, 1.5e-3),
-        (0.01, 1e-3, 1e-3),
-        (0.0, 1e-3, 1e-3),
-        (0.03, 1.2e-5, MIN_LEARNING_RATE),
-        (0.004, 9e-3, MAX_LEARNING_RATE),
-    ],
-)
-def test_the_learning_rate_follows_the_divergence(kl, before, after):
-    ppo = _ppo(learning_rate=before, desired_kl=0.01)
-    ppo._adapt_learning_rate(torch.tensor(kl))
-    assert float(ppo.optimizer.param_groups[0]["lr"]) == pytest.approx(after)
+# Observation statistics, checkpoints -----------------------------------------------
 
 
 def test_observation_statistics_are_learned_once_an_update():

@@ -8,24 +8,12 @@ of its last state.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a rollout led to and what was expected, ``(steps, num_envs, 1)`` each."""
-
-    rewards: Tensor
-    dones: Tensor
-    """1 where an episode ended, uint8."""
-    time_outs: Tensor
-    """Where it was cut by time, boolean."""
-    values: Tensor
-    """Expected returns before each step."""
+from simtrain.training.rollout import Outcome
 
 
 class Estimator(Protocol):

@@ -10,7 +10,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from simtrain.training.advantage import Outcome
+from simtrain.training.rollout import Outcome
 
 wp.set_module_options({"enable_backward": False})
 

@@ -14,7 +14,7 @@ The mathematics are those of ``rsl_rl.algorithms.PPO``. What differs is how they
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from rsl_rl.algorithms import PPO as RslPPO
@@ -25,9 +25,10 @@ from torch import Tensor
 from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import PpoCfg
-from simtrain.training.advantage import Outcome, make_estimator
+from simtrain.training.advantage import make_estimator
 from simtrain.training.buffered_mlp import BufferedMlp, normalized_input
 from simtrain.training.flat_gradients import FlatGradients
+from simtrain.training.learning_rate import adapt_learning_rate
 from simtrain.training.losses import (
     Losses,
     PolicyLosses,
@@ -37,14 +38,24 @@ from simtrain.training.losses import (
     value_loss,
 )
 from simtrain.training.networks import make_actor, make_critic, update_normalization
-from simtrain.training.rollout import Rollout, Row
+from simtrain.training.rollout import Outcome, Rollout, Row
 from simtrain.training.samples import Samples
 
-if TYPE_CHECKING:
-    from simtrain.training.update_graphs import UpdateGraphs
 
-MIN_LEARNING_RATE = 1e-5
-MAX_LEARNING_RATE = 1e-2
+class MiniBatchGraphs(Protocol):
+    """Replays what `PPO.learn` does."""
+
+    refusal: str | None
+    """Why this rank's mini-batches are not replayed; None if they are, or another refused."""
+
+    def ready(self) -> bool:
+        """Whether they can be replayed; all ranks call it together."""
+
+    def learn(self, number: int) -> None:
+        """See `PPO.learn`."""
+
+    def clear(self) -> None:
+        """Forget what was recorded, because tensors that it uses have been replaced."""
 
 
 class PPO(RslPPO):  # type: ignore[misc]
@@ -52,7 +63,7 @@ class PPO(RslPPO):  # type: ignore[misc]
 
     timer: PhaseTimer = NO_TIMER
     """Told what the update does; to be replaced by who wants to know how long that takes."""
-    graphs: UpdateGraphs | None = None
+    graphs: MiniBatchGraphs | None = None
     """Replays mini-batches; to be set by who wants that."""
 
     def __init__(
@@ -339,7 +350,7 @@ class PPO(RslPPO):  # type: ignore[misc]
             self._all_reduce(self.gradients.buffer, then="optimizer")
             self.gradients.buffer /= self.rank.world_size
         if self.schedule == "adaptive":
-            self._adapt_learning_rate(self.gradients.extra[0])
+            adapt_learning_rate(self._lr, self.gradients.extra[0], self.desired_kl)
         norm = self.gradients.clip(self.max_grad_norm)
         # The gradients are those of all ranks, and so is what follows from them.
         self._not_finite.copy_(~norm.isfinite())
@@ -367,14 +378,6 @@ class PPO(RslPPO):  # type: ignore[misc]
         timer.begin("backward")
         self._value.backward(gradient.mul_(self.value_loss_coef))
         return loss
-
-    def _adapt_learning_rate(self, kl: Tensor) -> None:
-        """Lower the learning rate where the policy moved too far, raise it where too little."""
-        lower = (self._lr / 1.5).clamp_(min=MIN_LEARNING_RATE)
-        higher = (self._lr * 1.5).clamp_(max=MAX_LEARNING_RATE)
-        too_near = (kl < self.desired_kl / 2.0) & (kl > 0.0)
-        lr = torch.where(kl > self.desired_kl * 2.0, lower, torch.where(too_near, higher, self._lr))
-        self._lr.copy_(lr)
 
     def _normalize(self, advantages: Tensor) -> None:
         """Subtract each row's mean and divide by its standard deviation over all ranks, in place.

@@ -45,6 +45,19 @@ class Row:
         self.time_outs[:, 0] = time_outs
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What the steps of a rollout led to and what was expected, ``(steps, num_envs, 1)`` each."""
+
+    rewards: Tensor
+    dones: Tensor
+    """1 where an episode ended, uint8."""
+    time_outs: Tensor
+    """Where it was cut by time, boolean."""
+    values: Tensor
+    """Expected returns before each step."""
+
+
 class Stage:
     """A row that is put into its place in a rollout by a number on the device."""
 
