@@ -92,12 +92,20 @@ def test_comparing_fails_if_a_figure_fell_by_more_than_the_tolerance(here, measu
 
 
 def test_another_machine_is_told(here, measured, capsys):
-    about = {"machine": {"device": "slide rule"}, "repetitions": 5}
+    about = {
+        "machine": {"device": "slide rule"},
+        "repetitions": 5,
+        "cuda_graphs": True,
+        "versions": {"torch": "1.0", "sundial": "3"},
+    }
     (here / "old.json").write_text(as_json(Results(made_up(), about)))
     assert benchmark([TASK, *SMALL, "--compare", "old.json"]) == 0
     told = capsys.readouterr().err
     assert "warning: old.json has another machine: {'device': 'slide rule'}, now" in told
+    assert "warning: old.json has another cuda_graphs: True, now False" in told
+    assert "warning: old.json was measured with torch 1.0, now " in told
     assert "repetitions" not in told
+    assert "sundial" not in told
 
 
 MISTAKES = [

@@ -13,8 +13,10 @@ from tiny_task import idle, tiny_env
 
 from simtrain import CurriculumTermCfg, EventTermCfg, ObservationTermCfg, RewardTermCfg, mdp
 from simtrain.env.env import Env
+from simtrain.env.phase_timer import CpuTimer
 from simtrain.env.state import read_numbers
 from simtrain.registry import discover
+from simtrain.training.profile import MarkingTimer
 
 SHIPPED = sorted(discover().tasks)
 
@@ -241,3 +243,15 @@ def test_numbers_on_the_host_are_found_where_they_are_kept():
     after = read_numbers(whole, env)
     changed = {name.split(".")[0] for name in after if before[name] != after[name]}
     assert changed == {"part", "generator"}
+
+
+def test_a_stopwatch_is_no_part_of_the_state():
+    env, other = tiny_env(2), tiny_env(2)
+    env.timer, other.timer = CpuTimer(), MarkingTimer(CpuTimer())
+    for each in (env, other):
+        each.step(torch.zeros(2, env.num_actions))
+    assert "timer" not in env.state()
+    present = other.timer
+    other.set_state(stored(env.state()))
+    assert other.timer is present
+    other.timer.end()

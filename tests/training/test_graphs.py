@@ -24,10 +24,12 @@ from simtrain import (
 )
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
+from simtrain.env.phase_timer import CpuTimer
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
 from simtrain.training.graph_check import HostState
 from simtrain.training.ppo import PPO
+from simtrain.training.profile import MarkingTimer
 from simtrain.training.trainer import Iteration, Trainer
 
 pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
@@ -290,7 +292,27 @@ def test_no_task_that_ships_keeps_anything_on_the_host(task: str) -> None:
     env = Env(discover().find(task).make(), 2, threads=1)
     actions = torch.zeros(2, env.num_actions)
     env.step(actions)
-    before = HostState(env)
+    before = HostState(env, draws_on_device=False)
     env.step(actions)
-    assert HostState(env).changed_since(before) == []
+    assert HostState(env, draws_on_device=False).changed_since(before) == []
     assert len(env.terms()) > 5
+
+
+def test_who_draws_on_the_cpu_although_the_environment_is_elsewhere_is_found() -> None:
+    env = Env(busy_cartpole(), 2, threads=1)
+    before = HostState(env, draws_on_device=True)
+    torch.rand(1)
+    changed = HostState(env, draws_on_device=True).changed_since(before)
+    assert changed == ["a term uses PyTorch's random generator of the CPU"]
+
+
+def test_a_trace_of_graphs_is_made_as_well() -> None:
+    eager, _ = make_trainer(busy_cartpole(), graphs=False)
+    wanted = train(eager, 2)
+    graphed, tape = make_trainer(busy_cartpole(), graphs=True)
+    timer = MarkingTimer(CpuTimer())
+    graphed.timer = graphed.env.timer = graphed.ppo.timer = timer
+    same(graphed, eager, train(graphed, 2), wanted)
+    timer.end()
+    assert tape.replays > 0
+    assert graphed.env.timer is timer

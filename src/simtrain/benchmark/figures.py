@@ -25,6 +25,7 @@ LAYERS = {
 """What is measured, and what a person calls it."""
 
 _FORMAT = "simtrain-benchmark-1"
+_UNIT = "environment steps a second, over all ranks"
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def as_json(results: Results) -> str:
         }
         for figure in results.figures
     ]
-    content = {"format": _FORMAT, **results.about, "figures": figures}
+    content = {"format": _FORMAT, "unit": _UNIT, **results.about, "figures": figures}
     return json.dumps(content, indent=2) + "\n"
 
 
@@ -182,7 +183,9 @@ def read_results(path: Path) -> Results:
         raise ConfigError(f"--compare {path} is not JSON: {error}") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ConfigError(f"--compare {path} was not written by this version's `benchmark`")
-    about = {name: value for name, value in content.items() if name not in ("format", "figures")}
+    about = {
+        name: value for name, value in content.items() if name not in ("format", "unit", "figures")
+    }
     try:
         return Results(tuple(_figure(row) for row in content["figures"]), about)
     except (KeyError, TypeError, ValueError) as error:

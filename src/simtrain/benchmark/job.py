@@ -121,12 +121,11 @@ def measure_rank(
             # As training has it.
             trainer = Trainer(env, ppo, rank, make_timer(rank.device), graphs)
             try:
-                seconds = measure_layers(trainer, repetitions, Clock(rank, stop))
+                seconds = measure_layers(
+                    trainer, repetitions, Clock(rank, stop), lambda text: say(f"warning: {text}")
+                )
             except StoppedError:
                 return None
-        overflow = env.sim.overflow()
-        for text in overflow.messages().values() if overflow else ():
-            say(f"warning: {text}")
         steps = case.ranks * case.num_envs * config.num_steps_per_env
         figures += figures_of(case, steps, seconds)
         del env, obs, ppo, trainer, graphs  # before the next is built

@@ -50,7 +50,9 @@ class Clock:
         return float(everyone[:, 0].max())
 
 
-def measure_layers(trainer: Trainer, repetitions: int, clock: Clock) -> dict[str, list[float]]:
+def measure_layers(
+    trainer: Trainer, repetitions: int, clock: Clock, warn: Callable[[str], None]
+) -> dict[str, list[float]]:
     """Seconds of each layer's blocks of one rollout; all ranks call it together.
 
     Bare physics gets the controls that random actions led to, from the states that they started in.
@@ -60,6 +62,7 @@ def measure_layers(trainer: Trainer, repetitions: int, clock: Clock) -> dict[str
         repetitions: how often, after a first round that warms up: it compiles, captures graphs and
             fills caches.
         clock: times the blocks.
+        warn: told what training warns of, each time once.
 
     Raises:
         StoppedError: a rank was told to stop.
@@ -78,9 +81,11 @@ def measure_layers(trainer: Trainer, repetitions: int, clock: Clock) -> dict[str
         seconds["physics"].append(physics(clock))
         seconds["env_step"].append(clock.time(env.device, lambda: _step_through(env, actions)))
         seconds["training"].append(clock.time(trainer.rank.device, training))
-        metrics = latest.pop().metrics
-        seconds["rollout"].append(metrics["Perf/collection_time"])
-        seconds["update"].append(metrics["Perf/learning_time"])
+        iteration = latest.pop()
+        for text in iteration.warnings:
+            warn(text)
+        seconds["rollout"].append(iteration.metrics["Perf/collection_time"])
+        seconds["update"].append(iteration.metrics["Perf/learning_time"])
     return {layer: times[1:] for layer, times in seconds.items()}
 
 

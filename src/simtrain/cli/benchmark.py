@@ -246,7 +246,7 @@ def _about(device_name: str, flags: BenchmarkFlags, devices: Devices) -> dict[st
             "threads": f"{_threads(flags)} thread{'s' if _threads(flags) > 1 else ''} a rank",
         },
         "repetitions": flags.repetitions,
-        "cuda_graphs": flags.cuda_graphs,
+        "cuda_graphs": flags.cuda_graphs and devices.kind == "cuda",
         "versions": versions(),
     }
 
@@ -266,10 +266,19 @@ def _print(results: Results, changes: Sequence[Any], flags: BenchmarkFlags) -> N
 
 def _tell_differences(before: Results, now: Results, flags: BenchmarkFlags) -> None:
     """Warn if the earlier figures are not of this machine with these settings."""
-    for name in ("machine", "repetitions"):
-        old, new = before.about.get(name), now.about[name]
-        if old != new:
-            print(f"warning: {flags.compare} has another {name}: {old}, now {new}", file=sys.stderr)
+    found = [
+        f"has another {name}: {before.about.get(name)}, now {now.about[name]}"
+        for name in ("machine", "repetitions", "cuda_graphs")
+        if before.about.get(name) != now.about[name]
+    ]
+    old = before.about.get("versions", {})
+    found += [
+        f"was measured with {package} {old[package]}, now {version}"
+        for package, version in now.about["versions"].items()
+        if old.get(package, version) != version
+    ]
+    for difference in found:
+        print(f"warning: {flags.compare} {difference}", file=sys.stderr)
 
 
 def _write(path: Path, content: bytes) -> None:

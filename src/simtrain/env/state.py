@@ -7,7 +7,7 @@ memory, in a file, in a closure) says so itself, with methods ``state()``, which
 and ``set_state(state)``; so do engines.
 
 Functions, classes, frozen dataclasses, MuJoCo's models and configurations are constant, and left
-out.
+out, as are stopwatches.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from simtrain.env.phase_timer import PhaseTimer
 
 _FOREIGN = sys.stdlib_module_names | {
     "mujoco",
@@ -249,6 +251,8 @@ def _is_state(value: object) -> bool:
         return value.dtype.kind in "biufc"
     if isinstance(value, set):
         return all(isinstance(item, str) for item in value)
+    if isinstance(value, PhaseTimer):
+        return False
     kind = type(value)
     if kind.__module__.split(".")[0] in _FOREIGN or kind.__module__ in _CONFIGURATION:
         return False

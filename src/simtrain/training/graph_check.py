@@ -75,13 +75,22 @@ def differ(value: Tensor, expected: Tensor, smallest: float = _SMALLEST) -> Tens
 class HostState:
     """What an environment's terms keep on the host, at one moment."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: Env, *, draws_on_device: bool) -> None:
+        """Note it.
+
+        Args:
+            env: whose terms are meant.
+            draws_on_device: whether the environment's own random numbers come from the device's
+                generator, so that nobody should use PyTorch's on the CPU.
+        """
         self._numbers = {name: read_numbers(term, env) for name, term in env.terms().items()}
         random = random_state(torch.device("cpu"))
         self._generators = {
             "NumPy's random generator": _plain(random["numpy"]),
             "Python's random generator": _plain(random["python"]),
         }
+        if draws_on_device:
+            self._generators["PyTorch's random generator of the CPU"] = _plain(random["torch"])
 
     def changed_since(self, before: HostState) -> list[str]:
         """What a graph would freeze, by the names of terms."""

@@ -218,9 +218,11 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.timer.begin("mini_batches")
         self._shuffle()
         learn = self.learn
-        if self.graphs is not None and self.graphs.ready():
-            self.timer.begin("update_graph")
-            learn = self.graphs.learn
+        if self.graphs is not None:
+            self.timer.begin("other")  # the first time they are made
+            if self.graphs.ready():
+                self.timer.begin("update_graph")
+                learn = self.graphs.learn
         self._losses.zero_()
         for _ in range(self.num_learning_epochs):
             for i in range(self.num_mini_batches):

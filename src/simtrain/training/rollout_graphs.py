@@ -102,9 +102,10 @@ class RolloutGraphs:
         env = self._env
         restore()
         self._hurry()
-        before = HostState(env)
+        draws_on_device = env.device.type != "cpu"
+        before = HostState(env, draws_on_device=draws_on_device)
         eager = self._without_waiting()
-        changed = HostState(env).changed_since(before)
+        changed = HostState(env, draws_on_device=draws_on_device).changed_since(before)
         if changed:
             raise RefusedError("; ".join(changed))
         restore()
