@@ -29,13 +29,13 @@ from typing import Annotated
 import torch
 import tyro
 
+from simtrain.algorithms.ppo import PPO
 from simtrain.cli.exits import run_command
 from simtrain.cli.parse import parse_flags
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
-from simtrain.training.ppo import PPO
-from simtrain.training.trainer import Trainer
+from simtrain.training.loop import Trainer
 
 
 @dataclass

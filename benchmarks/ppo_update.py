@@ -32,11 +32,11 @@ from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 from torch import Tensor
 
+from simtrain.algorithms.ppo import PPO
 from simtrain.cli.exits import run_command
 from simtrain.cli.parse import parse_flags
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import Activation, ActorCfg, CriticCfg, PpoCfg
-from simtrain.training.ppo import PPO
 
 
 @dataclass

@@ -34,8 +34,8 @@ import tyro
 from torch import Tensor
 
 from simtrain.config import TrainConfig
-from simtrain.launch.job import plan_job
 from simtrain.launch.launcher import launch_ranks
+from simtrain.launch.plan import plan_job
 from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
@@ -75,9 +75,9 @@ def measure(
     rank: Rank, show: Callable[[object], None], stop: Callable[[], bool], options: Options
 ) -> dict[str, list[float]]:
     """Seconds of an iteration, and of averaging in it, block by block."""
+    from simtrain.algorithms.ppo import PPO
     from simtrain.env.env import Env
-    from simtrain.training.ppo import PPO
-    from simtrain.training.trainer import Trainer
+    from simtrain.training.loop import Trainer
 
     torch.set_num_threads(1)
     values = {field.name: getattr(rank, field.name) for field in dataclasses.fields(Rank)}
@@ -103,13 +103,13 @@ def measure(
     for block in range(-1, options.blocks):
         if rank.is_main:
             found["one"].append(seconds_of_a_block(one))
-        rank.wait_for_others()  # the other rank sleeps here
+        rank.barrier()  # the other rank sleeps here
         # Which of the two comes first changes, for a machine may slow down within a round.
         for side in ("two", "without") if block % 2 else ("without", "two"):
             together.seconds.clear()
             found[side].append(seconds_of_a_block(two if side == "two" else without))
             if side == "two":
-                shortest = rank.gather(together.seconds).amin(dim=0)
+                shortest = rank.all_gather(together.seconds).amin(dim=0)
                 found["averaging"].append(float(shortest.sum()))
         if block < 0:  # to warm up
             for series in found.values():

@@ -6,11 +6,11 @@ import pytest
 import torch
 from tiny_task import tiny_env
 
+from simtrain.algorithms.ppo import PPO
 from simtrain.benchmark.figures import LAYERS
 from simtrain.benchmark.layers import Clock, StoppedError, _bare_physics, measure_layers
 from simtrain.launch.rank import Rank
-from simtrain.training.ppo import PPO
-from simtrain.training.trainer import Trainer
+from simtrain.training.loop import Trainer
 
 RANK = Rank(0, 0, 1, torch.device("cpu"), seed=0, threads=1)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from simtrain.cli.exits import run_command
 from simtrain.launch.devices import Devices
-from simtrain.launch.job import Job
 from simtrain.launch.launcher import launch_ranks
+from simtrain.launch.plan import Job
 from simtrain.launch.rank import Rank
 from simtrain.run.console import TrainingConsole
 from simtrain.training.stopping import Stopping
@@ -34,7 +34,7 @@ JOB = Job(
 def work(rank: Rank, show: Callable[[object], None], stop: Callable[[], bool]) -> str:
     """Meet the other rank again and again until one of them is told to stop."""
     show("at work")
-    while not rank.gather([float(stop())]).any():
+    while not rank.all_gather([float(stop())]).any():
         time.sleep(0.02)
     return f"rank {rank.rank} is done"
 

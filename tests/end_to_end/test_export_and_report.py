@@ -18,7 +18,7 @@ from simtrain.cli.report import report
 from simtrain.env.env import Env
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError
-from simtrain.training.policy import open_policy
+from simtrain.training.saved_policy import open_policy
 
 TASK = "cartpole-swingup"
 ITERATIONS = 3

@@ -16,7 +16,7 @@ from simtrain.env.env import Env
 from simtrain.env.phase_timer import CpuTimer
 from simtrain.env.state import read_numbers
 from simtrain.registry import discover
-from simtrain.training.profile import MarkingTimer
+from simtrain.training.features.timing import MarkingTimer
 
 SHIPPED = sorted(discover().tasks)
 

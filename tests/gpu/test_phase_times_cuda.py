@@ -8,14 +8,14 @@ import time
 import pytest
 import torch
 
+from simtrain.algorithms.ppo import PPO
 from simtrain.cli.benchmark import benchmark
 from simtrain.env.env import Env
 from simtrain.env.phase_timer import CudaTimer, make_timer
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
-from simtrain.training.cuda_graphs import CudaGraphs
-from simtrain.training.ppo import PPO
-from simtrain.training.trainer import Iteration, Trainer
+from simtrain.training.graphs.cuda import CudaGraphs
+from simtrain.training.loop import Iteration, Trainer
 
 pytestmark = [
     pytest.mark.gpu,

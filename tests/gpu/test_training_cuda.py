@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from simtrain import RewardTermCfg, TaskCfg
+from simtrain.algorithms.advantage_kernel import KernelEstimator
+from simtrain.algorithms.advantages import estimate_by_steps, make_estimator
+from simtrain.algorithms.ppo import PPO
+from simtrain.algorithms.rollout import Outcome
 from simtrain.cli import train as command
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
-from simtrain.training.advantage import estimate_by_steps, make_estimator
-from simtrain.training.advantage_kernel import KernelEstimator
-from simtrain.training.cuda_graphs import CudaGraphs, RefusedError
-from simtrain.training.ppo import PPO
-from simtrain.training.rollout import Outcome
-from simtrain.training.trainer import Iteration, Trainer
+from simtrain.training.graphs.cuda import CudaGraphs, RefusedError
+from simtrain.training.loop import Iteration, Trainer
 
 pytestmark = [
     pytest.mark.gpu,

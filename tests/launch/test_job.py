@@ -8,8 +8,8 @@ from simtrain.cli.parse import parse_flags
 from simtrain.cli.train import train
 from simtrain.config import TrainConfig, as_plain, overlay
 from simtrain.errors import ConfigError
-from simtrain.launch.job import plan_job
 from simtrain.launch.launcher import choose_log_dir
+from simtrain.launch.plan import plan_job
 from simtrain.registry import discover
 
 
@@ -67,7 +67,7 @@ train(["cartpole-balance", *flags.split()])
 
 def test_the_host_of_a_wrong_gpu_is_named(monkeypatch):
     monkeypatch.setattr(
-        "simtrain.launch.job.probe_hosts", lambda *args, **kwargs: [(None, 2), ("5", 1)]
+        "simtrain.launch.plan.probe_hosts", lambda *args, **kwargs: [(None, 2), ("5", 1)]
     )
     with pytest.raises(ConfigError, match=r"host node2: --gpu-ids 1: the only visible GPU is 0 "):
         plan_job(configure("--hosts", "node1", "node2", "--gpu-ids", "0", "1"))

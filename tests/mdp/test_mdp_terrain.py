@@ -12,7 +12,7 @@ from simtrain.env.check import check_task
 from simtrain.env.terrain import make_heights
 from simtrain.errors import ConfigError
 from simtrain.mdp import terrain
-from simtrain.view.picture import Picture
+from simtrain.view.renderer import Picture
 
 RANDOM = np.random.default_rng(0)
 

@@ -6,7 +6,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from simtrain.errors import ConfigError
-from simtrain.run.metrics import MetricsWriter, check_idle
+from simtrain.run.metrics_files import MetricsWriter, check_idle
 
 
 def test_each_iteration_is_a_line_of_json_and_a_step_of_tensorboard(tmp_path):
@@ -125,7 +125,7 @@ def test_numbers_wait_while_there_is_no_room(tmp_path):
     program = """
 import resource, signal, sys
 from pathlib import Path
-from simtrain.run.metrics import MetricsWriter
+from simtrain.run.metrics_files import MetricsWriter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 run = Path(sys.argv[1])
 writer = MetricsWriter(run, tensorboard=False)

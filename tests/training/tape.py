@@ -18,11 +18,11 @@ from torch.utils._pytree import tree_leaves
 from waiting import RefuseWaiting
 
 from simtrain.env.env import Env
-from simtrain.training.cuda_graphs import RefusedError, told
+from simtrain.training.graphs.cuda import RefusedError, told
 
 
 class Tape:
-    """Stands in for `simtrain.training.cuda_graphs.CudaGraphs`."""
+    """Stands in for `simtrain.training.graphs.cuda.CudaGraphs`."""
 
     def __init__(self, env: Env | None = None) -> None:
         """`env`, if given, simulates by Warp on the CPU; it becomes as one on CUDA."""

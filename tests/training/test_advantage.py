@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from simtrain.training.advantage import estimate_by_steps, make_estimator
-from simtrain.training.advantage_kernel import KernelEstimator
-from simtrain.training.rollout import Outcome
+from simtrain.algorithms.advantage_kernel import KernelEstimator
+from simtrain.algorithms.advantages import estimate_by_steps, make_estimator
+from simtrain.algorithms.rollout import Outcome
 
 GAMMA, LAM = 0.97, 0.9
 

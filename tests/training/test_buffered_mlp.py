@@ -7,8 +7,8 @@ import torch
 from rsl_rl.modules import MLP
 from torch import nn
 
+from simtrain.algorithms.buffered_mlp import BufferedMlp
 from simtrain.ppo_cfg import Activation
-from simtrain.training.buffered_mlp import BufferedMlp
 
 
 def _pair(activation: str, rows: int = 50) -> tuple[MLP, BufferedMlp]:

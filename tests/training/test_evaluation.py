@@ -11,13 +11,13 @@ from tiny_task import STEP_DT, at_step, steps_lived, tiny_env, tiny_task
 from waiting import RefuseWaiting
 
 from simtrain import ActorCfg, EventTermCfg, MetricTermCfg, TerminationTermCfg, mdp
+from simtrain.algorithms.networks import make_actor
 from simtrain.env.env import Env
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError
 from simtrain.registry import discover
-from simtrain.training.evaluation import Evaluator, with_margin
+from simtrain.training.evaluator import Evaluator, with_margin
 from simtrain.training.intervals import Estimate
-from simtrain.training.networks import make_actor
 
 ACTOR = ActorCfg(hidden_dims=(4,))
 FAILS = {

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from simtrain.algorithms.networks import make_actor
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.undisturbed import undisturbed
 from simtrain.launch.devices import Devices
 from simtrain.registry import discover
-from simtrain.training.evaluation import Evaluator
-from simtrain.training.evaluator_process import Candidate, EvaluatorProcess
-from simtrain.training.networks import make_actor
+from simtrain.training.evaluator import Evaluator
+from simtrain.training.features.evaluator_process import Candidate, EvaluatorProcess
 
 
 @pytest.fixture

@@ -22,17 +22,17 @@ from simtrain import (
     TaskCfg,
     mdp,
 )
+from simtrain.algorithms.export import export_policy
+from simtrain.algorithms.networks import make_actor
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
+from simtrain.env.interface import ObservationPart, describe_interface
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError, ExportError
 from simtrain.ppo_cfg import ActorCfg, PpoCfg
 from simtrain.registry import discover
 from simtrain.training import export
-from simtrain.training.export import export_policy
-from simtrain.training.interface import ObservationPart, describe_interface
-from simtrain.training.networks import make_actor
-from simtrain.training.policy import SavedPolicy
+from simtrain.training.saved_policy import SavedPolicy
 
 GO1 = "go1-velocity-flat"
 LEFT = "left_slide"

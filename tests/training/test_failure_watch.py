@@ -7,12 +7,12 @@ import torch
 from tiny_task import tiny_task
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg, RewardTermCfg
+from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
 from simtrain.errors import DivergenceError
 from simtrain.launch.rank import Rank
-from simtrain.training.failure_watch import MOST_DUMPS, PATIENCE
-from simtrain.training.ppo import PPO
-from simtrain.training.trainer import Iteration, Trainer
+from simtrain.training.features.failures import MOST_DUMPS, PATIENCE
+from simtrain.training.loop import Iteration, Trainer
 
 ALONE = Rank(rank=0, local_rank=0, world_size=1, device=torch.device("cpu"), seed=0, threads=1)
 ENVS, STEPS = 4, 4

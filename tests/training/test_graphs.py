@@ -22,15 +22,15 @@ from simtrain import (
     UniformNoiseCfg,
     mdp,
 )
+from simtrain.algorithms.ppo import PPO
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
 from simtrain.env.phase_timer import CpuTimer
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
-from simtrain.training.graph_check import HostState
-from simtrain.training.ppo import PPO
-from simtrain.training.profile import MarkingTimer
-from simtrain.training.trainer import Iteration, Trainer
+from simtrain.training.features.timing import MarkingTimer
+from simtrain.training.graphs.check import HostState
+from simtrain.training.loop import Iteration, Trainer
 
 pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
 
@@ -265,7 +265,7 @@ def test_a_refusal_of_an_update_is_told() -> None:
 class BesideOneThatRefuses(Rank):
     """A rank whose neighbour cannot have graphs of mini-batches."""
 
-    def gather(self, values: Sequence[float]) -> Tensor:
+    def all_gather(self, values: Sequence[float]) -> Tensor:
         mine = torch.tensor([values], dtype=torch.float64)
         return torch.cat((mine, torch.ones_like(mine)))
 

@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import simtrain
+from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
-from simtrain.training.ppo import PPO
 
 SOURCE = Path(simtrain.__file__).parent
 STEPS, ENVS = 12, 64

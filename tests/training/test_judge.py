@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
 from simtrain.run.checkpoint import BEST, read_checkpoint, save_model
-from simtrain.training.judge import Judge
-from simtrain.training.ppo import PPO
-from simtrain.training.trainer import Iteration
+from simtrain.training.features.evaluation import Judge
+from simtrain.training.loop import Iteration
 
 RANK = Rank(0, 0, 1, torch.device("cpu"), seed=0, threads=1)
 

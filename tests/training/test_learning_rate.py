@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from simtrain.training.learning_rate import (
+from simtrain.algorithms.learning_rate import (
     MAX_LEARNING_RATE,
     MIN_LEARNING_RATE,
     adapt_learning_rate,

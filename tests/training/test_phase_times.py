@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_task import tiny_env
 
+from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
 from simtrain.env.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
 from simtrain.launch.rank import Rank
@@ -17,9 +18,8 @@ from simtrain.metric_tags import metric_tags
 from simtrain.phases import PHASES, TAG
 from simtrain.registry import discover
 from simtrain.training import ppo as training_ppo
+from simtrain.training.loop import Iteration, Trainer
 from simtrain.training.phase_times import phase_seconds
-from simtrain.training.ppo import PPO
-from simtrain.training.trainer import Iteration, Trainer
 
 STEPS = 5
 
@@ -195,7 +195,7 @@ class SecondOfTwo(Rank):
 
     of_neighbour: list[float] = field(default_factory=list)
 
-    def gather(self, values):
+    def all_gather(self, values):
         return torch.tensor([self.of_neighbour, values], dtype=torch.float64)
 
 

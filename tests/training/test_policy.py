@@ -14,7 +14,7 @@ from simtrain.env.env import Env
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import find_checkpoint, read_checkpoint
-from simtrain.training.policy import open_policy
+from simtrain.training.saved_policy import open_policy
 
 FLAGS = ("--gpu-ids", "None", "--num-envs", "8", "--max-iterations", "2", "--save-interval", "1")
 

@@ -13,9 +13,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg
+from simtrain.algorithms.ppo import PPO
+from simtrain.algorithms.samples import Samples
 from simtrain.launch.rank import Rank
-from simtrain.training.ppo import PPO
-from simtrain.training.samples import Samples
 
 ALONE = Rank(rank=0, local_rank=0, world_size=1, device=torch.device("cpu"), seed=0, threads=1)
 ENVS, STEPS, OBS, ACTIONS = 4, 6, 3, 2

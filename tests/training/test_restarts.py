@@ -11,7 +11,7 @@ from tiny_task import tiny_task
 from simtrain.config import TrainConfig, resolved
 from simtrain.env.model import compile_model, model_digest
 from simtrain.errors import ConfigError, DivergenceError, RankError
-from simtrain.launch.job import plan_job
+from simtrain.launch.plan import plan_job
 from simtrain.run.directory import versions
 from simtrain.run.resume import write_resume_state
 from simtrain.training import restarts

@@ -6,11 +6,11 @@ import pytest
 import torch
 from waiting import RefuseWaiting
 
+from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
-from simtrain.training.ppo import PPO
-from simtrain.training.trainer import Trainer
+from simtrain.training.loop import Trainer
 
 
 @pytest.mark.parametrize("task", ["cartpole-swingup", "go1-velocity-rough", "g1-velocity-flat"])

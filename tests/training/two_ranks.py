@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from tensordict import TensorDict
 
+from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
 from simtrain.env.phase_timer import CpuTimer
 from simtrain.errors import RankError
@@ -25,9 +26,8 @@ from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.registry import discover
 from simtrain.sim.engine import Overflow
 from simtrain.training.agreement import check_same_tensors
-from simtrain.training.ppo import PPO
+from simtrain.training.loop import Trainer
 from simtrain.training.reduction import Reduction
-from simtrain.training.trainer import Trainer
 
 ENVS, STEPS, OBS, ACTIONS = 8, 6, 5, 2
 

@@ -5,7 +5,7 @@ from needs_opengl import needs_opengl
 from rover import rover, rover_model, rover_on_waves
 
 from simtrain.env.env import Env
-from simtrain.view.picture import Picture, command_lines, robot_radius
+from simtrain.view.renderer import Picture, command_lines, robot_radius
 
 pytestmark = needs_opengl
 SIZE = {"width": 320, "height": 180}

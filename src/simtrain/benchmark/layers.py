@@ -19,7 +19,7 @@ from simtrain.benchmark.figures import LAYERS
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.sim.engine import Engine
-from simtrain.training.trainer import Iteration, Trainer
+from simtrain.training.loop import Iteration, Trainer
 
 
 class StoppedError(Exception):
@@ -44,7 +44,7 @@ class Clock:
         block()
         _synchronize(device)
         own = time.perf_counter() - start
-        everyone = self._rank.gather([own, float(self._stop())])
+        everyone = self._rank.all_gather([own, float(self._stop())])
         if everyone[:, 1].any():
             raise StoppedError
         return float(everyone[:, 0].max())

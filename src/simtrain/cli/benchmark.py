@@ -123,7 +123,7 @@ def benchmark(arguments: Sequence[str]) -> int:
     _print(results, changes, flags)
     _write(flags.json, as_json(results).encode())
 
-    from simtrain.benchmark.picture import draw
+    from simtrain.benchmark.plot import draw
 
     _write(flags.picture, draw(results))
     print(f"results: {flags.json}\npicture: {flags.picture}")
@@ -181,7 +181,7 @@ def _cases(tasks: list[str], flags: BenchmarkFlags, devices: Devices) -> list[Ca
 
 def _check_cases(cases: Sequence[Case]) -> None:
     """Raise ConfigError if there is no such task, or it cannot be trained like that."""
-    from simtrain.benchmark.job import case_config
+    from simtrain.benchmark.ranks import case_config
 
     configs = [case_config(case) for case in cases]
     for config in configs:
@@ -197,7 +197,7 @@ def _measure(
     cases: Sequence[Case], flags: BenchmarkFlags, devices: Devices
 ) -> tuple[Any, str] | int:
     """The figures and the device's name, or the exit code if a signal ended it."""
-    from simtrain.benchmark.job import measure_cases
+    from simtrain.benchmark.ranks import measure_cases
     from simtrain.launch.launcher import end_launched_ranks
     from simtrain.launch.stop import StopSignals
     from simtrain.training.stopping import exit_code

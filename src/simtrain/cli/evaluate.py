@@ -22,8 +22,8 @@ from simtrain.launch.spinning import limit_spinning
 
 if TYPE_CHECKING:
     from simtrain.sim import EngineName
-    from simtrain.training.evaluation import Evaluation, Evaluator
-    from simtrain.training.policy import SavedPolicy
+    from simtrain.training.evaluator import Evaluation, Evaluator
+    from simtrain.training.saved_policy import SavedPolicy
 
 USAGE = "usage: evaluate RUN_OR_CHECKPOINT... [flags]"
 _MAX_ENVS = 1024
@@ -99,7 +99,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     # Only now, so that help does not wait for torch and MuJoCo.
     from simtrain.env.check import check_task
     from simtrain.env.undisturbed import undisturbed
-    from simtrain.training.policy import open_policy
+    from simtrain.training.saved_policy import open_policy
 
     wanted: list[tuple[SavedPolicy, _Flags]] = []
     for path in paths:
@@ -183,7 +183,7 @@ def _are_alike(one: tuple[SavedPolicy, _Flags], other: tuple[SavedPolicy, _Flags
 def _make_evaluator(
     saved: SavedPolicy, flags: _Flags, device: str, engine: EngineName
 ) -> Evaluator:
-    from simtrain.training.evaluation import Evaluator
+    from simtrain.training.evaluator import Evaluator
 
     def make() -> Evaluator:
         return Evaluator(
@@ -232,7 +232,7 @@ def _print_table(results: list[_Result]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from simtrain.training.evaluation import heading, with_margin
+    from simtrain.training.evaluator import heading, with_margin
 
     first = results[0]
     tasks = {result.saved.config.task: None for result in results}

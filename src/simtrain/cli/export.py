@@ -42,13 +42,13 @@ def export(arguments: Sequence[str]) -> int:
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
     from simtrain.run.directory import check_folder
-    from simtrain.training.policy import open_policy
+    from simtrain.training.saved_policy import open_policy
 
     saved = open_policy(paths[0])
     folder = config.output or saved.run / "exported"
     check_folder(folder, "--output")
 
-    from simtrain.training.export import export_policy
+    from simtrain.algorithms.export import export_policy
 
     with interruptible():
         exported = export_policy(saved, folder, config.formats)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from simtrain.env.env import Env
-    from simtrain.training.policy import SavedPolicy
+    from simtrain.training.saved_policy import SavedPolicy
     from simtrain.view.playback import Act
 
 _HELP = """\
@@ -144,7 +144,7 @@ def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
             f"there is no run, checkpoint or task {name}{did_you_mean(name, registry.tasks)}"
         )
 
-    from simtrain.training.policy import open_policy
+    from simtrain.training.saved_policy import open_policy
 
     saved = open_policy(path)
     return saved.config.task, saved.config.env, saved

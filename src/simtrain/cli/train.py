@@ -42,7 +42,7 @@ def train(arguments: Sequence[str]) -> int:
     config = parse_flags(f"train {name}", default, flags)
     saved = None
     if config.resume is not None:
-        from simtrain.config_changes import continued
+        from simtrain.config_tree import continued
         from simtrain.run.resume import find_run
 
         saved = find_run(config.resume, config.log_root, name)

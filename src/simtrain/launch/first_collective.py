@@ -57,7 +57,7 @@ def meet(rank: Rank, timeout: float, on_hang: Callable[[str], None]) -> None:
             device_id=rank.device if cuda else None,
         )
         total = float(rank.all_reduce(torch.ones((), device=rank.device)))
-        count = len(rank.gather([0.0]))
+        count = len(rank.all_gather([0.0]))
     if total != rank.world_size or count != rank.world_size:
         raise RuntimeError(f"{where} gave {total:g} and {count} instead of {rank.world_size}")
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from simtrain.errors import ConfigError
-from simtrain.launch.job import Job
+from simtrain.launch.plan import Job
 from simtrain.launch.processes import die_with_parent, end_session
 from simtrain.launch.rank_process import RankFunction, RunRank
 from simtrain.launch.reports import ReportHandler

@@ -48,7 +48,7 @@ class Rank:
             dist.broadcast(tensor, src=0)
         return tensor
 
-    def gather(self, values: Sequence[float]) -> Tensor:
+    def all_gather(self, values: Sequence[float]) -> Tensor:
         """The values of all ranks, float64 on the CPU, ``(world_size, len(values))``.
 
         Every rank gives equally many. It travels between CPUs and waits for no GPU.
@@ -60,7 +60,7 @@ class Rank:
         dist.all_gather(everyone, mine)
         return torch.cat(everyone)
 
-    def gather_objects(self, value: Any) -> list[Any]:
+    def all_gather_objects(self, value: Any) -> list[Any]:
         """What every rank gave, by rank; pickled, so for rare use."""
         if self.world_size == 1:
             return [value]
@@ -68,7 +68,7 @@ class Rank:
         dist.all_gather_object(values, value)
         return values
 
-    def collect(self, value: Any) -> list[Any] | None:
+    def gather_objects(self, value: Any) -> list[Any] | None:
         """What every rank gave, by rank, on rank 0; None on others. Pickled, so for rare use."""
         if self.world_size == 1:
             return [value]
@@ -76,7 +76,7 @@ class Rank:
         dist.gather_object(value, values)
         return values
 
-    def distribute(self, values: list[Any] | None) -> Any:
+    def scatter_objects(self, values: list[Any] | None) -> Any:
         """This rank's own of `values`, which rank 0 gives, one for each. Pickled likewise."""
         if self.world_size == 1:
             assert values is not None
@@ -93,9 +93,9 @@ class Rank:
         dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]
 
-    def wait_for_others(self) -> None:
+    def barrier(self) -> None:
         """Wait until every rank has called this."""
-        self.gather([0.0])
+        self.all_gather([0.0])
 
     def seed_everything(self) -> None:
         """Seed torch (all devices), NumPy and Python with this rank's seed."""

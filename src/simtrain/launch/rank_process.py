@@ -31,7 +31,7 @@ from simtrain.launch.reports import (
 from simtrain.launch.stop import StopSignals, ignore_stop_signals
 
 if TYPE_CHECKING:
-    from simtrain.launch.job import Job
+    from simtrain.launch.plan import Job
 
 ResultT = TypeVar("ResultT", covariant=True)
 
@@ -107,7 +107,7 @@ def run_rank(job: Job, function: RankFunction[object], *args: Any) -> None:
     try:
         rank = _this_rank(job)
         _meet(rank, job.collective_timeout, hang)
-        everyone = rank.gather_objects((host, os.getpid()))
+        everyone = rank.all_gather_objects((host, os.getpid()))
         neighbours += [pid for its_host, pid in everyone if its_host == host]
         result = function(rank, lambda content: send(Message(content)), stop, *args)
         dist.destroy_process_group()

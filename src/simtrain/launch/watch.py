@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from simtrain.errors import ConfigError, DivergenceError, RankError
-from simtrain.launch.job import Job
+from simtrain.launch.plan import Job
 from simtrain.launch.reports import Failed, Message, Report, Returned, Started, ToldToStop
 from simtrain.launch.stop import StopSignals
 

@@ -17,7 +17,7 @@ from simtrain.run.curves import (
     Group,
     differences,
 )
-from simtrain.run.picture import draw, group_color, number
+from simtrain.run.plots import draw, group_color, number
 
 _AXES: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall time"}
 

@@ -24,7 +24,7 @@ def write_report(runs: Sequence[Run], picture: Path, page: Path) -> None:
     make_folder(picture.parent, "--output")
 
     from simtrain.run.page import make_page
-    from simtrain.run.picture import draw
+    from simtrain.run.plots import draw
 
     tasks = group_runs(runs)
     contents = {picture: draw(tasks, "env_steps", "png"), page: make_page(tasks).encode()}
@@ -39,7 +39,7 @@ def write_report(runs: Sequence[Run], picture: Path, page: Path) -> None:
 def draw_finished(run: Path, say: Callable[[str], None]) -> None:
     """Leave the picture of a run's curves in its directory; if that fails, only say so."""
     try:
-        from simtrain.run.picture import draw
+        from simtrain.run.plots import draw
 
         content = draw(group_runs([read_run(run)]), "env_steps", "png")
         with written_whole(run / PICTURE) as file:

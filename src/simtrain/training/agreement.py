@@ -21,7 +21,7 @@ def check_same_tensors(tensors: Iterable[Tensor], rank: Rank, iteration: int) ->
     if rank.world_size == 1:
         return
     sum_of_mine = checksum(tensors)
-    rows = rank.gather([sum_of_mine >> 32, sum_of_mine & 0xFFFFFFFF]).tolist()
+    rows = rank.all_gather([sum_of_mine >> 32, sum_of_mine & 0xFFFFFFFF]).tolist()
     sums = [tuple(row) for row in rows]
     usual = Counter(sums).most_common(1)[0][0]
     others = [str(i) for i, each in enumerate(sums) if each != usual]

@@ -20,7 +20,7 @@ from simtrain.launch.stop import ignore_stop_signals
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from simtrain.training.evaluation import Evaluator
+    from simtrain.training.evaluator import Evaluator
 
 _NICENESS = 5
 
@@ -68,7 +68,7 @@ def _make_evaluator(start: Start) -> Evaluator:
     from simtrain.config import TrainConfig, overlay
     from simtrain.env.undisturbed import undisturbed
     from simtrain.registry import discover
-    from simtrain.training.evaluation import Evaluator
+    from simtrain.training.evaluator import Evaluator
 
     torch.set_num_threads(start.threads)
     # As for ranks: a task's functions may be in no module that this process could import.

@@ -14,15 +14,15 @@ import mujoco
 from simtrain.config import TrainConfig, as_plain, overlay
 from simtrain.errors import ConfigError
 from simtrain.launch.devices import Devices
-from simtrain.launch.job import Job, plan_job
 from simtrain.launch.launcher import check_logs, choose_log_dir, launch_ranks
+from simtrain.launch.plan import Job, plan_job
 from simtrain.launch.rank import Rank, share_of_cores
 from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import VIDEOS, make_run_directory, shown
-from simtrain.run.metrics import METRICS, check_idle
+from simtrain.run.metrics_files import METRICS, check_idle
 from simtrain.run.phase_table import phase_table
 from simtrain.run.report import PICTURE
 from simtrain.run.resume import SavedRun

@@ -23,7 +23,7 @@ def phase_seconds(intervals: Sequence[Interval], rank: Rank) -> dict[str, float]
         seconds[phase] += duration
     if rank.world_size > 1:
         collectives = [duration for phase, duration in intervals if phase == "all_reduce"]
-        own = float(rank.gather(collectives).amin(dim=0).sum())
+        own = float(rank.all_gather(collectives).amin(dim=0).sum())
         seconds["waiting"] = seconds["all_reduce"] - own
         seconds["all_reduce"] = own
     return seconds

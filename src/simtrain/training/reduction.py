@@ -44,7 +44,7 @@ class Reduction:
         """
         rows = self._gather(sums, maxima)
         if rows[:, 0].any():
-            everyone = self._rank.gather_objects((list(sums), list(maxima)))
+            everyone = self._rank.all_gather_objects((list(sums), list(maxima)))
             self._sums = sorted({name for names, _ in everyone for name in names})
             self._maxima = sorted({name for _, names in everyone for name in names})
             rows = self._gather(sums, maxima)
@@ -73,4 +73,4 @@ class Reduction:
         for name in self._sums:
             row += sums.get(name, (0.0, 0.0))
         row += [maxima.get(name, -torch.inf) for name in self._maxima]
-        return self._rank.gather(row)
+        return self._rank.all_gather(row)

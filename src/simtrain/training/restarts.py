@@ -10,7 +10,7 @@ import mujoco
 
 from simtrain.config import TrainConfig
 from simtrain.errors import RankError
-from simtrain.launch.job import Job
+from simtrain.launch.plan import Job
 from simtrain.launch.stop import StopSignals
 from simtrain.run.console import TrainingConsole
 from simtrain.run.resume import can_resume, open_run

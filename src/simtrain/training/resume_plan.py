@@ -8,10 +8,10 @@ from pathlib import Path
 import mujoco
 
 from simtrain.config import TrainConfig, resolved
-from simtrain.config_changes import differences
+from simtrain.config_tree import differences
 from simtrain.env.model import model_digest
 from simtrain.errors import ConfigError
-from simtrain.launch.job import Job
+from simtrain.launch.plan import Job
 from simtrain.launch.rank import share_of_cores
 from simtrain.run.directory import versions
 from simtrain.run.resume import SavedRun

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from simtrain.env.randomness import random_state, set_random_state
 from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
 from simtrain.run.resume import read_resume_state
 from simtrain.run.tensor_file import copied_to_cpu, packed
-from simtrain.training.random_state import random_state, set_random_state
+from simtrain.training.loop import Trainer
 from simtrain.training.resume_plan import Resumption
-from simtrain.training.trainer import Trainer
 
 
 def gather_state(trainer: Trainer, rank: Rank) -> dict[str, Any] | None:
@@ -27,7 +27,7 @@ def gather_state(trainer: Trainer, rank: Rank) -> dict[str, Any] | None:
         "random": random_state(rank.device),
         "warned": sorted(trainer.warned),
     }
-    ranks = rank.collect(packed(mine))
+    ranks = rank.gather_objects(packed(mine))
     if ranks is None:
         return None
     return {
@@ -57,7 +57,7 @@ def restore_state(trainer: Trainer, rank: Rank, resumption: Resumption) -> dict[
         steps = content["ranks"][0]["env"]["steps"]
         own = content["ranks"] if resumption.same_environments else []
         parts = [(shared, steps, own[i] if i < len(own) else None) for i in range(rank.world_size)]
-    shared, steps, mine = rank.distribute(parts)
+    shared, steps, mine = rank.scatter_objects(parts)
     try:
         trainer.set_state(shared["trainer"])
         trainer.ppo.set_state(

@@ -18,7 +18,7 @@ from simtrain.run.saver import Save, Saver
 from simtrain.run.tensor_file import unpacked
 
 if TYPE_CHECKING:
-    from simtrain.training.trainer import Trainer
+    from simtrain.training.loop import Trainer
 
 _NETWORKS = ("actor_state_dict", "critic_state_dict", "optimizer_state_dict")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig, resolved
 from simtrain.env.env import Env
 from simtrain.env.phase_timer import NO_TIMER, make_timer
@@ -18,22 +19,21 @@ from simtrain.launch.devices import Devices
 from simtrain.launch.rank import Rank
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, StatusConsole
-from simtrain.run.metrics import MetricsWriter
+from simtrain.run.metrics_files import MetricsWriter
 from simtrain.run.report import draw_finished
 from simtrain.training.agreement import check_same_tensors
-from simtrain.training.cuda_graphs import make_graph_backend
+from simtrain.training.features.evaluation import Judge
+from simtrain.training.features.timing import Profile
 from simtrain.training.gpu import check_gpu, too_little_memory_told
-from simtrain.training.judge import Judge
-from simtrain.training.ppo import PPO
-from simtrain.training.profile import Profile
+from simtrain.training.graphs.cuda import make_graph_backend
+from simtrain.training.loop import Iteration, Trainer
 from simtrain.training.resume_plan import Resumption
 from simtrain.training.resume_state import gather_state, restore_state
 from simtrain.training.run_files import Outcome, RunFiles
-from simtrain.training.trainer import Iteration, Trainer
 
 if TYPE_CHECKING:
     from simtrain.run.wandb_writer import WandbWriter
-    from simtrain.training.video import TrainingVideo
+    from simtrain.training.features.video import TrainingVideo
 
 
 def run_worker(
@@ -146,7 +146,7 @@ def build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> En
     from simtrain.sim.warp_compile import compilation_announced
 
     if rank.local_rank > 0:
-        rank.wait_for_others()
+        rank.barrier()
     with compilation_announced(say if rank.is_main else lambda message: None):
         env = build()
         start = env.sim.state()
@@ -155,7 +155,7 @@ def build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> En
         env.sim.step(config.env.decimation)
         env.sim.set_state(start)
     if rank.local_rank == 0:
-        rank.wait_for_others()
+        rank.barrier()
     return env
 
 
@@ -199,7 +199,7 @@ class _Recorder:
             )
         self._video: TrainingVideo | None = None
         if config.video:
-            from simtrain.training.video import TrainingVideo
+            from simtrain.training.features.video import TrainingVideo
 
             self._video = TrainingVideo(config, run, console.say)
         self._uploaded: Path | None = None

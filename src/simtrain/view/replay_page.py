@@ -7,7 +7,7 @@ import time
 import viser
 from mjviser import ViserMujocoScene
 
-from simtrain.view.picture import robot_radius
+from simtrain.view.renderer import robot_radius
 from simtrain.view.replay import Replay
 from simtrain.view.server import PageServer
 

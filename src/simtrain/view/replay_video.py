@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simtrain.view.picture import Canvas
+from simtrain.view.renderer import Canvas
 from simtrain.view.replay import Replay
 from simtrain.view.video import writing_video
 

@@ -14,8 +14,8 @@ import torch
 
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
-from simtrain.view.picture import Picture
 from simtrain.view.playback import Act
+from simtrain.view.renderer import Picture
 
 _MOST_FPS = 30.0
 

@@ -14,8 +14,8 @@ from simtrain.env.commands import Arrow
 from simtrain.env.env import Env
 from simtrain.view.ground import ground_mesh
 from simtrain.view.panels import CommandPanel, PlaybackPanel, Requests, RewardPanel
-from simtrain.view.picture import SHORTEST_ARROW, drawing_model, robot_radius
 from simtrain.view.playback import Act, Playback
+from simtrain.view.renderer import SHORTEST_ARROW, drawing_model, robot_radius
 from simtrain.view.server import PageServer
 
 _FRAME_S = 1.0 / 30.0

@@ -16,8 +16,8 @@ from simtrain.env.env import Env
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError, SimulationError
 from simtrain.run.directory import VIDEOS
-from simtrain.training.policy import Policy
-from simtrain.view.picture import Picture
+from simtrain.training.saved_policy import Policy
+from simtrain.view.renderer import Picture
 from simtrain.view.video import record
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from simtrain.training.rollout import Outcome
+from simtrain.algorithms.rollout import Outcome
 
 
 class Estimator(Protocol):
@@ -44,7 +44,7 @@ class Estimator(Protocol):
 def make_estimator(device: torch.device) -> Estimator:
     """The fastest on that device."""
     if device.type == "cuda":
-        from simtrain.training.advantage_kernel import KernelEstimator
+        from simtrain.algorithms.advantage_kernel import KernelEstimator
 
         try:
             return KernelEstimator(device)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from simtrain.env.env import Env
+from simtrain.env.randomness import random_state
 from simtrain.env.state import read_numbers
-from simtrain.training.random_state import random_state
 
 _PART = 0.1
 _RELATIVE = 0.01

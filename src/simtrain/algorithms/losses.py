@@ -14,7 +14,7 @@ import torch
 from rsl_rl.modules.distribution import GaussianDistribution
 from torch import Tensor
 
-from simtrain.training.samples import Samples
+from simtrain.algorithms.samples import Samples
 
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 

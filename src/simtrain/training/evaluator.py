@@ -27,8 +27,8 @@ from simtrain.ppo_cfg import ActorCfg
 from simtrain.sim import EngineName
 from simtrain.training import intervals
 from simtrain.training.intervals import Estimate
-from simtrain.training.policy import Policy
-from simtrain.training.trainer import rollout_threads
+from simtrain.training.loop import rollout_threads
+from simtrain.training.saved_policy import Policy
 
 SEED = 0
 """What evaluations draw from if nobody says otherwise."""

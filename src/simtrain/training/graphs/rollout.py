@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import torch
 
+from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
 from simtrain.env.phase_timer import NO_TIMER
-from simtrain.training.cuda_graphs import GraphBackend, RefusedError, told
-from simtrain.training.graph_check import HostState, Record, differing, record
-from simtrain.training.ppo import PPO
-from simtrain.training.random_state import random_state, set_random_state
+from simtrain.env.randomness import random_state, set_random_state
+from simtrain.training.graphs.check import HostState, Record, differing, record
+from simtrain.training.graphs.cuda import GraphBackend, RefusedError, told
 
 _STEPS = 4
 """How many steps are compared; episodes end at the second, in half of the environments."""

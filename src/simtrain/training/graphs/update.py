@@ -13,10 +13,10 @@ from functools import partial
 
 import torch
 
+from simtrain.algorithms.ppo import PPO
 from simtrain.env.phase_timer import NO_TIMER
-from simtrain.training.cuda_graphs import GraphBackend, RefusedError
-from simtrain.training.graph_check import differ
-from simtrain.training.ppo import PPO
+from simtrain.training.graphs.check import differ
+from simtrain.training.graphs.cuda import GraphBackend, RefusedError
 
 
 class UpdateGraphs:
@@ -89,7 +89,7 @@ class UpdateGraphs:
 
     def _agreed(self) -> bool:
         """Whether no rank refuses; forgets the graphs if one does."""
-        if self._ppo.rank.gather([float(self.refusal is not None)]).any():
+        if self._ppo.rank.all_gather([float(self.refusal is not None)]).any():
             self._graphs = []
         return bool(self._graphs)
 

@@ -50,7 +50,7 @@ class FailureWatch:
         if metrics[_RESETS] == 0.0 or self._dumps == MOST_DUMPS:
             return ()
         self._dumps += 1
-        dumps = self._rank.collect(failures.dump) or []
+        dumps = self._rank.gather_objects(failures.dump) or []
         return tuple((rank, dump) for rank, dump in enumerate(dumps) if dump is not None)
 
     def count(self, skipped_steps: int, metrics: dict[str, float]) -> None:

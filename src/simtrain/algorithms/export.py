@@ -25,11 +25,11 @@ from tensordict import TensorDict
 
 from simtrain import __version__
 from simtrain.env.env import Env
+from simtrain.env.interface import Interface, describe_interface
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError, ExportError
 from simtrain.run.directory import make_folder, written_whole
-from simtrain.training.interface import Interface, describe_interface
-from simtrain.training.policy import Policy, SavedPolicy
+from simtrain.training.saved_policy import Policy, SavedPolicy
 
 TOLERANCE = 1e-5
 """Largest difference of an action, relative to the action where that is larger than 1."""
@@ -58,7 +58,7 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
 
     ``policy.onnx`` reads ``obs``, float32 ``(batch, observation_size)``, and gives ``actions``,
     ``(batch, action_size)``; ``policy.pt`` is a TorchScript module that does the same. Both carry
-    the content of ``policy.json``: a `simtrain.training.interface.Interface` and where the policy
+    the content of ``policy.json``: a `simtrain.env.interface.Interface` and where the policy
     comes from.
 
     Args:

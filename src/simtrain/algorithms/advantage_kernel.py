@@ -1,6 +1,6 @@
 """Generalized advantage estimation as one kernel of Warp: a thread an environment, back in time.
 
-For CUDA; on Warp's CPU device for tests. See `simtrain.training.advantage` for what it computes.
+For CUDA; on Warp's CPU device for tests. See `simtrain.algorithms.advantages` for what it computes.
 No ``from __future__ import annotations`` here: Warp reads the annotations as types.
 """
 
@@ -10,7 +10,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from simtrain.training.rollout import Outcome
+from simtrain.algorithms.rollout import Outcome
 
 wp.set_module_options({"enable_backward": False})
 
@@ -73,7 +73,7 @@ class KernelEstimator:
         advantages: Tensor,
         returns: Tensor,
     ) -> None:
-        """See `simtrain.training.advantage.Estimator`; on PyTorch's current stream."""
+        """See `simtrain.algorithms.advantages.Estimator`; on PyTorch's current stream."""
         wp.launch(
             _estimate,
             dim=len(last_values),

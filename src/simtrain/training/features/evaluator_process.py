@@ -27,7 +27,7 @@ import torch
 from simtrain.config import TrainConfig, as_plain
 from simtrain.launch.devices import Devices
 from simtrain.training import evaluator_program
-from simtrain.training.evaluation import Evaluation
+from simtrain.training.evaluator import Evaluation
 from simtrain.training.evaluator_program import Start
 
 LAST_SECONDS = 300.0

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError
@@ -21,10 +22,9 @@ from simtrain.launch.devices import Devices
 from simtrain.launch.rank import Rank
 from simtrain.run.checkpoint import BEST, read_checkpoint, save_model
 from simtrain.stop_conditions import first_that_holds, stop_conditions
-from simtrain.training.evaluation import Evaluation, Evaluator
-from simtrain.training.evaluator_process import Candidate, EvaluatorProcess
-from simtrain.training.ppo import PPO
-from simtrain.training.trainer import Iteration
+from simtrain.training.evaluator import Evaluation, Evaluator
+from simtrain.training.features.evaluator_process import Candidate, EvaluatorProcess
+from simtrain.training.loop import Iteration
 
 _RETURN = "eval_mean_return"
 """Where the best checkpoint's ``infos`` have its mean return."""

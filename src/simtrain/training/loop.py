@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from rsl_rl.models import MLPModel
 
+from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
 from simtrain.env.nan_guard import Dump, Failures
 from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
 from simtrain.phases import TAG
 from simtrain.sim.engine import Overflow
-from simtrain.training.cuda_graphs import GraphBackend
-from simtrain.training.failure_watch import FailureWatch
+from simtrain.training.features.failures import FailureWatch
+from simtrain.training.graphs.cuda import GraphBackend
+from simtrain.training.graphs.rollout import RolloutGraphs
+from simtrain.training.graphs.update import UpdateGraphs
 from simtrain.training.phase_times import phase_seconds
-from simtrain.training.ppo import PPO
 from simtrain.training.reduction import Reduction
-from simtrain.training.rollout_graphs import RolloutGraphs
 from simtrain.training.statistics import EpisodeStatistics
-from simtrain.training.update_graphs import UpdateGraphs
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class Trainer:
         """All new warnings with the rank that each comes from; all ranks call it together."""
         if self.rank.world_size == 1:
             return mine
-        everyone = self.rank.gather_objects(mine)
+        everyone = self.rank.all_gather_objects(mine)
         return tuple(f"rank {i}: {text}" for i, texts in enumerate(everyone) for text in texts)
 
     @torch.inference_mode()

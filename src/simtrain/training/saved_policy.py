@@ -11,13 +11,13 @@ from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor
 
+from simtrain.algorithms.networks import make_actor
 from simtrain.config import TrainConfig, overlay
 from simtrain.errors import ConfigError
 from simtrain.ppo_cfg import ActorCfg
 from simtrain.registry import discover
 from simtrain.run.checkpoint import find_checkpoint, read_checkpoint
 from simtrain.run.directory import read_config
-from simtrain.training.networks import make_actor
 
 
 class Policy:

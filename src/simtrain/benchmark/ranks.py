@@ -13,8 +13,8 @@ from simtrain.benchmark.figures import Case, Figure, figures_of
 from simtrain.config import TrainConfig
 from simtrain.launch.devices import Devices
 from simtrain.launch.hosts import check_own_name
-from simtrain.launch.job import Job
 from simtrain.launch.launcher import launch_ranks
+from simtrain.launch.plan import Job
 from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
@@ -98,12 +98,12 @@ def measure_rank(
     cuda_graphs: bool,
 ) -> Measured | None:
     """Measure cases as one rank of a job; None if it was told to stop."""
+    from simtrain.algorithms.ppo import PPO
     from simtrain.benchmark.layers import Clock, StoppedError, device_name, measure_layers
     from simtrain.env.phase_timer import make_timer
-    from simtrain.training.cuda_graphs import make_graph_backend
     from simtrain.training.gpu import check_gpu, too_little_memory_told
-    from simtrain.training.ppo import PPO
-    from simtrain.training.trainer import Trainer
+    from simtrain.training.graphs.cuda import make_graph_backend
+    from simtrain.training.loop import Trainer
     from simtrain.training.worker import build_env
 
     say = show if rank.is_main else lambda message: None

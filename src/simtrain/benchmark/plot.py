@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Sheet
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from simtrain.benchmark.figures import LAYERS, Case, Results, scaling
-from simtrain.run.picture import group_color, number, styled
+from simtrain.run.plots import group_color, number, styled
 
 _PANEL_WIDTH, _ROW_HEIGHT, _HEADER = 5.2, 3.9, 0.9
 _STYLES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dash-dot"}

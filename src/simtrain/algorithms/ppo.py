@@ -22,14 +22,11 @@ from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
-from simtrain.launch.rank import Rank
-from simtrain.ppo_cfg import PpoCfg
-from simtrain.training.advantage import make_estimator
-from simtrain.training.buffered_mlp import BufferedMlp, normalized_input
-from simtrain.training.flat_gradients import FlatGradients
-from simtrain.training.learning_rate import adapt_learning_rate
-from simtrain.training.losses import (
+from simtrain.algorithms.advantages import make_estimator
+from simtrain.algorithms.buffered_mlp import BufferedMlp, normalized_input
+from simtrain.algorithms.flat_gradients import FlatGradients
+from simtrain.algorithms.learning_rate import adapt_learning_rate
+from simtrain.algorithms.losses import (
     Losses,
     PolicyLosses,
     StandardDeviation,
@@ -37,9 +34,12 @@ from simtrain.training.losses import (
     policy_losses,
     value_loss,
 )
-from simtrain.training.networks import make_actor, make_critic, update_normalization
-from simtrain.training.rollout import Outcome, Rollout, Row
-from simtrain.training.samples import Samples
+from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
+from simtrain.algorithms.rollout import Outcome, Rollout, Row
+from simtrain.algorithms.samples import Samples
+from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
+from simtrain.launch.rank import Rank
+from simtrain.ppo_cfg import PpoCfg
 
 
 class MiniBatchGraphs(Protocol):

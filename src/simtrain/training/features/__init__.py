@@ -1,0 +1,1 @@
+"""What goes along with training, one file each."""

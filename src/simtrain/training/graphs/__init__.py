@@ -1,0 +1,1 @@
+"""CUDA graphs of rollout steps and mini-batches, and their check against eager execution."""
