@@ -12,8 +12,10 @@ Prints one JSON line: median seconds of an iteration, and how much shorter the b
 
 from __future__ import annotations
 
-# ruff: noqa: E402 - the OpenMP runtime reads its settings when torch is imported
 from simtrain.launch.spinning import limit_spinning
+
+# ruff: noqa: E402 - the OpenMP runtime reads its settings when torch is imported
+from simtrain.sim import EngineCfg
 
 limit_spinning()
 
@@ -78,7 +80,7 @@ def make_trainer(options: Options, physics: int, learning: int) -> Trainer:
     cfg = discover().find(options.task).make()
     num_envs = cfg.num_envs if options.num_envs is None else options.num_envs
     torch.manual_seed(0)
-    env = Env(cfg, num_envs, threads=physics)
+    env = Env(cfg, num_envs, EngineCfg(threads=physics))
     rank = Rank(0, 0, 1, env.device, seed=0, threads=learning)
     obs = env.get_observations()
     ppo = PPO(cfg.ppo, obs, env.num_actions, cfg.num_steps_per_env, rank)

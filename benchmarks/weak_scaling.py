@@ -15,8 +15,10 @@ without averaging, so that it counts the waits for the slower rank at each mini-
 
 from __future__ import annotations
 
-# ruff: noqa: E402 - the OpenMP runtime reads its settings when torch is imported
 from simtrain.launch.spinning import limit_spinning
+
+# ruff: noqa: E402 - the OpenMP runtime reads its settings when torch is imported
+from simtrain.sim import EngineCfg
 
 limit_spinning()
 
@@ -88,7 +90,7 @@ def measure(
         cfg = discover().find(options.task).make()
         # rsl_rl's normalizer reduces over all processes there are, also for a rank that is alone.
         cfg.ppo.actor.obs_normalization = cfg.ppo.critic.obs_normalization = False
-        env = Env(cfg, options.num_envs, threads=1)
+        env = Env(cfg, options.num_envs, EngineCfg(threads=1))
         obs = env.get_observations()
         return Trainer(env, PPO(cfg.ppo, obs, env.num_actions, cfg.num_steps_per_env, rank), rank)
 

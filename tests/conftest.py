@@ -10,7 +10,7 @@ import pytest
 import torch
 from engine_models import MIXED, compile_xml
 
-from simtrain.sim import make_engine
+from simtrain.sim import EngineCfg, make_engine
 
 # The tests' tensors are small, and xdist's workers share the cores.
 torch.set_num_threads(1)
@@ -41,7 +41,7 @@ def fast_compilation() -> Iterator[None]:
     warp.init()
     with (Path(warp.config.kernel_cache_dir) / "simtrain-tests.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        engine = make_engine("warp", compile_xml(MIXED), 1)
+        engine = make_engine(EngineCfg("warp"), compile_xml(MIXED), 1)
         engine.expand("body_mass")
         engine.set_const()
         engine.step()

@@ -19,6 +19,7 @@ from simtrain import (
     mdp,
 )
 from simtrain.env.env import Env
+from simtrain.sim import EngineCfg
 
 MODEL = """
 <mujoco>
@@ -83,7 +84,7 @@ def tiny_task(**changes: Any) -> TaskCfg:
 
 
 def tiny_env(num_envs: int = 2, **changes: Any) -> Env:
-    return Env(tiny_task(**changes), num_envs, threads=1)
+    return Env(tiny_task(**changes), num_envs, EngineCfg(threads=1))
 
 
 def idle(env: Env, steps: int = 1) -> Any:

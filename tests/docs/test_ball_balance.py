@@ -16,6 +16,7 @@ import torch
 from simtrain.cli.export import export
 from simtrain.env.env import Env
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
@@ -25,7 +26,7 @@ def env(monkeypatch) -> Env:
     monkeypatch.setenv("SIMTRAIN_TASKS", str(EXAMPLES))
     cfg = discover().find("ball-balance").make()
     del cfg.events["push"]
-    return Env(cfg, 4, threads=1)
+    return Env(cfg, 4, EngineCfg(threads=1))
 
 
 def _put_ball(env: Env, x: torch.Tensor, z: float = 0.54) -> None:

@@ -17,6 +17,7 @@ from simtrain.config import TrainConfig, overlay
 from simtrain.env.env import Env
 from simtrain.phases import PHASES
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 
 TASK = "cartpole-balance"
 ENVS, STEPS, ITERATIONS = 16, 16, 3
@@ -121,7 +122,7 @@ def test_a_checkpoint_loads_without_running_code_and_in_rsl_rls_runner(run):
     assert len(saved["infos"].pop("checksum")) == 64
     assert saved["infos"] == infos
 
-    env = Env(discover().find(TASK).make(), 4, threads=1)
+    env = Env(discover().find(TASK).make(), 4, EngineCfg(threads=1))
     runner = rsl_rl_runner(env, steps=4, hidden_dims=(16, 8))
     assert runner.load(str(path)).items() >= infos.items()
     for name in ("actor", "critic"):

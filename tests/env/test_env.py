@@ -16,6 +16,7 @@ from simtrain import (
 from simtrain.env.action_term import ActionTerm
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
+from simtrain.sim import EngineCfg
 
 
 def test_a_step_runs_in_the_order_of_the_design():
@@ -218,7 +219,7 @@ def test_any_number_of_threads_gives_the_same_physics_to_the_bit():
     states = []
     for threads in (1, 2):
         torch.manual_seed(4)
-        env = Env(tiny_task(events=_EVENTS), 33, threads=threads)
+        env = Env(tiny_task(events=_EVENTS), 33, EngineCfg(threads=threads))
         for _ in range(20):
             env.step(torch.rand(33, 1))
         states.append(env.sim.state()["state"])

@@ -14,6 +14,7 @@ from simtrain.env.env import Env
 from simtrain.env.nan_guard import STEPS
 from simtrain.registry import discover
 from simtrain.run.nan_dump import read_dump, write_dump
+from simtrain.sim import EngineCfg
 
 
 def break_one(env: Env, number: int, value: float = float("nan")) -> None:
@@ -25,7 +26,7 @@ def break_one(env: Env, number: int, value: float = float("nan")) -> None:
 def test_a_nan_in_one_environment_of_256_leaves_the_others_as_they_are_to_the_bit(task):
     def run(broken: int | None) -> tuple[Env, list[torch.Tensor]]:
         torch.manual_seed(1)
-        env = Env(discover().find(task).make(), 256, threads=1)
+        env = Env(discover().find(task).make(), 256, EngineCfg(threads=1))
         seen = []
         for step in range(6):
             if step == 2 and broken is not None:
@@ -57,7 +58,7 @@ def test_without_waiting_for_the_device_the_first_failure_is_kept_as_well():
 
     def run(*failures: tuple[int, int]) -> tuple[Env, list[torch.Tensor]]:
         torch.manual_seed(1)
-        env = Env(discover().find("cartpole-balance").make(), 4, engine="warp")
+        env = Env(discover().find("cartpole-balance").make(), 4, EngineCfg("warp"))
         seen = []
         for step in range(STEPS + 8):
             for at, number in failures:

@@ -10,6 +10,7 @@ from waiting import RefuseWaiting
 
 from simtrain.env.env import Env
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 
 pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
 
@@ -31,7 +32,7 @@ def test_the_refusal_sees_what_it_should() -> None:
 def test_a_step_does_not_wait_for_the_device(task: str, engine: Any) -> None:
     cfg = discover().find(task).make()
     cfg.episode_length_s = 0.2  # so that resets happen
-    env = Env(cfg, 4, engine=engine, threads=1)
+    env = Env(cfg, 4, EngineCfg(engine, threads=1))
     actions = torch.zeros(4, env.num_actions)
     env.step(actions)
     with torch.inference_mode(), RefuseWaiting():
@@ -41,8 +42,8 @@ def test_a_step_does_not_wait_for_the_device(task: str, engine: Any) -> None:
 
 def test_cartpole_is_the_same_task_on_both_engines() -> None:
     cfg = discover().find("cartpole-swingup").make()
-    exact = Env(cfg, 8, engine="mujoco", threads=1)
-    single = Env(cfg, 8, engine="warp")
+    exact = Env(cfg, 8, EngineCfg("mujoco", threads=1))
+    single = Env(cfg, 8, EngineCfg("warp"))
     for field in ("qpos", "qvel"):
         single.sim.write(field, exact.bind(field))
     single.sim.forward()

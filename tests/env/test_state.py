@@ -16,6 +16,7 @@ from simtrain.env.env import Env
 from simtrain.env.phase_timer import CpuTimer
 from simtrain.env.state import read_numbers
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 from simtrain.training.features.timing import MarkingTimer
 
 SHIPPED = sorted(discover().tasks)
@@ -65,7 +66,7 @@ def test_every_shipped_task_goes_on_the_same(task):
             command.resampling_time_range = (0.05, 0.2)
         for event in cfg.events.values():
             event.interval_range_s = (0.05, 0.2)
-        return Env(cfg, 6, threads=2)
+        return Env(cfg, 6, EngineCfg(threads=2))
 
     env = make()
     env.episode_length_buf = torch.arange(6) * 2
@@ -77,7 +78,7 @@ def test_it_goes_on_the_same_on_the_warp_engine():
     def make() -> Env:
         cfg = discover().find("cartpole-swingup").make()
         cfg.episode_length_s = 12 * cfg.timestep * cfg.decimation
-        return Env(cfg, 3, engine="warp")
+        return Env(cfg, 3, EngineCfg("warp"))
 
     env = make()
     env.episode_length_buf = torch.arange(3) * 4

@@ -14,6 +14,7 @@ from simtrain.env.env import Env
 from simtrain.env.phase_timer import CudaTimer, make_timer
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 from simtrain.training.graphs.cuda import CudaGraphs
 from simtrain.training.loop import Iteration, Trainer
 
@@ -48,7 +49,7 @@ def test_a_phase_lasts_as_long_as_the_device_works_on_it():
 @pytest.mark.parametrize("engine", ["warp", "mujoco"])
 def test_phases_add_up_to_the_iteration_within_3_percent(engine, graphs):
     device = CUDA if engine == "warp" else torch.device("cpu")
-    env = Env(discover().find("cartpole-balance").make(), 256, engine=engine, device=device)
+    env = Env(discover().find("cartpole-balance").make(), 256, EngineCfg(engine, device))
     rank = Rank(0, 0, 1, CUDA, seed=0, threads=1)
     obs = env.get_observations().to(CUDA)
     timer = make_timer(CUDA)

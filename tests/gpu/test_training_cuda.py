@@ -18,6 +18,7 @@ from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 from simtrain.training.graphs.cuda import CudaGraphs, RefusedError
 from simtrain.training.loop import Iteration, Trainer
 
@@ -41,7 +42,7 @@ def waiting_fails() -> Iterator[None]:
 def make_env(task: str | TaskCfg, *, deterministic: bool = False) -> Env:
     cfg = discover().find(task).make() if isinstance(task, str) else task
     cfg.episode_length_s = 0.2  # so that resets happen
-    return Env(cfg, 64, engine="warp", device=CUDA, deterministic=deterministic)
+    return Env(cfg, 64, EngineCfg("warp", CUDA, deterministic=deterministic))
 
 
 def make_trainer(task: str | TaskCfg, *, graphs: bool, deterministic: bool = False) -> Trainer:

@@ -8,7 +8,7 @@ import mujoco
 import pytest
 import torch
 
-from simtrain.sim import make_engine
+from simtrain.sim import EngineCfg, make_engine
 from simtrain.sim.warp_engine import WarpEngine
 
 pytestmark = [
@@ -83,7 +83,10 @@ def test_replayed_graphs_compute_what_single_launches_do(model) -> None:
 
 
 def test_it_moves_like_mujoco(model) -> None:
-    engines = make_engine("mujoco", model, 8), make_engine("warp", model, 8, device="cuda")
+    engines = (
+        make_engine(EngineCfg("mujoco"), model, 8),
+        make_engine(EngineCfg("warp", "cuda"), model, 8),
+    )
     bound = [[engine.bind(field) for field in ("qpos", "qvel")] for engine in engines]
     for engine in engines:
         engine.bind("ctrl").fill_(0.4)

@@ -18,6 +18,7 @@ from simtrain import (
 )
 from simtrain.env.env import Env
 from simtrain.env.names import find_joints, find_sensors, find_sites, resolve_params
+from simtrain.sim import EngineCfg
 
 MODEL = """
 <mujoco>
@@ -93,7 +94,7 @@ def walker_task(**changes: Any) -> TaskCfg:
 
 
 def walker_env(num_envs: int = 1, **changes: Any) -> Env:
-    return Env(walker_task(**changes), num_envs, threads=1)
+    return Env(walker_task(**changes), num_envs, EngineCfg(threads=1))
 
 
 def set_state(env: Env, qpos: torch.Tensor | None = None, qvel: torch.Tensor | None = None) -> None:

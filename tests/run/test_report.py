@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from simtrain.cli.report import report
 from simtrain.errors import ConfigError
-from simtrain.run import picture
+from simtrain.run import plots
 from simtrain.run.report import draw_finished
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -29,7 +29,7 @@ def figures(monkeypatch) -> list[Figure]:
             super().__init__(*arguments, **more)
             drawn.append(self)
 
-    monkeypatch.setattr(picture, "Figure", Kept)
+    monkeypatch.setattr(plots, "Figure", Kept)
     return drawn
 
 

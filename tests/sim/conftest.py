@@ -7,7 +7,7 @@ import pytest
 import torch
 from engine_models import MakeEngine
 
-from simtrain.sim import make_engine
+from simtrain.sim import EngineCfg, make_engine
 from simtrain.sim.engine import Engine
 
 needs_cuda = [
@@ -32,6 +32,11 @@ def make(request: pytest.FixtureRequest) -> MakeEngine:
     device = "cuda" if request.param == "cuda" else "cpu"
 
     def make(model: mujoco.MjModel, num_envs: int = 3, **options: Any) -> Engine:
-        return make_engine(name, model, num_envs, device=device, **options)
+        return make_engine(
+            EngineCfg(name, device, options.pop("threads", 0), options.pop("deterministic", False)),
+            model,
+            num_envs,
+            **options,
+        )
 
     return make

@@ -6,7 +6,7 @@ import pytest
 import torch
 from engine_models import CARTPOLE, FALLING_BOX, MIXED, PENDULUMS, compile_xml
 
-from simtrain.sim import make_engine
+from simtrain.sim import EngineCfg, make_engine
 
 pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
 
@@ -25,7 +25,7 @@ SUBSTEPS = 5
 @pytest.mark.parametrize("name", MODELS)
 def test_states_and_sensors_agree(name: str) -> None:
     model = compile_xml(MODELS[name])
-    engines = [make_engine("mujoco", model, 3), make_engine("warp", model, 3)]
+    engines = [make_engine(EngineCfg("mujoco"), model, 3), make_engine(EngineCfg("warp"), model, 3)]
     random = torch.Generator().manual_seed(0)
     start = 0.1 * torch.randn(3, model.nv, generator=random)
     for engine in engines:

@@ -7,10 +7,11 @@ import torch
 
 from simtrain.env.env import Env
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 
 
 def _env(name, num_envs=1):
-    return Env(discover().find(name).make(), num_envs, threads=1)
+    return Env(discover().find(name).make(), num_envs, EngineCfg(threads=1))
 
 
 def _tolerance(x, margin, value_at_margin=0.1, sigmoid="gaussian"):

@@ -12,7 +12,7 @@ from torch import Tensor
 from simtrain.env.env import Env
 from simtrain.env.model import compile_model, find_keyframe, initial_state
 from simtrain.registry import discover
-from simtrain.sim import make_engine
+from simtrain.sim import EngineCfg, make_engine
 
 pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
 
@@ -36,8 +36,8 @@ def test_the_engines_agree(device: str, spread: float) -> None:
     model = compile_model(cfg)
     keyframe = find_keyframe(model, cfg.keyframe)
     engines = [
-        make_engine("mujoco", model, 3, keyframe=keyframe),
-        make_engine("warp", model, 3, keyframe=keyframe, device=device),
+        make_engine(EngineCfg("mujoco"), model, 3, keyframe=keyframe),
+        make_engine(EngineCfg("warp", device), model, 3, keyframe=keyframe),
     ]
     bound = [[engine.bind(field) for field in FIELDS] for engine in engines]
     home = torch.as_tensor(initial_state(model, keyframe).ctrl, dtype=torch.float32)
@@ -61,7 +61,7 @@ def run(engine: str, actions: list[Tensor]) -> list[Tensor]:
     torch.manual_seed(0)
     cfg = discover().find(TASK).make()
     cfg.episode_length_s = 0.4  # so that episodes end and resets happen
-    env = Env(cfg, 4, engine=engine, threads=1)
+    env = Env(cfg, 4, EngineCfg(engine, threads=1))
     seen = []
     for action in actions:
         observations, rewards, dones, _ = env.step(action)

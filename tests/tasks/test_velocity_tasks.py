@@ -9,6 +9,7 @@ from simtrain.env.check import check_task
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 
 TASKS = ["go1-velocity-flat", "go1-velocity-rough", "g1-velocity-flat", "g1-velocity-rough"]
 
@@ -21,7 +22,7 @@ def _task(name):
 def test_twenty_steps_give_finite_observations_and_rewards(name):
     cfg = _task(name)
     check_task(cfg)
-    env = Env(cfg, 4, threads=1)
+    env = Env(cfg, 4, EngineCfg(threads=1))
     for _ in range(20):
         observations, rewards, _, _ = env.step(0.3 * torch.randn(4, env.num_actions))
         assert all(group.isfinite().all() for group in observations.values())
@@ -48,7 +49,7 @@ def test_another_scene_may_take_the_robots_place(tmp_path):
     for name in TASKS[:2]:
         cfg = _task(name)
         cfg.model = tmp_path / "scene.xml"
-        env = Env(cfg, 2, threads=1)
+        env = Env(cfg, 2, EngineCfg(threads=1))
         planes = env.model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
         assert planes.any() == (cfg.terrain is None)
         observations, *_ = env.step(torch.zeros(2, 12))

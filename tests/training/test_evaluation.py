@@ -16,6 +16,7 @@ from simtrain.env.env import Env
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 from simtrain.training.evaluator import Evaluator, with_margin
 from simtrain.training.intervals import Estimate
 
@@ -49,9 +50,7 @@ def evaluator(episodes: int, max_envs: int | None = None, seed: int = 0, **chang
         tiny_task(**changes),
         ACTOR,
         episodes,
-        engine="mujoco",
-        device="cpu",
-        threads=1,
+        engine=EngineCfg("mujoco", threads=1),
         max_envs=max_envs,
         seed=seed,
     )
@@ -135,7 +134,7 @@ def test_policies_meet_the_same_starts_again_and_again():
 def test_an_evaluation_does_not_wait_for_the_device(task):
     cfg = undisturbed(discover().find(task).make())
     cfg.episode_length_s = 0.2
-    judge = Evaluator(cfg, cfg.ppo.actor, 4, engine="mujoco", device="cpu", threads=1)
+    judge = Evaluator(cfg, cfg.ppo.actor, 4, engine=EngineCfg("mujoco", threads=1))
     env = judge.env
     actor = make_actor(cfg.ppo.actor, env.get_observations(), env.num_actions)
     policy = judge._load(actor.state_dict())

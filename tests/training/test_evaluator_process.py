@@ -13,6 +13,7 @@ from simtrain.env.env import Env
 from simtrain.env.undisturbed import undisturbed
 from simtrain.launch.devices import Devices
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 from simtrain.training.evaluator import Evaluator
 from simtrain.training.features.evaluator_process import Candidate, EvaluatorProcess
 
@@ -35,7 +36,7 @@ def process(config) -> Iterator[EvaluatorProcess]:
 
 def candidate(config: TrainConfig, iteration: int) -> Candidate:
     torch.manual_seed(iteration)
-    obs = Env(config.env, 1, threads=1).get_observations()
+    obs = Env(config.env, 1, EngineCfg(threads=1)).get_observations()
     networks = {"actor_state_dict": make_actor(config.ppo.actor, obs, 1).state_dict()}
     return Candidate(iteration, networks, {})
 
@@ -49,7 +50,7 @@ def test_it_takes_the_newest_policy_and_finds_what_this_process_finds(config, pr
     ((judged, evaluation),) = process.results()
     assert judged.iteration == 3
     here = Evaluator(
-        undisturbed(config.env), config.ppo.actor, 3, engine="mujoco", device="cpu", threads=1
+        undisturbed(config.env), config.ppo.actor, 3, engine=EngineCfg("mujoco", threads=1)
     )
     assert evaluation == here(judged.networks["actor_state_dict"])
 

@@ -22,6 +22,7 @@ from simtrain import (
     TaskCfg,
     mdp,
 )
+from simtrain.algorithms import export
 from simtrain.algorithms.export import export_policy
 from simtrain.algorithms.networks import make_actor
 from simtrain.config import TrainConfig
@@ -31,7 +32,7 @@ from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError, ExportError
 from simtrain.ppo_cfg import ActorCfg, PpoCfg
 from simtrain.registry import discover
-from simtrain.training import export
+from simtrain.sim import EngineCfg
 from simtrain.training.saved_policy import SavedPolicy
 
 GO1 = "go1-velocity-flat"
@@ -40,7 +41,7 @@ LEFT = "left_slide"
 
 def _saved(task: TaskCfg, name: str = "tiny") -> SavedPolicy:
     """A checkpoint of a policy with random parameters and statistics."""
-    env = Env(task, 1, threads=1)
+    env = Env(task, 1, EngineCfg(threads=1))
     actor = make_actor(task.ppo.actor, env.get_observations(), env.num_actions)
     with torch.no_grad():
         for parameter in actor.mlp.parameters():
@@ -68,7 +69,7 @@ def test_both_files_act_in_the_environment_as_the_policy_that_play_runs(go1) -> 
     saved, folder = go1
     session = onnxruntime.InferenceSession(folder / "policy.onnx")
     module = _load_torchscript(folder / "policy.pt")
-    env = Env(undisturbed(saved.config.env), 3, threads=1)
+    env = Env(undisturbed(saved.config.env), 3, EngineCfg(threads=1))
     policy = saved.policy(env.get_observations(), env.num_actions)
     obs = env.get_observations()
     for _ in range(20):
@@ -130,7 +131,7 @@ def test_the_layout_finds_every_term_in_the_policys_input() -> None:
             "extra": {"speed": ObservationTermCfg(mdp.joint_vel, joints=LEFT, scale=(2.0,))},
         },
     )
-    env = Env(task, 2, threads=1)
+    env = Env(task, 2, EngineCfg(threads=1))
     for _ in range(4):
         obs, *_ = env.step(torch.ones(2, 1))
     told = describe_interface(env, ("extra", "actor"))
@@ -157,7 +158,7 @@ def test_the_interface_follows_the_actions_through_their_motors() -> None:
             keyframe="bent",
         ),
         1,
-        threads=1,
+        EngineCfg(threads=1),
     )
     told = describe_interface(env, ("actor",))
     assert told.joint_names == ["right_slide", "left_hinge"]
@@ -177,7 +178,7 @@ def test_the_interface_follows_the_actions_through_their_motors() -> None:
 
 def test_a_motors_gear_is_told() -> None:
     task = discover().find("cartpole-balance").configuration()
-    told = describe_interface(Env(task, 1, threads=1), ("actor",))
+    told = describe_interface(Env(task, 1, EngineCfg(threads=1)), ("actor",))
     assert told.joint_names == ["slider"]
     assert (told.actuator_gear, told.joint_stiffness, told.joint_damping) == ([10.0], [0.0], [0.0])
     assert told.action_clip == [[-1.0, 1.0]]

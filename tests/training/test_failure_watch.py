@@ -11,6 +11,7 @@ from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
 from simtrain.errors import DivergenceError
 from simtrain.launch.rank import Rank
+from simtrain.sim import EngineCfg
 from simtrain.training.features.failures import MOST_DUMPS, PATIENCE
 from simtrain.training.loop import Iteration, Trainer
 
@@ -37,7 +38,11 @@ class Sometimes:
 
 
 def trainer(**params) -> Trainer:
-    env = Env(tiny_task(rewards={"odd": RewardTermCfg(Sometimes, 1.0, **params)}), ENVS, threads=1)
+    env = Env(
+        tiny_task(rewards={"odd": RewardTermCfg(Sometimes, 1.0, **params)}),
+        ENVS,
+        EngineCfg(threads=1),
+    )
     small = {"hidden_dims": (8,)}
     cfg = PpoCfg(ActorCfg(**small), CriticCfg(**small), num_learning_epochs=2, num_mini_batches=2)
     return Trainer(env, PPO(cfg, env.get_observations(), 1, STEPS, ALONE), ALONE)

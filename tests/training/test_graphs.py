@@ -28,6 +28,7 @@ from simtrain.env.env import Env
 from simtrain.env.phase_timer import CpuTimer
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 from simtrain.training.features.timing import MarkingTimer
 from simtrain.training.graphs.check import HostState
 from simtrain.training.loop import Iteration, Trainer
@@ -131,7 +132,7 @@ def busy_cartpole(**rewards: Callable[..., Any]) -> TaskCfg:
 
 def make_trainer(cfg: TaskCfg, *, graphs: bool) -> tuple[Trainer, Tape]:
     torch.manual_seed(3)
-    env = Env(cfg, ENVS, engine="warp")
+    env = Env(cfg, ENVS, EngineCfg("warp"))
     tape = Tape(env)
     rank = Rank(0, 0, 1, torch.device("cpu"), seed=0, threads=1)
     ppo = PPO(cfg.ppo, env.get_observations(), env.num_actions, STEPS, rank)
@@ -289,7 +290,7 @@ def test_one_rank_refuses_for_all() -> None:
     "task", ["cartpole-swingup", "go1-velocity-flat", "go1-velocity-rough", "g1-velocity-flat"]
 )
 def test_no_task_that_ships_keeps_anything_on_the_host(task: str) -> None:
-    env = Env(discover().find(task).make(), 2, threads=1)
+    env = Env(discover().find(task).make(), 2, EngineCfg(threads=1))
     actions = torch.zeros(2, env.num_actions)
     env.step(actions)
     before = HostState(env, draws_on_device=False)
@@ -299,7 +300,7 @@ def test_no_task_that_ships_keeps_anything_on_the_host(task: str) -> None:
 
 
 def test_who_draws_on_the_cpu_although_the_environment_is_elsewhere_is_found() -> None:
-    env = Env(busy_cartpole(), 2, threads=1)
+    env = Env(busy_cartpole(), 2, EngineCfg(threads=1))
     before = HostState(env, draws_on_device=True)
     torch.rand(1)
     changed = HostState(env, draws_on_device=True).changed_since(before)

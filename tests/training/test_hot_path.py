@@ -16,6 +16,7 @@ from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 
 SOURCE = Path(simtrain.__file__).parent
 STEPS, ENVS = 12, 64
@@ -80,7 +81,7 @@ def collect(env: Env, ppo: PPO, steps: int) -> None:
 
 def env_and_ppo(task: str) -> tuple[Env, PPO]:
     cfg = discover().find(task).make()
-    env = Env(cfg, ENVS, threads=1)
+    env = Env(cfg, ENVS, EngineCfg(threads=1))
     rank = Rank(0, 0, 1, env.device, seed=0, threads=1)
     return env, PPO(cfg.ppo, env.get_observations(), env.num_actions, STEPS, rank)
 

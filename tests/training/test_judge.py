@@ -13,6 +13,7 @@ from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
 from simtrain.run.checkpoint import BEST, read_checkpoint, save_model
+from simtrain.sim import EngineCfg
 from simtrain.training.features.evaluation import Judge
 from simtrain.training.loop import Iteration
 
@@ -30,7 +31,7 @@ def config() -> TrainConfig:
 
 @pytest.fixture
 def ppo(config) -> PPO:
-    env = Env(config.env, 2, threads=1)
+    env = Env(config.env, 2, EngineCfg(threads=1))
     return PPO(config.ppo, env.get_observations(), env.num_actions, 4, RANK)
 
 

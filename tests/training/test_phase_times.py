@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_task import tiny_env
 
+from simtrain.algorithms import ppo as training_ppo
 from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
 from simtrain.env.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
@@ -17,7 +18,7 @@ from simtrain.launch.rank import Rank
 from simtrain.metric_tags import metric_tags
 from simtrain.phases import PHASES, TAG
 from simtrain.registry import discover
-from simtrain.training import ppo as training_ppo
+from simtrain.sim import EngineCfg
 from simtrain.training.loop import Iteration, Trainer
 from simtrain.training.phase_times import phase_seconds
 
@@ -76,7 +77,7 @@ def run(trainer: Trainer, iterations: int, clock: Clock | None = None, seconds: 
 
 
 def test_phases_add_up_to_the_iteration_within_3_percent():
-    env = Env(discover().find("cartpole-balance").make(), 64, threads=1)
+    env = Env(discover().find("cartpole-balance").make(), 64, EngineCfg(threads=1))
     trainer = make_trainer(env, CpuTimer())
     ends: list[float] = []
 

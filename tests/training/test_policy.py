@@ -14,6 +14,7 @@ from simtrain.env.env import Env
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import find_checkpoint, read_checkpoint
+from simtrain.sim import EngineCfg
 from simtrain.training.saved_policy import open_policy
 
 FLAGS = ("--gpu-ids", "None", "--num-envs", "8", "--max-iterations", "2", "--save-interval", "1")
@@ -35,7 +36,7 @@ def test_a_saved_policy_acts_by_the_trained_mean_of_its_actions(run: Path) -> No
     assert saved.iteration == 2
     assert saved.checkpoint == run / "model_2.pt"
     assert saved.config.env.rewards["upright"].weight == 3.0
-    env = Env(undisturbed(saved.config.env), 4, threads=1)
+    env = Env(undisturbed(saved.config.env), 4, EngineCfg(threads=1))
     policy = saved.policy(env.get_observations(), env.num_actions)
     state = saved.content["actor_state_dict"]
     obs = env.get_observations()
@@ -110,7 +111,7 @@ def test_a_checkpoint_of_another_task_or_network_is_told(tmp_path: Path, run: Pa
 
     saved = open_policy(run)
     saved.config.ppo.actor.hidden_dims = (7,)
-    env = Env(saved.config.env, 1, threads=1)
+    env = Env(saved.config.env, 1, EngineCfg(threads=1))
     with pytest.raises(ConfigError, match=r"another network.*mlp.0.bias"):
         saved.policy(env.get_observations(), env.num_actions)
 

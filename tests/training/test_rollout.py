@@ -10,6 +10,7 @@ from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 from simtrain.training.loop import Trainer
 
 
@@ -17,7 +18,7 @@ from simtrain.training.loop import Trainer
 def test_a_rollout_does_not_wait_for_the_device(task: str) -> None:
     cfg = discover().find(task).make()
     cfg.episode_length_s = 0.1  # so that resets happen
-    env = Env(cfg, 4, threads=1)
+    env = Env(cfg, 4, EngineCfg(threads=1))
     rank = Rank(0, 0, 1, env.device, seed=0, threads=1)
     trainer = Trainer(env, PPO(cfg.ppo, env.get_observations(), env.num_actions, 12, rank), rank)
     trainer.run(1, lambda iteration: None, lambda: False)

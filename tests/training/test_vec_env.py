@@ -8,6 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from simtrain.env.env import Env
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 
 STEPS = 16
 
@@ -15,7 +16,7 @@ STEPS = 16
 def _runner(log_dir=None):
     task = discover().find("cartpole-balance").make()
     task.episode_length_s = 0.5  # so that episodes end on the way
-    env = Env(task, 8, threads=1)
+    env = Env(task, 8, EngineCfg(threads=1))
     return rsl_rl_runner(env, steps=STEPS, hidden_dims=(16,), log_dir=log_dir)
 
 

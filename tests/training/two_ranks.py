@@ -24,6 +24,7 @@ from simtrain.errors import RankError
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.registry import discover
+from simtrain.sim import EngineCfg
 from simtrain.sim.engine import Overflow
 from simtrain.training.agreement import check_same_tensors
 from simtrain.training.loop import Trainer
@@ -139,7 +140,7 @@ def cartpole(rank: Rank) -> Env:
     rank.seed_everything()
     cfg = discover().find("cartpole-balance").make()
     cfg.ppo.num_learning_epochs = 2
-    return Env(cfg, 4, threads=1)
+    return Env(cfg, 4, EngineCfg(threads=1))
 
 
 def initial_state(rank: Rank) -> torch.Tensor:

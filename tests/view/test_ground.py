@@ -5,13 +5,14 @@ from rover import rover, rover_on_waves
 
 from simtrain import SubTerrainCfg, TerrainCfg, mdp
 from simtrain.env.env import Env
+from simtrain.sim import EngineCfg
 from simtrain.view.ground import ground_mesh
 
 
 def _env_on(func, **params):
     tile = SubTerrainCfg(func, **params)
     terrain = TerrainCfg({"tile": tile}, num_levels=1, num_columns=1, border_width=2.0)
-    return Env(rover(terrain=terrain), 1, threads=1)
+    return Env(rover(terrain=terrain), 1, EngineCfg(threads=1))
 
 
 def _height_of_the_mesh(mesh, env):
@@ -21,7 +22,7 @@ def _height_of_the_mesh(mesh, env):
 
 
 def test_the_ground_lies_where_the_terrain_is():
-    env = Env(rover_on_waves(0.3), 1, threads=1)
+    env = Env(rover_on_waves(0.3), 1, EngineCfg(threads=1))
     mesh = ground_mesh(env.model)
     points = torch.as_tensor(np.array(mesh.vertices), dtype=torch.float32)
     assert points[:, 2].max() - points[:, 2].min() > 0.2

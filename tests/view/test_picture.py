@@ -5,6 +5,7 @@ from needs_opengl import needs_opengl
 from rover import rover, rover_model, rover_on_waves
 
 from simtrain.env.env import Env
+from simtrain.sim import EngineCfg
 from simtrain.view.renderer import Picture, command_lines, robot_radius
 
 pytestmark = needs_opengl
@@ -12,7 +13,7 @@ SIZE = {"width": 320, "height": 180}
 
 
 def _env(num_envs=1, **changes):
-    return Env(rover(**changes), num_envs, threads=1)
+    return Env(rover(**changes), num_envs, EngineCfg(threads=1))
 
 
 def _draw(env, index=0):
@@ -103,8 +104,8 @@ def test_commands_are_drawn_as_an_arrow_and_written():
 
 
 def test_terrain_is_seen():
-    env = Env(rover_on_waves(0.0), 1, threads=1)
-    other = Env(rover_on_waves(0.3), 1, threads=1)
+    env = Env(rover_on_waves(0.0), 1, EngineCfg(threads=1))
+    other = Env(rover_on_waves(0.3), 1, EngineCfg(threads=1))
     for e in (env, other):
         e.commands.hold("velocity", [0.0, 0.0, 0.0])
         _move(e, (0.0, 0.0, 1.0))

@@ -5,13 +5,14 @@ from rover import rover
 
 from simtrain import TerminationTermCfg
 from simtrain.env.env import Env
+from simtrain.sim import EngineCfg
 from simtrain.view.playback import Playback
 
 STEP_DT = 0.02
 
 
 def _playback(num_envs=2, **changes):
-    env = Env(rover(**changes), num_envs, threads=1)
+    env = Env(rover(**changes), num_envs, EngineCfg(threads=1))
     return Playback(env, lambda obs: torch.ones(num_envs, 1))
 
 

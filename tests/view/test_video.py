@@ -11,13 +11,14 @@ from rover import rover
 
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
+from simtrain.sim import EngineCfg
 from simtrain.view.video import as_gif, check_video_path, record
 
 SIZE = {"width": 160, "height": 90}
 
 
 def _env(**changes):
-    return Env(rover(**changes), 1, threads=1)
+    return Env(rover(**changes), 1, EngineCfg(threads=1))
 
 
 def _zero(obs):

@@ -183,6 +183,7 @@ def _are_alike(one: tuple[SavedPolicy, _Flags], other: tuple[SavedPolicy, _Flags
 def _make_evaluator(
     saved: SavedPolicy, flags: _Flags, device: str, engine: EngineName
 ) -> Evaluator:
+    from simtrain.sim import EngineCfg
     from simtrain.training.evaluator import Evaluator
 
     def make() -> Evaluator:
@@ -190,9 +191,7 @@ def _make_evaluator(
             flags.env,
             saved.config.ppo.actor,
             flags.episodes,
-            engine=engine,
-            device=device,
-            threads=len(os.sched_getaffinity(0)),
+            engine=EngineCfg(engine, device, len(os.sched_getaffinity(0))),
             max_envs=flags.num_envs or _MAX_ENVS,
             seed=flags.seed,
         )

@@ -168,7 +168,9 @@ def _build(config: PlayConfig) -> Env:
     from simtrain.sim.warp_compile import compilation_announced
 
     with compilation_announced(print):
-        return Env(cfg, config.num_envs, engine="warp", device=device)
+        from simtrain.sim import EngineCfg
+
+        return Env(cfg, config.num_envs, EngineCfg("warp", device))
 
 
 def _seed(seed: int) -> None:

@@ -25,7 +25,7 @@ from simtrain.env.reset_seeds import ResetSeeds
 from simtrain.env.state import read_state, write_state
 from simtrain.env.terms import Curricula, Events, Rewards, Terminations
 from simtrain.env.terrain import Terrain
-from simtrain.sim import EngineName, make_engine
+from simtrain.sim import EngineCfg, make_engine
 from simtrain.sim.engine import Engine
 
 
@@ -41,49 +41,40 @@ class Env(VecEnv):  # type: ignore[misc]
     curricula are not called at a step at which no episode ended.
     """
 
-    timer: PhaseTimer = NO_TIMER
-    """Told what a step does; to be replaced by who wants to know how long that takes."""
-
     def __init__(
         self,
         cfg: TaskCfg,
         num_envs: int,
+        engine: EngineCfg = EngineCfg(),  # noqa: B008 - frozen
         *,
-        engine: EngineName = "mujoco",
-        device: torch.device | str = "cpu",
-        threads: int = 0,
-        deterministic: bool = False,
         metrics: bool = False,
+        timer: PhaseTimer = NO_TIMER,
     ) -> None:
         """Build the simulations and all terms, and reset.
 
         Args:
             cfg: the task.
             num_envs: number of environments.
-            engine: the physics engine.
-            device: where all tensors live.
-            threads: physics threads of the CPU engine; 0 for all cores given to the process.
-            deterministic: whether the warp engine gives the same results in every run; slower.
+            engine: the physics engine; all tensors live on its device.
             metrics: whether to compute the task's metrics at every step, which evaluation needs.
+            timer: told which phase of a step begins.
 
         Raises:
             ConfigError: the task does not fit its model; `check_task` finds the same sooner.
         """
         self.cfg = cfg
+        self.timer = timer
         self.num_envs = num_envs
-        self.device = torch.device(device)
+        self.device = torch.device(engine.device)
         self.model: mujoco.MjModel = compile_model(cfg)
         keyframe = find_keyframe(self.model, cfg.keyframe)
         self.sim: Engine = make_engine(
             engine,
             self.model,
             num_envs,
-            device=self.device,
-            threads=threads,
             keyframe=keyframe,
             max_contacts=cfg.sim.max_contacts,
             max_constraints=cfg.sim.max_constraints,
-            deterministic=deterministic,
         )
         self.physics_dt = cfg.timestep
         """Seconds of a physics step."""

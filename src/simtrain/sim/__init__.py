@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -13,46 +14,68 @@ if TYPE_CHECKING:
 EngineName = Literal["mujoco", "warp"]
 
 
+@dataclass(frozen=True)
+class EngineCfg:
+    """Which engine simulates, and on what."""
+
+    name: EngineName = "mujoco"
+    """``mujoco`` is MuJoCo on CPU threads, ``warp`` MuJoCo Warp: on CUDA or, slowly, on the CPU."""
+    device: torch.device | str = "cpu"
+    """Where the simulations' tensors live."""
+    threads: int = 0
+    """Physics threads of the mujoco engine; 0 for all cores given to the process."""
+    deterministic: bool = False
+    """Whether the warp engine gives the same results in every run; slower. The other always does."""
+
+
+def choose_engine(
+    name: EngineName | Literal["auto"],
+    device: torch.device | str,
+    threads: int = 0,
+    deterministic: bool = False,
+) -> EngineCfg:
+    """What simulates for a learner on `device`: ``auto`` takes warp on a GPU and mujoco elsewhere.
+
+    The mujoco engine's tensors live on the CPU: its threads can feed a network on a GPU.
+    """
+    kind = str(device).split(":")[0]
+    if name == "auto":
+        name = "warp" if kind == "cuda" else "mujoco"
+    return EngineCfg(name, device if name == "warp" else "cpu", threads, deterministic)
+
+
 def make_engine(
-    name: EngineName,
+    cfg: EngineCfg,
     model: mujoco.MjModel,
     num_envs: int,
     *,
-    device: torch.device | str = "cpu",
-    threads: int = 0,
     keyframe: int | None = None,
     max_contacts: int | None = None,
     max_constraints: int | None = None,
-    deterministic: bool = False,
 ) -> Engine:
-    """An engine by its name.
+    """An engine with `num_envs` simulations of a compiled model.
 
     Args:
-        name: ``"mujoco"`` (CPU threads) or ``"warp"`` (MuJoCo Warp: CUDA, or slowly the CPU).
+        cfg: which, and where.
         model: the compiled model.
         num_envs: number of simulations.
-        device: where its tensors live.
-        threads: physics threads of the CPU engine; 0 for all cores given to the process.
         keyframe: id of the keyframe that `Engine.reset` goes to.
         max_contacts: room for contacts per environment on the warp engine; None to find out.
         max_constraints: room for rows of constraints there; None to find out.
-        deterministic: whether the warp engine gives the same results in every run; slower. The CPU
-            engine always does.
     """
-    if name == "mujoco":
+    if cfg.name == "mujoco":
         from simtrain.sim.mujoco_engine import MujocoEngine
 
-        return MujocoEngine(model, num_envs, threads=threads, keyframe=keyframe)
-    if name == "warp":
-        from simtrain.sim.warp_engine import WarpEngine
+        return MujocoEngine(model, num_envs, threads=cfg.threads, keyframe=keyframe)
 
-        return WarpEngine(
-            model,
-            num_envs,
-            device=device,
-            keyframe=keyframe,
-            max_contacts=max_contacts,
-            max_constraints=max_constraints,
-            deterministic=deterministic,
-        )
-    raise ValueError(f"unknown engine {name!r}")
+    from simtrain.sim.warp_engine import WarpEngine
+
+    return WarpEngine(
+        model,
+        num_envs,
+        device=cfg.device,
+        keyframe=keyframe,
+        max_contacts=max_contacts,
+        max_constraints=max_constraints,
+        deterministic=cfg.deterministic,
+    )

@@ -1,6 +1,6 @@
 """The engine contract: one batch of simulations of one MuJoCo model on one device.
 
-  engine = make_engine("mujoco", model, num_envs=256)
+  engine = make_engine(EngineCfg(), model, num_envs=256)
   qpos, ctrl = engine.bind("qpos"), engine.bind("ctrl")
   for _ in range(1000):
     ctrl.copy_(policy(qpos))

@@ -13,7 +13,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,7 +24,7 @@ from simtrain.env.cfg import TaskCfg
 from simtrain.env.env import Env
 from simtrain.errors import SimulationError
 from simtrain.ppo_cfg import ActorCfg
-from simtrain.sim import EngineName
+from simtrain.sim import EngineCfg
 from simtrain.training import intervals
 from simtrain.training.intervals import Estimate
 from simtrain.training.loop import rollout_threads
@@ -98,9 +98,7 @@ class Evaluator:
         actor: ActorCfg,
         episodes: int,
         *,
-        engine: EngineName,
-        device: torch.device | str,
-        threads: int,
+        engine: EngineCfg,
         max_envs: int | None = None,
         seed: int = SEED,
     ) -> None:
@@ -110,9 +108,7 @@ class Evaluator:
             cfg: the task as policies are judged in it, see `undisturbed`.
             actor: the policies' network.
             episodes: how many episodes make an evaluation.
-            engine: the physics engine.
-            device: where the environments' tensors and the policy live.
-            threads: CPU threads to use.
+            engine: the physics engine; the policy lives on its device, and takes as many threads.
             max_envs: most environments at a time; None for one for each episode.
             seed: what is random comes from it.
 
@@ -129,13 +125,11 @@ class Evaluator:
             self.env = Env(
                 cfg,
                 num_envs,
-                engine=engine,
-                device=device,
-                threads=min(threads, num_envs),
+                replace(engine, threads=min(engine.threads, num_envs)),
                 metrics=True,
             )
             self.env.metrics.compute()
-        self._threads = threads
+        self._threads = engine.threads
         self._policy: Policy | None = None
 
     def __call__(

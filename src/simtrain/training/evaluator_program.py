@@ -68,6 +68,7 @@ def _make_evaluator(start: Start) -> Evaluator:
     from simtrain.config import TrainConfig, overlay
     from simtrain.env.undisturbed import undisturbed
     from simtrain.registry import discover
+    from simtrain.sim import choose_engine
     from simtrain.training.evaluator import Evaluator
 
     torch.set_num_threads(start.threads)
@@ -78,9 +79,11 @@ def _make_evaluator(start: Start) -> Evaluator:
         undisturbed(config.env),
         config.ppo.actor,
         config.eval_episodes,
-        engine="mujoco" if start.kind == "cpu" else config.engine_on(start.kind),
-        device="cuda:0" if start.kind == "cuda" else "cpu",
-        threads=start.threads,
+        engine=choose_engine(
+            config.engine if start.kind == "cuda" else "mujoco",
+            "cuda:0" if start.kind == "cuda" else "cpu",
+            start.threads,
+        ),
     )
 
 

@@ -21,6 +21,7 @@ from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, StatusConsole
 from simtrain.run.metrics_files import MetricsWriter
 from simtrain.run.report import draw_finished
+from simtrain.sim import choose_engine
 from simtrain.training.agreement import check_same_tensors
 from simtrain.training.features.evaluation import Judge
 from simtrain.training.features.timing import Profile
@@ -127,20 +128,12 @@ def _train(
 
 def build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> Env:
     """The rank's environments; the first rank of a host compiles what is missing for all."""
-    engine = config.engine_on(rank.device.type)
+    engine = choose_engine(config.engine, rank.device, rank.threads, config.deterministic)
 
     def build() -> Env:
-        return Env(
-            config.env,
-            config.num_envs,
-            engine=engine,
-            # Physics on CPU threads can feed a network on a GPU.
-            device=rank.device if engine == "warp" else "cpu",
-            threads=rank.threads,
-            deterministic=config.deterministic,
-        )
+        return Env(config.env, config.num_envs, engine)
 
-    if engine == "mujoco":
+    if engine.name == "mujoco":
         return build()
 
     from simtrain.sim.warp_compile import compilation_announced

@@ -21,6 +21,7 @@ from simtrain.errors import ConfigError
 from simtrain.launch.devices import Devices
 from simtrain.launch.rank import Rank
 from simtrain.run.checkpoint import BEST, read_checkpoint, save_model
+from simtrain.sim import choose_engine
 from simtrain.stop_conditions import first_that_holds, stop_conditions
 from simtrain.training.evaluator import Evaluation, Evaluator
 from simtrain.training.features.evaluator_process import Candidate, EvaluatorProcess
@@ -214,14 +215,11 @@ class _OnThisRank:
     failure: str | None = None
 
     def __init__(self, config: TrainConfig, rank: Rank, stop: Callable[[], bool]) -> None:
-        engine = config.engine_on(rank.device.type)
         self._evaluator = Evaluator(
             undisturbed(config.env),
             config.ppo.actor,
             config.eval_episodes,
-            engine=engine,
-            device=rank.device if engine == "warp" else "cpu",
-            threads=rank.threads,
+            engine=choose_engine(config.engine, rank.device, rank.threads),
         )
         self._stop = stop
         self._results: list[tuple[Candidate, Evaluation]] = []

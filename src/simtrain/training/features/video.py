@@ -16,6 +16,7 @@ from simtrain.env.env import Env
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError, SimulationError
 from simtrain.run.directory import VIDEOS
+from simtrain.sim import EngineCfg
 from simtrain.training.saved_policy import Policy
 from simtrain.view.renderer import Picture
 from simtrain.view.video import record
@@ -42,7 +43,7 @@ class TrainingVideo:
         self._policy: Policy | None = None
         try:
             with _randomness_kept(config.seed):
-                env = Env(undisturbed(config.env), 1, threads=1)
+                env = Env(undisturbed(config.env), 1, EngineCfg(threads=1))
             with Picture(env) as picture:
                 picture.draw()
             self._folder.mkdir(exist_ok=True)
