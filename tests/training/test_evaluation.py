@@ -153,9 +153,7 @@ def test_both_engines_evaluate_alike(fast_compilation):
             tiny_task(terminations=FAILS, **RANDOM),
             ACTOR,
             4,
-            engine=engine,
-            device="cpu",
-            threads=1,
+            engine=EngineCfg(engine, threads=1),
         )
         found.append(judge(state()))
     (mujoco, warp) = found

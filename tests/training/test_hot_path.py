@@ -25,7 +25,7 @@ OF_A_STEP = {
     # One number for each column: what was not finite, and a normalizer's denominator.
     "env/terms.py compute sum",
     "env/observations.py compute sum",
-    "training/buffered_mlp.py normalized_input add",
+    "algorithms/buffered_mlp.py normalized_input add",
     # Which commands and interval events are due, and when they are next.
     "env/commands.py compute le",
     "env/commands.py compute empty",
@@ -102,7 +102,7 @@ def test_what_is_made_is_noticed() -> None:
     _, ppo = env_and_ppo("cartpole-balance")
     with NewTensors() as new:
         assert ppo.std.shape == (1,)
-    assert new.made == {"training/losses.py __call__ clamp": 1}
+    assert new.made == {"algorithms/losses.py __call__ clamp": 1}
 
 
 def test_an_update_makes_nothing_as_large_as_a_hidden_layer() -> None:
