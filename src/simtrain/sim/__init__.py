@@ -25,7 +25,7 @@ class EngineCfg:
     threads: int = 0
     """Physics threads of the mujoco engine; 0 for all cores given to the process."""
     deterministic: bool = False
-    """Whether the warp engine gives the same results in every run; slower. The other always does."""
+    """Whether warp gives the same results in every run; slower. mujoco always does."""
 
 
 def choose_engine(
