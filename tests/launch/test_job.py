@@ -48,11 +48,11 @@ def test_with_several_ranks_the_command_leaves_warp_and_so_cuda_to_them(tmp_path
 import sys
 import simtrain.training.job
 from simtrain.cli.train import train
-from simtrain.training.run_files import Outcome
+from simtrain.training.context import TrainingResult
 
 def launch_ranks(*args, **kwargs):
     print("warp" in sys.modules, "mujoco_warp" in sys.modules)
-    return Outcome(None, None)
+    return TrainingResult(None, None)
 
 simtrain.training.job.launch_ranks = launch_ranks
 flags = "--gpu-ids None --cpu-workers 2 --engine warp"

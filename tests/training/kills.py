@@ -24,8 +24,8 @@ from simtrain.config import TrainConfig
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.registry import discover
-from simtrain.run.resume import can_resume, open_run
-from simtrain.training.resume_plan import Resumption
+from simtrain.training.context import Resumption, RunContext
+from simtrain.training.features.checkpoint import can_resume, open_run
 from simtrain.training.worker import run_worker
 
 TASK = "cartpole-swingup"
@@ -112,14 +112,7 @@ def train(number: int, store: Path, run: Path, resumption: Resumption | None) ->
     )
     config.env.episode_length_s = 1.0
     run_worker(
-        config,
-        rank,
-        run,
-        lambda: False,
-        console=Quiet(),
-        devices=["cpu", "cpu"],
-        default=DEFAULT,
-        resumption=resumption,
+        RunContext(config, rank, run, Quiet(), lambda: False, ("cpu", "cpu"), resumption=resumption)
     )
     dist.destroy_process_group()
 

@@ -62,12 +62,14 @@ def test_rank_0_starts_from_the_states_of_a_single_rank_and_rank_1_from_others(f
 def test_numbers_are_summed_with_their_counts_and_names_may_differ(found):
     for rank in "01":
         first, second, third = found[rank]["reduced"]
-        assert first.sums == {"return": (3.0, 3.0)}
-        assert first.maxima == {"seconds": 2.0}
-        assert second.sums == {"return": (3.0, 3.0), "curriculum": (5.0, 1.0)}
-        assert second.maxima == {"seconds": 3.0}
-        assert third.sums == {"return": (1.0, 1.0)}
-        assert third.maxima == {}
+        assert first == ({"return": (3.0, 3.0)}, {"seconds": 2.0})
+        assert second == ({"return": (3.0, 3.0), "curriculum": (5.0, 1.0)}, {"seconds": 3.0})
+        assert third == ({"return": (1.0, 1.0)}, {"seconds": 0.0})
+
+
+def test_a_flag_of_any_rank_is_known_to_all(found):
+    for rank in "01":
+        assert found[rank]["any"] == (False, True, True)
 
 
 def test_a_warning_of_any_rank_is_told_once_with_its_rank_and_looked_for_only_then(found):

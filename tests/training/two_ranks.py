@@ -19,18 +19,30 @@ from tensordict import TensorDict
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
-from simtrain.env.phase_timer import CpuTimer
+from simtrain.env.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
+from simtrain.env.randomness import seed_everything
 from simtrain.errors import RankError
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.sim.engine import Overflow
-from simtrain.training.agreement import check_same_tensors
-from simtrain.training.loop import Trainer
-from simtrain.training.reduction import Reduction
+from simtrain.training.features import Feature, Iteration
+from simtrain.training.features.checkpoint import check_same_tensors
+from simtrain.training.loop import Trainer, train
+from simtrain.training.statistics import Reduction, Sums
 
 ENVS, STEPS, OBS, ACTIONS = 8, 6, 5, 2
+
+
+class Collected(Feature):
+    """Keeps the iterations."""
+
+    def __init__(self) -> None:
+        self.iterations: list[Iteration] = []
+
+    def after_iteration(self, iteration: Iteration) -> None:
+        self.iterations.append(iteration)
 
 
 def main(results: Path) -> None:
@@ -64,6 +76,7 @@ def run(number: int, store: Path, results: Path) -> None:
         "state": initial_state(rank),
         "trained": trained(rank),
         "reduced": reduced(rank),
+        "any": any_rank(rank),
         "difference": difference(rank),
         "warnings": warnings(rank),
         "skipped": skipped(rank),
@@ -136,11 +149,11 @@ def update(
     }
 
 
-def cartpole(rank: Rank) -> Env:
-    rank.seed_everything()
+def cartpole(rank: Rank, timer: PhaseTimer = NO_TIMER) -> Env:
+    seed_everything(rank.seed)
     cfg = discover().find("cartpole-balance").make()
     cfg.ppo.num_learning_epochs = 2
-    return Env(cfg, 4, EngineCfg(threads=1))
+    return Env(cfg, 4, EngineCfg(threads=1), timer=timer)
 
 
 def initial_state(rank: Rank) -> torch.Tensor:
@@ -151,7 +164,7 @@ def trained(rank: Rank) -> list[torch.Tensor]:
     """Parameters and buffers after 20 iterations on the real task."""
     env = cartpole(rank)
     ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
-    Trainer(env, ppo, rank).run(20, lambda iteration: None, lambda: False)
+    train(Trainer(env, ppo, rank), [], 20, lambda: False)
     return [tensor.clone() for tensor in ppo.tensors()]
 
 
@@ -175,24 +188,35 @@ def skipped(rank: Rank) -> tuple[int, bool]:
 
 def phases(rank: Rank) -> list[tuple[dict[str, float], dict[str, float]]]:
     """Three iterations' seconds of each phase on this rank, and all metrics."""
-    env = cartpole(rank)
-    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
-    found: list[tuple[dict[str, float], dict[str, float]]] = []
-    trainer = Trainer(env, ppo, rank, CpuTimer())
-    trainer.run(3, lambda it: found.append((it.phases, it.metrics)), lambda: False)
-    return found
+    env = cartpole(rank, timer := CpuTimer())
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank, timer)
+    collected = Collected()
+    train(Trainer(env, ppo, rank, timer), [collected], 3, lambda: False)
+    return [(it.phases, it.metrics) for it in collected.iterations]
 
 
 def reduced(rank: Rank) -> list[Any]:
     """Three iterations' numbers; the second has names that only rank 1 has, the third fewer."""
-    reduce = Reduction(rank)
+    reduction = Reduction(rank)
+
+    def reduce(sums: Sums, seconds: float) -> Any:
+        (new_names,) = rank.any(reduction.has_new_names(sums))
+        if new_names:
+            reduction.agree_on_names(sums)
+        return reduction(sums, {"seconds": seconds})
+
     first = {"return": (1.0 + rank.rank, 1.0 + rank.rank)}
     only_one = {"curriculum": (5.0, 1.0)} if rank.rank == 1 else {}
     return [
-        reduce(first, {"seconds": 1.0 + rank.rank}),
-        reduce({**first, **only_one}, {"seconds": 3.0 - rank.rank}),
-        reduce({} if rank.rank else first, {}),
+        reduce(first, 1.0 + rank.rank),
+        reduce({**first, **only_one}, 3.0 - rank.rank),
+        reduce({} if rank.rank else first, 0.0),
     ]
+
+
+def any_rank(rank: Rank) -> tuple[bool, ...]:
+    """Flags that no rank, rank 1 alone, and both have set."""
+    return rank.any(False, rank.rank == 1, True)
 
 
 def warnings(rank: Rank) -> tuple[list[tuple[str, ...]], int]:
@@ -211,11 +235,11 @@ def warnings(rank: Rank) -> tuple[list[tuple[str, ...]], int]:
         return Overflow(4, True, done == 3, 10, 20, 15, 30)
 
     env.sim.overflow = overflow
-    told: list[tuple[str, ...]] = []
-    trainer.run(4, lambda iteration: told.append(iteration.warnings), lambda: False)
+    collected = Collected()
+    train(trainer, [collected], 4, lambda: False)
     with counted("all_gather_object") as calls:
-        trainer.run(6, lambda iteration: told.append(iteration.warnings), lambda: False)
-    return told, len(calls)
+        train(trainer, [collected], 6, lambda: False)
+    return [iteration.warnings for iteration in collected.iterations], len(calls)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ them, and they are read once an iteration. On the CPU it is the calling thread's
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -36,10 +36,10 @@ NO_TIMER = PhaseTimer()
 class CpuTimer(PhaseTimer):
     """Times the calling thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._phases: list[str] = []
         self._starts: list[float] = []
-        self._clock = time.perf_counter
+        self._clock = clock
 
     def begin(self, phase: str) -> None:
         """See `PhaseTimer.begin`."""

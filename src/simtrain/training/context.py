@@ -1,9 +1,9 @@
-"""RunContext: all that one rank knows of the run that it trains."""
+"""RunContext: all that one rank knows of the run that it trains, and the result of that."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from simtrain.config import TrainConfig
@@ -50,3 +50,15 @@ class RunContext:
         return self.config.iterations(
             self.rank.world_size, iteration=iteration, env_steps=env_steps
         )
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The files and times that a training leaves."""
+
+    checkpoint: Path | None
+    """The last checkpoint that was written."""
+    error: str | None
+    """Why the last checkpoint or the last metrics could not be written, or None if they were."""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Mean seconds of an iteration in each phase on rank 0; empty without a timer."""

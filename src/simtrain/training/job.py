@@ -27,11 +27,10 @@ from simtrain.run.metrics_files import METRICS, check_idle
 from simtrain.run.phase_table import phase_table
 from simtrain.run.report import PICTURE
 from simtrain.sim import choose_engine
-from simtrain.training.context import Resumption, RunContext
+from simtrain.training.context import Resumption, RunContext, TrainingResult
 from simtrain.training.features.checkpoint import SavedRun, can_resume, open_run, plan_resumption
 from simtrain.training.features.evaluation import check_evaluation_flags
 from simtrain.training.stopping import Stopping, exit_code
-from simtrain.training.worker import TrainingResult, run_worker
 
 _LONGEST_PAUSE = 60.0  # seconds
 
@@ -75,7 +74,15 @@ def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None =
         ).absolute()
         console.say(f"run:        {shown(run)}")
         try:
-            result = _Training(config, job, model, run, console, stopping)(resumption)
+            attempt = _Attempt(config, job, model, run, console, stopping)
+            result = train_with_restarts(
+                attempt,
+                attempt.resumption,
+                resumption,
+                config.max_restarts,
+                console,
+                stopping.signals,
+            )
         except ConfigError:
             if saved is None and not (run / METRICS).exists():
                 shutil.rmtree(run)
@@ -110,9 +117,45 @@ def _check_on_devices(config: TrainConfig, job: Job, model: mujoco.MjModel) -> N
         check_model(model)
 
 
+def train_with_restarts(
+    train: Callable[[Resumption | None], TrainingResult],
+    plan: Callable[[], Resumption | None],
+    resumption: Resumption | None,
+    max_restarts: int,
+    console: TrainingConsole,
+    stop: Callable[[], bool],
+) -> TrainingResult:
+    """Call `train`, and up to `max_restarts` times again if a rank dies; what it returned.
+
+    The pause before a restart is one second, and twice as long at each further one; `plan` then
+    says how to go on, None for as before.
+
+    Raises:
+        RankError: a rank died, and there are no restarts left.
+    """
+    restarts = 0
+    while True:
+        try:
+            return train(resumption)
+        except RankError as error:
+            if restarts == max_restarts or stop():
+                raise
+            restarts += 1
+            pause = min(2.0 ** (restarts - 1), _LONGEST_PAUSE)
+            console.close()
+            console.say(str(error))
+            console.say(f"restart {restarts} of {max_restarts} in {pause:g} s (--max-restarts)")
+            deadline = time.monotonic() + pause
+            while time.monotonic() < deadline:
+                if stop():
+                    raise
+                time.sleep(0.1)
+        resumption = plan() or resumption
+
+
 @dataclass(frozen=True)
-class _Training:
-    """Trains in this process or as several ranks, and again if a rank dies."""
+class _Attempt:
+    """One attempt at training, which can be made again from the last saved state."""
 
     config: TrainConfig
     job: Job
@@ -122,40 +165,22 @@ class _Training:
     stopping: Stopping
 
     def __call__(self, resumption: Resumption | None) -> TrainingResult:
-        """Train, and up to ``--max-restarts`` times again from the last saved state.
+        """Train, in this process or as several ranks."""
+        return self._here(resumption) if self.job.in_process else self._on_ranks(resumption)
 
-        The pause before a restart is one second, and twice as long at each further one.
+    def resumption(self) -> Resumption | None:
+        """How to go on from the last saved state, told on the console; None if there is none."""
+        if not can_resume(self.run):
+            return None
+        resumption, lines = plan_resumption(open_run(self.run), self.config, self.job, self.model)
+        for line in lines:
+            self.console.say(line)
+        return resumption
 
-        Raises:
-            RankError: a rank died, and there are no restarts left.
-        """
-        most, stop = self.config.max_restarts, self.stopping.signals
-        train = self._train_here if self.job.in_process else self._train_on_ranks
-        for restart in range(1, most + 2):
-            try:
-                return train(resumption)
-            except RankError as error:
-                if restart > most or stop():
-                    raise
-                pause = min(2.0 ** (restart - 1), _LONGEST_PAUSE)
-                self.console.close()
-                self.console.say(str(error))
-                self.console.say(f"restart {restart} of {most} in {pause:g} s (--max-restarts)")
-                deadline = time.monotonic() + pause
-                while time.monotonic() < deadline:
-                    if stop():
-                        raise
-                    time.sleep(0.1)
-            if can_resume(self.run):
-                resumption, lines = plan_resumption(
-                    open_run(self.run), self.config, self.job, self.model
-                )
-                for line in lines:
-                    self.console.say(line)
-        raise AssertionError("the last attempt returns or raises")
-
-    def _train_here(self, resumption: Resumption | None) -> TrainingResult:
+    def _here(self, resumption: Resumption | None) -> TrainingResult:
         import torch
+
+        from simtrain.training.worker import run_worker
 
         rank = Rank(
             rank=0,
@@ -179,7 +204,7 @@ class _Training:
         assert result is not None
         return result
 
-    def _train_on_ranks(self, resumption: Resumption | None) -> TrainingResult:
+    def _on_ranks(self, resumption: Resumption | None) -> TrainingResult:
         def receive(content: object) -> None:
             if isinstance(content, Status):
                 self.console.show(content)
@@ -224,6 +249,8 @@ def train_rank(
     rank: Rank, show: Callable[[object], None], stop: Callable[[], bool], order: RankOrder
 ) -> TrainingResult | None:
     """Train as one rank of several, in a process of its own."""
+    from simtrain.training.worker import run_worker
+
     return run_worker(
         RunContext(
             config=overlay(default_config(order.task), order.values),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
@@ -17,7 +15,7 @@ from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.env.randomness import seed_everything
 from simtrain.launch.rank import Rank
 from simtrain.sim import choose_engine
-from simtrain.training.context import RunContext
+from simtrain.training.context import RunContext, TrainingResult
 from simtrain.training.features import Feature
 from simtrain.training.features.checkpoint import Checkpoint
 from simtrain.training.features.evaluation import PeriodicEvaluation
@@ -28,18 +26,6 @@ from simtrain.training.features.video import TrainingVideo
 from simtrain.training.gpu import check_gpu, out_of_memory_as_config_error
 from simtrain.training.graphs.cuda import make_graph_backend
 from simtrain.training.loop import Trainer, train
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """The files and times that a training leaves."""
-
-    checkpoint: Path | None
-    """The last checkpoint that was written."""
-    error: str | None
-    """Why the last checkpoint or the last metrics could not be written, or None if they were."""
-    phases: dict[str, float] = field(default_factory=dict)
-    """Mean seconds of an iteration in each phase on rank 0; empty without a timer."""
 
 
 def run_worker(context: RunContext) -> TrainingResult | None:

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import mujoco
 import torch
@@ -39,8 +39,10 @@ from simtrain.sim import choose_engine
 from simtrain.training.background import NewestItemWorker
 from simtrain.training.context import Resumption, RunContext
 from simtrain.training.features import Feature, Iteration
-from simtrain.training.features.recorder import Recorder
-from simtrain.training.loop import Trainer
+
+if TYPE_CHECKING:
+    from simtrain.training.features.recorder import Recorder
+    from simtrain.training.loop import Trainer
 
 NEWEST, PREVIOUS = "resume.pt", "resume.previous.pt"
 FORMAT = 2

@@ -4,7 +4,11 @@ from tiny_task import tiny_task
 from simtrain import MetricTermCfg, mdp
 from simtrain.config import TrainConfig
 from simtrain.errors import ConfigError
-from simtrain.stop_conditions import check_stop_conditions, first_that_holds, stop_conditions
+from simtrain.training.features.evaluation import (
+    check_evaluation_flags,
+    first_that_holds,
+    stop_conditions,
+)
 
 TASK = tiny_task(metrics={"error": MetricTermCfg(mdp.is_alive)})
 
@@ -47,21 +51,21 @@ def test_a_metric_that_is_never_logged_is_told_with_the_nearest():
     ):
         mistaken = config(eval_interval=1, stop_at=((tag, 1.0),))
         with pytest.raises(ConfigError, match=f"no metric '{tag}' .did you mean '{near}'"):
-            check_stop_conditions(mistaken, "mujoco")
+            check_evaluation_flags(mistaken, "mujoco")
 
 
 def test_full_buffers_are_told_by_the_warp_engine_alone():
     wanted = config(stop_at=(("Sim/overflow", 0.1),))
     for engine in ("auto", "warp"):
-        check_stop_conditions(wanted, engine)
+        check_evaluation_flags(wanted, engine)
     with pytest.raises(ConfigError, match="logs no metric 'Sim/overflow'"):
-        check_stop_conditions(wanted, "mujoco")
+        check_evaluation_flags(wanted, "mujoco")
 
 
 @pytest.mark.parametrize(
     "values", [{"stop_at_return": 1.0}, {"stop_below": (("Eval/error", 1.0),)}]
 )
 def test_a_condition_on_evaluations_needs_evaluations(values):
-    check_stop_conditions(config(eval_interval=1, **values), "mujoco")
+    check_evaluation_flags(config(eval_interval=1, **values), "mujoco")
     with pytest.raises(ConfigError, match=r"needs evaluations; add --eval-interval"):
-        check_stop_conditions(config(**values), "mujoco")
+        check_evaluation_flags(config(**values), "mujoco")

@@ -7,28 +7,25 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_task import tiny_task
+from tiny_training import Console
 
 from simtrain.config import TrainConfig, resolved
 from simtrain.env.model import compile_model, model_digest
 from simtrain.errors import ConfigError, DivergenceError, RankError
 from simtrain.launch.plan import plan_job
 from simtrain.run.directory import versions
-from simtrain.run.resume import write_resume_state
-from simtrain.training import restarts
-from simtrain.training.restarts import train_with_restarts
-from simtrain.training.run_files import Outcome
+from simtrain.training import job as job_module
+from simtrain.training.context import TrainingResult
+from simtrain.training.features.checkpoint import (
+    FORMAT,
+    can_resume,
+    open_run,
+    plan_resumption,
+    write_resume_state,
+)
+from simtrain.training.job import train_with_restarts
 
-DONE = Outcome(Path("model_9.pt"), None)
-
-
-class Console:
-    def __init__(self):
-        self.said = []
-
-    def say(self, message):
-        self.said.append(message)
-
-    def close(self): ...
+DONE = TrainingResult(Path("model_9.pt"), None)
 
 
 class Job:
@@ -38,14 +35,14 @@ class Job:
         self.run, self.deaths, self.error, self.saves = run, deaths, error, saves
         self.console = Console()
         self.pauses, self.starts = [], []
-        monkeypatch.setattr(restarts.time, "sleep", self.pauses.append)
+        monkeypatch.setattr(job_module.time, "sleep", self.pauses.append)
         clock = [0.0]
 
         def monotonic():
             clock[0] += sum(self.pauses[-1:]) if self.pauses else 0.0
             return clock[0]
 
-        monkeypatch.setattr(restarts.time, "monotonic", monotonic)
+        monkeypatch.setattr(job_module.time, "monotonic", monotonic)
         self.config = TrainConfig.of_task("tiny", tiny_task())
         self.config.gpu_ids, self.config.cpu_threads = None, 1
         self.model = compile_model(self.config.env)
@@ -60,6 +57,7 @@ class Job:
 
     def _save(self, iteration):
         state = {
+            "format": FORMAT,
             "task": "tiny",
             "config": {**resolved(self.config), "engine": "mujoco"},
             "model": model_digest(self.model),
@@ -72,11 +70,16 @@ class Job:
         write_resume_state(self.run, state)
 
     def restart(self, most, stop=lambda: False):
-        self.config.max_restarts = most
-        job = plan_job(self.config)
-        return train_with_restarts(
-            self.train, self.config, job, self.model, self.run, None, self.console, stop
+        return train_with_restarts(self.train, self._plan, None, most, self.console, stop)
+
+    def _plan(self):
+        if not can_resume(self.run):
+            return None
+        resumption, lines = plan_resumption(
+            open_run(self.run), self.config, plan_job(self.config), self.model
         )
+        self.console.lines += lines
+        return resumption
 
 
 def test_every_restart_goes_on_from_the_last_saved_state_and_tells_the_cause(tmp_path, monkeypatch):
@@ -86,7 +89,7 @@ def test_every_restart_goes_on_from_the_last_saved_state_and_tells_the_cause(tmp
     assert first is None
     assert [r.file for r in later] == [tmp_path / "resume.pt"] * 3
     assert all(r.same_environments and not r.changed for r in later)
-    assert job.console.said == [
+    assert job.console.lines == [
         text
         for i in (1, 2, 3)
         for text in (

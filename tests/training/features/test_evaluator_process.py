@@ -15,7 +15,7 @@ from simtrain.launch.devices import Devices
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.training.evaluator import Evaluator
-from simtrain.training.features.evaluator_process import Candidate, EvaluatorProcess
+from simtrain.training.features.evaluator_process import EvaluatorProcess, PolicySnapshot
 
 
 @pytest.fixture
@@ -28,49 +28,55 @@ def config() -> TrainConfig:
 
 @pytest.fixture
 def process(config) -> Iterator[EvaluatorProcess]:
-    process = EvaluatorProcess(config, Devices("cpu", 1, ""), threads=1)
+    process = EvaluatorProcess(config, Devices("cpu", 1, ""), threads=1, stop=lambda: False)
     yield process
     process.close()
     assert process._process.returncode is not None
 
 
-def candidate(config: TrainConfig, iteration: int) -> Candidate:
+def snapshot(config: TrainConfig, iteration: int) -> PolicySnapshot:
     torch.manual_seed(iteration)
     obs = Env(config.env, 1, EngineCfg(threads=1)).get_observations()
     networks = {"actor_state_dict": make_actor(config.ppo.actor, obs, 1).state_dict()}
-    return Candidate(iteration, networks, {})
+    return PolicySnapshot(iteration, networks, {})
 
 
 def test_it_takes_the_newest_policy_and_finds_what_this_process_finds(config, process):
     """The first ones come while it is not ready yet."""
     for iteration in (1, 2, 3):
-        process.submit(candidate(config, iteration))
+        process.submit(snapshot(config, iteration))
     assert process.results() == []
-    assert process.finish(lambda: False, seconds=100.0)
-    ((judged, evaluation),) = process.results()
-    assert judged.iteration == 3
+    assert process.finish(100.0)
+    ((policy, evaluation),) = process.results()
+    assert policy.iteration == 3
     here = Evaluator(
         undisturbed(config.env), config.ppo.actor, 3, engine=EngineCfg("mujoco", threads=1)
     )
-    assert evaluation == here(judged.networks["actor_state_dict"])
+    assert evaluation == here(policy.networks["actor_state_dict"])
 
-    process.submit(candidate(config, 4))
-    assert process.finish(lambda: False, seconds=100.0)
-    ((judged, _),) = process.results()
-    assert judged.iteration == 4
+    process.submit(snapshot(config, 4))
+    assert process.finish(100.0)
+    ((policy, _),) = process.results()
+    assert policy.iteration == 4
     assert process.failure is None
 
 
-def test_waiting_for_it_ends_when_asked_to_and_after_its_time(config, process):
-    process.submit(candidate(config, 1))
-    assert not process.finish(lambda: True)
-    assert not process.finish(lambda: False, seconds=0.0)
+def test_waiting_for_it_ends_when_the_run_is_to_stop(config):
+    process = EvaluatorProcess(config, Devices("cpu", 1, ""), threads=1, stop=lambda: True)
+    process.submit(snapshot(config, 1))
+    assert not process.finish(100.0)
+    process.close()
+
+
+def test_waiting_for_it_ends_after_its_time(config, process):
+    process.submit(snapshot(config, 1))
+    assert not process.finish(0.0)
 
 
 def test_a_mistake_that_it_finds_is_told(config, process):
     config.ppo.actor.hidden_dims = (7,)  # not what the process was started with
-    process.submit(candidate(config, 1))
-    assert not process.finish(lambda: False, seconds=100.0)
+    process.submit(snapshot(config, 1))
+    assert not process.finish(100.0)
     assert "the checkpoint is of another network" in process.failure
-    process.submit(candidate(config, 2))
+    process.submit(snapshot(config, 2))
     assert process.results() == []

@@ -1,0 +1,172 @@
+"""Saves: what is written when, in a thread, again where the disk refuses; and back."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_training import ALONE, Console, make_context, run_for, tiny_config, tiny_trainer
+
+from simtrain.config import TrainConfig
+from simtrain.errors import ConfigError
+from simtrain.run.checkpoint import read_checkpoint
+from simtrain.training.context import Resumption, RunContext
+from simtrain.training.features import checkpoint as checkpoint_module
+from simtrain.training.features.checkpoint import Checkpoint, open_run
+from simtrain.training.features.failures import FailureMonitor
+from simtrain.training.features.recorder import Recorder
+from simtrain.training.loop import Trainer
+from simtrain.training.worker import run_worker
+
+TASKS = Path(__file__).parents[2]
+
+
+class Metrics:
+    """In the place of a recorder: waits before a save if it is asked to."""
+
+    def __init__(self) -> None:
+        self.saved: list[str] = []
+        self.started, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+
+    def sync(self) -> None:
+        self.started.set()
+        assert self.go_on.wait(60)
+
+    def save_checkpoint(self, path: Path) -> None:
+        self.saved.append(path.name)
+
+
+@pytest.fixture
+def config(monkeypatch) -> TrainConfig:
+    """The tiny task, which the registry finds by its name as well."""
+    config = tiny_config()
+    config.save_interval = 1
+    monkeypatch.setattr(checkpoint_module, "default_config", lambda task: config)
+    return config
+
+
+def checkpoint(context: RunContext, trainer: Trainer, metrics: Metrics) -> Checkpoint:
+    return Checkpoint(context, trainer, [FailureMonitor(context, trainer)], metrics)
+
+
+def names(run: Path) -> list[str]:
+    return sorted(path.name for path in run.iterdir())
+
+
+def test_a_save_writes_policy_and_state_every_few_iterations_and_at_the_end(config, tmp_path):
+    config.save_interval = 2
+    context, trainer, metrics = make_context(tmp_path, config), tiny_trainer(config), Metrics()
+    feature = checkpoint(context, trainer, metrics)
+    run_for(trainer, 3, feature)
+    assert {"model_3.pt", "resume.pt"} <= set(names(tmp_path))
+    assert (feature.saved, feature.error) == (tmp_path / "model_3.pt", None)
+    assert metrics.saved[-1] == "model_3.pt"
+    assert open_run(tmp_path).iteration == 3
+    saved = read_checkpoint(tmp_path / "model_3.pt")
+    assert saved["infos"] == {"task": "tiny", "env_steps": trainer.env_steps}
+    for name, tensor in trainer.ppo.actor.state_dict().items():
+        assert torch.equal(saved["actor_state_dict"][name], tensor)
+    assert context.console.lines == []
+
+
+def test_only_the_newest_checkpoints_are_kept(config, tmp_path):
+    config.keep_checkpoints = 2
+    trainer = tiny_trainer(config)
+    for _ in range(4):
+        run_for(trainer, 1, checkpoint(make_context(tmp_path, config), trainer, Metrics()))
+    assert names(tmp_path) == ["model_3.pt", "model_4.pt", "resume.previous.pt", "resume.pt"]
+
+
+def test_training_does_not_wait_and_the_newest_save_comes_next(config, tmp_path):
+    context, trainer, metrics = make_context(tmp_path, config), tiny_trainer(config), Metrics()
+    metrics.go_on.clear()
+    with checkpoint(context, trainer, metrics) as feature:
+        (first,) = run_for(trainer, 1)
+        feature.after_iteration(first)
+        assert metrics.started.wait(60)
+        for iteration in run_for(trainer, 2):
+            feature.after_iteration(replace(iteration, is_last=True))
+        assert names(tmp_path) == []
+        metrics.go_on.set()
+    assert names(tmp_path) == ["model_1.pt", "model_3.pt", "resume.previous.pt", "resume.pt"]
+
+
+def test_a_vanished_folder_is_reported_once_and_a_later_save_works_again(
+    config, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(checkpoint_module, "RETRY_SECONDS", 0.01)
+    run = tmp_path / "run"
+    context, trainer = make_context(run, config), tiny_trainer(config)
+    with checkpoint(context, trainer, Metrics()) as feature:
+        (first,) = run_for(trainer, 1)
+        feature.after_iteration(first)
+        while feature.error is None:
+            time.sleep(0.001)
+        assert feature.error == "No such file or directory"
+        run.mkdir()
+        (second,) = run_for(trainer, 1)
+        feature.after_iteration(second)
+    assert feature.error is None
+    assert feature.saved == run / "model_2.pt"
+    assert open_run(run).iteration == 2
+    refused, written = context.console.lines
+    assert refused.startswith("warning: model_1.pt cannot be saved, trying again: No such file")
+    assert written.endswith("is saved, the disk can be written again")
+
+
+def test_a_save_that_could_not_be_written_at_the_end_is_known(config, tmp_path):
+    context, trainer = make_context(tmp_path / "gone", config), tiny_trainer(config)
+    feature = checkpoint(context, trainer, Metrics())
+    run_for(trainer, 1, feature)
+    assert (feature.saved, feature.error) == (None, "No such file or directory")
+
+
+def timeless(run: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {k: v for k, v in line.items() if k != "wall_s" and not k.startswith("Perf/")}
+        for line in lines
+    ]
+
+
+def train_in(run: Path, config: TrainConfig, iterations: int, **values) -> Console:
+    run.mkdir(exist_ok=True)
+    config.max_iterations = iterations
+    context = make_context(run, config, **values)
+    result = run_worker(context)
+    assert result is not None
+    assert result.checkpoint == run / f"model_{iterations}.pt"
+    return context.console
+
+
+def test_a_resumed_run_has_the_metrics_of_an_uninterrupted_one(config, tmp_path):
+    train_in(tmp_path / "whole", config, 6)
+    train_in(tmp_path / "parts", config, 3)
+    saved = open_run(tmp_path / "parts")
+    train_in(tmp_path / "parts", config, 6, resumption=Resumption(saved.file, True, ()))
+    assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
+    whole, parts = (torch.load(tmp_path / n / "model_6.pt") for n in ("whole", "parts"))
+    for name, tensor in whole["actor_state_dict"].items():
+        assert torch.equal(parts["actor_state_dict"][name], tensor)
+
+
+def test_a_state_of_other_networks_is_refused(config, tmp_path):
+    train_in(tmp_path, config, 1)
+    config.ppo.actor.hidden_dims = (5,)
+    resumption = Resumption(tmp_path / "resume.pt", True, ())
+    with pytest.raises(ConfigError, match=r"resume.pt cannot be resumed: "):
+        train_in(tmp_path, config, 2, resumption=resumption)
+
+
+def test_every_feature_has_its_own_state_in_the_file(config, tmp_path):
+    train_in(tmp_path, config, 2)
+    content = open_run(tmp_path).content
+    assert content["features"]["FailureMonitor"] == {"counts": [0, 0, 0]}
+    assert content["features"][Recorder.__name__]["wall_s"] > 0.0
+    assert len(content["ranks"]) == ALONE.world_size

@@ -1,0 +1,167 @@
+"""Where the time of an iteration goes: phases add up, and each has what happens in it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import pytest
+import torch
+from tiny_training import Collected, make_context, run_for, tiny_config, tiny_trainer
+
+from simtrain import RewardTermCfg, TerminationTermCfg
+from simtrain.env.phase_timer import NO_TIMER, CpuTimer
+from simtrain.launch.rank import Rank
+from simtrain.metric_tags import metric_tags
+from simtrain.phases import PHASES, TAG
+from simtrain.registry import default_config
+from simtrain.training.features import Feature, Iteration
+from simtrain.training.features.timing import Timing
+from simtrain.training.loop import train
+from simtrain.training.statistics import phase_seconds
+
+STEP = ("inference", "physics", "terminations", "rewards", "resets", "observations", "storage")
+
+
+class Clock:
+    """A clock that goes on only where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def lasting(self, seconds: float):
+        """A term that takes so long, and gives zeros."""
+
+        def term(env):
+            self.now += seconds
+            return torch.zeros(env.num_envs)
+
+        return term
+
+
+class Lasting(Feature):
+    """A feature that takes some seconds."""
+
+    def __init__(self, clock: Clock, phase: str, seconds: float) -> None:
+        self.phase = phase
+        self._clock, self._seconds = clock, seconds
+
+    def after_iteration(self, iteration: Iteration) -> None:
+        self._clock.now += self._seconds
+
+
+class PhaseLog(CpuTimer):
+    """Notes which phases begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+
+    def begin(self, phase: str) -> None:
+        self.log.append(phase)
+        super().begin(phase)
+
+
+def test_phases_add_up_to_the_iteration_within_3_percent():
+    config = default_config("cartpole-balance")
+    config.num_envs = 64
+    ends: list[float] = []
+
+    class Ends(Feature):
+        def after_iteration(self, iteration: Iteration) -> None:
+            ends.append(time.perf_counter())
+
+    trainer = tiny_trainer(config, CpuTimer())
+    iterations = run_for(trainer, 12, Ends())
+    timed = sum(sum(iteration.phases.values()) for iteration in iterations[1:])
+    assert timed == pytest.approx(ends[-1] - ends[0], rel=0.03)
+
+
+def test_phases_follow_each_other_as_an_iteration_does():
+    timer = PhaseLog()
+    config = tiny_config()
+    trainer = tiny_trainer(config, timer)
+    trainer.begin()
+    timer.log.clear()
+    trainer.iterate(1, lambda: False)
+    steps = config.num_steps_per_env
+    updates = config.ppo.num_learning_epochs * config.ppo.num_mini_batches
+    phases = [phase for phase, _ in groupby(timer.log) if phase != "other"]
+    assert phases[: 7 * steps] == [*STEP] * steps
+    assert phases[7 * steps : 7 * steps + 2] == ["advantage", "mini_batches"]
+    learning = phases[7 * steps + 2 :]
+    assert learning.count("optimizer") == updates
+    assert set(learning) == {"forward", "backward", "optimizer"}
+
+
+def test_each_phase_has_what_happens_in_it():
+    clock = Clock()
+    config = tiny_config(
+        rewards={"slow": RewardTermCfg(clock.lasting(4.0), 1.0)},
+        terminations={"slow": TerminationTermCfg(lambda env: clock.lasting(3.0)(env) > 0.0)},
+    )
+    trainer = tiny_trainer(config, CpuTimer(clock))
+    features = [Lasting(clock, "evaluation", 50.0), Lasting(clock, "saving", 60.0)]
+    first, second = run_for(trainer, 2, *features)
+    steps = config.num_steps_per_env
+    expected = dict.fromkeys(PHASES, 0.0) | {"terminations": 3.0 * steps, "rewards": 4.0 * steps}
+    assert first.phases == expected
+    assert second.phases == expected | {"evaluation": 50.0, "saving": 60.0}
+    assert {TAG + name: seconds for name, seconds in second.phases.items()}.items() <= (
+        second.metrics.items()
+    )
+
+
+def test_the_table_has_means_over_iterations_and_the_end(tmp_path):
+    clock = Clock()
+    trainer = tiny_trainer(tiny_config(), CpuTimer(clock))
+
+    class AtTheEnd(Feature):
+        def __exit__(self, *exception: object) -> None:
+            trainer.timer.begin("saving")
+            clock.now += 8.0
+
+    timing = Timing(make_context(tmp_path), trainer)
+    train(trainer, [timing, Lasting(clock, "logging", 3.0), AtTheEnd()], 4, lambda: False)
+    assert timing.phases["logging"] == 3.0
+    assert timing.phases["saving"] == 2.0
+
+
+def test_without_a_timer_there_are_no_phases(tmp_path):
+    trainer, collected = tiny_trainer(timer=NO_TIMER), Collected()
+    timing = Timing(make_context(tmp_path), trainer)
+    train(trainer, [timing, collected], 1, lambda: False)
+    (iteration,) = collected.iterations
+    assert iteration.phases == timing.phases == {}
+    assert not [tag for tag in iteration.metrics if tag.startswith(TAG)]
+    assert {"Perf/total_fps", "Perf/collection_time"} <= set(iteration.metrics)
+
+
+def test_the_tags_of_phases_are_known_beforehand_if_they_are_timed():
+    config = tiny_config()
+    (iteration,) = run_for(tiny_trainer(config, CpuTimer()), 1)
+    tags = metric_tags(config.env, overflow=False)
+    assert {tag for tag in iteration.metrics if tag.startswith("Perf/")} <= set(tags)
+    assert not [t for t in metric_tags(config.env, overflow=False, phase_times=False) if TAG in t]
+
+
+@dataclass(frozen=True)
+class SecondOfTwo(Rank):
+    """A rank whose neighbour was in the collectives for these seconds."""
+
+    of_neighbour: list[float] = field(default_factory=list)
+
+    def all_gather(self, values):
+        return torch.tensor([self.of_neighbour, values], dtype=torch.float64)
+
+
+def test_the_first_rank_in_a_collective_waits_and_the_last_one_does_not():
+    rank = SecondOfTwo(1, 1, 2, torch.device("cpu"), 0, 1, of_neighbour=[5.0, 1.0])
+    intervals = [("physics", 7.0), ("all_reduce", 2.0), ("forward", 3.0), ("all_reduce", 9.0)]
+    seconds = phase_seconds(intervals, rank)
+    assert (seconds["all_reduce"], seconds["waiting"]) == (3.0, 8.0)
+    assert sum(seconds.values()) == 21.0

@@ -1,0 +1,92 @@
+"""The loop: iterations in order, features in their order, and an end that all agree on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_training import ENVS, STEPS, Collected, run_for, tiny_trainer
+
+from simtrain.training.features import Feature, Iteration
+from simtrain.training.loop import train
+
+
+class Noting(Feature):
+    """Notes when it is entered, called and exited; may end training."""
+
+    def __init__(self, name: str, log: list[str], last: int = 99) -> None:
+        self._name, self._log, self._last = name, log, last
+
+    def __enter__(self) -> Noting:
+        self._log.append(f"enter {self._name}")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._log.append(f"exit {self._name}")
+
+    def after_iteration(self, iteration: Iteration) -> None:
+        self._log.append(f"{self._name} {iteration.number}")
+        iteration.is_last = iteration.is_last or iteration.number == self._last
+
+
+def test_features_act_in_their_order_and_are_exited_in_reverse():
+    log: list[str] = []
+    run_for(tiny_trainer(), 2, Noting("a", log), Noting("b", log))
+    assert log == ["enter a", "enter b", "a 1", "b 1", "a 2", "b 2", "exit b", "exit a"]
+
+
+def test_a_feature_ends_training_and_those_after_it_see_that():
+    collected = Collected()
+    train(tiny_trainer(), [Noting("a", [], last=3), collected], 10, lambda: False)
+    assert [i.is_last for i in collected.iterations] == [False, False, True]
+
+
+def test_an_error_of_a_feature_exits_all_of_them():
+    class Failing(Feature):
+        def after_iteration(self, iteration: Iteration) -> None:
+            raise RuntimeError("no more")
+
+    log: list[str] = []
+    with pytest.raises(RuntimeError, match="no more"):
+        run_for(tiny_trainer(), 2, Noting("a", log), Failing())
+    assert log == ["enter a", "a 1", "exit a"]
+
+
+def test_iterations_count_environment_steps_and_the_last_one_is_marked():
+    first, second = run_for(tiny_trainer(), 2)
+    assert (first.number, second.number) == (1, 2)
+    assert (first.env_steps, second.env_steps) == (ENVS * STEPS, 2 * ENVS * STEPS)
+    assert (first.is_last, second.is_last) == (False, True)
+    assert {"Loss/value", "Loss/learning_rate", "Policy/mean_std", "Perf/total_fps"} <= set(
+        first.metrics
+    )
+
+
+def test_a_request_to_stop_ends_training_after_the_iteration():
+    collected = Collected()
+    train(tiny_trainer(), [collected], 10, lambda: len(collected.iterations) == 1)
+    assert [i.number for i in collected.iterations] == [1, 2]
+    assert collected.iterations[-1].is_last
+
+
+def test_training_continues_from_the_states_of_trainer_and_algorithm():
+    whole = tiny_trainer()
+    run_for(whole, 2)
+    shared, own, learner = whole.state(), whole.rank_state(), whole.ppo.save()
+    learner = {name: _copied(state) for name, state in learner.items()}
+    expected = [i.metrics["Loss/value"] for i in run_for(whole, 2)]
+
+    resumed = tiny_trainer()
+    resumed.set_state(shared)
+    resumed.ppo.set_state(learner)
+    resumed.set_rank_state(own)
+    iterations = run_for(resumed, 2)
+    assert [i.number for i in iterations] == [3, 4]
+    assert [i.metrics["Loss/value"] for i in iterations] == expected
+
+
+def _copied(state):
+    if isinstance(state, torch.Tensor):
+        return state.clone()
+    if isinstance(state, dict):
+        return {key: _copied(value) for key, value in state.items()}
+    return [_copied(value) for value in state] if isinstance(state, list) else state
