@@ -52,13 +52,13 @@ def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None =
     job = plan_job(config)
     _check_on_devices(config, job, model)
     resumption, lines = None, _introduction(config, job)
-    trained = {"iteration": 0, "env_steps": 0}
+    trained = (0, 0)
     if saved is not None:
         check_idle(saved.path)
         resumption, more = plan_resumption(saved, config, job, model)
         lines += more
-        trained = {"iteration": saved.iteration, "env_steps": saved.env_steps}
-    iterations = config.iterations(job.world_size, **trained)
+        trained = (saved.iteration, saved.content["env_steps"])
+    iterations = config.iterations(job.world_size, iteration=trained[0], env_steps=trained[1])
     if saved is not None and saved.iteration >= iterations:
         print(f"{saved.path} is done: it was trained for {saved.iteration} iterations")
         return 0

@@ -6,7 +6,6 @@ from simtrain.config import TrainConfig
 from simtrain.errors import ConfigError
 from simtrain.training.features.evaluation import (
     check_evaluation_flags,
-    first_that_holds,
     stop_conditions,
 )
 
@@ -18,8 +17,8 @@ def config(**values) -> TrainConfig:
 
 
 def holds(metrics, **values):
-    condition = first_that_holds(stop_conditions(config(**values)), metrics)
-    return None if condition is None else str(condition)
+    held = [str(c) for c in stop_conditions(config(**values)) if c.holds(metrics)]
+    return held[0] if held else None
 
 
 def test_a_metric_reaches_or_exceeds_its_value():

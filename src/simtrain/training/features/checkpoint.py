@@ -271,11 +271,6 @@ class SavedRun:
         """Iterations that were trained."""
         return int(self.content["iteration"])
 
-    @property
-    def env_steps(self) -> int:
-        """Environment steps that were trained, over all ranks."""
-        return int(self.content["env_steps"])
-
 
 def write_resume_state(run: Path, content: dict[str, Any]) -> None:
     """Write `content` as the newest state, whole or not at all; keeps the one before."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from simtrain.config import TrainConfig
 from simtrain.errors import ConfigError, did_you_mean
@@ -30,26 +30,6 @@ _RETURN = "eval_mean_return"
 """Where the best checkpoint's ``infos`` have its mean return."""
 
 
-class Evaluations(Protocol):
-    """Where policies are evaluated."""
-
-    @property
-    def failure(self) -> str | None:
-        """Why no more evaluations come, or None."""
-
-    def submit(self, policy: PolicySnapshot) -> None:
-        """Have a policy evaluated."""
-
-    def results(self) -> list[tuple[PolicySnapshot, Evaluation]]:
-        """The evaluations that came since the last call, oldest first."""
-
-    def finish(self, seconds: float) -> bool:
-        """Wait for what was submitted; whether all of it is evaluated."""
-
-    def close(self) -> None:
-        """End; evaluations that were not finished are dropped."""
-
-
 class PeriodicEvaluation(Feature):
     """Evaluates every ``--eval-interval`` iterations, and ends training when a condition holds."""
 
@@ -62,7 +42,7 @@ class PeriodicEvaluation(Feature):
         self._conditions = stop_conditions(context.config)
         self._in_process = context.evaluator is None
         self._shown: set[str] = set()
-        self._evaluations: Evaluations | None = None
+        self._evaluations: EvaluatorProcess | _EvaluatorInProcess | None = None
         self._best = -float("inf")
 
     def __enter__(self) -> Self:
@@ -79,7 +59,7 @@ class PeriodicEvaluation(Feature):
             except ConfigError as error:
                 self._say(f"warning: {error}; the next evaluation's policy takes its place")
         if context.evaluator is None:
-            self._evaluations = _EvaluationsInProcess(context)
+            self._evaluations = _EvaluatorInProcess(context)
         else:
             threads = _threads_of_evaluator(context)
             self._evaluations = EvaluatorProcess(
@@ -178,12 +158,12 @@ class PeriodicEvaluation(Feature):
         self._take_results(metrics)
 
     def _condition_holds(self, metrics: dict[str, float]) -> bool:
-        condition = first_that_holds(self._conditions, metrics)
-        if condition is None:
-            return False
-        value = metrics[condition.tag]
-        self._say_once("condition", f"training ends: {condition.tag} is {value:.4g} ({condition})")
-        return True
+        for condition in self._conditions:
+            if condition.holds(metrics):
+                value = f"{condition.tag} is {metrics[condition.tag]:.4g}"
+                self._say_once("condition", f"training ends: {value} ({condition})")
+                return True
+        return False
 
     def _say(self, text: str) -> None:
         self._context.console.say(text)
@@ -194,8 +174,8 @@ class PeriodicEvaluation(Feature):
             self._say(text)
 
 
-class _EvaluationsInProcess:
-    """Evaluations while training waits."""
+class _EvaluatorInProcess:
+    """Evaluates while training waits; its calls are those of `EvaluatorProcess`."""
 
     failure: str | None = None
 
@@ -270,13 +250,6 @@ def stop_conditions(config: TrainConfig) -> tuple[StopCondition, ...]:
     wanted += [StopCondition("--stop-at", tag, value) for tag, value in config.stop_at]
     wanted += [StopCondition("--stop-below", tag, value) for tag, value in config.stop_below]
     return tuple(wanted)
-
-
-def first_that_holds(
-    conditions: Iterable[StopCondition], metrics: Mapping[str, float]
-) -> StopCondition | None:
-    """The first condition that an iteration's metrics fulfil, or None."""
-    return next((condition for condition in conditions if condition.holds(metrics)), None)
 
 
 def check_evaluation_flags(config: TrainConfig, engine: str | None = None) -> None:
