@@ -60,6 +60,10 @@ class Rank:
         dist.all_gather(everyone, mine)
         return torch.cat(everyone)
 
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """Each flag, true if it is true on any rank; a collective on the CPU."""
+        return tuple(self.all_gather(flags).any(dim=0).tolist())
+
     def all_gather_objects(self, value: Any) -> list[Any]:
         """What every rank gave, by rank; pickled, so for rare use."""
         if self.world_size == 1:

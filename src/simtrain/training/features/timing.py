@@ -84,6 +84,8 @@ class MarkingTimer(PhaseTimer):
 
     def begin(self, phase: str) -> None:
         """See `PhaseTimer.begin`."""
+        if self._paused:
+            return
         self.end()
         self._inner.begin(phase)
         self._mark = torch.autograd.profiler.record_function(phase)
