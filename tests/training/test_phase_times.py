@@ -27,7 +27,8 @@ STEPS = 5
 
 def make_trainer(env: Env, timer: PhaseTimer, threads: int = 1) -> Trainer:
     rank = Rank(0, 0, 1, torch.device("cpu"), seed=0, threads=threads)
-    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, STEPS, rank)
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, STEPS, rank, timer)
+    env.timer = timer
     return Trainer(env, ppo, rank, timer)
 
 

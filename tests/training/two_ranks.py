@@ -19,7 +19,7 @@ from tensordict import TensorDict
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
-from simtrain.env.phase_timer import CpuTimer
+from simtrain.env.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
 from simtrain.errors import RankError
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
@@ -136,11 +136,11 @@ def update(
     }
 
 
-def cartpole(rank: Rank) -> Env:
+def cartpole(rank: Rank, timer: PhaseTimer = NO_TIMER) -> Env:
     rank.seed_everything()
     cfg = discover().find("cartpole-balance").make()
     cfg.ppo.num_learning_epochs = 2
-    return Env(cfg, 4, EngineCfg(threads=1))
+    return Env(cfg, 4, EngineCfg(threads=1), timer=timer)
 
 
 def initial_state(rank: Rank) -> torch.Tensor:
@@ -175,10 +175,11 @@ def skipped(rank: Rank) -> tuple[int, bool]:
 
 def phases(rank: Rank) -> list[tuple[dict[str, float], dict[str, float]]]:
     """Three iterations' seconds of each phase on this rank, and all metrics."""
-    env = cartpole(rank)
-    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
+    timer = CpuTimer()
+    env = cartpole(rank, timer)
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank, timer)
     found: list[tuple[dict[str, float], dict[str, float]]] = []
-    trainer = Trainer(env, ppo, rank, CpuTimer())
+    trainer = Trainer(env, ppo, rank, timer)
     trainer.run(3, lambda it: found.append((it.phases, it.metrics)), lambda: False)
     return found
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from simtrain.algorithms.policy import Policy
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.env import Env
 from simtrain.errors import SimulationError
@@ -28,7 +29,6 @@ from simtrain.sim import EngineCfg
 from simtrain.training import intervals
 from simtrain.training.intervals import Estimate
 from simtrain.training.loop import rollout_threads
-from simtrain.training.saved_policy import Policy
 
 SEED = 0
 """What evaluations draw from if nobody says otherwise."""

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from simtrain.algorithms.policy import Policy
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError, SimulationError
 from simtrain.run.directory import VIDEOS
 from simtrain.sim import EngineCfg
-from simtrain.training.saved_policy import Policy
 from simtrain.view.renderer import Picture
 from simtrain.view.video import record
 
