@@ -114,12 +114,13 @@ def measure_rank(
         config = case_config(case)
         rank.seed_everything()
         with too_little_memory_told(case.num_envs, rank.device):
-            env = build_env(config, rank, say)
+            timer = make_timer(rank.device)
+            env = build_env(config, rank, say, timer)
             obs = env.get_observations().to(rank.device)
-            ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
+            ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank, timer)
             graphs = make_graph_backend(rank.device) if cuda_graphs else None
             # As training has it.
-            trainer = Trainer(env, ppo, rank, make_timer(rank.device), graphs)
+            trainer = Trainer(env, ppo, rank, timer, graphs)
             try:
                 seconds = measure_layers(
                     trainer, repetitions, Clock(rank, stop), lambda text: say(f"warning: {text}")

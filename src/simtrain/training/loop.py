@@ -63,13 +63,13 @@ class Trainer:
             env: the environments.
             ppo: what learns.
             rank: this process.
-            timer: told which phase of an iteration begins.
+            timer: told which phase of an iteration begins; the one of `env` and `ppo`.
             graphs: makes graphs of steps and mini-batches; None for neither.
         """
         self.env = env
         self.ppo = ppo
         self.rank = rank
-        self.timer = env.timer = ppo.timer = timer
+        self.timer = timer
         self.iteration = 0
         self.env_steps = 0
         self._episodes = EpisodeStatistics()
@@ -82,8 +82,9 @@ class Trainer:
             rank, env.num_envs, ppo.num_learning_epochs * ppo.num_mini_batches
         )
         self._graphs: RolloutGraphs | None = None
+        self._update_graphs: UpdateGraphs | None = None
         if graphs is not None:
-            ppo.graphs = UpdateGraphs(ppo, graphs)
+            self._update_graphs = UpdateGraphs(ppo, graphs)
             if not env.sim.synchronous:
                 self._graphs = RolloutGraphs(env, ppo, graphs)
         self._steps = ppo.storage.num_transitions_per_env
@@ -143,6 +144,12 @@ class Trainer:
         self._episodes.set_state(state["episodes"])
         self._watch.set_state(state["failures"])
 
+    def close(self) -> None:
+        """Drop all graphs: those of collectives must be gone before the process group is."""
+        for graphs in (self._graphs, self._update_graphs):
+            if graphs is not None:
+                graphs.close()
+
     def _iterate(self, iterations: int, stop: Callable[[], bool]) -> Iteration:
         start = time.perf_counter()
         torch.set_num_threads(self._rollout_threads)
@@ -152,14 +159,12 @@ class Trainer:
             torch.cuda.synchronize(self.rank.device)
         collected = time.perf_counter()
         torch.set_num_threads(self.ppo.learning_threads)
-        losses = self.ppo.update()
+        losses = self.ppo.update(self._update_graphs)
         failures = self.env.failures()
         sums = self._finished_episodes() | self._watch.sums(failures)
         overflow = self.env.sim.overflow()
         if overflow is not None:
             sums["Sim/overflow"] = (overflow.num_envs, self.env.num_envs)
-        if self._graphs is not None:
-            self._graphs.prepare()
         warnings = self._new_warnings(overflow, failures)
         end = time.perf_counter()
         phases = self._end_of_period()
@@ -181,7 +186,7 @@ class Trainer:
         seconds = totals.maxima.pop("seconds")
         stopped = totals.sums.pop("stop")[0] > 0.0
         if totals.sums.pop("refused")[0] > 0.0 and self._graphs is not None:
-            self._graphs.refuse()
+            self._graphs.close()
         if totals.sums.pop("warnings")[0] > 0.0:
             warnings = self._warnings_of_all_ranks(warnings)
         metrics = self._episode_metrics(totals.sums)
@@ -216,7 +221,7 @@ class Trainer:
         messages = {} if overflow is None else overflow.messages()
         for term in failures.terms:
             messages[term] = f"{term} was not finite in some environments, and counts as 0 there"
-        for what, graphs in (("rollouts", self._graphs), ("updates", self.ppo.graphs)):
+        for what, graphs in (("rollouts", self._graphs), ("updates", self._update_graphs)):
             if graphs is not None and graphs.refusal is not None:
                 text = f"{what} run without CUDA graphs, and slower: {graphs.refusal}"
                 messages[f"graphs of {what}"] = text
@@ -238,12 +243,7 @@ class Trainer:
     @torch.inference_mode()
     def collect(self) -> None:
         """Fill the storage with a rollout, and compute its returns."""
-        if self._graphs is not None and self._graphs.ready:
-            self.timer.begin("rollout_graph")
-            self._graphs.begin()
-            for _ in range(self._steps):
-                self._graphs.step()
-        else:
+        if self._graphs is None or not self._graphs.collect():
             self._step_eagerly()
         self.timer.begin("advantage")
         self.ppo.compute_returns(self.env.get_observations().to(self.rank.device))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import torch
 from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig, resolved
 from simtrain.env.env import Env
-from simtrain.env.phase_timer import NO_TIMER, make_timer
+from simtrain.env.phase_timer import NO_TIMER, PhaseTimer, make_timer
 from simtrain.launch.devices import Devices
 from simtrain.launch.rank import Rank
 from simtrain.run.checkpoint import BEST
@@ -91,13 +91,14 @@ def _train(
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as cuBLAS asks for
         torch.use_deterministic_algorithms(True)
-    env = build_env(config, rank, console.say)
-    obs = env.get_observations().to(rank.device)
-    ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
     timer = make_timer(rank.device) if config.phase_times else NO_TIMER
     profile = Profile(run, timer, console.say) if config.profile and rank.is_main else None
+    timer = timer if profile is None else profile.timer
+    env = build_env(config, rank, console.say, timer)
+    obs = env.get_observations().to(rank.device)
+    ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank, timer)
     graphs = make_graph_backend(rank.device) if config.cuda_graphs else None
-    trainer = Trainer(env, ppo, rank, timer if profile is None else profile.timer, graphs)
+    trainer = Trainer(env, ppo, rank, timer, graphs)
     saved = None if resumption is None else restore_state(trainer, rank, resumption)
     judge = Judge(config, rank, run, ppo, stop, console.say, evaluator)
     iterations = config.iterations(
@@ -108,7 +109,7 @@ def _train(
         if rank.is_main
         else None
     )
-    with judge, recorder or nullcontext(), profile or nullcontext():
+    with closing(trainer), judge, recorder or nullcontext(), profile or nullcontext():
 
         def after(iteration: Iteration) -> None:
             state = None
@@ -126,12 +127,14 @@ def _train(
     return None if recorder is None else recorder.outcome
 
 
-def build_env(config: TrainConfig, rank: Rank, say: Callable[[str], None]) -> Env:
+def build_env(
+    config: TrainConfig, rank: Rank, say: Callable[[str], None], timer: PhaseTimer = NO_TIMER
+) -> Env:
     """The rank's environments; the first rank of a host compiles what is missing for all."""
     engine = choose_engine(config.engine, rank.device, rank.threads, config.deterministic)
 
     def build() -> Env:
-        return Env(config.env, config.num_envs, engine)
+        return Env(config.env, config.num_envs, engine, timer=timer)
 
     if engine.name == "mujoco":
         return build()
