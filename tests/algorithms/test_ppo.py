@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg
-from simtrain.algorithms.losses import StandardDeviation
+from simtrain.algorithms.losses import PolicyStd
 from simtrain.algorithms.ppo import LOSSES, PPO
 from simtrain.algorithms.rollout import Samples
 from simtrain.launch.rank import Rank
@@ -133,7 +133,7 @@ def _samples(ppo: PPO, count=5) -> Samples:
         actor_input=torch.randn(count, OBS),
         critic_input=torch.randn(count, OBS),
         actions=actions,
-        log_prob=_log_prob(actions, mean, std).unsqueeze(1),
+        actions_log_prob=_log_prob(actions, mean, std).unsqueeze(1),
         values=torch.randn(count, 1),
         returns=torch.randn(count, 1),
         advantages=2.0 * torch.randn(count, 1) + 1.0,
@@ -228,7 +228,7 @@ def test_the_standard_deviation_gets_the_gradient_of_its_parameter(std_type, std
     (parameter,) = distribution.parameters()
     weights = torch.tensor([2.0, -3.0])
     (expected,) = torch.autograd.grad((weights * distribution.std).sum(), parameter)
-    StandardDeviation(distribution).backward(weights, ppo.std)
+    PolicyStd(distribution).backward(weights, ppo.std)
     torch.testing.assert_close(parameter.grad, expected)  # none beyond what rsl_rl clamps to
 
 

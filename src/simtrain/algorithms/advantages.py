@@ -36,13 +36,9 @@ def make_estimator(device: torch.device) -> Estimator:
 
 
 def estimate_by_steps(rollout: Rollout, last_values: Tensor, gamma: float, lam: float) -> None:
-    """Write a rollout's advantages and returns, in place; one operation a step, backwards.
+    """Write a rollout's advantages and returns, in place, backwards step by step.
 
-    Args:
-        rollout: has rewards, ends of episodes and values.
-        last_values: values after the last step, ``(num_envs, 1)``.
-        gamma: discount factor.
-        lam: weight of longer returns.
+    `last_values` are those after the last step, ``(num_envs, 1)``.
     """
     values = rollout.values
     going_on = rollout.dones.eq(0).float()

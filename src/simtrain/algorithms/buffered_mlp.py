@@ -10,6 +10,7 @@ The parameters' storage and that of their ``.grad`` must stay the same from then
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from rsl_rl.models import MLPModel
@@ -24,11 +25,7 @@ class BufferedMlp:
     """Computes an rsl_rl MLP for up to `rows` samples at a time, and its gradients."""
 
     def __init__(self, mlp: nn.Sequential, rows: int) -> None:
-        """Make the buffers.
-
-        Args:
-            mlp: linear layers with an activation function between two of them.
-            rows: the most samples that `__call__` may get.
+        """Make the buffers; `mlp` has linear layers with an activation between each two.
 
         Raises:
             TypeError: `mlp` has a layer that cannot be computed here.
@@ -55,10 +52,7 @@ class BufferedMlp:
         self._views: dict[int, _Buffers] = {}
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """The network's output, ``(samples, size)``, in place in `out` if given.
-
-        Without `out` it is overwritten by the next call.
-        """
+        """The network's output, ``(samples, size)``, in `out` or in a buffer of the next call."""
         views = self._rows_of(len(x))
         self._input = x
         for layer, activation, before, after in zip(
@@ -71,10 +65,7 @@ class BufferedMlp:
         return torch.addmm(last.bias, x, last.transposed, out=views.out if out is None else out)
 
     def backward(self, gradient: Tensor) -> None:
-        """Write the parameters' ``.grad``, in place and without adding to what was there.
-
-        `gradient` is that of the latest output, ``(samples, size)``.
-        """
+        """Overwrite the parameters' ``.grad``, in place, from the latest output's `gradient`."""
         views = self._rows_of(len(gradient))
         inputs = [self._input, *views.after]
         for i in reversed(range(len(self._layers))):
@@ -117,14 +108,12 @@ def normalized_input(network: MLPModel, obs: TensorDict, out: Tensor) -> Tensor:
     return out
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """A linear layer's parameters, without autograd."""
+class _Layer(NamedTuple):
+    """A linear layer's parameters and its transposed weight, without autograd."""
 
     weight: Tensor
     bias: Tensor
     transposed: Tensor
-    """The weight."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +141,7 @@ class _Activation:
     """An activation function between buffers; here one of ATen that has both functions."""
 
     in_place = False
-    """Whether its derivative follows from its value, so that it needs no second buffer."""
+    """Whether its derivative is a function of its value, so that it needs no second buffer."""
 
     def __init__(self, name: str, *constants: float) -> None:
         self._forward = getattr(_aten, name).out
@@ -169,7 +158,8 @@ class _Activation:
 
     def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
         """Turn the gradient by `after` into that by `before`, in place."""
-        self._backward.grad_input(gradient, before, *self._constants, grad_input=gradient)
+        given = after if self.in_place else before
+        self._backward.grad_input(gradient, given, *self._constants, grad_input=gradient)
 
 
 class _Tanh(_Activation):
@@ -185,9 +175,6 @@ class _Tanh(_Activation):
         else:
             # tanh x = 2 sigmoid 2x - 1, which torch computes in a third of the time.
             torch.add(_MINUS_ONE, before.sigmoid_(), alpha=2.0, out=before)
-
-    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
-        self._backward.grad_input(gradient, after, grad_input=gradient)
 
 
 class _Elu(_Activation):
@@ -214,9 +201,6 @@ class _Relu(_Activation):
     def forward(self, before: Tensor, after: Tensor) -> None:
         before.relu_()
 
-    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
-        self._backward.grad_input(gradient, after, 0.0, grad_input=gradient)
-
 
 class _Mish(_Activation):
     def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
@@ -227,7 +211,7 @@ _ACTIVATIONS: dict[type[nn.Module], _Activation] = {
     nn.ELU: _Elu(1.0, 1.0),
     # The constants of Klambauer et al. 2017 (https://arxiv.org/abs/1706.02515).
     nn.SELU: _Elu(1.6732632423543772, 1.0507009873554805),
-    nn.ReLU: _Relu("threshold"),
+    nn.ReLU: _Relu("threshold", 0.0),
     nn.Tanh: _Tanh("tanh"),
     nn.GELU: _Activation("gelu"),
     nn.SiLU: _Activation("silu"),

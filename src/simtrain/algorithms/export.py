@@ -6,12 +6,10 @@ The normalization of observations is inside; exploration noise is not.
 from __future__ import annotations
 
 import io
-import json
 import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
@@ -26,29 +24,23 @@ TOLERANCE = 1e-5
 """Largest difference of an action, relative to the action where that is larger than 1."""
 
 METADATA = "policy.json"
-"""The key under which exported files carry their metadata, as JSON."""
+"""The property that has all metadata as JSON."""
 INPUT, OUTPUT = "obs", "actions"
 _CHECKED = 100
 
 
 def export(
-    policy: Policy, kind: str, metadata: dict[str, Any], obs: TensorDict
+    policy: Policy, kind: str, properties: dict[str, str], obs: TensorDict
 ) -> tuple[bytes, float]:
-    """A policy in a format; and the largest difference to the policy's actions.
+    """A file's content in one of `FORMATS`, and the largest difference to the policy's actions.
 
-    It reads ``obs``, float32 ``(batch, observation_size)``, and gives ``actions``, ``(batch,
-    action_size)``.
-
-    Args:
-        policy: the policy.
-        kind: one of `FORMATS`.
-        metadata: plain data that the file carries, see `onnx_properties`.
-        obs: observations to compare with, see `random_observations`.
+    It reads ``obs``, float32 ``(batch, observation_size)``, gives ``actions``, ``(batch,
+    action_size)``, and carries `properties`; TorchScript only `METADATA`. `obs` is to compare on.
 
     Raises:
-        ExportError: the result gives other actions than the policy.
+        ExportError: it gives other actions than the policy.
     """
-    content = FORMATS[kind].convert(policy, metadata)
+    content = FORMATS[kind].convert(policy, properties)
     vector = torch.cat([obs[group] for group in policy.actor.obs_groups], dim=1)
     actions, expected = FORMATS[kind].run(content, vector.numpy()), policy(obs).numpy()
     difference = (np.abs(actions - expected) / np.maximum(1.0, np.abs(expected))).max()
@@ -61,14 +53,10 @@ def export(
 
 
 def random_observations(policy: Policy, obs: TensorDict) -> TensorDict:
-    """Observations to try a policy with, spread as those that it was trained on.
+    """Observations, ``{group: (100, size)}``, always the same, to try a policy with.
 
-    Args:
-        policy: the policy; without normalization, observations are standard normal.
-        obs: an observation of its environment, for names and sizes.
-
-    Returns:
-        ``{group: (100, size)}``, always the same.
+    They are spread as those that it was trained on; standard normal without normalization. `obs`
+    gives the sizes.
     """
     generator = torch.Generator().manual_seed(0)
     groups = policy.actor.obs_groups
@@ -81,49 +69,27 @@ def random_observations(policy: Policy, obs: TensorDict) -> TensorDict:
     return TensorDict(parts, batch_size=[_CHECKED])
 
 
-def _to_onnx(policy: Policy, metadata: dict[str, Any]) -> bytes:
+def _to_onnx(policy: Policy, properties: dict[str, str]) -> bytes:
     module = policy.actor.as_onnx(verbose=False).eval()
     # Two rows: torch.export takes the sizes 0 and 1 for constants.
     example = torch.zeros(2, module.input_size)
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it warns of packages that a policy has no use for
-    try:
-        program = torch.onnx.export(
-            module,
-            (example,),
-            input_names=[INPUT],
-            output_names=[OUTPUT],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            dynamo=True,
-            verbose=False,
-        )
-    finally:
-        logger.setLevel(level)
+    # It warns of packages that a policy has no use for.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    program = torch.onnx.export(
+        module,
+        (example,),
+        input_names=[INPUT],
+        output_names=[OUTPUT],
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        dynamo=True,
+        verbose=False,
+    )
     assert program is not None
     model = program.model_proto
     for node in model.graph.node:
         del node.metadata_props[:]  # stack traces of the exporter, with paths of this machine
-    onnx.helper.set_model_props(model, onnx_properties(metadata))
+    onnx.helper.set_model_props(model, properties)
     return bytes(model.SerializeToString())
-
-
-def onnx_properties(metadata: dict[str, Any]) -> dict[str, str]:
-    """The metadata as ONNX keeps them: strings.
-
-    The keys of mjlab's exporter are here with their meaning, lists separated by commas, numbers in
-    full precision. ``policy.json`` has all of it as JSON.
-    """
-    names = (
-        "task", "iteration", "simtrain_version", "control_period", "joint_names", "joint_stiffness",
-        "joint_damping", "default_joint_pos", "action_scale", "action_offset", "observation_names",
-        "command_names",
-    )  # fmt: skip
-    properties = {"run_path": f"{metadata['task']}/{metadata['run']}"}
-    for name in names:
-        value = metadata[name]
-        properties[name] = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    return properties | {METADATA: json.dumps(metadata)}
 
 
 def _run_onnx(content: bytes, obs: np.ndarray) -> np.ndarray:
@@ -131,11 +97,11 @@ def _run_onnx(content: bytes, obs: np.ndarray) -> np.ndarray:
     return np.asarray(session.run([OUTPUT], {INPUT: obs})[0])
 
 
-def _to_torchscript(policy: Policy, metadata: dict[str, Any]) -> bytes:
+def _to_torchscript(policy: Policy, properties: dict[str, str]) -> bytes:
     file = io.BytesIO()
     with _deprecated_torchscript():
         module = torch.jit.script(policy.actor.as_jit().eval())
-        torch.jit.save(module, file, _extra_files={METADATA: json.dumps(metadata)})
+        torch.jit.save(module, file, _extra_files={METADATA: properties[METADATA]})
     return file.getvalue()
 
 
@@ -152,13 +118,11 @@ def _deprecated_torchscript() -> warnings.catch_warnings[None]:
 
 @dataclass(frozen=True)
 class Format:
-    """A format of exported policies."""
+    """A format of exported policies: its file, how to make and how to run the content."""
 
     file: str
-    convert: Callable[[Policy, dict[str, Any]], bytes]
-    """The file's content, with metadata."""
+    convert: Callable[[Policy, dict[str, str]], bytes]
     run: Callable[[bytes, np.ndarray], np.ndarray]
-    """Actions by that content for observations, ``(n, observation_size)``."""
 
 
 FORMATS = {

@@ -16,11 +16,9 @@ class FlatGradients:
     """Two float32 buffers into which every parameter and its ``.grad`` are views."""
 
     def __init__(self, networks: Sequence[Iterable[nn.Parameter]], extra: int = 0) -> None:
-        """Make the buffers, and make the parameters and their ``.grad`` views into them.
+        """Make the parameters, given by network, and their ``.grad`` views into the buffers.
 
-        Args:
-            networks: the parameters, by network, all on one device.
-            extra: how many further numbers travel in the same all-reduce, at the end.
+        `extra` further numbers travel in the same all-reduce, at the end.
         """
         groups = [[p for p in network if p.requires_grad] for network in networks]
         sizes = [sum(p.numel() for p in group) for group in groups]
@@ -57,11 +55,7 @@ class FlatGradients:
         return {"state": single, "param_groups": [{**group, "params": list(places)}]}
 
     def join_state(self, state: dict[str, Any]) -> dict[str, Tensor]:
-        """The moments of `parameters` from a ``state_dict`` of the single ones; {} if it has none.
-
-        Raises:
-            RuntimeError: it is of other parameters.
-        """
+        """The moments of `parameters` from a ``state_dict`` of the single ones, if it has any."""
         single = state["state"]
         if not single:
             return {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from rsl_rl.modules.distribution import GaussianDistribution
-from torch import Tensor
+from torch import Tensor, nn
 
 from simtrain.algorithms.rollout import Samples
 
@@ -39,7 +39,7 @@ def policy_losses(
 ) -> PolicyLoss:
     """The policy's losses and gradients; shapes of `mean` and `std` as of their gradients."""
     z = (batch.actions - mean).div_(std)
-    ratio = log_prob(z, std).sub_(batch.log_prob).exp_()
+    ratio = log_prob(z, std).sub_(batch.actions_log_prob).exp_()
     surrogate = ratio * batch.advantages.neg()
     clipped = ratio.clamp_(1.0 - clip_param, 1.0 + clip_param).mul_(batch.advantages).neg_()
     entropy = (std.log() + (0.5 + _HALF_LOG_2_PI)).sum()
@@ -53,10 +53,7 @@ def policy_losses(
 
 
 def value_loss(batch: Samples, values: Tensor, clip_param: float | None) -> tuple[Tensor, Tensor]:
-    """The value's loss, 0-d, and its gradient by `values`, both ``(samples, 1)``.
-
-    `clip_param`: how far values may move from those of the rollout; None for as far as they like.
-    """
+    """The value's loss, 0-d, and its gradient by `values`, ``(samples, 1)``; None: not clipped."""
     error = values - batch.returns
     loss = error.square()
     if clip_param is not None:
@@ -86,15 +83,14 @@ def divergence(batch: Samples, mean: Tensor, std: Tensor) -> Tensor:
     return moved.add_((ratio - 1.0 - ratio.log()).sum()).mul_(0.5)
 
 
-class StandardDeviation:
+class PolicyStd:
     """The standard deviation that rsl_rl's Gaussian learns, the same in every state."""
 
     def __init__(self, distribution: GaussianDistribution) -> None:
         self._of_log = distribution.std_type == "log"
-        if self._of_log:
-            self._parameter, self._range = distribution.log_std_param, distribution.log_std_range
-        else:
-            self._parameter, self._range = distribution.std_param, distribution.std_range
+        name = "log_std" if self._of_log else "std"
+        self._parameter: nn.Parameter = getattr(distribution, f"{name}_param")
+        self._range: tuple[float, float] = getattr(distribution, f"{name}_range")
 
     @torch.no_grad()
     def __call__(self) -> Tensor:
@@ -104,10 +100,7 @@ class StandardDeviation:
 
     @torch.no_grad()
     def bound(self) -> None:
-        """Bring the parameter back into its range, in place.
-
-        Outside of it there is no gradient, and the parameter would stay there for ever.
-        """
+        """Bring the parameter back into its range, in place: outside of it, it has no gradient."""
         self._parameter.clamp_(*self._range)
 
     @torch.no_grad()

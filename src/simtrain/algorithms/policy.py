@@ -18,13 +18,7 @@ class Policy:
     def __init__(
         self, cfg: ActorCfg, obs: TensorDict, num_actions: int, state: dict[str, Tensor]
     ) -> None:
-        """Make the network and load its parameters.
-
-        Args:
-            cfg: the network.
-            obs: an observation of the environment, ``{group: (num_envs, size)}``.
-            num_actions: size of the action vector.
-            state: ``actor_state_dict`` of a checkpoint.
+        """Make the network and load its parameters, a checkpoint's ``actor_state_dict``.
 
         Raises:
             ConfigError: the parameters are of another network, or of other observations or actions.

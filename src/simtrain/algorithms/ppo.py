@@ -25,13 +25,7 @@ from torch import Tensor
 from simtrain.algorithms.advantages import make_estimator
 from simtrain.algorithms.buffered_mlp import BufferedMlp, normalized_input
 from simtrain.algorithms.flat_gradients import FlatGradients
-from simtrain.algorithms.losses import (
-    PolicyLoss,
-    StandardDeviation,
-    log_prob,
-    policy_losses,
-    value_loss,
-)
+from simtrain.algorithms.losses import PolicyLoss, PolicyStd, log_prob, policy_losses, value_loss
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
 from simtrain.algorithms.rollout import Rollout, Samples, Transition
 from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
@@ -57,9 +51,6 @@ class PPO(RslPPO):  # type: ignore[misc]
     """rsl_rl's PPO for feed-forward networks, over one or more ranks."""
 
     storage: Rollout
-    _lr: Tensor
-    _skipped: Tensor
-    _losses: Tensor
 
     def __init__(
         self,
@@ -70,15 +61,10 @@ class PPO(RslPPO):  # type: ignore[misc]
         rank: Rank,
         timer: PhaseTimer = NO_TIMER,
     ) -> None:
-        """Make networks, storage and optimizer.
+        """Make networks, storage and optimizer; every rank starts as rank 0 does.
 
-        Args:
-            cfg: hyper-parameters.
-            obs: an observation of the environment, ``{group: (num_envs, size)}``.
-            num_actions: size of the action vector.
-            num_steps_per_env: steps of a rollout.
-            rank: this process; every rank starts with the parameters of rank 0.
-            timer: told which phase of an update begins.
+        `obs` is an observation of the environment, ``{group: (num_envs, size)}``. `timer` is told
+        which phase of an update begins.
         """
         actor, critic = make_actor(cfg.actor, obs, num_actions), make_critic(cfg, obs)
         sizes = (actor.obs_dim, critic.obs_dim)
@@ -95,7 +81,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._rows = max(storage.num_envs, len(self.mini_batches[0].actions))
         self._policy = BufferedMlp(self.actor.mlp, self._rows)
         self._value = BufferedMlp(self.critic.mlp, self._rows)
-        self._std = StandardDeviation(self.actor.distribution)
+        self._std = PolicyStd(self.actor.distribution)
         self._noise = torch.zeros_like(storage.actions[0])
         self._estimate_advantages = make_estimator(rank.device)
         self._value_thread: ThreadPoolExecutor | None = None
@@ -122,10 +108,7 @@ class PPO(RslPPO):  # type: ignore[misc]
 
     @torch.no_grad()
     def act(self, obs: TensorDict) -> Tensor:
-        """Sample actions, ``(num_envs, num_actions)``, and record them with what led to them.
-
-        They stay as they are until the next rollout.
-        """
+        """Sample actions, ``(num_envs, num_actions)``, valid until the next rollout; record."""
         if self.storage.step == 0:
             self.begin_rollout()
         return self.act_in(obs, self.storage.transitions[self.storage.step])
@@ -154,10 +137,7 @@ class PPO(RslPPO):  # type: ignore[misc]
 
     @torch.no_grad()
     def compute_returns(self, obs: TensorDict) -> None:
-        """Log-probabilities, values, advantages and returns of the rollout, in place.
-
-        `obs` is what follows the rollout's last step.
-        """
+        """Values, advantages and returns of the rollout, in place; `obs` follows its last step."""
         st = self.storage
         z = (st.actions - st.mean).div_(st.std)
         st.actions_log_prob.copy_(log_prob(z, st.std))
@@ -256,11 +236,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         load_cfg: dict[str, bool] | None = None,
         strict: bool = True,
     ) -> bool:
-        """Take over what `save` returned, in place; see ``rsl_rl.algorithms.PPO.load``.
-
-        Raises:
-            RuntimeError: the networks are of other shapes.
-        """
+        """Take over what `save` returned, in place; see ``rsl_rl.algorithms.PPO.load``."""
         if load_cfg is None:
             load_cfg = dict.fromkeys(("actor", "critic", "optimizer", "iteration"), True)
         optimizer = loaded_dict["optimizer_state_dict"]
@@ -280,12 +256,10 @@ class PPO(RslPPO):  # type: ignore[misc]
     def set_state(
         self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
     ) -> None:
-        """Continue from what `state` returned, in place; see `load` for errors.
+        """Continue from `state`, in place, also the optimizer's moments and the learning rate.
 
-        Args:
-            state: what `state` returned.
-            optimizer: whether to take over the optimizer's moments.
-            learning_rate: whether to take over the learning rate.
+        Raises:
+            RuntimeError: the networks are of other shapes.
         """
         saved_rate = state["optimizer_state_dict"]["param_groups"][0]["lr"]
         rate = float(saved_rate if learning_rate else self._lr)
@@ -299,7 +273,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         # The divergence that the learning rate follows travels with the gradients.
         self.gradients = FlatGradients(networks, extra=1)
         parameters = self.gradients.parameters
-        self._lr = torch.tensor(self.learning_rate, device=device)
+        self._lr: Tensor = torch.tensor(self.learning_rate, device=device)
         self.optimizer = kind([parameters], lr=self._lr, fused=True)
         # Adam would make these at its first step; a state is loaded into them at any time.
         self._moments = {
@@ -311,10 +285,10 @@ class PPO(RslPPO):  # type: ignore[misc]
         # With this, fused Adam leaves parameters and moments as they are where it is 1.
         self._not_finite = torch.zeros((), device=device)
         self.optimizer.found_inf = self._not_finite  # type: ignore[attr-defined]
-        self._skipped = torch.zeros((), device=device)
+        self._skipped: Tensor = torch.zeros((), device=device)
         self.skipped_steps = 0
         """Optimizer steps of the last update that were skipped: their gradients were not finite."""
-        self._losses = torch.zeros(len(LOSSES), device=device)
+        self._losses: Tensor = torch.zeros(len(LOSSES), device=device)
 
     def _set_learning_rate(self, rate: float) -> None:
         self.learning_rate = float(self._lr.fill_(rate))
@@ -351,12 +325,8 @@ class PPO(RslPPO):  # type: ignore[misc]
         return loss
 
     def _normalize(self, advantages: Tensor) -> None:
-        """Subtract each row's mean and divide by its standard deviation over all ranks, in place.
-
-        One all-reduce, of sums and sums of squares; double precision keeps their difference exact
-        enough.
-        """
-        rows = advantages.double()
+        """Subtract each row's mean and divide by its standard deviation, of all ranks, in place."""
+        rows = advantages.double()  # sums of squares are exact enough, in one all-reduce
         sums = torch.stack((rows.sum(dim=1), rows.square().sum(dim=1)))
         self._all_reduce(sums, then="advantage")
         count = rows.shape[1] * self.rank.world_size
@@ -374,12 +344,9 @@ class PPO(RslPPO):  # type: ignore[misc]
 
 
 def adapt_learning_rate(rate: Tensor, kl: Tensor, desired_kl: float) -> None:
-    """rsl_rl's rule: lower the rate where the policy moved too far, raise it where too little.
+    """Change `rate` by rsl_rl's rule, in place, so that `kl` stays within a factor 2 of its aim.
 
-    Args:
-        rate: the learning rate, 0-d, changed in place.
-        kl: divergence of the policy from the one that collected the samples, 0-d.
-        desired_kl: aim of `kl`, within a factor of 2.
+    `rate` and `kl`, of the policy and the one that collected the samples, are 0-d.
     """
     lower = (rate / 1.5).clamp_(min=MIN_LEARNING_RATE)
     higher = (rate * 1.5).clamp_(max=MAX_LEARNING_RATE)

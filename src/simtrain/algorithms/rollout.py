@@ -19,22 +19,19 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Transition:
-    """One step of all environments; in `StagingBuffer` also all steps, in a leading axis."""
+    """One step of all environments, ``(num_envs, size)`` each."""
 
     observations: dict[str, Tensor]
-    """By group, ``(num_envs, size)``."""
     actor_input: Tensor
     """The policy network's input: its groups side by side, normalized."""
     mean: Tensor
-    """Actions without exploration, ``(num_envs, num_actions)``."""
+    """Actions without exploration."""
     actions: Tensor
-    """Actions, ``(num_envs, num_actions)``."""
     rewards: Tensor
-    """``(num_envs, 1)``."""
     dones: Tensor
-    """1 where the episode ended, uint8, ``(num_envs, 1)``."""
+    """1 where the episode ended, uint8."""
     time_outs: Tensor
-    """Where it was cut by time, boolean, ``(num_envs, 1)``."""
+    """Where it was cut by time, boolean."""
 
     def record(self, rewards: Tensor, dones: Tensor, time_outs: Tensor) -> None:
         """Write what the actions led to, ``(num_envs,)`` each, in place."""
@@ -67,14 +64,10 @@ class Rollout(RolloutStorage):  # type: ignore[misc]
         input_sizes: tuple[int, int],
         device: torch.device,
     ) -> None:
-        """Make the buffers.
+        """Make the buffers on `device`.
 
-        Args:
-            obs: an observation of the environment, ``{group: (num_envs, size)}``.
-            num_actions: size of the action vector.
-            num_steps_per_env: steps of the rollout.
-            input_sizes: lengths of the inputs of policy and value network.
-            device: where the buffers are.
+        `obs` is an observation of the environment, ``{group: (num_envs, size)}``; `input_sizes` are
+        of policy and value network.
         """
         num_envs = obs.batch_size[0]
         super().__init__("rl", num_envs, num_steps_per_env, obs, [num_actions], device)
@@ -82,40 +75,24 @@ class Rollout(RolloutStorage):  # type: ignore[misc]
             torch.zeros(num_steps_per_env, num_envs, size, device=device) for size in input_sizes
         )
         self.last_critic_input = torch.zeros_like(self.critic_input[0])
-        """The value network's input after the last step."""
         self.mean = torch.zeros_like(self.actions)
         self.std = torch.zeros_like(self.actions[0, 0])
         """Standard deviations of the actions, the same in all steps, ``(num_actions,)``."""
         self.time_outs = torch.zeros_like(self.dones, dtype=torch.bool)
         self.distribution_params = (self.mean, self.std.expand_as(self.mean))
         self.transitions = [self.transition(step) for step in range(num_steps_per_env)]
-        """The steps."""
 
     def transition(self, step: int | slice) -> Transition:
         """Views of the buffers at one step, or at several."""
+        observations = {group: buffer[step] for group, buffer in self.observations.items()}
         return Transition(
-            {group: buffer[step] for group, buffer in self.observations.items()},
-            self.actor_input[step],
-            self.mean[step],
-            self.actions[step],
-            self.rewards[step],
-            self.dones[step],
-            self.time_outs[step],
+            observations, **{f.name: getattr(self, f.name)[step] for f in fields(Transition)[1:]}
         )
 
     def samples(self) -> Samples:
         """The rollout with steps and environments in one axis; views."""
-        return Samples(
-            actor_input=self.actor_input.flatten(0, 1),
-            critic_input=self.critic_input.flatten(0, 1),
-            actions=self.actions.flatten(0, 1),
-            log_prob=self.actions_log_prob.flatten(0, 1),
-            values=self.values.flatten(0, 1),
-            returns=self.returns.flatten(0, 1),
-            advantages=self.advantages.flatten(0, 1),
-            mean=self.mean.flatten(0, 1),
-            std=self.std,
-        )
+        names = [field.name for field in fields(Samples)[:-1]]
+        return Samples(**{n: getattr(self, n).flatten(0, 1) for n in names}, std=self.std)
 
 
 class StagingBuffer:
@@ -142,7 +119,7 @@ class Samples:
     actor_input: Tensor
     critic_input: Tensor
     actions: Tensor
-    log_prob: Tensor
+    actions_log_prob: Tensor
     values: Tensor
     returns: Tensor
     advantages: Tensor

@@ -60,7 +60,8 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
     obs = random_observations(policy, env.get_observations())
     if not policy(obs).isfinite().all():
         raise ConfigError(f"{saved.checkpoint} gives actions that are not finite numbers")
-    exports = {name: export(policy, kind, metadata, obs) for kind, name in names.items()}
+    properties = _properties(metadata)
+    exports = {name: export(policy, kind, properties, obs) for kind, name in names.items()}
     files = {METADATA: _readable(metadata).encode()}
     files |= {name: content for name, (content, _) in exports.items()}
     _write_all(folder, files)
@@ -80,6 +81,23 @@ def _metadata(saved: SavedPolicy, interface: Interface, names: dict[str, str]) -
         "output": OUTPUT,
         **dataclasses.asdict(interface),
     }
+
+
+def _properties(metadata: dict[str, Any]) -> dict[str, str]:
+    """The metadata as ONNX keeps them: strings under the keys of mjlab's exporter, and all as JSON.
+
+    Lists are separated by commas, numbers are in full precision.
+    """
+    names = (
+        "task", "iteration", "simtrain_version", "control_period", "joint_names", "joint_stiffness",
+        "joint_damping", "default_joint_pos", "action_scale", "action_offset", "observation_names",
+        "command_names",
+    )  # fmt: skip
+    properties = {"run_path": f"{metadata['task']}/{metadata['run']}"}
+    for name in names:
+        value = metadata[name]
+        properties[name] = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return properties | {METADATA: json.dumps(metadata)}
 
 
 def _readable(metadata: dict[str, Any]) -> str:

@@ -28,17 +28,13 @@ Record = dict[str, Tensor]
 def record(env: Env) -> Record:
     """Commands, terminations, rewards and observations of the latest step."""
     found = {f"commands.{name}": term.command for name, term in env.commands.terms.items()}
-    ends, rewards = env.terminations, env.rewards
-    for kind, names, values in (
-        ("terminations", ends.names, ends.flags),
-        ("rewards", rewards.names, rewards.values),
-    ):
-        columns = zip(names, values.unbind(1), strict=True)
-        found |= {f"{kind}.{name}": column for name, column in columns}
-    latest = env.get_observations()
-    for group, parts in env.observations.groups.items():
-        for term, columns_of in parts.slices.items():
-            found[f"observations.{group}.{term}"] = latest[group][:, columns_of]
+    for i, name in enumerate(env.terminations.names):
+        found[f"terminations.{name}"] = env.terminations.flags[:, i]
+    for i, name in enumerate(env.rewards.names):
+        found[f"rewards.{name}"] = env.rewards.values[:, i]
+    for group, values in env.get_observations().items():
+        for term, columns in env.observations.groups[group].slices.items():
+            found[f"observations.{group}.{term}"] = values[:, columns]
     return {name: values.to(torch.float32, copy=True) for name, values in found.items()}
 
 
@@ -68,21 +64,13 @@ class HostState:
     """Copies of what an environment's terms keep on the host, and of the generators there."""
 
     def __init__(self, env: Env, *, draws_on_device: bool) -> None:
-        """Read it.
-
-        Args:
-            env: the environment.
-            draws_on_device: whether the environment's own random numbers come from the device's
-                generator, so that nothing should use PyTorch's on the CPU.
-        """
+        """Read it; also PyTorch's generator on the CPU if `env` draws its numbers on the device."""
         self._numbers = {name: read_numbers(term, env) for name, term in env.terms().items()}
-        random = random_state(torch.device("cpu"))
-        self._generators = {
-            "NumPy's random generator": _plain(random["numpy"]),
-            "Python's random generator": _plain(random["python"]),
-        }
+        names = {"numpy": "NumPy's random generator", "python": "Python's random generator"}
         if draws_on_device:
-            self._generators["PyTorch's random generator of the CPU"] = _plain(random["torch"])
+            names["torch"] = "PyTorch's random generator of the CPU"
+        states = random_state(torch.device("cpu"))
+        self._generators = {name: _plain(states[key]) for key, name in names.items()}
 
     def changed_since(self, before: HostState) -> list[str]:
         """What a graph would freeze, by the names of terms."""

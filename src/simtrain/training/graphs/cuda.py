@@ -49,7 +49,10 @@ class CudaGraphs:
             try:
                 graph = self._captured(function)
             except RefusedError:
-                self._recover()
+                # PyTorch's random generator learns only from the end of a capture that succeeds
+                # that the failed one is over.
+                with torch.inference_mode(False), self._capture_of(torch.cuda.CUDAGraph()):
+                    torch.zeros((), device=self._device)
                 raise
 
         def replay() -> None:
@@ -74,31 +77,28 @@ class CudaGraphs:
         inference = torch.is_inference_mode_enabled()
         failure: Exception | None = None
         # What the garbage collector does to other objects might not be allowed in a capture.
-        with _no_garbage_collection():
-            try:
-                with (
-                    torch.inference_mode(False),
-                    torch.no_grad(),
-                    self._capture_of(graph, self._pool),
-                    torch.inference_mode(inference),
-                ):
-                    try:
-                        function()
-                    except Exception as error:
-                        failure = error
-                        raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, there is no graph
-                # The end of a capture that failed raises an error as well, which says nothing.
-                raise RefusedError(describe(failure or error)) from (failure or error)
+        gc.collect()
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with (
+                torch.inference_mode(False),
+                torch.no_grad(),
+                self._capture_of(graph, self._pool),
+                torch.inference_mode(inference),
+            ):
+                try:
+                    function()
+                except Exception as error:
+                    failure = error
+                    raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is no graph
+            # The end of a capture that failed raises an error as well, which says nothing.
+            raise RefusedError(describe(failure or error)) from (failure or error)
+        finally:
+            if collecting:
+                gc.enable()
         return graph
-
-    def _recover(self) -> None:
-        """Let PyTorch's random generator know that the failed capture is over.
-
-        It learns that from the end of a capture that succeeds.
-        """
-        with torch.inference_mode(False), self._capture_of(torch.cuda.CUDAGraph()):
-            torch.zeros((), device=self._device)
 
     def _capture_of(self, graph: torch.cuda.CUDAGraph, pool: Any = None) -> torch.cuda.graph:
         # Other threads may do as they like: NCCL's watchdog, say.
@@ -115,15 +115,3 @@ def describe(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     notes = "; ".join(getattr(error, "__notes__", ()))
     return f"{lines[0]} ({notes})" if notes else lines[0]
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    gc.collect()
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()

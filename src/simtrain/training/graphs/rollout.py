@@ -19,14 +19,13 @@ from simtrain.training.graphs.check import HostState, Record, differing, record
 from simtrain.training.graphs.cuda import GraphBackend, RefusedError, describe
 
 _STEPS = 4
-"""How many steps are compared; episodes end at the second, in half of the environments."""
+"""How many steps are compared."""
 
 
 class RolloutGraphs:
     """Collects rollouts of `ppo` in `env` by graphs."""
 
     def __init__(self, env: Env, ppo: PPO, backend: GraphBackend) -> None:
-        """Capture nothing yet."""
         self._env = env
         self._ppo = ppo
         self._backend = backend
@@ -75,7 +74,7 @@ class RolloutGraphs:
         self._staging.step.zero_()
 
     def _step(self) -> None:
-        """Act, step the environments and record that, in place, by a graph."""
+        """Act, step the environments and record that, by a graph."""
         observations = self._env.observations
         self._graphs[observations.turn]()
         observations.take_turn()
@@ -95,7 +94,6 @@ class RolloutGraphs:
 
     @torch.inference_mode()
     def _make(self) -> None:
-        """Capture and check the graphs."""
         env, device = self._env, self._env.device
         self._graphs = {}
         self.refusal = None
@@ -110,17 +108,13 @@ class RolloutGraphs:
             self._capture_and_check(restore)
         except RefusedError as error:
             self.refusal = str(error)
-            self._graphs = {}
+            self.close()
         restore()
         env.sim.overflow()  # of these steps; who overflows does so again
         self._generation = env.sim.generation
 
     def _capture_and_check(self, restore: Callable[[], None]) -> None:
-        """Make the graphs; leaves environments and generators where the check ended.
-
-        Raises:
-            RefusedError: steps cannot be graphs, or are not the same as graphs.
-        """
+        """Make the graphs; RefusedError if steps cannot be graphs or are not the same then."""
         env = self._env
         restore()
         on_device = env.device.type != "cpu"
@@ -136,8 +130,7 @@ class RolloutGraphs:
             raise RefusedError("; ".join(changed))
         restore()
         for _ in range(2):
-            turn = env.observations.turn
-            self._graphs[turn] = self._backend.capture(self._captured_step)
+            self._graphs[env.observations.turn] = self._backend.capture(self._captured_step)
         restore()
         names = differing(self._records(self._step), eager)
         if names:

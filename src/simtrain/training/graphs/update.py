@@ -1,8 +1,7 @@
 """Mini-batches of PPO as CUDA graphs: forward, backward, all-reduce, clipping and Adam in one.
 
-There is one graph for each mini-batch, for they lie in different places. Before the first update
-the mini-batches are learned from eagerly and by graphs from the same start, the parameters are
-compared, and everything is put back.
+There is one for each mini-batch, for they lie in different places. Before the first update all are
+learned from eagerly and by graphs from the same start, compared, and everything is put back.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ class UpdateGraphs:
     """Replays mini-batches; see `simtrain.algorithms.ppo.MiniBatchGraphs`."""
 
     def __init__(self, ppo: PPO, backend: GraphBackend) -> None:
-        """Capture nothing yet."""
         self._ppo = ppo
         self._backend = backend
         self._graphs: list[Callable[[], None]] | None = None
@@ -43,11 +41,10 @@ class UpdateGraphs:
         self._graphs[number]()
 
     def close(self) -> None:
-        """Drop the graphs, if there are any; from then on mini-batches are not replayed."""
+        """Drop the graphs, if there are any; there will be no others."""
         self._graphs = []
 
     def _make(self) -> None:
-        """Capture and check the graphs; without any if that is refused on any rank."""
         ppo = self._ppo
         tensors = ppo.update_state()
         before = [tensor.clone() for tensor in tensors]
@@ -66,9 +63,10 @@ class UpdateGraphs:
         eager = change_of_parameters(ppo.learn_mini_batch)
         try:
             with _capturable(ppo.optimizer):
-                batches = range(ppo.num_mini_batches)
-                learn = ppo.learn_mini_batch
-                self._graphs = [self._backend.capture(partial(learn, i)) for i in batches]
+                self._graphs = [
+                    self._backend.capture(partial(ppo.learn_mini_batch, i))
+                    for i in range(ppo.num_mini_batches)
+                ]
         except RefusedError as error:
             self.refusal = str(error)
         restore()
@@ -89,10 +87,9 @@ class UpdateGraphs:
 @contextmanager
 def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Adam asks for this flag in a capture and warns of it elsewhere; fused, it ignores it."""
-    for group in optimizer.param_groups:
-        group["capturable"] = True
+    (group,) = optimizer.param_groups
+    group["capturable"] = True
     try:
         yield
     finally:
-        for group in optimizer.param_groups:
-            group["capturable"] = False
+        group["capturable"] = False
