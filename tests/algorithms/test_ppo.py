@@ -162,7 +162,7 @@ def _by_hand(
     surrogate, value_loss, divergence = [], [], []
     for i in range(len(batch.actions)):
         mean = network("actor", batch.actor_input[i])
-        ratio = (_log_prob(batch.actions[i], mean, std) - batch.log_prob[i, 0]).exp()
+        ratio = (_log_prob(batch.actions[i], mean, std) - batch.actions_log_prob[i, 0]).exp()
         bounded = min(max(ratio, torch.tensor(1.0 - clip)), torch.tensor(1.0 + clip))
         surrogate.append(-min(ratio * advantages[i], bounded * advantages[i]))
 

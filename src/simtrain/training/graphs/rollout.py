@@ -36,11 +36,6 @@ class RolloutGraphs:
         self.refusal: str | None = None
         """Why this rank's steps cannot be graphs; None if they can, or it was not tried yet."""
 
-    @property
-    def ready(self) -> bool:
-        """Whether there are graphs of the arrays that the engine has now."""
-        return bool(self._graphs) and self._generation == self._env.sim.generation
-
     def collect(self) -> bool:
         """Fill the storage with a rollout, in place; False, with nothing done, without graphs.
 
