@@ -49,11 +49,12 @@ def test_a_phase_lasts_as_long_as_the_device_works_on_it():
 @pytest.mark.parametrize("engine", ["warp", "mujoco"])
 def test_phases_add_up_to_the_iteration_within_3_percent(engine, graphs):
     device = CUDA if engine == "warp" else torch.device("cpu")
-    env = Env(discover().find("cartpole-balance").make(), 256, EngineCfg(engine, device))
+    timer = make_timer(CUDA)
+    cfg = discover().find("cartpole-balance").make()
+    env = Env(cfg, 256, EngineCfg(engine, device), timer=timer)
     rank = Rank(0, 0, 1, CUDA, seed=0, threads=1)
     obs = env.get_observations().to(CUDA)
-    timer = make_timer(CUDA)
-    ppo = PPO(env.cfg.ppo, obs, env.num_actions, 16, rank)
+    ppo = PPO(env.cfg.ppo, obs, env.num_actions, 16, rank, timer)
     trainer = Trainer(env, ppo, rank, timer, CudaGraphs(CUDA) if graphs else None)
     ends: list[float] = []
     found: list[Iteration] = []

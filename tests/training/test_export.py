@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from tensordict import TensorDict
 from tiny_task import steps_lived, tiny_task
 from torch import Tensor
 
@@ -22,9 +23,8 @@ from simtrain import (
     TaskCfg,
     mdp,
 )
-from simtrain.algorithms import export
-from simtrain.algorithms.export import export_policy
 from simtrain.algorithms.networks import make_actor
+from simtrain.algorithms.policy import Policy
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.interface import ObservationPart, describe_interface
@@ -33,6 +33,7 @@ from simtrain.errors import ConfigError, ExportError
 from simtrain.ppo_cfg import ActorCfg, PpoCfg
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
+from simtrain.training.export import export_policy
 from simtrain.training.saved_policy import SavedPolicy
 
 GO1 = "go1-velocity-flat"
@@ -189,15 +190,23 @@ def tiny() -> SavedPolicy:
     return _saved(tiny_task(ppo=PpoCfg(actor=ActorCfg(hidden_dims=(8,)))))
 
 
-def test_what_acts_otherwise_than_the_policy_is_not_written(tiny, tmp_path, monkeypatch) -> None:
-    def off_by_a_little(content: bytes) -> export.Run:
-        run = export._open_torchscript(content)
-        return lambda obs: run(obs) + np.float32(2e-5) * np.maximum(1.0, np.abs(run(obs)))
+def test_what_acts_otherwise_than_the_policy_is_not_written(tiny, tmp_path) -> None:
+    class OffByALittle(Policy):
+        """Acts as the exported network, and a little more."""
 
-    wrong = dataclasses.replace(export._FORMATS["torchscript"], open=off_by_a_little)
-    monkeypatch.setitem(export._FORMATS, "torchscript", wrong)
-    with pytest.raises(ExportError, match="torchscript export differs from the policy by 2"):
-        export_policy(tiny, tmp_path / "out", ("torchscript",))
+        def __call__(self, obs: TensorDict) -> Tensor:
+            actions = super().__call__(obs)
+            return actions + 2e-5 * actions.abs().clamp(min=1.0)
+
+    class Saved(SavedPolicy):
+        def policy(self, obs: TensorDict, num_actions: int) -> Policy:
+            state = self.content["actor_state_dict"]
+            return OffByALittle(self.config.ppo.actor, obs, num_actions, state)
+
+    saved = Saved(tiny.checkpoint, tiny.config, tiny.content)
+    for kind in ("onnx", "torchscript"):
+        with pytest.raises(ExportError, match=f"{kind} export differs from the policy by [12]"):
+            export_policy(saved, tmp_path / "out", (kind,))
     assert list(tmp_path.iterdir()) == []
 
 

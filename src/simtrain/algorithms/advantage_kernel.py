@@ -10,7 +10,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from simtrain.algorithms.rollout import Outcome
+from simtrain.algorithms.rollout import Rollout
 
 wp.set_module_options({"enable_backward": False})
 
@@ -51,11 +51,7 @@ class KernelEstimator:
     """Estimates advantages on one device."""
 
     def __init__(self, device: torch.device) -> None:
-        """Find the device.
-
-        Raises:
-            RuntimeError: Warp cannot use it.
-        """
+        """Find the device; RuntimeError if Warp cannot use it."""
         wp.init()
         if device.type == "cuda" and not wp.is_cuda_available():
             raise RuntimeError("Warp finds no CUDA driver that is new enough")
@@ -63,35 +59,14 @@ class KernelEstimator:
         self._device = wp.device_from_torch(device)
         self._streams: dict[int, wp.Stream] = {}
 
-    def __call__(
-        self,
-        outcome: Outcome,
-        last_values: Tensor,
-        *,
-        gamma: float,
-        lam: float,
-        advantages: Tensor,
-        returns: Tensor,
-    ) -> None:
-        """See `simtrain.algorithms.advantages.Estimator`; on PyTorch's current stream."""
+    def __call__(self, rollout: Rollout, last_values: Tensor, gamma: float, lam: float) -> None:
+        """See `simtrain.algorithms.advantages.estimate_by_steps`; on PyTorch's current stream."""
+        given = (rollout.rewards, rollout.dones, rollout.time_outs, rollout.values)
         wp.launch(
             _estimate,
             dim=len(last_values),
-            inputs=[
-                *(
-                    _flat(tensor)
-                    for tensor in (
-                        outcome.rewards,
-                        outcome.dones,
-                        outcome.time_outs,
-                        outcome.values,
-                    )
-                ),
-                wp.from_torch(last_values.view(-1)),
-                gamma,
-                lam,
-            ],
-            outputs=[_flat(advantages), _flat(returns)],
+            inputs=[*map(_flat, given), wp.from_torch(last_values.view(-1)), gamma, lam],
+            outputs=[_flat(rollout.advantages), _flat(rollout.returns)],
             device=self._device,
             stream=self._stream() if self._device.is_cuda else None,
         )

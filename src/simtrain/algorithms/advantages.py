@@ -8,37 +8,15 @@ of its last state.
 from __future__ import annotations
 
 import warnings
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from simtrain.algorithms.rollout import Outcome
+from simtrain.algorithms.rollout import Rollout
 
-
-class Estimator(Protocol):
-    """Something that estimates advantages."""
-
-    def __call__(
-        self,
-        outcome: Outcome,
-        last_values: Tensor,
-        *,
-        gamma: float,
-        lam: float,
-        advantages: Tensor,
-        returns: Tensor,
-    ) -> None:
-        """Write `advantages` and `returns`, ``(steps, num_envs, 1)``, in place.
-
-        Args:
-            outcome: what they follow from.
-            last_values: expected returns after the last step, ``(num_envs, 1)``.
-            gamma: discount factor.
-            lam: weight of longer returns.
-            advantages: written.
-            returns: written; advantages plus values.
-        """
+Estimator = Callable[[Rollout, Tensor, float, float], None]
+"""Writes a rollout's advantages and returns, see `estimate_by_steps`."""
 
 
 def make_estimator(device: torch.device) -> Estimator:
@@ -57,25 +35,19 @@ def make_estimator(device: torch.device) -> Estimator:
     return estimate_by_steps
 
 
-def estimate_by_steps(
-    outcome: Outcome,
-    last_values: Tensor,
-    *,
-    gamma: float,
-    lam: float,
-    advantages: Tensor,
-    returns: Tensor,
-) -> None:
-    """See `Estimator`; an operation of PyTorch a step, backwards."""
-    values = outcome.values
-    going_on = outcome.dones.eq(0).float()
+def estimate_by_steps(rollout: Rollout, last_values: Tensor, gamma: float, lam: float) -> None:
+    """Write a rollout's advantages and returns, in place, backwards step by step.
+
+    `last_values` are those after the last step, ``(num_envs, 1)``.
+    """
+    values = rollout.values
+    going_on = rollout.dones.eq(0).float()
     next_values = torch.cat((values[1:], last_values.unsqueeze(0)))
-    deltas = torch.addcmul(outcome.rewards, values, outcome.time_outs, value=gamma)
+    deltas = torch.addcmul(rollout.rewards, values, rollout.time_outs, value=gamma)
     deltas.addcmul_(going_on, next_values, value=gamma).sub_(values)
     decay = going_on.mul_(gamma * lam)
     advantage = torch.zeros_like(last_values)
-    for delta, factor, out in reversed(
-        list(zip(deltas.unbind(), decay.unbind(), advantages.unbind(), strict=True))
-    ):
+    steps = zip(deltas.unbind(), decay.unbind(), rollout.advantages.unbind(), strict=True)
+    for delta, factor, out in reversed(list(steps)):
         advantage = torch.addcmul(delta, factor, advantage, out=out)
-    torch.add(advantages, values, out=returns)
+    torch.add(rollout.advantages, values, out=rollout.returns)

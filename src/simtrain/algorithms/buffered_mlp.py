@@ -9,8 +9,8 @@ The parameters' storage and that of their ``.grad`` must stay the same from then
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from rsl_rl.models import MLPModel
@@ -25,11 +25,7 @@ class BufferedMlp:
     """Computes an rsl_rl MLP for up to `rows` samples at a time, and its gradients."""
 
     def __init__(self, mlp: nn.Sequential, rows: int) -> None:
-        """Make the buffers.
-
-        Args:
-            mlp: linear layers with an activation function between two of them.
-            rows: the most samples that `__call__` may get.
+        """Make the buffers; `mlp` has linear layers with an activation between each two.
 
         Raises:
             TypeError: `mlp` has a layer that cannot be computed here.
@@ -43,31 +39,20 @@ class BufferedMlp:
         if len(others) != len(self._linears) - 1:
             raise TypeError(f"{mlp} is not linear layers with an activation between each two")
         self._activations = [_activation(layer) for layer in others]
-        device = self._linears[0].weight.device
-        self._rows = rows
-
-        def buffers(layers: list[nn.Linear]) -> list[Tensor]:
-            return [torch.zeros(rows, layer.out_features, device=device) for layer in layers]
-
-        *hidden, self._last = self._linears
-        self._before = buffers(hidden)
-        """What each hidden layer's activation gets."""
-        self._after = [
-            before if activation.in_place else torch.zeros_like(before)
-            for before, activation in zip(self._before, self._activations, strict=True)
-        ]
-        """What it makes of that."""
-        self._gradients = buffers(hidden)
-        self._out = buffers([self._last])[0]
+        *before, out = [layer.bias.new_zeros(rows, len(layer.bias)) for layer in self._layers]
+        pairs = zip(before, self._activations, strict=True)
+        self._buffers = _Buffers(
+            before,
+            [buffer if act.in_place else torch.zeros_like(buffer) for buffer, act in pairs],
+            [torch.zeros_like(buffer) for buffer in before],
+            out,
+        )
         self._transposed = [torch.zeros_like(layer.transposed) for layer in self._layers]
-        self._input = self._out
-        self._views: dict[int, _Views] = {}
+        self._input = out
+        self._views: dict[int, _Buffers] = {}
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """The network's output, ``(samples, size)``, in place in `out` if given.
-
-        Without `out` it is overwritten by the next call.
-        """
+        """The network's output, ``(samples, size)``, in `out` or in a buffer of the next call."""
         views = self._rows_of(len(x))
         self._input = x
         for layer, activation, before, after in zip(
@@ -80,10 +65,7 @@ class BufferedMlp:
         return torch.addmm(last.bias, x, last.transposed, out=views.out if out is None else out)
 
     def backward(self, gradient: Tensor) -> None:
-        """Write the parameters' ``.grad``, in place and without adding to what was there.
-
-        `gradient` is that of the latest output, ``(samples, size)``.
-        """
+        """Overwrite the parameters' ``.grad``, in place, from the latest output's `gradient`."""
         views = self._rows_of(len(gradient))
         inputs = [self._input, *views.after]
         for i in reversed(range(len(self._layers))):
@@ -94,17 +76,13 @@ class BufferedMlp:
                 self._activations[i - 1].backward(before, views.before[i - 1], inputs[i])
                 gradient = before
 
-    def _rows_of(self, count: int) -> _Views:
+    def _rows_of(self, count: int) -> _Buffers:
         """The buffers' first `count` rows."""
         if count not in self._views:
-            if count > self._rows:
-                raise ValueError(f"{count} samples, but there are buffers for {self._rows}")
-            self._views[count] = _Views(
-                before=[buffer[:count] for buffer in self._before],
-                after=[buffer[:count] for buffer in self._after],
-                gradients=[buffer[:count] for buffer in self._gradients],
-                out=self._out[:count],
-            )
+            rows = len(self._buffers.out)
+            if count > rows:
+                raise ValueError(f"{count} samples, but there are buffers for {rows}")
+            self._views[count] = self._buffers.first(count)
         return self._views[count]
 
     def _weight_gradient(self, i: int, x: Tensor, gradient: Tensor) -> None:
@@ -130,43 +108,58 @@ def normalized_input(network: MLPModel, obs: TensorDict, out: Tensor) -> Tensor:
     return out
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """A linear layer's parameters, without autograd."""
+class _Layer(NamedTuple):
+    """A linear layer's parameters and its transposed weight, without autograd."""
 
     weight: Tensor
     bias: Tensor
     transposed: Tensor
-    """The weight."""
 
 
 @dataclass(frozen=True)
-class _Views:
-    """Buffers for a number of samples; lists are by hidden layer."""
+class _Buffers:
+    """Tensors of as many rows as there are samples; lists are by hidden layer."""
 
     before: list[Tensor]
+    """Inputs of the activation functions."""
     after: list[Tensor]
+    """Their outputs; the same tensors where a function works in place."""
     gradients: list[Tensor]
     out: Tensor
 
+    def first(self, count: int) -> _Buffers:
+        """Views of the first rows."""
 
-class _Activation(ABC):
-    """An activation function between buffers."""
+        def rows(buffers: list[Tensor]) -> list[Tensor]:
+            return [buffer[:count] for buffer in buffers]
+
+        out = self.out[:count]
+        return _Buffers(rows(self.before), rows(self.after), rows(self.gradients), out)
+
+
+class _Activation:
+    """An activation function between buffers; here one of ATen that has both functions."""
 
     in_place = False
-    """Whether its derivative follows from its value, so that it needs no second buffer."""
+    """Whether its derivative is a function of its value, so that it needs no second buffer."""
+
+    def __init__(self, name: str, *constants: float) -> None:
+        self._forward = getattr(_aten, name).out
+        self._backward = getattr(_aten, f"{name}_backward")
+        self._constants = constants
 
     def linear(self, layer: _Layer, x: Tensor, out: Tensor) -> None:
         """Write the layer's output as `forward` wants it."""
         torch.addmm(layer.bias, x, layer.transposed, out=out)
 
-    @abstractmethod
     def forward(self, before: Tensor, after: Tensor) -> None:
         """Write `after`, the function of `before`."""
+        self._forward(before, *self._constants, out=after)
 
-    @abstractmethod
     def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
-        """Make `gradient` of `after` that of `before`, in place."""
+        """Turn the gradient by `after` into that by `before`, in place."""
+        given = after if self.in_place else before
+        self._backward.grad_input(gradient, given, *self._constants, grad_input=gradient)
 
 
 class _Tanh(_Activation):
@@ -183,27 +176,23 @@ class _Tanh(_Activation):
             # tanh x = 2 sigmoid 2x - 1, which torch computes in a third of the time.
             torch.add(_MINUS_ONE, before.sigmoid_(), alpha=2.0, out=before)
 
-    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
-        _aten.tanh_backward.grad_input(gradient, after, grad_input=gradient)
-
 
 class _Elu(_Activation):
-    def __init__(self, alpha: float = 1.0, scale: float = 1.0) -> None:
-        self._alpha = alpha
-        self._scale = scale
+    def __init__(self, alpha: float, scale: float) -> None:
+        super().__init__("elu", alpha, scale, 1.0)
+        self._simple = alpha == scale == 1.0
 
     def forward(self, before: Tensor, after: Tensor) -> None:
-        if before.is_cuda or self._alpha != 1.0:
-            _aten.elu.out(before, self._alpha, self._scale, 1.0, out=after)
+        if before.is_cuda or not self._simple:
+            super().forward(before, after)
         else:
             # The same in half the time; e^x - 1 >= x.
             torch.clamp(before, max=0.0, out=after).exp_().sub_(1.0)
             torch.maximum(after, before, out=after)
 
     def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
-        _aten.elu_backward.grad_input(
-            gradient, self._alpha, self._scale, 1.0, True, after, grad_input=gradient
-        )
+        constants = (*self._constants, True)  # by the function's value
+        self._backward.grad_input(gradient, *constants, after, grad_input=gradient)
 
 
 class _Relu(_Activation):
@@ -212,52 +201,22 @@ class _Relu(_Activation):
     def forward(self, before: Tensor, after: Tensor) -> None:
         before.relu_()
 
-    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
-        _aten.threshold_backward.grad_input(gradient, after, 0.0, grad_input=gradient)
-
-
-class _Gelu(_Activation):
-    def forward(self, before: Tensor, after: Tensor) -> None:
-        _aten.gelu.out(before, out=after)
-
-    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
-        _aten.gelu_backward.grad_input(gradient, before, grad_input=gradient)
-
-
-class _Swish(_Activation):
-    def forward(self, before: Tensor, after: Tensor) -> None:
-        _aten.silu.out(before, out=after)
-
-    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
-        _aten.silu_backward.grad_input(gradient, before, grad_input=gradient)
-
-
-class _Softplus(_Activation):
-    def forward(self, before: Tensor, after: Tensor) -> None:
-        _aten.softplus.out(before, 1.0, 20.0, out=after)
-
-    def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
-        _aten.softplus_backward.grad_input(gradient, before, 1.0, 20.0, grad_input=gradient)
-
 
 class _Mish(_Activation):
-    def forward(self, before: Tensor, after: Tensor) -> None:
-        _aten.mish.out(before, out=after)
-
     def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
-        gradient.copy_(_aten.mish_backward(gradient, before))
+        gradient.copy_(self._backward(gradient, before))
 
 
 _ACTIVATIONS: dict[type[nn.Module], _Activation] = {
-    nn.ELU: _Elu(),
+    nn.ELU: _Elu(1.0, 1.0),
     # The constants of Klambauer et al. 2017 (https://arxiv.org/abs/1706.02515).
     nn.SELU: _Elu(1.6732632423543772, 1.0507009873554805),
-    nn.ReLU: _Relu(),
-    nn.Tanh: _Tanh(),
-    nn.GELU: _Gelu(),
-    nn.SiLU: _Swish(),
-    nn.Softplus: _Softplus(),
-    nn.Mish: _Mish(),
+    nn.ReLU: _Relu("threshold", 0.0),
+    nn.Tanh: _Tanh("tanh"),
+    nn.GELU: _Activation("gelu"),
+    nn.SiLU: _Activation("silu"),
+    nn.Softplus: _Activation("softplus", 1.0, 20.0),
+    nn.Mish: _Mish("mish"),
 }
 
 

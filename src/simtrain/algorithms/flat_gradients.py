@@ -13,18 +13,12 @@ from torch import Tensor, nn
 
 
 class FlatGradients:
-    """Two float32 buffers into which every parameter and its ``.grad`` are views.
-
-    Autograd accumulates into the views, so nothing is copied in or out. `extra` further numbers at
-    the end of the gradients travel with them in the same all-reduce.
-    """
+    """Two float32 buffers into which every parameter and its ``.grad`` are views."""
 
     def __init__(self, networks: Sequence[Iterable[nn.Parameter]], extra: int = 0) -> None:
-        """Make the buffers, and make the parameters and their ``.grad`` views into them.
+        """Make the parameters, given by network, and their ``.grad`` views into the buffers.
 
-        Args:
-            networks: the parameters, by network, all on one device.
-            extra: how many numbers travel along.
+        `extra` further numbers travel in the same all-reduce, at the end.
         """
         groups = [[p for p in network if p.requires_grad] for network in networks]
         sizes = [sum(p.numel() for p in group) for group in groups]
@@ -52,44 +46,32 @@ class FlatGradients:
         """The ``state_dict`` of an optimizer of `parameters` as one of the single parameters."""
         (group,) = state["param_groups"]
         places = range(len(self._shapes))
-        single: dict[int, dict[str, Tensor]] = {}
-        for name, value in state["state"].get(0, {}).items():
-            # Each its own count of steps, for whoever goes on from it counts in place.
+        single: dict[int, dict[str, Tensor]] = {place: {} for place in places}
+        for name, value in state["state"][0].items():
+            # Each has its own count of steps: an optimizer that goes on from it counts in place.
             values = self.split(value) if value.ndim else [value.clone() for _ in places]
             for place in places:
-                single.setdefault(place, {})[name] = values[place]
+                single[place][name] = values[place]
         return {"state": single, "param_groups": [{**group, "params": list(places)}]}
 
-    def join_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """What `split_state` was given.
-
-        Raises:
-            RuntimeError: it is of other parameters.
-        """
-        (group,) = state["param_groups"]
+    def join_state(self, state: dict[str, Any]) -> dict[str, Tensor]:
+        """The moments of `parameters` from a ``state_dict`` of the single ones, if it has any."""
         single = state["state"]
-        joined: dict[str, Tensor] = {}
-        if single:
-            shapes = [single[place]["exp_avg"].shape for place in group["params"]]
-            if shapes != self._shapes:
-                raise RuntimeError("the optimizer's state is of networks of other shapes")
-            for name, first in single[0].items():
-                values = [single[place][name].flatten() for place in group["params"]]
-                joined[name] = torch.cat(values) if first.ndim else first.clone()
+        if not single:
+            return {}
+        (group,) = state["param_groups"]
+        parts = [single[place] for place in group["params"]]
+        if [part["exp_avg"].shape for part in parts] != self._shapes:
+            raise RuntimeError("the optimizer's state is of networks of other shapes")
         return {
-            "state": {0: joined} if joined else {},
-            "param_groups": [{**group, "params": [0]}],
+            name: torch.cat([part[name].flatten() for part in parts]) if first.ndim else first
+            for name, first in parts[0].items()
         }
-
-    def zero(self) -> None:
-        """Set all gradients and extra numbers to zero, in place."""
-        self.buffer.zero_()
 
     def clip(self, max_norm: float) -> Tensor:
         """Scale each network's gradients to a norm of at most `max_norm`, in place.
 
-        Returns:
-            The sum of the norms before, 0-d: not finite if any gradient is not.
+        Returns the sum of the norms before, 0-d: not finite if any gradient is not.
         """
         norms = torch.stack([torch.linalg.vector_norm(part) for part in self.networks])
         factors = (max_norm / (norms + 1e-6)).clamp_(max=1.0)

@@ -12,67 +12,48 @@ from dataclasses import dataclass
 
 import torch
 from rsl_rl.modules.distribution import GaussianDistribution
-from torch import Tensor
+from torch import Tensor, nn
 
-from simtrain.algorithms.samples import Samples
+from simtrain.algorithms.rollout import Samples
 
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 
-@dataclass
-class Losses:
-    """The parts of PPO's loss on a mini-batch, 0-d tensors without gradient."""
+@dataclass(frozen=True)
+class PolicyLoss:
+    """The policy's part of PPO's loss, and gradients of ``surrogate - entropy_coef * entropy``."""
 
     surrogate: Tensor
-    value: Tensor
+    """0-d, as the next two."""
     entropy: Tensor
     kl: Tensor
-
-
-@dataclass
-class PolicyLosses:
-    """The parts of PPO's loss that the policy answers for, 0-d tensors."""
-
-    surrogate: Tensor
-    entropy: Tensor
-    kl: Tensor
-    """Divergence of the policy from the one that collected the samples; no gradient."""
-
-
-@dataclass
-class PolicyGradients:
-    """Gradients of ``surrogate - entropy_coef x entropy``."""
-
-    mean: Tensor
-    """Of the actions' means, ``(samples, num_actions)``."""
-    std: Tensor
-    """Of their standard deviations, ``(num_actions,)``."""
+    """Divergence of the policy from the one that collected the samples; not in the loss."""
+    mean_gradient: Tensor
+    """Gradient by the actions' means, ``(samples, num_actions)``."""
+    std_gradient: Tensor
+    """Gradient by their standard deviations, ``(num_actions,)``."""
 
 
 def policy_losses(
     batch: Samples, mean: Tensor, std: Tensor, clip_param: float, entropy_coef: float
-) -> tuple[PolicyLosses, PolicyGradients]:
-    """The policy's losses and gradients, ``mean`` and ``std`` as in `PolicyGradients`."""
+) -> PolicyLoss:
+    """The policy's losses and gradients; shapes of `mean` and `std` as of their gradients."""
     z = (batch.actions - mean).div_(std)
-    ratio = log_prob(z, std).sub_(batch.log_prob).exp_()
+    ratio = log_prob(z, std).sub_(batch.actions_log_prob).exp_()
     surrogate = ratio * batch.advantages.neg()
     clipped = ratio.clamp_(1.0 - clip_param, 1.0 + clip_param).mul_(batch.advantages).neg_()
     entropy = (std.log() + (0.5 + _HALF_LOG_2_PI)).sum()
-    losses = PolicyLosses(
-        torch.maximum(surrogate, clipped).mean(), entropy, divergence(batch, mean, std).mean()
-    )
+    loss = torch.maximum(surrogate, clipped).mean()
     # d ratio / d log p is the ratio itself; nothing where the clipped surrogate is the larger.
     by_log_prob = surrogate.masked_fill_(surrogate < clipped, 0.0).div_(len(mean))
     by_mean = z * (by_log_prob / std)
     by_std = (by_log_prob * (z.square_().sub_(1.0))).sum(dim=0)
-    return losses, PolicyGradients(by_mean, (by_std - entropy_coef).div_(std))
+    kl = divergence(batch, mean, std).mean()
+    return PolicyLoss(loss, entropy, kl, by_mean, (by_std - entropy_coef).div_(std))
 
 
 def value_loss(batch: Samples, values: Tensor, clip_param: float | None) -> tuple[Tensor, Tensor]:
-    """The value's loss, 0-d, and its gradient by `values`, both ``(samples, 1)``.
-
-    `clip_param`: how far values may move from those of the rollout; None for as far as they like.
-    """
+    """The value's loss, 0-d, and its gradient by `values`, ``(samples, 1)``; None: not clipped."""
     error = values - batch.returns
     loss = error.square()
     if clip_param is not None:
@@ -87,14 +68,9 @@ def value_loss(batch: Samples, values: Tensor, clip_param: float | None) -> tupl
 
 
 def log_prob(z: Tensor, std: Tensor) -> Tensor:
-    """Log-probabilities of normal actions that are `z` standard deviations from their means.
+    """Log-probabilities, ``(..., 1)``, of normal actions `z` standard deviations from their means.
 
-    Args:
-        z: ``(..., num_actions)``.
-        std: ``(num_actions,)``.
-
-    Returns:
-        ``(..., 1)``.
+    Shapes: `z` ``(..., num_actions)``, `std` ``(num_actions,)``.
     """
     squares = z.square().sum(dim=-1, keepdim=True)
     return squares.mul_(-0.5).sub_((std.log() + _HALF_LOG_2_PI).sum())
@@ -107,15 +83,14 @@ def divergence(batch: Samples, mean: Tensor, std: Tensor) -> Tensor:
     return moved.add_((ratio - 1.0 - ratio.log()).sum()).mul_(0.5)
 
 
-class StandardDeviation:
+class PolicyStd:
     """The standard deviation that rsl_rl's Gaussian learns, the same in every state."""
 
     def __init__(self, distribution: GaussianDistribution) -> None:
         self._of_log = distribution.std_type == "log"
-        if self._of_log:
-            self._parameter, self._range = distribution.log_std_param, distribution.log_std_range
-        else:
-            self._parameter, self._range = distribution.std_param, distribution.std_range
+        name = "log_std" if self._of_log else "std"
+        self._parameter: nn.Parameter = getattr(distribution, f"{name}_param")
+        self._range: tuple[float, float] = getattr(distribution, f"{name}_range")
 
     @torch.no_grad()
     def __call__(self) -> Tensor:
@@ -125,10 +100,7 @@ class StandardDeviation:
 
     @torch.no_grad()
     def bound(self) -> None:
-        """Bring the parameter back into its range, in place.
-
-        Outside of it there is no gradient, and the parameter would stay there for ever.
-        """
+        """Bring the parameter back into its range, in place: outside of it, it has no gradient."""
         self._parameter.clamp_(*self._range)
 
     @torch.no_grad()

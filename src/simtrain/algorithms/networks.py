@@ -47,8 +47,5 @@ def update_normalization(network: MLPModel, obs: TensorDict) -> None:
 
 
 def _network(cfg: ActorCfg | CriticCfg) -> dict[str, Any]:
-    return {
-        "hidden_dims": cfg.hidden_dims,
-        "activation": cfg.activation,
-        "obs_normalization": cfg.obs_normalization,
-    }
+    names = ("hidden_dims", "activation", "obs_normalization")
+    return {name: getattr(cfg, name) for name in names}

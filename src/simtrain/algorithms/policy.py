@@ -1,4 +1,4 @@
-"""Trained policies as they act: networks without exploration."""
+"""A trained policy without its exploration."""
 
 from __future__ import annotations
 
@@ -13,18 +13,12 @@ from simtrain.ppo_cfg import ActorCfg
 
 
 class Policy:
-    """A trained policy without its exploration: the mean of its actions."""
+    """The mean of a policy's actions."""
 
     def __init__(
         self, cfg: ActorCfg, obs: TensorDict, num_actions: int, state: dict[str, Tensor]
     ) -> None:
-        """Make the network and load its parameters.
-
-        Args:
-            cfg: the network.
-            obs: an observation of the environment, ``{group: (num_envs, size)}``.
-            num_actions: size of the action vector.
-            state: ``actor_state_dict`` of a checkpoint.
+        """Make the network and load its parameters, a checkpoint's ``actor_state_dict``.
 
         Raises:
             ConfigError: the parameters are of another network, or of other observations or actions.
@@ -38,8 +32,7 @@ class Policy:
         mine = {name: tuple(t.shape) for name, t in self.actor.state_dict().items()}
         theirs = {name: tuple(t.shape) for name, t in state.items()}
         if mine != theirs:
-            differing = sorted(n for n in {*mine, *theirs} if mine.get(n) != theirs.get(n))
-            name = differing[0]
+            name = min(n for n in {*mine, *theirs} if mine.get(n) != theirs.get(n))
             raise ConfigError(
                 "the checkpoint is of another network, or of a task with other observations or "
                 f"actions: {name} is {theirs.get(name, 'missing')} in the checkpoint and "

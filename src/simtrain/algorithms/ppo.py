@@ -14,52 +14,43 @@ The mathematics are those of ``rsl_rl.algorithms.PPO``. What differs is how they
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from typing import Any, Protocol
 
 import torch
 from rsl_rl.algorithms import PPO as RslPPO
-from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.advantages import make_estimator
 from simtrain.algorithms.buffered_mlp import BufferedMlp, normalized_input
 from simtrain.algorithms.flat_gradients import FlatGradients
-from simtrain.algorithms.learning_rate import adapt_learning_rate
-from simtrain.algorithms.losses import (
-    Losses,
-    PolicyLosses,
-    StandardDeviation,
-    log_prob,
-    policy_losses,
-    value_loss,
-)
+from simtrain.algorithms.losses import PolicyLoss, PolicyStd, log_prob, policy_losses, value_loss
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
-from simtrain.algorithms.rollout import Outcome, Rollout, Row
-from simtrain.algorithms.samples import Samples
+from simtrain.algorithms.rollout import Rollout, Samples, Transition
 from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import PpoCfg
 
+LOSSES = ("value", "surrogate", "entropy", "kl")
+MIN_LEARNING_RATE = 1e-5
+MAX_LEARNING_RATE = 1e-2
+
 
 class MiniBatchGraphs(Protocol):
-    """Replays what `PPO.learn` does."""
+    """Replays `PPO.learn_mini_batch`."""
 
-    refusal: str | None
-    """Why this rank's mini-batches are not replayed; None if they are, or another refused."""
+    def prepare(self) -> bool:
+        """Make what is replayed, if need be; whether there is any. All ranks call it together."""
 
-    def ready(self) -> bool:
-        """Whether they can be replayed; all ranks call it together."""
-
-    def learn(self, number: int) -> None:
-        """See `PPO.learn`."""
-
-    def clear(self) -> None:
-        """Forget what was recorded, because tensors that it uses have been replaced."""
+    def replay(self, number: int) -> None:
+        """See `PPO.learn_mini_batch`."""
 
 
 class PPO(RslPPO):  # type: ignore[misc]
     """rsl_rl's PPO for feed-forward networks, over one or more ranks."""
+
+    storage: Rollout
 
     def __init__(
         self,
@@ -70,71 +61,34 @@ class PPO(RslPPO):  # type: ignore[misc]
         rank: Rank,
         timer: PhaseTimer = NO_TIMER,
     ) -> None:
-        """Make networks, storage and optimizer.
+        """Make networks, storage and optimizer; every rank starts as rank 0 does.
 
-        Args:
-            cfg: hyper-parameters.
-            obs: an observation of the environment, ``{group: (num_envs, size)}``.
-            num_actions: size of the action vector.
-            num_steps_per_env: steps of a rollout.
-            rank: this process; every rank starts with the parameters of rank 0.
+        `obs` is an observation of the environment, ``{group: (num_envs, size)}``. `timer` is told
+        which phase of an update begins.
         """
-        actor = make_actor(cfg.actor, obs, num_actions)
-        critic = make_critic(cfg, obs)
-        num_envs = obs.batch_size[0]
-        super().__init__(
-            actor,
-            critic,
-            RolloutStorage("rl", num_envs, num_steps_per_env, obs, [num_actions], rank.device),
-            num_learning_epochs=cfg.num_learning_epochs,
-            num_mini_batches=cfg.num_mini_batches,
-            clip_param=cfg.clip_param,
-            gamma=cfg.gamma,
-            lam=cfg.lam,
-            value_loss_coef=cfg.value_loss_coef,
-            entropy_coef=cfg.entropy_coef,
-            learning_rate=cfg.learning_rate,
-            max_grad_norm=cfg.max_grad_norm,
-            optimizer=cfg.optimizer,
-            use_clipped_value_loss=cfg.use_clipped_value_loss,
-            schedule=cfg.schedule,
-            desired_kl=cfg.desired_kl,
-            normalize_advantage_per_mini_batch=cfg.normalize_advantage_per_mini_batch,
-            device=rank.device,
-        )
+        actor, critic = make_actor(cfg.actor, obs, num_actions), make_critic(cfg, obs)
+        sizes = (actor.obs_dim, critic.obs_dim)
+        storage = Rollout(obs, num_actions, num_steps_per_env, sizes, rank.device)
+        settings = {f.name: getattr(cfg, f.name) for f in fields(cfg)}
+        del settings["actor"], settings["critic"]
+        super().__init__(actor, critic, storage, **settings, device=rank.device)
         self.rank = rank
         self.timer = timer
-        self._lr = torch.tensor(cfg.learning_rate, device=rank.device)
-        networks = [list(self.actor.parameters()), list(self.critic.parameters())]
-        # The divergence that the learning rate follows travels with the gradients.
-        self.gradients = FlatGradients(networks, extra=1)
-        optimizer = torch.optim.AdamW if cfg.optimizer == "adamw" else torch.optim.Adam
-        self.optimizer = optimizer([self.gradients.parameters], lr=self._lr, fused=True)
-        # With this, fused Adam leaves parameters and moments as they are where it is 1.
-        self._not_finite = torch.zeros((), device=rank.device)
-        self.optimizer.found_inf = self._not_finite  # type: ignore[attr-defined]
-        self._skipped = torch.zeros((), device=rank.device)
-        self.skipped_steps = 0
-        """Optimizer steps of the last update that were skipped: their gradients were not finite."""
-        self._beside: ThreadPoolExecutor | None = None
+        self._make_optimizer(torch.optim.AdamW if cfg.optimizer == "adamw" else torch.optim.Adam)
+        self._shuffled = storage.samples().like()
+        self.mini_batches = list(self._shuffled.mini_batches(cfg.num_mini_batches))
+        """The shuffled rollout's, overwritten by every update."""
+        self._rows = max(storage.num_envs, len(self.mini_batches[0].actions))
+        self._policy = BufferedMlp(self.actor.mlp, self._rows)
+        self._value = BufferedMlp(self.critic.mlp, self._rows)
+        self._std = PolicyStd(self.actor.distribution)
+        self._noise = torch.zeros_like(storage.actions[0])
+        self._estimate_advantages = make_estimator(rank.device)
+        self._value_thread: ThreadPoolExecutor | None = None
         if rank.device.type == "cpu" and rank.threads > 1:
-            self._beside = ThreadPoolExecutor(
+            self._value_thread = ThreadPoolExecutor(
                 1, "value", torch.set_num_threads, (self.learning_threads,)
             )
-        count = num_envs * num_steps_per_env
-        rows = max(num_envs, count // cfg.num_mini_batches)
-        self._policy = BufferedMlp(self.actor.mlp, rows)
-        self._value = BufferedMlp(self.critic.mlp, rows)
-        self._rows = rows
-        self._std = StandardDeviation(self.actor.distribution)
-        self.rollout = Rollout(self.storage, self.actor.obs_dim, self.critic.obs_dim)
-        """The rollout's buffers; `storage` is rsl_rl's part of them."""
-        self._noise = torch.zeros_like(self.storage.actions[0])
-        self._estimate_advantages = make_estimator(rank.device)
-        self._shuffled = self._whole_rollout().like()
-        self._batches = list(self._shuffled.mini_batches(cfg.num_mini_batches))
-        # Of the update: value, surrogate, entropy, divergence.
-        self._losses = torch.zeros(4, device=rank.device)
         for tensor in self.tensors():
             rank.broadcast(tensor)
 
@@ -154,72 +108,59 @@ class PPO(RslPPO):  # type: ignore[misc]
 
     @torch.no_grad()
     def act(self, obs: TensorDict) -> Tensor:
-        """Sample actions, ``(num_envs, num_actions)``, and record them with what led to them.
-
-        They stay as they are until the next rollout.
-        """
+        """Sample actions, ``(num_envs, num_actions)``, valid until the next rollout; record."""
         if self.storage.step == 0:
             self.begin_rollout()
-        return self.act_in(obs, self.rollout.rows[self.storage.step])
+        return self.act_in(obs, self.storage.transitions[self.storage.step])
 
     def process_env_step(
         self, obs: TensorDict, rewards: Tensor, dones: Tensor, extras: dict[str, Any]
     ) -> None:
         """Record what the actions led to; `rewards` and `dones` are ``(num_envs,)``."""
-        self.rollout.rows[self.storage.step].record(rewards, dones, extras["time_outs"])
+        self.storage.transitions[self.storage.step].record(rewards, dones, extras["time_outs"])
         self.storage.step += 1
 
     @torch.no_grad()
     def begin_rollout(self) -> None:
         """Note what holds for all steps of a rollout, in place; `act` does so by itself."""
-        self.rollout.std.copy_(self.std)
+        self.storage.std.copy_(self.std)
 
     @torch.no_grad()
-    def act_in(self, obs: TensorDict, row: Row) -> Tensor:
-        """Sample actions, ``(num_envs, num_actions)``, recorded with what led to them in `row`."""
-        for group, stored in zip(self.rollout.groups, row.observations, strict=True):
+    def act_in(self, obs: TensorDict, transition: Transition) -> Tensor:
+        """Sample actions, ``(num_envs, num_actions)``; written to `transition`, as is `obs`."""
+        for group, stored in transition.observations.items():
             stored.copy_(obs[group])
-        normalized_input(self.actor, obs, out=row.actor_input)
-        mean = self._policy(row.actor_input, out=row.mean)
+        normalized_input(self.actor, obs, out=transition.actor_input)
+        mean = self._policy(transition.actor_input, out=transition.mean)
         noise = self._noise.normal_()
-        return torch.addcmul(mean, noise, self.rollout.std, out=row.actions)
+        return torch.addcmul(mean, noise, self.storage.std, out=transition.actions)
 
     @torch.no_grad()
     def compute_returns(self, obs: TensorDict) -> None:
-        """Log-probabilities, values, advantages and returns of the rollout, in place.
-
-        `obs` is what follows the rollout's last step.
-        """
-        st, rollout = self.storage, self.rollout
-        z = (st.actions - rollout.mean).div_(rollout.std)
-        st.actions_log_prob.copy_(log_prob(z, rollout.std))
-        normalized_input(self.critic, st.observations, out=rollout.critic_input)
-        inputs, values = rollout.critic_input.flatten(0, 1), st.values.flatten(0, 1)
+        """Values, advantages and returns of the rollout, in place; `obs` follows its last step."""
+        st = self.storage
+        z = (st.actions - st.mean).div_(st.std)
+        st.actions_log_prob.copy_(log_prob(z, st.std))
+        normalized_input(self.critic, st.observations, out=st.critic_input)
+        inputs, values = st.critic_input.flatten(0, 1), st.values.flatten(0, 1)
         for part, out in zip(inputs.split(self._rows), values.split(self._rows), strict=True):
             self._value(part, out=out)
-        last = self._value(normalized_input(self.critic, obs, out=rollout.last_input))
-        self._estimate_advantages(
-            Outcome(st.rewards, st.dones, rollout.time_outs, st.values),
-            last,
-            gamma=self.gamma,
-            lam=self.lam,
-            advantages=st.advantages,
-            returns=st.returns,
-        )
+        last = self._value(normalized_input(self.critic, obs, out=st.last_critic_input))
+        self._estimate_advantages(st, last, self.gamma, self.lam)
         if not self.normalize_advantage_per_mini_batch:
             self._normalize(st.advantages.view(1, -1))
 
     @torch.no_grad()
     def update(self, graphs: MiniBatchGraphs | None = None) -> dict[str, float]:
-        """Improve policy and value on the rollout; mean losses, read back once."""
+        """Improve policy and value on the rollout, by `graphs` if given; mean losses."""
         self.timer.begin("mini_batches")
         self._shuffle()
-        learn = self.learn
+        learn = self.learn_mini_batch
         if graphs is not None:
-            self.timer.begin("other")  # the first time they are made
-            if graphs.ready():
+            self.timer.begin("other")
+            if graphs.prepare():
                 self.timer.begin("update_graph")
-                learn = graphs.learn
+                learn = graphs.replay
         self._losses.zero_()
         for _ in range(self.num_learning_epochs):
             for i in range(self.num_mini_batches):
@@ -229,27 +170,56 @@ class PPO(RslPPO):  # type: ignore[misc]
         update_normalization(self.actor, obs)
         update_normalization(self.critic, obs)
         self.storage.clear()
-        sums = self._losses / (self.num_learning_epochs * self.num_mini_batches)
-        self._all_reduce(sums, then="other")
-        sums /= self.rank.world_size
-        value, surrogate, entropy, kl, self.learning_rate, skipped = torch.cat(
-            (sums, self._lr[None], self._skipped[None])
+        means = self._losses / (self.num_learning_epochs * self.num_mini_batches)
+        self._all_reduce(means, then="other")
+        means /= self.rank.world_size
+        # The one place that waits for the device.
+        *losses, self.learning_rate, skipped = torch.cat(
+            (means, self._lr[None], self._skipped[None])
         ).tolist()
         self.skipped_steps = int(skipped)
         self._skipped.zero_()
-        return {"value": value, "surrogate": surrogate, "entropy": entropy, "kl": kl}
+        return dict(zip(LOSSES, losses, strict=True))
 
     @torch.no_grad()
-    def learn(self, number: int) -> None:
-        """One optimizer step on a mini-batch of the shuffled rollout, in place."""
-        losses = self._learn(self._batches[number])
-        self._losses += torch.stack((losses.value, losses.surrogate, losses.entropy, losses.kl))
+    def learn_mini_batch(self, number: int) -> None:
+        """Learn from a mini-batch of the shuffled rollout, in place."""
+        self._losses += self.learn(self.mini_batches[number])
 
-    def learned(self) -> list[Tensor]:
-        """What `learn` changes and its next call depends on, themselves and not copies."""
-        moments = self.optimizer.state.get(self.gradients.parameters, {})
-        tensors = [t for _, t in sorted(moments.items()) if isinstance(t, Tensor)]
-        return [self.gradients.parameters.data, self._lr, self._skipped, self._losses, *tensors]
+    @torch.no_grad()
+    def learn(self, batch: Samples) -> Tensor:
+        """One optimizer step, in place; the mini-batch's losses, see `LOSSES`.
+
+        Gradients and divergence are averaged over ranks. Policy and value have no parameter in
+        common: on the CPU the value's gradients are computed in a thread of their own.
+        """
+        if self._value_thread is None:
+            value = self._learn_value(batch, self.timer)
+            policy = self._learn_policy(batch)
+        else:
+            future = self._value_thread.submit(self._learn_value, batch, NO_TIMER)
+            policy = self._learn_policy(batch)
+            # Waiting for it is timed as the backward pass, whose last part it is.
+            value = future.result()
+        self.gradients.extra[0] = policy.kl
+        self.timer.begin("optimizer")
+        if self.rank.world_size > 1:
+            self._all_reduce(self.gradients.buffer, then="optimizer")
+            self.gradients.buffer /= self.rank.world_size
+        if self.schedule == "adaptive":
+            adapt_learning_rate(self._lr, self.gradients.extra[0], self.desired_kl)
+        norm = self.gradients.clip(self.max_grad_norm)
+        # The gradients are those of all ranks, and so is what follows from them.
+        self._not_finite.copy_(~norm.isfinite())
+        self._skipped += self._not_finite
+        self.optimizer.step()
+        self._std.bound()
+        return torch.stack((value, policy.surrogate, policy.entropy, policy.kl))
+
+    def update_state(self) -> list[Tensor]:
+        """What `learn_mini_batch` changes and its next call depends on; not copies."""
+        moments = self._moments.values()
+        return [self.gradients.parameters.data, self._lr, self._skipped, self._losses, *moments]
 
     def save(self) -> dict[str, Any]:
         """State of networks and optimizer under rsl_rl's keys, loadable by rsl_rl itself."""
@@ -267,14 +237,16 @@ class PPO(RslPPO):  # type: ignore[misc]
         strict: bool = True,
     ) -> bool:
         """Take over what `save` returned, in place; see ``rsl_rl.algorithms.PPO.load``."""
-        optimizer = self.gradients.join_state(loaded_dict["optimizer_state_dict"])
-        groups = [{**group, "fused": True} for group in optimizer["param_groups"]]
-        loaded_dict = {**loaded_dict, "optimizer_state_dict": {**optimizer, "param_groups": groups}}
-        iteration = super().load(loaded_dict, load_cfg, strict)
-        for group in self.optimizer.param_groups:
-            self._lr.fill_(float(group["lr"]))
-            group["lr"] = self._lr
-        self.learning_rate = float(self._lr)
+        if load_cfg is None:
+            load_cfg = dict.fromkeys(("actor", "critic", "optimizer", "iteration"), True)
+        optimizer = loaded_dict["optimizer_state_dict"]
+        saved = self.gradients.join_state(optimizer)
+        iteration = super().load(loaded_dict, {**load_cfg, "optimizer": False}, strict)
+        if load_cfg.get("optimizer"):
+            for name, moment in self._moments.items():
+                # A state from before the first step has none.
+                moment.copy_(saved[name]) if saved else moment.zero_()
+            self._set_learning_rate(optimizer["param_groups"][0]["lr"])
         return bool(iteration)
 
     def state(self) -> dict[str, Any]:
@@ -284,89 +256,65 @@ class PPO(RslPPO):  # type: ignore[misc]
     def set_state(
         self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
     ) -> None:
-        """Continue from what `state` returned, in place.
-
-        Args:
-            state: what `state` returned.
-            optimizer: whether to take over the optimizer's moments.
-            learning_rate: whether to take over the learning rate.
+        """Continue from `state`, in place, also the optimizer's moments and the learning rate.
 
         Raises:
             RuntimeError: the networks are of other shapes.
         """
-        saved_rate = float(state["optimizer_state_dict"]["param_groups"][0]["lr"])
-        rate = saved_rate if learning_rate else float(self._lr)
+        saved_rate = state["optimizer_state_dict"]["param_groups"][0]["lr"]
+        rate = float(saved_rate if learning_rate else self._lr)
         self.load(state, {"actor": True, "critic": True, "optimizer": optimizer})
-        self._lr.fill_(rate)
-        self.learning_rate = rate
+        self._set_learning_rate(rate)
 
-    def _whole_rollout(self) -> Samples:
-        """The rollout, flattened; views of its buffers."""
-        st, rollout = self.storage, self.rollout
-        return Samples(
-            actor_input=rollout.actor_input.flatten(0, 1),
-            critic_input=rollout.critic_input.flatten(0, 1),
-            actions=st.actions.flatten(0, 1),
-            log_prob=st.actions_log_prob.flatten(0, 1),
-            values=st.values.flatten(0, 1),
-            returns=st.returns.flatten(0, 1),
-            advantages=st.advantages.flatten(0, 1),
-            mean=rollout.mean.flatten(0, 1),
-            std=rollout.std,
-        )
+    def _make_optimizer(self, kind: type[torch.optim.Adam]) -> None:
+        """A fused Adam of all parameters in one tensor, and its state on the device."""
+        device = self.rank.device
+        networks = [list(self.actor.parameters()), list(self.critic.parameters())]
+        # The divergence that the learning rate follows travels with the gradients.
+        self.gradients = FlatGradients(networks, extra=1)
+        parameters = self.gradients.parameters
+        self._lr: Tensor = torch.tensor(self.learning_rate, device=device)
+        self.optimizer = kind([parameters], lr=self._lr, fused=True)
+        # Adam would make these at its first step; a state is loaded into them at any time.
+        self._moments = {
+            "step": torch.zeros((), device=device),
+            "exp_avg": torch.zeros_like(parameters.data),
+            "exp_avg_sq": torch.zeros_like(parameters.data),
+        }
+        self.optimizer.state[parameters] = self._moments
+        # With this, fused Adam leaves parameters and moments as they are where it is 1.
+        self._not_finite = torch.zeros((), device=device)
+        self.optimizer.found_inf = self._not_finite  # type: ignore[attr-defined]
+        self._skipped: Tensor = torch.zeros((), device=device)
+        self.skipped_steps = 0
+        """Optimizer steps of the last update that were skipped: their gradients were not finite."""
+        self._losses: Tensor = torch.zeros(len(LOSSES), device=device)
+
+    def _set_learning_rate(self, rate: float) -> None:
+        self.learning_rate = float(self._lr.fill_(rate))
 
     def _shuffle(self) -> None:
         """Copy the rollout to the mini-batches in a random order, normalized, in place."""
         count = len(self._shuffled.actions)
         order = torch.randperm(count, device=self.device)
-        self._whole_rollout().shuffled(order, out=self._shuffled)
+        self.storage.samples().shuffled(order, out=self._shuffled)
         if self.normalize_advantage_per_mini_batch:
             # Mini-batches are the same in every epoch, so that once is enough.
             size = count // self.num_mini_batches
             used = self._shuffled.advantages[: size * self.num_mini_batches]
             self._normalize(used.view(self.num_mini_batches, size))
 
-    @torch.no_grad()
-    def _learn(self, batch: Samples) -> Losses:
-        """One optimizer step, with gradients and divergence averaged over ranks; the losses.
-
-        Policy and value have no parameter in common. On the CPU the value's gradients are computed
-        beside the policy's, which needs no threads within an operation.
-        """
-        if self._beside is None:
-            value = self._learn_value(batch, self.timer)
-            policy = self._learn_policy(batch)
-        else:
-            future = self._beside.submit(self._learn_value, batch, NO_TIMER)
-            policy = self._learn_policy(batch)
-            # Waiting for it is timed as the backward pass, whose last part it is.
-            value = future.result()
-        self.gradients.extra[0] = policy.kl
-        self.timer.begin("optimizer")
-        if self.rank.world_size > 1:
-            self._all_reduce(self.gradients.buffer, then="optimizer")
-            self.gradients.buffer /= self.rank.world_size
-        if self.schedule == "adaptive":
-            adapt_learning_rate(self._lr, self.gradients.extra[0], self.desired_kl)
-        norm = self.gradients.clip(self.max_grad_norm)
-        # The gradients are those of all ranks, and so is what follows from them.
-        self._not_finite.copy_(~norm.isfinite())
-        self._skipped += self._not_finite
-        self.optimizer.step()
-        self._std.bound()
-        return Losses(policy.surrogate, value, policy.entropy, policy.kl)
-
-    def _learn_policy(self, batch: Samples) -> PolicyLosses:
+    def _learn_policy(self, batch: Samples) -> PolicyLoss:
         """The policy's losses; writes its gradients."""
         self.timer.begin("forward")
         mean, std = self._policy(batch.actor_input), self.std
-        losses, gradients = policy_losses(batch, mean, std, self.clip_param, self.entropy_coef)
+        loss = policy_losses(batch, mean, std, self.clip_param, self.entropy_coef)
         self.timer.begin("backward")
-        self._policy.backward(gradients.mean)
-        self._std.backward(gradients.std, std)
-        return losses
+        self._policy.backward(loss.mean_gradient)
+        self._std.backward(loss.std_gradient, std)
+        return loss
 
-    @torch.no_grad()  # a thread's own affair
+    @torch.no_grad()  # it holds for one thread
     def _learn_value(self, batch: Samples, timer: PhaseTimer) -> Tensor:
         """The value's loss; writes its gradients."""
         clip_param = self.clip_param if self.use_clipped_value_loss else None
@@ -377,12 +325,8 @@ class PPO(RslPPO):  # type: ignore[misc]
         return loss
 
     def _normalize(self, advantages: Tensor) -> None:
-        """Subtract each row's mean and divide by its standard deviation over all ranks, in place.
-
-        One all-reduce, of sums and sums of squares; double precision keeps their difference exact
-        enough.
-        """
-        rows = advantages.double()
+        """Subtract each row's mean and divide by its standard deviation, of all ranks, in place."""
+        rows = advantages.double()  # sums of squares are exact enough, in one all-reduce
         sums = torch.stack((rows.sum(dim=1), rows.square().sum(dim=1)))
         self._all_reduce(sums, then="advantage")
         count = rows.shape[1] * self.rank.world_size
@@ -397,3 +341,14 @@ class PPO(RslPPO):  # type: ignore[misc]
             self.timer.begin("all_reduce")
             self.rank.all_reduce(tensor)
             self.timer.begin(then)
+
+
+def adapt_learning_rate(rate: Tensor, kl: Tensor, desired_kl: float) -> None:
+    """Change `rate` by rsl_rl's rule, in place, so that `kl` stays within a factor 2 of its aim.
+
+    `rate` and `kl`, of the policy and the one that collected the samples, are 0-d.
+    """
+    lower = (rate / 1.5).clamp_(min=MIN_LEARNING_RATE)
+    higher = (rate * 1.5).clamp_(max=MAX_LEARNING_RATE)
+    too_near = (kl < desired_kl / 2.0) & (kl > 0.0)
+    rate.copy_(torch.where(kl > desired_kl * 2.0, lower, torch.where(too_near, higher, rate)))

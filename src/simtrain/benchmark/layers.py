@@ -76,18 +76,20 @@ def measure_layers(
     latest: list[Iteration] = []
 
     def training() -> None:
-        latest.append(trainer.iterate(trainer.iteration + 1, lambda: False))
+        # Graphs of steps are captured in the second iteration.
+        for number in range(trainer.iteration + 1, max(2, trainer.iteration + 1) + 1):
+            latest.append(trainer.iterate(number, lambda: False))
 
     trainer.begin()
     for _ in range(1 + repetitions):
         seconds["physics"].append(physics(clock))
         seconds["env_step"].append(clock.time(env.device, lambda: _step_through(env, actions)))
         seconds["training"].append(clock.time(trainer.rank.device, training))
-        iteration = latest.pop()
-        for text in iteration.warnings:
+        for text in (text for iteration in latest for text in iteration.warnings):
             warn(text)
-        seconds["rollout"].append(iteration.metrics["Perf/collection_time"])
-        seconds["update"].append(iteration.metrics["Perf/learning_time"])
+        seconds["rollout"].append(latest[-1].metrics["Perf/collection_time"])
+        seconds["update"].append(latest[-1].metrics["Perf/learning_time"])
+        latest.clear()
     return {layer: times[1:] for layer, times in seconds.items()}
 
 

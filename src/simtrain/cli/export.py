@@ -48,7 +48,7 @@ def export(arguments: Sequence[str]) -> int:
     folder = config.output or saved.run / "exported"
     check_folder(folder, "--output")
 
-    from simtrain.algorithms.export import export_policy
+    from simtrain.training.export import export_policy
 
     with interruptible():
         exported = export_policy(saved, folder, config.formats)

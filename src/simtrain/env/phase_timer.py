@@ -1,4 +1,4 @@
-"""Stopwatches for the phases of an iteration: each begins where the one before ends.
+"""Timers for the phases of an iteration: each begins where the one before ends.
 
 On a GPU a phase begins when the device gets there: CUDA events mark the places, nothing waits for
 them, and they are read once an iteration. On the CPU it is the calling thread's clock.
@@ -7,7 +7,8 @@ them, and they are read once an iteration. On the CPU it is the calling thread's
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
@@ -17,7 +18,9 @@ Interval = tuple[str, float]
 
 
 class PhaseTimer:
-    """Notes nothing and costs nothing: a stopwatch for where no times are wanted."""
+    """Records nothing and costs nothing, for where no times are wanted."""
+
+    _paused = False
 
     def begin(self, phase: str) -> None:
         """From here on it is `phase`, until the next one begins."""
@@ -28,6 +31,15 @@ class PhaseTimer:
         Waits for a GPU. What came before the first call is forgotten.
         """
         return []
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within it no phase begins: code may be captured, or tried, without being timed."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
 
 
 NO_TIMER = PhaseTimer()
@@ -43,6 +55,8 @@ class CpuTimer(PhaseTimer):
 
     def begin(self, phase: str) -> None:
         """See `PhaseTimer.begin`."""
+        if self._paused:
+            return
         self._phases.append(phase)
         self._starts.append(self._clock())
 
@@ -63,6 +77,8 @@ class CudaTimer(PhaseTimer):
 
     def begin(self, phase: str) -> None:
         """See `PhaseTimer.begin`."""
+        if self._paused:
+            return
         number = len(self._phases)
         if number == len(self._events):
             self._events.append(torch.cuda.Event(enable_timing=True))
@@ -82,7 +98,7 @@ class CudaTimer(PhaseTimer):
 
 
 def make_timer(device: torch.device) -> PhaseTimer:
-    """A stopwatch for what is computed on `device`."""
+    """A timer for `device`."""
     return CudaTimer() if device.type == "cuda" else CpuTimer()
 
 

@@ -60,6 +60,10 @@ class Rank:
         dist.all_gather(everyone, mine)
         return torch.cat(everyone)
 
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """Each flag, true if it is true on any rank; a collective on the CPU."""
+        return tuple(self.all_gather(flags).any(dim=0).tolist())
+
     def all_gather_objects(self, value: Any) -> list[Any]:
         """What every rank gave, by rank; pickled, so for rare use."""
         if self.world_size == 1:
@@ -92,12 +96,6 @@ class Rank:
         values = [value]
         dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]
-
-    def any(self, *flags: bool) -> tuple[bool, ...]:
-        """Whether each flag is set on any rank; one collective on the CPU."""
-        if self.world_size == 1:
-            return flags
-        return tuple((self.all_gather(list(map(float, flags))).amax(dim=0) > 0.0).tolist())
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""

@@ -116,8 +116,6 @@ class Trainer:
         torch.set_num_threads(self.ppo.learning_threads)
         losses = self.ppo.update(self._update_graphs)
         failures, overflow = self.env.failures(), self.env.sim.overflow()
-        if self._rollout_graphs is not None:
-            self._rollout_graphs.prepare()
         end = time.perf_counter()
         maxima = {
             "Perf/collection_time": collected - start,
@@ -129,12 +127,7 @@ class Trainer:
     @torch.inference_mode()
     def collect(self) -> None:
         """Fill the storage with a rollout, and compute its returns."""
-        if self._rollout_graphs is not None and self._rollout_graphs.ready:
-            self.timer.begin("rollout_graph")
-            self._rollout_graphs.begin()
-            for _ in range(self._steps):
-                self._rollout_graphs.step()
-        else:
+        if self._rollout_graphs is None or not self._rollout_graphs.collect():
             self._step_eagerly()
         self.timer.begin("advantage")
         self.ppo.compute_returns(self.env.get_observations().to(self.rank.device))
@@ -207,7 +200,7 @@ class Trainer:
         if any_warning:
             warnings = self._warnings_of_all_ranks(warnings)
         if any_refuses and self._rollout_graphs is not None:
-            self._rollout_graphs.refuse()
+            self._rollout_graphs.close()
         self.timer.begin("other")
         self.iteration += 1
         steps = self._steps * self.env.num_envs * self.rank.world_size

@@ -118,6 +118,8 @@ class TracedTimer(PhaseTimer):
 
     def begin(self, phase: str) -> None:
         """See `PhaseTimer.begin`."""
+        if self._paused:
+            return
         self.end_mark()
         self._inner.begin(phase)
         self._mark = torch.autograd.profiler.record_function(phase)

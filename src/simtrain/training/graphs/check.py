@@ -1,4 +1,4 @@
-"""Whether replayed graphs do what the same code does eagerly, and if not, which term is to blame.
+"""Compares replayed graphs with the same code run eagerly, and names the terms that differ.
 
 A graph freezes what a term keeps on the host: a counter, a number drawn by NumPy, an attribute that
 becomes another tensor. Sums whose order is left to chance differ a little, and may differ much in a
@@ -22,32 +22,20 @@ _RELATIVE = 0.01
 _SMALLEST = 1e-5
 
 Record = dict[str, Tensor]
-"""What was seen at a step, by the name of the term that gave it; copies, on the device."""
+"""Values of a task's terms at a step, by name; copies, on the device."""
 
 
 def record(env: Env) -> Record:
-    """What the terms of a task gave at the latest step."""
-    rewards = {
-        f"rewards.{name}": values.clone()
-        for name, values in zip(env.rewards.names, env.rewards.values.unbind(1), strict=True)
-    }
-    ends = {
-        f"terminations.{name}": flags.float()
-        for name, flags in zip(
-            env.terminations.names, env.terminations.flags.unbind(1), strict=True
-        )
-    }
-    latest = env.get_observations()
-    seen = {
-        f"observations.{group}.{term}": latest[group][:, columns].clone()
-        for group, parts in env.observations.groups.items()
-        for term, columns in parts.slices.items()
-    }
-    asked = {
-        f"commands.{name}": term.command.float().clone()
-        for name, term in env.commands.terms.items()
-    }
-    return asked | ends | rewards | seen
+    """Commands, terminations, rewards and observations of the latest step."""
+    found = {f"commands.{name}": term.command for name, term in env.commands.terms.items()}
+    for i, name in enumerate(env.terminations.names):
+        found[f"terminations.{name}"] = env.terminations.flags[:, i]
+    for i, name in enumerate(env.rewards.names):
+        found[f"rewards.{name}"] = env.rewards.values[:, i]
+    for group, values in env.get_observations().items():
+        for term, columns in env.observations.groups[group].slices.items():
+            found[f"observations.{group}.{term}"] = values[:, columns]
+    return {name: values.to(torch.float32, copy=True) for name, values in found.items()}
 
 
 def differing(replayed: Sequence[Record], eager: Sequence[Record]) -> list[str]:
@@ -73,24 +61,16 @@ def differ(value: Tensor, expected: Tensor, smallest: float = _SMALLEST) -> Tens
 
 
 class HostState:
-    """What an environment's terms keep on the host, at one moment."""
+    """Copies of what an environment's terms keep on the host, and of the generators there."""
 
     def __init__(self, env: Env, *, draws_on_device: bool) -> None:
-        """Note it.
-
-        Args:
-            env: whose terms are meant.
-            draws_on_device: whether the environment's own random numbers come from the device's
-                generator, so that nobody should use PyTorch's on the CPU.
-        """
+        """Read it; also PyTorch's generator on the CPU if `env` draws its numbers on the device."""
         self._numbers = {name: read_numbers(term, env) for name, term in env.terms().items()}
-        random = random_state(torch.device("cpu"))
-        self._generators = {
-            "NumPy's random generator": _plain(random["numpy"]),
-            "Python's random generator": _plain(random["python"]),
-        }
+        names = {"numpy": "NumPy's random generator", "python": "Python's random generator"}
         if draws_on_device:
-            self._generators["PyTorch's random generator of the CPU"] = _plain(random["torch"])
+            names["torch"] = "PyTorch's random generator of the CPU"
+        states = random_state(torch.device("cpu"))
+        self._generators = {name: _plain(states[key]) for key, name in names.items()}
 
     def changed_since(self, before: HostState) -> list[str]:
         """What a graph would freeze, by the names of terms."""
@@ -100,11 +80,9 @@ class HostState:
             for place in numbers
             if before._numbers[name].get(place) != numbers[place]
         ]
-        return found + [
-            f"a term uses {name}"
-            for name, state in self._generators.items()
-            if state != before._generators[name]
-        ]
+        generators = self._generators.items()
+        used = [name for name, state in generators if state != before._generators[name]]
+        return found + [f"a term uses {name}" for name in used]
 
 
 def _plain(value: Any) -> Any:

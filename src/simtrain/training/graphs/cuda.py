@@ -33,10 +33,9 @@ class GraphBackend(Protocol):
 
 
 class CudaGraphs:
-    """Graphs on one CUDA device, of what is launched on a stream of their own."""
+    """Graphs on one CUDA device, captured on a stream of their own."""
 
     def __init__(self, device: torch.device) -> None:
-        """Prepare; `device` is where everything is launched."""
         self._device = device
         self._stream: torch.cuda.Stream | None = None
         self._pool: Any = None
@@ -50,7 +49,10 @@ class CudaGraphs:
             try:
                 graph = self._captured(function)
             except RefusedError:
-                self._recover()
+                # PyTorch's random generator learns only from the end of a capture that succeeds
+                # that the failed one is over.
+                with torch.inference_mode(False), self._capture_of(torch.cuda.CUDAGraph()):
+                    torch.zeros((), device=self._device)
                 raise
 
         def replay() -> None:
@@ -73,42 +75,34 @@ class CudaGraphs:
     def _captured(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         inference = torch.is_inference_mode_enabled()
-        failure: RefusedError | None = None
-        # The end of a capture that failed raises an error as well, which says nothing.
-        with _no_garbage_collection():
-            try:
-                with (
-                    torch.inference_mode(False),
-                    torch.no_grad(),
-                    # Other threads may do as they like: NCCL's watchdog, say.
-                    torch.cuda.graph(
-                        graph,
-                        pool=self._pool,
-                        stream=self._stream,
-                        capture_error_mode="thread_local",
-                    ),
-                    torch.inference_mode(inference),
-                ):
-                    try:
-                        function()
-                    except Exception as error:
-                        failure = RefusedError(told(error))
-                        raise failure from error
-            except (RefusedError, RuntimeError) as error:
-                raise failure or RefusedError(told(error)) from error
+        failure: Exception | None = None
+        # What the garbage collector does to other objects might not be allowed in a capture.
+        gc.collect()
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with (
+                torch.inference_mode(False),
+                torch.no_grad(),
+                self._capture_of(graph, self._pool),
+                torch.inference_mode(inference),
+            ):
+                try:
+                    function()
+                except Exception as error:
+                    failure = error
+                    raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is no graph
+            # The end of a capture that failed raises an error as well, which says nothing.
+            raise RefusedError(describe(failure or error)) from (failure or error)
+        finally:
+            if collecting:
+                gc.enable()
         return graph
 
-    def _recover(self) -> None:
-        """Let PyTorch's random generator know that the failed capture is over.
-
-        It learns that from the end of a capture that succeeds.
-        """
-        graph = torch.cuda.CUDAGraph()
-        with (
-            torch.inference_mode(False),
-            torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
-        ):
-            torch.zeros((), device=self._device)
+    def _capture_of(self, graph: torch.cuda.CUDAGraph, pool: Any = None) -> torch.cuda.graph:
+        # Other threads may do as they like: NCCL's watchdog, say.
+        return torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local")
 
 
 def make_graph_backend(device: torch.device) -> GraphBackend | None:
@@ -116,21 +110,8 @@ def make_graph_backend(device: torch.device) -> GraphBackend | None:
     return CudaGraphs(device) if device.type == "cuda" else None
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """The first line of an exception, with the notes that were added to it."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     notes = "; ".join(getattr(error, "__notes__", ()))
     return f"{lines[0]} ({notes})" if notes else lines[0]
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """What the collector does to other objects might not be allowed during a capture."""
-    gc.collect()
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()

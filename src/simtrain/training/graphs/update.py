@@ -1,8 +1,7 @@
 """Mini-batches of PPO as CUDA graphs: forward, backward, all-reduce, clipping and Adam in one.
 
-There is one for each mini-batch, for they lie in different places. Before the first update, and
-when the optimizer's moments have become other tensors, the mini-batches are learned from eagerly
-and by graphs from the same start, compared, and forgotten again.
+There is one for each mini-batch, for they lie in different places. Before the first update all are
+learned from eagerly and by graphs from the same start, compared, and everything is put back.
 """
 
 from __future__ import annotations
@@ -12,103 +11,85 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from simtrain.algorithms.ppo import PPO
-from simtrain.env.phase_timer import NO_TIMER
 from simtrain.training.graphs.check import differ
 from simtrain.training.graphs.cuda import GraphBackend, RefusedError
 
 
 class UpdateGraphs:
-    """Replays the mini-batches of `ppo`."""
+    """Replays mini-batches; see `simtrain.algorithms.ppo.MiniBatchGraphs`."""
 
     def __init__(self, ppo: PPO, backend: GraphBackend) -> None:
-        """Prepare; nothing is captured yet."""
         self._ppo = ppo
         self._backend = backend
         self._graphs: list[Callable[[], None]] | None = None
         self.refusal: str | None = None
-        """Why this rank's mini-batches are not graphs; None if they are, or another refused."""
+        """Why this rank's mini-batches are not graphs; None if they are, or only others refuse."""
 
-    def ready(self) -> bool:
-        """Whether there are graphs, made now if need be; all ranks call it together."""
+    def prepare(self) -> bool:
+        """Capture and check the graphs once; whether there are any. A collective."""
         if self._graphs is None:
-            self._make()
+            with self._ppo.timer.paused():
+                self._make()
         return bool(self._graphs)
 
-    def learn(self, number: int) -> None:
-        """See `PPO.learn`; by a graph."""
+    def replay(self, number: int) -> None:
+        """See `PPO.learn_mini_batch`; by a graph."""
         assert self._graphs is not None
         self._graphs[number]()
 
-    def clear(self) -> None:
-        """Forget the graphs, because tensors that they use have been replaced."""
-        self._graphs = None
-
     def close(self) -> None:
-        """Drop the graphs."""
+        """Drop the graphs, if there are any; there will be no others."""
         self._graphs = []
 
     def _make(self) -> None:
-        """Capture and check the graphs; without any if that is refused on any rank."""
         ppo = self._ppo
-        self._graphs = []
-        self.refusal = None
-        timer, ppo.timer = ppo.timer, NO_TIMER
-        start = ppo.gradients.parameters.data.clone()
-        saved = {tensor.data_ptr(): tensor.clone() for tensor in ppo.learned()}
+        tensors = ppo.update_state()
+        before = [tensor.clone() for tensor in tensors]
 
         def restore() -> None:
-            for tensor in ppo.learned():
-                before = saved.get(tensor.data_ptr())
-                # A moment that was not there is zero at first.
-                tensor.zero_() if before is None else tensor.copy_(before)
+            for tensor, value in zip(tensors, before, strict=True):
+                tensor.copy_(value)
 
-        try:
-            self._epoch(ppo.learn)
-            eager = ppo.gradients.parameters.data - start
+        def change_of_parameters(learn: Callable[[int], None]) -> Tensor:
+            for i in range(ppo.num_mini_batches):
+                learn(i)
+            change = tensors[0] - before[0]
             restore()
-            self._capture()
-            restore()
-            # Whoever cannot replay would not take part in the others' all-reduces.
-            if self._agreed():
-                self._epoch(self.learn)
-                replayed = ppo.gradients.parameters.data - start
-                restore()
-                if bool(differ(replayed, eager, smallest=0.0)):
-                    self.refusal = "parameters would not be the same from a graph"
-                self._agreed()
-        finally:
-            ppo.timer = timer
+            return change
 
-    def _capture(self) -> None:
-        ppo = self._ppo
-        self._graphs = []
+        eager = change_of_parameters(ppo.learn_mini_batch)
         try:
             with _capturable(ppo.optimizer):
-                for i in range(ppo.num_mini_batches):
-                    self._graphs.append(self._backend.capture(partial(ppo.learn, i)))
+                self._graphs = [
+                    self._backend.capture(partial(ppo.learn_mini_batch, i))
+                    for i in range(ppo.num_mini_batches)
+                ]
         except RefusedError as error:
             self.refusal = str(error)
+        restore()
+        # A rank that does not replay would be missing in the all-reduces of the others.
+        if not self._any_refuses():
+            if differ(change_of_parameters(self.replay), eager, smallest=0.0):
+                self.refusal = "parameters would not be the same from a graph"
+            self._any_refuses()
 
-    def _agreed(self) -> bool:
-        """Whether no rank refuses; forgets the graphs if one does."""
-        if self._ppo.rank.all_gather([float(self.refusal is not None)]).any():
-            self._graphs = []
-        return bool(self._graphs)
-
-    def _epoch(self, learn: Callable[[int], None]) -> None:
-        for i in range(self._ppo.num_mini_batches):
-            learn(i)
+    def _any_refuses(self) -> bool:
+        """Whether a rank refuses, and so all do without graphs; a collective."""
+        (refused,) = self._ppo.rank.any(self.refusal is not None)
+        if refused:
+            self.close()
+        return refused
 
 
 @contextmanager
 def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Adam asks for this flag in a capture and warns of it elsewhere; fused, it ignores it."""
-    for group in optimizer.param_groups:
-        group["capturable"] = True
+    (group,) = optimizer.param_groups
+    group["capturable"] = True
     try:
         yield
     finally:
-        for group in optimizer.param_groups:
-            group["capturable"] = False
+        group["capturable"] = False

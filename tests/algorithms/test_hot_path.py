@@ -108,14 +108,12 @@ def test_what_is_made_is_noticed() -> None:
 def test_an_update_makes_nothing_as_large_as_a_hidden_layer() -> None:
     env, ppo = env_and_ppo("go1-velocity-flat")
     ppo.train_mode()
-    for _ in range(2):
-        with torch.inference_mode():
-            collect(env, ppo, STEPS)
-            ppo.compute_returns(env.get_observations())
-        ppo._shuffle()
-        with NewTensors() as new:
-            ppo.learn(0)
-        ppo.storage.clear()
-    mini_batch = len(ppo._batches[0].actions)
+    with torch.inference_mode():
+        collect(env, ppo, STEPS)
+        ppo.compute_returns(env.get_observations())
+    ppo.update()
+    with NewTensors() as new:
+        ppo.learn_mini_batch(0)
+    mini_batch = len(ppo.mini_batches[0].actions)
     assert max(new.made.values()) <= mini_batch * env.num_actions
     assert env.num_actions < min(ppo.actor.mlp[0].out_features, ppo.critic.mlp[0].out_features)

@@ -1,11 +1,7 @@
 import pytest
 import torch
 
-from simtrain.algorithms.learning_rate import (
-    MAX_LEARNING_RATE,
-    MIN_LEARNING_RATE,
-    adapt_learning_rate,
-)
+from simtrain.algorithms.ppo import MAX_LEARNING_RATE, MIN_LEARNING_RATE, adapt_learning_rate
 
 
 @pytest.mark.parametrize(

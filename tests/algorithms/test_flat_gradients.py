@@ -38,8 +38,6 @@ def test_extra_numbers_travel_at_the_end_of_the_buffer():
     flat = _flat(_networks(), extra=2)
     flat.extra[:] = torch.tensor([3.0, 4.0])
     assert flat.buffer[-2:].tolist() == [3.0, 4.0]
-    flat.zero()
-    assert flat.extra.tolist() == [0.0, 0.0]
 
 
 def test_frozen_parameters_have_no_place():

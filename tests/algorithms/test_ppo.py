@@ -13,8 +13,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg
-from simtrain.algorithms.ppo import PPO
-from simtrain.algorithms.samples import Samples
+from simtrain.algorithms.losses import PolicyStd
+from simtrain.algorithms.ppo import LOSSES, PPO
+from simtrain.algorithms.rollout import Samples
 from simtrain.launch.rank import Rank
 
 ALONE = Rank(rank=0, local_rank=0, world_size=1, device=torch.device("cpu"), seed=0, threads=1)
@@ -113,9 +114,9 @@ def test_advantages_are_normalized_over_the_rollout():
 def test_advantages_are_normalized_in_each_mini_batch():
     ppo = _ppo(num_mini_batches=3, normalize_advantage_per_mini_batch=True)
     _roll_out(ppo, seed=1)
-    ppo._shuffle()
-    assert len(ppo._batches) == 3
-    for batch in ppo._batches:
+    ppo.update()
+    assert len(ppo.mini_batches) == 3
+    for batch in ppo.mini_batches:
         std, mean = torch.std_mean(batch.advantages)
         assert mean == pytest.approx(0.0, abs=1e-6)
         assert std == pytest.approx(1.0, abs=1e-6)
@@ -132,7 +133,7 @@ def _samples(ppo: PPO, count=5) -> Samples:
         actor_input=torch.randn(count, OBS),
         critic_input=torch.randn(count, OBS),
         actions=actions,
-        log_prob=_log_prob(actions, mean, std).unsqueeze(1),
+        actions_log_prob=_log_prob(actions, mean, std).unsqueeze(1),
         values=torch.randn(count, 1),
         returns=torch.randn(count, 1),
         advantages=2.0 * torch.randn(count, 1) + 1.0,
@@ -161,7 +162,7 @@ def _by_hand(
     surrogate, value_loss, divergence = [], [], []
     for i in range(len(batch.actions)):
         mean = network("actor", batch.actor_input[i])
-        ratio = (_log_prob(batch.actions[i], mean, std) - batch.log_prob[i, 0]).exp()
+        ratio = (_log_prob(batch.actions[i], mean, std) - batch.actions_log_prob[i, 0]).exp()
         bounded = min(max(ratio, torch.tensor(1.0 - clip)), torch.tensor(1.0 + clip))
         surrogate.append(-min(ratio * advantages[i], bounded * advantages[i]))
 
@@ -208,11 +209,11 @@ def test_losses_and_gradients_are_those_of_the_formulas(clip_value):
     surrogate, value, entropy, kl = _by_hand(batch, copies, 0.2, clip_value)
     (surrogate + 0.5 * value - 0.03 * entropy).backward()
 
-    losses = ppo._learn(batch)
-    torch.testing.assert_close(losses.surrogate, surrogate)
-    torch.testing.assert_close(losses.value, value)
-    torch.testing.assert_close(losses.entropy, entropy)
-    torch.testing.assert_close(losses.kl, kl)
+    losses = dict(zip(LOSSES, ppo.learn(batch), strict=True))
+    torch.testing.assert_close(losses["surrogate"], surrogate)
+    torch.testing.assert_close(losses["value"], value)
+    torch.testing.assert_close(losses["entropy"], entropy)
+    torch.testing.assert_close(losses["kl"], kl)
     for key, parameter in named.items():
         torch.testing.assert_close(parameter.grad, copies[key].grad, msg=key)
 
@@ -227,7 +228,7 @@ def test_the_standard_deviation_gets_the_gradient_of_its_parameter(std_type, std
     (parameter,) = distribution.parameters()
     weights = torch.tensor([2.0, -3.0])
     (expected,) = torch.autograd.grad((weights * distribution.std).sum(), parameter)
-    ppo._std.backward(weights, ppo.std)
+    PolicyStd(distribution).backward(weights, ppo.std)
     torch.testing.assert_close(parameter.grad, expected)  # none beyond what rsl_rl clamps to
 
 
@@ -237,7 +238,7 @@ def test_the_standard_deviation_stays_in_its_range():
     ppo = PPO(cfg, _obs(torch.randn(ENVS, OBS)), ACTIONS, STEPS, ALONE)
     batch = _samples(ppo)
     for _ in range(20):
-        ppo._learn(batch)
+        ppo.learn(batch)
     torch.testing.assert_close(ppo.std, torch.full((ACTIONS,), 0.15))
 
 
@@ -412,7 +413,10 @@ def test_a_state_goes_on_the_same_and_may_leave_out_the_learning_rate():
     first.update()
     saved = copy.deepcopy(first.state())
     results = []
-    for ppo in (first, _ppo(), _ppo()):
+    trained = _ppo()  # moments that it has already are replaced
+    _roll_out(trained, seed=5)
+    trained.update()
+    for ppo in (first, trained, _ppo()):
         if ppo is not first:
             ppo.set_state(saved, learning_rate=len(results) == 1)
         rate = float(ppo.state()["optimizer_state_dict"]["param_groups"][0]["lr"])
@@ -423,3 +427,28 @@ def test_a_state_goes_on_the_same_and_may_leave_out_the_learning_rate():
     assert all(torch.equal(a, b) for a, b in zip(tensors, same_tensors, strict=True))
     assert new_rate == pytest.approx(1e-3)
     assert rate != new_rate
+
+
+def test_a_state_is_loaded_into_the_tensors_that_are_there():
+    ppo, fresh = _ppo(), _ppo().state()
+    _roll_out(ppo, seed=1)
+    ppo.update()
+    trained = copy.deepcopy(ppo.state())
+    places = [tensor.data_ptr() for tensor in (*ppo.update_state(), *ppo.tensors())]
+    for state in (fresh, trained):
+        ppo.set_state(state)
+        assert [t.data_ptr() for t in (*ppo.update_state(), *ppo.tensors())] == places
+        for i, moments in state["optimizer_state_dict"]["state"].items():
+            for name, value in moments.items():
+                now = ppo.state()["optimizer_state_dict"]["state"][i][name]
+                assert torch.equal(now, value), name
+
+
+def test_a_state_from_before_the_first_step_begins_without_moments():
+    ppo = _ppo()
+    _roll_out(ppo, seed=1)
+    ppo.update()
+    optimizer = {**ppo.state()["optimizer_state_dict"], "state": {}}  # as Adam has it there
+    ppo.set_state({**ppo.state(), "optimizer_state_dict": optimizer})
+    for moments in ppo.state()["optimizer_state_dict"]["state"].values():
+        assert not any(value.any() for value in moments.values())

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from waiting import RefuseWaiting
 
 from simtrain.env.env import Env
-from simtrain.training.graphs.cuda import RefusedError, told
+from simtrain.training.graphs.cuda import RefusedError, describe
 
 
 class Tape:
@@ -52,7 +52,7 @@ class Tape:
             with self._recorder:
                 function()
         except Exception as error:
-            raise RefusedError(told(error)) from error
+            raise RefusedError(describe(error)) from error
         finally:
             steps, self._recorder = self._recorder.steps, None
 
