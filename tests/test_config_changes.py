@@ -1,7 +1,7 @@
 import dataclasses
 
-from simtrain.config import TrainConfig, resolved
-from simtrain.config_tree import DECISIVE, continued, differences
+from simtrain.config import TrainConfig
+from simtrain.config_tree import DECISIVE, continued, differences, resolved
 from simtrain.registry import discover
 
 TASK = "cartpole-balance"

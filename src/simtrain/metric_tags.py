@@ -1,9 +1,51 @@
-"""Names of the numbers that training logs, known before it starts. Imports nothing heavy."""
+"""Names of the metrics that training logs, and of the phases whose times are among them.
+
+Known before training starts. Every moment of an iteration is in exactly one phase, so that they add
+up to it.
+"""
 
 from __future__ import annotations
 
-from simtrain.env.cfg import TaskCfg
-from simtrain.phases import PHASES, TAG
+from typing import Any, Protocol
+
+ROLLOUT = {
+    "inference": "policy inference",
+    "physics": "physics",
+    "terminations": "terminations",
+    "rewards": "rewards",
+    "resets": "resets, events, commands",
+    "observations": "observations",
+    "storage": "storage",
+    "rollout_graph": "whole steps, as CUDA graphs",
+}
+"""Phases of a step of the environments, and what a person calls them."""
+UPDATE = {
+    "advantage": "values and advantages",
+    "mini_batches": "making mini-batches",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "update_graph": "whole mini-batches, as CUDA graphs",
+}
+"""Phases of learning from a rollout."""
+RANKS = {
+    "all_reduce": "all-reduce",
+    "waiting": "waiting for the slowest rank",
+}
+"""What several ranks spend on each other, in all collectives of an iteration."""
+BETWEEN = {
+    "evaluation": "evaluation",
+    "logging": "logging",
+    "saving": "saving",
+    "other": "other",
+}
+"""What comes between two iterations, and what is left."""
+
+GROUPS = {"rollout": ROLLOUT, "update": UPDATE, "ranks": RANKS, "between": BETWEEN}
+PHASES = {name: label for group in GROUPS.values() for name, label in group.items()}
+
+TAG = "Perf/time/"
+"""What the metric of a phase begins with; its name follows."""
 
 EVALUATION_TAGS = ("mean_return", "mean_episode_length", "failure_rate", "iteration")
 """What every evaluation gives, logged as ``Eval/<name>``; a task's own metrics come after it."""
@@ -24,7 +66,16 @@ _ALWAYS = (
 )
 
 
-def metric_tags(task: TaskCfg, *, overflow: bool, phase_times: bool = True) -> tuple[str, ...]:
+class TaskTerms(Protocol):
+    """The terms of a task whose names metrics carry."""
+
+    rewards: dict[str, Any]
+    terminations: dict[str, Any]
+    curricula: dict[str, Any]
+    metrics: dict[str, Any]
+
+
+def metric_tags(task: TaskTerms, *, overflow: bool, phase_times: bool = True) -> tuple[str, ...]:
     """Every tag that a training run logs, those of evaluation at the end.
 
     Args:
@@ -41,3 +92,12 @@ def metric_tags(task: TaskCfg, *, overflow: bool, phase_times: bool = True) -> t
         *(("Sim/overflow",) if overflow else ()),
         *(f"Eval/{name}" for name in (*EVALUATION_TAGS, *task.metrics)),
     )
+
+
+def phase_tags(tags: list[str]) -> list[str]:
+    """The tags among `tags` that tell the parts of an iteration's seconds.
+
+    Those of the phases, or of rollout and update alone where a run logged no more than that.
+    """
+    phases = [tag for tag in tags if tag.startswith(TAG)]
+    return phases or [t for t in tags if t.startswith("Perf/") and t.endswith("_time")]

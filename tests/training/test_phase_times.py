@@ -15,8 +15,7 @@ from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
 from simtrain.env.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.metric_tags import metric_tags
-from simtrain.phases import PHASES, TAG
+from simtrain.metric_tags import PHASES, TAG, metric_tags
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.training.loop import Iteration, Trainer

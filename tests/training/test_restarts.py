@@ -8,7 +8,8 @@ import pytest
 import torch
 from tiny_task import tiny_task
 
-from simtrain.config import TrainConfig, resolved
+from simtrain.config import TrainConfig
+from simtrain.config_tree import resolved
 from simtrain.env.model import compile_model, model_digest
 from simtrain.errors import ConfigError, DivergenceError, RankError
 from simtrain.launch.plan import plan_job

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from simtrain.cli.exits import DONE, interruptible, run_command
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.config import as_plain, check_finite
+from simtrain.config import check_finite
+from simtrain.config_tree import as_plain
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
 from simtrain.launch.spinning import limit_spinning

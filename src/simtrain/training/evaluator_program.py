@@ -65,7 +65,8 @@ def main() -> None:
 def _make_evaluator(start: Start) -> Evaluator:
     import torch
 
-    from simtrain.config import TrainConfig, overlay
+    from simtrain.config import TrainConfig
+    from simtrain.config_tree import overlay
     from simtrain.env.undisturbed import undisturbed
     from simtrain.registry import discover
     from simtrain.sim import choose_engine

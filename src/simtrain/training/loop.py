@@ -15,7 +15,7 @@ from simtrain.env.env import Env
 from simtrain.env.nan_guard import Dump, Failures
 from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.phases import TAG
+from simtrain.metric_tags import TAG
 from simtrain.sim.engine import Overflow
 from simtrain.training.features.failures import FailureWatch
 from simtrain.training.graphs.cuda import GraphBackend

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from simtrain.env.phase_timer import Interval
 from simtrain.launch.rank import Rank
-from simtrain.phases import PHASES
+from simtrain.metric_tags import PHASES
 
 
 def phase_seconds(intervals: Sequence[Interval], rank: Rank) -> dict[str, float]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import mujoco
 
-from simtrain.config import TrainConfig, resolved
-from simtrain.config_tree import differences
+from simtrain.config import TrainConfig
+from simtrain.config_tree import differences, resolved
 from simtrain.env.model import model_digest
 from simtrain.errors import ConfigError
 from simtrain.launch.plan import Job

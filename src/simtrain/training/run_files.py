@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simtrain.config import TrainConfig, resolved
+from simtrain.config import TrainConfig
+from simtrain.config_tree import resolved
 from simtrain.env.model import model_digest
 from simtrain.env.nan_guard import Dump
 from simtrain.errors import ConfigError

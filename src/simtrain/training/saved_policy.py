@@ -12,7 +12,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.networks import make_actor
-from simtrain.config import TrainConfig, overlay
+from simtrain.config import TrainConfig
+from simtrain.config_tree import overlay
 from simtrain.errors import ConfigError
 from simtrain.ppo_cfg import ActorCfg
 from simtrain.registry import discover

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simtrain.algorithms.ppo import PPO
-from simtrain.config import TrainConfig, resolved
+from simtrain.config import TrainConfig
+from simtrain.config_tree import resolved
 from simtrain.env.env import Env
 from simtrain.env.phase_timer import NO_TIMER, make_timer
 from simtrain.launch.devices import Devices

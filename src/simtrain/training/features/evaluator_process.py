@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 
-from simtrain.config import TrainConfig, as_plain
+from simtrain.config import TrainConfig
+from simtrain.config_tree import as_plain
 from simtrain.launch.devices import Devices
 from simtrain.training import evaluator_program
 from simtrain.training.evaluator import Evaluation
