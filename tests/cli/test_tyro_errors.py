@@ -1,4 +1,4 @@
-"""What tyro rejects, in one line of plain words: fails if a version of tyro reports it otherwise."""
+"""What tyro rejects, in one line; fails if a version of tyro reports it in another way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Flags:
 
 
 REJECTED = [
-    ("--cuont 3", "there is no flag --cuont (did you mean '--count'?)"),
+    ("--cuont 3", "there is no flag --cuont (did you mean '--count'"),
     ("--parameters.joint-limits 3", "there is no flag --parameters.joint-limits (did you mean "),
     ("stray", "there is no flag stray"),
     ("--count", "--count needs a value"),

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import NoReturn
 
 from simtrain.errors import ConfigError, DivergenceError, ExportError, RankError, SimulationError
+from simtrain.launch.spinning import limit_spinning
 
 DONE = 0
 FAILED = 1
@@ -25,16 +26,16 @@ def run_command(command: Callable[[], int]) -> NoReturn:
     Other exceptions are mistakes of the program or of a task file: they keep their traceback, and
     Python exits with 1.
     """
+    limit_spinning()
     try:
         code = command()
-    except ConfigError as error:
-        code = _say(error, MISTAKE)
-    except (SimulationError, RankError, DivergenceError, ExportError) as error:
-        code = _say(error, FAILED)
+    except (ConfigError, SimulationError, RankError, DivergenceError, ExportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = MISTAKE if isinstance(error, ConfigError) else FAILED
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output is gone (`... | head`): nobody is left to tell.
+        # The reader of our output is gone (`... | head`), and a message would find none.
         sys.stderr.close()
         code = FAILED
     sys.exit(_flushed(code))
@@ -45,7 +46,7 @@ def _flushed(code: int) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        # Or Python would try again, complain, and exit with a code of its own.
+        # Or Python would try again, print an error, and exit with a code of its own.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return code or FAILED
     return code
@@ -84,8 +85,3 @@ def _end_at_once_on(number: signal.Signals, code: int) -> None:
         os._exit(code)
 
     signal.signal(number, end)
-
-
-def _say(error: Exception, code: int) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return code
