@@ -159,7 +159,12 @@ class TrainConfig:
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be; names are checked with the model."""
-        check_at_least_one(self, *_AT_LEAST_ONE)
+        counts = (
+            ".".join(path)
+            for path, value in leaves(self).items()
+            if type(value) is int and path[0] not in ("env", *_FROM_ZERO)
+        )
+        check_at_least_one(self, *counts)
         most = max(64, 4 * (os.cpu_count() or 1))
         if self.cpu_threads is not None and self.cpu_threads > most:
             raise ConfigError(
@@ -240,22 +245,8 @@ class TrainConfig:
         check_stop_conditions(self, self.engine)
 
 
-_AT_LEAST_ONE = (
-    "num_envs",
-    "num_steps_per_env",
-    "max_iterations",
-    "save_interval",
-    "eval_episodes",
-    "video_interval",
-    "video_length",
-    "cpu_workers",
-    "total_env_steps",
-    "cpu_threads",
-    "keep_checkpoints",
-    "eval_interval",
-    "ppo.num_learning_epochs",
-    "ppo.num_mini_batches",
-)
+_FROM_ZERO = ("seed", "max_restarts")
+"""Whole numbers that may be 0; all others are counts, 1 or more."""
 _POSITIVE = (
     "ppo.learning_rate",
     "ppo.clip_param",

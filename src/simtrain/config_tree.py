@@ -76,12 +76,9 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
 
 
 def leaves(tree: Any, path: tuple[str, ...] = (), *, suppressed: bool = True) -> Leaves:
-    """Every value of dataclasses and mappings within each other; empty ones are values.
+    """Every value in dataclasses and mappings within each other; empty ones are values themselves.
 
-    Args:
-        tree: the outermost.
-        path: the names that lead to it.
-        suppressed: whether fields without a flag are among them.
+    `path` leads to the tree; `suppressed` says whether fields that have no flag are included.
     """
     parts = _parts(tree, suppressed)
     if not parts:

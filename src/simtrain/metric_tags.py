@@ -8,40 +8,38 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-ROLLOUT = {
-    "inference": "policy inference",
-    "physics": "physics",
-    "terminations": "terminations",
-    "rewards": "rewards",
-    "resets": "resets, events, commands",
-    "observations": "observations",
-    "storage": "storage",
-    "rollout_graph": "whole steps, as CUDA graphs",
+GROUPS = {
+    # A step of the environments.
+    "rollout": {
+        "inference": "policy inference",
+        "physics": "physics",
+        "terminations": "terminations",
+        "rewards": "rewards",
+        "resets": "resets, events, commands",
+        "observations": "observations",
+        "storage": "storage",
+        "rollout_graph": "whole steps, as CUDA graphs",
+    },
+    # Learning from a rollout.
+    "update": {
+        "advantage": "values and advantages",
+        "mini_batches": "making mini-batches",
+        "forward": "forward",
+        "backward": "backward",
+        "optimizer": "optimizer",
+        "update_graph": "whole mini-batches, as CUDA graphs",
+    },
+    # All collectives of an iteration.
+    "ranks": {"all_reduce": "all-reduce", "waiting": "waiting for the slowest rank"},
+    # Between two iterations, and the remaining time.
+    "between": {
+        "evaluation": "evaluation",
+        "logging": "logging",
+        "saving": "saving",
+        "other": "other",
+    },
 }
-"""Phases of a step of the environments, and what a person calls them."""
-UPDATE = {
-    "advantage": "values and advantages",
-    "mini_batches": "making mini-batches",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "update_graph": "whole mini-batches, as CUDA graphs",
-}
-"""Phases of learning from a rollout."""
-RANKS = {
-    "all_reduce": "all-reduce",
-    "waiting": "waiting for the slowest rank",
-}
-"""What several ranks spend on each other, in all collectives of an iteration."""
-BETWEEN = {
-    "evaluation": "evaluation",
-    "logging": "logging",
-    "saving": "saving",
-    "other": "other",
-}
-"""What comes between two iterations, and what is left."""
-
-GROUPS = {"rollout": ROLLOUT, "update": UPDATE, "ranks": RANKS, "between": BETWEEN}
+"""Group -> its phases, and how a table calls them."""
 PHASES = {name: label for group in GROUPS.values() for name, label in group.items()}
 
 TAG = "Perf/time/"
@@ -78,10 +76,7 @@ class TaskTerms(Protocol):
 def metric_tags(task: TaskTerms, *, overflow: bool, phase_times: bool = True) -> tuple[str, ...]:
     """Every tag that a training run logs, those of evaluation at the end.
 
-    Args:
-        task: the task.
-        overflow: whether the engine tells how full its buffers are.
-        phase_times: whether the phases of an iteration are timed.
+    `overflow`: whether the engine reports how full its buffers are.
     """
     return (
         *_ALWAYS,
@@ -95,9 +90,6 @@ def metric_tags(task: TaskTerms, *, overflow: bool, phase_times: bool = True) ->
 
 
 def phase_tags(tags: list[str]) -> list[str]:
-    """The tags among `tags` that tell the parts of an iteration's seconds.
-
-    Those of the phases, or of rollout and update alone where a run logged no more than that.
-    """
+    """The tags of an iteration's parts, s: phases, or rollout and update if no more was logged."""
     phases = [tag for tag in tags if tag.startswith(TAG)]
     return phases or [t for t in tags if t.startswith("Perf/") and t.endswith("_time")]

@@ -106,13 +106,14 @@ def discover() -> Registry:
             registry.broken[source] = _traceback_below_import()
             continue
         for found in _tasks_of(loaded, source):
-            other = registry.tasks.setdefault(found.name, found)
+            other = registry.tasks.get(found.name, found)
             if other.make is not found.make:
                 same = other.source == source
                 both = f"both in {source}" if same else f"{other.source} and {source}"
                 raise ConfigError(
                     f"two tasks are called {found.name!r}: {both}; rename one of them"
                 )
+            registry.tasks[found.name] = found
     return registry
 
 

@@ -17,7 +17,6 @@ from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.config import Flag, check_at_least_one
 from simtrain.errors import ConfigError
 from simtrain.run.directory import check_file, versions
-from simtrain.sim import choose_engine
 
 if TYPE_CHECKING:
     from simtrain.benchmark.figures import Case, Results
@@ -89,6 +88,7 @@ class BenchmarkFlags:
 def benchmark(arguments: Sequence[str]) -> int:
     """Parse the command line, measure, and print, write and compare; the exit code."""
     # Only now, so that help does not wait for what they import.
+    from simtrain.benchmark.cases import all_cases, check_cases, choose_devices
     from simtrain.benchmark.figures import Results, as_json, compare, fallen, read_results
     from simtrain.benchmark.table import tables
 
@@ -96,14 +96,15 @@ def benchmark(arguments: Sequence[str]) -> int:
     flags = parse_flags("benchmark [task...]", BenchmarkFlags(), rest)
     flags.check()
     before = None if flags.compare is None else read_results(flags.compare)
-    devices = _choose_devices(flags)
-    cases = _cases([str(word) for word in words] or list(TASKS), flags, devices)
+    devices = choose_devices(flags.gpu_ids, max(flags.ranks))
+    tasks = [str(word) for word in words] or TASKS
+    cases = all_cases(tasks, flags.engine, devices.kind, flags.ranks, flags.num_envs)
     if before is not None and not before.by_case().keys() & set(cases):
         raise ConfigError(
             f"--compare {flags.compare} has nothing that this benchmark measures; it has "
             + "; ".join(str(case) for case in before.by_case())
         )
-    _check_cases(cases)
+    check_cases(cases)
 
     measured = _measure(cases, flags, devices)
     if isinstance(measured, int):
@@ -130,56 +131,6 @@ def benchmark(arguments: Sequence[str]) -> int:
             return FAILED
         print(f"no figure fell by more than {100.0 * flags.tolerance:g} % (--tolerance)")
     return DONE
-
-
-def _choose_devices(flags: BenchmarkFlags) -> Devices:
-    """Where ranks can be; ConfigError if there is no such GPU, or not enough for the ranks."""
-    from simtrain.launch.devices import resolve_devices
-
-    count = 0
-    if flags.gpu_ids is not None:
-        import torch
-
-        count = torch.cuda.device_count()
-    ids = flags.gpu_ids
-    if ids == "auto":
-        ids = "all" if count else None
-    devices = resolve_devices(ids, 1, os.environ.get("CUDA_VISIBLE_DEVICES"), count)
-    if devices.kind == "cuda" and devices.ranks < max(flags.ranks):
-        raise ConfigError(
-            f"--ranks {max(flags.ranks)} needs as many GPUs, and there are {devices.ranks} "
-            "(--gpu-ids); --gpu-ids None measures on the CPU"
-        )
-    return devices
-
-
-def _cases(tasks: list[str], flags: BenchmarkFlags, devices: Devices) -> list[Case]:
-    """Every combination once, tasks in the order given."""
-    from simtrain.benchmark.figures import Case
-
-    return list(
-        dict.fromkeys(
-            Case(task, choose_engine(engine, devices.kind).name, devices.kind, ranks, num_envs)
-            for task in tasks
-            for engine in flags.engine
-            for ranks in flags.ranks
-            for num_envs in flags.num_envs
-        )
-    )
-
-
-def _check_cases(cases: Sequence[Case]) -> None:
-    """Raise ConfigError if there is no such task, or it cannot be trained like that."""
-    from simtrain.benchmark.ranks import case_config
-
-    configs = [case_config(case) for case in cases]
-    for config in configs:
-        config.check()
-
-    from simtrain.env.check import check_task
-
-    for config in {config.task: config for config in configs}.values():
-        check_task(config.env)
 
 
 def _measure(

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +23,7 @@ from simtrain.run.directory import check_file
 from simtrain.sim import EngineCfg, choose_engine
 
 if TYPE_CHECKING:
-    from simtrain.training.evaluator import Evaluation, Evaluator
+    from simtrain.training.evaluator import Evaluation
     from simtrain.training.saved_policy import SavedPolicy
 
 USAGE = "usage: evaluate RUN_OR_CHECKPOINT... [flags]"
@@ -92,19 +92,19 @@ def evaluate(arguments: Sequence[str]) -> int:
     from simtrain.env.undisturbed import undisturbed
     from simtrain.training.saved_policy import open_policy
 
+    # A program may read the results from standard output: tasks and libraries print elsewhere.
     policies: list[tuple[SavedPolicy, _Flags]] = []
     for path in paths:
-        with _stdout_for_results():
+        with redirect_stdout(sys.stderr):
             saved = open_policy(path)
         default = _Flags(env=undisturbed(saved.config.env))
         parsed = parse_flags(f"evaluate {path}", default, flags)
         parsed.check()
         policies.append((saved, parsed))
-    with _stdout_for_results():
+    with redirect_stdout(sys.stderr), interruptible():
         for _, parsed in policies:
             check_task(parsed.env)
-        with interruptible():
-            results = _evaluate_all(policies)
+        results = _evaluate_all(policies)
     destination = policies[0][1].json
     if destination != "-":
         _print_table(results)
@@ -116,11 +116,6 @@ def evaluate(arguments: Sequence[str]) -> int:
             with interruptible():
                 write_file(Path(destination), text.encode(), "--json")
     return DONE
-
-
-def _stdout_for_results() -> AbstractContextManager[object]:
-    """Send what a task or a library prints to standard error: a program may read the results."""
-    return redirect_stdout(sys.stderr)
 
 
 def _with_json_file(flags: list[str]) -> list[str]:
@@ -146,6 +141,8 @@ def _without_paths(flags: list[str]) -> int:
 def _evaluate_all(policies: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
     from rich.console import Console
 
+    from simtrain.training.evaluator import Evaluator
+
     status = Console(stderr=True)
     engines = [_choose_engine(flags) for _, flags in policies]
     results: list[_Result] = []
@@ -156,7 +153,15 @@ def _evaluate_all(policies: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
             # Task files are imported anew for every run: their functions are alike, not the same.
             settings = as_plain(flags), as_plain(saved.config.ppo.actor)
             if evaluator is None or settings != before:
-                evaluator = _make_evaluator(saved, flags, engine)
+                with announced_kernels(engine.name):
+                    evaluator = Evaluator(
+                        flags.env,
+                        saved.config.ppo.actor,
+                        flags.episodes,
+                        engine=engine,
+                        max_envs=flags.num_envs or _MAX_ENVS,
+                        seed=flags.seed,
+                    )
             before = settings
             evaluation = evaluator(saved.content["actor_state_dict"])
         assert evaluation is not None  # it is given up only when asked to
@@ -164,20 +169,6 @@ def _evaluate_all(policies: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
             print(f"warning: {text}", file=sys.stderr)
         results.append(_Result(saved, flags, engine, evaluation))
     return results
-
-
-def _make_evaluator(saved: SavedPolicy, flags: _Flags, engine: EngineCfg) -> Evaluator:
-    from simtrain.training.evaluator import Evaluator
-
-    with announced_kernels(engine.name):
-        return Evaluator(
-            flags.env,
-            saved.config.ppo.actor,
-            flags.episodes,
-            engine=engine,
-            max_envs=flags.num_envs or _MAX_ENVS,
-            seed=flags.seed,
-        )
 
 
 def _choose_engine(flags: EvaluateFlags) -> EngineCfg:
