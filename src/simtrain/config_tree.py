@@ -24,10 +24,10 @@ DECISIVE = (
     "env",
     "ppo",
 )
-"""What decides the results of training. All else may change freely when a run is resumed: how long
-to train, where the ranks are, what is saved and shown."""
+"""Settings that decide the results of training. All others may change when a run is resumed: how
+long to train, where the ranks are, what is saved and shown."""
 _OF_ONE_COMMAND = ("resume", "resume_with_changes", "log_root", "run_name")
-"""What is not taken over from the run."""
+"""Settings that a resumed run does not take over."""
 
 
 def as_plain(value: Any) -> Any:
@@ -97,7 +97,7 @@ def flags_of(config: object) -> list[str]:
 
 
 def continued(default: ConfigT, run_default: dict[str, Any], run: dict[str, Any]) -> ConfigT:
-    """What a resumed run has where no flags are given: the task as it is now, and the run's flags.
+    """The configuration of a resumed run without flags: the task as it is now, and the run's flags.
 
     Args:
         default: the task's own `TrainConfig`, now.
@@ -113,9 +113,9 @@ def continued(default: ConfigT, run_default: dict[str, Any], run: dict[str, Any]
 
 
 def differences(run: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
-    """What differs and decides the results of training: flag -> what it was and is.
+    """Settings that differ and decide the results of training: flag -> its values then and now.
 
-    Both are what `resolved` returns. The model is not compared, for its file may have moved.
+    Both are from `resolved`. The model is not compared, for its file may have moved.
     """
     before, after = (leaves({name: tree.get(name) for name in DECISIVE}) for tree in (run, now))
     return {

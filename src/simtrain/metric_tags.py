@@ -43,10 +43,10 @@ GROUPS = {
 PHASES = {name: label for group in GROUPS.values() for name, label in group.items()}
 
 TAG = "Perf/time/"
-"""What the metric of a phase begins with; its name follows."""
+"""Prefix of the metric with a phase's seconds."""
 
 EVALUATION_TAGS = ("mean_return", "mean_episode_length", "failure_rate", "iteration")
-"""What every evaluation gives, logged as ``Eval/<name>``; a task's own metrics come after it."""
+"""Results of every evaluation, logged as ``Eval/<name>``; a task's own metrics follow."""
 
 _ALWAYS = (
     "Train/mean_reward",

@@ -10,7 +10,7 @@ Activation = Literal["elu", "relu", "tanh", "gelu", "swish", "selu", "softplus",
 
 @dataclass
 class NetworkCfg:
-    """What actor and critic have in common."""
+    """Settings that actor and critic share."""
 
     hidden_dims: tuple[int, ...] = (256, 256, 256)
     """Units of each hidden layer."""

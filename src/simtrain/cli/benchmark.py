@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simtrain.launch.devices import Devices
 
 TASKS = ("cartpole-balance", "go1-velocity-flat")
-"""What is measured if no task is named."""
+"""Tasks that are measured if none is named."""
 _MOST_RANKS = 1024
 _GRACE_SECONDS = 20.0
 

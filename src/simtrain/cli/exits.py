@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from signal import Signals
 from types import FrameType
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ FAILED = 1
 MISTAKE = 2
 INTERRUPTED = 130
 TERMINATED = 143
+_CODES = {Signals.SIGINT: INTERRUPTED, Signals.SIGTERM: TERMINATED, Signals.SIGUSR1: DONE}
 
 
 def run_command(command: Callable[[], int]) -> NoReturn:
@@ -52,20 +54,14 @@ def _flushed(code: int) -> int:
     return code
 
 
-def end_at_once_on_signals() -> None:
-    """Let signals that ask to stop end this process at once, as long as nothing else handles them.
+def end_at_once_on_signals(*signals: Signals) -> None:
+    """Let these signals, or all that ask to stop, end this process at once, if not handled later.
 
     Nothing is there to save yet, and an exception could come out of any import, with a traceback or
-    caught by it.
+    caught by it. What is `interruptible` is excepted.
     """
-    _end_at_once_on(signal.SIGINT, INTERRUPTED)
-    _end_at_once_on(signal.SIGTERM, TERMINATED)
-    _end_at_once_on(signal.SIGUSR1, DONE)
-
-
-def end_at_once_on_interrupt() -> None:
-    """Let Ctrl-C end this process at once, but for what is `interruptible`."""
-    _end_at_once_on(signal.SIGINT, INTERRUPTED)
+    for number in signals or _CODES:
+        signal.signal(number, _end_at_once)
 
 
 @contextmanager
@@ -78,10 +74,7 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _end_at_once_on(number: signal.Signals, code: int) -> None:
-    def end(received: int, frame: FrameType | None) -> None:
-        with suppress(OSError, RuntimeError):  # closed, or in the middle of writing
-            sys.stdout.flush()
-        os._exit(code)
-
-    signal.signal(number, end)
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    with suppress(OSError, RuntimeError):  # closed, or in the middle of writing
+        sys.stdout.flush()
+    os._exit(_CODES[Signals(number)])

@@ -1,4 +1,4 @@
-"""What commands share in what they print and write."""
+"""Printing and writing that commands share."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _message(event: _errors.ParseErrorEvent, config: object) -> str | None:
 
 
 def _in_words(kind: Any) -> str | None:
-    """What a flag of this type takes; None if there are no words for it."""
+    """A flag's type in plain words; None if there are none."""
     union = get_origin(kind) in (Union, UnionType)
     # As in tyro's help, None comes first.
     kinds = sorted(get_args(kind), key=lambda k: k is not NoneType) if union else [kind]

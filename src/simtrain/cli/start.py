@@ -7,14 +7,14 @@ not: some imports catch what is raised in them, and the command would go on. Imp
 import sys
 from functools import partial
 from importlib import import_module
+from signal import SIGINT
 
-from simtrain.cli.exits import end_at_once_on_interrupt, end_at_once_on_signals, run_command
+from simtrain.cli.exits import end_at_once_on_signals, run_command
 
 
 def _start(command: str) -> None:
-    end_at_once_on_interrupt()
-    if command == "benchmark":  # it ends the ranks that it started, and then itself
-        end_at_once_on_signals()
+    # A benchmark stops its ranks on every signal that asks for it, once it has some.
+    end_at_once_on_signals(*(() if command == "benchmark" else (SIGINT,)))
     module = import_module(f"simtrain.cli.{command}")
     run_command(lambda: getattr(module, command)(sys.argv[1:]))
 
