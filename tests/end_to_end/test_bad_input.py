@@ -194,7 +194,7 @@ def test_help_and_lists_import_neither_torch_nor_a_simulator(command, says, tmp_
 import runpy, sys
 sys.argv[1:] = {arguments}
 try:
-    runpy.run_module("simtrain.cli.{module}", run_name="__main__")
+    runpy.run_module("simtrain.cli.{module}", run_name="__main__", alter_sys=True)
 finally:
     heavy = "torch mujoco mujoco_warp warp rsl_rl tensordict tensorboard wandb".split()
     print("heavy:", *[name for name in heavy if name in sys.modules])
