@@ -6,7 +6,8 @@ from tiny_task import tiny_task
 
 from simtrain import EventTermCfg, ObservationTermCfg, TaskCfg, UniformNoiseCfg, mdp
 from simtrain.cli.parse import parse_flags
-from simtrain.config import TrainConfig, as_plain, overlay
+from simtrain.config import TrainConfig
+from simtrain.config_tree import as_plain, overlay
 from simtrain.errors import ConfigError
 from simtrain.registry import discover
 

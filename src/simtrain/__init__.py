@@ -1,3 +1,4 @@
+# ruff: noqa: F403, F405 - the names are listed once, below, and type checkers follow the stars
 """simtrain: PPO for robots on massively parallel MuJoCo simulation.
 
 What a task file needs: ``task``, the ``...Cfg`` classes, and the ready-made terms in ``mdp``. They
@@ -10,26 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simtrain import mdp
-    from simtrain.env.cfg import (
-        ActionTermCfg,
-        CommandTermCfg,
-        CurriculumTermCfg,
-        EventTermCfg,
-        GaussianNoiseCfg,
-        JointEffortActionCfg,
-        JointPositionActionCfg,
-        JointVelocityActionCfg,
-        MetricTermCfg,
-        ObservationTermCfg,
-        RewardTermCfg,
-        SimCfg,
-        SubTerrainCfg,
-        TaskCfg,
-        TerminationTermCfg,
-        TerrainCfg,
-        UniformNoiseCfg,
-    )
-    from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
+    from simtrain.env.cfg import *
+    from simtrain.ppo_cfg import *
     from simtrain.registry import task
 
 __version__ = "0.1.0"
@@ -60,15 +43,12 @@ __all__ = [
 ]
 
 
-_MODULES = ("simtrain.env.cfg", "simtrain.ppo_cfg", "simtrain.registry")
-
-
 def __getattr__(name: str) -> Any:
     """Import what is asked for (PEP 562)."""
     if name == "mdp":
         return import_module("simtrain.mdp")
-    for module in _MODULES if name in __all__ else ():
-        found = vars(import_module(module))
+    for module in ("env.cfg", "ppo_cfg", "registry") if name in __all__ else ():
+        found = vars(import_module(f"simtrain.{module}"))
         if name in found:
             return found[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,22 +5,23 @@ Imports neither torch nor MuJoCo, so that a command can print its help at once.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Suppress, UseAppendAction, arg
 
+from simtrain.config_tree import leaves
 from simtrain.env.cfg import TaskCfg
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, flag
 from simtrain.ppo_cfg import PpoCfg
+from simtrain.sim import EngineName, choose_engine
 
-ConfigT = TypeVar("ConfigT")
 TagsAndValues = Annotated[
     UseAppendAction[tuple[tuple[str, float], ...]], arg(metavar="METRIC VALUE")
 ]
@@ -150,91 +151,36 @@ class TrainConfig:
         each = self.num_envs * self.num_steps_per_env * world_size
         return iteration + math.ceil((self.total_env_steps - env_steps) / each)
 
-    def engine_on(self, device: str) -> Literal["mujoco", "warp"]:
+    def engine_on(self, device: str) -> EngineName:
         """The physics engine of a rank on this kind of device, ``cuda`` or ``cpu``."""
-        if self.engine != "auto":
-            return self.engine
-        return "warp" if device == "cuda" else "mujoco"
+        return choose_engine(self.engine, device).name
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be; names are checked with the model."""
-        for name in (
-            "num_envs",
-            "num_steps_per_env",
-            "max_iterations",
-            "save_interval",
-            "eval_episodes",
-            "video_interval",
-            "video_length",
-            "cpu_workers",
-        ):
-            _at_least_one(f"--{name}", getattr(self, name))
-        for name in ("total_env_steps", "cpu_threads", "keep_checkpoints", "eval_interval"):
-            if getattr(self, name) is not None:
-                _at_least_one(f"--{name}", getattr(self, name))
+        counts = (
+            ".".join(path)
+            for path, value in leaves(self).items()
+            if type(value) is int and path[0] not in ("env", *_FROM_ZERO)
+        )
+        check_at_least_one(self, *counts)
         most = max(64, 4 * (os.cpu_count() or 1))
         if self.cpu_threads is not None and self.cpu_threads > most:
             raise ConfigError(
                 f"--cpu-threads is {self.cpu_threads}; at most {most} make sense here"
             )
+        if self.max_restarts < 0:
+            raise ConfigError(f"--max-restarts is {self.max_restarts}; it must be 0 or more")
+        check_seed(self.seed)
         check_finite(self)
-        for name in ("num_learning_epochs", "num_mini_batches"):
-            _at_least_one(f"--ppo.{name}", getattr(self.ppo, name))
-        for name in ("gamma", "lam"):
-            if not 0.0 <= getattr(self.ppo, name) <= 1.0:
-                raise ConfigError(f"--ppo.{name} is {getattr(self.ppo, name)}, not in [0, 1]")
-        for name in ("learning_rate", "clip_param", "desired_kl", "max_grad_norm"):
-            if not getattr(self.ppo, name) > 0.0:
-                raise ConfigError(
-                    f"--ppo.{name.replace('_', '-')} is {getattr(self.ppo, name)}; "
-                    "it must be greater than 0"
-                )
-        if not self.ppo.actor.init_std > 0.0:
-            raise ConfigError(
-                f"--ppo.actor.init-std is {self.ppo.actor.init_std}; it must be greater than 0"
-            )
-        low, high = self.ppo.actor.std_range
-        if not 0.0 < low <= self.ppo.actor.init_std <= high:
-            raise ConfigError(
-                f"--ppo.actor.std-range is {low} {high}; it must be greater than 0 and contain "
-                f"--ppo.actor.init-std, {self.ppo.actor.init_std}"
-            )
-        samples = self.num_envs * self.num_steps_per_env
-        if samples < self.ppo.num_mini_batches:
-            raise ConfigError(
-                f"{self.ppo.num_mini_batches} mini-batches (--ppo.num-mini-batches) cannot be made "
-                f"of {samples} samples (--num-envs x --num-steps-per-env)"
-            )
+        check_positive(self, *_POSITIVE)
+        self._check_ppo()
         for network in ("actor", "critic"):
-            cfg = getattr(self.ppo, network)
-            if not cfg.hidden_dims or min(cfg.hidden_dims) < 1:
-                raise ConfigError(
-                    f"--ppo.{network}.hidden-dims is {cfg.hidden_dims}; give one or more sizes"
-                )
-            if not cfg.obs_groups:
-                raise ConfigError(f"--ppo.{network}.obs-groups needs one or more names")
-            for group in cfg.obs_groups:
-                fallback = network == "critic" and group == "critic"
-                if group not in self.env.observations and not fallback:
-                    raise ConfigError(
-                        f"--ppo.{network}.obs-groups names {group!r}; the task has "
-                        f"{', '.join(self.env.observations)}"
-                    )
-        for name in ("collective_timeout", "grace_seconds"):
-            if not getattr(self, name) > 0.0:
-                raise ConfigError(
-                    f"--{name.replace('_', '-')} is {getattr(self, name)}; "
-                    "it must be greater than 0"
-                )
+            self._check_network(network)
         if self.profile and self.iterations(self.cpu_workers) < 10:
             raise ConfigError(
                 "--profile traces iterations 10 to 12, and training ends before; "
                 "use --max-iterations 12 or more"
             )
-        if self.max_restarts < 0:
-            raise ConfigError(f"--max-restarts is {self.max_restarts}; it must be 0 or more")
-        if not 0 <= self.seed < 2**32:
-            raise ConfigError(f"--seed is {self.seed}, not in [0, 2^32)")
         if "/" in self.run_name or self.run_name in (".", ".."):
             raise ConfigError(f"--run-name is {self.run_name!r}; it must not contain '/'")
         if not self.run_name.isprintable():
@@ -242,93 +188,95 @@ class TrainConfig:
                 f"--run-name is {self.run_name!r}; it must be of printable characters, in one line"
             )
 
+    def _check_ppo(self) -> None:
+        for name in ("gamma", "lam"):
+            if not 0.0 <= getattr(self.ppo, name) <= 1.0:
+                raise ConfigError(f"--ppo.{name} is {getattr(self.ppo, name)}, not in [0, 1]")
+        actor = self.ppo.actor
+        low, high = actor.std_range
+        if not 0.0 < low <= actor.init_std <= high:
+            raise ConfigError(
+                f"--ppo.actor.std-range is {low} {high}; it must be greater than 0 and contain "
+                f"--ppo.actor.init-std, {actor.init_std}"
+            )
+        samples = self.num_envs * self.num_steps_per_env
+        if samples < self.ppo.num_mini_batches:
+            raise ConfigError(
+                f"{self.ppo.num_mini_batches} mini-batches (--ppo.num-mini-batches) cannot be made "
+                f"of {samples} samples (--num-envs x --num-steps-per-env)"
+            )
+
+    def _check_network(self, network: str) -> None:
+        cfg = getattr(self.ppo, network)
+        if not cfg.hidden_dims or min(cfg.hidden_dims) < 1:
+            raise ConfigError(
+                f"--ppo.{network}.hidden-dims is {cfg.hidden_dims}; give one or more sizes"
+            )
+        if not cfg.obs_groups:
+            raise ConfigError(f"--ppo.{network}.obs-groups needs one or more names")
+        for group in cfg.obs_groups:
+            fallback = network == "critic" and group == "critic"
+            if group not in self.env.observations and not fallback:
+                raise ConfigError(
+                    f"--ppo.{network}.obs-groups names {group!r}; the task has "
+                    f"{', '.join(self.env.observations)}"
+                )
+
+
+_FROM_ZERO = ("seed", "max_restarts")
+"""Whole numbers that may be 0; all others are counts, 1 or more."""
+_POSITIVE = (
+    "ppo.learning_rate",
+    "ppo.clip_param",
+    "ppo.desired_kl",
+    "ppo.max_grad_norm",
+    "ppo.actor.init_std",
+    "collective_timeout",
+    "grace_seconds",
+)
+
+
+def check_at_least_one(config: object, *names: str) -> None:
+    """Raise ConfigError for counts below 1, alone or in a tuple; None is none."""
+    for name in names:
+        value = attrgetter(name)(config)
+        smallest = min(value) if isinstance(value, tuple) else value
+        if smallest is not None and smallest < 1:
+            raise ConfigError(f"{flag(name)} is {smallest}; it must be 1 or more")
+
+
+def check_positive(config: object, *names: str) -> None:
+    """Raise ConfigError for numbers that are not greater than 0."""
+    for name in names:
+        value = attrgetter(name)(config)
+        if not value > 0.0:
+            raise ConfigError(f"{flag(name)} is {value}; it must be greater than 0")
+
+
+def check_seed(seed: int) -> None:
+    """Raise ConfigError for a seed that NumPy does not take."""
+    if not 0 <= seed < 2**32:
+        raise ConfigError(f"--seed is {seed}, not in [0, 2^32)")
+
 
 def check_finite(config: object) -> None:
     """Raise ConfigError for a number in a configuration that is NaN, or infinite and no bound."""
-    for flag, value in _numbers(config):
-        endless = math.isinf(value) and ".clip" not in flag
-        if math.isnan(value) or endless:
-            raise ConfigError(f"{flag} is {value}; it must be a finite number")
+    for path, value in leaves(config).items():
+        for number in _numbers(value):
+            endless = math.isinf(number) and not any(name.startswith("clip") for name in path)
+            if math.isnan(number) or endless:
+                raise ConfigError(f"{flag(*path)} is {number}; it must be a finite number")
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _numbers(item)
 
 
 def _truth(word: str) -> bool:
     if word not in ("True", "False"):
         raise ValueError(f"{word!r} is neither True nor False")
     return word == "True"
-
-
-def resolved(config: TrainConfig) -> dict[str, Any]:
-    """A configuration as `as_plain` has it, with every value once.
-
-    The run's own number of environments, say, and not what the task asks for.
-    """
-    plain: dict[str, Any] = as_plain(config)
-    for name in ("num_envs", "num_steps_per_env", "max_iterations", "ppo"):
-        del plain["env"][name]
-    return plain
-
-
-def as_plain(value: Any) -> Any:
-    """A configuration as mappings, lists and scalars, for YAML; functions become their names."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: as_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {key: as_plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [as_plain(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    if callable(value):
-        return _function_name(value)
-    return value
-
-
-def overlay(default: ConfigT, plain: Any) -> ConfigT:
-    """A copy of `default` with the values of `plain`, as `as_plain` made them.
-
-    What is a function in `default` stays that function. Sequences become tuples.
-    """
-    result: Any = default
-    if dataclasses.is_dataclass(default) and not isinstance(default, type) and plain is not None:
-        values = {
-            f.name: overlay(getattr(default, f.name), plain[f.name])
-            if f.name in plain
-            else getattr(default, f.name)
-            for f in dataclasses.fields(default)
-        }
-        result = type(default)(**values)
-    elif isinstance(default, dict) and isinstance(plain, dict):
-        result = {key: overlay(default.get(key), item) for key, item in plain.items()}
-    elif callable(default):
-        result = default if plain == _function_name(default) else Path(plain)
-    elif isinstance(default, Path):
-        result = Path(plain)
-    elif isinstance(plain, list):
-        result = tuple(overlay(None, item) for item in plain)
-    else:
-        result = plain
-    return cast(ConfigT, result)
-
-
-def _numbers(value: Any, flag: str = "-") -> Iterator[tuple[str, float]]:
-    """Every floating-point number of a configuration, with the flag that sets it."""
-    if isinstance(value, float):
-        yield flag, value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _numbers(item, flag)
-    else:
-        items = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-        for name, item in items.items():
-            below = flag if name == "params" else f"{flag}.{name.replace('_', '-')}"
-            yield from _numbers(item, below.replace("-.", "--", 1) if flag == "-" else below)
-
-
-def _function_name(function: Any) -> str:
-    function = getattr(function, "func", function)  # of a functools.partial
-    return f"{function.__module__}:{function.__qualname__}"
-
-
-def _at_least_one(flag: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"{flag.replace('_', '-')} is {value}; it must be 1 or more")

@@ -1,10 +1,18 @@
-"""A run's configuration when it is resumed: what stays the run's, and what has changed since."""
+"""Configurations as trees of named values: for YAML, for flags, and for a resumed run."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
-from simtrain.config import TrainConfig, overlay, resolved
+from simtrain.errors import flag
+
+ConfigT = TypeVar("ConfigT")
+Leaves = dict[tuple[str, ...], Any]
+"""The names that lead to a value -> the value."""
 
 DECISIVE = (
     "task",
@@ -16,70 +24,122 @@ DECISIVE = (
     "env",
     "ppo",
 )
-"""What decides the results of training. All else may change freely when a run is resumed: how long
-to train, where the ranks are, what is saved and shown."""
+"""Settings that decide the results of training. All others may change when a run is resumed: how
+long to train, where the ranks are, what is saved and shown."""
 _OF_ONE_COMMAND = ("resume", "resume_with_changes", "log_root", "run_name")
-"""What is not taken over from the run."""
-
-Path = tuple[str, ...]
+"""Settings that a resumed run does not take over."""
 
 
-def continued(
-    default: TrainConfig, run_default: dict[str, Any], run: dict[str, Any]
-) -> TrainConfig:
-    """What a resumed run has where no flags are given: the task as it is now, and the run's flags.
+def as_plain(value: Any) -> Any:
+    """A configuration as mappings, lists and scalars, for YAML; functions become their names."""
+    parts = _parts(value)
+    if parts is not None:
+        return {name: as_plain(part) for name, part in parts.items()}
+    if isinstance(value, tuple | list):
+        return [as_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return _function_name(value) if callable(value) else value
+
+
+def resolved(config: Any) -> dict[str, Any]:
+    """A `TrainConfig` as `as_plain` has it, with every value once.
+
+    The run's own number of environments, say, and not what the task asks for.
+    """
+    plain: dict[str, Any] = as_plain(config)
+    for name in ("num_envs", "num_steps_per_env", "max_iterations", "ppo"):
+        del plain["env"][name]
+    return plain
+
+
+def overlay(default: ConfigT, plain: Any) -> ConfigT:
+    """A copy of `default` with the values of `plain`, as `as_plain` made them.
+
+    What is a function in `default` stays that function. Sequences become tuples.
+    """
+    result: Any = plain
+    parts = _parts(default)
+    if isinstance(default, dict):
+        if isinstance(plain, dict):
+            result = {name: overlay(default.get(name), item) for name, item in plain.items()}
+    elif parts is not None and plain is not None:
+        make: Any = type(default)
+        result = make(**{n: overlay(p, plain[n]) if n in plain else p for n, p in parts.items()})
+    elif callable(default) and plain == _function_name(default):
+        result = default
+    elif callable(default) or isinstance(default, Path):
+        result = Path(plain)
+    elif isinstance(plain, list):
+        result = tuple(overlay(None, item) for item in plain)
+    return cast(ConfigT, result)
+
+
+def leaves(tree: Any, path: tuple[str, ...] = (), *, suppressed: bool = True) -> Leaves:
+    """Every value in dataclasses and mappings within each other; empty ones are values themselves.
+
+    `path` leads to the tree; `suppressed` says whether fields that have no flag are included.
+    """
+    parts = _parts(tree, suppressed)
+    if not parts:
+        return {path: tree}
+    return {
+        below: value
+        for name, part in parts.items()
+        for below, value in leaves(part, (*path, str(name)), suppressed=suppressed).items()
+    }
+
+
+def flags_of(config: object) -> list[str]:
+    """All flags of a configuration."""
+    found = leaves(config, suppressed=False)
+    return [flag(*path) for path in found if path[-1] != "params"]
+
+
+def continued(default: ConfigT, run_default: dict[str, Any], run: dict[str, Any]) -> ConfigT:
+    """The configuration of a resumed run without flags: the task as it is now, and the run's flags.
 
     Args:
-        default: the task's own configuration, now.
+        default: the task's own `TrainConfig`, now.
         run_default: `resolved` of the task's own configuration when the run was started.
         run: `resolved` of the run's configuration.
     """
     plain = resolved(default)
-    now, then = _leaves(plain), _leaves(run_default)
-    for path, value in _leaves(run).items():
+    now, then = leaves(plain), leaves(run_default)
+    for path, value in leaves(run).items():
         if path[0] not in _OF_ONE_COMMAND and path in now and then.get(path, value) != value:
-            _set(plain, path, value)
+            reduce(getitem, path[:-1], plain)[path[-1]] = value
     return overlay(default, plain)
 
 
 def differences(run: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
-    """What differs and decides the results of training: flag -> what it was and is.
+    """Settings that differ and decide the results of training: flag -> its values then and now.
 
-    Both are what `resolved` returns. The model is not compared, for its file may have moved.
+    Both are from `resolved`. The model is not compared, for its file may have moved.
     """
-    before, after = _decisive_leaves(run), _decisive_leaves(now)
+    before, after = (leaves({name: tree.get(name) for name in DECISIVE}) for tree in (run, now))
     return {
-        _flag(path): f"{_shown(before, path)} in the run, {_shown(after, path)} now"
+        flag(*path): f"{_shown(before, path)} in the run, {_shown(after, path)} now"
         for path in {**before, **after}
-        if before.get(path, _shown) != after.get(path, _shown)
+        if before.get(path, _shown) != after.get(path, _shown) and path != ("env", "model")
     }
 
 
-def _decisive_leaves(plain: dict[str, Any]) -> dict[Path, Any]:
-    leaves = _leaves({name: plain.get(name) for name in DECISIVE})
-    leaves.pop(("env", "model"), None)
-    return leaves
+def _parts(value: Any, suppressed: bool = True) -> dict[str, Any] | None:
+    """The named parts of a dataclass or a mapping; None for anything else."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if suppressed or not str(field.type).startswith("Suppress")
+        }
+    return value if isinstance(value, dict) else None
 
 
-def _leaves(plain: Any, path: Path = ()) -> dict[Path, Any]:
-    if not isinstance(plain, dict) or not plain:
-        return {path: plain}
-    return {
-        below: value
-        for name, item in plain.items()
-        for below, value in _leaves(item, (*path, str(name))).items()
-    }
+def _function_name(function: Any) -> str:
+    function = getattr(function, "func", function)  # of a functools.partial
+    return f"{function.__module__}:{function.__qualname__}"
 
 
-def _set(plain: dict[str, Any], path: Path, value: Any) -> None:
-    for name in path[:-1]:
-        plain = plain[name]
-    plain[path[-1]] = value
-
-
-def _flag(path: Path) -> str:
-    return "--" + ".".join(name for name in path if name != "params").replace("_", "-")
-
-
-def _shown(leaves: dict[Path, Any], path: Path) -> str:
-    return repr(leaves[path]) if path in leaves else "nothing"
+def _shown(values: Leaves, path: tuple[str, ...]) -> str:
+    return repr(values[path]) if path in values else "nothing"

@@ -7,44 +7,38 @@ from collections.abc import Iterable
 
 
 class ConfigError(ValueError):
-    """A mistake in the command, the configuration or a task file.
+    """A mistake in the command, the configuration or a task file; exit code 2.
 
     Raised before any simulation is built. Its text says what was wrong, the value, what is allowed
-    and what to type; commands print it alone and exit with code 2.
+    and what to type.
     """
 
 
 class SimulationError(RuntimeError):
-    """MuJoCo failed in one or more environments while running; names them and what MuJoCo said.
-
-    Commands print it alone and exit with code 1.
-    """
+    """MuJoCo failed in one or more environments; names them and what MuJoCo said. Exit code 1."""
 
 
 class RankError(RuntimeError):
-    """A job of several ranks failed; says which rank, and what happened to it.
-
-    Commands print it alone and exit with code 1.
-    """
+    """A job of several ranks failed; says which rank, and what happened to it. Exit code 1."""
 
 
 class DivergenceError(RuntimeError):
-    """Training cannot go on, because numbers stopped being finite; says what was seen.
+    """Training cannot go on, because numbers stopped being finite; exit code 1.
 
-    All ranks find it together. Commands print it alone and exit with code 1.
+    All ranks raise it together.
     """
-
-
-def flag(*path: str) -> str:
-    """How a value of the configuration is typed, as ``--env.rewards.upright.weight``."""
-    return f"--{'.'.join(path)}".replace("_", "-")
 
 
 class ExportError(RuntimeError):
-    """An exported policy does not act as the trained one; nothing was written.
+    """An exported policy does not act as the trained one; nothing was written. Exit code 1."""
 
-    Commands print it alone and exit with code 1.
+
+def flag(*path: str) -> str:
+    """How a value of the configuration is typed, as ``--env.rewards.upright.weight``.
+
+    A term's parameters are flags of the term itself.
     """
+    return f"--{'.'.join(name for name in path if name != 'params')}".replace("_", "-")
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -1,12 +1,52 @@
-"""Names of the numbers that training logs, known before it starts. Imports nothing heavy."""
+"""Names of the metrics that training logs, and of the phases whose times are among them.
+
+Known before training starts. Every moment of an iteration is in exactly one phase, so that they add
+up to it.
+"""
 
 from __future__ import annotations
 
-from simtrain.env.cfg import TaskCfg
-from simtrain.phases import PHASES, TAG
+from typing import Any, Protocol
+
+GROUPS = {
+    # A step of the environments.
+    "rollout": {
+        "inference": "policy inference",
+        "physics": "physics",
+        "terminations": "terminations",
+        "rewards": "rewards",
+        "resets": "resets, events, commands",
+        "observations": "observations",
+        "storage": "storage",
+        "rollout_graph": "whole steps, as CUDA graphs",
+    },
+    # Learning from a rollout.
+    "update": {
+        "advantage": "values and advantages",
+        "mini_batches": "making mini-batches",
+        "forward": "forward",
+        "backward": "backward",
+        "optimizer": "optimizer",
+        "update_graph": "whole mini-batches, as CUDA graphs",
+    },
+    # All collectives of an iteration.
+    "ranks": {"all_reduce": "all-reduce", "waiting": "waiting for the slowest rank"},
+    # Between two iterations, and the remaining time.
+    "between": {
+        "evaluation": "evaluation",
+        "logging": "logging",
+        "saving": "saving",
+        "other": "other",
+    },
+}
+"""Group -> its phases, and how a table calls them."""
+PHASES = {name: label for group in GROUPS.values() for name, label in group.items()}
+
+TAG = "Perf/time/"
+"""Prefix of the metric with a phase's seconds."""
 
 EVALUATION_TAGS = ("mean_return", "mean_episode_length", "failure_rate", "iteration")
-"""What every evaluation gives, logged as ``Eval/<name>``; a task's own metrics come after it."""
+"""Results of every evaluation, logged as ``Eval/<name>``; a task's own metrics follow."""
 
 _ALWAYS = (
     "Train/mean_reward",
@@ -24,13 +64,19 @@ _ALWAYS = (
 )
 
 
-def metric_tags(task: TaskCfg, *, overflow: bool, phase_times: bool = True) -> tuple[str, ...]:
+class TaskTerms(Protocol):
+    """The terms of a task whose names metrics carry."""
+
+    rewards: dict[str, Any]
+    terminations: dict[str, Any]
+    curricula: dict[str, Any]
+    metrics: dict[str, Any]
+
+
+def metric_tags(task: TaskTerms, *, overflow: bool, phase_times: bool = True) -> tuple[str, ...]:
     """Every tag that a training run logs, those of evaluation at the end.
 
-    Args:
-        task: the task.
-        overflow: whether the engine tells how full its buffers are.
-        phase_times: whether the phases of an iteration are timed.
+    `overflow`: whether the engine reports how full its buffers are.
     """
     return (
         *_ALWAYS,
@@ -41,3 +87,9 @@ def metric_tags(task: TaskCfg, *, overflow: bool, phase_times: bool = True) -> t
         *(("Sim/overflow",) if overflow else ()),
         *(f"Eval/{name}" for name in (*EVALUATION_TAGS, *task.metrics)),
     )
+
+
+def phase_tags(tags: list[str]) -> list[str]:
+    """The tags of an iteration's parts, s: phases, or rollout and update if no more was logged."""
+    phases = [tag for tag in tags if tag.startswith(TAG)]
+    return phases or [t for t in tags if t.startswith("Perf/") and t.endswith("_time")]

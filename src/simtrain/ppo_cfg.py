@@ -1,4 +1,4 @@
-"""What PPO can be told: the dataclasses behind the ``--ppo.*`` flags. Imports no torch."""
+"""Settings of PPO: the dataclasses behind the ``--ppo.*`` flags. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ Activation = Literal["elu", "relu", "tanh", "gelu", "swish", "selu", "softplus",
 
 
 @dataclass
-class CriticCfg:
-    """The value network."""
+class NetworkCfg:
+    """Settings that actor and critic share."""
 
     hidden_dims: tuple[int, ...] = (256, 256, 256)
     """Units of each hidden layer."""
@@ -18,21 +18,21 @@ class CriticCfg:
     """Activation function."""
     obs_normalization: bool = True
     """Normalize observations by their running mean and standard deviation."""
+
+
+@dataclass
+class CriticCfg(NetworkCfg):
+    """The value network."""
+
     obs_groups: tuple[str, ...] = ("critic",)
     """Observation groups that it sees, one after the other; falls back to the actor's groups if the
     task has no group of this name."""
 
 
 @dataclass
-class ActorCfg:
+class ActorCfg(NetworkCfg):
     """The policy network, a Gaussian with a standard deviation of its own for each action."""
 
-    hidden_dims: tuple[int, ...] = (256, 256, 256)
-    """Units of each hidden layer."""
-    activation: Activation = "elu"
-    """Activation function."""
-    obs_normalization: bool = True
-    """Normalize observations by their running mean and standard deviation."""
     obs_groups: tuple[str, ...] = ("actor",)
     """Observation groups that it sees, one after the other."""
     init_std: float = 1.0

@@ -2,8 +2,7 @@
 
 Tasks are looked for, in this order, in the folders of ``SIMTRAIN_TASKS``, in ``./tasks`` of the
 working directory and its parents, in the tasks that ship with simtrain, and in the entry-point
-group ``simtrain.tasks`` of installed packages. The first place that has a name wins only over
-itself: one name in two files is an error.
+group ``simtrain.tasks`` of installed packages. One name in two files is an error.
 """
 
 from __future__ import annotations
@@ -16,8 +15,10 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from simtrain.config import TrainConfig
 from simtrain.env.cfg import TaskCfg
@@ -28,19 +29,14 @@ TaskFunction = Callable[[], TaskCfg]
 
 @dataclass(frozen=True)
 class Task:
-    """A task that was found: a name and the function that declares it."""
+    """A name, the function that declares the task, and the file or entry point it is from."""
 
     name: str
     make: TaskFunction
     source: str
-    """The file that declares it."""
 
     def configuration(self) -> TaskCfg:
-        """What the task function returns.
-
-        Raises:
-            ConfigError: it raises, or returns something else.
-        """
+        """Call the function; ConfigError if it raises, or returns something else."""
         try:
             cfg = self.make()
         except ConfigError:
@@ -72,21 +68,15 @@ class Registry:
     """File -> traceback."""
 
     def find(self, name: str) -> Task:
-        """The task of this name.
-
-        Raises:
-            ConfigError: there is none; names the nearest, and files that did not import.
-        """
+        """The task of this name; else a ConfigError with the nearest, and files not imported."""
         if name in self.tasks:
             return self.tasks[name]
-        message = f"there is no task {name!r}{did_you_mean(name, self.tasks)}"
+        hint = "`uv run list-tasks` lists all"
         if self.broken:
-            message += "; these task files could not be imported: " + "; ".join(
+            hint = "these task files could not be imported: " + "; ".join(
                 f"{path} ({text.strip().splitlines()[-1]})" for path, text in self.broken.items()
             )
-        else:
-            message += "; `uv run list-tasks` lists all"
-        raise ConfigError(message)
+        raise ConfigError(f"there is no task {name!r}{did_you_mean(name, self.tasks)}; {hint}")
 
 
 def task(name: str) -> Callable[[TaskFunction], TaskFunction]:
@@ -109,36 +99,34 @@ def discover() -> Registry:
         ConfigError: two tasks have the same name, or ``SIMTRAIN_TASKS`` names a folder that does
             not exist.
     """
-    tasks: dict[str, Task] = {}
-    broken: dict[str, str] = {}
-    for where, load in _sources():
+    registry = Registry({}, {})
+    for source, load in _sources():
         try:
-            module = load()
+            loaded = load()
         except (Exception, SystemExit):  # noqa: BLE001 - it can fail in any way, and hides no other
-            broken[where] = _traceback_below_import()
+            registry.broken[source] = _traceback_below_import()
             continue
-        for found in _tasks_of(module, where):
-            other = tasks.get(found.name)
-            if other is not None and other.make is not found.make:
-                both = f"{other.source} and {found.source}"
+        for found in _tasks_of(loaded, source):
+            other = registry.tasks.get(found.name, found)
+            if other.make is not found.make:
+                same = other.source == source
+                both = f"both in {source}" if same else f"{other.source} and {source}"
                 raise ConfigError(
-                    f"two tasks are called {found.name!r}: "
-                    f"{both if other.source != found.source else f'both in {found.source}'}; "
-                    "rename one of them"
+                    f"two tasks are called {found.name!r}: {both}; rename one of them"
                 )
-            tasks[found.name] = found
-    return Registry(tasks, broken)
+            registry.tasks[found.name] = found
+    return registry
 
 
-def _sources() -> Iterator[tuple[str, Callable[[], ModuleType]]]:
-    """Every task file and entry point once: how it is called, and how to import it."""
+def _sources() -> Iterator[tuple[str, Callable[[], object]]]:
+    """The name of every task file and entry point, once, and the function that imports it."""
     seen: set[Path] = set()
     for folder in _folders():
         for path in sorted({*folder.glob("*.py"), *folder.glob("*/*.py")}):
             path = path.resolve()
             if path not in seen and not path.name.startswith("_"):
                 seen.add(path)
-                yield str(path), lambda path=path: _import_file(path)  # type: ignore[misc]
+                yield str(path), partial(_import_file, path)
     for point in importlib.metadata.entry_points(group="simtrain.tasks"):
         yield f"entry point {point.name} = {point.value}", point.load
 
@@ -149,20 +137,16 @@ def _folders() -> Iterator[Path]:
         if not folder.is_dir():
             raise ConfigError(f"SIMTRAIN_TASKS names {entry}, which is not a folder")
         yield folder
-    here = Path.cwd()
-    for parent in (here, *here.parents):
+    here, package = Path.cwd(), Path(__file__).resolve().parent
+    for parent in (here, *here.parents, package.parents[1], package):
         if (parent / "tasks").is_dir():
             yield parent / "tasks"
-    package = Path(__file__).resolve().parent
-    for folder in (package.parents[1] / "tasks", package / "tasks"):
-        if folder.is_dir():
-            yield folder
 
 
 def _import_file(path: Path) -> ModuleType:
     """Import a task file under a name of its own; files beside it can be imported by it.
 
-    What it imports from beside it is its own as well: another folder may have a file of that name.
+    Modules that it imports from beside it are its own: another folder may have a file of that name.
     """
     name = f"simtrain_tasks.{path.parent.name}.{path.stem}"
     while name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(path):
@@ -181,23 +165,21 @@ def _import_file(path: Path) -> ModuleType:
         raise
     finally:
         sys.path.remove(str(path.parent))
-        for beside in set(sys.modules) - before:
-            file = getattr(sys.modules[beside], "__file__", None)
+        for imported in set(sys.modules) - before:
+            file = getattr(sys.modules[imported], "__file__", None)
             if file is not None and Path(file).is_relative_to(path.parent):
-                del sys.modules[beside]
+                del sys.modules[imported]
     return module
 
 
-def _tasks_of(module: object, where: str) -> Iterator[Task]:
-    """Tasks declared in a module, or by a single task function that an entry point names."""
-    candidates = vars(module).values() if isinstance(module, ModuleType) else [module]
-    for value in list(candidates):
+def _tasks_of(loaded: Any, source: str) -> Iterator[Task]:
+    """Tasks declared in a module, or by the task function that an entry point names."""
+    module = loaded if isinstance(loaded, ModuleType) else None
+    for value in [loaded] if module is None else list(vars(module).values()):
         for name in getattr(value, "__simtrain_tasks__", ()):
-            imported_from_elsewhere = (
-                isinstance(module, ModuleType) and value.__module__ != module.__name__
-            )
-            if not imported_from_elsewhere:
-                yield Task(name, value, where)
+            # Not those that a module only imports.
+            if module is None or value.__module__ == module.__name__:
+                yield Task(name, value, source)
 
 
 def _traceback_below_import() -> str:

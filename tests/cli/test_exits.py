@@ -34,8 +34,8 @@ def test_a_command_ends_with_its_code_and_a_message(ending, code, message, capsy
 def test_what_is_interruptible_is_cleaned_up_and_the_rest_ends_at_once():
     program = """if True:
         import os, signal, sys
-        from simtrain.cli.exits import end_at_once_on_interrupt, interruptible
-        end_at_once_on_interrupt()
+        from simtrain.cli.exits import end_at_once_on_signals, interruptible
+        end_at_once_on_signals(signal.SIGINT)
         try:
             with interruptible():
                 os.kill(os.getpid(), signal.SIGINT)

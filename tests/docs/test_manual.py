@@ -17,8 +17,7 @@ from simtrain.cli.evaluate import EvaluateFlags
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.config import TrainConfig
 from simtrain.env.cfg import TermCfg
-from simtrain.metric_tags import metric_tags
-from simtrain.phases import PHASES
+from simtrain.metric_tags import PHASES, metric_tags
 from simtrain.registry import discover
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -191,11 +191,10 @@ def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(h
 def test_help_and_lists_import_neither_torch_nor_a_simulator(command, says, tmp_path):
     module, *arguments = command.split()
     program = f"""
-import sys
-from simtrain.cli.{module} import main
+import runpy, sys
 sys.argv[1:] = {arguments}
 try:
-    main()
+    runpy.run_module("simtrain.cli.{module}", run_name="__main__", alter_sys=True)
 finally:
     heavy = "torch mujoco mujoco_warp warp rsl_rl tensordict tensorboard wandb".split()
     print("heavy:", *[name for name in heavy if name in sys.modules])

@@ -13,9 +13,10 @@ import yaml
 from rsl_rl_runner import rsl_rl_runner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from simtrain.config import TrainConfig, overlay
+from simtrain.config import TrainConfig
+from simtrain.config_tree import overlay
 from simtrain.env.env import Env
-from simtrain.phases import PHASES
+from simtrain.metric_tags import PHASES
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 

@@ -7,7 +7,7 @@ import pytest
 from made_up import make_run, returns
 
 from simtrain.errors import ConfigError
-from simtrain.phases import phase_tags
+from simtrain.metric_tags import phase_tags
 from simtrain.run import curves
 from simtrain.run.curves import (
     EVALUATED,

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, redirect_stdout
-from dataclasses import dataclass, field
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from simtrain.cli.exits import DONE, interruptible, run_command
+from simtrain.cli.output import announced_kernels, table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.config import as_plain, check_finite
+from simtrain.config import check_at_least_one, check_finite, check_seed
+from simtrain.config_tree import as_plain
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
-from simtrain.launch.spinning import limit_spinning
+from simtrain.run.directory import check_file
+from simtrain.sim import EngineCfg, choose_engine
 
 if TYPE_CHECKING:
-    from simtrain.sim import EngineName
-    from simtrain.training.evaluator import Evaluation, Evaluator
+    from simtrain.training.evaluator import Evaluation
     from simtrain.training.saved_policy import SavedPolicy
 
 USAGE = "usage: evaluate RUN_OR_CHECKPOINT... [flags]"
@@ -51,18 +52,15 @@ class EvaluateFlags:
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be."""
-        if self.episodes < 1:
-            raise ConfigError(f"--episodes is {self.episodes}; it must be 1 or more")
-        if self.num_envs is not None and self.num_envs < 1:
-            raise ConfigError(f"--num-envs is {self.num_envs}; it must be 1 or more")
-        if not 0 <= self.seed < 2**32:
-            raise ConfigError(f"--seed is {self.seed}, not in [0, 2^32)")
+        check_at_least_one(self, "episodes", "num_envs")
+        check_seed(self.seed)
         if not re.fullmatch(r"auto|cpu|cuda:\d+", self.device):
             raise ConfigError(
                 f"--device is {self.device!r}; it must be auto, cpu, or cuda:0, cuda:1, ..."
             )
         if self.json not in (None, "-"):
-            _check_writable(Path(self.json))
+            check_file(Path(self.json), "--json")
+        check_finite(self)
 
 
 @dataclass
@@ -74,19 +72,12 @@ class _Flags(EvaluateFlags):
 
 @dataclass(frozen=True)
 class _Result:
-    """A policy and what it did."""
+    """A policy and its evaluation."""
 
     saved: SavedPolicy
     flags: _Flags
-    device: str
-    engine: EngineName
+    engine: EngineCfg
     evaluation: Evaluation
-
-
-def main() -> None:
-    """Entry point of the ``evaluate`` command."""
-    limit_spinning()
-    run_command(lambda: evaluate(sys.argv[1:]))
 
 
 def evaluate(arguments: Sequence[str]) -> int:
@@ -101,41 +92,37 @@ def evaluate(arguments: Sequence[str]) -> int:
     from simtrain.env.undisturbed import undisturbed
     from simtrain.training.saved_policy import open_policy
 
-    wanted: list[tuple[SavedPolicy, _Flags]] = []
+    # A program may read the results from standard output: tasks and libraries print elsewhere.
+    policies: list[tuple[SavedPolicy, _Flags]] = []
     for path in paths:
-        with _stdout_for_results():
+        with redirect_stdout(sys.stderr):
             saved = open_policy(path)
         default = _Flags(env=undisturbed(saved.config.env))
         parsed = parse_flags(f"evaluate {path}", default, flags)
         parsed.check()
-        check_finite(parsed)
-        wanted.append((saved, parsed))
-    with _stdout_for_results():
-        for _, parsed in wanted:
+        policies.append((saved, parsed))
+    with redirect_stdout(sys.stderr), interruptible():
+        for _, parsed in policies:
             check_task(parsed.env)
-        with interruptible():
-            results = _evaluate_all(wanted)
-    destination = wanted[0][1].json
+        results = _evaluate_all(policies)
+    destination = policies[0][1].json
     if destination != "-":
         _print_table(results)
     if destination is not None:
-        with interruptible():
-            _write_json(results, destination)
+        text = _as_json(results)
+        if destination == "-":
+            print(text, end="")
+        else:
+            with interruptible():
+                write_file(Path(destination), text.encode(), "--json")
     return DONE
-
-
-def _stdout_for_results() -> AbstractContextManager[object]:
-    """Send what a task or a library prints to standard error: a program may read the results."""
-    return redirect_stdout(sys.stderr)
 
 
 def _with_json_file(flags: list[str]) -> list[str]:
     """The flags with ``--json -`` where ``--json`` has no value."""
     result: list[str] = []
-    for i, flag in enumerate(flags):
-        result.append(flag)
-        if flag == "--json" and (i + 1 == len(flags) or flags[i + 1].startswith("--")):
-            result.append("-")
+    for flag, following in zip(flags, [*flags[1:], "--"], strict=False):
+        result += [flag, "-"] if flag == "--json" and following.startswith("--") else [flag]
     return result
 
 
@@ -151,96 +138,72 @@ def _without_paths(flags: list[str]) -> int:
     raise ConfigError("name a run or a checkpoint: `uv run evaluate <run>...`")
 
 
-def _evaluate_all(wanted: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
+def _evaluate_all(policies: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
     from rich.console import Console
 
+    from simtrain.training.evaluator import Evaluator
+
     status = Console(stderr=True)
-    devices = [_choose_device(flags) for _, flags in wanted]
+    engines = [_choose_engine(flags) for _, flags in policies]
     results: list[_Result] = []
     evaluator: Evaluator | None = None
-    for number, ((saved, flags), (device, engine)) in enumerate(zip(wanted, devices, strict=True)):
-        with status.status(f"evaluating {saved.checkpoint} ({number + 1} of {len(wanted)})"):
-            if evaluator is None or not _are_alike(wanted[number - 1], wanted[number]):
-                evaluator = _make_evaluator(saved, flags, device, engine)
+    before: object = None
+    for number, ((saved, flags), engine) in enumerate(zip(policies, engines, strict=True)):
+        with status.status(f"evaluating {saved.checkpoint} ({number + 1} of {len(policies)})"):
+            # Task files are imported anew for every run: their functions are alike, not the same.
+            settings = as_plain(flags), as_plain(saved.config.ppo.actor)
+            if evaluator is None or settings != before:
+                with announced_kernels(engine.name):
+                    evaluator = Evaluator(
+                        flags.env,
+                        saved.config.ppo.actor,
+                        flags.episodes,
+                        engine=engine,
+                        max_envs=flags.num_envs or _MAX_ENVS,
+                        seed=flags.seed,
+                    )
+            before = settings
             evaluation = evaluator(saved.content["actor_state_dict"])
         assert evaluation is not None  # it is given up only when asked to
         for text in evaluation.warnings.values():
             print(f"warning: {text}", file=sys.stderr)
-        results.append(_Result(saved, flags, device, engine, evaluation))
+        results.append(_Result(saved, flags, engine, evaluation))
     return results
 
 
-def _are_alike(one: tuple[SavedPolicy, _Flags], other: tuple[SavedPolicy, _Flags]) -> bool:
-    """Whether two policies can be evaluated in the same environments."""
-
-    def plain(wanted: tuple[SavedPolicy, _Flags]) -> object:
-        # Task files are imported anew for every run: their functions are alike, but not the same.
-        return as_plain(wanted[1]), as_plain(wanted[0].config.ppo.actor)
-
-    return plain(one) == plain(other)
-
-
-def _make_evaluator(
-    saved: SavedPolicy, flags: _Flags, device: str, engine: EngineName
-) -> Evaluator:
-    from simtrain.sim import EngineCfg
-    from simtrain.training.evaluator import Evaluator
-
-    def make() -> Evaluator:
-        return Evaluator(
-            flags.env,
-            saved.config.ppo.actor,
-            flags.episodes,
-            engine=EngineCfg(engine, device, len(os.sched_getaffinity(0))),
-            max_envs=flags.num_envs or _MAX_ENVS,
-            seed=flags.seed,
-        )
-
-    if engine == "mujoco":
-        return make()
-
-    from simtrain.sim.warp_compile import compilation_announced
-
-    with compilation_announced(print):
-        return make()
-
-
-def _choose_device(flags: EvaluateFlags) -> tuple[str, EngineName]:
-    """Where environments and policy live, and the engine; ConfigError if there is no such GPU."""
+def _choose_engine(flags: EvaluateFlags) -> EngineCfg:
+    """The engine and the device of environments and policy; ConfigError if there is no such GPU."""
     import torch
 
-    count = 0 if flags.device == "cpu" else torch.cuda.device_count()
-    if flags.device == "cpu" or (flags.device == "auto" and count == 0):
-        return "cpu", "mujoco" if flags.engine == "auto" else flags.engine
-    index = 0 if flags.device == "auto" else int(flags.device.removeprefix("cuda:"))
-    if index >= count:
+    device = flags.device
+    count = 0 if device == "cpu" else torch.cuda.device_count()
+    if device == "auto":
+        device = "cuda:0" if count else "cpu"
+    if device != "cpu" and int(device.removeprefix("cuda:")) >= count:
         there = f"the visible GPUs are 0 to {count - 1}" if count else "no GPU is visible"
-        raise ConfigError(f"--device {flags.device}: {there}; --device cpu uses the CPU")
-    if flags.engine == "mujoco":
-        if flags.device != "auto":
-            raise ConfigError(
-                f"--device {flags.device} simulates on the GPU, which --engine mujoco cannot; "
-                "leave one of them out"
-            )
-        return "cpu", "mujoco"
-    torch.cuda.set_device(index)
-    return f"cuda:{index}", "warp"
+        raise ConfigError(f"--device {device}: {there}; --device cpu uses the CPU")
+    if flags.engine == "mujoco" and flags.device not in ("auto", "cpu"):
+        raise ConfigError(
+            f"--device {device} simulates on the GPU, which --engine mujoco cannot; "
+            "leave one of them out"
+        )
+    engine = choose_engine(flags.engine, device, len(os.sched_getaffinity(0)))
+    if engine.device != "cpu":
+        torch.cuda.set_device(engine.device)
+    return engine
 
 
 def _print_table(results: list[_Result]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from simtrain.training.evaluator import heading, with_margin
 
     first = results[0]
     tasks = {result.saved.config.task: None for result in results}
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 1000  # a program reads it: one policy a line
+    console = table_console()
     console.print(
         f"{', '.join(tasks)}: {first.flags.episodes} episodes, seed {first.flags.seed}, "
-        f"{first.engine} on {first.device}; means with 95 % intervals",
+        f"{first.engine.name} on {first.engine.device}; means with 95 % intervals",
         soft_wrap=True,
     )
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
@@ -262,21 +225,14 @@ def _print_table(results: list[_Result]) -> None:
         console.print("The runs differ in their rewards: returns cannot be compared.")
 
 
-def _write_json(results: list[_Result], destination: str) -> None:
-    from simtrain.run.directory import written_whole
-
-    text = json.dumps([_as_json(result) for result in results], indent=2) + "\n"
-    if destination == "-":
-        print(text, end="")
-        return
-    try:
-        with written_whole(Path(destination)) as file:
-            file.write(text.encode())
-    except OSError as error:  # a full disk, a read-only one
-        raise ConfigError(f"--json {destination} cannot be written: {error.strerror}") from error
+def _as_json(results: list[_Result]) -> str:
+    text = json.dumps([_json_object(result) for result in results])
+    # JSON knows no NaN and no infinity.
+    content = json.loads(text, parse_constant=lambda constant: None)
+    return json.dumps(content, indent=2) + "\n"
 
 
-def _as_json(result: _Result) -> dict[str, Any]:
+def _json_object(result: _Result) -> dict[str, Any]:
     evaluation = result.evaluation
     return {
         "checkpoint": str(result.saved.checkpoint),
@@ -284,39 +240,17 @@ def _as_json(result: _Result) -> dict[str, Any]:
         "iteration": result.saved.iteration,
         "episodes": result.flags.episodes,
         "seed": result.flags.seed,
-        "engine": result.engine,
-        "device": result.device,
-        "estimates": {
-            name: {
-                "value": _finite(estimate.value),
-                "low": _finite(estimate.low),
-                "high": _finite(estimate.high),
-            }
-            for name, estimate in evaluation.estimates.items()
-        },
+        "engine": result.engine.name,
+        "device": str(result.engine.device),
+        "estimates": {name: asdict(estimate) for name, estimate in evaluation.estimates.items()},
         "per_episode": {
-            "return": [_finite(value) for value in evaluation.returns],
+            "return": evaluation.returns,
             "length": evaluation.lengths,
             "failed": evaluation.failed,
-            **{name: [_finite(v) for v in vs] for name, vs in evaluation.metrics.items()},
+            **evaluation.metrics,
         },
     }
 
 
-def _finite(value: float) -> float | None:
-    """JSON knows no NaN and no infinity."""
-    return value if math.isfinite(value) else None
-
-
-def _check_writable(path: Path) -> None:
-    folder = path.parent
-    if not folder.is_dir():
-        raise ConfigError(f"--json {path} cannot be written: {folder} is not a folder")
-    if path.is_dir():
-        raise ConfigError(f"--json {path} cannot be written: it is a folder")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"--json {path} cannot be written: no permission for {folder}")
-
-
 if __name__ == "__main__":
-    main()
+    run_command(lambda: evaluate(sys.argv[1:]))

@@ -7,16 +7,19 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from signal import Signals
 from types import FrameType
 from typing import NoReturn
 
 from simtrain.errors import ConfigError, DivergenceError, ExportError, RankError, SimulationError
+from simtrain.launch.spinning import limit_spinning
 
 DONE = 0
 FAILED = 1
 MISTAKE = 2
 INTERRUPTED = 130
 TERMINATED = 143
+_CODES = {Signals.SIGINT: INTERRUPTED, Signals.SIGTERM: TERMINATED, Signals.SIGUSR1: DONE}
 
 
 def run_command(command: Callable[[], int]) -> NoReturn:
@@ -25,16 +28,16 @@ def run_command(command: Callable[[], int]) -> NoReturn:
     Other exceptions are mistakes of the program or of a task file: they keep their traceback, and
     Python exits with 1.
     """
+    limit_spinning()
     try:
         code = command()
-    except ConfigError as error:
-        code = _say(error, MISTAKE)
-    except (SimulationError, RankError, DivergenceError, ExportError) as error:
-        code = _say(error, FAILED)
+    except (ConfigError, SimulationError, RankError, DivergenceError, ExportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = MISTAKE if isinstance(error, ConfigError) else FAILED
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output is gone (`... | head`): nobody is left to tell.
+        # The reader of our output is gone (`... | head`), and a message would find none.
         sys.stderr.close()
         code = FAILED
     sys.exit(_flushed(code))
@@ -45,26 +48,20 @@ def _flushed(code: int) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        # Or Python would try again, complain, and exit with a code of its own.
+        # Or Python would try again, print an error, and exit with a code of its own.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return code or FAILED
     return code
 
 
-def end_at_once_on_signals() -> None:
-    """Let signals that ask to stop end this process at once, as long as nothing else handles them.
+def end_at_once_on_signals(*signals: Signals) -> None:
+    """Let these signals, or all that ask to stop, end this process at once, if not handled later.
 
     Nothing is there to save yet, and an exception could come out of any import, with a traceback or
-    caught by it.
+    caught by it. What is `interruptible` is excepted.
     """
-    _end_at_once_on(signal.SIGINT, INTERRUPTED)
-    _end_at_once_on(signal.SIGTERM, TERMINATED)
-    _end_at_once_on(signal.SIGUSR1, DONE)
-
-
-def end_at_once_on_interrupt() -> None:
-    """Let Ctrl-C end this process at once, but for what is `interruptible`."""
-    _end_at_once_on(signal.SIGINT, INTERRUPTED)
+    for number in signals or _CODES:
+        signal.signal(number, _end_at_once)
 
 
 @contextmanager
@@ -77,15 +74,7 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _end_at_once_on(number: signal.Signals, code: int) -> None:
-    def end(received: int, frame: FrameType | None) -> None:
-        with suppress(OSError, RuntimeError):  # closed, or in the middle of writing
-            sys.stdout.flush()
-        os._exit(code)
-
-    signal.signal(number, end)
-
-
-def _say(error: Exception, code: int) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return code
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    with suppress(OSError, RuntimeError):  # closed, or in the middle of writing
+        sys.stdout.flush()
+    os._exit(_CODES[Signals(number)])

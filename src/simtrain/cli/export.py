@@ -23,11 +23,6 @@ class ExportConfig:
     """What to write besides policy.json."""
 
 
-def main() -> None:
-    """Entry point of the ``export`` command."""
-    run_command(lambda: export(sys.argv[1:]))
-
-
 def export(arguments: Sequence[str]) -> int:
     """Parse the command line and export a policy; the exit code."""
     paths, flags = split_paths(arguments)
@@ -65,4 +60,4 @@ def export(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(lambda: export(sys.argv[1:]))

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from simtrain.cli.exits import DONE, interruptible, run_command
+from simtrain.cli.output import announced_kernels
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.config import Flag
+from simtrain.config import Flag, check_at_least_one, check_seed
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.launch.spinning import limit_spinning
 from simtrain.registry import discover
+from simtrain.sim import choose_engine
 
 if TYPE_CHECKING:
-    import torch
-
     from simtrain.env.env import Env
     from simtrain.training.saved_policy import SavedPolicy
     from simtrain.view.playback import Act
@@ -66,29 +65,35 @@ class PlayConfig:
     """Port of the web viewer; 0 for any that is free."""
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
 
-    @property
-    def serves(self) -> bool:
-        """Whether to serve the web viewer."""
-        return self.viewer == "web" or (self.viewer == "auto" and self.video is None)
+    def check(self) -> None:
+        """Raise ConfigError for values that cannot be."""
+        check_at_least_one(self, "num_envs")
+        check_seed(self.seed)
+        if not 0.0 < self.seconds < float("inf"):
+            raise ConfigError(f"--seconds is {self.seconds}; it must be greater than 0")
+
+
+@dataclass
+class ReplayConfig:
+    """Look at the last steps of a simulation that failed, in a browser or as a video."""
+
+    replay: Path = Path()
+    """The dump: a folder in <run>/nan_dump."""
+    viewer: Literal["auto", "web", "none"] = "auto"
+    """web serves a page; auto is web unless --video is given."""
+    video: Path | None = None
+    """Write an MP4 file instead; needs no display."""
+    speed: float = 0.1
+    """Simulated seconds a second."""
+    host: str = "127.0.0.1"
+    """Address that the web viewer listens on; 0.0.0.0 for everyone who can reach this machine."""
+    port: int = 8080
+    """Port of the web viewer; 0 for any that is free."""
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be."""
-        if not self.serves and self.video is None:
-            raise ConfigError("--viewer none shows nothing; add --video out.mp4")
-        if self.num_envs < 1:
-            raise ConfigError(f"--num-envs is {self.num_envs}; it must be 1 or more")
-        if not 0 <= self.seed < 2**32:
-            raise ConfigError(f"--seed is {self.seed}, not in [0, 2^32)")
-        if not 0.0 < self.seconds < float("inf"):
-            raise ConfigError(f"--seconds is {self.seconds}; it must be greater than 0")
-        if not 0 <= self.port < 2**16:
-            raise ConfigError(f"--port is {self.port}; it must be from 0 to 65535")
-
-
-def main() -> None:
-    """Entry point of the ``play`` command."""
-    limit_spinning()
-    run_command(lambda: play(sys.argv[1:]))
+        if not 0.0 < self.speed < float("inf"):
+            raise ConfigError(f"--speed is {self.speed}; it must be greater than 0")
 
 
 def play(arguments: Sequence[str]) -> int:
@@ -97,9 +102,7 @@ def play(arguments: Sequence[str]) -> int:
         print(_HELP)
         return DONE
     if any(argument.split("=")[0] == "--replay" for argument in arguments):
-        from simtrain.cli.replay import replay
-
-        return replay(arguments)
+        return _replay(arguments)
     paths, flags = split_paths(arguments)
     if len(paths) != 1:
         raise ConfigError(
@@ -113,24 +116,64 @@ def play(arguments: Sequence[str]) -> int:
             f"{task} is a task and has no policy; name a run or a checkpoint of it, "
             "or use --policy zero or --policy random"
         )
+    serves = _check_viewer(config)
+    env = _build(config)
+    act = _policy(config, env, saved)
+    name = task if saved is None else f"{task}, iteration {saved.iteration}"
+    if config.video is not None:
+        _write_video(config.video, config.seconds, env, act, name)
+    if serves:
+        _serve(config, env, act, name)
+    return DONE
+
+
+def _replay(arguments: Sequence[str]) -> int:
+    """Show the dump that ``--replay`` names."""
+    config = parse_flags("play", ReplayConfig(), arguments)
+    config.check()
+    serves = _check_viewer(config)
+
+    from simtrain.training.features.failures import read_dump
+    from simtrain.view.replay import Replay
+
+    dump = read_dump(config.replay)
+    replay = Replay(dump)
+    print(f"environment {dump.env} in iteration {dump.iteration}: {dump.said}")
+    for line in replay.show(dump.steps - 1):
+        print(f"  {line}")
+    if config.video is not None:
+        from simtrain.view.replay_video import record_replay
+
+        record_replay(replay, config.video, config.speed)
+        print(f"video: {config.video}")
+    if serves:
+        from simtrain.view.replay_page import ReplayPage
+
+        page = ReplayPage(replay, host=config.host, port=config.port, speed=config.speed)
+        print(f"watch it at {page.url} (Ctrl-C ends)", flush=True)
+        with closing(page):
+            page.run()
+    return DONE
+
+
+def _check_viewer(config: PlayConfig | ReplayConfig) -> bool:
+    """Check that a video can be written and a page served; whether to serve one."""
+    serves = config.viewer == "web" or (config.viewer == "auto" and config.video is None)
+    if not serves and config.video is None:
+        raise ConfigError("--viewer none shows nothing; add --video out.mp4")
+    if not 0 <= config.port < 2**16:
+        raise ConfigError(f"--port is {config.port}; it must be from 0 to 65535")
     if config.video is not None:
         from simtrain.view.opengl import choose_backend
         from simtrain.view.video import check_video_path
 
         check_video_path(config.video)
         choose_backend()
-    if config.serves:
+    if serves:
         from simtrain.view.server import check_port
 
         check_port(config.host, config.port)
-    env = _build(config)
-    act = _policy(config, env, saved)
-    name = task if saved is None else f"{task}, iteration {saved.iteration}"
-    if config.video is not None:
-        _write_video(config.video, config.seconds, env, act, name)
-    if config.serves:
-        _serve(config, env, act, name)
-    return DONE
+    return serves
 
 
 def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
@@ -151,40 +194,27 @@ def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
 
 
 def _build(config: PlayConfig) -> Env:
-    from simtrain.env.check import check_task
-    from simtrain.env.env import Env
-    from simtrain.env.undisturbed import undisturbed
-
-    device = _device(config.device)
-    engine = config.engine
-    if engine == "auto":
-        engine = "warp" if device.type == "cuda" else "mujoco"
-    check_task(config.env)
-    _seed(config.seed)
-    cfg = config.env if config.disturbed else undisturbed(config.env)
-    if engine == "mujoco":
-        return Env(cfg, config.num_envs)
-
-    from simtrain.sim.warp_compile import compilation_announced
-
-    with compilation_announced(print):
-        from simtrain.sim import EngineCfg
-
-        return Env(cfg, config.num_envs, EngineCfg("warp", device))
-
-
-def _seed(seed: int) -> None:
     import random
 
     import numpy as np
     import torch
 
-    torch.manual_seed(seed)
-    np.random.seed(seed)  # for task files that use it
-    random.seed(seed)
+    from simtrain.env.check import check_task
+    from simtrain.env.env import Env
+    from simtrain.env.undisturbed import undisturbed
+
+    _check_device(config.device)
+    check_task(config.env)
+    torch.manual_seed(config.seed)
+    np.random.seed(config.seed)  # for task files that use it
+    random.seed(config.seed)
+    cfg = config.env if config.disturbed else undisturbed(config.env)
+    engine = choose_engine(config.engine, config.device)
+    with announced_kernels(engine.name):
+        return Env(cfg, config.num_envs, engine)
 
 
-def _device(name: str) -> torch.device:
+def _check_device(name: str) -> None:
     import torch
 
     try:
@@ -197,7 +227,6 @@ def _device(name: str) -> torch.device:
         raise ConfigError(
             f"--device is {name}, and torch sees {torch.cuda.device_count()} GPUs; use cpu"
         )
-    return device
 
 
 def _policy(config: PlayConfig, env: Env, saved: SavedPolicy | None) -> Act:
@@ -219,7 +248,7 @@ def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> N
 
     steps = max(1, round(seconds / env.step_dt))
     console = Console(stderr=True)
-    # Where nobody sees it, it would leave an empty line behind.
+    # Without a terminal it would leave an empty line behind.
     shown = Progress(transient=True, console=console, disable=not console.is_terminal)
     with interruptible(), shown as progress:
         bar = progress.add_task("drawing", total=steps)
@@ -240,4 +269,4 @@ def _serve(config: PlayConfig, env: Env, act: Act, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(lambda: play(sys.argv[1:]))

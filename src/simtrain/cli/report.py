@@ -23,11 +23,6 @@ class ReportConfig:
     for the run directory, or of several runs the folder that holds them."""
 
 
-def main() -> None:
-    """Entry point of the ``report`` command."""
-    run_command(lambda: report(sys.argv[1:]))
-
-
 def report(arguments: Sequence[str]) -> int:
     """Parse the command line and write the report; the exit code."""
     paths, flags = split_paths(arguments)
@@ -68,4 +63,4 @@ def _common_folder(runs: list[Path]) -> Path:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(lambda: report(sys.argv[1:]))

@@ -4,41 +4,24 @@ From before their imports on, Ctrl-C ends them at once and without a traceback. 
 not: some imports catch what is raised in them, and the command would go on. Imports nothing slow.
 """
 
+import sys
+from functools import partial
 from importlib import import_module
+from signal import SIGINT
 
-from simtrain.cli.exits import end_at_once_on_interrupt
-
-
-def evaluate() -> None:
-    """The ``evaluate`` command."""
-    _start("evaluate")
-
-
-def play() -> None:
-    """The ``play`` command."""
-    _start("play")
-
-
-def export() -> None:
-    """The ``export`` command."""
-    _start("export")
-
-
-def report() -> None:
-    """The ``report`` command."""
-    _start("report")
-
-
-def benchmark() -> None:
-    """The ``benchmark`` command."""
-    _start("benchmark")
-
-
-def list_tasks() -> None:
-    """The ``list-tasks`` command."""
-    _start("list_tasks")
+from simtrain.cli.exits import end_at_once_on_signals, run_command
 
 
 def _start(command: str) -> None:
-    end_at_once_on_interrupt()
-    import_module(f"simtrain.cli.{command}").main()
+    # A benchmark stops its ranks on every signal that asks for it, once it has some.
+    end_at_once_on_signals(*(() if command == "benchmark" else (SIGINT,)))
+    module = import_module(f"simtrain.cli.{command}")
+    run_command(lambda: getattr(module, command)(sys.argv[1:]))
+
+
+evaluate = partial(_start, "evaluate")
+play = partial(_start, "play")
+export = partial(_start, "export")
+report = partial(_start, "report")
+benchmark = partial(_start, "benchmark")
+list_tasks = partial(_start, "list_tasks")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from simtrain.cli.exits import end_at_once_on_signals, run_command
 from simtrain.errors import ConfigError
-from simtrain.launch.spinning import limit_spinning
 
 if TYPE_CHECKING:
     from simtrain.registry import Registry
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 def main() -> None:
     """Entry point of the ``train`` command."""
     end_at_once_on_signals()
-    limit_spinning()
     run_command(lambda: train(sys.argv[1:]))
 
 
@@ -54,10 +52,10 @@ def train(arguments: Sequence[str]) -> int:
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
     from simtrain.env.check import check_task
-    from simtrain.run.directory import check_log_root
+    from simtrain.run.directory import check_folder
     from simtrain.training.job import run_job
 
-    check_log_root(config.log_root)
+    check_folder(config.log_root, "--log-root")
     return run_job(config, check_task(config.env), saved)
 
 

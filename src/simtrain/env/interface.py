@@ -15,7 +15,7 @@ import mujoco
 import numpy as np
 from torch import Tensor
 
-from simtrain.config import as_plain
+from simtrain.config_tree import as_plain
 from simtrain.env.actions import Actions, JointAction
 from simtrain.env.cfg import TermCfg
 from simtrain.env.env import Env

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simtrain.errors import ConfigError
-from simtrain.phases import TAG, phase_tags
+from simtrain.metric_tags import TAG, phase_tags
 from simtrain.run.directory import read_run_file
 
 Axis = Literal["env_steps", "wall_s"]

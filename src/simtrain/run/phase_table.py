@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from simtrain.phases import GROUPS
+from simtrain.metric_tags import GROUPS
 
 
 def phase_table(seconds: Mapping[str, float]) -> Table:

@@ -23,7 +23,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: E402
 
-from simtrain.phases import phase_tags  # noqa: E402
+from simtrain.metric_tags import phase_tags  # noqa: E402
 from simtrain.run.curves import (  # noqa: E402
     EVALUATED,
     LENGTH,

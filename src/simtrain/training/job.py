@@ -13,7 +13,8 @@ from typing import Any
 
 import mujoco
 
-from simtrain.config import TrainConfig, as_plain, overlay
+from simtrain.config import TrainConfig
+from simtrain.config_tree import as_plain, overlay
 from simtrain.errors import ConfigError, RankError
 from simtrain.launch.devices import Devices
 from simtrain.launch.launcher import check_logs, choose_log_dir, launch_ranks

@@ -16,7 +16,7 @@ from simtrain.env.nan_guard import Failures
 from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.env.randomness import random_state, set_random_state
 from simtrain.launch.rank import Rank
-from simtrain.phases import TAG
+from simtrain.metric_tags import TAG
 from simtrain.sim.engine import Overflow
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.graphs.cuda import GraphBackend

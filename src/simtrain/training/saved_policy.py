@@ -9,7 +9,8 @@ from typing import Any
 from tensordict import TensorDict
 
 from simtrain.algorithms.policy import Policy
-from simtrain.config import TrainConfig, overlay
+from simtrain.config import TrainConfig
+from simtrain.config_tree import overlay
 from simtrain.errors import ConfigError
 from simtrain.registry import default_config
 from simtrain.run.checkpoint import find_checkpoint, read_checkpoint

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from simtrain.env.phase_timer import Interval
 from simtrain.launch.rank import Rank
-from simtrain.phases import PHASES
+from simtrain.metric_tags import PHASES
 
 MIN_EPISODES = 100
 """Episodes that mean returns are taken over, at least, once so many have finished (as rsl_rl)."""

@@ -19,8 +19,8 @@ import mujoco
 import torch
 from torch import Tensor
 
-from simtrain.config import TrainConfig, resolved
-from simtrain.config_tree import differences
+from simtrain.config import TrainConfig
+from simtrain.config_tree import differences, resolved
 from simtrain.env.model import model_digest
 from simtrain.errors import ConfigError, RankError
 from simtrain.launch.plan import Job

@@ -22,7 +22,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from simtrain.config import TrainConfig, as_plain, overlay
+from simtrain.config import TrainConfig
+from simtrain.config_tree import as_plain, overlay
 from simtrain.errors import ConfigError, SimulationError
 from simtrain.launch.devices import Devices
 from simtrain.launch.processes import die_with_parent

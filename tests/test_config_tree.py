@@ -1,7 +1,7 @@
 import dataclasses
 
-from simtrain.config import TrainConfig, resolved
-from simtrain.config_tree import DECISIVE, continued, differences
+from simtrain.config import TrainConfig
+from simtrain.config_tree import DECISIVE, continued, differences, flags_of, leaves, resolved
 from simtrain.registry import discover
 
 TASK = "cartpole-balance"
@@ -75,3 +75,18 @@ def test_what_decides_the_results_may_not():
         before, after = resolved(default()), resolved(default())
         after[name] = "other"
         assert differences(before, after), name
+
+
+def test_leaves_are_the_values_under_their_names():
+    found = leaves(default())
+    assert found["num_envs",] == default().num_envs
+    assert found["env", "rewards", "upright", "weight"] == 1.0
+    assert found["env", "events", "reset_pole", "params", "position"] == (-0.034, 0.034)
+    assert found["env", "commands"] == {}
+
+
+def test_flags_are_those_that_the_command_line_has():
+    found = flags_of(default())
+    assert {"--num-envs", "--ppo.gamma", "--env.events.reset-pole.position"} <= set(found)
+    for suppressed in ("--task", "--env.num-envs", "--env.rewards.upright.func"):
+        assert suppressed not in found
