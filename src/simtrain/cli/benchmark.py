@@ -14,11 +14,11 @@ from simtrain.cli.exits import DONE, FAILED, end_at_once_on_signals, run_command
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.config import Flag
 from simtrain.errors import ConfigError
-from simtrain.launch.spinning import limit_spinning
+from simtrain.launch.processes import limit_spinning
 
 if TYPE_CHECKING:
     from simtrain.benchmark.figures import Case, Results
-    from simtrain.launch.devices import Devices
+    from simtrain.launch.plan import Devices
 
 TASKS = ("cartpole-balance", "go1-velocity-flat")
 """What is measured if no task is named."""
@@ -144,7 +144,7 @@ def _keys(results: Results) -> list[tuple[Case, str]]:
 
 def _choose_devices(flags: BenchmarkFlags) -> Devices:
     """Where ranks can be; ConfigError if there is no such GPU, or not enough for the ranks."""
-    from simtrain.launch.devices import resolve_devices
+    from simtrain.launch.plan import resolve_devices
 
     count = 0
     if flags.gpu_ids is not None:

@@ -18,7 +18,7 @@ from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.config import as_plain, check_finite
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
-from simtrain.launch.spinning import limit_spinning
+from simtrain.launch.processes import limit_spinning
 
 if TYPE_CHECKING:
     from simtrain.sim import EngineName

@@ -14,7 +14,7 @@ from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.config import Flag
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.launch.spinning import limit_spinning
+from simtrain.launch.processes import limit_spinning
 from simtrain.registry import discover
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from simtrain.cli.exits import end_at_once_on_signals, run_command
 from simtrain.errors import ConfigError
-from simtrain.launch.spinning import limit_spinning
+from simtrain.launch.processes import limit_spinning
 
 if TYPE_CHECKING:
     from simtrain.registry import Registry

@@ -15,7 +15,7 @@ from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig, resolved
 from simtrain.env.env import Env
 from simtrain.env.phase_timer import NO_TIMER, make_timer
-from simtrain.launch.devices import Devices
+from simtrain.launch.plan import Devices
 from simtrain.launch.rank import Rank
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, StatusConsole

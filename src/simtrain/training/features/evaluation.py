@@ -18,7 +18,7 @@ from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError
-from simtrain.launch.devices import Devices
+from simtrain.launch.plan import Devices
 from simtrain.launch.rank import Rank
 from simtrain.run.checkpoint import BEST, read_checkpoint, save_model
 from simtrain.sim import choose_engine

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from simtrain.config import TrainConfig, as_plain
-from simtrain.launch.devices import Devices
+from simtrain.launch.plan import Devices
 from simtrain.training import evaluator_program
 from simtrain.training.evaluator import Evaluation
 from simtrain.training.evaluator_program import Start
