@@ -13,15 +13,14 @@ import mujoco
 
 from simtrain.config import TrainConfig, as_plain, overlay
 from simtrain.errors import ConfigError
-from simtrain.launch.devices import Devices
-from simtrain.launch.launcher import check_logs, choose_log_dir, launch_ranks
-from simtrain.launch.plan import Job, plan_job
-from simtrain.launch.rank import Rank, share_of_cores
+from simtrain.launch.launcher import check_log_level, choose_log_dir, launch_ranks
+from simtrain.launch.plan import Devices, Job, plan_job
+from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
-from simtrain.run.directory import VIDEOS, make_run_directory, shown
+from simtrain.run.directory import VIDEOS, make_folder, make_run_directory, shown
 from simtrain.run.metrics_files import METRICS, check_idle
 from simtrain.run.phase_table import phase_table
 from simtrain.run.report import PICTURE
@@ -54,13 +53,12 @@ def run_job(
         RankError: a rank of several failed.
     """
     job = plan_job(config)
-    if job.in_process and job.devices[0].kind == "cuda":
-        # CUDA reads the variable once: before Warp or torch first use it.
-        os.environ["CUDA_VISIBLE_DEVICES"] = job.devices[0].visible
+    # CUDA_VISIBLE_DEVICES is read once: set it before Warp or torch first uses a GPU.
+    rank = job.make_rank() if job.in_process else None
     engine = config.engine_on(job.devices[0].kind)
     check_stop_conditions(config, engine)
     if not job.in_process:
-        check_logs(config.torchrunx_log_dir)
+        _check_logs(config.torchrunx_log_dir)
     elif engine == "warp":
         # Several ranks check it themselves: Warp initializes CUDA, and launching them forks.
         from simtrain.sim.warp_model import check_model
@@ -87,8 +85,9 @@ def run_job(
         console.say(f"run:        {shown(run)}")
 
         def train(resumption: Resumption | None) -> Outcome:
-            one = _train_here if job.in_process else _train_on_ranks
-            return one(config, default, job, run, console, stop, resumption)
+            if rank is None:
+                return _train_on_ranks(config, default, job, run, console, stop, resumption)
+            return _train_here(config, default, job, rank, run, console, stop, resumption)
 
         try:
             outcome = train_with_restarts(train, config, job, model, run, resumption, console, stop)
@@ -115,28 +114,26 @@ def _run_directory(config: TrainConfig, saved: SavedRun | None) -> Path:
     return make_run_directory(config.log_root, config.task, config.run_name).absolute()
 
 
+def _check_logs(flag: str | None) -> None:
+    check_log_level()
+    variable = os.environ.get("TORCHRUNX_LOG_DIR")
+    if folder := flag if variable is None else variable:
+        name = "--torchrunx-log-dir" if variable is None else "TORCHRUNX_LOG_DIR"
+        make_folder(Path(folder), name)
+
+
 def _train_here(
     config: TrainConfig,
     default: TrainConfig,
     job: Job,
+    rank: Rank,
     run: Path,
     console: TrainingConsole,
     stop: StopSignals,
     resumption: Resumption | None,
 ) -> Outcome:
-    import torch
-
     from simtrain.training.worker import run_worker
 
-    devices = job.devices[0]
-    rank = Rank(
-        rank=0,
-        local_rank=0,
-        world_size=1,
-        device=torch.device(devices.device(0)),
-        seed=job.seed,
-        threads=job.threads or share_of_cores(1),
-    )
     outcome = run_worker(
         config,
         rank,
