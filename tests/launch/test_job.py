@@ -9,7 +9,7 @@ from simtrain.cli.train import train
 from simtrain.config import TrainConfig, as_plain, overlay
 from simtrain.errors import ConfigError
 from simtrain.launch.launcher import choose_log_dir
-from simtrain.launch.plan import plan_job
+from simtrain.launch.plan import plan_job, resolve_hosts
 from simtrain.registry import discover
 
 
@@ -65,10 +65,17 @@ train(["cartpole-balance", *flags.split()])
     assert "False False" in result.stdout.splitlines()
 
 
-def test_the_host_of_a_wrong_gpu_is_named():
-    there = torch.cuda.device_count()
-    with pytest.raises(ConfigError, match=rf"host 127\.0\.0\.2: --gpu-ids {there}: "):
-        plan_job(configure("--hosts", "127.0.0.2", "--gpu-ids", str(there)))
+@pytest.mark.parametrize(
+    ("gpu_ids", "found", "message"),
+    [
+        (("0", "1"), [(None, 2), ("5", 1)], "host node2: --gpu-ids 1: the only visible GPU is 0 "),
+        (("auto",), [(None, 2), (None, 0)], "host node2 has no GPU and others have; name hosts "),
+    ],
+)
+def test_the_host_of_a_wrong_gpu_is_named(gpu_ids, found, message):
+    flags = configure("--hosts", "node1", "node2", "--gpu-ids", *gpu_ids)
+    with pytest.raises(ConfigError, match=message):
+        resolve_hosts(flags, flags.hosts, found)
 
 
 def test_a_gpu_that_is_not_there_stops_the_command_before_it_starts(tmp_path):

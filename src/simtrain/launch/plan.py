@@ -136,6 +136,31 @@ def plan_job(flags: LaunchFlags) -> Job:
     else:
         gpu_count = torch.cuda.device_count() if may_use_gpus else 0
         found = [(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu_count)]
+    devices = resolve_hosts(flags, hosts, found)
+    # A rank that may be started again has a process of its own to lose.
+    in_process = not hosts and devices[0].ranks == 1 and flags.max_restarts == 0
+    if not in_process:
+        check_own_name()
+    return Job(
+        hosts=hosts or ("localhost",),
+        devices=devices,
+        seed=flags.seed,
+        threads=flags.cpu_threads,
+        collective_timeout=flags.collective_timeout,
+        grace_seconds=flags.grace_seconds,
+        ssh_config=flags.ssh_config,
+        in_process=in_process,
+        evaluator=resolve_evaluator(flags.eval_device, *found[0]),
+    )
+
+
+def resolve_hosts(
+    flags: LaunchFlags, hosts: tuple[str, ...], found: list[tuple[str | None, int]]
+) -> tuple[Devices, ...]:
+    """The devices of every host; `hosts` is empty for this machine alone.
+
+    `found` has ``CUDA_VISIBLE_DEVICES`` and the number of GPUs of each.
+    """
     devices = []
     for i, (visible, gpu_count) in enumerate(found):
         try:
@@ -148,21 +173,7 @@ def plan_job(flags: LaunchFlags) -> Job:
                 f"host {without} has no GPU and others have; name hosts of one kind, "
                 "or train on the CPU of all with --gpu-ids None"
             )
-    # A rank that may be started again has a process of its own to lose.
-    in_process = not hosts and devices[0].ranks == 1 and flags.max_restarts == 0
-    if not in_process:
-        check_own_name()
-    return Job(
-        hosts=hosts or ("localhost",),
-        devices=tuple(devices),
-        seed=flags.seed,
-        threads=flags.cpu_threads,
-        collective_timeout=flags.collective_timeout,
-        grace_seconds=flags.grace_seconds,
-        ssh_config=flags.ssh_config,
-        in_process=in_process,
-        evaluator=resolve_evaluator(flags.eval_device, *found[0]),
-    )
+    return tuple(devices)
 
 
 def resolve_devices(
