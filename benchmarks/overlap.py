@@ -12,7 +12,7 @@ Prints one JSON line: median seconds of an iteration, and how much shorter the b
 
 from __future__ import annotations
 
-from simtrain.launch.spinning import limit_spinning
+from simtrain.launch.processes import limit_spinning
 
 # ruff: noqa: E402 - the OpenMP runtime reads its settings when torch is imported
 from simtrain.sim import EngineCfg

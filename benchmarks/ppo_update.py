@@ -14,7 +14,7 @@ Prints one JSON line: median seconds of both, their ratio, and the largest diffe
 from __future__ import annotations
 
 # ruff: noqa: E402 - the OpenMP runtime reads its settings when torch is imported
-from simtrain.launch.spinning import limit_spinning
+from simtrain.launch.processes import limit_spinning
 
 limit_spinning()
 

@@ -15,7 +15,7 @@ without averaging, so that it counts the waits for the slower rank at each mini-
 
 from __future__ import annotations
 
-from simtrain.launch.spinning import limit_spinning
+from simtrain.launch.processes import limit_spinning
 
 # ruff: noqa: E402 - the OpenMP runtime reads its settings when torch is imported
 from simtrain.sim import EngineCfg

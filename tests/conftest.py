@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,16 @@ SLOW = ("end_to_end", "view", "test_kills.py", "docs")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with slow files, so that no worker is left alone with one of them at the end."""
     items.sort(key=lambda item: not any(name in item.path.parts for name in SLOW))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _visible_gpus() -> Iterator[None]:
+    """Let GPUs be visible again after a command that ran in the process of the tests."""
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    yield
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    if before is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 
 from simtrain.cli.exits import run_command
-from simtrain.launch.devices import Devices
 from simtrain.launch.launcher import launch_ranks
-from simtrain.launch.plan import Job
+from simtrain.launch.plan import Devices, Job
 from simtrain.launch.rank import Rank
 from simtrain.run.console import TrainingConsole
 from simtrain.training.stopping import Stopping
@@ -21,13 +20,9 @@ COLLECTIVE_TIMEOUT, GRACE_SECONDS = (float(argument) for argument in sys.argv[1:
 JOB = Job(
     hosts=("localhost",),
     devices=(Devices("cpu", 2, ""),),
-    evaluator=None,
-    seed=0,
     threads=1,
     collective_timeout=COLLECTIVE_TIMEOUT,
     grace_seconds=GRACE_SECONDS,
-    ssh_config=None,
-    in_process=False,
 )
 
 

@@ -73,7 +73,7 @@ MISTAKES = [
     (f"{TASK} --grace-seconds inf", "--grace-seconds is inf; it must be a finite number"),
     (
         f"{TASK} --gpu-ids None --cpu-workers 2 --torchrunx-log-dir /proc/logs",
-        "the folder /proc/logs for the ranks' logs cannot be written: No such file or directory",
+        "--torchrunx-log-dir /proc/logs cannot be written: No such file or directory",
     ),
     (f"{TASK} --eval-interval 0", "--eval-interval is 0; it must be 1 or more"),
     (f"{TASK} --eval-episodes 0", "--eval-episodes is 0; it must be 1 or more"),

@@ -14,7 +14,7 @@ import pytest
 from job import Job
 
 from simtrain.errors import ConfigError
-from simtrain.launch.hosts import hosts_of_slurm, probe_hosts
+from simtrain.launch.hosts import probe_hosts, slurm_hosts
 
 # torchrunx runs what is for a loopback address without SSH. These two, reserved for documentation,
 # are no such addresses until SSH's settings say so.
@@ -127,4 +127,4 @@ def test_slurm_is_for_use_inside_an_allocation(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.delenv("SLURM_JOBID", raising=False)
     with pytest.raises(ConfigError, match="inside a SLURM allocation"):
-        hosts_of_slurm()
+        slurm_hosts()

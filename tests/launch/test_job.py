@@ -10,7 +10,7 @@ from simtrain.config import TrainConfig
 from simtrain.config_tree import as_plain, overlay
 from simtrain.errors import ConfigError
 from simtrain.launch.launcher import choose_log_dir
-from simtrain.launch.plan import plan_job
+from simtrain.launch.plan import plan_job, resolve_hosts
 from simtrain.registry import discover
 
 
@@ -66,12 +66,17 @@ train(["cartpole-balance", *flags.split()])
     assert "False False" in result.stdout.splitlines()
 
 
-def test_the_host_of_a_wrong_gpu_is_named(monkeypatch):
-    monkeypatch.setattr(
-        "simtrain.launch.plan.probe_hosts", lambda *args, **kwargs: [(None, 2), ("5", 1)]
-    )
-    with pytest.raises(ConfigError, match=r"host node2: --gpu-ids 1: the only visible GPU is 0 "):
-        plan_job(configure("--hosts", "node1", "node2", "--gpu-ids", "0", "1"))
+@pytest.mark.parametrize(
+    ("gpu_ids", "found", "message"),
+    [
+        (("0", "1"), [(None, 2), ("5", 1)], "host node2: --gpu-ids 1: the only visible GPU is 0 "),
+        (("auto",), [(None, 2), (None, 0)], "host node2 has no GPU and others have; name hosts "),
+    ],
+)
+def test_the_host_of_a_wrong_gpu_is_named(gpu_ids, found, message):
+    flags = configure("--hosts", "node1", "node2", "--gpu-ids", *gpu_ids)
+    with pytest.raises(ConfigError, match=message):
+        resolve_hosts(flags, flags.hosts, found)
 
 
 def test_a_gpu_that_is_not_there_stops_the_command_before_it_starts(tmp_path):

@@ -19,11 +19,11 @@ class Calls:
 
     def __init__(self) -> None:
         self.signals: list[Signals] = []
-        self.told = threading.Event()
+        self.event = threading.Event()
 
     def __call__(self, *signals: Signals) -> None:
         self.signals += signals
-        self.told.set()
+        self.event.set()
 
 
 def send(number: int) -> None:
@@ -31,67 +31,72 @@ def send(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_the_first_signal_is_noted_and_told_at_once(number):
-    told = Calls()
-    with StopSignals(SECONDS, on_signal=told) as stop:
+def test_the_first_signal_is_kept_and_acted_on_at_once(number):
+    called = Calls()
+    with StopSignals(SECONDS, on_signal=called) as stop:
         assert not stop()
         send(number)
-        assert told.told.wait(SECONDS)
+        assert called.event.wait(SECONDS)
         assert stop()
         assert stop.received == number
-    assert told.signals == [number]
+    assert called.signals == [number]
 
 
 def test_a_later_signal_changes_nothing():
-    told = Calls()
-    with StopSignals(SECONDS, on_signal=told) as stop:
+    called = Calls()
+    with StopSignals(SECONDS, on_signal=called) as stop:
         send(signal.SIGUSR1)
-        assert told.told.wait(SECONDS)
+        assert called.event.wait(SECONDS)
         send(signal.SIGTERM)
         time.sleep(0.1)
         assert stop.received == signal.SIGUSR1
-    assert told.signals == [signal.SIGUSR1]
+    assert called.signals == [signal.SIGUSR1]
 
 
 def test_a_run_that_does_not_end_in_time_is_ended_with_the_first_signal():
     expired = Calls()
     with StopSignals(0.05, on_expiry=expired):
         send(signal.SIGTERM)
-        assert expired.told.wait(SECONDS)
+        assert expired.event.wait(SECONDS)
     assert expired.signals == [signal.SIGTERM]
 
 
 def test_a_run_that_ends_in_time_is_not_ended_later():
-    told, expired = Calls(), Calls()
-    with StopSignals(0.3, on_signal=told, on_expiry=expired) as stop:
+    called, expired = Calls(), Calls()
+    with StopSignals(0.3, on_signal=called, on_expiry=expired) as stop:
         send(signal.SIGTERM)
-        assert told.told.wait(SECONDS)
+        assert called.event.wait(SECONDS)
         stop.cancel_deadline()
-        assert not expired.told.wait(0.6)
+        assert not expired.event.wait(0.6)
 
 
-def test_a_second_interrupt_is_told_but_not_one_that_a_parent_passes_on_at_once(monkeypatch):
-    told, again = Calls(), Calls()
-    with StopSignals(SECONDS, on_signal=told, on_second_interrupt=again):
+def test_an_interrupt_that_a_parent_passes_on_at_once_is_not_a_second_one():
+    first, second = Calls(), Calls()
+    with StopSignals(SECONDS, on_signal=first, on_second_interrupt=second, repeat_seconds=SECONDS):
         send(signal.SIGINT)
-        assert told.told.wait(SECONDS)
-        monkeypatch.setattr("simtrain.launch.stop._REPEATED_SECONDS", SECONDS)
+        assert first.event.wait(SECONDS)
         send(signal.SIGINT)
-        assert not again.told.wait(0.1)
-        monkeypatch.setattr("simtrain.launch.stop._REPEATED_SECONDS", 0.0)
+        assert not second.event.wait(0.1)
+
+
+def test_a_second_interrupt_is_told_but_no_other_second_signal():
+    first, second = Calls(), Calls()
+    with StopSignals(SECONDS, on_signal=first, on_second_interrupt=second, repeat_seconds=0.0):
+        send(signal.SIGINT)
+        assert first.event.wait(SECONDS)
         send(signal.SIGTERM)
-        assert not again.told.wait(0.1)
+        assert not second.event.wait(0.1)
         send(signal.SIGINT)
-        assert again.told.wait(SECONDS)
+        assert second.event.wait(SECONDS)
 
 
 def test_a_signal_that_another_process_received_counts_like_ones_own():
-    told = Calls()
-    with StopSignals(SECONDS, on_signal=told) as stop:
-        stop.note(Signals.SIGTERM)
+    called = Calls()
+    with StopSignals(SECONDS, on_signal=called) as stop:
+        stop.receive(Signals.SIGTERM)
         assert stop.received == signal.SIGTERM
-        assert told.told.wait(SECONDS)
-    assert told.signals == [signal.SIGTERM]
+        assert called.event.wait(SECONDS)
+    assert called.signals == [signal.SIGTERM]
 
 
 def test_afterwards_signals_are_handled_as_before():
@@ -103,9 +108,9 @@ def test_afterwards_signals_are_handled_as_before():
 
 
 def test_blocked_signals_come_later():
-    told = Calls()
-    with StopSignals(SECONDS, on_signal=told):
+    called = Calls()
+    with StopSignals(SECONDS, on_signal=called):
         with stop_signals_blocked():
             signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
-            assert not told.told.wait(0.1)
-        assert told.told.wait(SECONDS)
+            assert not called.event.wait(0.1)
+        assert called.event.wait(SECONDS)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from simtrain.benchmark.figures import Case
 from simtrain.errors import ConfigError
-from simtrain.launch.devices import Devices, GpuIds, resolve_devices
+from simtrain.launch.plan import Devices, GpuIds, resolve_devices
 from simtrain.sim import EngineName, choose_engine
 
 

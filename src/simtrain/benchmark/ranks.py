@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from simtrain.benchmark.figures import Case, Figure, figures_of
 from simtrain.config import TrainConfig
-from simtrain.launch.devices import Devices
 from simtrain.launch.hosts import check_own_name
 from simtrain.launch.launcher import launch_ranks
-from simtrain.launch.plan import Job
+from simtrain.launch.plan import Devices, Job
 from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals
 from simtrain.registry import discover
@@ -72,13 +71,8 @@ def measure_cases(
         job = Job(
             hosts=("localhost",),
             devices=(Devices(devices.kind, ranks, visible),),
-            seed=0,
             threads=threads,
-            collective_timeout=60.0,
             grace_seconds=10.0,
-            ssh_config=None,
-            in_process=False,
-            evaluator=None,
         )
         measured = launch_ranks(
             job, measure_rank, some, repetitions, cuda_graphs, receive=say, stop=stop, log_dir=""

@@ -20,7 +20,7 @@ from simtrain.run.directory import check_file, versions
 
 if TYPE_CHECKING:
     from simtrain.benchmark.figures import Case, Results
-    from simtrain.launch.devices import Devices
+    from simtrain.launch.plan import Devices
 
 TASKS = ("cartpole-balance", "go1-velocity-flat")
 """Tasks that are measured if none is named."""

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from simtrain.errors import ConfigError, DivergenceError, ExportError, RankError, SimulationError
-from simtrain.launch.spinning import limit_spinning
+from simtrain.launch.processes import limit_spinning
 
 DONE = 0
 FAILED = 1

@@ -1,4 +1,4 @@
-"""The machines of a job: find them, and find out before launching what would stop it.
+"""The hosts of a job: their names, and whether ranks can be launched there.
 
 torchrunx starts a process on each host and waits minutes for it, without a word about why it does
 not come. So every host is asked first, over the connection that torchrunx will use.
@@ -17,20 +17,22 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from simtrain.errors import ConfigError
+from simtrain.launch.torchrunx_internals import allocated_slurm_hosts, run_on_host
 
-_SECONDS = 45.0
+_PROBE_SECONDS = 45.0
 """How long hosts have to answer, all at once."""
 
 _PROBE = """
 import json, os, socket, sys
 import simtrain
-answer = {"visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "gpus": 0, "back": None}
+answer = {"visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "gpus": 0, "unreachable": None}
 try:
     socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10).close()
 except OSError as error:
-    answer["back"] = str(error)
+    answer["unreachable"] = str(error)
 if sys.argv[3] == "gpus":
     import torch
     answer["gpus"] = torch.cuda.device_count()
@@ -38,16 +40,10 @@ print("\\nsimtrain:" + json.dumps(answer))
 """
 
 
-def hosts_of_slurm() -> tuple[str, ...]:
-    """Names of the hosts of the present SLURM allocation.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    from torchrunx.utils.environment import slurm_hosts
-
+def slurm_hosts() -> tuple[str, ...]:
+    """Names of the hosts of the present SLURM allocation; ConfigError if there is none."""
     try:
-        return tuple(slurm_hosts())
+        return tuple(allocated_slurm_hosts())
     except RuntimeError as error:
         raise ConfigError(
             "--hosts slurm is for use inside a SLURM allocation (salloc, sbatch): "
@@ -58,11 +54,7 @@ def hosts_of_slurm() -> tuple[str, ...]:
 
 
 def check_own_name() -> None:
-    """Check that this machine's name resolves, by which ranks will call back.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raise ConfigError if this machine's name, by which ranks call back, does not resolve."""
     name = socket.getfqdn()
     try:
         socket.getaddrinfo(name, None)
@@ -76,12 +68,7 @@ def check_own_name() -> None:
 def probe_hosts(
     hosts: Sequence[str], ssh_config: str | None, *, count_gpus: bool
 ) -> list[tuple[str | None, int]]:
-    """Ask every host for its ``CUDA_VISIBLE_DEVICES`` and number of GPUs.
-
-    Args:
-        hosts: names or addresses.
-        ssh_config: file with SSH settings; None for the user's.
-        count_gpus: whether GPUs matter; without, the number is 0.
+    """Ask every host for its ``CUDA_VISIBLE_DEVICES``, and its number of GPUs if `count_gpus`.
 
     Raises:
         ConfigError: a host is named twice, does not answer, lacks this Python environment, or
@@ -93,9 +80,9 @@ def probe_hosts(
     if ssh_config is not None and not Path(ssh_config).is_file():
         raise ConfigError(f"--ssh-config {ssh_config} is not a file")
     check_own_name()
-    answers: dict[str, dict[str, object] | str] = {}
+    answers: dict[str, dict[str, Any] | str] = {}
     with socket.create_server((socket.getfqdn(), 0)) as listener:
-        command = _command(listener.getsockname()[1], count_gpus)
+        command = _probe_command(listener.getsockname()[1], count_gpus)
 
         def ask(host: str) -> None:
             answers[host] = _ask(host, command, ssh_config)
@@ -103,54 +90,49 @@ def probe_hosts(
         threads = [threading.Thread(target=ask, args=(host,), daemon=True) for host in hosts]
         for thread in threads:
             thread.start()
-        end = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + _PROBE_SECONDS
         for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))
+            thread.join(max(0.0, deadline - time.monotonic()))
     found: list[tuple[str | None, int]] = []
     for host in hosts:
-        answer = answers.get(host, f"no answer within {_SECONDS:.0f} s")
+        answer = answers.get(host, f"no answer within {_PROBE_SECONDS:.0f} s")
         if isinstance(answer, str):
             raise ConfigError(f"host {host} cannot be used: {answer}")
-        if answer["back"] is not None:
+        if answer["unreachable"] is not None:
             raise ConfigError(
                 f"host {host} cannot connect to this machine ({socket.getfqdn()}): "
-                f"{answer['back']}; its name must resolve there, and no firewall be between"
+                f"{answer['unreachable']}; its name must resolve there, and no firewall be between"
             )
-        found.append((answer["visible"], answer["gpus"]))  # type: ignore[arg-type]
+        found.append((answer["visible"], answer["gpus"]))
     return found
 
 
-def _command(port: int, count_gpus: bool) -> str:
-    """What to run on a host, in this folder and with these settings of Python."""
-    copied = {
-        name: value
+def _probe_command(port: int, count_gpus: bool) -> str:
+    """The probe as a shell command, in this folder and with these settings of Python."""
+    exports = [
+        f"{name}={value}"
         for name, value in os.environ.items()
         if name in ("PATH", "LD_LIBRARY_PATH") or name.startswith("PYTHON")
-    }
-    exports = " ".join(shlex.quote(f"{name}={value}") for name, value in copied.items())
-    arguments = (sys.executable, "-c", _PROBE, socket.getfqdn(), port, "gpus" if count_gpus else "")
+    ]
+    gpus = "gpus" if count_gpus else ""
+    probe = (sys.executable, "-c", _PROBE, socket.getfqdn(), str(port), gpus)
     return (
-        f"cd {shlex.quote(os.getcwd())} && export {exports} && "  # noqa: PTH109
-        f"{' '.join(shlex.quote(str(argument)) for argument in arguments)}"
+        f"cd {shlex.quote(str(Path.cwd()))} && export {shlex.join(exports)} && {shlex.join(probe)}"
     )
 
 
-def _ask(host: str, command: str, ssh_config: str | None) -> dict[str, object] | str:
+def _ask(host: str, command: str, ssh_config: str | None) -> dict[str, Any] | str:
     """The host's answer, or why there is none."""
     # Its tracebacks would come before the one line that says which host and why.
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
-    from torchrunx.utils.environment import execute_command
-
     try:
-        output, errors = execute_command(
-            command, host, ssh_config_file=ssh_config, return_stdout_stderr=True
-        )
+        output, errors = run_on_host(command, host, ssh_config)
     except Exception as error:  # noqa: BLE001 - SSH libraries raise many kinds
         lines = str(error).strip().splitlines()
         return f"{type(error).__name__}: {lines[-1] if lines else 'no details'}"
     for line in output.splitlines():
         if line.startswith("simtrain:"):
-            answer: dict[str, object] = json.loads(line.removeprefix("simtrain:"))
+            answer: dict[str, Any] = json.loads(line.removeprefix("simtrain:"))
             return answer
     lines = (errors or output).strip().splitlines()
     return lines[-1] if lines else "the command printed nothing there"

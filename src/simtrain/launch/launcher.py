@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from simtrain.errors import ConfigError
+from simtrain.launch.events import EventHandler
+from simtrain.launch.monitor import JobMonitor, LauncherResult
 from simtrain.launch.plan import Job
 from simtrain.launch.processes import die_with_parent, end_session
-from simtrain.launch.rank_process import RankFunction, RunRank
-from simtrain.launch.reports import ReportHandler
+from simtrain.launch.rank_process import RankFunction, RankProgram
 from simtrain.launch.stop import StopSignals, ignore_stop_signals, stop_signals_blocked
-from simtrain.launch.watch import LastWord, Watch
+from simtrain.launch.torchrunx_internals import log_file_handlers
 
 ResultT = TypeVar("ResultT")
 
@@ -58,10 +59,10 @@ def launch_ranks(
 
     Args:
         job: the ranks.
-        function: what each rank runs.
+        function: run by each rank.
         args: pickled for the ranks.
         receive: called with everything that rank 0 shows, and with the lines that it prints.
-        stop: once it has received a signal rank 0 is told to stop; a rank's signal is noted in it.
+        stop: once it has received a signal rank 0 is interrupted; it receives a rank's signal too.
         log_dir: folder for what the ranks print; empty for none.
 
     Raises:
@@ -71,34 +72,33 @@ def launch_ranks(
 
     No process of the job is left when it returns or raises.
     """
-    _make_writable(log_dir)
-    reports, report_end = multiprocessing.Pipe(duplex=False)
+    events, event_end = multiprocessing.Pipe(duplex=False)
     outcome, outcome_end = multiprocessing.Pipe(duplex=False)
-    handlers = partial(_handlers, report_end.fileno(), job, log_dir, _log_level())
+    handlers = partial(_log_handlers, event_end.fileno(), job, log_dir, check_log_level())
     with tempfile.TemporaryFile() as output:
         launcher = multiprocessing.get_context("fork").Process(
             target=_run_launcher,
-            args=(job, handlers, report_end, outcome_end, output, function, args),
+            args=(RankProgram(job, function, args), handlers, event_end, outcome_end, output),
             name=_NAME,
         )
         # Until the launcher ignores signals, one to all processes must not count as two.
         with stop_signals_blocked():
             launcher.start()
-        report_end.close()
+        event_end.close()
         outcome_end.close()
-        watch = Watch(job, launcher, reports, outcome, receive, stop)
+        monitor = JobMonitor(job, launcher, events, outcome, receive, stop)
         grace = 0.0
         try:
-            watch.until_end()
-            if watch.is_done:
+            monitor.wait()
+            if monitor.is_finished:
                 stop.cancel_deadline()
-            if watch.is_done or watch.last_word:
+            if monitor.is_finished or monitor.launcher_result:
                 grace = _END_SECONDS if job.hosts == ("localhost",) else _REMOTE_END_SECONDS
         finally:
             _end(launcher, grace)
-        watch.take_reports()
+        monitor.read_events()
         output.seek(0)
-        result: ResultT = watch.result(output.read().decode(errors="replace"), log_dir)
+        result: ResultT = monitor.result(output.read().decode(errors="replace"), log_dir)
         return result
 
 
@@ -109,16 +109,33 @@ def end_launched_ranks() -> None:
             end_session(child.pid, 0.0)
 
 
+def choose_log_dir(flag: str | None, run: Path) -> str:
+    """Folder for the ranks' logs: the variable, else the flag, else inside the run's folder.
+
+    An empty text means none.
+    """
+    return os.environ.get("TORCHRUNX_LOG_DIR", str(run / "torchrunx") if flag is None else flag)
+
+
+def check_log_level() -> int:
+    """Least level in the ranks' logs, ``TORCHRUNX_LOG_LEVEL``; ConfigError if it is none."""
+    name = os.environ.get("TORCHRUNX_LOG_LEVEL", "INFO")
+    levels = logging.getLevelNamesMapping()
+    if not name.isdigit() and name not in levels:
+        raise ConfigError(
+            f"TORCHRUNX_LOG_LEVEL is {name!r}; it must be a number or one of {', '.join(levels)}"
+        )
+    return int(name) if name.isdigit() else levels[name]
+
+
 def _run_launcher(
-    job: Job,
+    program: RankProgram,
     handlers: Callable[[], list[logging.Handler]],
-    report_end: Connection,
+    event_end: Connection,
     outcome: Connection,
     output: IO[bytes],
-    function: RankFunction[Any],
-    args: tuple[Any, ...],
 ) -> None:
-    """The launcher's process: run the job, and send how it ended."""
+    """Run the job in the launcher's process, and send how it ended."""
     os.setsid()
     die_with_parent()
     ignore_stop_signals()
@@ -129,6 +146,7 @@ def _run_launcher(
 
     import torchrunx
 
+    job = program.job
     launcher = torchrunx.Launcher(
         hostnames=list(job.hosts),
         workers_per_host=[devices.ranks for devices in job.devices],
@@ -146,73 +164,26 @@ def _run_launcher(
     )
     launcher.set_logging_handlers(handlers)
     # The first fork is the log server's. It alone keeps the pipe, so that its end is noticed.
-    os.register_at_fork(after_in_parent=report_end.close)
+    os.register_at_fork(after_in_parent=event_end.close)
     try:
-        launcher.run(RunRank(), job, function, *args)
+        launcher.run(program)
     except Exception as error:  # noqa: BLE001 - torchrunx passes on whatever ended the job
-        lost_agent = isinstance(error, torchrunx.AgentFailedError)
-        outcome.send(LastWord(str(error) or type(error).__name__, lost_agent))
+        agent_failed = isinstance(error, torchrunx.AgentFailedError)
+        outcome.send(LauncherResult(str(error) or type(error).__name__, agent_failed))
     else:
-        outcome.send(LastWord())
+        outcome.send(LauncherResult())
 
 
-def _handlers(reports: int, job: Job, log_dir: str, log_level: int) -> list[logging.Handler]:
-    """Where log records go; called in the log server, which has the descriptor `reports`."""
-    from torchrunx.utils.log_handling import file_handlers
-
+def _log_handlers(events: int, job: Job, log_dir: str, log_level: int) -> list[logging.Handler]:
+    """Handlers of log records; called in the log server, which has the descriptor `events`."""
     die_with_parent()
-    connection = Connection(reports, readable=False)
-    handlers: list[logging.Handler] = [ReportHandler(connection, job.hosts[0])]
+    handlers: list[logging.Handler] = [
+        EventHandler(Connection(events, readable=False), job.hosts[0])
+    ]
     if log_dir:
         ranks = [devices.ranks for devices in job.devices]
-        handlers += file_handlers(list(job.hosts), ranks, log_dir, log_level)
+        handlers += log_file_handlers(job.hosts, ranks, log_dir, log_level)
     return handlers
-
-
-def check_logs(flag: str | None) -> None:
-    """Check where the ranks' logs are to go, as far as that is said.
-
-    Args:
-        flag: ``--torchrunx-log-dir``.
-
-    Raises:
-        ConfigError: the folder cannot be made or written, or the level of logging is none.
-    """
-    _log_level()
-    _make_writable(os.environ.get("TORCHRUNX_LOG_DIR", flag))
-
-
-def choose_log_dir(flag: str | None, run: Path) -> str:
-    """Folder for the ranks' logs: the variable, else the flag, else inside the run's folder.
-
-    An empty text means none.
-    """
-    return os.environ.get("TORCHRUNX_LOG_DIR", str(run / "torchrunx") if flag is None else flag)
-
-
-def _make_writable(log_dir: str | None) -> None:
-    if not log_dir:
-        return
-    try:
-        Path(log_dir).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=log_dir):
-            pass
-    except OSError as error:
-        raise ConfigError(
-            f"the folder {log_dir} for the ranks' logs cannot be written: {error.strerror} "
-            "(--torchrunx-log-dir, TORCHRUNX_LOG_DIR)"
-        ) from error
-
-
-def _log_level() -> int:
-    """Least level of the records in the ranks' logs, as torchrunx has it."""
-    name = os.environ.get("TORCHRUNX_LOG_LEVEL", "INFO")
-    levels = logging.getLevelNamesMapping()
-    if not name.isdigit() and name not in levels:
-        raise ConfigError(
-            f"TORCHRUNX_LOG_LEVEL is {name!r}; it must be a number or one of {', '.join(levels)}"
-        )
-    return int(name) if name.isdigit() else levels[name]
 
 
 def _end(launcher: BaseProcess, grace: float) -> None:

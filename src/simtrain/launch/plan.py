@@ -1,14 +1,47 @@
-"""A training job before it runs: its hosts, and the devices of its ranks."""
+"""The plan of a job: its hosts and the devices of its ranks, from ``--gpu-ids`` to ``cuda:i``."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
-from simtrain.config import TrainConfig
+import torch
+
 from simtrain.errors import ConfigError
-from simtrain.launch.devices import Devices, resolve_devices, resolve_evaluator
-from simtrain.launch.hosts import check_own_name, hosts_of_slurm, probe_hosts
+from simtrain.launch.hosts import check_own_name, probe_hosts, slurm_hosts
+from simtrain.launch.rank import Rank, share_of_cores
+
+GpuIds = tuple[int, ...] | Literal["auto", "all"] | None
+
+_TRAIN_ON_CPU = "; --gpu-ids None trains on the CPU"
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What the ranks of one host compute on: one GPU each, or the CPU."""
+
+    kind: Literal["cuda", "cpu"]
+    ranks: int
+    """Number of ranks on the host."""
+    visible: str
+    """``CUDA_VISIBLE_DEVICES`` for the ranks: rank i then uses ``cuda:i``; empty for the CPU."""
+
+    def device(self, local_rank: int) -> str:
+        """Torch's name of a rank's device."""
+        return f"cuda:{local_rank}" if self.kind == "cuda" else "cpu"
+
+    def use(self, local_rank: int) -> torch.device:
+        """Give this process its device: sets ``CUDA_VISIBLE_DEVICES`` and torch's current GPU.
+
+        CUDA reads the variable once, so this comes before torch or Warp first uses a GPU.
+        """
+        os.environ["CUDA_VISIBLE_DEVICES"] = self.visible
+        device = torch.device(self.device(local_rank))
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        return device
 
 
 @dataclass(frozen=True)
@@ -19,97 +52,195 @@ class Job:
     """Names of the hosts; the first has rank 0."""
     devices: tuple[Devices, ...]
     """Devices of each host."""
-    seed: int
+    seed: int = 0
     """Seed of rank 0; each rank adds its number."""
-    threads: int | None
-    """Threads of each rank; None shares the cores of a host among its ranks."""
-    collective_timeout: float
+    threads: int | None = None
+    """CPU threads of each rank; None shares the cores of a host among its ranks."""
+    collective_timeout: float = 60.0
     """Seconds that the first collective may take."""
-    grace_seconds: float
-    """Seconds that the ranks have to end once they are told to stop."""
-    ssh_config: str | None
+    grace_seconds: float = 30.0
+    """Seconds that the ranks have to end after a signal asked them to stop."""
+    ssh_config: str | None = None
     """File with SSH settings of the hosts; None for the user's."""
-    in_process: bool
+    in_process: bool = False
     """Whether the only rank runs in the process of the command."""
-    evaluator: Devices | None
-    """What the process that evaluates beside training runs on, on the first host; None if there is
-    none."""
+    evaluator: Devices | None = None
+    """Device of the evaluator process, on the first host; None if there is no such process."""
+
+    @property
+    def placements(self) -> list[tuple[str, Devices, int]]:
+        """Host, devices of that host and local rank, of every rank."""
+        return [
+            (host, devices, local_rank)
+            for host, devices in zip(self.hosts, self.devices, strict=True)
+            for local_rank in range(devices.ranks)
+        ]
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
-        return sum(devices.ranks for devices in self.devices)
+        return len(self.placements)
 
     def rank_names(self) -> list[str]:
-        """What each rank runs on; with the host's name if there are several."""
+        """Device of each rank; with the host's name if there are several."""
+        prefix = "{} " if len(self.hosts) > 1 else ""
         return [
-            devices.device(i) if len(self.hosts) == 1 else f"{host} {devices.device(i)}"
-            for host, devices in zip(self.hosts, self.devices, strict=True)
-            for i in range(devices.ranks)
+            prefix.format(host) + devices.device(local_rank)
+            for host, devices, local_rank in self.placements
         ]
+
+    def make_rank(self, rank: int = 0) -> Rank:
+        """Make this process a rank of the job, with its device and its number of threads."""
+        _, devices, local_rank = self.placements[rank]
+        threads = self.threads or share_of_cores(devices.ranks)
+        torch.set_num_threads(threads)
+        return Rank(
+            rank=rank,
+            local_rank=local_rank,
+            world_size=self.world_size,
+            device=devices.use(local_rank),
+            seed=self.seed + rank,
+            threads=threads,
+        )
 
     def __str__(self) -> str:
         names = self.rank_names()
         return f"{len(names)} rank{'s' if len(names) > 1 else ''} on {', '.join(names)}"
 
 
-def plan_job(config: TrainConfig) -> Job:
+class LaunchFlags(Protocol):
+    """The flags of `train` that decide which ranks there are."""
+
+    gpu_ids: GpuIds
+    cpu_workers: int
+    cpu_threads: int | None
+    hosts: tuple[str, ...]
+    ssh_config: str | None
+    collective_timeout: float
+    grace_seconds: float
+    max_restarts: int
+    seed: int
+    eval_device: str | None
+
+
+def plan_job(flags: LaunchFlags) -> Job:
     """Find out where the ranks of a run will be; hosts are asked for their GPUs.
 
     Raises:
         ConfigError: there is no such GPU, or a host cannot be reached; says which and why.
     """
-    hosts = config.hosts
-    if hosts == ("slurm",):
-        hosts = hosts_of_slurm()
+    hosts = slurm_hosts() if flags.hosts == ("slurm",) else flags.hosts
+    may_use_gpus = flags.gpu_ids is not None or flags.eval_device not in (None, "cpu")
     if hosts:
-        found = probe_hosts(hosts, config.ssh_config, count_gpus=_may_use_gpus(config))
+        found = probe_hosts(hosts, flags.ssh_config, count_gpus=may_use_gpus)
     else:
-        # torch is imported only if a GPU may be asked for.
-        hosts = ("localhost",)
-        found = [(os.environ.get("CUDA_VISIBLE_DEVICES"), _gpu_count(config))]
-    devices = tuple(
-        _devices_of(f"host {host}: " if config.hosts else "", config, visible, count)
-        for host, (visible, count) in zip(hosts, found, strict=True)
+        gpu_count = torch.cuda.device_count() if may_use_gpus else 0
+        found = [(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu_count)]
+    devices = resolve_hosts(flags, hosts, found)
+    # A rank that may be started again has a process of its own to lose.
+    in_process = not hosts and devices[0].ranks == 1 and flags.max_restarts == 0
+    if not in_process:
+        check_own_name()
+    return Job(
+        hosts=hosts or ("localhost",),
+        devices=devices,
+        seed=flags.seed,
+        threads=flags.cpu_threads,
+        collective_timeout=flags.collective_timeout,
+        grace_seconds=flags.grace_seconds,
+        ssh_config=flags.ssh_config,
+        in_process=in_process,
+        evaluator=resolve_evaluator(flags.eval_device, *found[0]),
     )
-    for host, other in zip(hosts, devices, strict=True):
-        if other.kind != devices[0].kind:
-            without = host if other.kind == "cpu" else hosts[0]
+
+
+def resolve_hosts(
+    flags: LaunchFlags, hosts: tuple[str, ...], found: list[tuple[str | None, int]]
+) -> tuple[Devices, ...]:
+    """The devices of every host; `hosts` is empty for this machine alone.
+
+    `found` has ``CUDA_VISIBLE_DEVICES`` and the number of GPUs of each.
+    """
+    devices = []
+    for i, (visible, gpu_count) in enumerate(found):
+        try:
+            devices.append(resolve_devices(flags.gpu_ids, flags.cpu_workers, visible, gpu_count))
+        except ConfigError as error:
+            raise ConfigError(f"host {hosts[i]}: {error}" if hosts else str(error)) from error
+        if devices[i].kind != devices[0].kind:
+            without = hosts[i] if devices[i].kind == "cpu" else hosts[0]
             raise ConfigError(
                 f"host {without} has no GPU and others have; name hosts of one kind, "
                 "or train on the CPU of all with --gpu-ids None"
             )
-    # A rank that may be started again has a process of its own to lose.
-    in_process = not config.hosts and devices[0].ranks == 1 and config.max_restarts == 0
-    if not in_process:
-        check_own_name()
-    return Job(
-        hosts=hosts,
-        devices=devices,
-        seed=config.seed,
-        threads=config.cpu_threads,
-        collective_timeout=config.collective_timeout,
-        grace_seconds=config.grace_seconds,
-        ssh_config=config.ssh_config,
-        in_process=in_process,
-        evaluator=resolve_evaluator(config.eval_device, *found[0]),
-    )
+    return tuple(devices)
 
 
-def _may_use_gpus(config: TrainConfig) -> bool:
-    return config.gpu_ids is not None or config.eval_device not in (None, "cpu")
+def resolve_devices(
+    gpu_ids: GpuIds, cpu_workers: int, visible: str | None, gpu_count: int
+) -> Devices:
+    """The devices that ``--gpu-ids`` and ``--cpu-workers`` ask for; ConfigError if not there.
+
+    `visible` is the host's ``CUDA_VISIBLE_DEVICES``, None if it is not set; its entries can be
+    indices, UUIDs or MIG names. `gpu_count` is how many GPUs torch sees there, under `visible`.
+    """
+    entries = _entries(visible, gpu_count)
+    if gpu_ids is None or (gpu_ids == "auto" and not entries):
+        return Devices("cpu", cpu_workers, "")
+    there_is = _there_is(entries, visible)
+    if cpu_workers != 1:
+        raise ConfigError(
+            f"--cpu-workers {cpu_workers} is for training on the CPU, and {there_is}; "
+            "add --gpu-ids None to train on the CPU, or leave --cpu-workers out to train on GPUs"
+        )
+    if gpu_ids == "auto":
+        gpu_ids = (0,)
+    elif gpu_ids == "all":
+        gpu_ids = tuple(range(len(entries)))
+        if not entries:
+            raise ConfigError(f"--gpu-ids all: {there_is}{_TRAIN_ON_CPU}")
+    if not gpu_ids:
+        raise ConfigError("--gpu-ids needs one or more numbers, all, or None for the CPU")
+    for gpu, times in Counter(gpu_ids).items():
+        if not 0 <= gpu < len(entries):
+            hint = "" if entries else _TRAIN_ON_CPU
+            raise ConfigError(f"--gpu-ids {gpu}: {there_is}{hint}")
+        if times > 1:
+            raise ConfigError(
+                f"--gpu-ids names GPU {gpu} {times} times; each rank needs its own, and {there_is}"
+            )
+    return Devices("cuda", len(gpu_ids), ",".join(entries[gpu] for gpu in gpu_ids))
 
 
-def _devices_of(host: str, config: TrainConfig, visible: str | None, gpu_count: int) -> Devices:
-    try:
-        return resolve_devices(config.gpu_ids, config.cpu_workers, visible, gpu_count)
-    except ConfigError as error:
-        raise ConfigError(f"{host}{error}") from error
+def resolve_evaluator(
+    eval_device: str | None, visible: str | None, gpu_count: int
+) -> Devices | None:
+    """The device that ``--eval-device`` asks for, if any; the rest as in `resolve_devices`."""
+    if eval_device is None:
+        return None
+    if eval_device == "cpu":
+        return Devices("cpu", 1, "")
+    entries = _entries(visible, gpu_count)
+    gpu = int(eval_device.removeprefix("cuda:"))
+    if gpu >= len(entries):
+        raise ConfigError(
+            f"--eval-device {eval_device}: {_there_is(entries, visible)}; "
+            "--eval-device cpu evaluates on the CPU"
+        )
+    return Devices("cuda", 1, entries[gpu])
 
 
-def _gpu_count(config: TrainConfig) -> int:
-    if not _may_use_gpus(config):
-        return 0
-    import torch
+def _entries(visible: str | None, gpu_count: int) -> list[str]:
+    """The name of each GPU in ``CUDA_VISIBLE_DEVICES``; CUDA stops at the first it cannot find."""
+    if visible is None:
+        return [str(gpu) for gpu in range(gpu_count)]
+    return [entry.strip() for entry in visible.split(",") if entry.strip()][:gpu_count]
 
-    return torch.cuda.device_count()
+
+def _there_is(entries: list[str], visible: str | None) -> str:
+    variable = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
+    if not entries:
+        return f"no GPU is visible{variable}"
+    if len(entries) == 1:
+        return f"the only visible GPU is 0{variable}"
+    return f"the visible GPUs are 0 to {len(entries) - 1}{variable}"

@@ -1,4 +1,4 @@
-"""Who am I: one process of a training job, and the few collectives that the project uses."""
+"""`Rank`: one process of a training job, and the collectives that the project uses."""
 
 from __future__ import annotations
 
@@ -19,13 +19,10 @@ class Rank:
     """One process of a job. Collectives do nothing in a job of one."""
 
     rank: int
-    """Number of this process among all."""
     local_rank: int
     """Number of this process on its host."""
     world_size: int
-    """Number of processes."""
     device: torch.device
-    """Where this process computes."""
     seed: int
     """Seed of this process, different for every rank."""
     threads: int

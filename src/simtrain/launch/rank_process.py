@@ -1,4 +1,4 @@
-"""What runs in each of the processes that torchrunx starts: one rank of a job."""
+"""One rank of a job, in a process that torchrunx starts."""
 
 from __future__ import annotations
 
@@ -6,43 +6,64 @@ import atexit
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from signal import Signals
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from simtrain.errors import ConfigError, DivergenceError, RankError, SimulationError
-from simtrain.launch.first_collective import ADVICE, meet
-from simtrain.launch.processes import die_with_parent, session_of
-from simtrain.launch.rank import Rank, share_of_cores
-from simtrain.launch.reports import (
-    Failed,
+from simtrain.launch.events import (
+    Cause,
     Message,
-    Returned,
-    Started,
-    ToldToStop,
-    connect,
+    RankFailed,
+    RankFinished,
+    RankStarted,
+    StopReceived,
     send,
 )
+from simtrain.launch.plan import Job
+from simtrain.launch.processes import die_with_parent, session_of
+from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals, ignore_stop_signals
-
-if TYPE_CHECKING:
-    from simtrain.launch.plan import Job
+from simtrain.launch.torchrunx_internals import connect_log_stream
 
 ResultT = TypeVar("ResultT", covariant=True)
 
 _GRACE_SECONDS = 10.0
 """How long a rank may go on when torchrunx ends the job, and once the command should have."""
-_MOURNING_SECONDS = 5.0
+_PEER_FAILURE_SECONDS = 5.0
 """How long a rank waits when another is gone, so that torchrunx finds that one's end first."""
+_COLLECTIVE_SECONDS = 1800.0
+"""Timeout of later collectives: another rank may be saving, or recording a video."""
+
+ADVICE = """\
+What usually is the matter, most frequent first, and what to try:
+  1. GPUs cannot reach each other's memory behind an IOMMU (hangs at the first collective):
+     set NCCL_P2P_DISABLE=1, or boot the kernel with iommu=pt
+  2. Shared memory is too small in a container:
+     set NCCL_SHM_DISABLE=1, or start it with more (docker run --shm-size=1g, or --ipc=host)
+  3. A host name does not resolve: `getent hosts $(hostname)` must print an address on every host;
+     add the name to /etc/hosts
+  4. A port is blocked: a firewall must let ranks connect to each other on any port; with several
+     network interfaces, name one with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME
+NCCL_DEBUG=INFO shows what NCCL does, in the ranks' logs."""
+
+_CAUSES: tuple[tuple[type[Exception], Cause], ...] = (
+    (ConfigError, "config"),
+    (DivergenceError, "divergence"),
+    (RankError, "job"),
+    (SimulationError, "simulation"),
+)
 
 
 class RankFunction(Protocol[ResultT]):
-    """What a rank runs, importable by its name."""
+    """A function that each rank runs, importable by its name."""
 
     def __call__(
         self, rank: Rank, show: Callable[[object], None], stop: Callable[[], bool], *args: Any
@@ -50,134 +71,128 @@ class RankFunction(Protocol[ResultT]):
         """Run as `rank`, `show` something from rank 0, and end soon once `stop` says so."""
 
 
-class RunRank:
-    """`run_rank` on its way to the ranks: whoever unpickles it ignores `STOP_SIGNALS`.
+class RankProgram:
+    """`run_rank` with its arguments, for torchrunx; unpickling it ignores `STOP_SIGNALS`.
 
-    Those are first of all torchrunx's agents, on every host. SLURM sends such signals to all
-    processes of a job, and an agent that acted on them would end its ranks unsaved.
+    torchrunx's agents, on every host, unpickle it first. SLURM sends such signals to all processes
+    of a job, and an agent that acted on them would end its ranks unsaved.
     """
 
     __name__ = "run_rank"
 
-    def __call__(self, job: Job, function: RankFunction[object], *args: Any) -> None:
-        """See `run_rank`."""
-        run_rank(job, function, *args)
+    def __init__(self, job: Job, function: RankFunction[object], args: tuple[Any, ...]) -> None:
+        self.job = job
+        self.function = function
+        self.args = args
 
-    def __reduce__(self) -> tuple[Callable[[], RunRank], tuple[()]]:
-        return _arrive, ()
+    def __call__(self) -> None:
+        """Run this process's rank."""
+        run_rank(self.job, self.function, *self.args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (), self.__dict__  # the state comes after the call
 
 
-def _arrive() -> RunRank:
+def _unpickled() -> RankProgram:
     ignore_stop_signals()
-    return RunRank()
+    return RankProgram.__new__(RankProgram)
 
 
 def run_rank(job: Job, function: RankFunction[object], *args: Any) -> None:
-    """Become a rank of `job`, run `function` and report what it returns; torchrunx calls it.
+    """Become a rank of `job`, run `function` and send what it returns; torchrunx calls it.
 
-    An error is reported and ends the process, for torchrunx would keep a process whose function
-    raised until all others have returned, and they wait for it in a collective.
+    An error is sent and ends the process, for torchrunx would keep a process whose function raised
+    until all others have returned, and they wait for it in a collective.
     """
     die_with_parent()
-    connect()
-    number, host = int(os.environ["RANK"]), int(os.environ["GROUP_RANK"])
-    device = job.rank_names()[number]
-    neighbours: list[int] = []
+    connect_log_stream()
+    number = int(os.environ["RANK"])
+    device, host = job.rank_names()[number], job.placements[number][0]
+    peers: list[int] = []
 
-    def noted(signal_number: Signals) -> None:
-        if signal_number == signal.SIGTERM and any(session_of(pid) is None for pid in neighbours):
+    def on_signal(received: Signals) -> None:
+        if received == signal.SIGTERM and any(session_of(pid) is None for pid in peers):
             # Sent by torchrunx, which ends the job of a rank that is gone.
             time.sleep(_GRACE_SECONDS)
             os._exit(1)
-        send(ToldToStop(number, device, signal_number))
+        send(StopReceived(number, device, received))
 
     stop = StopSignals(
-        job.grace_seconds + _GRACE_SECONDS, on_signal=noted, on_expiry=lambda first: os._exit(1)
+        job.grace_seconds + _GRACE_SECONDS,
+        on_signal=on_signal,
+        on_expiry=lambda first: os._exit(1),
     )
     # Never left: torchrunx keeps the process until all have returned, and it may be stuck in that.
     stop.__enter__()
     # An exiting interpreter would give signals back their default, which is to kill.
     atexit.register(ignore_stop_signals)
-    send(Started(number, device, job.hosts[host], os.getpid()))
+    send(RankStarted(number, device, host, os.getpid()))
 
-    def hang(text: str) -> None:
-        send(Failed(number, device, "job", text))
+    def on_timeout(text: str) -> None:
+        send(RankFailed(number, device, "job", text))
         _exit(1)
 
     try:
-        rank = _this_rank(job)
-        _meet(rank, job.collective_timeout, hang)
+        rank = job.make_rank(number)
+        rendezvous(rank, job.collective_timeout, on_timeout)
         everyone = rank.all_gather_objects((host, os.getpid()))
-        neighbours += [pid for its_host, pid in everyone if its_host == host]
+        peers += [pid for its_host, pid in everyone if its_host == host]
         result = function(rank, lambda content: send(Message(content)), stop, *args)
         dist.destroy_process_group()
-    except BaseException as error:  # noqa: BLE001 - sys.exit in a task too; reported, and the end
+    except BaseException as error:  # noqa: BLE001 - sys.exit in a task too; sent, and the end
         failed = _failure(number, device, error)
         send(failed)
-        if failed.cause == "peer":
-            _wait(lambda: stop.received == signal.SIGTERM, _MOURNING_SECONDS)
+        deadline = time.monotonic() + _PEER_FAILURE_SECONDS
+        while failed.cause == "peer" and stop.received != signal.SIGTERM:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
         _exit(1)
-    send(Returned(number, device, result if number == 0 else None))
+    send(RankFinished(number, device, result if number == 0 else None))
 
 
-def _this_rank(job: Job) -> Rank:
-    """The rank that torchrunx's variables say, its device and threads made ready."""
-    local_rank = int(os.environ["LOCAL_RANK"])
-    devices = job.devices[int(os.environ["GROUP_RANK"])]
-    # Each host has its own GPUs; CUDA reads the variable when it is first used, which is later.
-    os.environ["CUDA_VISIBLE_DEVICES"] = devices.visible
-    device = torch.device(devices.device(local_rank))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    threads = job.threads or share_of_cores(devices.ranks)
-    torch.set_num_threads(threads)
-    rank = int(os.environ["RANK"])
-    return Rank(
-        rank=rank,
-        local_rank=local_rank,
-        world_size=job.world_size,
-        device=device,
-        seed=job.seed + rank,
-        threads=threads,
-    )
+def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) -> None:
+    """Connect the ranks, and reduce one number over all of them on their devices and on their CPUs.
 
-
-def _meet(rank: Rank, timeout: float, on_hang: Callable[[str], None]) -> None:
+    Collectives that never finish are the most frequent trouble with several GPUs, and say nothing
+    by themselves. Here they would be a matter of the machine, so this comes before anything is
+    built. ``MASTER_ADDR`` and ``MASTER_PORT`` say where rank 0 is. If it takes longer than
+    `timeout` seconds, another thread calls `on_timeout` with the error's text.
+    """
+    first = f"the first collective of {rank.world_size} ranks"
+    text = f"{first} did not finish within {timeout:g} s (--collective-timeout).\n{ADVICE}"
+    deadline = threading.Timer(timeout, on_timeout, (text,))
+    deadline.daemon = True
+    deadline.start()
+    cuda = rank.device.type == "cuda"
     try:
-        meet(rank, timeout, on_hang)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if cuda else "gloo",
+            rank=rank.rank,
+            world_size=rank.world_size,
+            timeout=timedelta(seconds=_COLLECTIVE_SECONDS),
+            device_id=rank.device if cuda else None,
+        )
+        total = float(rank.all_reduce(torch.ones((), device=rank.device)))
+        count = len(rank.all_gather([0.0]))
+        if (total, count) != (rank.world_size, rank.world_size):
+            raise RuntimeError(f"{first} gave {total:g} and {count} instead of {rank.world_size}")
     except Exception as error:
         raise RankError(f"the ranks could not connect: {error}\n{ADVICE}") from error
+    finally:
+        deadline.cancel()
 
 
-def _failure(rank: int, device: str, error: BaseException) -> Failed:
-    if isinstance(error, ConfigError):
-        return Failed(rank, device, "mistake", str(error))
-    if isinstance(error, DivergenceError):
-        return Failed(rank, device, "divergence", str(error))
-    if isinstance(error, RankError):
-        return Failed(rank, device, "job", str(error))
-    if isinstance(error, SimulationError):
-        return Failed(rank, device, "simulation", str(error))
-    frames = traceback.extract_tb(error.__traceback__)
-    in_collective = os.path.join("torch", "distributed") in frames[-1].filename  # noqa: PTH118
-    own = [frame for frame in frames if frame.filename != __file__]
-    text = "".join(
-        [
-            "Traceback (most recent call last):\n",
-            *traceback.format_list(own),
-            *traceback.format_exception_only(error),
-        ]
-    )
-    if error.__cause__ is not None:
-        text = "".join(traceback.format_exception(error))
-    return Failed(rank, device, "peer" if in_collective else "program", text.rstrip())
-
-
-def _wait(condition: Callable[[], bool], seconds: float) -> None:
-    """Wait until `condition` holds, `seconds` at most."""
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
+def _failure(rank: int, device: str, error: BaseException) -> RankFailed:
+    for kind, cause in _CAUSES:
+        if isinstance(error, kind):
+            return RankFailed(rank, device, cause, str(error))
+    found = traceback.TracebackException.from_exception(error)
+    in_collective = os.path.join("torch", "distributed") in found.stack[-1].filename  # noqa: PTH118
+    own = [frame for frame in found.stack if frame.filename != __file__]
+    found.stack = traceback.StackSummary.from_list(own)
+    text = "".join(found.format(chain=error.__cause__ is not None)).rstrip()
+    return RankFailed(rank, device, "peer" if in_collective else "exception", text)
 
 
 def _exit(code: int) -> NoReturn:

@@ -1,80 +1,73 @@
 """Signals that ask a run to stop: finish the iteration, save, and exit, within some seconds.
 
-What a signal brings happens in a thread. Python's own handlers run between two bytecodes of the
-main thread, which may be stuck: in a collective that another rank never enters, or in a simulation.
+Threads act on signals. Python's own handlers run between two bytecodes of the main thread, which
+may be stuck: in a collective that another rank never enters, or in a simulation.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from signal import Signals
 from types import FrameType
+from typing import Any
 
 STOP_SIGNALS = (Signals.SIGINT, Signals.SIGTERM, Signals.SIGUSR1)
 """Ctrl-C, the end of a job, and what SLURM can send some time before that."""
 
-_REPEATED_SECONDS = 0.5
-"""A signal to a whole process group comes a second time from a parent that passes it on, as uv."""
-_LONGEST_WAIT = 3600.0
-"""What `select` may be asked to wait for at once, s; a user may grant a run more than it takes."""
 _END = b"\0"
 
 
+@dataclass
 class StopSignals:
-    """Notes the first of `STOP_SIGNALS` while it is entered, which only the main thread can do."""
+    """Catches `STOP_SIGNALS` while it is entered, which only the main thread can do.
 
-    def __init__(
-        self,
-        seconds: float,
-        *,
-        on_signal: Callable[[Signals], None] = lambda number: None,
-        on_expiry: Callable[[Signals], None] = lambda number: None,
-        on_second_interrupt: Callable[[], None] = lambda: None,
-    ) -> None:
-        """The functions are called from other threads than the main thread.
+    The functions are called from other threads. While one of the last two runs, `__exit__` waits:
+    they may end the process.
+    """
 
-        Args:
-            seconds: how long a run may go on after the first signal.
-            on_signal: called at once with the first signal.
-            on_expiry: called with the first signal if this is still entered `seconds` later.
-            on_second_interrupt: called when SIGINT follows the first signal.
+    seconds: float
+    """How long a run may go on after the first signal."""
+    _: KW_ONLY
+    on_signal: Callable[[Signals], None] = lambda number: None
+    """Called at once with the first signal."""
+    on_expiry: Callable[[Signals], None] = lambda number: None
+    """Called with the first signal if this is still entered `seconds` later."""
+    on_second_interrupt: Callable[[], None] = lambda: None
+    """Called when SIGINT follows the first signal."""
+    repeat_seconds: float = 0.5
+    """How long SIGINT after the first signal is taken for the same one: a signal to a whole process
+    group comes a second time from a parent that passes it on, as uv does."""
+    received: Signals | None = field(default=None, init=False)
+    """The first signal received, or None."""
 
-        While one of the last two runs, nobody leaves: they may end the process.
-        """
-        self.received: Signals | None = None
-        """The first signal received, or None."""
-        self._seconds = seconds
-        self._on_signal = on_signal
-        self._on_expiry = on_expiry
-        self._on_second_interrupt = on_second_interrupt
-        self._previous: dict[Signals, object] = {}
+    def __post_init__(self) -> None:
+        self._previous: dict[Signals, Any] = {}
         self._pipe: int | None = None
-        self._acting = threading.Lock()
-        self._done = False
+        self._lock = threading.Lock()
+        self._cancelled = False
 
     def __enter__(self) -> StopSignals:
         reading, self._pipe = os.pipe()
         os.set_blocking(self._pipe, False)
-        threading.Thread(target=self._watch, args=(reading, self._pipe), daemon=True).start()
+        threading.Thread(target=self._act, args=(reading, self._pipe), daemon=True).start()
         # Written to as soon as a signal comes, whatever the main thread does.
         self._wakeup = signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
-            self._previous[number] = signal.signal(number, _leave_it_to_the_thread)
+            self._previous[number] = signal.signal(number, _ignore)
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.cancel_deadline()
         signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            signal.signal(number, handler)
         self._write(_END)
 
     def __call__(self) -> bool:
@@ -82,11 +75,11 @@ class StopSignals:
         return self.received is not None
 
     def cancel_deadline(self) -> None:
-        """Call neither `on_expiry` nor `on_second_interrupt` from now on: the run has done it."""
-        with self._acting:
-            self._done = True
+        """Call neither `on_expiry` nor `on_second_interrupt` from now on: the run is done."""
+        with self._lock:
+            self._cancelled = True
 
-    def note(self, number: Signals) -> None:
+    def receive(self, number: Signals) -> None:
         """Act as if this process had received a signal, which another one has."""
         self.received = self.received or number
         self._write(bytes([number]))
@@ -95,45 +88,38 @@ class StopSignals:
         if self._pipe is not None:
             os.write(self._pipe, message)
 
-    def _watch(self, reading: int, writing: int) -> None:
-        """Act on signals, which a pipe brings, until this is left."""
-        began: float | None = None
-        expiry = math.inf
-        expire: Callable[[], None] = lambda: None  # noqa: E731 - until there is a first signal
-        while True:
-            left = max(0.0, expiry - time.monotonic())
-            ready, _, _ = select.select([reading], [], [], min(left, _LONGEST_WAIT))
-            if not ready:
-                if time.monotonic() >= expiry:
-                    expiry = math.inf
-                    self._unless_done(expire)
-                continue
-            numbers = os.read(reading, 64)
-            if _END in numbers:
-                os.close(reading)
-                os.close(writing)
-                return
-            for number in STOP_SIGNALS:
-                if number not in numbers:
-                    continue
+    def _act(self, reading: int, writing: int) -> None:
+        """Act on signals, which a pipe brings, until `__exit__`."""
+        expiry: threading.Timer | None = None
+        began = 0.0
+        while _END not in (numbers := os.read(reading, 64)):
+            for number in (number for number in STOP_SIGNALS if number in numbers):
                 now = time.monotonic()
-                if began is None:
+                if expiry is None:
                     self.received = self.received or number
-                    began, expiry = now, now + self._seconds
-                    expire = partial(self._on_expiry, number)
+                    began, expire = now, partial(self.on_expiry, number)
+                    seconds = min(self.seconds, threading.TIMEOUT_MAX)
+                    expiry = threading.Timer(seconds, self._unless_cancelled, (expire,))
                     # It may wait for a terminal or a network, which must not hold up the rest.
-                    threading.Thread(target=self._on_signal, args=(number,), daemon=True).start()
-                elif number == Signals.SIGINT and now > began + _REPEATED_SECONDS:
-                    self._unless_done(self._on_second_interrupt)
+                    telling = threading.Thread(target=self.on_signal, args=(number,))
+                    for thread in (expiry, telling):
+                        thread.daemon = True
+                        thread.start()
+                elif number == Signals.SIGINT and now > began + self.repeat_seconds:
+                    self._unless_cancelled(self.on_second_interrupt)
+        if expiry is not None:
+            expiry.cancel()
+        os.close(reading)
+        os.close(writing)
 
-    def _unless_done(self, action: Callable[[], None]) -> None:
-        with self._acting:
-            if not self._done:
+    def _unless_cancelled(self, action: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._cancelled:
                 action()
 
 
-def _leave_it_to_the_thread(number: int, frame: FrameType | None) -> None:
-    pass
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Handle a signal by nothing: unlike SIG_IGN, it still reaches the pipe."""
 
 
 def ignore_stop_signals() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from simtrain.config import TrainConfig
-from simtrain.launch.devices import Devices
+from simtrain.launch.plan import Devices
 from simtrain.launch.rank import Rank
 from simtrain.run.console import StatusConsole
 

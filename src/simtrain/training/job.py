@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import time
@@ -16,10 +15,9 @@ import mujoco
 from simtrain.config import TrainConfig
 from simtrain.config_tree import as_plain, overlay
 from simtrain.errors import ConfigError, RankError
-from simtrain.launch.devices import Devices
-from simtrain.launch.launcher import check_logs, choose_log_dir, launch_ranks
-from simtrain.launch.plan import Job, plan_job
-from simtrain.launch.rank import Rank, share_of_cores
+from simtrain.launch.launcher import choose_log_dir, launch_ranks
+from simtrain.launch.plan import Devices, Job, plan_job
+from simtrain.launch.rank import Rank
 from simtrain.registry import default_config
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
@@ -51,6 +49,8 @@ def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None =
         RankError: a rank of several failed.
     """
     job = plan_job(config)
+    # CUDA_VISIBLE_DEVICES is read once: set it before Warp or torch first uses a GPU.
+    rank = job.make_rank() if job.in_process else None
     _check_on_devices(config, job, model)
     resumption, lines = None, _introduction(config, job)
     trained = (0, 0)
@@ -75,7 +75,7 @@ def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None =
         ).absolute()
         console.say(f"run:        {shown(run)}")
         try:
-            attempt = _Attempt(config, job, model, run, console, stopping)
+            attempt = _Attempt(config, job, rank, model, run, console, stopping)
             result = train_with_restarts(
                 attempt,
                 attempt.resumption,
@@ -104,13 +104,14 @@ def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None =
 
 def _check_on_devices(config: TrainConfig, job: Job, model: mujoco.MjModel) -> None:
     """Check what depends on the job's devices; ConfigError if something does not fit them."""
-    if job.in_process and job.devices[0].kind == "cuda":
-        # CUDA reads the variable once: before Warp or torch first use it.
-        os.environ["CUDA_VISIBLE_DEVICES"] = job.devices[0].visible
     engine = choose_engine(config.engine, job.devices[0].kind).name
     check_evaluation_flags(config, engine)
     if not job.in_process:
-        check_logs(config.torchrunx_log_dir)
+        check_log_level()
+        variable = os.environ.get("TORCHRUNX_LOG_DIR")
+        if folder := config.torchrunx_log_dir if variable is None else variable:
+            flag = "--torchrunx-log-dir" if variable is None else "TORCHRUNX_LOG_DIR"
+            make_folder(Path(folder), flag)
     elif engine == "warp":
         # Several ranks check it themselves: Warp initializes CUDA, and launching them forks.
         from simtrain.sim.warp_model import check_model
@@ -160,6 +161,8 @@ class _Attempt:
 
     config: TrainConfig
     job: Job
+    rank: Rank | None
+    """This process as the only rank; None for ranks in processes of their own."""
     model: mujoco.MjModel
     run: Path
     console: TrainingConsole
@@ -167,7 +170,11 @@ class _Attempt:
 
     def __call__(self, resumption: Resumption | None) -> TrainingResult:
         """Train, in this process or as several ranks."""
-        return self._here(resumption) if self.job.in_process else self._on_ranks(resumption)
+        return (
+            self._on_ranks(resumption)
+            if self.rank is None
+            else self._in_process(self.rank, resumption)
+        )
 
     def resumption(self) -> Resumption | None:
         """How to go on from the last saved state, told on the console; None if there is none."""
@@ -178,19 +185,9 @@ class _Attempt:
             self.console.say(line)
         return resumption
 
-    def _here(self, resumption: Resumption | None) -> TrainingResult:
-        import torch
-
+    def _in_process(self, rank: Rank, resumption: Resumption | None) -> TrainingResult:
         from simtrain.training.worker import run_worker
 
-        rank = Rank(
-            rank=0,
-            local_rank=0,
-            world_size=1,
-            device=torch.device(self.job.devices[0].device(0)),
-            seed=self.job.seed,
-            threads=self.job.threads or share_of_cores(1),
-        )
         context = RunContext(
             config=self.config,
             rank=rank,

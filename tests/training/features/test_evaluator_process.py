@@ -11,7 +11,7 @@ from simtrain.algorithms.networks import make_actor
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.undisturbed import undisturbed
-from simtrain.launch.devices import Devices
+from simtrain.launch.plan import Devices
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.training.evaluator import Evaluator

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 from simtrain.config import TrainConfig
 from simtrain.config_tree import as_plain, overlay
 from simtrain.errors import ConfigError, SimulationError
-from simtrain.launch.devices import Devices
 from simtrain.launch.processes import die_with_parent
 from simtrain.launch.stop import ignore_stop_signals
 from simtrain.registry import default_config
@@ -34,6 +33,7 @@ from simtrain.training.background import NewestItemWorker
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from simtrain.launch.plan import Devices
     from simtrain.training.evaluator import Evaluation, Evaluator
 
 _NICENESS = 5
@@ -185,21 +185,20 @@ def main() -> None:
 
 
 def _make_evaluator(start: Start) -> Evaluator:
-    os.environ["CUDA_VISIBLE_DEVICES"] = start.devices.visible
-
     import torch
 
     from simtrain.env.undisturbed import undisturbed
     from simtrain.sim import choose_engine
     from simtrain.training.evaluator import Evaluator
 
+    device = start.devices.use(0)
     torch.set_num_threads(start.threads)
     config = overlay(default_config(start.task), start.values)
     return Evaluator(
         undisturbed(config.env),
         config.ppo.actor,
         config.eval_episodes,
-        engine=choose_engine(config.engine, start.devices.device(0), start.threads),
+        engine=choose_engine(config.engine, device, start.threads),
     )
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from simtrain.errors import ConfigError
-from simtrain.launch.devices import Devices, resolve_devices, resolve_evaluator
+from simtrain.launch.plan import Devices, resolve_devices, resolve_evaluator
 
 GPU = "GPU-8f6d2c3a-1111-2222-3333-444455556666"
 MIG = "MIG-GPU-8f6d2c3a/1/0"
