@@ -33,7 +33,13 @@ def test_a_nan_in_one_environment_of_256_leaves_the_others_as_they_are_to_the_bi
                 break_one(env, broken)
             actions = torch.rand(256, env.num_actions) - 0.5
             obs, rewards, dones, extras = env.step(actions)
-            columns = (*obs.values(), rewards, dones, extras["time_outs"], env.sim.rows("qpos"))
+            columns = (
+                *obs.values(),
+                rewards,
+                dones,
+                extras["time_outs"],
+                env.sim.bind_native("qpos"),
+            )
             seen.append(torch.cat([column.reshape(256, -1) for column in columns], dim=1))
         return env, seen
 

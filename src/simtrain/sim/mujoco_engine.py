@@ -17,19 +17,22 @@ import torch
 from torch import Tensor
 
 from simtrain.errors import SimulationError
-from simtrain.sim.engine import (
+from simtrain.sim.engine import Engine, Index
+from simtrain.sim.fields import (
     ACCELERATION_FIELDS,
     STATE_FIELDS,
-    Engine,
-    Index,
-    accelerates,
+    acceleration_sensors,
+    check_bindable,
+    entries_of,
     not_writable,
     write_rows,
 )
-from simtrain.sim.fields import check_bindable
 
 _VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL.value)
 _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE.value)
+
+_Mirrors = dict[str, tuple[Tensor, Tensor]]
+"""Field -> its float32 mirror and the batch's float64 rows."""
 
 
 class MujocoEngine(Engine):
@@ -38,6 +41,7 @@ class MujocoEngine(Engine):
     Results are the same, bit for bit, for any number of threads.
     """
 
+    name = "mujoco"
     synchronous = True
 
     def __init__(
@@ -48,15 +52,8 @@ class MujocoEngine(Engine):
         threads: int = 0,
         keyframe: int | None = None,
     ) -> None:
-        """Make the batch and reset it.
-
-        Args:
-            model: the compiled model; the engine works on a copy.
-            num_envs: number of simulations.
-            threads: physics threads, the caller's included; 0 for all cores given to the process.
-            keyframe: id of the keyframe that `reset` goes to, or None for MuJoCo's default.
-        """
-        # The engine tells of warnings; MuJoCo would also print them and write MUJOCO_LOG.TXT.
+        """See `simtrain.sim.make_engine`; `threads` includes the caller's, 0 for all cores."""
+        # `failed` reports warnings; MuJoCo would also print them and write MUJOCO_LOG.TXT.
         mujoco.set_mju_user_warning(ignore_warning)
         self.num_envs = num_envs
         self.device = torch.device("cpu")
@@ -65,21 +62,20 @@ class MujocoEngine(Engine):
         )
         self.model = self._batch.model
         self._keyframe = -1 if keyframe is None else keyframe
-        self._stale = torch.zeros(num_envs, dtype=torch.bool)
+        self._stale = torch.zeros(num_envs, dtype=torch.bool)  # written or reset, no forward yet
         self._stale_rows = self._stale.numpy()
         self.failed = torch.zeros(num_envs, dtype=torch.bool)
         self._any_failed = False
-        self._complaint = ""
+        self._failure_message = ""
         # Counts of each kind of warning since the simulation's last reset.
         self._warnings = self._batch.warning[:, :, 1]
-        # field -> (float32 mirror, float64 rows), by what refreshes them
-        self._state: dict[str, tuple[Tensor, Tensor]] = {}
-        self._derived: dict[str, tuple[Tensor, Tensor]] = {}
-        self._acceleration: dict[str, tuple[Tensor, Tensor]] = {}
-        self._expanded: dict[str, tuple[Tensor, Tensor]] = {}
-        self._acceleration_sensors = accelerates(self.model)
-        self._prompt_sensors = (~self._acceleration_sensors).nonzero().flatten()
-        self._const_follows = False
+        self._state: _Mirrors = {}
+        self._derived: _Mirrors = {}
+        self._acceleration: _Mirrors = {}
+        self._expanded: _Mirrors = {}
+        self._acceleration_sensors = acceleration_sensors(self.model)
+        self._other_sensors = (~self._acceleration_sensors).nonzero().flatten()
+        self._const_was_set = False
         self.bind("ctrl")
         self.reset()
         self.forward()
@@ -95,17 +91,22 @@ class MujocoEngine(Engine):
             if field in mirrors:
                 return mirrors[field][0]
         check_bindable(self.model, field)
-        rows = _tensor(self._batch.bind(field))
-        mirror = rows.float() if field in STATE_FIELDS else torch.zeros(rows.shape)
+        rows = self.bind_native(field)
         if field in STATE_FIELDS:
-            self._state[field] = (mirror, rows)
-        elif field in ACCELERATION_FIELDS:
+            self._state[field] = (rows.float(), rows)
+            return self._state[field][0]
+        mirror = torch.zeros(rows.shape)
+        if field in ACCELERATION_FIELDS:
             self._acceleration[field] = (mirror, rows)
         else:
             self._derived[field] = (mirror, rows)
             self._batch.forward(stage=_VELOCITY_STAGE)
             self._refresh_after_forward(field)
         return mirror
+
+    def bind_native(self, field: str) -> Tensor:
+        """See `Engine.bind_native`."""
+        return _tensor(self._batch.bind(field))
 
     def expand(self, field: str) -> Tensor:
         """See `Engine.expand`."""
@@ -185,29 +186,25 @@ class MujocoEngine(Engine):
     def set_const(self, mask: Tensor | None = None) -> None:
         """See `Engine.set_const`."""
         self._run("set_const", ids=None if mask is None else mask.numpy())
-        self._const_follows = True
+        self._const_was_set = True
         for mirror, rows in self._expanded.values():
             mirror.copy_(rows)
 
-    def rows(self, field: str) -> Tensor:
-        """See `Engine.rows`."""
-        return _tensor(self._batch.bind(field))
-
-    def model_of(self, env: int) -> mujoco.MjModel:
-        """See `Engine.model_of`."""
+    def get_model(self, env: int) -> mujoco.MjModel:
+        """See `Engine.get_model`."""
         return self._batch.get_model(env)
 
-    def complaint(self) -> str:
-        """See `Engine.complaint`."""
-        complaint, self._complaint = self._complaint, ""
-        return complaint or super().complaint()
+    def failure_message(self) -> str:
+        """See `Engine.failure_message`."""
+        message, self._failure_message = self._failure_message, ""
+        return message or super().failure_message()
 
     def state(self) -> dict[str, Tensor]:
         """See `Engine.state`; the simulations are one float64 tensor ``(num_envs, nstate)``."""
         state = {
             "state": torch.from_numpy(self._batch.state.copy()),
             "stale": self._stale.clone(),
-            "const_follows": torch.tensor(self._const_follows),
+            "const_follows": torch.tensor(self._const_was_set),
         }
         for mirrors in (self._state, self._derived, self._acceleration):
             state |= {f"data/{field}": mirror.clone() for field, (mirror, _) in mirrors.items()}
@@ -224,21 +221,18 @@ class MujocoEngine(Engine):
                 f"the saved state has shape {shape} (environments, state size), "
                 f"this engine needs {mine}: another model or number of environments"
             )
-        for name, value in state.items():
-            if name.startswith("model/"):
-                field = name.removeprefix("model/")
-                self.expand(field)
-                mirror, rows = self._expanded[field]
-                rows.copy_(value)
-                mirror.copy_(rows)
+        for field, value in entries_of(state, "model"):
+            self.expand(field)
+            mirror, rows = self._expanded[field]
+            rows.copy_(value)
+            mirror.copy_(rows)
         if state["const_follows"]:
             self.set_const()
         self._batch.reset(stage=_NO_STAGE)  # forgets the warnings so far
         self._batch.state[...] = state["state"].numpy()
         self._stale.copy_(state["stale"])
-        for name, value in state.items():
-            if name.startswith("data/"):
-                self.bind(name.removeprefix("data/")).copy_(value)
+        for field, value in entries_of(state, "data"):
+            self.bind(field).copy_(value)
 
     def _refresh_after_forward(self, field: str) -> None:
         """Refresh a derived mirror but for acceleration sensors, which `forward` does not compute.
@@ -247,8 +241,8 @@ class MujocoEngine(Engine):
         velocity stage its acceleration-dependent outputs belong to some other simulation.
         """
         mirror, rows = self._derived[field]
-        if field == "sensordata" and len(self._prompt_sensors) < mirror.shape[1]:
-            mirror[:, self._prompt_sensors] = rows[:, self._prompt_sensors].float()
+        if field == "sensordata" and len(self._other_sensors) < mirror.shape[1]:
+            mirror[:, self._other_sensors] = rows[:, self._other_sensors].float()
         else:
             mirror.copy_(rows)
 
@@ -257,27 +251,24 @@ class MujocoEngine(Engine):
         try:
             getattr(self._batch, call)(**arguments)
         except mujoco.batch.SimulationError as error:
-            env = int(error.ids[0])
+            env, others = int(error.ids[0]), len(error.ids) - 1
+            and_others = {0: "", 1: " and 1 other"}.get(others, f" and {others} others")
             raise SimulationError(
-                f"MuJoCo failed in environment {env}"
-                f"{_and_others(len(error.ids))}: {self._batch.error(env)}"
+                f"MuJoCo failed in environment {env}{and_others}: {self._batch.error(env)}"
             ) from error
 
     def _find_failed(self) -> None:
-        """Refresh `failed` from MuJoCo's warnings, and note the first of them."""
+        """Refresh `failed` from MuJoCo's warnings, and keep the text of the first of them."""
         if self._warnings.any():
             np.any(self._warnings, axis=1, out=self.failed.numpy())
-            self._complaint = self._complaint or self._describe()
+            if not self._failure_message:
+                env, kind = (int(found[0]) for found in np.nonzero(self._warnings))
+                info = int(self._batch.warning[env, kind, 0])
+                self._failure_message = str(mujoco.mju_warningText(kind, info)).strip()
             self._any_failed = True
         elif self._any_failed:
             self.failed.zero_()
             self._any_failed = False
-
-    def _describe(self) -> str:
-        envs, kinds = np.nonzero(self._warnings)
-        env, kind = int(envs[0]), int(kinds[0])
-        info = int(self._batch.warning[env, kind, 0])
-        return str(mujoco.mju_warningText(kind, info)).strip()
 
 
 def _without_islands(model: mujoco.MjModel) -> mujoco.MjModel:
@@ -294,10 +285,6 @@ def _without_islands(model: mujoco.MjModel) -> mujoco.MjModel:
 
 def ignore_warning(_message: str) -> None:
     """Stand in for MuJoCo's warning handler."""
-
-
-def _and_others(count: int) -> str:
-    return {1: "", 2: " and 1 other"}.get(count, f" and {count - 1} others")
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -21,7 +21,7 @@ import warp as wp
 from torch import Tensor
 
 from simtrain.sim import warp_kernels as kernels
-from simtrain.sim.engine import accelerates
+from simtrain.sim.fields import acceleration_sensors
 
 
 class Physics:
@@ -31,16 +31,16 @@ class Physics:
         """Make the buffers that steps need besides `data`, on Warp's current device."""
         self._model = warp_model
         self._data = data
-        self.prompt_data = dataclasses.replace(
+        self.posvel_data = dataclasses.replace(
             data, cacc=wp.zeros_like(data.cacc), cfrc_int=wp.zeros_like(data.cfrc_int)
         )
         """`data` for the position and velocity stages. They compute bias forces in ``cacc`` and
         ``cfrc_int``, which belong to the acceleration stage; here these are others."""
-        late = accelerates(model)
-        self._sensors = model.nsensor > 0
-        self.late_sensors = _columns(late)
+        late = acceleration_sensors(model)
+        self._has_sensors = model.nsensor > 0
+        self.acceleration_sensors = _columns(late)
         """Which entries of ``sensordata`` depend on accelerations."""
-        self._prompt_sensors = _columns(~late)
+        self._posvel_sensors = _columns(~late)
         self.peaks = wp.zeros(2, dtype=int)
         """The most constraints of an environment, and contacts of all of them together, so far."""
 
@@ -51,7 +51,7 @@ class Physics:
             self._accelerate(sensors=last)
             self.refresh(sensors=last)
         wp.launch(
-            kernels.raise_peaks,
+            kernels.update_peaks,
             dim=self._data.nworld,
             inputs=[self._data.nefc, self._data.nacon, self._data.ncollision],
             outputs=[self.peaks],
@@ -59,11 +59,11 @@ class Physics:
 
     def refresh(self, *, sensors: bool) -> None:
         """Bring the position and velocity stages of all environments up to date."""
-        m, d = self._model, self.prompt_data
-        sensors = sensors and self._sensors
+        m, d = self._model, self.posvel_data
+        sensors = sensors and self._has_sensors
         mjw.fwd_position(m, d, factorize=False)
         if sensors:
-            self._zero_sensors(self._prompt_sensors)
+            self._zero_sensors(self._posvel_sensors)
             mjw.sensor_pos(m, d)
         mjw.fwd_velocity(m, d)
         if sensors:
@@ -76,19 +76,19 @@ class Physics:
         """Run a physics step from current position and velocity stages; leaves them behind."""
         m, d = self._model, self._data
         if sensors:
-            self._zero_sensors(self.late_sensors)
+            self._zero_sensors(self.acceleration_sensors)
         if m.opt.integrator == mjw.IntegratorType.DISCRETE:
             mjw.step2(m, d)
             return
         mjw.fwd_actuation(m, d)
         mjw.fwd_acceleration(m, d, factorize=True)
         mjw.solve(m, d)
-        if sensors and self._sensors:
+        if sensors and self._has_sensors:
             mjw.sensor_acc(m, d)
         if m.opt.integrator == mjw.IntegratorType.EULER:
             mjw.euler(m, d)
         elif m.opt.integrator == mjw.IntegratorType.RK4:
-            mjw.rungekutta4(m, self.prompt_data)
+            mjw.rungekutta4(m, self.posvel_data)
         else:
             mjw.implicit(m, d)
 

@@ -213,7 +213,7 @@ class Trainer:
 
     def _new_warnings(self, overflow: Overflow | None, failures: Failures) -> tuple[str, ...]:
         """What did not fit into the engine's buffers, was not finite or refused, once."""
-        messages = {} if overflow is None else overflow.messages()
+        messages = {} if overflow is None else overflow.messages
         for term in failures.terms:
             messages[term] = f"{term} was not finite in some environments, and counts as 0 there"
         for what, graphs in (("rollouts", self._graphs), ("updates", self.ppo.graphs)):

@@ -39,7 +39,7 @@ class RolloutGraphs:
     @property
     def ready(self) -> bool:
         """Whether there are graphs of the arrays that the engine has now."""
-        return bool(self._graphs) and self._generation == self._env.sim.generation
+        return bool(self._graphs) and self._generation == self._env.sim.storage_version
 
     def prepare(self) -> None:
         """Make the graphs if need be, between two rollouts.
@@ -47,7 +47,7 @@ class RolloutGraphs:
         Whatever happens first in a rollout, such as compiling a kernel, must have happened; and
         failures and overflows must have been asked for, as this forgets them.
         """
-        if self._generation != self._env.sim.generation:
+        if self._generation != self._env.sim.storage_version:
             self._make()
 
     def refuse(self) -> None:
@@ -91,7 +91,7 @@ class RolloutGraphs:
             env.timer = timer
         restore()
         env.sim.overflow()  # of these steps; who overflows does so again
-        self._generation = env.sim.generation
+        self._generation = env.sim.storage_version
 
     def _capture_and_check(self, restore: Callable[[], None]) -> None:
         """Make the graphs; leaves environments and generators where the check ended.
