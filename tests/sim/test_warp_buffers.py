@@ -7,13 +7,7 @@ from engine_models import CARTPOLE, FALLING_BOX, MIXED, compile_xml, quadruped
 
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
-from simtrain.sim.warp_buffers import (
-    BufferSizes,
-    bytes_per_env,
-    check_memory,
-    probe_sizes,
-    read_overflow,
-)
+from simtrain.sim.warp_buffers import BufferSizes, check_memory, find_sizes, read_overflow
 from simtrain.sim.warp_engine import WarpEngine
 
 WARP = EngineCfg("warp", "cpu")
@@ -21,29 +15,32 @@ pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(6
 
 
 def test_the_probe_leaves_room_for_a_box_on_its_face() -> None:
-    sizes = probe_sizes(compile_xml(FALLING_BOX))
+    sizes = find_sizes(compile_xml(FALLING_BOX))
     assert sizes.max_contacts >= 4
     assert sizes.max_constraints >= 16
     assert sizes.max_contacts < 20
 
 
 def test_the_probe_leaves_room_for_joint_limits_that_it_did_not_meet() -> None:
-    sizes = probe_sizes(compile_xml(CARTPOLE))
+    sizes = find_sizes(compile_xml(CARTPOLE))
     assert 1 <= sizes.max_constraints <= 16
 
 
 def test_the_probe_always_finds_the_same() -> None:
-    sizes = probe_sizes(quadruped())
-    assert probe_sizes(quadruped()) == sizes
+    sizes = find_sizes(quadruped())
+    assert find_sizes(quadruped()) == sizes
     assert sizes.max_contacts >= 8
 
 
 def test_too_many_environments_for_the_memory_are_refused() -> None:
-    each = bytes_per_env(compile_xml(MIXED), BufferSizes(10, 32))
-    assert 5_000 < each < 50_000
-    check_memory(100, each, 100 * each)
-    with pytest.raises(ConfigError, match="use --num-envs 100 or fewer"):
-        check_memory(101, each, 100 * each)
+    model, sizes, free = compile_xml(MIXED), BufferSizes(10, 32), 10_000_000
+    with pytest.raises(ConfigError, match=r"use --num-envs (\d+) or fewer") as refused:
+        check_memory(model, 100_000, sizes, free)
+    most = int(refused.value.args[0].split("--num-envs ")[1].split()[0])
+    assert free / 50_000 < most < free / 5_000
+    check_memory(model, most, sizes, free)
+    with pytest.raises(ConfigError, match=f"use --num-envs {most} or fewer"):
+        check_memory(model, most + 1, sizes, free)
 
 
 def test_overflow_names_the_flag_and_a_value() -> None:

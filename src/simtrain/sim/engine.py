@@ -75,7 +75,7 @@ class Engine(ABC):
     """
 
     name: EngineName
-    """Which engine this is: that of `EngineCfg.name`."""
+    """Which engine this is, as in `EngineCfg`."""
     model: mujoco.MjModel
     """The compiled model, shared by all environments but for its expanded fields. Do not change."""
     num_envs: int
@@ -83,10 +83,10 @@ class Engine(ABC):
     device: torch.device
     """Where the tensors live."""
     synchronous: bool = False
-    """Whether calls return when their work is done, so that Python may branch on the results;
-    otherwise they may return when it is queued on the device."""
+    """Whether a call's work is done when it returns, so that Python may branch on its results;
+    otherwise it may only have been queued on the device."""
     storage_version: int = 0
-    """Increases when arrays that a step reads are replaced: CUDA graphs captured before are void."""
+    """Increases when arrays that a step reads are replaced, which voids CUDA graphs of it."""
     failed: Tensor
     """Environments whose simulation has failed since their last reset: a state that is not finite
     (or beyond 1e10, as MuJoCo has it), or, on the CPU engine, anything that MuJoCo warned of.
@@ -95,23 +95,22 @@ class Engine(ABC):
 
     @abstractmethod
     def bind(self, field: str) -> Tensor:
-        """A float32 tensor over an MjData field, shape ``(num_envs, *field shape)``.
+        """A float32 tensor over an MjData field, in MuJoCo's shape: ``(num_envs, *field shape)``.
 
-        Every array of real numbers that MjData has under this name, in MuJoCo's own shape; integers
-        and booleans are refused. The same tensor at every call, whose storage never changes:
-        `step`, `forward` and `reset` refresh it in place. `ctrl` is yours to write, and `step`
-        reads it; every other field is read-only, and state fields are changed with `write`.
-        Acceleration-dependent values may be zero until the first `step` after the field was bound.
+        The same tensor at every call, whose storage never changes: `step`, `forward` and `reset`
+        refresh it in place. `ctrl` is yours to write, and `step` reads it; every other field is
+        read-only, and state fields are changed with `write`. Acceleration-dependent values may be
+        zero until the first `step` after the field was bound.
 
         Raises:
-            ValueError: `field` is not an MjData array that this engine can bind, or one that
-                MuJoCo does not compute in this model (``cfrc_ext`` without a sensor that needs it).
+            ValueError: `field` is not an MjData array of real numbers that this engine can bind, or
+                MuJoCo does not compute it in this model (``cfrc_ext`` without a sensor that does).
         """
 
     def bind_native(self, field: str) -> Tensor:
-        """A state field as physics itself stores it, ``(num_envs, ...)``, always up to date.
+        """A state field as physics itself stores it, always up to date; float64 on the CPU engine.
 
-        Read-only; float64 on the CPU engine.
+        Read-only, ``(num_envs, ...)``.
         """
         return self.bind(field)
 
@@ -179,7 +178,7 @@ class Engine(ABC):
 
     @abstractmethod
     def set_const(self, mask: Tensor | None = None) -> None:
-        """Recompute the constants that follow from expanded fields (``mj_setConst``), in place.
+        """Recompute the constants that follow from expanded fields, in place.
 
         Needed after writing body masses, inertias or other inputs of MuJoCo's ``mj_setConst``.
         """
@@ -190,10 +189,7 @@ class Engine(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """Copies of everything needed to continue: simulations, bound and expanded fields.
-
-        On the CPU engine continuing from it is exact to the bit.
-        """
+        """Copies of everything needed to continue, to the bit on the CPU engine."""
 
     @abstractmethod
     def set_state(self, state: dict[str, Tensor]) -> None:
@@ -215,9 +211,5 @@ class Engine(ABC):
         return None
 
     def in_torch_graph(self) -> AbstractContextManager[None]:
-        """Context in which physics is launched into the CUDA graph that PyTorch captures.
-
-        Raises:
-            RuntimeError: this engine cannot be part of a CUDA graph.
-        """
+        """Within, physics goes into the CUDA graph that PyTorch captures; `RuntimeError` if not."""
         raise RuntimeError("physics on CPU threads cannot be part of a CUDA graph")

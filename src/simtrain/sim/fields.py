@@ -1,7 +1,4 @@
-"""MuJoCo's fields as engines see them: state, derived, expanded; and writing to rows of them.
-
-The two engines share these rules, so that a task that runs on one runs on the other.
-"""
+"""MuJoCo's fields, by rules that the engines share: a task that runs on one runs on the other."""
 
 from __future__ import annotations
 
@@ -14,34 +11,13 @@ from torch import Tensor
 from simtrain.errors import did_you_mean
 from simtrain.sim.engine import Index
 
-STATE_FIELDS = (
-    "time",
-    "qpos",
-    "qvel",
-    "act",
-    "qacc_warmstart",
-    "ctrl",
-    "qfrc_applied",
-    "xfrc_applied",
-    "mocap_pos",
-    "mocap_quat",
-)
+_USER_INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat")
+STATE_FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", *_USER_INPUTS)
 """The fields that `Engine.write` accepts besides expanded model fields."""
 
-ACCELERATION_FIELDS = frozenset(
-    {
-        "act_dot",
-        "actuator_force",
-        "cacc",
-        "cfrc_ext",
-        "cfrc_int",
-        "qacc",
-        "qacc_smooth",
-        "qfrc_actuator",
-        "qfrc_constraint",
-        "qfrc_smooth",
-    }
-)
+_JOINT_FORCES = ("qacc", "qacc_smooth", "qfrc_actuator", "qfrc_constraint", "qfrc_smooth")
+_BODY_FORCES = ("cacc", "cfrc_ext", "cfrc_int")
+ACCELERATION_FIELDS = frozenset({*_JOINT_FORCES, *_BODY_FORCES, "act_dot", "actuator_force"})
 """Derived fields that depend on accelerations; `acceleration_sensors` says which sensors do."""
 
 _RNE_SENSORS = ("ACCELEROMETER", "FORCE", "TORQUE", "FRAMELINACC", "FRAMEANGACC")
@@ -59,12 +35,7 @@ _FACTORS = frozenset({"qDeriv", "qH", "qHDiagInv", "qLD", "qLDiagInv", "qLU"})
 
 
 def check_bindable(model: mujoco.MjModel, field: str) -> None:
-    """Refuse an MjData field that no engine can keep up to date.
-
-    Raises:
-        ValueError: there is no such field; it holds integers or booleans; or MuJoCo does not
-            compute it in `model`.
-    """
+    """Raise `ValueError` for an MjData field that no engine can keep up to date in `model`."""
     if field not in mujoco.batch.DATA_FIELDS:
         if field in mujoco.batch.MODEL_FIELDS:
             raise ValueError(f"{field!r} is an MjModel field: use expand({field!r})")

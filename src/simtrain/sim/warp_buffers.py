@@ -1,5 +1,4 @@
-"""Sizes of MuJoCo Warp's buffers of contacts and constraints: found by a probe on the CPU, checked
-against a GPU's memory, and told of when a simulation wanted more."""
+"""Sizes of MuJoCo Warp's buffers: probed on the CPU, checked against a GPU's memory, overflown."""
 
 from __future__ import annotations
 
@@ -59,14 +58,26 @@ class BufferSizes:
     """Rows of constraints."""
 
 
-def probe_sizes(model: mujoco.MjModel, *, keyframe: int | None = None) -> BufferSizes:
+def find_sizes(
+    model: mujoco.MjModel,
+    keyframe: int | None = None,
+    max_contacts: int | None = None,
+    max_constraints: int | None = None,
+) -> BufferSizes:
+    """The given sizes, but at least 1; those of `_probe` in place of None."""
+    if max_contacts is None or max_constraints is None:
+        probed = _probe(model, keyframe)
+        max_contacts = probed.max_contacts if max_contacts is None else max_contacts
+        max_constraints = probed.max_constraints if max_constraints is None else max_constraints
+    # Without any room MuJoCo Warp skips steps whose results the integrators need.
+    return BufferSizes(max(max_contacts, 1), max(max_constraints, 1))
+
+
+def _probe(model: mujoco.MjModel, keyframe: int | None) -> BufferSizes:
     """Simulate a model under random controls, and return the most that was seen and a margin.
 
     It starts from the keyframe of this id, or MuJoCo's default. Always the same for the same model.
     Takes a fifth of a second for a quadruped.
-
-    Raises:
-        ConfigError: MuJoCo Warp does not support the model.
     """
     # Random controls may make a simulation unstable, which is no news to anyone.
     mujoco.set_mju_user_warning(ignore_warning)
@@ -114,25 +125,20 @@ def _most_near_pairs(
     return int((distance <= reach[first] + reach[second]).sum(axis=1).max(initial=0))
 
 
-def check_memory(num_envs: int, bytes_per_env: int, free: int) -> None:
-    """Refuse more environments than fit into a GPU's free memory, in bytes.
+def check_memory(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes, free: int) -> None:
+    """Raise `ConfigError` for more environments than fit into a GPU's free memory, in bytes.
 
-    Raises:
-        ConfigError: they do not fit; the text says how many would.
+    Counts what MuJoCo Warp keeps for each environment; steps need some more while they run.
     """
-    if num_envs * bytes_per_env > free:
-        raise ConfigError(
-            f"{num_envs} environments need at least {num_envs * bytes_per_env / 2**30:.1f} GiB of "
-            f"GPU memory and {free / 2**30:.1f} GiB are free: "
-            f"use --num-envs {free // bytes_per_env} or fewer"
-        )
-
-
-def bytes_per_env(model: mujoco.MjModel, sizes: BufferSizes) -> int:
-    """Memory that MuJoCo Warp keeps for each environment; steps need some more while they run."""
     with wp.ScopedDevice("cpu"):
         one, three = (_bytes(make_data(model, n, sizes)) for n in (1, 3))
-    return (three - one) // 2
+    each = (three - one) // 2
+    if num_envs * each > free:
+        raise ConfigError(
+            f"{num_envs} environments need at least {num_envs * each / 2**30:.1f} GiB of "
+            f"GPU memory and {free / 2**30:.1f} GiB are free: "
+            f"use --num-envs {free // each} or fewer"
+        )
 
 
 def make_data(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes) -> mjw.Data:

@@ -23,22 +23,15 @@ import torch
 import warp as wp
 from torch import Tensor
 
+from simtrain.sim import fields
 from simtrain.sim import warp_kernels as kernels
 from simtrain.sim.engine import Engine, EngineCfg, Index, Overflow
-from simtrain.sim.fields import (
-    ACCELERATION_FIELDS,
-    STATE_FIELDS,
-    check_bindable,
-    entries_of,
-    not_writable,
-    write_rows,
-)
+from simtrain.sim.fields import ACCELERATION_FIELDS, STATE_FIELDS
 from simtrain.sim.warp_buffers import (
     BufferSizes,
-    bytes_per_env,
     check_memory,
+    find_sizes,
     make_data,
-    probe_sizes,
     read_overflow,
 )
 from simtrain.sim.warp_graphs import WarpGraphs
@@ -51,19 +44,9 @@ _APPLIED_FIELDS = frozenset({"ctrl", "qacc_warmstart", "qfrc_applied", "xfrc_app
 """State fields that no position- or velocity-dependent field follows from."""
 
 _CONSTANTS = (
-    "actuator_acc0",
-    "body_invweight0",
-    "body_subtreemass",
-    "cam_mat0",
-    "cam_pos0",
-    "cam_poscom0",
-    "dof_invweight0",
-    "eq_data",
-    "light_dir0",
-    "light_pos0",
-    "light_poscom0",
-    "tendon_invweight0",
-    "tendon_length0",
+    *("actuator_acc0", "body_invweight0", "body_subtreemass", "dof_invweight0", "eq_data"),
+    *("cam_mat0", "cam_pos0", "cam_poscom0", "light_dir0", "light_pos0", "light_poscom0"),
+    *("tendon_invweight0", "tendon_length0"),
 )
 """Model fields that `mujoco_warp.set_const` computes."""
 _BOUNDS = ("geom_aabb", "geom_rbound")
@@ -110,7 +93,10 @@ class WarpEngine(Engine):
             self._model = put_model(self.model)
             self._model.opt.warn_overflow = 0
             self._model.opt.deterministic = cfg.deterministic
-            self._sizes = self._find_sizes(keyframe, max_contacts, max_constraints)
+            self._sizes = find_sizes(self.model, keyframe, max_contacts, max_constraints)
+            if self.device.type == "cuda":
+                free = torch.cuda.mem_get_info(self.device)[0]
+                check_memory(self.model, num_envs, self._sizes, free)
             self._data = make_data(self.model, num_envs, self._sizes)
             self._physics = Physics(self.model, self._model, self._data)
             self._mask = torch.ones(num_envs, dtype=torch.bool, device=self.device)
@@ -137,7 +123,7 @@ class WarpEngine(Engine):
     def bind(self, field: str) -> Tensor:
         """See `Engine.bind`."""
         if field not in self._bindable:
-            check_bindable(self.model, field)
+            fields.check_bindable(self.model, field)
             self._bindable.add(field)
         return self._field(field)
 
@@ -163,12 +149,12 @@ class WarpEngine(Engine):
     ) -> None:
         """See `Engine.write`."""
         if field in self._expanded:
-            write_rows(self._expanded[field], values, mask, index)
+            fields.write_rows(self._expanded[field], values, mask, index)
             self._update_initial(field)
         elif field in STATE_FIELDS:
-            write_rows(self._field(field), values, mask, index)
+            fields.write_rows(self._field(field), values, mask, index)
         else:
-            raise not_writable(field)
+            raise fields.not_writable(field)
         if field not in _APPLIED_FIELDS:
             self._mark_stale(mask)
 
@@ -206,8 +192,8 @@ class WarpEngine(Engine):
 
     def state(self) -> dict[str, Tensor]:
         """See `Engine.state`."""
-        fields = {*self._initial, "sensordata", *self._fields}
-        state = {f"data/{field}": self._field(field).clone() for field in sorted(fields)}
+        names = sorted({*self._initial, "sensordata", *self._fields})
+        state = {f"data/{field}": self._field(field).clone() for field in names}
         state |= {f"model/{field}": rows.clone() for field, rows in self._expanded.items()}
         state["touched"] = torch.tensor(self._stale)
         return state
@@ -222,7 +208,7 @@ class WarpEngine(Engine):
                 f"the saved state has qpos of shape {qpos}, this engine needs {mine}: "
                 f"another model or number of environments"
             )
-        for field, value in entries_of(state, "model"):
+        for field, value in fields.entries_of(state, "model"):
             self.expand(field).copy_(value)
             self._update_initial(field)
         for field in self._initial:
@@ -231,7 +217,7 @@ class WarpEngine(Engine):
         # that were saved, which may be older than the state.
         self._stale = True
         self.forward()
-        for field, value in entries_of(state, "data"):
+        for field, value in fields.entries_of(state, "data"):
             self._field(field).copy_(value)
         self._stale = bool(state["touched"])
 
@@ -248,21 +234,6 @@ class WarpEngine(Engine):
     def in_torch_graph(self) -> AbstractContextManager[None]:
         """See `Engine.in_torch_graph`."""
         return self.graphs.in_torch_graph()
-
-    def _find_sizes(
-        self, keyframe: int | None, max_contacts: int | None, max_constraints: int | None
-    ) -> BufferSizes:
-        """The given sizes, else those of a probe; refuses what certainly does not fit."""
-        if max_contacts is None or max_constraints is None:
-            probed = probe_sizes(self.model, keyframe=keyframe)
-            max_contacts = probed.max_contacts if max_contacts is None else max_contacts
-            max_constraints = probed.max_constraints if max_constraints is None else max_constraints
-        # Without any room MuJoCo Warp skips steps whose results the integrators need.
-        sizes = BufferSizes(max(max_contacts, 1), max(max_constraints, 1))
-        if self.device.type == "cuda":
-            free = torch.cuda.mem_get_info(self.device)[0]
-            check_memory(self.num_envs, bytes_per_env(self.model, sizes), free)
-        return sizes
 
     def _run(self, key: Hashable, launches: Callable[[], None]) -> None:
         # Outside a graph, a loop that ends early waits for the device in every iteration.

@@ -20,15 +20,14 @@ import mujoco_warp as mjw
 import warp as wp
 from torch import Tensor
 
+from simtrain.sim import fields
 from simtrain.sim import warp_kernels as kernels
-from simtrain.sim.fields import acceleration_sensors
 
 
 class Physics:
     """The stages of a physics step, as launches on Warp's current device."""
 
     def __init__(self, model: mujoco.MjModel, warp_model: mjw.Model, data: mjw.Data) -> None:
-        """Make the buffers that steps need besides `data`, on Warp's current device."""
         self._model = warp_model
         self._data = data
         self.posvel_data = dataclasses.replace(
@@ -36,11 +35,11 @@ class Physics:
         )
         """`data` for the position and velocity stages. They compute bias forces in ``cacc`` and
         ``cfrc_int``, which belong to the acceleration stage; here these are others."""
-        late = acceleration_sensors(model)
         self._has_sensors = model.nsensor > 0
-        self.acceleration_sensors = _columns(late)
+        acceleration = fields.acceleration_sensors(model)
+        self.acceleration_sensors = _columns(acceleration)
         """Which entries of ``sensordata`` depend on accelerations."""
-        self._posvel_sensors = _columns(~late)
+        self._posvel_sensors = _columns(~acceleration)
         self.peaks = wp.zeros(2, dtype=int)
         """The most constraints of an environment, and contacts of all of them together, so far."""
 
@@ -94,11 +93,9 @@ class Physics:
 
     def _zero_sensors(self, columns: wp.array) -> None:
         """Zero some sensors: MuJoCo Warp adds to some of them and does not write inactive ones."""
+        shape = (self._data.nworld, columns.size)
         wp.launch(
-            kernels.zero_columns,
-            dim=(self._data.nworld, columns.size),
-            inputs=[columns],
-            outputs=[self._data.sensordata],
+            kernels.zero_columns, dim=shape, inputs=[columns], outputs=[self._data.sensordata]
         )
 
 
