@@ -26,6 +26,7 @@ EngineName = Literal["mujoco", "warp"]
 
 Index: TypeAlias = "slice | torch.Tensor"
 """Which entries of a field's second axis a write goes to: a slice or a LongTensor."""
+ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,7 @@ class Engine(ABC):
 
     @abstractmethod
     def write(
-        self,
-        field: str,
-        values: Tensor | float,
-        mask: Tensor | None = None,
-        index: Index = slice(None),
+        self, field: str, values: Tensor | float, mask: Tensor | None = None, index: Index = ALL
     ) -> None:
         """Set a state field or an expanded model field, in place.
 

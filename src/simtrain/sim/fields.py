@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from simtrain.errors import did_you_mean
-from simtrain.sim.engine import Index
+from simtrain.sim.engine import ALL, Index
 
 _USER_INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat")
 STATE_FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", *_USER_INPUTS)
@@ -84,8 +84,7 @@ def acceleration_sensors(model: mujoco.MjModel) -> Tensor:
 
 def write_rows(target: Tensor, values: Tensor | float, mask: Tensor | None, index: Index) -> None:
     """Write `values` into ``target[:, index]`` where `mask`, in place; see `Engine.write`."""
-    everything = isinstance(index, slice) and index == slice(None)
-    part = target if everything else target[:, index]
+    part = target if isinstance(index, slice) and index == ALL else target[:, index]
     if not isinstance(values, torch.Tensor):
         values = torch.full((), values, dtype=target.dtype, device=target.device)
     values = values.to(target.dtype)

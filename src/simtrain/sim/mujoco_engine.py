@@ -18,7 +18,7 @@ from torch import Tensor
 
 from simtrain.errors import SimulationError
 from simtrain.sim import fields
-from simtrain.sim.engine import Engine, Index
+from simtrain.sim.engine import ALL, Engine, Index
 from simtrain.sim.fields import ACCELERATION_FIELDS, STATE_FIELDS
 
 _VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL.value)
@@ -35,12 +35,7 @@ class MujocoEngine(Engine):
     synchronous = True
 
     def __init__(
-        self,
-        model: mujoco.MjModel,
-        num_envs: int,
-        *,
-        threads: int = 0,
-        keyframe: int | None = None,
+        self, model: mujoco.MjModel, num_envs: int, *, threads: int = 0, keyframe: int | None = None
     ) -> None:
         """See `simtrain.sim.make_engine`; `threads` includes the caller's, 0 for all cores."""
         # `failed` reports warnings; MuJoCo would also print them and write MUJOCO_LOG.TXT.
@@ -70,7 +65,6 @@ class MujocoEngine(Engine):
         self.forward()
 
     def bind(self, field: str) -> Tensor:
-        """See `Engine.bind`."""
         if field not in self._bound:
             fields.check_bindable(self.model, field)
             rows = self.bind_native(field)
@@ -82,24 +76,17 @@ class MujocoEngine(Engine):
         return self._bound[field][0]
 
     def bind_native(self, field: str) -> Tensor:
-        """See `Engine.bind_native`."""
         return _tensor(self._batch.bind(field))
 
     def expand(self, field: str) -> Tensor:
-        """See `Engine.expand`."""
         if field not in self._expanded:
             rows = _tensor(self._batch.expand(field))
             self._expanded[field] = (rows.float(), rows)
         return self._expanded[field][0]
 
     def write(
-        self,
-        field: str,
-        values: Tensor | float,
-        mask: Tensor | None = None,
-        index: Index = slice(None),
+        self, field: str, values: Tensor | float, mask: Tensor | None = None, index: Index = ALL
     ) -> None:
-        """See `Engine.write`."""
         if field in self._expanded:
             mirror, rows = self._expanded[field]
         elif field in STATE_FIELDS:
@@ -125,7 +112,6 @@ class MujocoEngine(Engine):
             self._stale.logical_or_(mask)
 
     def step(self, nstep: int = 1) -> None:
-        """See `Engine.step`."""
         ctrl, ctrl_rows = self._bound["ctrl"]
         ctrl_rows.copy_(ctrl)
         self._run("step", nstep=nstep, stage=_VELOCITY_STAGE)
@@ -135,7 +121,6 @@ class MujocoEngine(Engine):
         self._find_failed()
 
     def forward(self) -> None:
-        """See `Engine.forward`."""
         if not self._stale_rows.any():
             return
         self._run("forward", ids=self._stale_rows, stage=_VELOCITY_STAGE)
@@ -144,7 +129,6 @@ class MujocoEngine(Engine):
         self._stale.zero_()
 
     def reset(self, mask: Tensor | None = None) -> None:
-        """See `Engine.reset`."""
         ids = None if mask is None else mask.numpy()
         if ids is not None and not ids.any():
             return
@@ -160,23 +144,19 @@ class MujocoEngine(Engine):
         self._stale.logical_or_(resets)
 
     def set_const(self, mask: Tensor | None = None) -> None:
-        """See `Engine.set_const`."""
         self._run("set_const", ids=None if mask is None else mask.numpy())
         self._const_was_set = True
         for mirror, rows in self._expanded.values():
             mirror.copy_(rows)
 
     def get_model(self, env: int) -> mujoco.MjModel:
-        """See `Engine.get_model`."""
         return self._batch.get_model(env)
 
     def failure_message(self) -> str:
-        """See `Engine.failure_message`."""
         message, self._failure_message = self._failure_message, ""
         return message or super().failure_message()
 
     def state(self) -> dict[str, Tensor]:
-        """See `Engine.state`; the simulations are one float64 tensor ``(num_envs, nstate)``."""
         state = {
             "state": torch.from_numpy(self._batch.state.copy()),
             "stale": self._stale.clone(),
@@ -187,7 +167,6 @@ class MujocoEngine(Engine):
         return state
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        """See `Engine.set_state`."""
         if "state" not in state:
             raise ValueError("the saved state is of another engine; continue with that one")
         shape, mine = tuple(state["state"].shape), self._batch.state.shape

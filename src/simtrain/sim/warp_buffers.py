@@ -13,7 +13,6 @@ import mujoco.batch
 import mujoco_warp as mjw
 import numpy as np
 import warp as wp
-from numpy.typing import NDArray
 from torch import Tensor
 
 from simtrain.errors import ConfigError
@@ -107,10 +106,7 @@ def _probe(model: mujoco.MjModel, keyframe: int | None) -> BufferSizes:
 
 
 def _most_near_pairs(
-    model: mujoco.MjModel,
-    pairs: NDArray[np.int32],
-    xpos: NDArray[np.float64],
-    xmat: NDArray[np.float64],
+    model: mujoco.MjModel, pairs: np.ndarray, xpos: np.ndarray, xmat: np.ndarray
 ) -> int:
     """The most pairs in a simulation whose bounding spheres touch: at least the broad phase's."""
     first, second = pairs.T

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import warp as wp
 
-_LOOK_EVERY_S = 0.5
+_POLL_S = 0.5
 _REPORT_EVERY_S = 15.0
 
 
@@ -34,11 +34,10 @@ def compilation_announced(report: Callable[[str], None]) -> Iterator[None]:
 
 def _watch_cache(done: threading.Event, report: Callable[[str], None]) -> None:
     cache = Path(wp.config.kernel_cache_dir)
-    # The cache has one folder a module, with one binary a kind of device in it.
-    before = set(cache.glob("*/*"))
+    before = set(cache.glob("*/*"))  # a folder a module, with a binary a kind of device in it
     start = time.monotonic()
     last_report: float | None = None
-    while not done.wait(_LOOK_EVERY_S):
+    while not done.wait(_POLL_S):
         now = time.monotonic()
         if last_report is None and set(cache.glob("*/*")) - before:
             report("compiling kernels, once per machine")

@@ -23,17 +23,10 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from simtrain.sim import fields
+from simtrain.sim import fields, warp_buffers
 from simtrain.sim import warp_kernels as kernels
-from simtrain.sim.engine import Engine, EngineCfg, Index, Overflow
+from simtrain.sim.engine import ALL, Engine, EngineCfg, Index, Overflow
 from simtrain.sim.fields import ACCELERATION_FIELDS, STATE_FIELDS
-from simtrain.sim.warp_buffers import (
-    BufferSizes,
-    check_memory,
-    find_sizes,
-    make_data,
-    read_overflow,
-)
 from simtrain.sim.warp_graphs import WarpGraphs
 from simtrain.sim.warp_model import expand_array, owner_of, put_model, rows_of, view_data
 from simtrain.sim.warp_physics import Physics
@@ -56,9 +49,8 @@ _BOUNDS = ("geom_aabb", "geom_rbound")
 class WarpEngine(Engine):
     """`num_envs` simulations on a GPU; see `Engine` for the contract.
 
-    Fields are zero-copy views of MuJoCo Warp's arrays in MuJoCo's own shapes. Geoms that are fixed
-    to the world keep the place that the shared model gives them, also when ``geom_pos`` or
-    ``body_pos`` are expanded.
+    Geoms that are fixed to the world keep the place that the shared model gives them, also when
+    ``geom_pos`` or ``body_pos`` are expanded.
     """
 
     name = "warp"
@@ -76,8 +68,7 @@ class WarpEngine(Engine):
         """See `simtrain.sim.make_engine`.
 
         Raises:
-            ConfigError: MuJoCo Warp does not support the model or the device, or the memory is
-                certainly too small for so many environments.
+            ConfigError: MuJoCo Warp does not support the model or device, or memory cannot suffice.
             torch.OutOfMemoryError: the memory is too small; steps may raise it too.
         """
         self.model = copy.copy(model)
@@ -93,11 +84,12 @@ class WarpEngine(Engine):
             self._model = put_model(self.model)
             self._model.opt.warn_overflow = 0
             self._model.opt.deterministic = cfg.deterministic
-            self._sizes = find_sizes(self.model, keyframe, max_contacts, max_constraints)
+            sizes = warp_buffers.find_sizes(self.model, keyframe, max_contacts, max_constraints)
             if self.device.type == "cuda":
                 free = torch.cuda.mem_get_info(self.device)[0]
-                check_memory(self.model, num_envs, self._sizes, free)
-            self._data = make_data(self.model, num_envs, self._sizes)
+                warp_buffers.check_memory(self.model, num_envs, sizes, free)
+            self._sizes = sizes
+            self._data = warp_buffers.make_data(self.model, num_envs, sizes)
             self._physics = Physics(self.model, self._model, self._data)
             self._mask = torch.ones(num_envs, dtype=torch.bool, device=self.device)
             self._warp_mask = wp.from_torch(self._mask)
@@ -115,25 +107,19 @@ class WarpEngine(Engine):
         self.reset()
         self.forward()
 
-    @property
-    def storage_version(self) -> int:  # type: ignore[override]
-        """See `Engine.storage_version`."""
-        return self.graphs.version
-
     def bind(self, field: str) -> Tensor:
-        """See `Engine.bind`."""
         if field not in self._bindable:
             fields.check_bindable(self.model, field)
             self._bindable.add(field)
         return self._field(field)
 
     def expand(self, field: str) -> Tensor:
-        """See `Engine.expand`."""
         if field not in self._expanded:
             with self.graphs.scope():
                 rows = expand_array(self.model, self._model, field, self.num_envs)
             self._expanded[field] = rows
             self.graphs.clear()
+            self.storage_version += 1
             if field in _INITIAL_FIELDS and self._keyframe is None:
                 name = _INITIAL_FIELDS[field]
                 self._initial[name] = torch.empty_like(self._field(name))
@@ -141,13 +127,8 @@ class WarpEngine(Engine):
         return self._expanded[field]
 
     def write(
-        self,
-        field: str,
-        values: Tensor | float,
-        mask: Tensor | None = None,
-        index: Index = slice(None),
+        self, field: str, values: Tensor | float, mask: Tensor | None = None, index: Index = ALL
     ) -> None:
-        """See `Engine.write`."""
         if field in self._expanded:
             fields.write_rows(self._expanded[field], values, mask, index)
             self._update_initial(field)
@@ -159,22 +140,18 @@ class WarpEngine(Engine):
             self._mark_stale(mask)
 
     def step(self, nstep: int = 1) -> None:
-        """See `Engine.step`."""
         self.forward()
         self._run(("step", nstep), lambda: self._step(nstep))
 
     def forward(self) -> None:
-        """See `Engine.forward`."""
         if self._stale:
             self._run("forward", lambda: self._physics.refresh(sensors=True))
             self._stale = False
 
     def reset(self, mask: Tensor | None = None) -> None:
-        """See `Engine.reset`."""
         self._run_masked("reset", self._reset, mask)
 
     def set_const(self, mask: Tensor | None = None) -> None:
-        """See `Engine.set_const`."""
         if not self._expanded:
             return
         for field in _CONSTANTS + (_BOUNDS if "geom_size" in self._expanded else ()):
@@ -183,7 +160,6 @@ class WarpEngine(Engine):
         self._run_masked("set_const", self._set_const, mask)
 
     def get_model(self, env: int) -> mujoco.MjModel:
-        """See `Engine.get_model`."""
         model = copy.copy(self.model)
         for field, rows in self._expanded.items():
             owner, name = owner_of(model, field)
@@ -191,7 +167,6 @@ class WarpEngine(Engine):
         return model
 
     def state(self) -> dict[str, Tensor]:
-        """See `Engine.state`."""
         names = sorted({*self._initial, "sensordata", *self._fields})
         state = {f"data/{field}": self._field(field).clone() for field in names}
         state |= {f"model/{field}": rows.clone() for field, rows in self._expanded.items()}
@@ -199,7 +174,6 @@ class WarpEngine(Engine):
         return state
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        """See `Engine.set_state`."""
         if "touched" not in state:
             raise ValueError("the saved state is of another engine; continue with that one")
         qpos, mine = tuple(state["data/qpos"].shape), tuple(self._field("qpos").shape)
@@ -222,17 +196,15 @@ class WarpEngine(Engine):
         self._stale = bool(state["touched"])
 
     def overflow(self) -> Overflow:
-        """See `Engine.overflow`."""
         with self.graphs.scope():
             flags = wp.to_torch(self._data.overflow)
             bits = flags.to("cpu", copy=True)
             flags.zero_()
             constraints, contacts = wp.to_torch(self._physics.peaks).tolist()
-        peaks = BufferSizes(-(-contacts // self.num_envs), constraints)
-        return read_overflow(bits, self._sizes, peaks)
+        peaks = warp_buffers.BufferSizes(-(-contacts // self.num_envs), constraints)
+        return warp_buffers.read_overflow(bits, self._sizes, peaks)
 
     def in_torch_graph(self) -> AbstractContextManager[None]:
-        """See `Engine.in_torch_graph`."""
         return self.graphs.in_torch_graph()
 
     def _run(self, key: Hashable, launches: Callable[[], None]) -> None:
@@ -251,23 +223,16 @@ class WarpEngine(Engine):
 
     def _step(self, nstep: int) -> None:
         self._physics.step(nstep)
-        wp.launch(
-            kernels.find_failed,
-            dim=self.num_envs,
-            inputs=[self._data.qpos, self._data.qvel, self._data.act, float(mujoco.mjMAXVAL)],
-            outputs=[self._warp_failed],
-        )
+        d = self._data
+        inputs = [d.qpos, d.qvel, d.act, float(mujoco.mjMAXVAL)]
+        wp.launch(kernels.find_failed, self.num_envs, inputs, outputs=[self._warp_failed])
 
     def _reset(self) -> None:
         for field, initial in self._initial.items():
             _copy_rows(self._warp_mask, True, initial, self._field(field))
         sensors = self._physics.acceleration_sensors
-        wp.launch(
-            kernels.zero_rows,
-            dim=(self.num_envs, sensors.size),
-            inputs=[self._warp_mask, sensors],
-            outputs=[self._data.sensordata],
-        )
+        inputs, shape = [self._warp_mask, sensors], (self.num_envs, sensors.size)
+        wp.launch(kernels.zero_rows, shape, inputs, outputs=[self._data.sensordata])
 
     def _set_const(self) -> None:
         for field, before in self._constants_before.items():
@@ -313,9 +278,5 @@ def _copy_rows(mask: wp.array, where: bool, source: Tensor, target: Tensor) -> N
     """Copy the rows where ``mask == where``, in place on `target`."""
     if target.numel():
         rows = rows_of(target)
-        wp.launch(
-            kernels.copy_rows,
-            dim=rows.shape,
-            inputs=[mask, where, rows_of(source)],
-            outputs=[rows],
-        )
+        inputs = [mask, where, rows_of(source)]
+        wp.launch(kernels.copy_rows, rows.shape, inputs, outputs=[rows])

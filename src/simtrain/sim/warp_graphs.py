@@ -42,8 +42,6 @@ class WarpGraphs:
         self._capture_stream: wp.Stream | None = None
         self._in_torch_graph = False
         self._torch_graphs: list[wp.Graph] = []
-        self.version = 0
-        """How often graphs were dropped because arrays have been replaced."""
         self.enabled = True
         """Whether launches are captured."""
         self.conditional = self._device.is_cpu or wp.is_conditional_graph_supported()
@@ -62,14 +60,9 @@ class WarpGraphs:
             launches()
             self._graphs.setdefault(key, None)
 
-    def captured(self, key: Hashable) -> bool:
-        """Whether the launches of `key` are replayed as a graph."""
-        return self._graphs.get(key) is not None
-
     def clear(self) -> None:
         """Drop all graphs, because arrays that they read have been replaced."""
         self._graphs.clear()
-        self.version += 1
 
     @contextmanager
     def in_torch_graph(self) -> Iterator[None]:
@@ -86,10 +79,7 @@ class WarpGraphs:
         if self._device.is_cpu:
             yield
             return
-        with (
-            self.scope(),
-            wp.ScopedCapture(external=True, force_module_load=False) as capture,
-        ):
+        with self.scope(), wp.ScopedCapture(external=True, force_module_load=False) as capture:
             self._in_torch_graph = True
             try:
                 yield

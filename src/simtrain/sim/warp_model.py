@@ -33,23 +33,13 @@ _SWITCHED_ON = {
 
 
 def check_model(model: mujoco.MjModel) -> None:
-    """Find out whether MuJoCo Warp can simulate a model, without building a simulation.
-
-    Takes about a tenth of a second and no GPU.
-
-    Raises:
-        ConfigError: it cannot; the text names the feature.
-    """
+    """Raise `ConfigError` if MuJoCo Warp cannot simulate a model; takes 0.1 s and no GPU."""
     with wp.ScopedDevice("cpu"):
         put_model(model)
 
 
 def put_model(model: mujoco.MjModel) -> mjw.Model:
-    """The model on Warp's current device.
-
-    Raises:
-        ConfigError: MuJoCo Warp, or the engine's use of it, cannot simulate the model.
-    """
+    """The model on Warp's current device; `ConfigError` if Warp or the engine cannot simulate it."""
     unsupported = None
     if model.nflex:
         unsupported = "flexes (deformable bodies)"
@@ -74,11 +64,7 @@ def put_model(model: mujoco.MjModel) -> mjw.Model:
 
 
 def view_data(model: mujoco.MjModel, data: mjw.Data, field: str) -> Tensor:
-    """A zero-copy view of an MjData field, ``(num_envs, *MuJoCo's shape)``.
-
-    Raises:
-        ValueError: MuJoCo Warp has no such field.
-    """
+    """A zero-copy view of an MjData field, ``(num_envs, *MuJoCo's shape)``."""
     array = getattr(data, field, None)
     if not isinstance(array, wp.array):
         names = {spec.name for spec in dataclasses.fields(mjw.Data)}
@@ -97,9 +83,6 @@ def expand_array(model: mujoco.MjModel, warp_model: mjw.Model, field: str, num_e
     """Give a model field one row per environment, in place on `warp_model`; a view of the rows.
 
     Shape ``(num_envs, *MuJoCo's shape)``. Graphs captured before still use the shared values.
-
-    Raises:
-        ValueError: MuJoCo Warp does not batch the field.
     """
     _check_expandable(field)
     owner, name = owner_of(warp_model, field)
@@ -134,16 +117,16 @@ def _check_expandable(field: str) -> None:
 
 def _expandable_fields() -> list[str]:
     """MjModel fields that can differ between environments; options are named ``opt.<name>``."""
-    fields = []
-    for prefix, owner in (("", mjw.Model), ("opt.", mjw.Option)):
-        for spec in dataclasses.fields(owner):
-            array: Any = spec.type
-            batched = getattr(array, "shape", ())[:1] == ("*",)
-            if batched and prefix + spec.name in mujoco.batch.MODEL_FIELDS:
-                scalar = getattr(array.dtype, "_wp_scalar_type_", array.dtype)
-                if scalar in (float, wp.float32):
-                    fields.append(prefix + spec.name)
-    return fields
+    types = {spec.name: spec.type for spec in dataclasses.fields(mjw.Model)}
+    types |= {f"opt.{spec.name}": spec.type for spec in dataclasses.fields(mjw.Option)}
+    return [n for n, t in types.items() if n in mujoco.batch.MODEL_FIELDS and _is_batched(t)]
+
+
+def _is_batched(array: Any) -> bool:
+    """Whether a type is that of a Warp array of real numbers with an axis of environments."""
+    if getattr(array, "shape", ())[:1] != ("*",):
+        return False
+    return getattr(array.dtype, "_wp_scalar_type_", array.dtype) in (float, wp.float32)
 
 
 def _view(array: wp.array, shape: tuple[int, ...]) -> Tensor:

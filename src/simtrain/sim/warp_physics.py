@@ -49,12 +49,9 @@ class Physics:
             last = i == nstep - 1
             self._accelerate(sensors=last)
             self.refresh(sensors=last)
-        wp.launch(
-            kernels.update_peaks,
-            dim=self._data.nworld,
-            inputs=[self._data.nefc, self._data.nacon, self._data.ncollision],
-            outputs=[self.peaks],
-        )
+        d = self._data
+        inputs = [d.nefc, d.nacon, d.ncollision]
+        wp.launch(kernels.update_peaks, d.nworld, inputs, outputs=[self.peaks])
 
     def refresh(self, *, sensors: bool) -> None:
         """Bring the position and velocity stages of all environments up to date."""
@@ -93,10 +90,9 @@ class Physics:
 
     def _zero_sensors(self, columns: wp.array) -> None:
         """Zero some sensors: MuJoCo Warp adds to some of them and does not write inactive ones."""
-        shape = (self._data.nworld, columns.size)
-        wp.launch(
-            kernels.zero_columns, dim=shape, inputs=[columns], outputs=[self._data.sensordata]
-        )
+        d = self._data
+        shape = (d.nworld, columns.size)
+        wp.launch(kernels.zero_columns, shape, inputs=[columns], outputs=[d.sensordata])
 
 
 def _columns(which: Tensor) -> wp.array:
