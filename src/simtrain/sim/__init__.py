@@ -28,8 +28,8 @@ def make_engine(
         model: the compiled model.
         num_envs: number of simulations.
         keyframe: id of the keyframe that `Engine.reset` goes to; None for MuJoCo's default.
-        max_contacts: contacts that the warp engine's buffers hold, and pairs of geoms near each
-            other, per environment on average; None to find out by a probe on the CPU.
+        max_contacts: contacts, and pairs of geoms near each other, that the warp engine's buffers
+            hold, per environment on average; None to find out by a probe on the CPU.
         max_constraints: rows of constraints that they hold in each environment; None likewise.
     """
     if cfg.name == "mujoco":

@@ -189,11 +189,8 @@ class MujocoEngine(Engine):
             self.bind(field).copy_(value)
 
     def _refresh_posvel(self, field: str) -> None:
-        """Refresh a mirror after a forward to the velocity stage, but for acceleration sensors.
-
-        The batch runs many simulations through one MjData a thread, so that these outputs then
-        belong to some other simulation.
-        """
+        """Refresh a mirror after a forward to the velocity stage, but for acceleration sensors."""
+        # The batch runs many simulations through one MjData a thread: they are some other one's.
         mirror, rows = self._bound[field]
         if field == "sensordata" and len(self._other_sensors) < mirror.shape[1]:
             mirror[:, self._other_sensors] = rows[:, self._other_sensors].float()

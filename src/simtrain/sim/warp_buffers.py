@@ -75,8 +75,7 @@ def find_sizes(
 def _probe(model: mujoco.MjModel, keyframe: int | None) -> BufferSizes:
     """Simulate a model under random controls, and return the most that was seen and a margin.
 
-    It starts from the keyframe of this id, or MuJoCo's default. Always the same for the same model.
-    Takes a fifth of a second for a quadruped.
+    Always the same for the same model. Takes a fifth of a second for a quadruped.
     """
     # Random controls may make a simulation unstable, which is no news to anyone.
     mujoco.set_mju_user_warning(ignore_warning)
@@ -143,21 +142,16 @@ def make_data(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes) -> mjw.D
 
 
 def _bytes(data: Any) -> int:
-    values = [getattr(data, spec.name) for spec in dataclasses.fields(data)]
-    return sum(
-        _bytes(value) if dataclasses.is_dataclass(value) else value.capacity
-        for value in values
-        if dataclasses.is_dataclass(value) or isinstance(value, wp.array)
-    )
+    if isinstance(data, wp.array):
+        return int(data.capacity)
+    members = dataclasses.fields(data) if dataclasses.is_dataclass(data) else ()
+    return sum(_bytes(getattr(data, member.name)) for member in members)
 
 
 def read_overflow(bits: Tensor, sizes: BufferSizes, peaks: BufferSizes) -> Overflow:
-    """What was dropped, from the flags that MuJoCo Warp's kernels set.
+    """What was dropped: `bits` are ``mujoco_warp.OverflowType``, on the CPU, ``(num_envs,)``.
 
-    Args:
-        bits: ``mujoco_warp.OverflowType`` of each environment, on the CPU, ``(num_envs,)``.
-        sizes: of the buffers.
-        peaks: the most that was wanted of them so far.
+    `sizes` are those of the buffers, `peaks` the most that was wanted of them so far.
     """
     anything = reduce(or_, _OTHERS, _CONTACTS | _CONSTRAINTS)
     num_envs = int((bits & int(anything) != 0).sum())

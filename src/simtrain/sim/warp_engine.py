@@ -2,12 +2,11 @@
 
 Runs on a CUDA device, and for tests on Warp's CPU device. Physics is float32.
 
-What a physics step computes, and why that is enough, is in `simtrain.sim.warp_physics`. `forward`
-runs the position and velocity stages once more if anything was written or reset. MuJoCo Warp's
-stages know no mask, so they run for all environments; for those that nothing was written to, they
-recompute what follows from an unchanged state. (A CUDA graph could skip them where no environment
-was reset, but its conditional parts may not allocate memory, as these stages do.) Whether there is
-something to do is known on the host from the calls made, so that nothing waits for the device.
+`forward` runs the position and velocity stages once more if anything was written or reset. MuJoCo
+Warp's stages know no mask, so they run for all environments, and recompute what follows from an
+unchanged state for the others. (A CUDA graph could skip them where no environment was reset, but
+its conditional parts may not allocate memory, as these stages do.) Whether there is something to do
+is known on the host from the calls made, so that nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class WarpEngine(Engine):
             if field in _INITIAL_FIELDS and self._keyframe is None:
                 name = _INITIAL_FIELDS[field]
                 self._initial[name] = torch.empty_like(self._field(name))
-                self._update_initial(field)
+            self._update_initial(field)
         return self._expanded[field]
 
     def write(

@@ -69,10 +69,7 @@ class WarpGraphs:
         """Within, launches go into the CUDA graph that PyTorch captures on its current stream.
 
         The capture must tolerate what other threads do (``capture_error_mode="thread_local"``), and
-        every sequence must have run before.
-
-        Raises:
-            RuntimeError: there are no graphs here; `enabled` says so.
+        every sequence must have run before. `RuntimeError` where graphs are not `enabled`.
         """
         if not self.enabled:
             raise RuntimeError(f"physics on {self._device} runs without graphs")
@@ -90,11 +87,7 @@ class WarpGraphs:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Warp works on the device, and on CUDA on PyTorch's current stream.
-
-        Raises:
-            torch.OutOfMemoryError: there is too little memory; Warp has no error of its own for it.
-        """
+        """Warp works on the device, on PyTorch's current stream, and raises its memory error."""
         try:
             with wp.ScopedDevice(self._device):
                 if self._device.is_cpu:

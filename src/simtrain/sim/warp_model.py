@@ -39,7 +39,7 @@ def check_model(model: mujoco.MjModel) -> None:
 
 
 def put_model(model: mujoco.MjModel) -> mjw.Model:
-    """The model on Warp's current device; `ConfigError` if Warp or the engine cannot simulate it."""
+    """The model on Warp's current device; `ConfigError` if the engine cannot simulate it."""
     unsupported = None
     if model.nflex:
         unsupported = "flexes (deformable bodies)"

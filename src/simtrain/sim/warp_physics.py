@@ -6,9 +6,9 @@ after it the position stage (kinematics, collision, constraints) and velocity st
 state. So `Physics.step(n)` runs each stage n times, where n times ``mj_step`` and the
 ``mj_forward`` that makes derived fields current would run most of them n + 1 times.
 
-That is enough: nothing between two calls changes the state but writes and resets, after which the
-engine calls `Physics.refresh`. Sensors are computed in the last step alone, because nothing reads
-them before: the acceleration-dependent ones before its integration, the others after it.
+That is enough: only writes and resets change the state between two calls, and the engine calls
+`Physics.refresh` after them. Sensors are computed in the last step alone: the
+acceleration-dependent ones before its integration, the others after it.
 """
 
 from __future__ import annotations
