@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from job import Job, make_tasks, timeless_metrics
+from simtrain.run.resume import open_run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from simtrain.run.checkpoint import read_checkpoint
-from simtrain.run.resume import open_run
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -6,6 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
+from simtrain.run.nan_dump import read_dump, write_dump
 from tiny_task import alive, idle, tiny_env
 from waiting import RefuseWaiting
 
@@ -13,7 +14,6 @@ from simtrain import ObservationTermCfg, RewardTermCfg, mdp
 from simtrain.env.env import Env
 from simtrain.env.nan_guard import STEPS
 from simtrain.registry import discover
-from simtrain.run.nan_dump import read_dump, write_dump
 from simtrain.sim import EngineCfg
 
 
@@ -33,7 +33,13 @@ def test_a_nan_in_one_environment_of_256_leaves_the_others_as_they_are_to_the_bi
                 break_one(env, broken)
             actions = torch.rand(256, env.num_actions) - 0.5
             obs, rewards, dones, extras = env.step(actions)
-            columns = (*obs.values(), rewards, dones, extras["time_outs"], env.sim.rows("qpos"))
+            columns = (
+                *obs.values(),
+                rewards,
+                dones,
+                extras["time_outs"],
+                env.sim.bind_native("qpos"),
+            )
             seen.append(torch.cat([column.reshape(256, -1) for column in columns], dim=1))
         return env, seen
 

@@ -73,7 +73,7 @@ def test_a_step_does_not_wait_for_the_gpu(task: str, waiting_fails) -> None:
             observations, *_ = env.step(actions)
         torch.cuda.set_sync_debug_mode("default")
     assert observations["actor"].isfinite().all()
-    assert env.sim._graphs.enabled
+    assert env.sim.graphs.enabled
 
 
 @pytest.mark.parametrize("graphs", [True, False])

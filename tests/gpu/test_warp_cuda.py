@@ -36,6 +36,8 @@ MODEL = """
   <sensor><accelerometer site="imu"/><velocimeter site="imu"/></sensor>
 </mujoco>
 """
+CUDA = EngineCfg("warp", "cuda")
+EXACT = EngineCfg("warp", "cuda", deterministic=True)
 FIELDS = ("qpos", "qvel", "sensordata", "qacc", "xpos")
 
 
@@ -71,15 +73,12 @@ def move(engine: WarpEngine, steps: int = 20) -> list[torch.Tensor]:
 
 def test_replayed_graphs_compute_what_single_launches_do(model) -> None:
     """Sums in a fixed order, or chance would set them apart."""
-    replaying, launching = (
-        WarpEngine(model, 64, device="cuda", deterministic=True) for _ in range(2)
-    )
-    launching._graphs.enabled = launching._graphs.conditional = False
+    replaying, launching = (WarpEngine(EXACT, model, 64) for _ in range(2))
+    launching.graphs.enabled = launching.graphs.conditional = False
     for replayed, launched in zip(move(replaying), move(launching), strict=True):
         torch.testing.assert_close(replayed, launched)
-    assert replaying._graphs.enabled
-    assert replaying._graphs.conditional
-    assert replaying._graphs._graphs[("step", 5)] is not None
+    assert replaying.graphs.enabled
+    assert replaying.graphs.conditional
 
 
 def test_it_moves_like_mujoco(model) -> None:
@@ -98,7 +97,7 @@ def test_it_moves_like_mujoco(model) -> None:
 
 
 def test_nothing_inside_an_environment_step_waits_for_the_gpu(model, no_synchronization) -> None:
-    engine = WarpEngine(model, 64, device="cuda")
+    engine = WarpEngine(CUDA, model, 64)
     some = torch.arange(64, device="cuda") % 3 == 0
     joints = torch.tensor([0, 6], device="cuda")
     engine.expand("dof_damping")
@@ -115,8 +114,8 @@ def test_nothing_inside_an_environment_step_waits_for_the_gpu(model, no_synchron
 
 
 def test_it_works_on_pytorchs_current_stream(model) -> None:
-    expected = move(WarpEngine(model, 16, device="cuda", deterministic=True))
-    engine = WarpEngine(model, 16, device="cuda", deterministic=True)
+    expected = move(WarpEngine(EXACT, model, 16))
+    engine = WarpEngine(EXACT, model, 16)
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         moved = move(engine)
@@ -127,15 +126,13 @@ def test_it_works_on_pytorchs_current_stream(model) -> None:
 
 
 def test_deterministic_runs_are_equal_to_the_last_bit(model) -> None:
-    first, second = (
-        move(WarpEngine(model, 64, device="cuda", deterministic=True)) for _ in range(2)
-    )
+    first, second = (move(WarpEngine(EXACT, model, 64)) for _ in range(2))
     for field, same in zip(first, second, strict=True):
         assert torch.equal(field, same)
 
 
 def test_two_engines_do_not_touch_each_others_memory(model) -> None:
-    one, other = (WarpEngine(model, 32, device="cuda") for _ in range(2))
+    one, other = (WarpEngine(CUDA, model, 32) for _ in range(2))
     move(one)
     fields = [other.bind(field) for field in FIELDS]
     other.step(3)
@@ -149,10 +146,10 @@ def test_two_engines_do_not_touch_each_others_memory(model) -> None:
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_an_engine_uses_no_other_gpu(model) -> None:
-    move(WarpEngine(model, 32, device="cuda:0"))
+    move(WarpEngine(EngineCfg("warp", "cuda:0"), model, 32))
     torch.cuda.synchronize(0)
     before = torch.cuda.mem_get_info(0)[0]
-    engine = WarpEngine(model, 4096, device="cuda:1")
+    engine = WarpEngine(EngineCfg("warp", "cuda:1"), model, 4096)
     move(engine)
     assert engine.bind("qpos").device == torch.device("cuda:1")
     torch.cuda.synchronize(1)
@@ -160,7 +157,7 @@ def test_an_engine_uses_no_other_gpu(model) -> None:
 
 
 def test_memory_does_not_grow_over_a_thousand_steps(model) -> None:
-    engine = WarpEngine(model, 256, device="cuda")
+    engine = WarpEngine(CUDA, model, 256)
     move(engine, steps=30)
     torch.cuda.synchronize()
     free = torch.cuda.mem_get_info()[0]

@@ -9,7 +9,8 @@ import torch
 from engine_models import MIXED, MakeEngine, compile_xml
 from torch import Tensor
 
-from simtrain.sim.engine import Engine, accelerates
+from simtrain.sim.engine import Engine
+from simtrain.sim.fields import acceleration_sensors
 
 FIELDS = ("time", "qpos", "qvel", "ctrl", "mocap_quat", "xpos", "xquat", "xmat", "cvel", "qacc")
 MORE_FIELDS = ("cacc", "cfrc_int", "actuator_force", "sensordata", "geom_xpos", "site_xmat")
@@ -113,7 +114,7 @@ def test_forward_leaves_what_depends_on_accelerations(make: MakeEngine, model) -
     engine = make(model)
     fields = ("qacc", "cacc", "cfrc_int", "actuator_force", "qfrc_actuator", "qfrc_constraint")
     bound = [engine.bind(field) for field in fields]
-    sensordata, late = engine.bind("sensordata"), accelerates(model).to(engine.device)
+    sensordata, late = engine.bind("sensordata"), acceleration_sensors(model).to(engine.device)
     engine.bind("ctrl").fill_(0.3)
     engine.step(2)
     before = [tensor.clone() for tensor in (*bound, sensordata[:, late])]
@@ -159,7 +160,7 @@ def test_reset_goes_to_the_initial_state(make: MakeEngine, model, keyframe) -> N
 
 def test_reset_zeros_what_depends_on_accelerations(make: MakeEngine, model) -> None:
     engine = make(model)
-    sensordata, late = engine.bind("sensordata"), accelerates(model).to(engine.device)
+    sensordata, late = engine.bind("sensordata"), acceleration_sensors(model).to(engine.device)
     bound = [engine.bind(field) for field in ("qacc", "cacc", "actuator_force")]
     xpos = engine.bind("xpos")
     engine.bind("ctrl").fill_(1.0)
@@ -302,7 +303,7 @@ def test_after_step_only_accelerations_are_those_of_the_last_substep(make, model
     data.ctrl[:], data.qvel[3:7], data.qpos[2] = 0.4, 0.7, 0.12
     mujoco.mj_step(model, data, nstep=44)
     assert data.ncon > 0
-    late = accelerates(model).numpy()
+    late = acceleration_sensors(model).numpy()
     expected = {field: getattr(data, field).copy() for field in late_names}
     sensordata = data.sensordata.copy()
     mujoco.mj_forward(model, data)
@@ -344,35 +345,35 @@ def test_fields_that_cannot_be_expanded_say_why(make: MakeEngine, model, field, 
 
 
 def test_a_failed_environment_is_found_and_harms_no_other(make: MakeEngine, model) -> None:
-    engine, undisturbed = make(model), make(model)
-    for each in (engine, undisturbed):
+    engine, reference = make(model), make(model)
+    for each in (engine, reference):
         each.step(3)
         assert not each.failed.any()
     engine.write("qvel", float("nan"), mask(engine, 1), slice(0, 1))
     for _ in range(3):
         engine.step(2)
-        undisturbed.step(2)
+        reference.step(2)
         assert engine.failed.tolist() == [False, True, False]
     engine.reset(mask(engine, 1))
-    undisturbed.reset(mask(undisturbed, 1))
+    reference.reset(mask(reference, 1))
     for _ in range(3):
         engine.step(2)
-        undisturbed.step(2)
+        reference.step(2)
     assert not engine.failed.any()
     for field in ("qpos", "qvel"):
-        torch.testing.assert_close(engine.bind(field), undisturbed.bind(field))
+        torch.testing.assert_close(engine.bind(field), reference.bind(field))
 
 
-def test_rows_and_models_are_those_of_physics(make: MakeEngine, model) -> None:
+def test_native_fields_and_models_are_those_of_physics(make: MakeEngine, model) -> None:
     engine = make(model)
-    rows = engine.rows("qpos")
+    qpos = engine.bind_native("qpos")
     engine.step(3)
-    torch.testing.assert_close(rows.float(), engine.bind("qpos"))
+    torch.testing.assert_close(qpos.float(), engine.bind("qpos"))
     masses = engine.expand("body_mass").clone()
     masses[1] *= 2.0
     engine.write("body_mass", masses)
     for env, factor in enumerate((1.0, 2.0, 1.0)):
-        own = torch.as_tensor(engine.model_of(env).body_mass)
+        own = torch.as_tensor(engine.get_model(env).body_mass)
         torch.testing.assert_close(
             own, factor * torch.as_tensor(model.body_mass), rtol=1e-6, atol=0
         )

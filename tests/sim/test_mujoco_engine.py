@@ -29,19 +29,19 @@ def test_physics_is_mj_step_to_the_last_bit(model) -> None:
     data = [mujoco.MjData(model) for _ in range(2)]
     full_state = mujoco.mjtState.mjSTATE_INTEGRATION
     ctrl = torch.tensor([0.25, -0.5])
-    touched = False
+    had_contacts = False
     for _ in range(60):
         engine.bind("ctrl")[:, 0] = ctrl
         engine.step(5)
         for env, each in enumerate(data):
             each.ctrl[0] = ctrl[env].item()
             mujoco.mj_step(model, each, nstep=5)
-            touched |= each.ncon > 0
+            had_contacts |= each.ncon > 0
     expected = np.empty((2, mujoco.mj_stateSize(model, full_state)))
     for row, each in zip(expected, data, strict=True):
         mujoco.mj_getState(model, each, row, full_state)
     np.testing.assert_array_equal(engine.state()["state"].numpy(), expected)
-    assert touched
+    assert had_contacts
 
 
 def test_islands_are_looked_for_where_there_can_be_several() -> None:
@@ -72,8 +72,8 @@ def test_simulations_that_mujoco_warns_of_have_failed_until_they_are_reset() -> 
     engine.write("qvel", 1e12, torch.tensor([False, False, True, True]))
     engine.step(5)
     assert engine.failed.tolist() == [False, False, True, True]
-    assert "huge value in QVEL at DOF 0" in engine.complaint()
-    assert engine.complaint() == "its state is not finite"
+    assert "huge value in QVEL at DOF 0" in engine.failure_message()
+    assert engine.failure_message() == "its state is not finite"
     engine.reset(torch.tensor([False, False, True, False]))
     engine.step()
     assert engine.failed.tolist() == [False, False, False, True]

@@ -53,7 +53,7 @@ def test_the_engines_agree(device: str, spread: float) -> None:
                 assert apart < allowed * exact.abs().max().clamp(min=1.0).item(), (field, step)
     moved = (bound[0][0] - start).abs().max().item()
     assert moved > 0.2 if spread else moved < 0.02
-    assert engines[1].overflow().messages() == {}
+    assert engines[1].overflow().messages == {}
 
 
 def run(engine: str, actions: list[Tensor]) -> list[Tensor]:

@@ -232,7 +232,10 @@ def warnings(rank: Rank) -> tuple[list[tuple[str, ...]], int]:
         done = trainer.iteration
         if rank.rank == 0 or done == 0:
             return None
-        return Overflow(4, True, done == 3, 10, 20, 15, 30)
+        messages = {"--env.sim.max-contacts": "contacts were dropped in 4 environments"}
+        if done == 3:
+            messages["--env.sim.max-constraints"] = "rows of constraints were dropped"
+        return Overflow(4, messages)
 
     env.sim.overflow = overflow
     collected = Collected()

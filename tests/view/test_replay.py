@@ -9,10 +9,10 @@ import mujoco
 import numpy as np
 import pytest
 from needs_opengl import needs_opengl
+from simtrain.run.nan_dump import read_dump, write_dump
 
 from simtrain.cli.play import play
 from simtrain.errors import ConfigError
-from simtrain.run.nan_dump import read_dump, write_dump
 from simtrain.view.replay import Replay
 
 ARM = """<mujoco><option timestep="0.01"/><worldbody>

@@ -59,7 +59,7 @@ class NanGuard:
     def __init__(self, sim: Engine) -> None:
         self._sim = sim
         # `ctrl` is what the next step takes.
-        rows = [sim.bind(field) if field == "ctrl" else sim.rows(field) for field in FIELDS]
+        rows = [sim.bind(field) if field == "ctrl" else sim.bind_native(field) for field in FIELDS]
         self._rows = [row.view(sim.num_envs, -1) for row in rows if row.numel()]
         self._shapes = {
             field: row.shape[1:] for field, row in zip(FIELDS, rows, strict=True) if row.numel()
@@ -110,7 +110,7 @@ class NanGuard:
         torch.minimum(self._first, first, out=self._first)
         if self._failed_rows is not None and not self._failed:
             self._failed = True
-            self._model = self._sim.model_of(int(first) % self._sim.num_envs)
+            self._model = self._sim.get_model(int(first) % self._sim.num_envs)
         return failed
 
     def take(self, sums: Sequence[tuple[tuple[str, ...], Tensor]]) -> Failures:
@@ -162,8 +162,8 @@ class NanGuard:
             states[field] = rows[:, start:stop].reshape(-1, *shape)
             start = stop
         # On a GPU the failure is known only now, and its model may have been randomized anew.
-        model = self._model or self._sim.model_of(env)
+        model = self._model or self._sim.get_model(env)
         self._model = None
         data = np.zeros(mujoco.mj_sizeModel(model), dtype=np.uint8)
         mujoco.mj_saveModel(model, None, data)
-        return Dump(env, self._sim.complaint(), states, data.tobytes())
+        return Dump(env, self._sim.failure_message(), states, data.tobytes())

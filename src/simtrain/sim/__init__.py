@@ -2,46 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from simtrain.sim.engine import Engine, EngineCfg, EngineName, choose_engine
 
 if TYPE_CHECKING:
     import mujoco
-    import torch
 
-    from simtrain.sim.engine import Engine
-
-EngineName = Literal["mujoco", "warp"]
-
-
-@dataclass(frozen=True)
-class EngineCfg:
-    """Which engine simulates, and on what."""
-
-    name: EngineName = "mujoco"
-    """``mujoco`` is MuJoCo on CPU threads, ``warp`` MuJoCo Warp: on CUDA or, slowly, on the CPU."""
-    device: torch.device | str = "cpu"
-    """Where the simulations' tensors live."""
-    threads: int = 0
-    """Physics threads of the mujoco engine; 0 for all cores given to the process."""
-    deterministic: bool = False
-    """Whether warp gives the same results in every run; slower. mujoco always does."""
-
-
-def choose_engine(
-    name: EngineName | Literal["auto"],
-    device: torch.device | str,
-    threads: int = 0,
-    deterministic: bool = False,
-) -> EngineCfg:
-    """What simulates for a learner on `device`: ``auto`` takes warp on a GPU and mujoco elsewhere.
-
-    The mujoco engine's tensors live on the CPU: its threads can feed a network on a GPU.
-    """
-    kind = str(device).split(":")[0]
-    if name == "auto":
-        name = "warp" if kind == "cuda" else "mujoco"
-    return EngineCfg(name, device if name == "warp" else "cpu", threads, deterministic)
+__all__ = ["EngineCfg", "EngineName", "choose_engine", "make_engine"]
 
 
 def make_engine(
@@ -53,15 +21,16 @@ def make_engine(
     max_contacts: int | None = None,
     max_constraints: int | None = None,
 ) -> Engine:
-    """An engine with `num_envs` simulations of a compiled model.
+    """An engine with `num_envs` simulations of a compiled model, of which it takes a copy.
 
     Args:
-        cfg: which, and where.
+        cfg: which engine, and on what.
         model: the compiled model.
         num_envs: number of simulations.
-        keyframe: id of the keyframe that `Engine.reset` goes to.
-        max_contacts: room for contacts per environment on the warp engine; None to find out.
-        max_constraints: room for rows of constraints there; None to find out.
+        keyframe: id of the keyframe that `Engine.reset` goes to; None for MuJoCo's default.
+        max_contacts: contacts, and pairs of geoms near each other, that the warp engine's buffers
+            hold, per environment on average; None to find out by a probe on the CPU.
+        max_constraints: rows of constraints that they hold in each environment; None likewise.
     """
     if cfg.name == "mujoco":
         from simtrain.sim.mujoco_engine import MujocoEngine
@@ -71,11 +40,10 @@ def make_engine(
     from simtrain.sim.warp_engine import WarpEngine
 
     return WarpEngine(
+        cfg,
         model,
         num_envs,
-        device=cfg.device,
         keyframe=keyframe,
         max_contacts=max_contacts,
         max_constraints=max_constraints,
-        deterministic=cfg.deterministic,
     )

@@ -1,41 +1,41 @@
-"""Which MjData fields engines bind, so that a task that runs on one engine runs on the other."""
+"""MuJoCo's fields, by rules that the engines share: a task that runs on one runs on the other."""
 
 from __future__ import annotations
 
 import mujoco
 import mujoco.batch
 import numpy as np
+import torch
+from torch import Tensor
 
 from simtrain.errors import did_you_mean
+from simtrain.sim.engine import ALL, Index
 
-_SENSORS = {
-    "rne_postconstraint": (
-        "mjSENS_ACCELEROMETER",
-        "mjSENS_FORCE",
-        "mjSENS_TORQUE",
-        "mjSENS_FRAMELINACC",
-        "mjSENS_FRAMEANGACC",
-    ),
-    "subtree_vel": ("mjSENS_SUBTREELINVEL", "mjSENS_SUBTREEANGMOM"),
+_USER_INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat")
+STATE_FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", *_USER_INPUTS)
+"""The fields that `Engine.write` accepts besides expanded model fields."""
+
+_JOINT_FORCES = ("qacc", "qacc_smooth", "qfrc_actuator", "qfrc_constraint", "qfrc_smooth")
+_BODY_FORCES = ("cacc", "cfrc_ext", "cfrc_int")
+ACCELERATION_FIELDS = frozenset({*_JOINT_FORCES, *_BODY_FORCES, "act_dot", "actuator_force"})
+"""Derived fields that depend on accelerations; `acceleration_sensors` says which sensors do."""
+
+_RNE_SENSORS = ("ACCELEROMETER", "FORCE", "TORQUE", "FRAMELINACC", "FRAMEANGACC")
+_SUBTREE_SENSORS = ("SUBTREELINVEL", "SUBTREEANGMOM")
+_SENSORS_THAT_NEED = {
+    "cacc": _RNE_SENSORS,
+    "cfrc_ext": _RNE_SENSORS,
+    "cfrc_int": _RNE_SENSORS,
+    "subtree_angmom": _SUBTREE_SENSORS,
+    "subtree_linvel": _SUBTREE_SENSORS,
 }
-_COMPUTED_FOR_SENSORS = {
-    "cacc": "rne_postconstraint",
-    "cfrc_ext": "rne_postconstraint",
-    "cfrc_int": "rne_postconstraint",
-    "subtree_angmom": "subtree_vel",
-    "subtree_linvel": "subtree_vel",
-}
-_NEVER_COMPUTED = frozenset({"qfrc_inverse", "solver_fwdinv"})
+"""Fields that MuJoCo computes only if one of these sensors (``mjSENS_...``) is in the model."""
+_INVERSE_DYNAMICS = frozenset({"qfrc_inverse", "solver_fwdinv"})
 _FACTORS = frozenset({"qDeriv", "qH", "qHDiagInv", "qLD", "qLDiagInv", "qLU"})
 
 
 def check_bindable(model: mujoco.MjModel, field: str) -> None:
-    """Refuse an MjData field that no engine can keep up to date.
-
-    Raises:
-        ValueError: there is no such field; it holds integers or booleans; or MuJoCo does not
-            compute it in `model`.
-    """
+    """Raise `ValueError` for an MjData field that no engine can keep up to date in `model`."""
     if field not in mujoco.batch.DATA_FIELDS:
         if field in mujoco.batch.MODEL_FIELDS:
             raise ValueError(f"{field!r} is an MjModel field: use expand({field!r})")
@@ -43,22 +43,54 @@ def check_bindable(model: mujoco.MjModel, field: str) -> None:
             f"{field!r} is not an MjData array that an engine can bind"
             f"{did_you_mean(field, mujoco.batch.DATA_FIELDS)}"
         )
-    kind = np.asarray(getattr(mujoco.MjData(model), field)).dtype.kind
-    if kind != "f":
+    if np.asarray(getattr(mujoco.MjData(model), field)).dtype.kind != "f":
         raise ValueError(f"{field!r} holds integers or booleans; engines bind real numbers alone")
-    if field in _NEVER_COMPUTED:
+    if field in _INVERSE_DYNAMICS:
         raise ValueError(f"{field!r} belongs to inverse dynamics, which engines do not run")
     if field in _FACTORS:
         raise ValueError(f"{field!r} is scratch memory of MuJoCo's integrators, laid out by each")
     if field == "energy" and not model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_ENERGY:
         raise ValueError("'energy' needs <option><flag energy=\"enable\"/></option> in the model")
-    if field in _COMPUTED_FOR_SENSORS:
-        names = _SENSORS[_COMPUTED_FOR_SENSORS[field]]
-        types = [int(getattr(mujoco.mjtSensor, name)) for name in names]
+    names = _SENSORS_THAT_NEED.get(field)
+    if names is not None:
+        types = [int(getattr(mujoco.mjtSensor, f"mjSENS_{name}")) for name in names]
         disabled = bool(model.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_SENSOR)
         if disabled or not np.isin(model.sensor_type, types).any():
-            wanted = ", ".join(name.removeprefix("mjSENS_").lower() for name in names)
             raise ValueError(
                 f"MuJoCo computes {field!r} only for sensors that need it: "
-                f"add one of {wanted} to the model"
+                f"add one of {', '.join(names).lower()} to the model"
             )
+
+
+def not_writable(field: str) -> ValueError:
+    """The error of `Engine.write` for a field that is neither state nor expanded."""
+    return ValueError(
+        f"{field!r} cannot be written: it is neither a state field ({', '.join(STATE_FIELDS)}) nor "
+        f"an expanded model field; call expand({field!r}) first if it is a model field"
+    )
+
+
+def entries_of(state: dict[str, Tensor], kind: str) -> list[tuple[str, Tensor]]:
+    """Field and value of the entries ``kind/field`` of an engine's state."""
+    parts = [(name.partition("/"), value) for name, value in state.items()]
+    return [(field, value) for (prefix, _, field), value in parts if prefix == kind]
+
+
+def acceleration_sensors(model: mujoco.MjModel) -> Tensor:
+    """Which entries of ``sensordata`` depend on accelerations; boolean, ``(nsensordata,)``."""
+    late = model.sensor_needstage == mujoco.mjtStage.mjSTAGE_ACC.value
+    return torch.from_numpy(np.repeat(late, model.sensor_dim))
+
+
+def write_rows(target: Tensor, values: Tensor | float, mask: Tensor | None, index: Index) -> None:
+    """Write `values` into ``target[:, index]`` where `mask`, in place; see `Engine.write`."""
+    part = target if isinstance(index, slice) and index == ALL else target[:, index]
+    if not isinstance(values, torch.Tensor):
+        values = torch.full((), values, dtype=target.dtype, device=target.device)
+    values = values.to(target.dtype)
+    if mask is not None:
+        values = torch.where(mask.view(-1, *(1,) * (part.ndim - 1)), values, part)
+    if isinstance(index, slice):
+        part.copy_(values)
+    else:
+        target[:, index] = values.expand_as(part)

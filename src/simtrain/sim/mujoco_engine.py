@@ -17,16 +17,9 @@ import torch
 from torch import Tensor
 
 from simtrain.errors import SimulationError
-from simtrain.sim.engine import (
-    ACCELERATION_FIELDS,
-    STATE_FIELDS,
-    Engine,
-    Index,
-    accelerates,
-    not_writable,
-    write_rows,
-)
-from simtrain.sim.fields import check_bindable
+from simtrain.sim import fields
+from simtrain.sim.engine import ALL, Engine, Index
+from simtrain.sim.fields import ACCELERATION_FIELDS, STATE_FIELDS
 
 _VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL.value)
 _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE.value)
@@ -38,97 +31,69 @@ class MujocoEngine(Engine):
     Results are the same, bit for bit, for any number of threads.
     """
 
+    name = "mujoco"
     synchronous = True
 
     def __init__(
-        self,
-        model: mujoco.MjModel,
-        num_envs: int,
-        *,
-        threads: int = 0,
-        keyframe: int | None = None,
+        self, model: mujoco.MjModel, num_envs: int, *, threads: int = 0, keyframe: int | None = None
     ) -> None:
-        """Make the batch and reset it.
-
-        Args:
-            model: the compiled model; the engine works on a copy.
-            num_envs: number of simulations.
-            threads: physics threads, the caller's included; 0 for all cores given to the process.
-            keyframe: id of the keyframe that `reset` goes to, or None for MuJoCo's default.
-        """
-        # The engine tells of warnings; MuJoCo would also print them and write MUJOCO_LOG.TXT.
+        """See `simtrain.sim.make_engine`; `threads` includes the caller's, 0 for all cores."""
+        # `failed` reports warnings; MuJoCo would also print them and write MUJOCO_LOG.TXT.
         mujoco.set_mju_user_warning(ignore_warning)
         self.num_envs = num_envs
         self.device = torch.device("cpu")
-        self._batch = mujoco.batch.Batch(
-            _without_islands(model), num_envs, nthread=threads or len(os.sched_getaffinity(0))
-        )
+        threads = threads or len(os.sched_getaffinity(0))
+        self._batch = mujoco.batch.Batch(_without_islands(model), num_envs, nthread=threads)
+        self.threads = int(self._batch.nthread)
         self.model = self._batch.model
         self._keyframe = -1 if keyframe is None else keyframe
-        self._stale = torch.zeros(num_envs, dtype=torch.bool)
+        self._stale = torch.zeros(num_envs, dtype=torch.bool)  # written or reset, no forward yet
         self._stale_rows = self._stale.numpy()
         self.failed = torch.zeros(num_envs, dtype=torch.bool)
         self._any_failed = False
-        self._complaint = ""
+        self._failure_message = ""
         # Counts of each kind of warning since the simulation's last reset.
         self._warnings = self._batch.warning[:, :, 1]
-        # field -> (float32 mirror, float64 rows), by what refreshes them
-        self._state: dict[str, tuple[Tensor, Tensor]] = {}
-        self._derived: dict[str, tuple[Tensor, Tensor]] = {}
-        self._acceleration: dict[str, tuple[Tensor, Tensor]] = {}
+        # Field -> its float32 mirror and the batch's float64 rows.
+        self._bound: dict[str, tuple[Tensor, Tensor]] = {}
         self._expanded: dict[str, tuple[Tensor, Tensor]] = {}
-        self._acceleration_sensors = accelerates(self.model)
-        self._prompt_sensors = (~self._acceleration_sensors).nonzero().flatten()
-        self._const_follows = False
+        self._acceleration_sensors = fields.acceleration_sensors(self.model)
+        self._other_sensors = (~self._acceleration_sensors).nonzero().flatten()
+        self._const_was_set = False
         self.bind("ctrl")
         self.reset()
         self.forward()
 
-    @property
-    def threads(self) -> int:
-        """Number of physics threads."""
-        return int(self._batch.nthread)
-
     def bind(self, field: str) -> Tensor:
-        """See `Engine.bind`."""
-        for mirrors in (self._state, self._derived, self._acceleration):
-            if field in mirrors:
-                return mirrors[field][0]
-        check_bindable(self.model, field)
-        rows = _tensor(self._batch.bind(field))
-        mirror = rows.float() if field in STATE_FIELDS else torch.zeros(rows.shape)
-        if field in STATE_FIELDS:
-            self._state[field] = (mirror, rows)
-        elif field in ACCELERATION_FIELDS:
-            self._acceleration[field] = (mirror, rows)
-        else:
-            self._derived[field] = (mirror, rows)
-            self._batch.forward(stage=_VELOCITY_STAGE)
-            self._refresh_after_forward(field)
-        return mirror
+        if field not in self._bound:
+            fields.check_bindable(self.model, field)
+            rows = self.bind_native(field)
+            mirror = rows.float() if field in STATE_FIELDS else torch.zeros(rows.shape)
+            self._bound[field] = (mirror, rows)
+            if _is_posvel(field):
+                self._batch.forward(stage=_VELOCITY_STAGE)
+                self._refresh_posvel(field)
+        return self._bound[field][0]
+
+    def bind_native(self, field: str) -> Tensor:
+        return _tensor(self._batch.bind(field))
 
     def expand(self, field: str) -> Tensor:
-        """See `Engine.expand`."""
         if field not in self._expanded:
             rows = _tensor(self._batch.expand(field))
             self._expanded[field] = (rows.float(), rows)
         return self._expanded[field][0]
 
     def write(
-        self,
-        field: str,
-        values: Tensor | float,
-        mask: Tensor | None = None,
-        index: Index = slice(None),
+        self, field: str, values: Tensor | float, mask: Tensor | None = None, index: Index = ALL
     ) -> None:
-        """See `Engine.write`."""
         if field in self._expanded:
             mirror, rows = self._expanded[field]
         elif field in STATE_FIELDS:
             self.bind(field)
-            mirror, rows = self._state[field]
+            mirror, rows = self._bound[field]
         else:
-            raise not_writable(field)
+            raise fields.not_writable(field)
         if mask is not None and not mask.numpy().any():
             return
         # Row and mirror get the same number, so that what is read back is what is simulated.
@@ -139,83 +104,69 @@ class MujocoEngine(Engine):
                 part = target if target.ndim == 1 else target[:, index]
                 np.copyto(part, values.numpy(), casting="unsafe", where=where)
         else:
-            write_rows(mirror, values, mask, index)
-            write_rows(rows, values, mask, index)
+            fields.write_rows(mirror, values, mask, index)
+            fields.write_rows(rows, values, mask, index)
         if mask is None:
             self._stale.fill_(True)
         else:
             self._stale.logical_or_(mask)
 
     def step(self, nstep: int = 1) -> None:
-        """See `Engine.step`."""
-        ctrl, rows = self._state["ctrl"]
-        rows.copy_(ctrl)
+        ctrl, ctrl_rows = self._bound["ctrl"]
+        ctrl_rows.copy_(ctrl)
         self._run("step", nstep=nstep, stage=_VELOCITY_STAGE)
-        for mirrors in (self._state, self._derived, self._acceleration):
-            for mirror, source in mirrors.values():
-                mirror.copy_(source)
+        for mirror, rows in self._bound.values():
+            mirror.copy_(rows)
         self._stale.zero_()
         self._find_failed()
 
     def forward(self) -> None:
-        """See `Engine.forward`."""
         if not self._stale_rows.any():
             return
         self._run("forward", ids=self._stale_rows, stage=_VELOCITY_STAGE)
-        for field in self._derived:
-            self._refresh_after_forward(field)
+        for field in filter(_is_posvel, self._bound):
+            self._refresh_posvel(field)
         self._stale.zero_()
 
     def reset(self, mask: Tensor | None = None) -> None:
-        """See `Engine.reset`."""
         ids = None if mask is None else mask.numpy()
         if ids is not None and not ids.any():
             return
         self._run("reset", ids=ids, keyframe=self._keyframe, stage=_NO_STAGE)
-        for mirror, rows in self._state.values():
-            mirror.copy_(rows)
         resets = torch.ones_like(self._stale) if mask is None else mask
-        for mirror, _ in self._acceleration.values():
-            mirror.masked_fill_(resets.view(-1, *(1,) * (mirror.ndim - 1)), 0.0)
-        if "sensordata" in self._derived:
-            sensordata = self._derived["sensordata"][0]
-            sensordata.masked_fill_(resets.view(-1, 1) & self._acceleration_sensors, 0.0)
+        for field, (mirror, rows) in self._bound.items():
+            if field in STATE_FIELDS:
+                mirror.copy_(rows)
+            elif field in ACCELERATION_FIELDS:
+                mirror.masked_fill_(resets.view(-1, *(1,) * (mirror.ndim - 1)), 0.0)
+            elif field == "sensordata":
+                mirror.masked_fill_(resets.view(-1, 1) & self._acceleration_sensors, 0.0)
         self._stale.logical_or_(resets)
 
     def set_const(self, mask: Tensor | None = None) -> None:
-        """See `Engine.set_const`."""
         self._run("set_const", ids=None if mask is None else mask.numpy())
-        self._const_follows = True
+        self._const_was_set = True
         for mirror, rows in self._expanded.values():
             mirror.copy_(rows)
 
-    def rows(self, field: str) -> Tensor:
-        """See `Engine.rows`."""
-        return _tensor(self._batch.bind(field))
-
-    def model_of(self, env: int) -> mujoco.MjModel:
-        """See `Engine.model_of`."""
+    def get_model(self, env: int) -> mujoco.MjModel:
         return self._batch.get_model(env)
 
-    def complaint(self) -> str:
-        """See `Engine.complaint`."""
-        complaint, self._complaint = self._complaint, ""
-        return complaint or super().complaint()
+    def failure_message(self) -> str:
+        message, self._failure_message = self._failure_message, ""
+        return message or super().failure_message()
 
     def state(self) -> dict[str, Tensor]:
-        """See `Engine.state`; the simulations are one float64 tensor ``(num_envs, nstate)``."""
         state = {
             "state": torch.from_numpy(self._batch.state.copy()),
             "stale": self._stale.clone(),
-            "const_follows": torch.tensor(self._const_follows),
+            "const_follows": torch.tensor(self._const_was_set),
         }
-        for mirrors in (self._state, self._derived, self._acceleration):
-            state |= {f"data/{field}": mirror.clone() for field, (mirror, _) in mirrors.items()}
+        state |= {f"data/{field}": mirror.clone() for field, (mirror, _) in self._bound.items()}
         state |= {f"model/{field}": rows.clone() for field, (_, rows) in self._expanded.items()}
         return state
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        """See `Engine.set_state`."""
         if "state" not in state:
             raise ValueError("the saved state is of another engine; continue with that one")
         shape, mine = tuple(state["state"].shape), self._batch.state.shape
@@ -224,31 +175,25 @@ class MujocoEngine(Engine):
                 f"the saved state has shape {shape} (environments, state size), "
                 f"this engine needs {mine}: another model or number of environments"
             )
-        for name, value in state.items():
-            if name.startswith("model/"):
-                field = name.removeprefix("model/")
-                self.expand(field)
-                mirror, rows = self._expanded[field]
-                rows.copy_(value)
-                mirror.copy_(rows)
+        for field, value in fields.entries_of(state, "model"):
+            self.expand(field)
+            mirror, rows = self._expanded[field]
+            rows.copy_(value)
+            mirror.copy_(rows)
         if state["const_follows"]:
             self.set_const()
         self._batch.reset(stage=_NO_STAGE)  # forgets the warnings so far
         self._batch.state[...] = state["state"].numpy()
         self._stale.copy_(state["stale"])
-        for name, value in state.items():
-            if name.startswith("data/"):
-                self.bind(name.removeprefix("data/")).copy_(value)
+        for field, value in fields.entries_of(state, "data"):
+            self.bind(field).copy_(value)
 
-    def _refresh_after_forward(self, field: str) -> None:
-        """Refresh a derived mirror but for acceleration sensors, which `forward` does not compute.
-
-        The batch runs many simulations through one MjData a thread, so that after a forward to the
-        velocity stage its acceleration-dependent outputs belong to some other simulation.
-        """
-        mirror, rows = self._derived[field]
-        if field == "sensordata" and len(self._prompt_sensors) < mirror.shape[1]:
-            mirror[:, self._prompt_sensors] = rows[:, self._prompt_sensors].float()
+    def _refresh_posvel(self, field: str) -> None:
+        """Refresh a mirror after a forward to the velocity stage, but for acceleration sensors."""
+        # The batch runs many simulations through one MjData a thread: they are some other one's.
+        mirror, rows = self._bound[field]
+        if field == "sensordata" and len(self._other_sensors) < mirror.shape[1]:
+            mirror[:, self._other_sensors] = rows[:, self._other_sensors].float()
         else:
             mirror.copy_(rows)
 
@@ -257,34 +202,35 @@ class MujocoEngine(Engine):
         try:
             getattr(self._batch, call)(**arguments)
         except mujoco.batch.SimulationError as error:
-            env = int(error.ids[0])
+            env, others = int(error.ids[0]), len(error.ids) - 1
+            and_others = {0: "", 1: " and 1 other"}.get(others, f" and {others} others")
             raise SimulationError(
-                f"MuJoCo failed in environment {env}"
-                f"{_and_others(len(error.ids))}: {self._batch.error(env)}"
+                f"MuJoCo failed in environment {env}{and_others}: {self._batch.error(env)}"
             ) from error
 
     def _find_failed(self) -> None:
-        """Refresh `failed` from MuJoCo's warnings, and note the first of them."""
+        """Refresh `failed` from MuJoCo's warnings, and keep the text of the first of them."""
         if self._warnings.any():
             np.any(self._warnings, axis=1, out=self.failed.numpy())
-            self._complaint = self._complaint or self._describe()
+            if not self._failure_message:
+                env, kind = (int(found[0]) for found in np.nonzero(self._warnings))
+                info = int(self._batch.warning[env, kind, 0])
+                self._failure_message = str(mujoco.mju_warningText(kind, info)).strip()
             self._any_failed = True
         elif self._any_failed:
             self.failed.zero_()
             self._any_failed = False
 
-    def _describe(self) -> str:
-        envs, kinds = np.nonzero(self._warnings)
-        env, kind = int(envs[0]), int(kinds[0])
-        info = int(self._batch.warning[env, kind, 0])
-        return str(mujoco.mju_warningText(kind, info)).strip()
+
+def _is_posvel(field: str) -> bool:
+    """Whether a field follows from positions and velocities; true for ``sensordata`` as well."""
+    return field not in STATE_FIELDS and field not in ACCELERATION_FIELDS
 
 
 def _without_islands(model: mujoco.MjModel) -> mujoco.MjModel:
-    """A copy that does not look for constraint islands where there can be no more than one.
+    """A copy that does not look for constraint islands in a single kinematic tree, which is one.
 
-    A single kinematic tree is one island. The results are the same to the last bit, and a Go1 takes
-    3 to 5 % more steps a second.
+    The results are the same to the last bit, and a Go1 takes 3 to 5 % more steps a second.
     """
     model = copy.copy(model)
     if model.ntree <= 1 and not model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
@@ -294,10 +240,6 @@ def _without_islands(model: mujoco.MjModel) -> mujoco.MjModel:
 
 def ignore_warning(_message: str) -> None:
     """Stand in for MuJoCo's warning handler."""
-
-
-def _and_others(count: int) -> str:
-    return {1: "", 2: " and 1 other"}.get(count, f" and {count - 1} others")
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -1,4 +1,4 @@
-"""Says when Warp compiles kernels, which happens once per machine and takes minutes."""
+"""Reports that Warp compiles kernels, which happens once per machine and takes minutes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 import warp as wp
 
-_LOOK_EVERY_S = 0.5
-_SAY_EVERY_S = 15.0
+_POLL_S = 0.5
+_REPORT_EVERY_S = 15.0
 
 
 @contextmanager
-def compilation_announced(say: Callable[[str], None]) -> Iterator[None]:
-    """Say through `say` that kernels are being compiled, if they are, and how long it took.
+def compilation_announced(report: Callable[[str], None]) -> Iterator[None]:
+    """Report while kernels are being compiled within, and how long it took.
 
     Warp has no way to ask beforehand whether its cache holds what a model needs, but new kernels
     appear in the cache while they are compiled.
     """
     wp.init()
     done = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(done, say), daemon=True)
+    watcher = threading.Thread(target=_watch_cache, args=(done, report), daemon=True)
     watcher.start()
     try:
         yield
@@ -32,23 +32,18 @@ def compilation_announced(say: Callable[[str], None]) -> Iterator[None]:
         watcher.join()
 
 
-def _watch(done: threading.Event, say: Callable[[str], None]) -> None:
+def _watch_cache(done: threading.Event, report: Callable[[str], None]) -> None:
     cache = Path(wp.config.kernel_cache_dir)
-    before = _entries(cache)
+    before = set(cache.glob("*/*"))  # a folder a module, with a binary a kind of device in it
     start = time.monotonic()
-    said: float | None = None
-    while not done.wait(_LOOK_EVERY_S):
+    last_report: float | None = None
+    while not done.wait(_POLL_S):
         now = time.monotonic()
-        if said is None and _entries(cache) - before:
-            say("compiling kernels, once per machine")
-            said = now
-        elif said is not None and now - said >= _SAY_EVERY_S:
-            say(f"still compiling kernels, for {now - start:.0f} s now")
-            said = now
-    if said is not None:
-        say(f"compiled the kernels in {time.monotonic() - start:.0f} s")
-
-
-def _entries(cache: Path) -> set[str]:
-    """The files in the cache's folders: one folder a module, one binary in it a kind of device."""
-    return {str(path) for path in cache.glob("*/*")}
+        if last_report is None and set(cache.glob("*/*")) - before:
+            report("compiling kernels, once per machine")
+            last_report = now
+        elif last_report is not None and now - last_report >= _REPORT_EVERY_S:
+            report(f"still compiling kernels, for {now - start:.0f} s now")
+            last_report = now
+    if last_report is not None:
+        report(f"compiled the kernels in {time.monotonic() - start:.0f} s")

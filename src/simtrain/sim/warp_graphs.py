@@ -13,22 +13,15 @@ import warp as wp
 from simtrain.errors import ConfigError
 
 
-class Graphs:
+class WarpGraphs:
     """Runs sequences of Warp launches on one device, each as a graph from its second run on.
 
     The first run is an ordinary one: it compiles and loads the kernels. Where a graph cannot be
-    captured, which is said once, every run is an ordinary one.
+    captured, which is warned of once, every run is an ordinary one.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Make no graph yet.
-
-        Args:
-            device: where the launches go.
-
-        Raises:
-            ConfigError: Warp cannot use the device.
-        """
+        """Make no graph yet; raises `ConfigError` if Warp cannot use the device."""
         wp.init()
         if device.type == "cuda" and not wp.is_cuda_available():
             raise ConfigError(
@@ -48,15 +41,13 @@ class Graphs:
         self._streams: dict[int, wp.Stream] = {}
         self._capture_stream: wp.Stream | None = None
         self._in_torch_graph = False
-        self._joined: list[wp.Graph] = []
-        self.generation = 0
-        """How often graphs were forgotten because arrays have been replaced."""
+        self._torch_graphs: list[wp.Graph] = []
         self.enabled = True
         """Whether launches are captured."""
         self.conditional = self._device.is_cpu or wp.is_conditional_graph_supported()
         """Whether a loop can end early, on a condition on the device, without waiting for it."""
         if self._device.is_cuda and not wp.is_mempool_enabled(self._device):
-            self._refuse("Warp has no memory pool there")
+            self._disable("Warp has no memory pool there")
 
     def run(self, key: Hashable, launches: Callable[[], None]) -> None:
         """Run `launches`, the same ones for the same `key`, on PyTorch's current stream."""
@@ -70,76 +61,71 @@ class Graphs:
             self._graphs.setdefault(key, None)
 
     def clear(self) -> None:
-        """Forget all graphs, because arrays that they read have been replaced."""
+        """Drop all graphs, because arrays that they read have been replaced."""
         self._graphs.clear()
-        self.generation += 1
 
     @contextmanager
     def in_torch_graph(self) -> Iterator[None]:
         """Within, launches go into the CUDA graph that PyTorch captures on its current stream.
 
         The capture must tolerate what other threads do (``capture_error_mode="thread_local"``), and
-        every sequence must have run before.
-
-        Raises:
-            RuntimeError: there are no graphs here; `enabled` says so.
+        every sequence must have run before. `RuntimeError` where graphs are not `enabled`.
         """
         if not self.enabled:
             raise RuntimeError(f"physics on {self._device} runs without graphs")
         if self._device.is_cpu:
             yield
             return
-        with (
-            self.scope(),
-            wp.ScopedCapture(external=True, force_module_load=False) as capture,
-        ):
+        with self.scope(), wp.ScopedCapture(external=True, force_module_load=False) as capture:
             self._in_torch_graph = True
             try:
                 yield
             finally:
                 self._in_torch_graph = False
         # It keeps the kernels loaded that PyTorch's graph launches.
-        self._joined.append(capture.graph)
+        self._torch_graphs.append(capture.graph)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Warp works on the device, and on CUDA on PyTorch's current stream.
-
-        Raises:
-            torch.OutOfMemoryError: there is too little memory, told as PyTorch tells it.
-        """
-        with _memory_errors_as_pytorchs(), wp.ScopedDevice(self._device):
-            if self._device.is_cpu:
-                yield
-                return
-            torch_stream = torch.cuda.current_stream(self._torch_device)
-            handle = torch_stream.cuda_stream
-            if handle not in self._streams:
-                self._streams[handle] = wp.stream_from_torch(torch_stream)
-            # Everything of ours runs on PyTorch's streams, and waits for nothing on Warp's own.
-            with wp.ScopedStream(self._streams[handle], sync_enter=False):
-                yield
+        """Warp works on the device, on PyTorch's current stream, and raises its memory error."""
+        try:
+            with wp.ScopedDevice(self._device):
+                if self._device.is_cpu:
+                    yield
+                    return
+                stream = torch.cuda.current_stream(self._torch_device)
+                if stream.cuda_stream not in self._streams:
+                    self._streams[stream.cuda_stream] = wp.stream_from_torch(stream)
+                # All launches go to PyTorch's streams, and wait for nothing on Warp's own.
+                with wp.ScopedStream(self._streams[stream.cuda_stream], sync_enter=False):
+                    yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            if "Failed to allocate" in str(error) or "out of memory" in str(error):
+                raise torch.OutOfMemoryError(str(error)) from error
+            raise
 
     def _capture(self, key: Hashable, launches: Callable[[], None]) -> wp.Graph | None:
         """Record `launches` without running them; None, and no more graphs, if that fails."""
         try:
             # The ordinary run has loaded the kernels; Warp would load all that there are, which on
             # drivers before CUDA 12.3 takes many minutes.
-            with self._capturing(), wp.ScopedCapture(force_module_load=False) as capture:
+            with self._capture_scope(), wp.ScopedCapture(force_module_load=False) as capture:
                 launches()
         except RuntimeError as error:
-            self._refuse(str(error))
+            self._disable(str(error))
             return None
         self._graphs[key] = capture.graph
         return capture.graph
 
     @contextmanager
-    def _capturing(self) -> Iterator[None]:
+    def _capture_scope(self) -> Iterator[None]:
+        """A stream of our own, as PyTorch's default stream cannot be captured; no collection of
+        garbage, because what that does to other objects might not be allowed then."""
         if self._device.is_cpu:
             yield
             return
-        # PyTorch's default stream cannot be captured, hence a stream of our own. What the garbage
-        # collector does to other objects during a capture might not be allowed then.
         if self._capture_stream is None:
             self._capture_stream = wp.Stream(self._device)
         # The graph gets memory of its own; that of the ordinary run goes back to the driver when
@@ -155,7 +141,7 @@ class Graphs:
             if collecting:
                 gc.enable()
 
-    def _refuse(self, reason: str) -> None:
+    def _disable(self, reason: str) -> None:
         self.enabled = False
         self.conditional = self._device.is_cpu
         self._graphs.clear()
@@ -164,15 +150,3 @@ class Graphs:
             RuntimeWarning,
             stacklevel=2,
         )
-
-
-@contextmanager
-def _memory_errors_as_pytorchs() -> Iterator[None]:
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        if "Failed to allocate" in str(error) or "out of memory" in str(error):
-            raise torch.OutOfMemoryError(str(error)) from error
-        raise

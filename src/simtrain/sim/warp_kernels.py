@@ -1,4 +1,4 @@
-"""Warp kernels of the GPU engine: masked copies of rows and the sizes that physics asked for.
+"""Warp kernels of the GPU engine: masked copies of rows, peak buffer sizes, failed environments.
 
 No ``from __future__ import annotations`` here: Warp reads the annotations as types.
 """
@@ -12,10 +12,7 @@ wp.set_module_options({"enable_backward": False})
 
 @wp.kernel
 def copy_rows(
-    mask: wp.array[bool],
-    where: bool,
-    source: wp.array2d[float],
-    target: wp.array2d[float],
+    mask: wp.array[bool], where: bool, source: wp.array2d[float], target: wp.array2d[float]
 ):
     """Copy the rows where ``mask == where``; a source of one row is copied to all of them."""
     row, column = wp.tid()
@@ -39,11 +36,8 @@ def zero_columns(columns: wp.array[int], target: wp.array2d[float]):
 
 
 @wp.kernel
-def raise_peaks(
-    nefc: wp.array[int],
-    nacon: wp.array[int],
-    ncollision: wp.array[int],
-    peaks: wp.array[int],
+def update_peaks(
+    nefc: wp.array[int], nacon: wp.array[int], ncollision: wp.array[int], peaks: wp.array[int]
 ):
     """Keep the most constraints of an environment, and the most contacts and pairs of them all."""
     row = wp.tid()
@@ -62,11 +56,11 @@ def find_failed(
 ):
     """Find the rows in which something is not finite, or too large (``mj_checkPos``)."""
     row = wp.tid()
-    fine = bool(True)  # noqa: UP018 - for Warp a variable, not a constant
+    finite = bool(True)  # noqa: UP018 - for Warp a variable, not a constant
     for i in range(qpos.shape[1]):
-        fine = fine and wp.abs(qpos[row, i]) <= largest
+        finite = finite and wp.abs(qpos[row, i]) <= largest
     for i in range(qvel.shape[1]):
-        fine = fine and wp.abs(qvel[row, i]) <= largest
+        finite = finite and wp.abs(qvel[row, i]) <= largest
     for i in range(act.shape[1]):
-        fine = fine and wp.abs(act[row, i]) <= largest
-    failed[row] = not fine
+        finite = finite and wp.abs(act[row, i]) <= largest
+    failed[row] = not finite

@@ -6,9 +6,9 @@ after it the position stage (kinematics, collision, constraints) and velocity st
 state. So `Physics.step(n)` runs each stage n times, where n times ``mj_step`` and the
 ``mj_forward`` that makes derived fields current would run most of them n + 1 times.
 
-That is enough: nothing between two calls changes the state but writes and resets, after which the
-engine calls `Physics.refresh`. Sensors are computed in the last step alone, because nothing reads
-them before: the acceleration-dependent ones before its integration, the others after it.
+That is enough: only writes and resets change the state between two calls, and the engine calls
+`Physics.refresh` after them. Sensors are computed in the last step alone: the
+acceleration-dependent ones before its integration, the others after it.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ import mujoco_warp as mjw
 import warp as wp
 from torch import Tensor
 
+from simtrain.sim import fields
 from simtrain.sim import warp_kernels as kernels
-from simtrain.sim.engine import accelerates
 
 
 class Physics:
     """The stages of a physics step, as launches on Warp's current device."""
 
     def __init__(self, model: mujoco.MjModel, warp_model: mjw.Model, data: mjw.Data) -> None:
-        """Make the buffers that steps need besides `data`, on Warp's current device."""
         self._model = warp_model
         self._data = data
-        self.prompt_data = dataclasses.replace(
+        self.posvel_data = dataclasses.replace(
             data, cacc=wp.zeros_like(data.cacc), cfrc_int=wp.zeros_like(data.cfrc_int)
         )
         """`data` for the position and velocity stages. They compute bias forces in ``cacc`` and
         ``cfrc_int``, which belong to the acceleration stage; here these are others."""
-        late = accelerates(model)
-        self._sensors = model.nsensor > 0
-        self.late_sensors = _columns(late)
+        self._has_sensors = model.nsensor > 0
+        acceleration = fields.acceleration_sensors(model)
+        self.acceleration_sensors = _columns(acceleration)
         """Which entries of ``sensordata`` depend on accelerations."""
-        self._prompt_sensors = _columns(~late)
+        self._posvel_sensors = _columns(~acceleration)
         self.peaks = wp.zeros(2, dtype=int)
         """The most constraints of an environment, and contacts of all of them together, so far."""
 
@@ -50,20 +49,17 @@ class Physics:
             last = i == nstep - 1
             self._accelerate(sensors=last)
             self.refresh(sensors=last)
-        wp.launch(
-            kernels.raise_peaks,
-            dim=self._data.nworld,
-            inputs=[self._data.nefc, self._data.nacon, self._data.ncollision],
-            outputs=[self.peaks],
-        )
+        d = self._data
+        inputs = [d.nefc, d.nacon, d.ncollision]
+        wp.launch(kernels.update_peaks, d.nworld, inputs, outputs=[self.peaks])
 
     def refresh(self, *, sensors: bool) -> None:
         """Bring the position and velocity stages of all environments up to date."""
-        m, d = self._model, self.prompt_data
-        sensors = sensors and self._sensors
+        m, d = self._model, self.posvel_data
+        sensors = sensors and self._has_sensors
         mjw.fwd_position(m, d, factorize=False)
         if sensors:
-            self._zero_sensors(self._prompt_sensors)
+            self._zero_sensors(self._posvel_sensors)
             mjw.sensor_pos(m, d)
         mjw.fwd_velocity(m, d)
         if sensors:
@@ -76,30 +72,27 @@ class Physics:
         """Run a physics step from current position and velocity stages; leaves them behind."""
         m, d = self._model, self._data
         if sensors:
-            self._zero_sensors(self.late_sensors)
+            self._zero_sensors(self.acceleration_sensors)
         if m.opt.integrator == mjw.IntegratorType.DISCRETE:
             mjw.step2(m, d)
             return
         mjw.fwd_actuation(m, d)
         mjw.fwd_acceleration(m, d, factorize=True)
         mjw.solve(m, d)
-        if sensors and self._sensors:
+        if sensors and self._has_sensors:
             mjw.sensor_acc(m, d)
         if m.opt.integrator == mjw.IntegratorType.EULER:
             mjw.euler(m, d)
         elif m.opt.integrator == mjw.IntegratorType.RK4:
-            mjw.rungekutta4(m, self.prompt_data)
+            mjw.rungekutta4(m, self.posvel_data)
         else:
             mjw.implicit(m, d)
 
     def _zero_sensors(self, columns: wp.array) -> None:
         """Zero some sensors: MuJoCo Warp adds to some of them and does not write inactive ones."""
-        wp.launch(
-            kernels.zero_columns,
-            dim=(self._data.nworld, columns.size),
-            inputs=[columns],
-            outputs=[self._data.sensordata],
-        )
+        d = self._data
+        shape = (d.nworld, columns.size)
+        wp.launch(kernels.zero_columns, shape, inputs=[columns], outputs=[d.sensordata])
 
 
 def _columns(which: Tensor) -> wp.array:

@@ -165,7 +165,7 @@ class Evaluator:
             lengths=lengths,
             failed=[value > 0.0 for value in failed],
             metrics=dict(zip(self.env.metrics.names, metrics, strict=True)),
-            warnings={} if overflow is None else overflow.messages(),
+            warnings={} if overflow is None else overflow.messages,
         )
 
     def _load(self, state: dict[str, Tensor]) -> Policy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import time
@@ -15,13 +16,13 @@ import mujoco
 from simtrain.config import TrainConfig
 from simtrain.config_tree import as_plain, overlay
 from simtrain.errors import ConfigError, RankError
-from simtrain.launch.launcher import choose_log_dir, launch_ranks
+from simtrain.launch.launcher import check_log_level, choose_log_dir, launch_ranks
 from simtrain.launch.plan import Devices, Job, plan_job
 from simtrain.launch.rank import Rank
 from simtrain.registry import default_config
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
-from simtrain.run.directory import VIDEOS, make_run_directory, shown
+from simtrain.run.directory import VIDEOS, make_folder, make_run_directory, shown
 from simtrain.run.metrics_files import METRICS, check_idle
 from simtrain.run.phase_table import phase_table
 from simtrain.run.report import PICTURE

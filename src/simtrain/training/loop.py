@@ -250,7 +250,7 @@ class Trainer:
 
     def _new_warnings(self, overflow: Overflow | None, failures: Failures) -> tuple[str, ...]:
         """Buffers that overflowed, terms that were not finite and refused graphs, each once."""
-        messages = {} if overflow is None else overflow.messages()
+        messages = {} if overflow is None else overflow.messages
         for term in failures.terms:
             messages[term] = f"{term} was not finite in some environments, and counts as 0 there"
         graphs = {"rollouts": self._rollout_graphs, "updates": self._update_graphs}

@@ -33,8 +33,8 @@ class Tape:
             env._reset_seeds = None
             sim: Any = env.sim
             # Nor does the host know there whether a mask selects any.
-            sim._touch = lambda mask: setattr(sim, "_touched", True)
-            graphs = sim._graphs
+            sim.reads_masks = False
+            graphs = sim.graphs
             run = graphs.run
 
             def noted(key: Any, launches: Callable[[], None]) -> None:

@@ -46,7 +46,7 @@ class RolloutGraphs:
         if self._is_first:
             self._is_first = False
             return False
-        if self._generation != env.sim.generation:
+        if self._generation != env.sim.storage_version:
             env.timer.begin("other")
             with env.timer.paused():
                 self._make()
@@ -106,7 +106,7 @@ class RolloutGraphs:
             self.close()
         restore()
         env.sim.overflow()  # of these steps; who overflows does so again
-        self._generation = env.sim.generation
+        self._generation = env.sim.storage_version
 
     def _capture_and_check(self, restore: Callable[[], None]) -> None:
         """Make the graphs; RefusedError if steps cannot be graphs or are not the same then."""
