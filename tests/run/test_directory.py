@@ -7,6 +7,7 @@ import yaml
 from simtrain.errors import ConfigError
 from simtrain.run import directory
 from simtrain.run.directory import (
+    check_file,
     check_log_root,
     make_run_directory,
     write_config,
@@ -107,6 +108,18 @@ def test_a_log_root_where_no_folder_can_be_made_is_told(tmp_path, make):
 def test_checking_the_log_root_makes_nothing(tmp_path):
     check_log_root(tmp_path / "a" / "b")
     assert _names(tmp_path) == []
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_file(Path("new.json"), "--json")
+    Path("folder").mkdir()
+    for path, problem in {
+        "gone/new.json": "gone is not a folder",
+        "folder": "it is a folder",
+    }.items():
+        with pytest.raises(ConfigError, match=f"^--json {path} cannot be written: {problem}$"):
+            check_file(Path(path), "--json")
 
 
 def test_the_configuration_is_written_with_versions_devices_and_commit(tmp_path):

@@ -38,6 +38,16 @@ def check_folder(folder: Path, flag: str) -> None:
         raise ConfigError(f"{flag} {folder} cannot be written: no permission for {existing}")
 
 
+def check_file(path: Path, flag: str) -> None:
+    """Raise ConfigError if `path`, which `flag` names, cannot be written into its folder."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"{flag} {path} cannot be written: {path.parent} is not a folder")
+    if path.is_dir():
+        raise ConfigError(f"{flag} {path} cannot be written: it is a folder")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{flag} {path} cannot be written: no permission for {path.parent}")
+
+
 def make_folder(folder: Path, flag: str) -> None:
     """Make `folder`, which `flag` names, if it is missing; ConfigError if that cannot be."""
     check_folder(folder, flag)
