@@ -15,7 +15,8 @@ from matplotlib.figure import Figure as Sheet
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from simtrain.benchmark.figures import LAYERS, Case, Results, scaling
-from simtrain.run.plots import group_color, number, styled
+from simtrain.run.curves import COLORS, number
+from simtrain.run.plots import STYLE
 
 _PANEL_WIDTH, _ROW_HEIGHT, _HEADER = 5.2, 3.9, 0.9
 _STYLES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dash-dot"}
@@ -29,7 +30,7 @@ def draw(results: Results) -> bytes:
     most = max(case.ranks for case in results.by_case())
     columns = 3 if most > 1 else 2
     height = _ROW_HEIGHT * len(groups) + _HEADER
-    with styled():
+    with STYLE():
         sheet = Sheet(figsize=(_PANEL_WIDTH * columns, height), layout="constrained")
         panels = sheet.subplots(len(groups), columns, squeeze=False)
         about = ", ".join(str(v) for v in results.about.get("machine", {}).values())
@@ -63,7 +64,7 @@ def _throughput(ax: Axes, results: Results, cases: list[Case]) -> None:
                 [case.num_envs for case in some],
                 middle,
                 yerr=np.stack((low, high)).clip(min=0.0),
-                color=group_color(i),
+                color=COLORS[i],
                 linestyle=style,
                 marker="o",
                 markersize=4,
@@ -88,10 +89,10 @@ def _fractions(ax: Axes, results: Results, cases: list[Case]) -> None:
     for i, layer in enumerate(layers):
         values = [found[case][layer].of_physics for case in some]
         places = np.arange(len(some)) + (i - (len(layers) - 1) / 2) * width
-        color = group_color(list(LAYERS).index(layer))
+        color = COLORS[list(LAYERS).index(layer)]
         bars = ax.bar(places, values, width * 0.92, color=color, label=LAYERS[layer])
         ax.bar_label(bars, [f"{value:.2f}" for value in values], fontsize=8, padding=1)
-    ax.axhline(1.0, color=group_color(0), linewidth=1.2)
+    ax.axhline(1.0, color=COLORS[0], linewidth=1.2)
     ax.set_xticks(range(len(some)), [f"{case.num_envs:,}" for case in some])
     ax.set_xlabel("environments of each rank")
     ax.set_ylim(
@@ -109,7 +110,7 @@ def _weak_scaling(ax: Axes, results: Results, cases: list[Case]) -> None:
         points = [(case.ranks, scaling(results, found[case]["training"])) for case in some]
         known = [(ranks, value) for ranks, value in points if value is not None]
         if known:
-            ax.plot(*zip(*known, strict=True), "o-", color=group_color(i), label=f"{num_envs:,}")
+            ax.plot(*zip(*known, strict=True), "o-", color=COLORS[i], label=f"{num_envs:,}")
     ax.axhline(1.0, color="#666666", linewidth=1.0, linestyle=":")
     ax.set_xticks(_ranks(cases))
     ax.set_xlabel("ranks")

@@ -52,10 +52,10 @@ def train(arguments: Sequence[str]) -> int:
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
     from simtrain.env.check import check_task
-    from simtrain.run.directory import check_log_root
+    from simtrain.run.directory import check_folder
     from simtrain.training.job import run_job
 
-    check_log_root(config.log_root)
+    check_folder(config.log_root, "--log-root")
     return run_job(config, default, check_task(config.env), saved)
 
 
