@@ -112,25 +112,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Curve:
-    """A quantity over several runs; arrays of one length, ``x`` ascending."""
+    """A tag over several runs; arrays of one length, ``x`` ascending."""
 
     x: np.ndarray
     mean: np.ndarray
-    """Mean over the runs that have come so far."""
+    """Mean over the runs that have come so far; 0 where none has logged it."""
     low: np.ndarray
     high: np.ndarray
     count: np.ndarray
     """How many runs these are, on average over the points that one of these stands for."""
-
-
-@dataclass(frozen=True)
-class Stack:
-    """Parts of a whole, as means over runs; arrays of one length."""
-
-    x: np.ndarray
-    parts: dict[str, np.ndarray]
-    complete: float
-    """How far all runs came; beyond, the means are over fewer."""
 
 
 def read_run(path: Path) -> Run:
@@ -183,31 +173,22 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
     return {flag: values for flag, values in table.items() if any(v != values[0] for v in values)}
 
 
-def aggregate(runs: Sequence[Run], tag: str, axis: Axis) -> Curve | None:
-    """The mean of `tag` over `runs` and its range, or None if no run has it."""
-    x, series = _interpolated(runs, [tag], axis)
-    if not len(x):
-        return None
-    values = series[tag]
-    count = np.isfinite(values).sum(axis=0).astype(float)
-    parts = (x, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0), count)
-    return Curve(*(_thinned(part) for part in parts))
+def aggregate(runs: Sequence[Run], tags: Iterable[str], axis: Axis) -> dict[str, Curve]:
+    """Tag -> its mean over `runs` and its range; empty if no run has any of the tags.
 
-
-def stack(runs: Sequence[Run], tags: Iterable[str], axis: Axis) -> Stack | None:
-    """Means of several tags over `runs` at common points, or None if no run has any of them.
-
-    A tag counts as 0 where no run has it.
+    All curves have the points of any run and tag. A run is interpolated as far as it came.
     """
-    x, series = _interpolated(runs, tags, axis)
-    if not len(x):
-        return None
-    parts = {
-        tag: np.nan_to_num(values).sum(axis=0) / np.isfinite(values).sum(axis=0).clip(min=1)
-        for tag, values in series.items()
-    }
-    complete = min(float(run.columns[axis][-1]) for run in runs)
-    return Stack(_thinned(x), {tag: _thinned(part) for tag, part in parts.items()}, complete)
+    series = {tag: [run.series(tag, axis) for run in runs] for tag in tags}
+    points = [x for found in series.values() for x, _ in found]
+    x = np.unique(np.concatenate([np.empty(0), *points]))
+    curves = {}
+    for tag, found in series.items() if len(x) else ():
+        nothing = [np.full(len(x), math.nan)]
+        rows = [np.interp(x, *s, math.nan, math.nan) for s in found if len(s[0])] or nothing
+        values = np.ma.masked_invalid(rows)
+        parts = (values.mean(0), values.min(0), values.max(0), values.count(0))
+        curves[tag] = Curve(*(_thinned(np.ma.filled(part, 0.0)) for part in (x, *parts)))
+    return curves
 
 
 def last(values: np.ndarray) -> float:
@@ -222,22 +203,6 @@ def number(value: float) -> str:
         if abs(value) >= size:
             text = f"{value / size:.3g}{letter}"
     return text.replace("-", "\N{MINUS SIGN}")
-
-
-def _interpolated(
-    runs: Sequence[Run], tags: Iterable[str], axis: Axis
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """All points of any of the runs, and tag -> values there, ``(runs that have it, points)``.
-
-    Each run is interpolated as far as it came; beyond, it has NaN.
-    """
-    series = {tag: [s for run in runs if len((s := run.series(tag, axis))[0])] for tag in tags}
-    points = [s[0] for found in series.values() for s in found]
-    x = np.unique(np.concatenate([np.empty(0), *points]))
-    return x, {
-        tag: np.reshape([np.interp(x, *s, math.nan, math.nan) for s in found], (len(found), len(x)))
-        for tag, found in series.items()
-    }
 
 
 def _thinned(values: np.ndarray) -> np.ndarray:

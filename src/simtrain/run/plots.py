@@ -26,7 +26,7 @@ from matplotlib.ticker import MaxNLocator
 
 from simtrain.phases import phase_tags
 from simtrain.run import curves
-from simtrain.run.curves import Axis, Group, Run, Stack, aggregate, number, stack
+from simtrain.run.curves import Axis, Curve, Group, Run, aggregate, number
 
 _PART_COLORS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6BB1", "#B8A300",
@@ -135,7 +135,7 @@ def _draw_comparison(row: Sequence[Axes], groups: list[Group], axis: Axis) -> No
 
 def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> bool:
     """The mean of a group and its range; whether there was anything to draw."""
-    curve = aggregate(group.runs, tag, axis)
+    curve = aggregate(group.runs, [tag], axis).get(tag)
     if curve is None:
         return False
     dashed = tag == curves.EVALUATED
@@ -167,8 +167,6 @@ def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) 
 
     Parts come in the order of `everyone`, so that they have one color in all groups.
     """
-    rewards = stack(group.runs, _by_size(everyone, "Episode_Reward/", axis), axis)
-    ends = stack(group.runs, everyone.tags("Episode_Termination/"), axis)
     own = set(group.tags("Perf/"))
     times = phase_tags([tag for tag in _by_size(everyone, "Perf/", axis) if tag in own])
     spent = [
@@ -176,11 +174,14 @@ def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) 
         for tag in (*times, curves.REST)
         if any(np.any(run.columns.get(tag, 0.0)) for run in group.runs)
     ]
-    _draw_stack(row[0], "Reward terms (per second)", rewards, number)
-    _draw_stack(row[1], "How episodes ended", ends, lambda share: f"{100 * share:.0f} %")
-    phases = stack(group.runs, spent, axis)
-    _draw_stack(row[2], "Seconds of an iteration", phases, number, show_mean=True)
-    if ends is not None:
+    complete = min(float(run.columns[axis][-1]) for run in group.runs)
+    rewards = aggregate(group.runs, _by_size(everyone, "Episode_Reward/", axis), axis)
+    _draw_stack(row[0], "Reward terms (per second)", rewards, complete, number)
+    ends = aggregate(group.runs, everyone.tags("Episode_Termination/"), axis)
+    _draw_stack(row[1], "How episodes ended", ends, complete, lambda y: f"{100 * y:.0f} %")
+    phases = aggregate(group.runs, spent, axis)
+    _draw_stack(row[2], "Seconds of an iteration", phases, complete, number, show_mean=True)
+    if ends:
         row[1].set_ylim(0.0, 1.0)
     row[2].set_ylim(bottom=0.0)
 
@@ -188,21 +189,23 @@ def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) 
 def _draw_stack(
     ax: Axes,
     title: str,
-    whole: Stack | None,
+    found: dict[str, Curve],
+    complete: float,
     text: Callable[[float], str],
-    *,
     show_mean: bool = False,
 ) -> None:
     """Areas above zero for what adds and below for what takes away, and the sum as a line.
 
-    The legend has the last value of each part, or the mean.
+    Pale beyond `complete`, where some runs have not come. The legend has the last value of each
+    part, or the mean.
     """
     ax.set_title(title)
     ax.yaxis.set_major_formatter(lambda y, _: text(y))
-    if whole is None:
+    if not found:
         _write_note(ax)
         return
-    x, parts = whole.x, _largest(whole.parts)
+    x = next(iter(found.values())).x
+    parts = _largest({tag: curve.mean for tag, curve in found.items()})
     if len(x) == 1:  # an area needs a width
         x = np.array([0.0, x[0]])
         parts = {name: np.repeat(values, 2) for name, values in parts.items()}
@@ -217,8 +220,8 @@ def _draw_stack(
                 ax.fill_between(x, edge, edge + part, **style)
                 edge += part
                 label = None
-    if whole.complete < x[-1]:  # pale, as the lines are
-        ax.axvspan(whole.complete, x[-1], color="white", alpha=0.65, linewidth=0)
+    if complete < x[-1]:
+        ax.axvspan(complete, x[-1], color="white", alpha=0.65, linewidth=0)
     if bottom.any():
         total = top + bottom
         ax.plot(x, total, color="black", linewidth=1.4, label=f"sum  {text(float(total[-1]))}")
@@ -228,9 +231,8 @@ def _draw_stack(
 
 def _by_size(group: Group, prefix: str, axis: Axis) -> list[str]:
     """Tags by the mean of their size, the largest first."""
-    whole = stack(group.runs, group.tags(prefix), axis)
-    parts = {} if whole is None else whole.parts
-    return sorted(parts, key=lambda tag: -float(np.abs(parts[tag]).mean()))
+    found = aggregate(group.runs, group.tags(prefix), axis)
+    return sorted(found, key=lambda tag: -float(np.abs(found[tag].mean).mean()))
 
 
 def _largest(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -100,7 +100,7 @@ def _runs_table(groups: list[Group]) -> str:
         "best return": (curves.RETURN, np.max),
         "episode length": (curves.LENGTH, curves.last),
     }
-    if any(curves.EVALUATED in run.columns for _, run in runs):
+    if any(run.summary(curves.EVALUATED, curves.last) is not None for _, run in runs):
         summaries["evaluated return"] = (curves.EVALUATED, curves.last)
         summaries["best evaluated"] = (curves.EVALUATED, np.max)
     rows = []
