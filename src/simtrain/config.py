@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,6 @@ from tyro.conf import Suppress, UseAppendAction, arg
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
 from simtrain.ppo_cfg import PpoCfg
-from simtrain.stop_conditions import check_stop_conditions
 
 ConfigT = TypeVar("ConfigT")
 TagsAndValues = Annotated[
@@ -237,32 +235,12 @@ class TrainConfig:
             raise ConfigError(f"--max-restarts is {self.max_restarts}; it must be 0 or more")
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"--seed is {self.seed}, not in [0, 2^32)")
-        self._check_evaluation()
         if "/" in self.run_name or self.run_name in (".", ".."):
             raise ConfigError(f"--run-name is {self.run_name!r}; it must not contain '/'")
         if not self.run_name.isprintable():
             raise ConfigError(
                 f"--run-name is {self.run_name!r}; it must be of printable characters, in one line"
             )
-
-    def _check_evaluation(self) -> None:
-        device = self.eval_device
-        if device is not None:
-            if not re.fullmatch(r"cpu|cuda:\d+", device):
-                raise ConfigError(
-                    f"--eval-device is {device!r}; it must be cpu, or cuda:0, cuda:1, ..."
-                )
-            if self.eval_interval is None:
-                raise ConfigError(
-                    f"--eval-device {device} needs --eval-interval, the iterations between "
-                    "evaluations"
-                )
-            if device != "cpu" and self.engine == "mujoco":
-                raise ConfigError(
-                    f"--eval-device {device} simulates on the GPU, which --engine mujoco cannot; "
-                    "use --eval-device cpu"
-                )
-        check_stop_conditions(self, self.engine)
 
 
 def check_finite(config: object) -> None:

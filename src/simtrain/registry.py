@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from simtrain.config import TrainConfig
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean
 
@@ -206,3 +207,12 @@ def _traceback_below_import() -> str:
     own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(own)]
     return "".join([*lines, *traceback.format_exception_only(kind, error)])
+
+
+def default_config(task: str) -> TrainConfig:
+    """The configuration that a task asks for, without flags; ConfigError if there is no such task.
+
+    Task files are no modules that another process could import: a rank or an evaluator makes its
+    configuration anew by the task's name, and lays the run's values over it.
+    """
+    return TrainConfig.of_task(task, discover().find(task).configuration())

@@ -24,13 +24,14 @@ import torch
 from tensordict import TensorDict
 
 from simtrain import __version__
+from simtrain.algorithms.policy import Policy
 from simtrain.env.env import Env
 from simtrain.env.interface import Interface, describe_interface
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError, ExportError
 from simtrain.run.directory import make_folder, written_whole
 from simtrain.sim import EngineCfg
-from simtrain.training.saved_policy import Policy, SavedPolicy
+from simtrain.training.saved_policy import SavedPolicy
 
 TOLERANCE = 1e-5
 """Largest difference of an action, relative to the action where that is larger than 1."""

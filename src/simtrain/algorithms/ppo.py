@@ -61,11 +61,6 @@ class MiniBatchGraphs(Protocol):
 class PPO(RslPPO):  # type: ignore[misc]
     """rsl_rl's PPO for feed-forward networks, over one or more ranks."""
 
-    timer: PhaseTimer = NO_TIMER
-    """Told what the update does; to be replaced by who wants to know how long that takes."""
-    graphs: MiniBatchGraphs | None = None
-    """Replays mini-batches; to be set by who wants that."""
-
     def __init__(
         self,
         cfg: PpoCfg,
@@ -73,6 +68,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         num_actions: int,
         num_steps_per_env: int,
         rank: Rank,
+        timer: PhaseTimer = NO_TIMER,
     ) -> None:
         """Make networks, storage and optimizer.
 
@@ -107,6 +103,7 @@ class PPO(RslPPO):  # type: ignore[misc]
             device=rank.device,
         )
         self.rank = rank
+        self.timer = timer
         self._lr = torch.tensor(cfg.learning_rate, device=rank.device)
         networks = [list(self.actor.parameters()), list(self.critic.parameters())]
         # The divergence that the learning rate follows travels with the gradients.
@@ -213,16 +210,16 @@ class PPO(RslPPO):  # type: ignore[misc]
             self._normalize(st.advantages.view(1, -1))
 
     @torch.no_grad()
-    def update(self) -> dict[str, float]:
+    def update(self, graphs: MiniBatchGraphs | None = None) -> dict[str, float]:
         """Improve policy and value on the rollout; mean losses, read back once."""
         self.timer.begin("mini_batches")
         self._shuffle()
         learn = self.learn
-        if self.graphs is not None:
+        if graphs is not None:
             self.timer.begin("other")  # the first time they are made
-            if self.graphs.ready():
+            if graphs.ready():
                 self.timer.begin("update_graph")
-                learn = self.graphs.learn
+                learn = graphs.learn
         self._losses.zero_()
         for _ in range(self.num_learning_epochs):
             for i in range(self.num_mini_batches):
@@ -278,8 +275,6 @@ class PPO(RslPPO):  # type: ignore[misc]
             self._lr.fill_(float(group["lr"]))
             group["lr"] = self._lr
         self.learning_rate = float(self._lr)
-        if self.graphs is not None:
-            self.graphs.clear()  # the optimizer's moments are other tensors now
         return bool(iteration)
 
     def state(self) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from simtrain.benchmark.figures import LAYERS
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.sim.engine import Engine
-from simtrain.training.loop import Iteration, Trainer
+from simtrain.training.features import Iteration
+from simtrain.training.loop import Trainer
 
 
 class StoppedError(Exception):
@@ -75,8 +76,9 @@ def measure_layers(
     latest: list[Iteration] = []
 
     def training() -> None:
-        trainer.run(trainer.iteration + 1, latest.append, lambda: False)
+        latest.append(trainer.iterate(trainer.iteration + 1, lambda: False))
 
+    trainer.begin()
     for _ in range(1 + repetitions):
         seconds["physics"].append(physics(clock))
         seconds["env_step"].append(clock.time(env.device, lambda: _step_through(env, actions)))

@@ -7,6 +7,7 @@ threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from simtrain.benchmark.figures import Case, Figure, figures_of
@@ -98,13 +99,11 @@ def measure_rank(
     cuda_graphs: bool,
 ) -> Measured | None:
     """Measure cases as one rank of a job; None if it was told to stop."""
-    from simtrain.algorithms.ppo import PPO
     from simtrain.benchmark.layers import Clock, StoppedError, device_name, measure_layers
     from simtrain.env.phase_timer import make_timer
-    from simtrain.training.gpu import check_gpu, too_little_memory_told
-    from simtrain.training.graphs.cuda import make_graph_backend
-    from simtrain.training.loop import Trainer
-    from simtrain.training.worker import build_env
+    from simtrain.env.randomness import seed_everything
+    from simtrain.training.gpu import check_gpu, out_of_memory_as_config_error
+    from simtrain.training.worker import make_trainer
 
     say = show if rank.is_main else lambda message: None
     check_gpu(rank.device)
@@ -112,21 +111,20 @@ def measure_rank(
     for case in cases:
         say(f"measuring {case}")
         config = case_config(case)
-        rank.seed_everything()
-        with too_little_memory_told(case.num_envs, rank.device):
-            env = build_env(config, rank, say)
-            obs = env.get_observations().to(rank.device)
-            ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank)
-            graphs = make_graph_backend(rank.device) if cuda_graphs else None
-            # As training has it.
-            trainer = Trainer(env, ppo, rank, make_timer(rank.device), graphs)
-            try:
-                seconds = measure_layers(
-                    trainer, repetitions, Clock(rank, stop), lambda text: say(f"warning: {text}")
-                )
-            except StoppedError:
-                return None
+        seed_everything(rank.seed)
+        with out_of_memory_as_config_error(case.num_envs, rank.device):
+            config.cuda_graphs = cuda_graphs
+            with closing(make_trainer(config, rank, make_timer(rank.device), say)) as trainer:
+                try:
+                    seconds = measure_layers(
+                        trainer,
+                        repetitions,
+                        Clock(rank, stop),
+                        lambda text: say(f"warning: {text}"),
+                    )
+                except StoppedError:
+                    return None
         steps = case.ranks * case.num_envs * config.num_steps_per_env
         figures += figures_of(case, steps, seconds)
-        del env, obs, ppo, trainer, graphs  # before the next is built
+        del trainer  # before the next is built
     return Measured(tuple(figures), device_name(rank.device))

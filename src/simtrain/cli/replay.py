@@ -59,7 +59,7 @@ def replay(arguments: Sequence[str]) -> int:
 
         check_port(config.host, config.port)
 
-    from simtrain.run.nan_dump import read_dump
+    from simtrain.training.features.failures import read_dump
     from simtrain.view.replay import Replay
 
     dump = read_dump(config.replay)

@@ -27,6 +27,7 @@ def train(arguments: Sequence[str]) -> int:
     from simtrain.cli.parse import parse_flags
     from simtrain.config import TrainConfig
     from simtrain.registry import discover
+    from simtrain.training.features.evaluation import check_evaluation_flags
 
     registry = discover()
     if not arguments:
@@ -43,12 +44,13 @@ def train(arguments: Sequence[str]) -> int:
     saved = None
     if config.resume is not None:
         from simtrain.config_tree import continued
-        from simtrain.run.resume import find_run
+        from simtrain.training.features.checkpoint import find_run
 
         saved = find_run(config.resume, config.log_root, name)
         run_default = continued(default, saved.content["default"], saved.content["config"])
         config = parse_flags(f"train {name}", run_default, flags)
     config.check()
+    check_evaluation_flags(config)
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
     from simtrain.env.check import check_task
@@ -56,7 +58,7 @@ def train(arguments: Sequence[str]) -> int:
     from simtrain.training.job import run_job
 
     check_folder(config.log_root, "--log-root")
-    return run_job(config, default, check_task(config.env), saved)
+    return run_job(config, check_task(config.env), saved)
 
 
 def _help(registry: Registry) -> str:

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simtrain.run.nan_dump import FIELDS
-
 if TYPE_CHECKING:
     from simtrain.sim.engine import Engine
 
+FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", "mocap_pos", "mocap_quat", "ctrl")
+"""MuJoCo's names of the fields that a simulation goes on from."""
 STEPS = 50
 """How many control steps are kept."""
 _NEVER = 2**62

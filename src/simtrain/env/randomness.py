@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -36,3 +38,24 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     version, words, gauss_next = state["python"]
     random.setstate((version, tuple(words), gauss_next))
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch (all devices), NumPy and Python."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # for task files that use it
+    random.seed(seed)
+
+
+@contextmanager
+def forked_randomness(seed: int) -> Iterator[None]:
+    """Draw from `seed`; afterwards the generators of torch, NumPy and Python are as they were."""
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
+        try:
+            seed_everything(seed)
+            yield
+        finally:
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)

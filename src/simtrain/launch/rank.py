@@ -93,6 +93,12 @@ class Rank:
         dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]
 
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """Whether each flag is set on any rank; one collective on the CPU."""
+        if self.world_size == 1:
+            return flags
+        return tuple((self.all_gather(list(map(float, flags))).amax(dim=0) > 0.0).tolist())
+
     def barrier(self) -> None:
         """Wait until every rank has called this."""
         self.all_gather([0.0])

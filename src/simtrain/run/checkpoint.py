@@ -1,24 +1,32 @@
-"""Checkpoints of a policy: rsl_rl's keys, loadable without running code."""
+"""Checkpoints of a policy, and the files of tensors that they are: read without running code.
+
+A file holds tensors and plain values, with rsl_rl's keys in checkpoints. Each record of the archive
+that `torch.save` makes carries a CRC-32, which is checked when the file is read.
+"""
 
 from __future__ import annotations
 
+import io
+import pickle
 import re
+import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from simtrain.errors import ConfigError
-from simtrain.run.tensor_file import checksum, read_tensors, write_tensors
+from simtrain.run.directory import written_whole
 
 BEST = "best.pt"
 """The checkpoint with the best evaluation of a run."""
-
 _KEYS = ("actor_state_dict", "critic_state_dict", "iter", "infos")
 
 
 def model_path(run: Path, iteration: int) -> Path:
-    """Where the checkpoint of an iteration lies."""
+    """The file of an iteration's checkpoint."""
     return run / f"model_{iteration}.pt"
 
 
@@ -38,12 +46,10 @@ def save_model(path: Path, iteration: int, networks: dict[str, Any], infos: dict
     Args:
         path: the file, see `model_path`.
         iteration: how many iterations were trained.
-        networks: what ``PPO.save`` returned: state of actor, critic and optimizer.
+        networks: ``PPO.save()``: state of actor, critic and optimizer.
         infos: plain values to keep beside them.
     """
-    content = {**networks, "iter": iteration, "infos": infos}
-    # rsl_rl has no key of its own for a checksum, and hands on the infos as they are.
-    write_tensors(path, {**content, "infos": {**infos, "checksum": checksum(content)}})
+    write_tensors(path, {**networks, "iter": iteration, "infos": infos})
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -68,7 +74,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What `save_model` wrote; a file that would need to run code is refused.
+    """Read what `save_model` wrote, or rsl_rl's runner.
 
     Raises:
         ConfigError: the file is damaged, is something else, or cannot be read; says which.
@@ -76,10 +82,64 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     content = read_tensors(path, "checkpoint", device)
     if not all(key in content for key in _KEYS):
         raise ConfigError(f"{path} is no checkpoint of simtrain: it needs {', '.join(_KEYS)}")
-    infos = content["infos"]
-    # Checkpoints of rsl_rl itself have none.
-    if isinstance(infos, dict) and "checksum" in infos:
-        content["infos"] = {key: item for key, item in infos.items() if key != "checksum"}
-        if checksum(content) != infos["checksum"]:
-            raise ConfigError(f"{path} is damaged: its checksum is wrong")
+    return content
+
+
+def write_tensors(path: Path, content: dict[str, Any], previous: Path | None = None) -> None:
+    """Write tensors and plain values, whole or not at all; see `written_whole`."""
+    # torch's own errors do not say what is wrong with the disk.
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    with written_whole(path, previous) as file:
+        file.write(buffer.getbuffer())
+
+
+def read_tensors(path: Path, kind: str, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read what `write_tensors` wrote.
+
+    Args:
+        path: the file.
+        kind: its kind in messages, e.g. ``checkpoint``.
+        device: where tensors go.
+
+    Raises:
+        ConfigError: the file cannot be read, is damaged, or would need to run code; says which.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"the {kind} {path} cannot be read: {error.strerror}") from error
+    try:
+        # torch itself does not look at the checksums of the archive.
+        if zipfile.is_zipfile(io.BytesIO(data)):
+            broken = zipfile.ZipFile(io.BytesIO(data)).testzip()
+            if broken is not None:
+                raise ConfigError(f"{path} is damaged: the checksum of {broken} is wrong")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")
+            content = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
+    except ConfigError:
+        raise
+    except Exception as error:  # what broken bytes lead to is not documented
+        pickled = data.startswith((b"PK", b"\x80"))  # the bytes of a text can look like a class
+        code = re.search(r"[Uu]nsupported (?:global: )?(?:GLOBAL|class) ([\w.]+)", str(error))
+        if isinstance(error, pickle.UnpicklingError) and pickled and code is not None:
+            raise ConfigError(
+                f"the {kind} {path} is refused: it holds more than tensors and plain values "
+                f"({code[1]}), and loading it could run code that somebody put there"
+            ) from error
+        raise ConfigError(f"{path} is not a {kind}, or it is damaged") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} is not a {kind}")
+    return content
+
+
+def copied_to_host(content: Any) -> Any:
+    """The same with copies of tensors in the host's memory, which stay as they are now."""
+    if isinstance(content, Tensor):
+        return content.detach().to("cpu", copy=True)
+    if isinstance(content, dict):
+        return {key: copied_to_host(item) for key, item in content.items()}
+    if isinstance(content, tuple | list):
+        return type(content)(copied_to_host(item) for item in content)
     return content

@@ -10,25 +10,23 @@ meet the same starts and commands; and it leaves the process's generators as the
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from simtrain.algorithms.policy import Policy
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.env import Env
+from simtrain.env.randomness import forked_randomness
 from simtrain.errors import SimulationError
 from simtrain.ppo_cfg import ActorCfg
 from simtrain.sim import EngineCfg
 from simtrain.training import intervals
 from simtrain.training.intervals import Estimate
 from simtrain.training.loop import rollout_threads
-from simtrain.training.saved_policy import Policy
 
 SEED = 0
 """What evaluations draw from if nobody says otherwise."""
@@ -121,7 +119,7 @@ class Evaluator:
         rounds = math.ceil(episodes / min(episodes, max_envs or episodes))
         # Rounds of equal size: an environment has its own ground and its own friction.
         num_envs = math.ceil(episodes / rounds)
-        with own_randomness(seed):
+        with forked_randomness(seed):
             self.env = Env(
                 cfg,
                 num_envs,
@@ -152,7 +150,7 @@ class Evaluator:
         try:
             policy = self._load(state)
             torch.set_num_threads(rollout_threads(policy.actor, self.env.num_envs, self._threads))
-            with own_randomness(self._seed), torch.inference_mode():
+            with forked_randomness(self._seed), torch.inference_mode():
                 rows = self._rows(policy, stop)
         except SimulationError as error:
             raise SimulationError(f"in the evaluation: {error}") from error
@@ -173,7 +171,7 @@ class Evaluator:
     def _load(self, state: dict[str, Tensor]) -> Policy:
         if self._policy is None:
             env = self.env
-            with own_randomness(self._seed):  # a new network draws its parameters
+            with forked_randomness(self._seed):  # a new network draws its parameters
                 obs = env.get_observations()
                 self._policy = Policy(self._actor, obs, env.num_actions, state)
         else:
@@ -219,19 +217,3 @@ class Evaluator:
         means = sums / lengths.unsqueeze(1)
         metrics = torch.where(env.metrics.is_mean, means, last)
         return torch.cat((torch.stack((returns, lengths, failed.float()), dim=1), metrics), dim=1)
-
-
-@contextmanager
-def own_randomness(seed: int) -> Iterator[None]:
-    """Draw from `seed`; afterwards the generators of torch, NumPy and Python are as they were."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices):
-        try:
-            torch.manual_seed(seed)
-            np.random.seed(seed)  # for task files that use it
-            random.seed(seed)
-            yield
-        finally:
-            np.random.set_state(of_numpy)
-            random.setstate(of_python)

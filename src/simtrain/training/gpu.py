@@ -28,7 +28,7 @@ def check_gpu(device: torch.device) -> None:
 
 
 @contextmanager
-def too_little_memory_told(num_envs: int, device: torch.device) -> Iterator[None]:
+def out_of_memory_as_config_error(num_envs: int, device: torch.device) -> Iterator[None]:
     """Let running out of a GPU's memory end in a ConfigError that says how many would fit.
 
     Args:

@@ -1,51 +1,48 @@
-"""A training job from its configuration to its exit code."""
+"""A training job from its checked configuration to its exit code."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import shutil
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mujoco
 
 from simtrain.config import TrainConfig, as_plain, overlay
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, RankError
 from simtrain.launch.devices import Devices
 from simtrain.launch.launcher import check_logs, choose_log_dir, launch_ranks
 from simtrain.launch.plan import Job, plan_job
 from simtrain.launch.rank import Rank, share_of_cores
-from simtrain.launch.stop import StopSignals
-from simtrain.registry import discover
+from simtrain.registry import default_config
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import VIDEOS, make_run_directory, shown
 from simtrain.run.metrics_files import METRICS, check_idle
 from simtrain.run.phase_table import phase_table
 from simtrain.run.report import PICTURE
-from simtrain.run.resume import SavedRun
-from simtrain.stop_conditions import check_stop_conditions
-from simtrain.training.restarts import train_with_restarts
-from simtrain.training.resume_plan import Resumption, plan_resumption
-from simtrain.training.run_files import Outcome
+from simtrain.sim import choose_engine
+from simtrain.training.context import Resumption, RunContext
+from simtrain.training.features.checkpoint import SavedRun, can_resume, open_run, plan_resumption
+from simtrain.training.features.evaluation import check_evaluation_flags
 from simtrain.training.stopping import Stopping, exit_code
+from simtrain.training.worker import TrainingResult, run_worker
+
+_LONGEST_PAUSE = 60.0  # seconds
 
 
-def run_job(
-    config: TrainConfig,
-    default: TrainConfig,
-    model: mujoco.MjModel,
-    saved: SavedRun | None = None,
-) -> int:
+def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None = None) -> int:
     """Run a training job whose configuration was checked; the exit code.
 
     Args:
         config: the whole configuration.
-        default: the task's own configuration, without flags.
         model: the task's compiled model.
-        saved: the run to go on with, or None for a new one.
+        saved: the run to resume, or None for a new one.
 
     Raises:
         ConfigError: there is no such device or host, or the configuration is not the saved run's.
@@ -54,11 +51,56 @@ def run_job(
         RankError: a rank of several failed.
     """
     job = plan_job(config)
+    _check_on_devices(config, job, model)
+    resumption, lines = None, _introduction(config, job)
+    trained = {"iteration": 0, "env_steps": 0}
+    if saved is not None:
+        check_idle(saved.path)
+        resumption, more = plan_resumption(saved, config, job, model)
+        lines += more
+        trained = {"iteration": saved.iteration, "env_steps": saved.env_steps}
+    iterations = config.iterations(job.world_size, **trained)
+    if saved is not None and saved.iteration >= iterations:
+        print(f"{saved.path} is done: it was trained for {saved.iteration} iterations")
+        return 0
+    console = TrainingConsole(config.task, iterations)
+    stopping = Stopping(config.task, config.grace_seconds, console)
+    with stopping.signals, console:
+        for line in lines:
+            console.say(line)
+        stopping.run = run = (
+            make_run_directory(config.log_root, config.task, config.run_name)
+            if saved is None
+            else saved.path
+        ).absolute()
+        console.say(f"run:        {shown(run)}")
+        try:
+            result = _Training(config, job, model, run, console, stopping)(resumption)
+        except ConfigError:
+            if saved is None and not (run / METRICS).exists():
+                shutil.rmtree(run)
+            raise
+        except BaseException:
+            stopping.wait_if_ending()
+            if command := stopping.resume_command():
+                console.say(f"to go on: {command}")
+            raise
+    if result.phases:
+        console.show_table(phase_table(result.phases))
+    _show_result(run, result, stopping, console.say)
+    if result.error is not None:
+        return 1
+    received = stopping.signals.received
+    return 0 if received is None else exit_code(received)
+
+
+def _check_on_devices(config: TrainConfig, job: Job, model: mujoco.MjModel) -> None:
+    """Check what depends on the job's devices; ConfigError if something does not fit them."""
     if job.in_process and job.devices[0].kind == "cuda":
         # CUDA reads the variable once: before Warp or torch first use it.
         os.environ["CUDA_VISIBLE_DEVICES"] = job.devices[0].visible
-    engine = config.engine_on(job.devices[0].kind)
-    check_stop_conditions(config, engine)
+    engine = choose_engine(config.engine, job.devices[0].kind).name
+    check_evaluation_flags(config, engine)
     if not job.in_process:
         check_logs(config.torchrunx_log_dir)
     elif engine == "warp":
@@ -66,171 +108,151 @@ def run_job(
         from simtrain.sim.warp_model import check_model
 
         check_model(model)
-    resumption, lines = None, _introduction(config, job)
-    done = (0, 0)
-    if saved is not None:
-        check_idle(saved.path)
-        resumption, more = plan_resumption(saved, config, job, model)
-        lines += more
-        done = (saved.iteration, saved.env_steps)
-    iterations = config.iterations(job.world_size, iteration=done[0], env_steps=done[1])
-    if saved is not None and saved.iteration >= iterations:
-        print(f"{saved.path} is done: it was trained for {saved.iteration} iterations")
-        return 0
-    console = TrainingConsole(config.task, iterations)
-    stopping = Stopping(config.task, config.grace_seconds, console)
-    with stopping.signals as stop, console:
-        for line in lines:
-            console.say(line)
-        run = _run_directory(config, saved)
-        stopping.run = run
-        console.say(f"run:        {shown(run)}")
-
-        def train(resumption: Resumption | None) -> Outcome:
-            one = _train_here if job.in_process else _train_on_ranks
-            return one(config, default, job, run, console, stop, resumption)
-
-        try:
-            outcome = train_with_restarts(train, config, job, model, run, resumption, console, stop)
-        except ConfigError:
-            if saved is None and not (run / METRICS).exists():
-                shutil.rmtree(run)
-            raise
-        except BaseException:
-            stopping.leave_the_end_to_its_thread()
-            if command := stopping.command_to_go_on():
-                console.say(f"to go on: {command}")
-            raise
-    if outcome.phases:
-        console.show_table(phase_table(outcome.phases))
-    _say_goodbye(run, outcome, stopping, console.say)
-    if outcome.error is not None:
-        return 1
-    return 0 if stop.received is None else exit_code(stop.received)
 
 
-def _run_directory(config: TrainConfig, saved: SavedRun | None) -> Path:
-    if saved is not None:
-        return saved.path.absolute()
-    return make_run_directory(config.log_root, config.task, config.run_name).absolute()
+@dataclass(frozen=True)
+class _Training:
+    """Trains in this process or as several ranks, and again if a rank dies."""
+
+    config: TrainConfig
+    job: Job
+    model: mujoco.MjModel
+    run: Path
+    console: TrainingConsole
+    stopping: Stopping
+
+    def __call__(self, resumption: Resumption | None) -> TrainingResult:
+        """Train, and up to ``--max-restarts`` times again from the last saved state.
+
+        The pause before a restart is one second, and twice as long at each further one.
+
+        Raises:
+            RankError: a rank died, and there are no restarts left.
+        """
+        most, stop = self.config.max_restarts, self.stopping.signals
+        train = self._train_here if self.job.in_process else self._train_on_ranks
+        for restart in range(1, most + 2):
+            try:
+                return train(resumption)
+            except RankError as error:
+                if restart > most or stop():
+                    raise
+                pause = min(2.0 ** (restart - 1), _LONGEST_PAUSE)
+                self.console.close()
+                self.console.say(str(error))
+                self.console.say(f"restart {restart} of {most} in {pause:g} s (--max-restarts)")
+                deadline = time.monotonic() + pause
+                while time.monotonic() < deadline:
+                    if stop():
+                        raise
+                    time.sleep(0.1)
+            if can_resume(self.run):
+                resumption, lines = plan_resumption(
+                    open_run(self.run), self.config, self.job, self.model
+                )
+                for line in lines:
+                    self.console.say(line)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _train_here(self, resumption: Resumption | None) -> TrainingResult:
+        import torch
+
+        rank = Rank(
+            rank=0,
+            local_rank=0,
+            world_size=1,
+            device=torch.device(self.job.devices[0].device(0)),
+            seed=self.job.seed,
+            threads=self.job.threads or share_of_cores(1),
+        )
+        context = RunContext(
+            config=self.config,
+            rank=rank,
+            run=self.run,
+            console=self.console,
+            stop=self.stopping.signals,
+            devices=tuple(self.job.rank_names()),
+            resumption=resumption,
+            evaluator=self.job.evaluator,
+        )
+        result = run_worker(context)
+        assert result is not None
+        return result
+
+    def _train_on_ranks(self, resumption: Resumption | None) -> TrainingResult:
+        def receive(content: object) -> None:
+            if isinstance(content, Status):
+                self.console.show(content)
+            else:
+                self.console.say(str(content))
+
+        config, job = self.config, self.job
+        order = RankOrder(
+            config.task,
+            as_plain(config),
+            self.run,
+            tuple(job.rank_names()),
+            resumption,
+            job.evaluator,
+        )
+        result = launch_ranks(
+            job,
+            train_rank,
+            order,
+            receive=receive,
+            stop=self.stopping.signals,
+            log_dir=choose_log_dir(config.torchrunx_log_dir, self.run),
+        )
+        assert result is not None
+        return result
 
 
-def _train_here(
-    config: TrainConfig,
-    default: TrainConfig,
-    job: Job,
-    run: Path,
-    console: TrainingConsole,
-    stop: StopSignals,
-    resumption: Resumption | None,
-) -> Outcome:
-    import torch
+@dataclass(frozen=True)
+class RankOrder:
+    """The parts of a `RunContext` that the command sends to each rank."""
 
-    from simtrain.training.worker import run_worker
-
-    devices = job.devices[0]
-    rank = Rank(
-        rank=0,
-        local_rank=0,
-        world_size=1,
-        device=torch.device(devices.device(0)),
-        seed=job.seed,
-        threads=job.threads or share_of_cores(1),
-    )
-    outcome = run_worker(
-        config,
-        rank,
-        run,
-        stop,
-        console=console,
-        devices=job.rank_names(),
-        default=default,
-        resumption=resumption,
-        evaluator=job.evaluator,
-    )
-    assert outcome is not None
-    return outcome
-
-
-def _train_on_ranks(
-    config: TrainConfig,
-    default: TrainConfig,
-    job: Job,
-    run: Path,
-    console: TrainingConsole,
-    stop: StopSignals,
-    resumption: Resumption | None,
-) -> Outcome:
-    def receive(content: object) -> None:
-        if isinstance(content, Status):
-            console.show(content)
-        else:
-            console.say(str(content))
-
-    outcome = launch_ranks(
-        job,
-        train_rank,
-        config.task,
-        as_plain(config),
-        run,
-        job.rank_names(),
-        resumption,
-        job.evaluator,
-        receive=receive,
-        stop=stop,
-        log_dir=choose_log_dir(config.torchrunx_log_dir, run),
-    )
-    assert outcome is not None
-    return outcome
+    task: str
+    values: dict[str, Any]
+    """The configuration as mappings, lists and scalars."""
+    run: Path
+    devices: tuple[str, ...]
+    resumption: Resumption | None
+    evaluator: Devices | None
 
 
 def train_rank(
-    rank: Rank,
-    show: Callable[[object], None],
-    stop: Callable[[], bool],
-    task: str,
-    values: dict[str, Any],
-    run: Path,
-    devices: list[str],
-    resumption: Resumption | None,
-    evaluator: Devices | None,
-) -> Outcome | None:
-    """Train as one rank of several, in a process of its own.
-
-    Task files are no modules that another process could import, so the configuration is made anew
-    from the task's name and its values.
-    """
-    from simtrain.training.worker import run_worker
-
-    default = TrainConfig.of_task(task, discover().find(task).configuration())
+    rank: Rank, show: Callable[[object], None], stop: Callable[[], bool], order: RankOrder
+) -> TrainingResult | None:
+    """Train as one rank of several, in a process of its own."""
     return run_worker(
-        overlay(default, values),
-        rank,
-        run,
-        stop,
-        console=_RemoteConsole(show),
-        devices=devices,
-        default=default,
-        resumption=resumption,
-        evaluator=evaluator,
+        RunContext(
+            config=overlay(default_config(order.task), order.values),
+            rank=rank,
+            run=order.run,
+            console=_RemoteConsole(show),
+            stop=stop,
+            devices=order.devices,
+            resumption=order.resumption,
+            evaluator=order.evaluator,
+        )
     )
 
 
+@dataclass(frozen=True)
 class _RemoteConsole:
-    """Shows things on the console of the command that launched this rank."""
+    """Shows lines and iterations on the console of the command that launched this rank."""
 
-    def __init__(self, show: Callable[[object], None]) -> None:
-        self._show = show
+    send: Callable[[object], None]
 
     def say(self, message: str) -> None:
-        self._show(message)
+        self.send(message)
 
     def show(self, status: Status) -> None:
-        self._show(status)
+        self.send(status)
 
 
 def _introduction(config: TrainConfig, job: Job) -> list[str]:
-    """What a person should know before the first iteration."""
+    """Lines about devices and ranks, before the first iteration."""
     lines = []
     if config.gpu_ids == "auto":
         found = "GPU 0" if job.devices[0].kind == "cuda" else "the CPU, for no GPU is visible"
@@ -246,23 +268,24 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
     return lines
 
 
-def _say_goodbye(
-    run: Path, outcome: Outcome, stopping: Stopping, say: Callable[[str], None]
+def _show_result(
+    run: Path, result: TrainingResult, stopping: Stopping, say: Callable[[str], None]
 ) -> None:
+    """Name the files of a run that has ended, and the commands that use them."""
     received = stopping.signals.received
-    if outcome.error is not None:
-        say(f"warning: the last checkpoint or metrics could not be written: {outcome.error}")
+    if result.error is not None:
+        say(f"warning: the last checkpoint or metrics could not be written: {result.error}")
     elif received is not None:
         say(f"stopped by {received.name}; the policy so far is saved")
     path = shown(run)
     say(f"run:        {path}")
-    say(f"checkpoint: {path / outcome.checkpoint.name if outcome.checkpoint else None}")
+    say(f"checkpoint: {path / result.checkpoint.name if result.checkpoint else None}")
     if (run / BEST).exists():
         say(f"best:       {path / BEST}")
     if (run / PICTURE).exists():
         say(f"picture:    {path / PICTURE}")
     if any((run / VIDEOS).glob("*.mp4")):
         say(f"videos:     {path / VIDEOS}")
-    if received is not None and (command := stopping.command_to_go_on()):
+    if received is not None and (command := stopping.resume_command()):
         say(f"to go on:   {command}")
     say(f"curves:     uv run tensorboard --logdir {shlex.quote(str(path.parent))}")

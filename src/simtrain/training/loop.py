@@ -1,10 +1,10 @@
-"""The trainer loop: roll out, learn, report, save; the same on every rank."""
+"""The training loop: collect, learn, then each feature; the same on every rank."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -12,42 +12,43 @@ from rsl_rl.models import MLPModel
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
-from simtrain.env.nan_guard import Dump, Failures
+from simtrain.env.nan_guard import Failures
 from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
+from simtrain.env.randomness import random_state, set_random_state
 from simtrain.launch.rank import Rank
 from simtrain.phases import TAG
 from simtrain.sim.engine import Overflow
-from simtrain.training.features.failures import FailureWatch
+from simtrain.training.features import Feature, Iteration
 from simtrain.training.graphs.cuda import GraphBackend
 from simtrain.training.graphs.rollout import RolloutGraphs
 from simtrain.training.graphs.update import UpdateGraphs
-from simtrain.training.phase_times import phase_seconds
-from simtrain.training.reduction import Reduction
-from simtrain.training.statistics import EpisodeStatistics
+from simtrain.training.statistics import EpisodeStatistics, Reduction, Sums, phase_seconds
 
 
-@dataclass(frozen=True)
-class Iteration:
-    """What one iteration brought, over all ranks."""
+def train(
+    trainer: Trainer, features: Sequence[Feature], iterations: int, stop: Callable[[], bool]
+) -> None:
+    """Train until `iterations` are done, or `stop` is true at the end of one of them on any rank.
 
-    number: int
-    """How many iterations were trained so far."""
-    env_steps: int
-    """Environment steps so far, over all ranks."""
-    metrics: dict[str, float]
-    """TensorBoard tag -> value."""
-    is_last: bool
-    """Whether training ends with it."""
-    warnings: tuple[str, ...] = ()
-    """What a person should know, of all ranks, each told once."""
-    dumps: tuple[tuple[int, Dump], ...] = ()
-    """The last steps of simulations that failed, with their ranks; on rank 0 alone."""
-    phases: dict[str, float] = field(default_factory=dict)
-    """Seconds of each phase on this rank since the iteration before; empty without a timer."""
+    Raises:
+        DivergenceError: nothing was learned for many iterations, on all ranks together.
+    """
+    with ExitStack() as entered:
+        for feature in features:
+            entered.enter_context(feature)
+        trainer.begin()
+        while trainer.iteration < iterations:
+            iteration = trainer.iterate(iterations, stop)
+            for feature in features:
+                trainer.timer.begin(feature.phase)
+                feature.after_iteration(iteration)
+            trainer.timer.begin("other")
+            if iteration.is_last:
+                break
 
 
 class Trainer:
-    """Trains `ppo` on `env`; the state that goes on from iteration to iteration."""
+    """Trains `ppo` on `env` as one rank; owns timer and graphs."""
 
     def __init__(
         self,
@@ -61,79 +62,89 @@ class Trainer:
 
         Args:
             env: the environments.
-            ppo: what learns.
+            ppo: the algorithm.
             rank: this process.
-            timer: told which phase of an iteration begins.
+            timer: the timer that `env` and `ppo` were given.
             graphs: makes graphs of steps and mini-batches; None for neither.
         """
         self.env = env
         self.ppo = ppo
         self.rank = rank
-        self.timer = env.timer = ppo.timer = timer
+        self.timer = timer
         self.iteration = 0
         self.env_steps = 0
         self._episodes = EpisodeStatistics()
         self._reduce = Reduction(rank)
-        self.warned: set[str] = set()
-        """What this rank has warned of."""
-        self.env_is_fresh = True
-        """Whether the environments have not been trained on yet."""
-        self._watch = FailureWatch(
-            rank, env.num_envs, ppo.num_learning_epochs * ppo.num_mini_batches
-        )
-        self._graphs: RolloutGraphs | None = None
+        self._warned: set[str] = set()
+        self._env_is_fresh = True
+        self._update_graphs: UpdateGraphs | None = None
+        self._rollout_graphs: RolloutGraphs | None = None
         if graphs is not None:
-            ppo.graphs = UpdateGraphs(ppo, graphs)
+            self._update_graphs = UpdateGraphs(ppo, graphs)
             if not env.sim.synchronous:
-                self._graphs = RolloutGraphs(env, ppo, graphs)
+                self._rollout_graphs = RolloutGraphs(env, ppo, graphs)
         self._steps = ppo.storage.num_transitions_per_env
         self._rollout_threads = rollout_threads(ppo.actor, env.num_envs, rank.threads)
 
-    def run(
-        self,
-        iterations: int,
-        report: Callable[[Iteration], None],
-        stop: Callable[[], bool],
-        judge: Callable[[Iteration], Iteration] = lambda iteration: iteration,
-    ) -> None:
-        """Train until `iterations` are done or `stop` says so at the end of one of them.
+    def close(self) -> None:
+        """Drop all graphs; before the process group whose collectives they captured goes."""
+        for graphs in (self._update_graphs, self._rollout_graphs):
+            if graphs is not None:
+                graphs.close()
 
-        Args:
-            iterations: how many iterations to have trained at the end.
-            report: called after every iteration.
-            stop: asked at the end of every iteration; one rank's yes ends training on all.
-            judge: may add metrics to an iteration before it is reported, and end training with it.
-
-        Raises:
-            DivergenceError: nothing was learned for many iterations, on all ranks together.
-        """
+    def begin(self) -> None:
+        """Prepare the first iteration of this process, in place."""
         env = self.env
-        if self.env_is_fresh:
+        if self._env_is_fresh:
             # Spread the first resets over time, or all episodes would end at once.
             env.episode_length_buf = torch.randint_like(
                 env.episode_length_buf, env.max_episode_length
             )
-            self.env_is_fresh = False
+            self._env_is_fresh = False
         self.ppo.train_mode()
         self.timer.take("other")
-        while self.iteration < iterations:
-            iteration = self._iterate(iterations, stop)
-            self.timer.begin("evaluation")
-            iteration = judge(iteration)
-            self.timer.begin("logging")
-            report(iteration)
-            self.timer.begin("other")
-            if iteration.is_last:
-                return
-            self._watch.check(iteration.metrics)
+
+    def iterate(self, iterations: int, stop: Callable[[], bool]) -> Iteration:
+        """Collect a rollout, learn from it, and bring together the numbers of all ranks."""
+        start = time.perf_counter()
+        torch.set_num_threads(self._rollout_threads)
+        self.collect()
+        if self.rank.device.type == "cuda":
+            # Or the rest of the rollout would be timed as learning.
+            torch.cuda.synchronize(self.rank.device)
+        collected = time.perf_counter()
+        torch.set_num_threads(self.ppo.learning_threads)
+        losses = self.ppo.update(self._update_graphs)
+        failures, overflow = self.env.failures(), self.env.sim.overflow()
+        if self._rollout_graphs is not None:
+            self._rollout_graphs.prepare()
+        end = time.perf_counter()
+        maxima = {
+            "Perf/collection_time": collected - start,
+            "Perf/learning_time": end - collected,
+            "seconds": end - start,
+        }
+        return self._summary(losses, failures, overflow, maxima, iterations, stop)
+
+    @torch.inference_mode()
+    def collect(self) -> None:
+        """Fill the storage with a rollout, and compute its returns."""
+        if self._rollout_graphs is not None and self._rollout_graphs.ready:
+            self.timer.begin("rollout_graph")
+            self._rollout_graphs.begin()
+            for _ in range(self._steps):
+                self._rollout_graphs.step()
+        else:
+            self._step_eagerly()
+        self.timer.begin("advantage")
+        self.ppo.compute_returns(self.env.get_observations().to(self.rank.device))
 
     def state(self) -> dict[str, Any]:
-        """What goes on from iteration to iteration beside environments and PPO, as plain data."""
+        """Counters and statistics, the same on all ranks, as plain data."""
         return {
             "iteration": self.iteration,
             "env_steps": self.env_steps,
             "episodes": self._episodes.state(),
-            "failures": self._watch.state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -141,112 +152,21 @@ class Trainer:
         self.iteration = state["iteration"]
         self.env_steps = state["env_steps"]
         self._episodes.set_state(state["episodes"])
-        self._watch.set_state(state["failures"])
 
-    def _iterate(self, iterations: int, stop: Callable[[], bool]) -> Iteration:
-        start = time.perf_counter()
-        torch.set_num_threads(self._rollout_threads)
-        self.collect()
-        if self.rank.device.type == "cuda":
-            # Or what is left of the rollout would be timed as learning.
-            torch.cuda.synchronize(self.rank.device)
-        collected = time.perf_counter()
-        torch.set_num_threads(self.ppo.learning_threads)
-        losses = self.ppo.update()
-        failures = self.env.failures()
-        sums = self._finished_episodes() | self._watch.sums(failures)
-        overflow = self.env.sim.overflow()
-        if overflow is not None:
-            sums["Sim/overflow"] = (overflow.num_envs, self.env.num_envs)
-        if self._graphs is not None:
-            self._graphs.prepare()
-        warnings = self._new_warnings(overflow, failures)
-        end = time.perf_counter()
-        phases = self._end_of_period()
-        sums |= {TAG + phase: (seconds, 1.0) for phase, seconds in phases.items()}
-        totals = self._reduce(
-            {
-                **sums,
-                "stop": (float(stop()), 1.0),
-                "warnings": (float(len(warnings)), 1.0),
-                "refused": (float(self._refuses_graphs()), 1.0),
-            },
-            {
-                "Perf/collection_time": collected - start,
-                "Perf/learning_time": end - collected,
-                "seconds": end - start,
-            },
-        )
-        self.timer.begin("other")
-        seconds = totals.maxima.pop("seconds")
-        stopped = totals.sums.pop("stop")[0] > 0.0
-        if totals.sums.pop("refused")[0] > 0.0 and self._graphs is not None:
-            self._graphs.refuse()
-        if totals.sums.pop("warnings")[0] > 0.0:
-            warnings = self._warnings_of_all_ranks(warnings)
-        metrics = self._episode_metrics(totals.sums)
-        self.iteration += 1
-        steps = self._steps * self.env.num_envs * self.rank.world_size
-        self.env_steps += steps
-        metrics |= {f"Loss/{name}": value for name, value in losses.items()}
-        metrics |= {
-            "Loss/learning_rate": self.ppo.learning_rate,
-            "Policy/mean_std": float(self.ppo.std.mean()),
-            "Perf/total_fps": steps / seconds,
-            **totals.maxima,
+    def rank_state(self) -> dict[str, Any]:
+        """Environments and random generators, each rank's own: copies in the host's memory."""
+        return {
+            "env": self.env.state(),
+            "random": random_state(self.rank.device),
+            "warned": sorted(self._warned),
         }
-        if self.ppo.skipped_steps:
-            metrics["Loss/skipped_steps"] = self.ppo.skipped_steps
-        self._watch.count(self.ppo.skipped_steps, metrics)
-        is_last = stopped or self.iteration >= iterations
-        dumps = self._watch.dumps(failures, metrics)
-        return Iteration(self.iteration, self.env_steps, metrics, is_last, warnings, dumps, phases)
 
-    def _end_of_period(self) -> dict[str, float]:
-        """Seconds of each phase since the iteration before; the next period begins.
-
-        It begins before the numbers of all ranks are brought together, for these times are among
-        them: an iteration's period has its rollout and update, and what followed the one before.
-        """
-        together = "all_reduce" if self.rank.world_size > 1 else "other"
-        return phase_seconds(self.timer.take(together), self.rank)
-
-    def _new_warnings(self, overflow: Overflow | None, failures: Failures) -> tuple[str, ...]:
-        """What did not fit into the engine's buffers, was not finite or refused, once."""
-        messages = {} if overflow is None else overflow.messages()
-        for term in failures.terms:
-            messages[term] = f"{term} was not finite in some environments, and counts as 0 there"
-        for what, graphs in (("rollouts", self._graphs), ("updates", self.ppo.graphs)):
-            if graphs is not None and graphs.refusal is not None:
-                text = f"{what} run without CUDA graphs, and slower: {graphs.refusal}"
-                messages[f"graphs of {what}"] = text
-        new = tuple(text for flag, text in messages.items() if flag not in self.warned)
-        self.warned.update(messages)
-        return new
-
-    def _refuses_graphs(self) -> bool:
-        """Whether this rank cannot replay steps, so that no rank shall."""
-        return self._graphs is not None and self._graphs.refusal is not None
-
-    def _warnings_of_all_ranks(self, mine: tuple[str, ...]) -> tuple[str, ...]:
-        """All new warnings with the rank that each comes from; all ranks call it together."""
-        if self.rank.world_size == 1:
-            return mine
-        everyone = self.rank.all_gather_objects(mine)
-        return tuple(f"rank {i}: {text}" for i, texts in enumerate(everyone) for text in texts)
-
-    @torch.inference_mode()
-    def collect(self) -> None:
-        """Fill the storage with a rollout, and compute its returns."""
-        if self._graphs is not None and self._graphs.ready:
-            self.timer.begin("rollout_graph")
-            self._graphs.begin()
-            for _ in range(self._steps):
-                self._graphs.step()
-        else:
-            self._step_eagerly()
-        self.timer.begin("advantage")
-        self.ppo.compute_returns(self.env.get_observations().to(self.rank.device))
+    def set_rank_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `rank_state` returned, in place."""
+        self.env.set_state(state["env"])
+        self._env_is_fresh = False
+        self._warned = set(state["warned"])
+        set_random_state(state["random"], self.rank.device)
 
     def _step_eagerly(self) -> None:
         env, ppo = self.env, self.ppo
@@ -261,15 +181,70 @@ class Trainer:
             self.timer.begin("storage")
             ppo.process_env_step(obs, rewards, dones, extras)
 
-    def _finished_episodes(self) -> dict[str, tuple[float, float]]:
-        """Sums and counts over the episodes of this rank that finished, and its curricula."""
+    def _summary(
+        self,
+        losses: dict[str, float],
+        failures: Failures,
+        overflow: Overflow | None,
+        maxima: dict[str, float],
+        iterations: int,
+        stop: Callable[[], bool],
+    ) -> Iteration:
+        """The iteration's numbers over all ranks, which call it together."""
+        warnings = self._new_warnings(overflow, failures)
+        sums = self._sums(failures, overflow)
+        # The period ends before numbers are brought together, for these times are among them.
+        together = "all_reduce" if self.rank.world_size > 1 else "other"
+        phases = phase_seconds(self.timer.take(together), self.rank)
+        sums |= {TAG + phase: (seconds, 1.0) for phase, seconds in phases.items()}
+        refuses = self._rollout_graphs is not None and self._rollout_graphs.refusal is not None
+        stopped, any_warning, any_refuses, new_names = self.rank.any(
+            stop(), bool(warnings), refuses, self._reduce.has_new_names(sums)
+        )
+        if new_names:
+            self._reduce.agree_on_names(sums)
+        sums, maxima = self._reduce(sums, maxima)
+        if any_warning:
+            warnings = self._warnings_of_all_ranks(warnings)
+        if any_refuses and self._rollout_graphs is not None:
+            self._rollout_graphs.refuse()
+        self.timer.begin("other")
+        self.iteration += 1
+        steps = self._steps * self.env.num_envs * self.rank.world_size
+        self.env_steps += steps
+        seconds = maxima.pop("seconds")
+        metrics = self._episode_metrics(sums)
+        metrics |= {f"Loss/{name}": value for name, value in losses.items()}
+        metrics |= {
+            "Loss/learning_rate": self.ppo.learning_rate,
+            "Policy/mean_std": float(self.ppo.std.mean()),
+            "Perf/total_fps": steps / seconds,
+            **maxima,
+        }
+        if self.ppo.skipped_steps:
+            metrics["Loss/skipped_steps"] = self.ppo.skipped_steps
+        is_last = stopped or self.iteration >= iterations
+        return Iteration(
+            self.iteration, self.env_steps, metrics, is_last, warnings, failures, phases
+        )
+
+    def _sums(self, failures: Failures, overflow: Overflow | None) -> Sums:
+        """Sums and counts of this rank: episodes that finished, curricula, failures."""
         episodes = self.env.episodes
         totals = dict(zip(episodes.names, episodes.take().tolist(), strict=True))
         count = totals.pop("count")
-        sums = {name: (total, count) for name, total in totals.items()}
-        return sums | {name: (float(v), 1.0) for name, v in self.env.curricula.log.items()}
+        sums: Sums = {name: (total, count) for name, total in totals.items()}
+        sums |= {name: (float(v), 1.0) for name, v in self.env.curricula.log.items()}
+        # Counts are added up over ranks, not averaged.
+        each = 1.0 / self.rank.world_size
+        sums["Sim/nan_resets"] = (float(failures.resets), each)
+        if failures.terms:
+            sums["Sim/nan_terms"] = (float(len(failures.terms)), each)
+        if overflow is not None:
+            sums["Sim/overflow"] = (overflow.num_envs, self.env.num_envs)
+        return sums
 
-    def _episode_metrics(self, sums: dict[str, tuple[float, float]]) -> dict[str, float]:
+    def _episode_metrics(self, sums: Sums) -> dict[str, float]:
         """Means over the episodes of all ranks, of this iteration and of the latest."""
         if "return" in sums:
             returns, count = sums.pop("return")
@@ -279,6 +254,27 @@ class Trainer:
         if means is not None:
             metrics["Train/mean_reward"], metrics["Train/mean_episode_length"] = means
         return metrics
+
+    def _new_warnings(self, overflow: Overflow | None, failures: Failures) -> tuple[str, ...]:
+        """Buffers that overflowed, terms that were not finite and refused graphs, each once."""
+        messages = {} if overflow is None else overflow.messages()
+        for term in failures.terms:
+            messages[term] = f"{term} was not finite in some environments, and counts as 0 there"
+        graphs = {"rollouts": self._rollout_graphs, "updates": self._update_graphs}
+        for name, each in graphs.items():
+            if each is not None and each.refusal is not None:
+                text = f"{name} run without CUDA graphs, and slower: {each.refusal}"
+                messages[f"graphs of {name}"] = text
+        new = tuple(text for key, text in messages.items() if key not in self._warned)
+        self._warned.update(messages)
+        return new
+
+    def _warnings_of_all_ranks(self, mine: tuple[str, ...]) -> tuple[str, ...]:
+        """All new warnings with the rank that each comes from; all ranks call it together."""
+        if self.rank.world_size == 1:
+            return mine
+        everyone = self.rank.all_gather_objects(mine)
+        return tuple(f"rank {i}: {text}" for i, texts in enumerate(everyone) for text in texts)
 
 
 def rollout_threads(actor: MLPModel, num_envs: int, threads: int) -> int:

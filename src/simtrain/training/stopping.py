@@ -1,4 +1,4 @@
-"""What a person hears when a run is told to stop, and the end of a run that cannot."""
+"""Stop signals of a run: messages to the user, the deadline, and the end where it expires."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from simtrain.launch.stop import StopSignals
 from simtrain.run.checkpoint import model_paths
 from simtrain.run.console import TrainingConsole
 from simtrain.run.directory import shown
-from simtrain.run.resume import can_resume
+from simtrain.training.features.checkpoint import can_resume
 
-_HASTE_SECONDS = 3.0
+_MESSAGE_SECONDS = 3.0
 """How long the last message may wait for a terminal that takes nothing."""
 
 
 class Stopping:
-    """The stop signals of a run, told to a person and held to their deadline."""
+    """Shows stop signals on a console, and holds a run to their deadline."""
 
     def __init__(self, task: str, seconds: float, console: TrainingConsole) -> None:
-        """Tell on `console`; `seconds` is how long a run of `task` may take to stop."""
+        """Prepare; `seconds` is how long a run of `task` may take to stop."""
         self.run: Path | None = None
         """The run directory, once there is one."""
         self.signals = StopSignals(
             seconds,
-            on_signal=self._tell,
+            on_signal=self._announce,
             on_expiry=self._expire,
             on_second_interrupt=self._stop_at_once,
         )
@@ -40,7 +40,18 @@ class Stopping:
         self._console = console
         self._ending = threading.Event()
 
-    def _tell(self, number: Signals) -> None:
+    def resume_command(self) -> str | None:
+        """The command that resumes the run; None where nothing is saved yet."""
+        if self.run is None or not can_resume(self.run):
+            return None
+        return f"uv run train {self._task} --resume {shlex.quote(str(shown(self.run)))}"
+
+    def wait_if_ending(self) -> None:
+        """Do not return while another thread ends the process: it has said why."""
+        if self._ending.is_set():
+            threading.Event().wait()
+
+    def _announce(self, number: Signals) -> None:
         self._console.say(
             f"{number.name}: stopping after this iteration, within {self._seconds:g} s "
             "(--grace-seconds); Ctrl-C again stops at once and does not save"
@@ -60,34 +71,23 @@ class Stopping:
             exit_code(signal.SIGINT),
         )
 
-    def command_to_go_on(self) -> str | None:
-        """What to type to continue the run; None where nothing is saved yet."""
-        if self.run is None or not can_resume(self.run):
-            return None
-        return f"uv run train {self._task} --resume {shlex.quote(str(shown(self.run)))}"
-
-    def leave_the_end_to_its_thread(self) -> None:
-        """Do not return while another thread ends the process: it has said why."""
-        if self._ending.is_set():
-            threading.Event().wait()
-
     def _last_checkpoint(self) -> str:
         saved = [] if self.run is None else model_paths(self.run)
         if not saved:
             return "there is no checkpoint"
-        command = self.command_to_go_on()
+        command = self.resume_command()
         to_go_on = f"\nto go on: {command}" if command else ""
         return f"the last checkpoint is {shown(saved[-1])}{to_go_on}"
 
     def _end(self, message: str, code: int) -> NoReturn:
         """End this process and its ranks; the main thread may be stuck anywhere."""
         self._ending.set()
-        hurry = threading.Timer(_HASTE_SECONDS, _end_now, (code,))
-        hurry.daemon = True
-        hurry.start()
+        forced = threading.Timer(_MESSAGE_SECONDS, _exit, (code,))
+        forced.daemon = True
+        forced.start()
         self._console.close()
         print(message, file=sys.stderr, flush=True)
-        _end_now(code)
+        _exit(code)
 
 
 def exit_code(number: int) -> int:
@@ -95,6 +95,6 @@ def exit_code(number: int) -> int:
     return 0 if number == signal.SIGUSR1 else 128 + number
 
 
-def _end_now(code: int) -> NoReturn:
+def _exit(code: int) -> NoReturn:
     end_launched_ranks()
     os._exit(code)

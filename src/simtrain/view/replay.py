@@ -5,8 +5,8 @@ from __future__ import annotations
 import mujoco
 import numpy as np
 
-from simtrain.run.nan_dump import SavedDump
 from simtrain.sim.mujoco_engine import ignore_warning
+from simtrain.training.features.failures import SavedDump
 
 _LARGEST = ("qpos", "qvel", "act", "ctrl")
 

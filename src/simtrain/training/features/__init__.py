@@ -1,1 +1,56 @@
-"""What goes along with training, one file each."""
+"""Features go along with training, one file each: what they do after an iteration, what they keep
+in ``resume.pt`` and what they write stand together.
+
+The worker names them in order, in one list.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simtrain.env.nan_guard import Failures
+
+
+@dataclass
+class Iteration:
+    """The results of one iteration, over all ranks; features may add to them."""
+
+    number: int
+    """Iterations trained so far."""
+    env_steps: int
+    """Environment steps so far, over all ranks."""
+    metrics: dict[str, float]
+    """TensorBoard tag -> value."""
+    is_last: bool
+    """Whether training ends with it; the same on all ranks."""
+    warnings: tuple[str, ...] = ()
+    """New warnings of all ranks."""
+    failures: Failures | None = None
+    """Simulations of this rank that failed."""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds of each phase on this rank since the iteration before; empty without a timer."""
+
+
+class Feature(AbstractContextManager["Feature"]):
+    """Base of features: made, given its saved state, entered, called, exited."""
+
+    phase = "logging"
+    """The phase of an iteration that its time counts to."""
+    main_rank_only = False
+    """Whether it goes along on rank 0 alone."""
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        """Release what the feature holds; does nothing by default."""
+
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Act on a finished iteration; all ranks that have the feature call it together."""
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and plain values that the next iterations depend on, the same on all ranks."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""

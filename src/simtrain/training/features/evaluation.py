@@ -1,137 +1,114 @@
-"""After each iteration: evaluate the policy, keep the best, and say whether training ends.
+"""Evaluation of the policy while it trains, the best checkpoint, and early stopping.
 
-Rank 0 evaluates, in its own process or in another (`EvaluatorProcess`), and decides; all others
-learn what came of it by a broadcast. Training itself is not disturbed: its metrics are the same,
-to the bit, with and without evaluation.
+Rank 0 evaluates, in its own process or in another (`EvaluatorProcess`), and decides; others learn
+the result by a broadcast. Training itself is not disturbed: its metrics are the same, to the bit,
+with and without evaluation. Imports nothing heavy, so that wrong flags are found at once.
 """
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-from typing import Protocol
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
 
-from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig
-from simtrain.env.undisturbed import undisturbed
-from simtrain.errors import ConfigError
-from simtrain.launch.devices import Devices
-from simtrain.launch.rank import Rank
-from simtrain.run.checkpoint import BEST, read_checkpoint, save_model
-from simtrain.sim import choose_engine
-from simtrain.stop_conditions import first_that_holds, stop_conditions
-from simtrain.training.evaluator import Evaluation, Evaluator
-from simtrain.training.features.evaluator_process import Candidate, EvaluatorProcess
-from simtrain.training.loop import Iteration
+from simtrain.errors import ConfigError, did_you_mean
+from simtrain.metric_tags import metric_tags
+from simtrain.training.features import Feature, Iteration
+from simtrain.training.features.evaluator_process import EvaluatorProcess, PolicySnapshot
 
+if TYPE_CHECKING:
+    from simtrain.training.context import RunContext
+    from simtrain.training.evaluator import Evaluation
+    from simtrain.training.loop import Trainer
+
+LAST_SECONDS = 300.0
+"""How long the end of training waits for the last evaluation."""
 _RETURN = "eval_mean_return"
 """Where the best checkpoint's ``infos`` have its mean return."""
 
 
 class Evaluations(Protocol):
-    """Where policies are evaluated; see `EvaluatorProcess`, whose calls never wait."""
+    """Where policies are evaluated."""
 
     @property
     def failure(self) -> str | None:
         """Why no more evaluations come, or None."""
 
-    def submit(self, candidate: Candidate) -> None:
+    def submit(self, policy: PolicySnapshot) -> None:
         """Have a policy evaluated."""
 
-    def results(self) -> list[tuple[Candidate, Evaluation]]:
+    def results(self) -> list[tuple[PolicySnapshot, Evaluation]]:
         """The evaluations that came since the last call, oldest first."""
 
-    def finish(self, stop: Callable[[], bool]) -> bool:
+    def finish(self, seconds: float) -> bool:
         """Wait for what was submitted; whether all of it is evaluated."""
 
     def close(self) -> None:
-        """No more evaluations are wanted."""
+        """End; evaluations that were not finished are dropped."""
 
 
-class Judge:
-    """Reviews iterations, on every rank; a context manager."""
+class PeriodicEvaluation(Feature):
+    """Evaluates every ``--eval-interval`` iterations, and ends training when a condition holds."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        rank: Rank,
-        run: Path,
-        ppo: PPO,
-        stop: Callable[[], bool],
-        say: Callable[[str], None],
-        evaluator: Devices | None,
-    ) -> None:
-        """Prepare; on rank 0 build what evaluates, if something shall.
+    phase = "evaluation"
 
-        Args:
-            config: the run's configuration.
-            rank: this process.
-            run: the run directory.
-            ppo: the networks as they are trained.
-            stop: whether the user wants training to end; evaluations are then given up.
-            say: shows a line.
-            evaluator: what the process of its own computes on; None for evaluation on rank 0.
-
-        Raises:
-            ConfigError: a metric of the task is not as it must be.
-        """
-        self._task = config.task
-        self._interval = config.eval_interval
-        self._conditions = stop_conditions(config)
-        self._beside = evaluator is not None
-        self._rank = rank
-        self._run = run
-        self._ppo = ppo
-        self._stop = stop
-        self._say = say
-        self._told: set[str] = set()
+    def __init__(self, context: RunContext, trainer: Trainer) -> None:
+        self._context = context
+        self._ppo = trainer.ppo
+        self._interval = context.config.eval_interval
+        self._conditions = stop_conditions(context.config)
+        self._in_process = context.evaluator is None
+        self._shown: set[str] = set()
         self._evaluations: Evaluations | None = None
         self._best = -float("inf")
-        if self._interval is None or not rank.is_main:
-            return
-        if (run / BEST).exists():  # of a run that is continued
+
+    def __enter__(self) -> Self:
+        """Build the evaluator on rank 0; ConfigError if a metric of the task is not as required."""
+        context = self._context
+        if self._interval is None or not context.rank.is_main:
+            return self
+        from simtrain.run.checkpoint import BEST, read_checkpoint
+
+        if (context.run / BEST).exists():  # of a run that is resumed
             try:
-                self._best = read_checkpoint(run / BEST)["infos"].get(_RETURN, self._best)
+                infos = read_checkpoint(context.run / BEST)["infos"]
+                self._best = infos.get(_RETURN, self._best)
             except ConfigError as error:
                 self._say(f"warning: {error}; the next evaluation's policy takes its place")
-        if evaluator is None:
-            self._evaluations = _OnThisRank(config, rank, stop)
+        if context.evaluator is None:
+            self._evaluations = _EvaluationsInProcess(context)
         else:
-            self._evaluations = EvaluatorProcess(config, evaluator, _threads_beside(config, rank))
-
-    def __enter__(self) -> Judge:
+            threads = _threads_of_evaluator(context)
+            self._evaluations = EvaluatorProcess(
+                context.config, context.evaluator, threads, context.stop
+            )
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         if self._evaluations is not None:
             self._evaluations.close()
 
-    def __call__(self, iteration: Iteration) -> Iteration:
-        """The iteration with its evaluation's metrics, and with whether training ends with it.
-
-        All ranks call it together.
-        """
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Add an evaluation's metrics, and whether training ends; all ranks call it together."""
         due = self._interval is not None and (
             iteration.number % self._interval == 0 or iteration.is_last
         )
-        if not (due or self._conditions or self._beside):
-            return iteration
+        if not (due or self._conditions or not self._in_process):
+            return
         metrics: dict[str, float] = {}
         ends = False
-        if self._rank.is_main:
-            metrics, ends = self._judge(iteration, due)
-        metrics, ends = self._rank.broadcast_object((metrics, ends))
-        return replace(
-            iteration,
-            metrics={**iteration.metrics, **metrics},
-            is_last=iteration.is_last or ends,
-        )
+        rank = self._context.rank
+        if rank.is_main:
+            metrics, ends = self._evaluate(iteration, due)
+        metrics, ends = rank.broadcast_object((metrics, ends))
+        iteration.metrics |= metrics
+        iteration.is_last = iteration.is_last or ends
 
-    def _judge(self, iteration: Iteration, due: bool) -> tuple[dict[str, float], bool]:
-        """What rank 0 finds: the metrics of an evaluation, and whether a condition holds."""
+    def _evaluate(self, iteration: Iteration, due: bool) -> tuple[dict[str, float], bool]:
+        """The metrics of an evaluation, and whether a stop condition holds; on rank 0."""
         metrics: dict[str, float] = {}
         if due:
             self._submit(iteration)
@@ -145,29 +122,31 @@ class Judge:
         return metrics, ends
 
     def _submit(self, iteration: Iteration) -> None:
-        if self._evaluations is None or self._stop():
+        if self._evaluations is None or self._context.stop():
             return
+        from simtrain.run.checkpoint import copied_to_host
+
         networks = self._ppo.save()
-        if self._beside:
-            networks = copy.deepcopy(networks)  # training goes on to change them
-        infos = {"task": self._task, "env_steps": iteration.env_steps}
-        self._evaluations.submit(Candidate(iteration.number, networks, infos))
+        if not self._in_process:
+            networks = copied_to_host(networks)  # training goes on to change them
+        infos = {"task": self._context.config.task, "env_steps": iteration.env_steps}
+        self._evaluations.submit(PolicySnapshot(iteration.number, networks, infos))
 
     def _take_results(self, metrics: dict[str, float]) -> None:
         """Show the evaluations that came, keep the best policy, and add the newest to `metrics`."""
         if self._evaluations is None:
             return
-        for candidate, evaluation in self._evaluations.results():
-            metrics.update(evaluation.tags(candidate.iteration))
+        for policy, evaluation in self._evaluations.results():
+            metrics.update(evaluation.tags(policy.iteration))
             is_best = metrics["Eval/mean_return"] > self._best
             if is_best:
                 self._best = metrics["Eval/mean_return"]
-                self._save_best(candidate)
+                self._save_best(policy)
             best = "  (the best so far)" if is_best else ""
-            self._say(f"evaluation of iteration {candidate.iteration}: {evaluation}{best}")
+            self._say(f"evaluation of iteration {policy.iteration}: {evaluation}{best}")
             for flag, text in evaluation.warnings.items():
                 self._say_once(flag, f"warning: in the evaluation {text}")
-        if self._evaluations.failure is not None and not self._stop():
+        if self._evaluations.failure is not None and not self._context.stop():
             lost = [str(c) for c in self._conditions if c.tag.startswith("Eval/")]
             self._say_once(
                 "failure",
@@ -176,22 +155,25 @@ class Judge:
                 + (f"; {' and '.join(lost)} will not end it" if lost else ""),
             )
 
-    def _save_best(self, candidate: Candidate) -> None:
-        infos = {**candidate.infos, _RETURN: self._best}
+    def _save_best(self, policy: PolicySnapshot) -> None:
+        from simtrain.run.checkpoint import BEST, save_model
+
+        infos = {**policy.infos, _RETURN: self._best}
         try:
-            save_model(self._run / BEST, candidate.iteration, candidate.networks, infos)
+            save_model(self._context.run / BEST, policy.iteration, policy.networks, infos)
         except OSError as error:  # a full disk is no reason for a training to end
             self._best = -float("inf")
             self._say(f"warning: {BEST} cannot be written: {error.strerror}")
 
     def _finish(self, metrics: dict[str, float]) -> None:
         """Wait for the last evaluation, unless the user wants to end."""
-        if self._evaluations is None or self._stop():
+        stop = self._context.stop
+        if self._evaluations is None or stop():
             return
-        if self._beside and self._evaluations.failure is None:
+        if not self._in_process and self._evaluations.failure is None:
             self._say("waiting for the evaluation of the last policy")
-        finished = self._evaluations.finish(self._stop)
-        if not (finished or self._evaluations.failure or self._stop()):
+        finished = self._evaluations.finish(LAST_SECONDS)
+        if not (finished or self._evaluations.failure or stop()):
             self._say("warning: the last evaluation did not finish in time; it is left out")
         self._take_results(metrics)
 
@@ -203,44 +185,135 @@ class Judge:
         self._say_once("condition", f"training ends: {condition.tag} is {value:.4g} ({condition})")
         return True
 
+    def _say(self, text: str) -> None:
+        self._context.console.say(text)
+
     def _say_once(self, key: str, text: str) -> None:
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._shown:
+            self._shown.add(key)
             self._say(text)
 
 
-class _OnThisRank:
+class _EvaluationsInProcess:
     """Evaluations while training waits."""
 
     failure: str | None = None
 
-    def __init__(self, config: TrainConfig, rank: Rank, stop: Callable[[], bool]) -> None:
+    def __init__(self, context: RunContext) -> None:
+        from simtrain.env.undisturbed import undisturbed
+        from simtrain.sim import choose_engine
+        from simtrain.training.evaluator import Evaluator
+
+        config, rank = context.config, context.rank
+        self._stop = context.stop
         self._evaluator = Evaluator(
             undisturbed(config.env),
             config.ppo.actor,
             config.eval_episodes,
             engine=choose_engine(config.engine, rank.device, rank.threads),
         )
-        self._stop = stop
-        self._results: list[tuple[Candidate, Evaluation]] = []
+        self._results: list[tuple[PolicySnapshot, Evaluation]] = []
 
-    def submit(self, candidate: Candidate) -> None:
-        evaluation = self._evaluator(candidate.networks["actor_state_dict"], self._stop)
+    def submit(self, policy: PolicySnapshot) -> None:
+        evaluation = self._evaluator(policy.networks["actor_state_dict"], self._stop)
         if evaluation is not None:
-            self._results.append((candidate, evaluation))
+            self._results.append((policy, evaluation))
 
-    def results(self) -> list[tuple[Candidate, Evaluation]]:
+    def results(self) -> list[tuple[PolicySnapshot, Evaluation]]:
         results, self._results = self._results, []
         return results
 
-    def finish(self, stop: Callable[[], bool]) -> bool:
+    def finish(self, seconds: float) -> bool:
         return True
 
     def close(self) -> None:
         self._results.clear()
 
 
-def _threads_beside(config: TrainConfig, rank: Rank) -> int:
-    """CPU threads for the process of its own: what training on this host leaves, at least one."""
-    trains = rank.threads * config.cpu_workers if rank.device.type == "cpu" else rank.world_size
+def _threads_of_evaluator(context: RunContext) -> int:
+    """CPU threads of the evaluator's process: what training on this host leaves, at least one."""
+    rank = context.rank
+    trains = rank.world_size
+    if rank.device.type == "cpu":
+        trains = rank.threads * context.config.cpu_workers
     return max(1, len(os.sched_getaffinity(0)) - trains)
+
+
+@dataclass(frozen=True)
+class StopCondition:
+    """A metric and the value at which training ends."""
+
+    flag: str
+    """The flag that asks for it."""
+    tag: str
+    """The metric's tag."""
+    value: float
+    """The value that it must reach."""
+
+    def holds(self, metrics: Mapping[str, float]) -> bool:
+        """Whether an iteration's metrics fulfil it; not if the metric is missing or NaN."""
+        if self.tag not in metrics:
+            return False
+        now = metrics[self.tag]
+        return now <= self.value if self.flag == "--stop-below" else now >= self.value
+
+    def __str__(self) -> str:
+        tag = "" if self.flag == "--stop-at-return" else f" {self.tag}"
+        return f"{self.flag}{tag} {self.value:g}"
+
+
+def stop_conditions(config: TrainConfig) -> tuple[StopCondition, ...]:
+    """The conditions of which any one ends training."""
+    wanted: list[StopCondition] = []
+    if config.stop_at_return is not None:
+        wanted.append(StopCondition("--stop-at-return", "Eval/mean_return", config.stop_at_return))
+    wanted += [StopCondition("--stop-at", tag, value) for tag, value in config.stop_at]
+    wanted += [StopCondition("--stop-below", tag, value) for tag, value in config.stop_below]
+    return tuple(wanted)
+
+
+def first_that_holds(
+    conditions: Iterable[StopCondition], metrics: Mapping[str, float]
+) -> StopCondition | None:
+    """The first condition that an iteration's metrics fulfil, or None."""
+    return next((condition for condition in conditions if condition.holds(metrics)), None)
+
+
+def check_evaluation_flags(config: TrainConfig, engine: str | None = None) -> None:
+    """Check the flags of evaluation and early stopping.
+
+    Args:
+        config: the configuration.
+        engine: the physics engine of training once it is known; None for that of the flags.
+
+    Raises:
+        ConfigError: a metric that training does not log, one that needs an evaluation that is off,
+            or a device that cannot evaluate.
+    """
+    device = config.eval_device
+    if device is not None:
+        if not re.fullmatch(r"cpu|cuda:\d+", device):
+            raise ConfigError(
+                f"--eval-device is {device!r}; it must be cpu, or cuda:0, cuda:1, ..."
+            )
+        if config.eval_interval is None:
+            raise ConfigError(
+                f"--eval-device {device} needs --eval-interval, the iterations between evaluations"
+            )
+        if device != "cpu" and config.engine == "mujoco":
+            raise ConfigError(
+                f"--eval-device {device} simulates on the GPU, which --engine mujoco cannot; "
+                "use --eval-device cpu"
+            )
+    overflow = (engine or config.engine) != "mujoco"
+    tags = metric_tags(config.env, overflow=overflow, phase_times=config.phase_times)
+    for condition in stop_conditions(config):
+        if condition.tag not in tags:
+            raise ConfigError(
+                f"{condition.flag}: training logs no metric {condition.tag!r}"
+                f"{did_you_mean(condition.tag, tags)}; metrics.jsonl of a run shows their names"
+            )
+        if condition.tag.startswith("Eval/") and config.eval_interval is None:
+            raise ConfigError(
+                f"{condition} needs evaluations; add --eval-interval, the iterations between them"
+            )

@@ -1,10 +1,10 @@
-"""Evaluation beside training: a process of its own judges policies while training goes on.
+"""Evaluation beside training, in a process of its own that ends with rank 0; both ends of it.
 
-`EvaluatorProcess` is rank 0's end. A thread of it talks to the process, so that no call of training
-waits: neither for an evaluation nor for a process that does not read. Of the policies that come
-while one is being evaluated, the newest waits and the others are dropped.
+``python -m simtrain.training.features.evaluator_process <connection's descriptor> <parent's id>``
 
-The process itself runs `simtrain.training.evaluator_program`; it ends with rank 0.
+No call of training waits: neither for an evaluation nor for a process that does not read. Of the
+policies that come while one is being evaluated, the newest waits and the others are dropped. Heavy
+modules are imported only after the process is tied to the life of its parent.
 """
 
 from __future__ import annotations
@@ -16,162 +16,138 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import Pipe
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from simtrain.config import TrainConfig, as_plain
+from simtrain.config import TrainConfig, as_plain, overlay
+from simtrain.errors import ConfigError, SimulationError
 from simtrain.launch.devices import Devices
-from simtrain.training import evaluator_program
-from simtrain.training.evaluator import Evaluation
-from simtrain.training.evaluator_program import Start
+from simtrain.launch.processes import die_with_parent
+from simtrain.launch.stop import ignore_stop_signals
+from simtrain.registry import default_config
+from simtrain.training.background import NewestItemWorker
 
-LAST_SECONDS = 300.0
-"""How long the end of training waits for the last evaluation."""
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.training.evaluator import Evaluation, Evaluator
+
+_NICENESS = 5
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A policy to be judged."""
+class PolicySnapshot:
+    """A policy to be evaluated."""
 
     iteration: int
-    """How many iterations it was trained."""
+    """Iterations that it was trained."""
     networks: dict[str, Any]
-    """What ``PPO.save`` returned, or a copy of it."""
+    """``PPO.save()``, or a copy of it."""
     infos: dict[str, Any]
     """Plain values that belong to its checkpoint."""
 
 
-class _GaveUpError(Exception):
-    """The process found an error and ended; its text says which."""
+@dataclass(frozen=True)
+class Start:
+    """What the process needs to know before the first policy."""
+
+    task: str
+    values: dict[str, Any]
+    """The run's configuration as mappings, lists and scalars."""
+    devices: Devices
+    """What it computes on."""
+    threads: int
+    """CPU threads that it may use."""
 
 
 class EvaluatorProcess:
-    """Rank 0's end of the process."""
+    """Rank 0's end of the process; see `Evaluations`."""
 
-    def __init__(self, config: TrainConfig, devices: Devices, threads: int) -> None:
+    def __init__(
+        self, config: TrainConfig, devices: Devices, threads: int, stop: Callable[[], bool]
+    ) -> None:
         """Start the process; it gets ready while training begins.
 
         Args:
             config: the run's configuration.
             devices: what the process computes on.
             threads: CPU threads that it may use.
+            stop: ends the wait for the last evaluation.
         """
-        self._changed = threading.Condition()
-        self._newest: Candidate | None = None
-        self._busy = False
-        self._closed = False
-        self._results: list[tuple[Candidate, Evaluation]] = []
-        self._failure: str | None = None
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._results: list[tuple[PolicySnapshot, Evaluation]] = []
+        self.failure: str | None = None
+        """Why the process is gone, or None while it lives."""
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._connection, theirs = Pipe()
+        arguments = [str(theirs.fileno()), str(os.getpid())]
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                evaluator_program.__name__,
-                str(theirs.fileno()),
-                str(os.getpid()),
-            ],
+            [sys.executable, "-m", __name__, *arguments],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": devices.visible},
         )
         theirs.close()
-        start = Start(config.task, as_plain(config), devices.kind, threads)
-        self._thread = threading.Thread(target=self._run, args=(start,), daemon=True)
-        self._thread.start()
+        self._start = Start(config.task, as_plain(config), devices, threads)
+        # Not before the process is ready, or it would begin with a policy that was the newest then.
+        self._worker = NewestItemWorker(self._evaluate, "evaluator", prepare=self._get_ready)
 
-    @property
-    def failure(self) -> str | None:
-        """Why the process is gone, or None while it lives."""
-        with self._changed:
-            return self._failure
+    def submit(self, policy: PolicySnapshot) -> None:
+        """Have a policy evaluated next, instead of one that still waits."""
+        if self.failure is None:
+            self._worker.submit(policy)
 
-    def submit(self, candidate: Candidate) -> None:
-        """Have a policy evaluated next, instead of one that still waits; never waits itself."""
-        with self._changed:
-            if self._failure is None:
-                self._newest = candidate
-                self._changed.notify_all()
-
-    def results(self) -> list[tuple[Candidate, Evaluation]]:
-        """The evaluations that came since the last call, oldest first; never waits."""
-        with self._changed:
+    def results(self) -> list[tuple[PolicySnapshot, Evaluation]]:
+        """The evaluations that came since the last call, oldest first."""
+        with self._lock:
             results, self._results = self._results, []
             return results
 
-    def finish(self, stop: Callable[[], bool], seconds: float = LAST_SECONDS) -> bool:
-        """Wait until nothing is to be evaluated any more, `seconds` at most, or until `stop`.
-
-        Returns:
-            Whether all is evaluated.
-        """
-        deadline = time.monotonic() + seconds
-        with self._changed:
-            while self._failure is None and (self._busy or self._newest is not None):
-                if stop() or time.monotonic() > deadline:
-                    return False
-                self._changed.wait(0.2)
-            return self._failure is None
+    def finish(self, seconds: float) -> bool:
+        """Wait for what was submitted; whether all of it is evaluated."""
+        done = self._worker.wait(lambda: self._stop() or self.failure is not None, seconds)
+        return done and self.failure is None
 
     def close(self) -> None:
         """End the process."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
         self._process.kill()
         self._process.wait()
-        self._thread.join()
+        self._worker.close(drop=True)
         self._connection.close()
         self._output.close()
 
-    def _run(self, start: Start) -> None:
-        """The thread: give the process one policy after another, until it or training ends."""
-        try:
-            self._connection.send(start)
-            # Not before it is ready, or it would begin with a policy that was the newest then.
-            self._answer()
-            while (candidate := self._next()) is not None:
-                self._connection.send_bytes(_packed(candidate.networks["actor_state_dict"]))
-                evaluation = self._answer()
-                with self._changed:
-                    self._results.append((candidate, evaluation))
-        except _GaveUpError as error:
-            self._fail(str(error))
-        except (OSError, EOFError):
-            self._fail(self._last_words())
+    def _get_ready(self) -> None:
+        self._exchange(lambda: self._connection.send(self._start))
 
-    def _answer(self) -> Any:
-        answer = self._connection.recv()
+    def _evaluate(self, policy: PolicySnapshot) -> bool:
+        """Evaluate a policy, in the thread."""
+        if self.failure is None:
+            data = _packed(policy.networks["actor_state_dict"])
+            evaluation = self._exchange(lambda: self._connection.send_bytes(data))
+            if evaluation is not None:
+                with self._lock:
+                    self._results.append((policy, evaluation))
+        return True
+
+    def _exchange(self, send: Callable[[], None]) -> Any:
+        """Send something; the answer to it, or None with `failure` set."""
+        try:
+            send()
+            answer = self._connection.recv()
+        except (OSError, EOFError):
+            self.failure = self._exit_message()
+            return None
         if isinstance(answer, str):
-            raise _GaveUpError(answer)
+            self.failure = answer
+            return None
         return answer
 
-    def _next(self) -> Candidate | None:
-        """The newest policy once there is one; None at the end."""
-        with self._changed:
-            self._busy = False
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._closed or self._newest is not None)
-            if self._closed:
-                return None
-            candidate, self._newest = self._newest, None
-            self._busy = True
-            return candidate
-
-    def _fail(self, reason: str) -> None:
-        with self._changed:
-            self._failure, self._newest = reason, None
-            self._changed.notify_all()
-
-    def _last_words(self) -> str:
+    def _exit_message(self) -> str:
         """How the process ended, after its end of the connection closed."""
         try:
             code = self._process.wait(10.0)
@@ -186,7 +162,60 @@ class EvaluatorProcess:
         return f"{lines[-1] if lines else 'it printed nothing'} (exit code {code})"
 
 
-def _packed(state: dict[str, torch.Tensor]) -> bytes:
+def main() -> None:
+    """Receive a `Start`, answer None when ready, then a policy's parameters by its evaluation.
+
+    An error is answered by its text; then the process ends.
+    """
+    descriptor, parent = map(int, sys.argv[1:])
+    die_with_parent(parent)
+    ignore_stop_signals()  # they are for rank 0, which ends this process
+    os.nice(_NICENESS)  # where they share a core, training comes first
+    connection = Connection(descriptor)
+    try:
+        evaluator = _make_evaluator(connection.recv())
+        connection.send(None)
+        while True:
+            connection.send(evaluator(_unpacked(connection.recv_bytes())))
+    except EOFError:
+        return
+    except (ConfigError, SimulationError) as error:
+        connection.send(str(error))
+
+
+def _make_evaluator(start: Start) -> Evaluator:
+    os.environ["CUDA_VISIBLE_DEVICES"] = start.devices.visible
+
+    import torch
+
+    from simtrain.env.undisturbed import undisturbed
+    from simtrain.sim import choose_engine
+    from simtrain.training.evaluator import Evaluator
+
+    torch.set_num_threads(start.threads)
+    config = overlay(default_config(start.task), start.values)
+    return Evaluator(
+        undisturbed(config.env),
+        config.ppo.actor,
+        config.eval_episodes,
+        engine=choose_engine(config.engine, start.devices.device(0), start.threads),
+    )
+
+
+def _packed(state: dict[str, Tensor]) -> bytes:
+    import torch
+
     buffer = io.BytesIO()
     torch.save({name: tensor.cpu() for name, tensor in state.items()}, buffer)
     return buffer.getvalue()
+
+
+def _unpacked(data: bytes) -> dict[str, Tensor]:
+    import torch
+
+    state: dict[str, Tensor] = torch.load(io.BytesIO(data), weights_only=True)
+    return state
+
+
+if __name__ == "__main__":
+    main()

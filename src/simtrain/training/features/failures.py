@@ -1,72 +1,82 @@
-"""Numbers that were not finite, over iterations and ranks: counted, told, and in the end too many.
+"""Numbers that were not finite: failed simulations are recorded, and hopeless runs end.
 
-A run goes on as long as it can learn. It stops, on all ranks together, once it could not for ten
-iterations in a row: no optimizer step was made, or every environment had to be reset.
+A run goes on as long as it can learn. It ends, on all ranks together, once it could not for ten
+iterations in a row: no optimizer step was made, or every environment had to be reset. The last
+steps of simulations that failed go to ``<run>/nan_dump/``, to be looked at and replayed:
+
+  nan_dump/iteration_12_rank_0_env_7/states.npz    arrays by MuJoCo's names of the fields
+                                    /model.mjb     the environment's own model
+
+``numpy.load(..., allow_pickle=False)`` and ``mujoco.MjModel.from_binary_path`` read them. With the
+fields of a row in an ``MjData``, stepping ``decimation`` times leads to the next row.
 """
 
 from __future__ import annotations
 
-from simtrain.env.nan_guard import Dump, Failures
-from simtrain.errors import DivergenceError
-from simtrain.launch.rank import Rank
+import hashlib
+import shlex
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mujoco
+import numpy as np
+
+from simtrain.errors import ConfigError, DivergenceError
+from simtrain.run.directory import shown, written_whole
+from simtrain.training.features import Feature, Iteration
+
+if TYPE_CHECKING:
+    from simtrain.env.nan_guard import Dump
+    from simtrain.training.context import RunContext
+    from simtrain.training.loop import Trainer
 
 PATIENCE = 10
-"""Iterations in a row without anything learned, after which a run stops."""
-MOST_DUMPS = 10
-"""How many failures of simulations are kept in a run, of each rank."""
+"""Iterations in a row without anything learned, after which a run ends."""
+MAX_DUMPS = 10
+"""Failed simulations that are recorded in a run, of each rank."""
+_STATES, _MODEL = "states.npz", "model.mjb"
 
-_RESETS = "Sim/nan_resets"
 
+class FailureMonitor(Feature):
+    """Counts failures by numbers that are the same on all ranks, and writes dumps on rank 0."""
 
-class FailureWatch:
-    """What went wrong in a run so far."""
-
-    def __init__(self, rank: Rank, num_envs: int, steps_per_update: int) -> None:
-        """Begin.
-
-        Args:
-            rank: this process.
-            num_envs: environments of each rank.
-            steps_per_update: optimizer steps of an iteration.
-        """
-        self._rank = rank
-        self._num_envs = num_envs
-        self._steps = steps_per_update
-        self._lost_updates = 0
-        self._lost_rollouts = 0
+    def __init__(self, context: RunContext, trainer: Trainer) -> None:
+        self._context = context
+        self._trainer = trainer
+        self._without_update = 0
+        self._without_rollout = 0
         self._dumps = 0
 
-    def sums(self, failures: Failures) -> dict[str, tuple[float, float]]:
-        """What an iteration's metrics need of this rank: name -> sum and count."""
-        # Counts are added up over ranks, not averaged.
-        each = 1.0 / self._rank.world_size
-        found = {_RESETS: (float(failures.resets), each)}
-        if failures.terms:
-            found["Sim/nan_terms"] = (float(len(failures.terms)), each)
-        return found
-
-    def dumps(self, failures: Failures, metrics: dict[str, float]) -> tuple[tuple[int, Dump], ...]:
-        """Dumps of all ranks on rank 0, with their ranks; all ranks call it together."""
-        if metrics[_RESETS] == 0.0 or self._dumps == MOST_DUMPS:
-            return ()
-        self._dumps += 1
-        dumps = self._rank.gather_objects(failures.dump) or []
-        return tuple((rank, dump) for rank, dump in enumerate(dumps) if dump is not None)
-
-    def count(self, skipped_steps: int, metrics: dict[str, float]) -> None:
-        """Count an iteration, by numbers that are the same on all ranks."""
-        lost = skipped_steps == self._steps
-        self._lost_updates = self._lost_updates + 1 if lost else 0
-        lost = metrics[_RESETS] >= self._num_envs * self._rank.world_size
-        self._lost_rollouts = self._lost_rollouts + 1 if lost else 0
-
-    def check(self, metrics: dict[str, float]) -> None:
-        """Stop a run that cannot go on; `metrics` are the last iteration's.
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Write dumps of new failures; all ranks call it together.
 
         Raises:
             DivergenceError: nothing was learned for `PATIENCE` iterations in a row.
         """
-        if self._lost_updates >= PATIENCE:
+        ppo, num_envs = self._trainer.ppo, self._trainer.env.num_envs
+        resets = iteration.metrics["Sim/nan_resets"]
+        all_skipped = ppo.skipped_steps == ppo.num_learning_epochs * ppo.num_mini_batches
+        all_reset = resets >= num_envs * self._context.rank.world_size
+        self._without_update = self._without_update + 1 if all_skipped else 0
+        self._without_rollout = self._without_rollout + 1 if all_reset else 0
+        if resets > 0.0 and self._dumps < MAX_DUMPS:
+            self._dumps += 1
+            self._write_dumps(iteration)
+        if not iteration.is_last:
+            self._check(iteration.metrics)
+
+    def state(self) -> dict[str, Any]:
+        """See `Feature.state`."""
+        return {"counts": [self._without_update, self._without_rollout, self._dumps]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """See `Feature.set_state`."""
+        self._without_update, self._without_rollout, self._dumps = state["counts"]
+
+    def _check(self, metrics: dict[str, float]) -> None:
+        if self._without_update >= PATIENCE:
             names = ("Loss/value", "Loss/surrogate", "Loss/kl", "Loss/learning_rate")
             seen = ", ".join(f"{name} {metrics[name]:g}" for name in names)
             raise DivergenceError(
@@ -74,17 +84,121 @@ class FailureWatch:
                 f"learned; the last of them had {seen}. A reward or an observation may have become "
                 "huge; a smaller --ppo.learning-rate or a clip on the observation may help"
             )
-        if self._lost_rollouts >= PATIENCE:
+        if self._without_rollout >= PATIENCE:
             raise DivergenceError(
                 "as many simulations failed, and were reset, as there are environments, in each of "
                 f"{PATIENCE} iterations in a row; nan_dump/ in the run's folder has the last steps "
                 "of some. A smaller --env.timestep may help"
             )
 
-    def state(self) -> list[int]:
-        """What goes on from iteration to iteration."""
-        return [self._lost_updates, self._lost_rollouts, self._dumps]
+    def _write_dumps(self, iteration: Iteration) -> None:
+        context = self._context
+        own = None if iteration.failures is None else iteration.failures.dump
+        for rank, dump in enumerate(context.rank.gather_objects(own) or ()):
+            if dump is None:
+                continue
+            message = (
+                f"warning: the simulation of environment {dump.env} of rank {rank} failed and was "
+                f"reset: {dump.said}"
+            )
+            name = f"iteration_{iteration.number}_rank_{rank}_env_{dump.env}"
+            folder = context.run / "nan_dump" / name
+            try:
+                write_dump(folder, dump, context.config.env.decimation, iteration.number)
+            except OSError as error:
+                message += f" (its last steps cannot be written: {error.strerror})"
+            else:
+                command = f"uv run play --replay {shlex.quote(str(shown(folder)))}"
+                message += f" (`{command}` shows it)"
+            context.console.say(message)
 
-    def set_state(self, state: list[int]) -> None:
-        """Continue from what `state` returned."""
-        self._lost_updates, self._lost_rollouts, self._dumps = state
+
+@dataclass(frozen=True)
+class SavedDump:
+    """The last steps of a simulation that failed."""
+
+    model: mujoco.MjModel
+    """The environment's model."""
+    states: dict[str, np.ndarray]
+    """MuJoCo's name of a field -> its values before each step, ``(steps, ...)``, oldest first. The
+    simulation failed in the last of them."""
+    decimation: int
+    """Physics steps of a control step."""
+    iteration: int
+    """In which iteration it failed."""
+    env: int
+    """The environment's number in its rank."""
+    said: str
+    """The engine's message about the failure."""
+
+    @property
+    def steps(self) -> int:
+        """Number of control steps."""
+        return len(self.states["qpos"])
+
+    @property
+    def step_dt(self) -> float:
+        """Length of a control step, s."""
+        return float(self.model.opt.timestep) * self.decimation
+
+
+def write_dump(folder: Path, dump: Dump, decimation: int, iteration: int) -> None:
+    """Write a dump into a folder, which is made; OSError if that is impossible."""
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "decimation": decimation,
+        "iteration": iteration,
+        "env": dump.env,
+        "said": dump.said,
+        "model_sha256": hashlib.sha256(dump.model).hexdigest(),
+    }
+    arrays = {**dump.states, **{name: np.array(fact) for name, fact in facts.items()}}
+    with written_whole(folder / _STATES) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+    with written_whole(folder / _MODEL) as file:
+        file.write(dump.model)
+
+
+def read_dump(folder: Path) -> SavedDump:
+    """Read what `write_dump` wrote.
+
+    Raises:
+        ConfigError: there is no dump, it is damaged, or its model is of another MuJoCo.
+    """
+    if not (folder / _STATES).is_file():
+        raise ConfigError(
+            f"{folder} is no dump of a failed simulation: it has no {_STATES}; name a folder in "
+            "<run>/nan_dump (--replay)"
+        )
+    try:
+        with np.load(folder / _STATES, allow_pickle=False) as archive:
+            states = {name: archive[name] for name in archive.files}
+        facts = {name: states.pop(name).item() for name in ("decimation", "iteration", "env")}
+        said, digest = (str(states.pop(name)) for name in ("said", "model_sha256"))
+        model = (folder / _MODEL).read_bytes()
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"the dump {folder} is damaged: {error}") from error
+    # MuJoCo itself hardly checks a binary model.
+    if hashlib.sha256(model).hexdigest() != digest:
+        raise ConfigError(f"the dump {folder} is damaged: the checksum of {_MODEL} is wrong")
+    try:
+        compiled = mujoco.MjModel.from_binary_path(str(folder / _MODEL))
+    except ValueError as error:
+        raise ConfigError(
+            f"{folder / _MODEL} cannot be loaded by MuJoCo {mujoco.__version__}: models are for "
+            "the version that wrote them, which stands in the run's config.yaml"
+        ) from error
+    _check_states(folder, compiled, states)
+    return SavedDump(compiled, states, **facts, said=said)
+
+
+def _check_states(folder: Path, model: mujoco.MjModel, states: dict[str, np.ndarray]) -> None:
+    data = mujoco.MjData(model)
+    for field, values in states.items():
+        if not hasattr(data, field):
+            raise ConfigError(f"the dump {folder} is damaged: it has an unknown {field!r}")
+        shape = np.shape(getattr(data, field))
+        if values.ndim == 0 or values[0].size != int(np.prod(shape)):
+            raise ConfigError(f"the dump {folder} is damaged: {field} is of another model")
+    if len({len(values) for values in states.values()}) != 1 or "qpos" not in states:
+        raise ConfigError(f"the dump {folder} is damaged: its fields are not of the same steps")

@@ -1,44 +1,94 @@
-"""A trace of a few iterations by ``torch.profiler``, with their phases marked in it."""
+"""Where the time goes: phases of an iteration in a table, and a trace by ``torch.profiler``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
 from typing import Self
 
 import torch
 from torch import profiler
 from torch._C._profiler import _ExperimentalConfig
 
-from simtrain.env.phase_timer import Interval, PhaseTimer
+from simtrain.env.phase_timer import NO_TIMER, Interval, PhaseTimer, make_timer
+from simtrain.training.context import RunContext
+from simtrain.training.features import Feature, Iteration
+from simtrain.training.loop import Trainer
 
 TRACE = "trace.json"
 FIRST, LAST = 10, 12
 """The iterations that are traced, counted from the start of the command."""
 
 
-class Profile:
-    """Traces this process; a context manager around the iterations."""
+def training_timer(context: RunContext) -> PhaseTimer:
+    """The timer that environments, algorithm and trainer are given."""
+    config = context.config
+    timer = make_timer(context.rank.device) if config.phase_times else NO_TIMER
+    return TracedTimer(timer) if config.profile and context.rank.is_main else timer
 
-    def __init__(self, run: Path, timer: PhaseTimer, say: Callable[[str], None]) -> None:
-        """Prepare.
 
-        Args:
-            run: the folder for the trace.
-            timer: what shall be told the phases of an iteration as well.
-            say: shows a line.
-        """
-        self.timer = MarkingTimer(timer)
-        """What to tell the phases, so that the trace shows them."""
-        self._path = run / TRACE
-        self._say = say
+class Timing(Feature):
+    """Adds up the phases, and traces some iterations with ``--profile``.
+
+    The first of all features: what the others still do when training ends counts as well.
+    """
+
+    phase = "other"
+    main_rank_only = True
+
+    def __init__(self, context: RunContext, trainer: Trainer) -> None:
+        self._context = context
+        self._trainer = trainer
+        self._totals: dict[str, float] = {}
+        self._profiler: profiler.profile | None = None
         self._written = False
-        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # it has much to say of itself
+
+    def __enter__(self) -> Self:
+        self._first = self._trainer.iteration
+        if isinstance(self._trainer.timer, TracedTimer):
+            self._profiler = self._make_profiler()
+            self._profiler.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if kind is None:
+            for phase, seconds in self._trainer.timer.take("other"):  # since the last iteration
+                self._add(phase, seconds)
+        if self._profiler is not None:
+            self._end_mark()
+            self._profiler.stop()
+            if not self._written and kind is None:
+                self._context.console.say(
+                    "warning: there is no trace (--profile): training ended before iteration "
+                    f"{FIRST}"
+                )
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Mean seconds of an iteration in each phase; empty without a timer."""
+        iterations = max(1, self._trainer.iteration - self._first)
+        return {phase: total / iterations for phase, total in self._totals.items()}
+
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Add the iteration's phases; it ends here in a trace."""
+        for phase, seconds in iteration.phases.items():
+            self._add(phase, seconds)
+        if self._profiler is not None:
+            self._end_mark()
+            self._profiler.step()
+
+    def _add(self, phase: str, seconds: float) -> None:
+        self._totals[phase] = self._totals.get(phase, 0.0) + seconds
+
+    def _end_mark(self) -> None:
+        if isinstance(self._trainer.timer, TracedTimer):
+            self._trainer.timer.end_mark()
+
+    def _make_profiler(self) -> profiler.profile:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # it prints much
         activities = [profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
-        self._profiler = profiler.profile(
+        return profiler.profile(
             activities=activities,
             schedule=profiler.schedule(wait=FIRST - 2, warmup=1, active=LAST - FIRST + 1, repeat=1),
             on_trace_ready=self._write,
@@ -46,37 +96,21 @@ class Profile:
             experimental_config=_ExperimentalConfig(profile_all_threads=True),
         )
 
-    def __enter__(self) -> Self:
-        self._profiler.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.timer.end()
-        self._profiler.stop()
-        if not self._written and exception[0] is None:
-            self._say(
-                f"warning: there is no trace (--profile): training ended before iteration {FIRST}"
-            )
-
-    def step(self) -> None:
-        """An iteration is over."""
-        self.timer.end()
-        self._profiler.step()
-
     def _write(self, traced: profiler.profile) -> None:
         if self._written:
             return
         self._written = True
+        path, console = self._context.run / TRACE, self._context.console
         try:
-            traced.export_chrome_trace(str(self._path))
+            traced.export_chrome_trace(str(path))
         except (OSError, RuntimeError) as error:  # a full disk is no reason to end
-            self._say(f"warning: {self._path} cannot be written: {error}")
+            console.say(f"warning: {path} cannot be written: {error}")
             return
-        self._say(f"trace:      {self._path} (--profile; open it in https://ui.perfetto.dev)")
+        console.say(f"trace:      {path} (--profile; open it in https://ui.perfetto.dev)")
 
 
-class MarkingTimer(PhaseTimer):
-    """Passes phases on to another timer, and shows them in a trace."""
+class TracedTimer(PhaseTimer):
+    """Passes phases on to another timer, and marks them in a trace."""
 
     def __init__(self, inner: PhaseTimer) -> None:
         self._inner = inner
@@ -84,17 +118,17 @@ class MarkingTimer(PhaseTimer):
 
     def begin(self, phase: str) -> None:
         """See `PhaseTimer.begin`."""
-        self.end()
+        self.end_mark()
         self._inner.begin(phase)
         self._mark = torch.autograd.profiler.record_function(phase)
         self._mark.__enter__()
 
     def take(self, then: str) -> list[Interval]:
         """See `PhaseTimer.take`."""
-        self.end()
+        self.end_mark()
         return self._inner.take(then)
 
-    def end(self) -> None:
+    def end_mark(self) -> None:
         """End the mark of the present phase in the trace."""
         if self._mark is not None:
             self._mark.__exit__(None, None, None)

@@ -2,65 +2,78 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from simtrain.config import TrainConfig
+from simtrain.algorithms.policy import Policy
 from simtrain.env.env import Env
+from simtrain.env.randomness import forked_randomness
 from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError, SimulationError
 from simtrain.run.directory import VIDEOS
 from simtrain.sim import EngineCfg
-from simtrain.training.saved_policy import Policy
-from simtrain.view.renderer import Picture
-from simtrain.view.video import record
+from simtrain.training.context import RunContext
+from simtrain.training.features import Feature, Iteration
+from simtrain.training.features.recorder import Recorder
+from simtrain.training.loop import Trainer
 
 
-class TrainingVideo:
-    """Records the policy on an environment of its own, on the CPU, undisturbed.
+class TrainingVideo(Feature):
+    """With ``--video`` records the policy in an environment of its own, on the CPU.
 
-    Whatever fails ends in a warning: training goes on without the video.
+    Failures end in a warning: training goes on without the video.
     """
 
-    def __init__(self, config: TrainConfig, run: Path, say: Callable[[str], None]) -> None:
-        """Make the environment, and try whether this machine can draw it.
+    main_rank_only = True
 
-        Args:
-            config: the whole configuration.
-            run: the run directory; videos go to ``<run>/videos``.
-            say: called with warnings.
-        """
-        self._config = config
-        self._folder = run / VIDEOS
-        self._say = say
+    def __init__(self, context: RunContext, trainer: Trainer, recorder: Recorder) -> None:
+        self._context = context
+        self._trainer = trainer
+        self._recorder = recorder
+        self._folder = context.run / VIDEOS
         self._env: Env | None = None
         self._policy: Policy | None = None
+
+    def __enter__(self) -> Self:
+        """Make the environment, and try whether this machine can draw it."""
+        config = self._context.config
+        if not config.video:
+            return self
         try:
-            with _randomness_kept(config.seed):
+            from simtrain.view.renderer import Picture
+
+            with forked_randomness(config.seed):
                 env = Env(undisturbed(config.env), 1, EngineCfg(threads=1))
             with Picture(env) as picture:
                 picture.draw()
             self._folder.mkdir(exist_ok=True)
         except (ConfigError, SimulationError, OSError) as error:
-            say(f"warning: training goes on without videos: {error}")
+            self._context.console.say(f"warning: training goes on without videos: {error}")
         else:
             self._env = env
+        return self
 
-    def record(self, iteration: int, actor: dict[str, Tensor]) -> Path | None:
-        """Record the policy with these parameters, ``actor_state_dict``; the file, if it worked."""
-        if self._env is None:
-            return None
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Record a video every ``--video-interval`` iterations and at the end."""
+        due = iteration.is_last or iteration.number % self._context.config.video_interval == 0
+        # Who asked training to stop has set it a deadline.
+        if self._env is None or not due or self._context.stop():
+            return
+        actor = self._trainer.ppo.actor.state_dict()
+        path = self._record(self._env, iteration.number, actor)
+        if path is not None:
+            self._recorder.write_video(iteration.number, path)
+
+    def _record(self, env: Env, iteration: int, actor: dict[str, Tensor]) -> Path | None:
+        from simtrain.view.video import record
+
+        config = self._context.config
         path = self._folder / f"iteration_{iteration}.mp4"
-        env, config = self._env, self._config
         actor = {name: value.cpu() for name, value in actor.items()}
         try:
-            with _randomness_kept(config.seed):
+            with forked_randomness(config.seed):
                 if self._policy is None:
                     obs = env.get_observations()
                     self._policy = Policy(config.ppo.actor, obs, env.num_actions, actor)
@@ -76,22 +89,6 @@ class TrainingVideo:
                     height=360,
                 )
         except (ConfigError, SimulationError, OSError) as error:
-            self._say(f"warning: no video of iteration {iteration}: {error}")
+            self._context.console.say(f"warning: no video of iteration {iteration}: {error}")
             return None
         return path
-
-
-@contextmanager
-def _randomness_kept(seed: int) -> Iterator[None]:
-    """Start from `seed` within, and leave the CPU's random generators as they were."""
-    ours, numpys, pythons = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    # Not torch.manual_seed, which seeds GPUs too.
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(ours)
-        np.random.set_state(numpys)
-        random.setstate(pythons)

@@ -54,6 +54,10 @@ class RolloutGraphs:
         """Do without graphs, as another rank must."""
         self._graphs = {}
 
+    def close(self) -> None:
+        """Drop the graphs."""
+        self._graphs = {}
+
     def begin(self) -> None:
         """Begin a rollout."""
         self._env.sim.forward()  # what was written since the last step

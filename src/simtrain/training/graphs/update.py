@@ -45,6 +45,10 @@ class UpdateGraphs:
         """Forget the graphs, because tensors that they use have been replaced."""
         self._graphs = None
 
+    def close(self) -> None:
+        """Drop the graphs."""
+        self._graphs = []
+
     def _make(self) -> None:
         """Capture and check the graphs; without any if that is refused on any rank."""
         ppo = self._ppo

@@ -1,0 +1,143 @@
+"""Records of a run: ``config.yaml``, ``metrics.jsonl``, TensorBoard, W&B and the console."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from simtrain.config import resolved
+from simtrain.errors import ConfigError
+from simtrain.run.checkpoint import BEST
+from simtrain.run.console import Status
+from simtrain.run.directory import write_config
+from simtrain.run.metrics_files import MetricsWriter
+from simtrain.run.report import draw_finished
+from simtrain.training.context import RunContext
+from simtrain.training.features import Feature, Iteration
+
+if TYPE_CHECKING:
+    from simtrain.run.wandb_writer import WandbWriter
+    from simtrain.training.loop import Trainer
+
+
+class Recorder(Feature):
+    """Writes and shows every iteration."""
+
+    main_rank_only = True
+
+    def __init__(self, context: RunContext, trainer: Trainer) -> None:
+        self._context = context
+        self._trainer = trainer
+        self._wandb_id: str | None = None
+        self._before = 0.0
+        self._wall_s = 0.0
+        self._failing = False
+
+    def __enter__(self) -> Self:
+        """Open the files where a resumed run left off.
+
+        Raises:
+            ConfigError: another process writes to this run, or the folder cannot be written to.
+        """
+        config, run = self._context.config, self._context.run
+        self._first = self._trainer.iteration
+        self._iterations = self._context.iterations(self._first, self._trainer.env_steps)
+        self._metrics = MetricsWriter(
+            run, tensorboard=config.logger == "tensorboard", after=self._first
+        )
+        try:
+            write_config(run / "config.yaml", resolved(config), list(self._context.devices))
+        except OSError as error:
+            raise ConfigError(f"{run} cannot be written: {error.strerror}") from error
+        self._wandb: WandbWriter | None = None
+        if config.logger == "wandb":
+            from simtrain.run.wandb_writer import WandbWriter
+
+            self._wandb = WandbWriter(
+                run,
+                config.wandb_project,
+                config.wandb_mode,
+                resolved(config),
+                self._context.console.say,
+                run_id=self._wandb_id,
+            )
+            self._wandb_id = self._wandb.run_id
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        run = self._context.run
+        self._metrics.close()
+        if self._wandb is not None:
+            if (run / BEST).exists():
+                self._wandb.save(run / BEST)
+            self._wandb.close(failed=kind is not None)
+        if kind is None:
+            draw_finished(run, self._context.console.say)
+
+    @property
+    def error(self) -> str | None:
+        """Why the last metrics could not be written, or None if they were."""
+        return self._metrics.error
+
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Write and show the iteration's metrics and warnings."""
+        seconds = time.perf_counter() - self._start
+        self._wall_s = self._before + seconds
+        numbers = (iteration.number, iteration.env_steps, self._wall_s, iteration.metrics)
+        self._metrics.write(*numbers)
+        if self._wandb is not None:
+            self._wandb.write(*numbers)
+        done = iteration.number - self._first
+        remaining = self._iterations - iteration.number
+        metrics = iteration.metrics
+        console = self._context.console
+        console.show(
+            Status(
+                iteration=iteration.number,
+                iterations=self._iterations,
+                env_steps=iteration.env_steps,
+                steps_per_second=metrics["Perf/total_fps"],
+                mean_return=metrics.get("Train/mean_reward"),
+                mean_length=metrics.get("Train/mean_episode_length"),
+                max_episode_length=self._trainer.env.max_episode_length,
+                seconds_left=0.0 if iteration.is_last else seconds / done * remaining,
+            )
+        )
+        for warning in iteration.warnings:
+            console.say(f"warning: {warning}")
+        if (self._metrics.error is not None) != self._failing:
+            self._failing = not self._failing
+            console.say(
+                f"warning: metrics cannot be written, trying again: {self._metrics.error}"
+                if self._failing
+                else "metrics are written again, without a gap"
+            )
+
+    def state(self) -> dict[str, Any]:
+        """See `Feature.state`."""
+        return {"wall_s": self._wall_s, "wandb": self._wandb_id}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """See `Feature.set_state`."""
+        self._before = self._wall_s = float(state["wall_s"])
+        self._wandb_id = state["wandb"]
+
+    def sync(self) -> None:
+        """Wait until the metrics are on the disk; for another thread."""
+        self._metrics.sync()
+
+    def save_checkpoint(self, path: Path) -> None:
+        """Add a checkpoint to W&B's run."""
+        if self._wandb is not None:
+            self._wandb.save(path)
+
+    def write_video(self, iteration: int, path: Path) -> None:
+        """Show a video in W&B or TensorBoard."""
+        if self._wandb is not None:
+            self._wandb.write_video(iteration, path)
+        elif self._context.config.logger == "tensorboard":
+            from simtrain.view.video import as_gif
+
+            self._metrics.write_video(iteration, as_gif(path))
