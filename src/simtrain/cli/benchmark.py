@@ -254,7 +254,7 @@ def _about(device_name: str, flags: BenchmarkFlags, devices: Devices) -> dict[st
 def _print(results: Results, changes: Sequence[Any], flags: BenchmarkFlags) -> None:
     from rich.console import Console
 
-    from simtrain.benchmark.table import tables
+    from simtrain.benchmark.figures import tables
 
     console = Console(highlight=False)
     if not console.is_terminal:
