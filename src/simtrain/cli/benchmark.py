@@ -197,7 +197,7 @@ def _measure(
     cases: Sequence[Case], flags: BenchmarkFlags, devices: Devices
 ) -> tuple[Any, str] | int:
     """The figures and the device's name, or the exit code if a signal ended it."""
-    from simtrain.benchmark.ranks import measure_cases
+    from simtrain.benchmark.ranks import Settings, measure_cases
     from simtrain.launch.launcher import end_launched_ranks
     from simtrain.launch.stop import StopSignals
     from simtrain.training.stopping import exit_code
@@ -213,15 +213,8 @@ def _measure(
         on_second_interrupt=lambda: end(Signals.SIGINT),
     )
     with stop:
-        measured = measure_cases(
-            cases,
-            devices,
-            _threads(flags),
-            flags.repetitions,
-            _say,
-            stop,
-            cuda_graphs=flags.cuda_graphs,
-        )
+        settings = Settings(devices, _threads(flags), flags.repetitions, flags.cuda_graphs)
+        measured = measure_cases(cases, settings, _say, stop)
     if measured is None or stop.received is not None:
         return DONE if stop.received is None else exit_code(stop.received)
     return measured.figures, measured.device_name
