@@ -56,13 +56,11 @@ class Figure:
 
     case: Case
     layer: str
-    """Which: one of `LAYERS`."""
+    """One of `LAYERS`."""
     steps_per_second: float
-    """In the median of all repetitions."""
+    """The median of all repetitions."""
     lowest: float
-    """In the slowest repetition."""
     highest: float
-    """In the fastest repetition."""
     of_physics: float
     """`steps_per_second` as a fraction of bare physics."""
 
@@ -111,12 +109,9 @@ class Change:
 def figures_of(
     case: Case, steps: int, seconds: Mapping[str, Sequence[float]]
 ) -> tuple[Figure, ...]:
-    """The figures of a case.
+    """The figures of a case, from each layer's seconds for `steps` environment steps of all ranks.
 
-    Args:
-        case: what was measured.
-        steps: environment steps of a block, over all ranks.
-        seconds: layer -> seconds of each repetition's block.
+    `seconds` has those of each repetition.
     """
     medians = {layer: steps / statistics.median(seconds[layer]) for layer in LAYERS}
     return tuple(
@@ -193,10 +188,7 @@ def read_results(path: Path) -> Results:
 def tables(results: Results, changes: Sequence[Change], tolerance: float) -> list[Table]:
     """A table for each task on an engine, device and number of ranks.
 
-    Args:
-        results: the figures.
-        changes: figures that are compared with those of before.
-        tolerance: by what fraction a figure may have fallen without being marked.
+    Figures of `changes` that fell by more than the fraction `tolerance` are marked.
     """
     ratios = {(change.now.case, change.now.layer): change.ratio for change in changes}
     found: dict[str, Table] = {}

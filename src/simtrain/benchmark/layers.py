@@ -64,13 +64,8 @@ def measure_layers(
 
     Bare physics gets the controls that random actions led to, from the states that they started in.
 
-    Args:
-        trainer: measured, and trained by it.
-        engine: the engine of the trainer's environments.
-        repetitions: number of rounds after one that warms up: it compiles, captures graphs and
-            fills caches.
-        clock: times the blocks.
-        warn: called with every warning of training.
+    A first round, which is not counted, compiles, captures graphs and fills caches. `warn` gets
+    every warning of training.
 
     Raises:
         StoppedError: a rank was told to stop.
@@ -78,7 +73,8 @@ def measure_layers(
     env, steps = trainer.env, trainer.ppo.storage.num_transitions_per_env
     actions = torch.randn(steps, env.num_envs, env.num_actions, device=env.device)
     start = env.sim.state()
-    controls = _record_controls(env, actions)
+    controls: list[Tensor] = []
+    _step_through(env, actions, controls)
     make_physics = _batch_physics if engine == "mujoco" else _engine_physics
     physics = make_physics(env.sim, start, controls, env.cfg.decimation)
     seconds: dict[str, list[float]] = {layer: [] for layer in LAYERS}
@@ -117,21 +113,13 @@ def _synchronize(device: torch.device) -> None:
 
 
 @torch.inference_mode()
-def _step_through(env: Env, actions: Tensor) -> None:
-    """Step the environments by `actions`, ``(steps, num_envs, num_actions)``."""
+def _step_through(env: Env, actions: Tensor, controls: list[Tensor] | None = None) -> None:
+    """Step by `actions`, ``(steps, num_envs, num_actions)``; append each ``ctrl`` to `controls`."""
     torch.set_num_threads(1)  # as in a rollout of small networks
     for action in actions:
         env.step(action)
-
-
-@torch.inference_mode()
-def _record_controls(env: Env, actions: Tensor) -> list[Tensor]:
-    """Step the environments by `actions`; copies of ``ctrl`` at each step."""
-    controls = []
-    for action in actions:
-        env.step(action)
-        controls.append(env.bind("ctrl").clone())
-    return controls
+        if controls is not None:
+            controls.append(env.bind("ctrl").clone())
 
 
 def _engine_physics(
