@@ -120,18 +120,17 @@ class _Output:
     goes on. Only a reader that has gone away (`... | head`) raises an error."""
 
     def write(self, text: str) -> None:
-        self._try(lambda: sys.stdout.write(text))
+        self._try(sys.stdout.write, text)
 
     def flush(self) -> None:
         self._try(sys.stdout.flush)
 
-    def _try(self, operation: Callable[[], object]) -> None:
+    def _try(self, operation: Callable[..., object], *arguments: str) -> None:
         try:
-            operation()
-        except BrokenPipeError:
-            raise
-        except OSError:
-            pass
+            operation(*arguments)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stdout, name)

@@ -108,13 +108,7 @@ def remove_leftovers(run: Path) -> None:
 
 
 def write_config(path: Path, config: dict[str, Any], devices: list[str]) -> None:
-    """Write ``config.yaml``: the configuration as plain data, and what it ran on.
-
-    Args:
-        path: the file.
-        config: mappings, lists and scalars.
-        devices: the device of every rank.
-    """
+    """Write ``config.yaml``: the configuration as plain data, and the device of every rank."""
     content = {"config": config, "versions": versions(), "git": _git_commit(), "devices": devices}
     with written_whole(path) as file:
         file.write(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())

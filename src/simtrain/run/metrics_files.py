@@ -27,12 +27,7 @@ class MetricsWriter:
     """Appends one JSON object an iteration to ``metrics.jsonl``, and the tags to TensorBoard."""
 
     def __init__(self, run: Path, *, tensorboard: bool, after: int = 0) -> None:
-        """Make the files in the run directory `run`, or go on with those that are there.
-
-        Args:
-            run: the run directory.
-            tensorboard: whether to write for TensorBoard.
-            after: how many iterations the run has trained; what is there of later ones goes.
+        """Make the files in the run directory, or go on with them after so many iterations.
 
         Raises:
             ConfigError: another process writes to this run, or the files cannot be made.
@@ -63,11 +58,7 @@ class MetricsWriter:
     ) -> None:
         """Write the numbers of an iteration; if the disk is full, at a later call.
 
-        Args:
-            iteration: how many iterations were trained.
-            env_steps: environment steps since the start, over all ranks.
-            wall_s: seconds since the start.
-            metrics: TensorBoard tag -> value; in metrics.jsonl null if it is not finite.
+        `env_steps` are those of all ranks; what is not finite is null in metrics.jsonl.
         """
         # JSON knows no NaN and no infinity.
         finite = {tag: v if math.isfinite(v) else None for tag, v in metrics.items()}

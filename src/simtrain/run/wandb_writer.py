@@ -29,15 +29,9 @@ class WandbWriter:
         say: Callable[[str], None],
         run_id: str | None = None,
     ) -> None:
-        """Start a W&B run, or go on with one, and say where it goes.
+        """Start a W&B run, or go on with `run_id`, and print by `say` where it goes.
 
-        Args:
-            run: the run directory.
-            project: W&B's project.
-            mode: W&B's mode; auto is online if there is an API key, else offline.
-            config: the configuration as mappings, lists and scalars.
-            say: prints a line.
-            run_id: W&B's id of the run to go on with; None for a new one.
+        `config` is the configuration as mappings, lists and scalars.
         """
         start = partial(
             wandb.init,
