@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from made_up import make_run, returns
 
 from simtrain.errors import ConfigError
 from simtrain.metric_tags import phase_tags
-from simtrain.run import curves
 from simtrain.run.curves import (
     EVALUATED,
+    MAX_POINTS,
     REST,
     RETURN,
     NothingLoggedError,
     aggregate,
     differences,
     group_runs,
+    last,
     read_run,
-    stack,
 )
 
 
@@ -66,7 +68,7 @@ def test_differences_are_told_by_flag_and_name_the_groups(tmp_path):
 def test_a_curve_is_the_mean_of_the_runs_that_came_so_far_and_their_range(tmp_path):
     long = read_run(make_run(tmp_path / "long", returns(1.0, 2.0, 3.0, 4.0)))
     short = read_run(make_run(tmp_path / "short", returns(3.0, 6.0), seed=1))
-    curve = aggregate([long, short], RETURN, "env_steps")
+    curve = aggregate([long, short], [RETURN], "env_steps").get(RETURN)
     assert curve.x.tolist() == [10, 20, 30, 40]
     assert curve.mean.tolist() == [2.0, 4.0, 3.0, 4.0]
     assert curve.low.tolist() == [1.0, 2.0, 3.0, 4.0]
@@ -78,7 +80,7 @@ def test_runs_of_different_speed_are_compared_at_the_same_seconds(tmp_path):
     one = read_run(make_run(tmp_path / "one", returns(1.0, 2.0, 3.0)))
     lines = [{RETURN: 10.0, "wall_s": 1.0}, {RETURN: 20.0, "wall_s": 3.0}]
     slow = read_run(make_run(tmp_path / "slow", lines, seed=1))
-    curve = aggregate([one, slow], RETURN, "wall_s")
+    curve = aggregate([one, slow], [RETURN], "wall_s").get(RETURN)
     assert curve.x.tolist() == [1.0, 2.0, 3.0]
     assert curve.mean.tolist() == [5.5, 8.5, 11.5]
 
@@ -87,9 +89,9 @@ def test_nulls_and_absent_tags_leave_gaps_not_zeros(tmp_path):
     run = read_run(make_run(tmp_path / "a", [{}, *returns(None, 2.0, None, 4.0)]))
     x, y = run.series(RETURN, "env_steps")
     assert (x.tolist(), y.tolist()) == ([30, 50], [2.0, 4.0])
-    assert (run.last(RETURN), run.best(RETURN), run.median(RETURN)) == (4.0, 4.0, 3.0)
-    assert run.last("Train/mean_episode_length") is None
-    assert aggregate([run], "Train/mean_episode_length", "env_steps") is None
+    assert [run.summary(RETURN, of) for of in (last, np.max, np.median)] == [4.0, 4.0, 3.0]
+    assert run.summary("Train/mean_episode_length", last) is None
+    assert aggregate([run], ["Train/mean_episode_length"], "env_steps") == {}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_what_a_resumed_run_did_again_counts_once(tmp_path):
     assert run.series(RETURN, "env_steps")[1].tolist() == [1.0, -2.5, -3.5]
 
 
-def test_an_evaluation_stands_where_the_policy_was_that_it_judged(tmp_path):
+def test_an_evaluation_stands_where_the_policy_was_that_it_evaluated(tmp_path):
     lines = returns(1.0, 2.0, 3.0, 4.0)
     lines[2] |= {EVALUATED: 7.0, "Eval/iteration": 1}
     lines[3] |= {EVALUATED: 8.0, "Eval/iteration": 4}
@@ -120,21 +122,18 @@ def test_an_evaluation_stands_where_the_policy_was_that_it_judged(tmp_path):
     assert run.series(EVALUATED, "wall_s")[0].tolist() == [3.0, 4.0]
 
 
-def test_a_stack_has_the_mean_of_each_part_at_common_points(tmp_path):
+def test_curves_of_several_tags_have_common_points(tmp_path):
     up, down = "Episode_Reward/up", "Episode_Reward/down"
     one = read_run(make_run(tmp_path / "one", [{up: 1.0}, {up: 2.0, down: -1.0}]))
     two = read_run(make_run(tmp_path / "two", [{up: 3.0, down: -2.0}, {up: 4.0, down: -3.0}]))
-    whole = stack([one, two], [up, down, "absent"], "env_steps")
-    assert whole.x.tolist() == [10, 20]
-    assert {name: part.tolist() for name, part in whole.parts.items()} == {
+    curves = aggregate([one, two], [up, down, "absent"], "env_steps")
+    assert all(curve.x.tolist() == [10, 20] for curve in curves.values())
+    assert {tag: curve.mean.tolist() for tag, curve in curves.items()} == {
         up: [2.0, 3.0],
         down: [-2.0, -2.0],
         "absent": [0.0, 0.0],
     }
-    assert whole.complete == 20.0
-    short = read_run(make_run(tmp_path / "short", [{up: 1.0}]))
-    assert stack([one, short], [up], "env_steps").complete == 10.0
-    assert stack([one, two], ["absent"], "env_steps") is None
+    assert aggregate([one, two], ["absent"], "env_steps") == {}
 
 
 def test_what_an_iteration_took_beside_its_phases_is_the_rest(tmp_path):
@@ -161,12 +160,12 @@ def test_phases_that_were_timed_leave_no_rest(tmp_path):
     assert phase_tags(["Perf/total_fps", "Perf/collection_time"]) == ["Perf/collection_time"]
 
 
-def test_many_points_are_averaged_to_few(tmp_path, monkeypatch):
-    monkeypatch.setattr(curves, "MAX_POINTS", 3)
-    run = read_run(make_run(tmp_path / "a", returns(1.0, 3.0, 5.0, 7.0, 10.0)))
-    curve = aggregate([run], RETURN, "env_steps")
-    assert curve.x.tolist() == [15, 35, 50]
-    assert curve.mean.tolist() == [2.0, 6.0, 10.0]
+def test_many_points_are_averaged_to_few(tmp_path):
+    run = read_run(make_run(tmp_path / "a", returns(*map(float, range(2 * MAX_POINTS + 1)))))
+    curve = aggregate([run], [RETURN], "env_steps")[RETURN]
+    assert curve.x[:2].tolist() == [20, 50]  # each the mean of three
+    assert curve.mean[:2].tolist() == [1.0, 4.0]
+    assert len(curve.x) == math.ceil((2 * MAX_POINTS + 1) / 3)
     np.testing.assert_array_equal(curve.low, curve.high)
 
 

@@ -8,7 +8,7 @@ from simtrain.errors import ConfigError
 from simtrain.run import directory
 from simtrain.run.directory import (
     check_file,
-    check_log_root,
+    check_folder,
     make_run_directory,
     write_config,
     written_whole,
@@ -96,7 +96,7 @@ def test_a_log_root_where_no_folder_can_be_made_is_told(tmp_path, make):
     log_root = make(tmp_path)
 
     def check_and_make() -> None:
-        check_log_root(log_root)
+        check_folder(log_root, "--log-root")
         make_run_directory(log_root, "hop", "")
 
     with pytest.raises(ConfigError, match="--log-root") as error:
@@ -106,7 +106,7 @@ def test_a_log_root_where_no_folder_can_be_made_is_told(tmp_path, make):
 
 
 def test_checking_the_log_root_makes_nothing(tmp_path):
-    check_log_root(tmp_path / "a" / "b")
+    check_folder(tmp_path / "a" / "b", "--log-root")
     assert _names(tmp_path) == []
 
 

@@ -13,24 +13,16 @@ from matplotlib.figure import Figure
 
 from simtrain.cli.report import report
 from simtrain.errors import ConfigError
-from simtrain.run import plots
+from simtrain.run.curves import group_runs, read_run
+from simtrain.run.plots import make_figure
 from simtrain.run.report import draw_finished
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.fixture
-def figures(monkeypatch) -> list[Figure]:
-    """Every figure that is drawn."""
-    drawn: list[Figure] = []
-
-    class Kept(Figure):
-        def __init__(self, *arguments, **more) -> None:
-            super().__init__(*arguments, **more)
-            drawn.append(self)
-
-    monkeypatch.setattr(plots, "Figure", Kept)
-    return drawn
+def figure(*runs: Path) -> Figure:
+    """The picture of the runs."""
+    return make_figure(group_runs([read_run(run) for run in runs]), "env_steps")
 
 
 def _lines(seed: int) -> list[dict]:
@@ -45,11 +37,11 @@ def _lines(seed: int) -> list[dict]:
     ]  # fmt: skip
 
 
-def test_the_picture_shows_the_mean_over_seeds_with_its_range(tmp_path, figures):
+def test_the_picture_shows_the_mean_over_seeds_with_its_range(tmp_path):
     runs = [make_run(tmp_path / str(s), _lines(s), seed=s) for s in (0, 2)]
     assert report([*map(str, runs)]) == 0
     assert (tmp_path / "report.png").read_bytes().startswith(PNG)
-    panels = {ax.get_title(loc="left"): ax for ax in figures[0].axes}
+    panels = {ax.get_title(loc="left"): ax for ax in figure(*runs).axes}
     assert list(panels) == [
         "Return", "Episode length (control steps)", "Environment steps per second",
         "Reward terms (per second)", "How episodes ended", "Seconds of an iteration",
@@ -68,23 +60,21 @@ def test_the_picture_shows_the_mean_over_seeds_with_its_range(tmp_path, figures)
     assert times == ["collection  0.5", "learning  0.25", "rest  0.25"]
 
 
-def test_evaluations_are_drawn_beside_training(tmp_path, figures):
+def test_evaluations_are_drawn_beside_training(tmp_path):
     lines = _lines(0)
     lines[2] |= {"Eval/mean_return": 9.0, "Eval/iteration": 2}
-    draw_finished(make_run(tmp_path / "a", lines), print)
-    training, evaluation = figures[0].axes[0].lines
+    training, evaluation = figure(make_run(tmp_path / "a", lines)).axes[0].lines
     assert training.get_ydata().tolist() == [1.0, 2.0, 3.0]
     assert (evaluation.get_xdata().tolist(), evaluation.get_ydata().tolist()) == ([20], [9.0])
 
 
-def test_a_term_has_one_color_in_all_groups_of_a_task(tmp_path, figures):
+def test_a_term_has_one_color_in_all_groups_of_a_task(tmp_path):
     def lines(up: float, down: float) -> list[dict]:
         return [{"Episode_Reward/up": up, "Episode_Reward/down": down}] * 2
 
     one = make_run(tmp_path / "one", lines(2.0, -1.0))
     two = make_run(tmp_path / "two", lines(1.0, -1.5), num_envs=9)
-    report([str(one), str(two)])
-    rewards = [ax for ax in figures[0].axes if ax.get_title(loc="left").startswith("Reward")]
+    rewards = [ax for ax in figure(one, two).axes if ax.get_title(loc="left").startswith("Reward")]
     colors = [
         {text.get_text().split()[0]: handle.get_facecolor() for text, handle in
          zip(ax.get_legend().get_texts(), ax.get_legend().get_patches(), strict=False)}

@@ -1,6 +1,6 @@
-"""What a benchmark found: figures, their file, and how they compare with those of another run.
+"""The figures of a benchmark: their file, their tables, and how they compare with earlier ones.
 
-Imports nothing heavy, so that a mistake in a command is told at once.
+Imports nothing heavy, so that a mistake in a command is reported at once.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from rich.table import Table
 
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineName
@@ -22,15 +24,18 @@ LAYERS = {
     "update": "update",
     "training": "end to end",
 }
-"""What is measured, and what a person calls it."""
+"""What is measured, and its name in tables and pictures."""
 
 _FORMAT = "simtrain-benchmark-1"
 _UNIT = "environment steps a second, over all ranks"
+_NUMBERS = {"steps_per_second": 1, "lowest": 1, "highest": 1, "of_physics": 4}
+"""The numbers of a figure in a file, and their digits behind the point."""
+_CASE: dict[str, Any] = {"task": str, "engine": str, "device": str, "ranks": int, "num_envs": int}
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the layers are measured on."""
+    """A task with the engine, devices and sizes that the layers are measured with."""
 
     task: str
     engine: EngineName
@@ -51,13 +56,11 @@ class Figure:
 
     case: Case
     layer: str
-    """Which: one of `LAYERS`."""
+    """One of `LAYERS`."""
     steps_per_second: float
-    """In the median of all repetitions."""
+    """The median of all repetitions."""
     lowest: float
-    """In the slowest repetition."""
     highest: float
-    """In the fastest repetition."""
     of_physics: float
     """`steps_per_second` as a fraction of bare physics."""
 
@@ -106,12 +109,9 @@ class Change:
 def figures_of(
     case: Case, steps: int, seconds: Mapping[str, Sequence[float]]
 ) -> tuple[Figure, ...]:
-    """The figures of a case.
+    """The figures of a case, from each layer's seconds for `steps` environment steps of all ranks.
 
-    Args:
-        case: what was measured.
-        steps: environment steps of a block, over all ranks.
-        seconds: layer -> seconds of each repetition's block.
+    `seconds` has those of each repetition.
     """
     medians = {layer: steps / statistics.median(seconds[layer]) for layer in LAYERS}
     return tuple(
@@ -129,12 +129,10 @@ def figures_of(
 
 def scaling(results: Results, figure: Figure) -> float | None:
     """How fast each of several ranks is as a fraction of one rank alone, if that was measured."""
-    case = figure.case
-    for other in results.figures:
-        alone = Case(case.task, case.engine, case.device, 1, case.num_envs)
-        if other.case == alone and other.layer == figure.layer:
-            return figure.steps_per_second / case.ranks / other.steps_per_second
-    return None
+    alone = results.by_case().get(replace(figure.case, ranks=1), {}).get(figure.layer)
+    if alone is None:
+        return None
+    return figure.steps_per_second / figure.case.ranks / alone.steps_per_second
 
 
 def compare(now: Results, before: Results) -> list[Change]:
@@ -148,7 +146,7 @@ def compare(now: Results, before: Results) -> list[Change]:
 
 
 def fallen(changes: Iterable[Change], tolerance: float) -> list[Change]:
-    """Those that fell by more than the fraction `tolerance`."""
+    """The changes by which a figure fell by more than the fraction `tolerance`."""
     return [change for change in changes if change.ratio < 1.0 - tolerance]
 
 
@@ -158,10 +156,7 @@ def as_json(results: Results) -> str:
         {
             **asdict(figure.case),
             "layer": figure.layer,
-            "steps_per_second": round(figure.steps_per_second, 1),
-            "lowest": round(figure.lowest, 1),
-            "highest": round(figure.highest, 1),
-            "of_physics": round(figure.of_physics, 4),
+            **{name: round(getattr(figure, name), digits) for name, digits in _NUMBERS.items()},
         }
         for figure in results.figures
     ]
@@ -183,26 +178,60 @@ def read_results(path: Path) -> Results:
         raise ConfigError(f"--compare {path} is not JSON: {error}") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ConfigError(f"--compare {path} was not written by this version's `benchmark`")
-    about = {
-        name: value for name, value in content.items() if name not in ("format", "unit", "figures")
-    }
     try:
-        return Results(tuple(_figure(row) for row in content["figures"]), about)
+        figures = tuple(_figure(row) for row in content.pop("figures"))
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"--compare {path} is damaged: {error!r}") from error
+    return Results(figures, {k: v for k, v in content.items() if k not in ("format", "unit")})
+
+
+def tables(results: Results, changes: Sequence[Change], tolerance: float) -> list[Table]:
+    """A table for each task on an engine, device and number of ranks.
+
+    Figures of `changes` that fell by more than the fraction `tolerance` are marked.
+    """
+    ratios = {(change.now.case, change.now.layer): change.ratio for change in changes}
+    found: dict[str, Table] = {}
+    for case, figures in results.by_case().items():
+        ranks = "1 rank" if case.ranks == 1 else f"{case.ranks} ranks"
+        title = f"{case.task}, {case.engine} engine, {case.device}, {ranks}"
+        columns = ["env steps/s", "spread", "of physics"]
+        columns += ["scaling"] * (case.ranks > 1) + ["now/before"] * bool(ratios)
+        table = found.setdefault(title, _empty_table(title, columns))
+        for layer, figure in figures.items():
+            cells = [
+                f"{case.num_envs:,}" if layer == "physics" else "",
+                LAYERS[layer],
+                f"{figure.steps_per_second:,.0f}",
+                f"± {100.0 * figure.spread:.1f} %",
+                f"{figure.of_physics:.3f}",
+            ]
+            if case.ranks > 1:
+                cells.append(_fraction(scaling(results, figure)))
+            if ratios:
+                ratio = ratios.get((case, layer))
+                fell = ratio is not None and ratio < 1.0 - tolerance
+                cells.append(f"[bold red]{_fraction(ratio)}[/]" if fell else _fraction(ratio))
+            table.add_row(*cells, end_section=layer == "training")
+    return list(found.values())
+
+
+def _empty_table(title: str, columns: Iterable[str]) -> Table:
+    table = Table(box=None, title=title, title_justify="left", pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("environments", justify="right")
+    table.add_column("layer")
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _fraction(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _figure(row: dict[str, Any]) -> Figure:
-    case = Case(
-        str(row["task"]),
-        row["engine"],
-        str(row["device"]),
-        int(row["ranks"]),
-        int(row["num_envs"]),
-    )
-    numbers = {
-        name: float(row[name]) for name in ("steps_per_second", "lowest", "highest", "of_physics")
-    }
+    case = Case(**{name: kind(row[name]) for name, kind in _CASE.items()})
+    numbers = {name: float(row[name]) for name in _NUMBERS}
     if row["layer"] not in LAYERS or not all(number > 0.0 for number in numbers.values()):
         raise ValueError(row)
     return Figure(case, row["layer"], **numbers)

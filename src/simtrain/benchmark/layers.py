@@ -10,6 +10,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from simtrain.benchmark.figures import LAYERS
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
+from simtrain.sim import EngineName
 from simtrain.sim.engine import Engine
 from simtrain.training.features import Iteration
 from simtrain.training.loop import Trainer
@@ -27,12 +29,12 @@ class StoppedError(Exception):
     """A rank was told to stop."""
 
 
+@dataclass(frozen=True)
 class Clock:
     """Times blocks over all ranks, which go through them together."""
 
-    def __init__(self, rank: Rank, stop: Callable[[], bool]) -> None:
-        self._rank = rank
-        self._stop = stop
+    rank: Rank
+    stop: Callable[[], bool]
 
     def time(self, device: torch.device, block: Callable[[], None]) -> float:
         """Seconds that the slowest rank takes for `block`, until its device is done with it.
@@ -44,26 +46,26 @@ class Clock:
         start = time.perf_counter()
         block()
         _synchronize(device)
-        own = time.perf_counter() - start
-        everyone = self._rank.all_gather([own, float(self._stop())])
+        seconds = time.perf_counter() - start
+        everyone = self.rank.all_gather([seconds, float(self.stop())])
         if everyone[:, 1].any():
             raise StoppedError
         return float(everyone[:, 0].max())
 
 
 def measure_layers(
-    trainer: Trainer, repetitions: int, clock: Clock, warn: Callable[[str], None]
+    trainer: Trainer,
+    engine: EngineName,
+    repetitions: int,
+    clock: Clock,
+    warn: Callable[[str], None],
 ) -> dict[str, list[float]]:
     """Seconds of each layer's blocks of one rollout; all ranks call it together.
 
     Bare physics gets the controls that random actions led to, from the states that they started in.
 
-    Args:
-        trainer: what is measured, and trained by it.
-        repetitions: how often, after a first round that warms up: it compiles, captures graphs and
-            fills caches.
-        clock: times the blocks.
-        warn: told what training warns of, each time once.
+    A first round, which is not counted, compiles, captures graphs and fills caches. `warn` gets
+    every warning of training.
 
     Raises:
         StoppedError: a rank was told to stop.
@@ -71,7 +73,10 @@ def measure_layers(
     env, steps = trainer.env, trainer.ppo.storage.num_transitions_per_env
     actions = torch.randn(steps, env.num_envs, env.num_actions, device=env.device)
     start = env.sim.state()
-    physics = _bare_physics(env.sim, start, _record_controls(env, actions), env.cfg.decimation)
+    controls: list[Tensor] = []
+    _step_through(env, actions, controls)
+    make_physics = _batch_physics if engine == "mujoco" else _engine_physics
+    physics = make_physics(env.sim, start, controls, env.cfg.decimation)
     seconds: dict[str, list[float]] = {layer: [] for layer in LAYERS}
     latest: list[Iteration] = []
 
@@ -94,7 +99,7 @@ def measure_layers(
 
 
 def device_name(device: torch.device) -> str:
-    """What a person calls the device."""
+    """The model of a GPU or of the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -110,48 +115,46 @@ def _synchronize(device: torch.device) -> None:
 
 
 @torch.inference_mode()
-def _step_through(env: Env, actions: Tensor) -> None:
-    """Step the environments by `actions`, ``(steps, num_envs, num_actions)``."""
+def _step_through(env: Env, actions: Tensor, controls: list[Tensor] | None = None) -> None:
+    """Step by `actions`, ``(steps, num_envs, num_actions)``; append each ``ctrl`` to `controls`."""
     torch.set_num_threads(1)  # as in a rollout of small networks
     for action in actions:
         env.step(action)
+        if controls is not None:
+            controls.append(env.bind("ctrl").clone())
 
 
-@torch.inference_mode()
-def _record_controls(env: Env, actions: Tensor) -> list[Tensor]:
-    """Step the environments by `actions`; what stood in ``ctrl`` at each step."""
-    controls = []
-    for action in actions:
-        env.step(action)
-        controls.append(env.bind("ctrl").clone())
-    return controls
-
-
-def _bare_physics(
+def _engine_physics(
     engine: Engine, start: dict[str, Tensor], controls: list[Tensor], decimation: int
 ) -> Callable[[Clock], float]:
-    """A function that simulates `controls` from `start` and returns the seconds that it took.
+    """A function that times `controls` from `start` on the engine, and leaves it as it was.
 
-    On the CPU engine it is MuJoCo's batch without the engine's float32 mirrors; on warp it is the
-    engine itself, whose step then is one replay of a graph. `engine` is left as it is found.
+    A step of the warp engine is one replay of a graph.
     """
-    if "state" not in start:  # warp
 
-        def replay() -> None:
-            ctrl = engine.bind("ctrl")
-            for control in controls:
-                ctrl.copy_(control)
-                engine.step(decimation)
+    def simulate() -> None:
+        ctrl = engine.bind("ctrl")
+        for control in controls:
+            ctrl.copy_(control)
+            engine.step(decimation)
 
-        def warp_seconds(clock: Clock) -> float:
-            present = engine.state()
-            engine.set_state(start)
-            seconds = clock.time(engine.device, replay)
-            engine.set_state(present)
-            return seconds
+    def seconds(clock: Clock) -> float:
+        present = engine.state()
+        engine.set_state(start)
+        spent = clock.time(engine.device, simulate)
+        engine.set_state(present)
+        return spent
 
-        return warp_seconds
+    return seconds
 
+
+def _batch_physics(
+    engine: Engine, start: dict[str, Tensor], controls: list[Tensor], decimation: int
+) -> Callable[[Clock], float]:
+    """A function that times `controls` from `start` on a batch of MuJoCo of its own.
+
+    That is the mujoco engine without its float32 mirrors.
+    """
     from mujoco.batch import Batch
 
     batch = Batch(engine.model, engine.num_envs, nthread=engine.threads)  # type: ignore[attr-defined]
@@ -162,13 +165,13 @@ def _bare_physics(
         batch.set_const()
     rows = [control.double().numpy() for control in controls]
 
-    def step() -> None:
+    def simulate() -> None:
         for row in rows:
             batch.ctrl = row
             batch.step(nstep=decimation)
 
-    def batch_seconds(clock: Clock) -> float:
+    def seconds(clock: Clock) -> float:
         batch.state[...] = start["state"].numpy()
-        return clock.time(engine.device, step)
+        return clock.time(engine.device, simulate)
 
-    return batch_seconds
+    return seconds

@@ -17,46 +17,44 @@ from simtrain.launch.launcher import launch_ranks
 from simtrain.launch.plan import Devices, Job
 from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals
-from simtrain.registry import discover
+from simtrain.registry import default_config
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the cases of a benchmark are measured."""
+
+    devices: Devices
+    """Where; n ranks take the first n."""
+    threads: int
+    """CPU threads of each rank."""
+    repetitions: int
+    """How often each layer is measured."""
+    cuda_graphs: bool
+    """Whether GPUs train by CUDA graphs."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a job found."""
+    """The figures of a job of ranks."""
 
     figures: tuple[Figure, ...]
     device_name: str
-    """What a person calls the device of rank 0."""
+    """The model of the device of rank 0."""
 
 
 def case_config(case: Case) -> TrainConfig:
     """The configuration that a case is trained with."""
-    config = TrainConfig.of_task(case.task, discover().find(case.task).configuration())
+    config = default_config(case.task)
     config.num_envs = case.num_envs
     config.engine = case.engine
     return config
 
 
 def measure_cases(
-    cases: Sequence[Case],
-    devices: Devices,
-    threads: int,
-    repetitions: int,
-    say: Callable[[object], None],
-    stop: StopSignals,
-    *,
-    cuda_graphs: bool,
+    cases: Sequence[Case], settings: Settings, say: Callable[[object], None], stop: StopSignals
 ) -> Measured | None:
-    """Measure all cases; None if a signal ended that.
-
-    Args:
-        cases: what to measure.
-        devices: where; n ranks take the first n.
-        threads: CPU threads of each rank.
-        repetitions: how often each layer is measured.
-        say: shows a line.
-        stop: signals that end it.
-        cuda_graphs: whether GPUs train by CUDA graphs.
+    """Measure all cases, printing lines by `say`; None if a signal ended that.
 
     Raises:
         ConfigError: a rank found a mistake, or a GPU has too little memory.
@@ -67,15 +65,15 @@ def measure_cases(
     name = ""
     for ranks in dict.fromkeys(case.ranks for case in cases):
         some = [case for case in cases if case.ranks == ranks]
-        visible = ",".join(devices.visible.split(",")[:ranks])
+        visible = ",".join(settings.devices.visible.split(",")[:ranks])
         job = Job(
             hosts=("localhost",),
-            devices=(Devices(devices.kind, ranks, visible),),
-            threads=threads,
+            devices=(Devices(settings.devices.kind, ranks, visible),),
+            threads=settings.threads,
             grace_seconds=10.0,
         )
         measured = launch_ranks(
-            job, measure_rank, some, repetitions, cuda_graphs, receive=say, stop=stop, log_dir=""
+            job, measure_rank, some, settings, receive=say, stop=stop, log_dir=""
         )
         if measured is None or stop():
             return None
@@ -89,8 +87,7 @@ def measure_rank(
     show: Callable[[object], None],
     stop: Callable[[], bool],
     cases: Sequence[Case],
-    repetitions: int,
-    cuda_graphs: bool,
+    settings: Settings,
 ) -> Measured | None:
     """Measure cases as one rank of a job; None if it was told to stop."""
     from simtrain.benchmark.layers import Clock, StoppedError, device_name, measure_layers
@@ -100,24 +97,26 @@ def measure_rank(
     from simtrain.training.worker import make_trainer
 
     say = show if rank.is_main else lambda message: None
+
+    def warn(text: str) -> None:
+        say(f"warning: {text}")
+
     check_gpu(rank.device)
     figures: list[Figure] = []
     for case in cases:
         say(f"measuring {case}")
         config = case_config(case)
+        config.cuda_graphs = settings.cuda_graphs
         seed_everything(rank.seed)
-        with out_of_memory_as_config_error(case.num_envs, rank.device):
-            config.cuda_graphs = cuda_graphs
-            with closing(make_trainer(config, rank, make_timer(rank.device), say)) as trainer:
-                try:
-                    seconds = measure_layers(
-                        trainer,
-                        repetitions,
-                        Clock(rank, stop),
-                        lambda text: say(f"warning: {text}"),
-                    )
-                except StoppedError:
-                    return None
+        with (
+            out_of_memory_as_config_error(case.num_envs, rank.device),
+            closing(make_trainer(config, rank, make_timer(rank.device), say)) as trainer,
+        ):
+            try:
+                clock = Clock(rank, stop)
+                seconds = measure_layers(trainer, case.engine, settings.repetitions, clock, warn)
+            except StoppedError:
+                return None
         steps = case.ranks * case.num_envs * config.num_steps_per_env
         figures += figures_of(case, steps, seconds)
         del trainer  # before the next is built

@@ -89,8 +89,7 @@ def benchmark(arguments: Sequence[str]) -> int:
     """Parse the command line, measure, and print, write and compare; the exit code."""
     # Only now, so that help does not wait for what they import.
     from simtrain.benchmark.cases import all_cases, check_cases, choose_devices
-    from simtrain.benchmark.figures import Results, as_json, compare, fallen, read_results
-    from simtrain.benchmark.table import tables
+    from simtrain.benchmark.figures import Results, as_json, compare, fallen, read_results, tables
 
     words, rest = split_paths(arguments)
     flags = parse_flags("benchmark [task...]", BenchmarkFlags(), rest)
@@ -137,7 +136,7 @@ def _measure(
     cases: Sequence[Case], flags: BenchmarkFlags, devices: Devices
 ) -> tuple[Any, str] | int:
     """The figures and the device's name, or the exit code if a signal ended it."""
-    from simtrain.benchmark.ranks import measure_cases
+    from simtrain.benchmark.ranks import Settings, measure_cases
     from simtrain.launch.launcher import end_launched_ranks
     from simtrain.launch.stop import StopSignals
     from simtrain.training.stopping import exit_code
@@ -155,15 +154,8 @@ def _measure(
         on_second_interrupt=lambda: end(Signals.SIGINT),
     )
     with stop:
-        measured = measure_cases(
-            cases,
-            devices,
-            _threads(flags),
-            flags.repetitions,
-            _print_progress,
-            stop,
-            cuda_graphs=flags.cuda_graphs,
-        )
+        settings = Settings(devices, _threads(flags), flags.repetitions, flags.cuda_graphs)
+        measured = measure_cases(cases, settings, _print_progress, stop)
     if measured is None or stop.received is not None:
         return DONE if stop.received is None else exit_code(stop.received)
     return measured.figures, measured.device_name

@@ -16,7 +16,7 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Status:
-    """One iteration, as far as the console shows it."""
+    """The progress of training after an iteration."""
 
     iteration: int
     iterations: int
@@ -28,6 +28,11 @@ class Status:
     max_episode_length: int
     seconds_left: float
 
+    @property
+    def time_left(self) -> str:
+        """Hours, minutes and seconds."""
+        return str(timedelta(seconds=round(self.seconds_left)))
+
     def __str__(self) -> str:
         width = len(str(self.iterations))
         episodes = "no episode has finished yet"
@@ -36,12 +41,12 @@ class Status:
         return (
             f"iteration {self.iteration:>{width}}/{self.iterations}  "
             f"env steps {self.env_steps:,}  {self.steps_per_second:,.0f} steps/s  {episodes}  "
-            f"left {_duration(self.seconds_left)}"
+            f"left {self.time_left}"
         )
 
 
 class StatusConsole(Protocol):
-    """Where training shows what it does."""
+    """Where training shows its progress."""
 
     def say(self, message: str) -> None:
         """Show a line."""
@@ -50,32 +55,8 @@ class StatusConsole(Protocol):
         """Show an iteration."""
 
 
-class _Output:
-    """Standard output, which training outlives: what its disk or lost terminal refuses is dropped.
-
-    Only a reader that has gone away (`... | head`) is told of.
-    """
-
-    def write(self, text: str) -> None:
-        self._try(lambda: sys.stdout.write(text))
-
-    def flush(self) -> None:
-        self._try(sys.stdout.flush)
-
-    def _try(self, operation: Callable[[], object]) -> None:
-        try:
-            operation()
-        except BrokenPipeError:
-            raise
-        except OSError:
-            pass
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stdout, name)
-
-
 class TrainingConsole:
-    """Shows the progress of training; a context manager."""
+    """Shows the progress of training on standard output; a context manager."""
 
     def __init__(self, task: str, iterations: int, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, file=cast(IO[str], _Output()))
@@ -83,11 +64,9 @@ class TrainingConsole:
             TextColumn(f"[bold]{task}[/bold]"), BarColumn(bar_width=None), MofNCompleteColumn()
         )
         self._bar = self._progress.add_task(task, total=iterations)
-        self._live = (
-            Live(self._progress, console=self._console, refresh_per_second=4)
-            if self._console.is_terminal
-            else None
-        )
+        self._live: Live | None = None
+        if self._console.is_terminal:
+            self._live = Live(self._progress, console=self._console, refresh_per_second=4)
 
     def __enter__(self) -> TrainingConsole:
         return self
@@ -124,18 +103,34 @@ def _table(s: Status) -> Table:
     for _ in range(3):
         table.add_column(style="dim", justify="right")
         table.add_column(justify="left", min_width=12)
-    none = "none yet"
-    mean_return = none if s.mean_return is None else f"{s.mean_return:.2f}"
-    length = none if s.mean_length is None else f"{s.mean_length:.0f} of {s.max_episode_length}"
+    mean_return = "none yet" if s.mean_return is None else f"{s.mean_return:.2f}"
+    length = "none yet"
+    if s.mean_length is not None:
+        length = f"{s.mean_length:.0f} of {s.max_episode_length}"
+    speed = f"{s.steps_per_second:,.0f}"
     table.add_row(
-        "iteration", f"{s.iteration:,}", "env steps", f"{s.env_steps:,}",
-        "steps/s", f"{s.steps_per_second:,.0f}",
-    )  # fmt: skip
-    table.add_row(
-        "mean return", mean_return, "episode length", length, "left", _duration(s.seconds_left)
+        "iteration", f"{s.iteration:,}", "env steps", f"{s.env_steps:,}", "steps/s", speed
     )
+    table.add_row("mean return", mean_return, "episode length", length, "left", s.time_left)
     return table
 
 
-def _duration(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
+class _Output:
+    """Standard output; what a full disk or a lost terminal refuses is dropped, so that training
+    goes on. Only a reader that has gone away (`... | head`) raises an error."""
+
+    def write(self, text: str) -> None:
+        self._try(sys.stdout.write, text)
+
+    def flush(self) -> None:
+        self._try(sys.stdout.flush)
+
+    def _try(self, operation: Callable[..., object], *arguments: str) -> None:
+        try:
+            operation(*arguments)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)

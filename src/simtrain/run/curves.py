@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 
 from simtrain.errors import ConfigError
 from simtrain.metric_tags import TAG, phase_tags
-from simtrain.run.directory import read_run_file
+from simtrain.run.directory import read_config_file
 
 Axis = Literal["env_steps", "wall_s"]
 """What curves are drawn over: environment steps of all ranks, or seconds since the start."""
@@ -29,6 +29,9 @@ REST = "rest"
 
 MAX_POINTS = 200
 """Points that a curve has at most; more are averaged."""
+
+# After Okabe and Ito (2008): told apart by color-blind people too.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 
 
 class NothingLoggedError(ConfigError):
@@ -62,49 +65,34 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What decides how a policy learns, and how fast: flag -> value."""
-        engine = self.config.get("engine", "auto")
+        """Flag -> value, of the flags that decide how a policy learns, and how fast."""
         kinds = sorted({device.split()[-1].split(":")[0] for device in self.devices})
+        engine = self.config.get("engine", "auto")
         if engine == "auto":
             engine = "warp" if "cuda" in kinds else "mujoco"
         env = dict(self.config.get("env", {}))
         if isinstance(env.get("model"), str):
             env["model"] = Path(env["model"]).name  # the same task in another checkout
-        chosen = {
-            "ranks": len(self.devices),
-            "device": ", ".join(kinds),
-            "engine": engine,
-            **{name: self.config.get(name) for name in ("num_envs", "num_steps_per_env")},
-            "ppo": self.config.get("ppo"),
-            "env": env,
-        }
-        return dict(_flatten(chosen))
+        where = {"ranks": len(self.devices), "device": ", ".join(kinds), "engine": engine}
+        names = ("num_envs", "num_steps_per_env", "ppo")
+        learning = {name: self.config.get(name) for name in names}
+        return dict(_flatten({**where, **learning, "env": env}))
 
     def series(self, tag: str, axis: Axis) -> tuple[np.ndarray, np.ndarray]:
         """Where `tag` was logged and its finite values there, two arrays of one length."""
         y = self.columns.get(tag, np.empty(0))
         x = self.columns[axis][: len(y)]
-        judged = self.columns.get("Eval/iteration")
-        if tag.startswith("Eval/") and judged is not None and axis == "env_steps":
+        evaluated = self.columns.get("Eval/iteration")
+        if tag.startswith("Eval/") and evaluated is not None and axis == "env_steps":
             # An evaluation beside training is of an older policy than that of its line.
-            x = np.interp(judged, self.columns["iteration"], x)
+            x = np.interp(evaluated, self.columns["iteration"], x)
         known = np.isfinite(y) & np.isfinite(x)
         return x[known], y[known]
 
-    def last(self, tag: str) -> float | None:
-        """The latest value of `tag`."""
+    def summary(self, tag: str, of: Callable[[np.ndarray], float]) -> float | None:
+        """`of` the values of `tag`, such as `last`, `np.max` or `np.median`; None without any."""
         values = self.series(tag, "env_steps")[1]
-        return float(values[-1]) if len(values) else None
-
-    def median(self, tag: str) -> float | None:
-        """The median of `tag` over all iterations."""
-        values = self.series(tag, "env_steps")[1]
-        return float(np.median(values)) if len(values) else None
-
-    def best(self, tag: str) -> float | None:
-        """The largest value of `tag`."""
-        values = self.series(tag, "env_steps")[1]
-        return float(values.max()) if len(values) else None
+        return float(of(values)) if len(values) else None
 
 
 @dataclass(frozen=True)
@@ -112,37 +100,27 @@ class Group:
     """Runs of one task with the same settings; their seeds may differ."""
 
     label: str
-    """What tells it from the other groups of its task."""
+    """The settings or the name by which it differs from the other groups of its task."""
     runs: tuple[Run, ...]
+    color: str = COLORS[0]
 
     def tags(self, prefix: str) -> list[str]:
         """All tags of its runs that begin with `prefix`, in the order of logging."""
-        return list(
-            dict.fromkeys(t for run in self.runs for t in run.columns if t.startswith(prefix))
-        )
+        tags = dict.fromkeys(tag for run in self.runs for tag in run.columns)
+        return [tag for tag in tags if tag.startswith(prefix)]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A quantity over several runs; arrays of one length, ``x`` ascending."""
+    """A tag over several runs; arrays of one length, ``x`` ascending."""
 
     x: np.ndarray
     mean: np.ndarray
-    """Mean over the runs that have come so far."""
+    """Mean over the runs that have come so far; 0 where none has logged it."""
     low: np.ndarray
     high: np.ndarray
     count: np.ndarray
     """How many runs these are, on average over the points that one of these stands for."""
-
-
-@dataclass(frozen=True)
-class Stack:
-    """Parts of a whole, as means over runs; arrays of one length."""
-
-    x: np.ndarray
-    parts: dict[str, np.ndarray]
-    complete: float
-    """How far all runs came; beyond, the means are over fewer."""
 
 
 def read_run(path: Path) -> Run:
@@ -163,7 +141,7 @@ def read_run(path: Path) -> Run:
         below = sorted({file.parent for file in path.glob("*/**/metrics.jsonl")})
         hint = f"; there are runs below it, such as {below[-1]}" if below else ""
         raise ConfigError(f"{path} is no run directory: it has no config.yaml{hint}")
-    content = read_run_file(path)
+    content = read_config_file(path)
     try:
         text = (path / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -185,13 +163,7 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Group]]:
     for run in runs:
         key = json.dumps(run.settings, sort_keys=True, default=str)
         tasks.setdefault(run.task, {}).setdefault(key, []).append(run)
-    return {
-        task: [
-            Group(_label(members, list(groups.values())), tuple(members))
-            for members in groups.values()
-        ]
-        for task, groups in tasks.items()
-    }
+    return {task: _labelled(list(groups.values())) for task, groups in tasks.items()}
 
 
 def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
@@ -201,38 +173,62 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
     return {flag: values for flag, values in table.items() if any(v != values[0] for v in values)}
 
 
-def aggregate(runs: Sequence[Run], tag: str, axis: Axis) -> Curve | None:
-    """The mean of `tag` over `runs` and its range, or None if no run has it.
+def aggregate(runs: Sequence[Run], tags: Iterable[str], axis: Axis) -> dict[str, Curve]:
+    """Tag -> its mean over `runs` and its range; empty if no run has any of the tags.
 
-    Runs are interpolated to all points of any of them, each as far as it came.
+    All curves have the points of any run and tag. A run is interpolated as far as it came.
     """
-    series = [s for s in (run.series(tag, axis) for run in runs) if len(s[0])]
-    if not series:
-        return None
-    x = np.unique(np.concatenate([s[0] for s in series]))
-    values = np.stack([np.interp(x, *s, left=np.nan, right=np.nan) for s in series])
-    count = np.isfinite(values).sum(axis=0).astype(float)
-    parts = (x, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0), count)
-    return Curve(*(_thinned(part) for part in parts))
+    series = {tag: [run.series(tag, axis) for run in runs] for tag in tags}
+    points = [x for found in series.values() for x, _ in found]
+    x = np.unique(np.concatenate([np.empty(0), *points]))
+    curves = {}
+    for tag, found in series.items() if len(x) else ():
+        nothing = [np.full(len(x), math.nan)]
+        rows = [np.interp(x, *s, math.nan, math.nan) for s in found if len(s[0])] or nothing
+        values = np.ma.masked_invalid(rows)
+        parts = (values.mean(0), values.min(0), values.max(0), values.count(0))
+        curves[tag] = Curve(*(_thinned(np.ma.filled(part, 0.0)) for part in (x, *parts)))
+    return curves
 
 
-def stack(runs: Sequence[Run], tags: Iterable[str], axis: Axis) -> Stack | None:
-    """Means of several tags over `runs` at common points, or None if no run has any of them.
+def last(values: np.ndarray) -> float:
+    """The last of some values."""
+    return float(values[-1])
 
-    A tag counts as 0 where no run has it.
-    """
-    found = {tag: [run.series(tag, axis) for run in runs] for tag in tags}
-    places = [x for series in found.values() for x, _ in series if len(x)]
-    if not places:
-        return None
-    x = np.unique(np.concatenate(places))
-    parts = {}
-    for tag, series in found.items():
-        values = [np.interp(x, *s, left=np.nan, right=np.nan) for s in series if len(s[0])]
-        count = sum(np.isfinite(v) for v in values)
-        total = sum(np.nan_to_num(v) for v in values)
-        parts[tag] = _thinned(np.divide(total, np.maximum(count, 1)) * np.ones_like(x))
-    return Stack(_thinned(x), parts, min(float(run.columns[axis][-1]) for run in runs))
+
+def number(value: float) -> str:
+    """A number in few characters: 1.5M, 120k, 0.0123."""
+    text = f"{value:.3g}" if value == 0.0 or abs(value) >= 0.001 else f"{value:.0e}"
+    for size, letter in ((1e3, "k"), (1e6, "M"), (1e9, "G")):
+        if abs(value) >= size:
+            text = f"{value / size:.3g}{letter}"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def _thinned(values: np.ndarray) -> np.ndarray:
+    """At most `MAX_POINTS` values: means of neighbours."""
+    size = math.ceil(len(values) / MAX_POINTS)
+    return np.array([values[i : i + size].mean() for i in range(0, len(values), size)])
+
+
+def _labelled(groups: list[list[Run]]) -> list[Group]:
+    """Groups of runs of one task, named by up to two settings that differ, or by the runs."""
+    first = [runs[0] for runs in groups]
+    different = differences(first)
+    names = [str(run.config.get("run_name") or "") for run in first]
+    if not all(names) or len(set(names)) < len(names):
+        names = [run.name for run in first]
+    labelled = []
+    for i, runs in enumerate(groups):
+        label = names[i]
+        if len(groups) == 1:
+            label = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+        elif len(different) <= 2:
+            label = ", ".join(f"{flag} {values[i]}" for flag, values in different.items())
+        if len(groups) > 1 and len(runs) > 1:
+            label += f" ({len(runs)} runs)"
+        labelled.append(Group(label, tuple(runs), COLORS[i % len(COLORS)]))
+    return labelled
 
 
 def _rows(text: str) -> list[dict[str, Any]]:
@@ -254,11 +250,14 @@ def _rows(text: str) -> list[dict[str, Any]]:
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    tags = dict.fromkeys(tag for row in rows for tag in row)
-    columns = {tag: np.array([_number(row.get(tag)) for row in rows]) for tag in tags}
+    def column(tag: str) -> np.ndarray:
+        values = [row.get(tag) for row in rows]
+        return np.array([v if isinstance(v, int | float) else math.nan for v in values], float)
+
+    columns = {tag: column(tag) for tag in dict.fromkeys(tag for row in rows for tag in row)}
     for axis in ("env_steps", "wall_s"):
         columns[axis] = np.maximum.accumulate(columns[axis])
-    phases = phase_tags(list(tags))
+    phases = phase_tags(list(columns))
     for tag in phases:  # what an iteration did not do took no time
         columns[tag] = np.nan_to_num(columns[tag])
     if phases and not phases[0].startswith(TAG):  # those leave no rest
@@ -267,19 +266,7 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     return columns
 
 
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
-
-
-def _thinned(values: np.ndarray) -> np.ndarray:
-    """At most `MAX_POINTS` values: means of neighbours."""
-    if len(values) <= MAX_POINTS:
-        return values
-    size = math.ceil(len(values) / MAX_POINTS)
-    return np.array([values[i : i + size].mean() for i in range(0, len(values), size)])
-
-
-def _flatten(value: Any, flag: str = "") -> Iterable[tuple[str, Any]]:
+def _flatten(value: Any, flag: str = "") -> Iterator[tuple[str, Any]]:
     """Leaves of a configuration by the names of their flags."""
     if not isinstance(value, dict) or not value:
         yield flag, value
@@ -289,20 +276,3 @@ def _flatten(value: Any, flag: str = "") -> Iterable[tuple[str, Any]]:
         below = flag if name == "params" else f"{flag}.{name}".lstrip(".").replace("_", "-")
         if name != "params" or item:
             yield from _flatten(item, below)
-
-
-def _label(members: list[Run], groups: list[list[Run]]) -> str:
-    """What tells these runs from the other groups: up to two settings, or the runs' own name."""
-    first = [group[0] for group in groups]
-    different = differences(first)
-    index = groups.index(members)
-    if len(groups) == 1:
-        label = members[0].name if len(members) == 1 else f"{len(members)} runs"
-    elif len(different) <= 2:
-        label = ", ".join(f"{flag} {values[index]}" for flag, values in different.items())
-    else:
-        named = [str(run.config.get("run_name") or "") for run in first]
-        unique = all(named) and len(set(named)) == len(named)
-        label = named[index] if unique else members[0].name
-    several = len(groups) > 1 and len(members) > 1
-    return f"{label} ({len(members)} runs)" if several else label

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import subprocess
 import sys
@@ -20,11 +21,6 @@ VIDEOS = "videos"
 """The folder of a run with the videos of its training."""
 _TEMPORARY = ".tmp"
 _PACKAGES = ("simtrain", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-lib", "numpy")
-
-
-def check_log_root(log_root: Path) -> None:
-    """Raise ConfigError if no run directory can be made below `log_root`."""
-    check_folder(log_root, "--log-root")
 
 
 def check_folder(folder: Path, flag: str) -> None:
@@ -61,29 +57,21 @@ def make_run_directory(log_root: Path, task: str, run_name: str) -> Path:
     """Make ``<log_root>/<task>/<date>_<time>[_<run_name>]``, a new folder; its path.
 
     Raises:
-        ConfigError: the system refuses, for a reason that `check_log_root` cannot see beforehand.
+        ConfigError: the system refuses, for a reason that `check_folder` cannot see beforehand.
     """
-    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    base = log_root / task / (f"{stamp}_{run_name}" if run_name else stamp)
+    name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S") + (f"_{run_name}" if run_name else "")
     try:
-        base.parent.mkdir(parents=True, exist_ok=True)
-        return _make_new_folder(base)
+        (log_root / task).mkdir(parents=True, exist_ok=True)
+        for attempt in itertools.count(1):
+            run = log_root / task / (name if attempt == 1 else f"{name}_{attempt}")
+            with suppress(FileExistsError):
+                run.mkdir()
+                break
     except OSError as error:
         raise ConfigError(
             f"--log-root {log_root} cannot be written: {error.strerror}: {error.filename}"
         ) from error
-
-
-def _make_new_folder(base: Path) -> Path:
-    path, attempt = base, 1
-    while True:
-        try:
-            path.mkdir()
-        except FileExistsError:
-            attempt += 1
-            path = base.with_name(f"{base.name}_{attempt}")
-        else:
-            return path
+    return run
 
 
 @contextmanager
@@ -120,29 +108,19 @@ def remove_leftovers(run: Path) -> None:
 
 
 def write_config(path: Path, config: dict[str, Any], devices: list[str]) -> None:
-    """Write ``config.yaml``: the configuration and what it ran on.
-
-    Args:
-        path: the file.
-        config: the configuration as mappings, lists and scalars.
-        devices: the device of every rank.
-    """
+    """Write ``config.yaml``: the configuration as plain data, and the device of every rank."""
     content = {"config": config, "versions": versions(), "git": _git_commit(), "devices": devices}
     with written_whole(path) as file:
         file.write(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """The configuration that `write_config` wrote into a run directory.
-
-    Raises:
-        ConfigError: there is none, or it is damaged.
-    """
-    config: dict[str, Any] = read_run_file(run)["config"]
+    """The configuration that `write_config` wrote into a run directory; see `read_config_file`."""
+    config: dict[str, Any] = read_config_file(run)["config"]
     return config
 
 
-def read_run_file(run: Path) -> dict[str, Any]:
+def read_config_file(run: Path) -> dict[str, Any]:
     """All of what `write_config` wrote: ``config``, ``versions``, ``git`` and ``devices``.
 
     Raises:
@@ -151,15 +129,14 @@ def read_run_file(run: Path) -> dict[str, Any]:
     path = run / "config.yaml"
     try:
         content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        task = content["config"]["task"]
+        if not isinstance(content["config"]["task"], str):
+            raise TypeError
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read ({error.strerror}); a checkpoint is used from its run directory"
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is damaged, or not the configuration of a run") from error
-    if not isinstance(task, str):
-        raise ConfigError(f"{path} is damaged, or not the configuration of a run")
     return content
 
 
@@ -174,19 +151,17 @@ def versions() -> dict[str, str]:
 
 def _git_commit() -> dict[str, Any] | None:
     """Commit of the repository in the working directory, and whether it has changes since."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
     try:
-        commit = _git("rev-parse", "HEAD")
-        return {"commit": commit, "changed": bool(_git("status", "--porcelain"))}
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def _git(*arguments: str) -> str:
-    return subprocess.run(
-        ["git", *arguments], check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
 def shown(path: Path) -> Path:
-    """How to name a path to a person: relative to the working directory if it is below."""
+    """The path relative to the working directory if it is below that, else as it is."""
     return Path(os.path.relpath(path)) if path.is_relative_to(Path.cwd()) else path

@@ -1,6 +1,6 @@
-"""Where an iteration's numbers go: metrics.jsonl and TensorBoard.
+"""The metrics of a run: metrics.jsonl and TensorBoard's event file.
 
-Both go on where a resumed run does: what was written of later iterations is cut off, so that no
+A resumed run goes on in both: what was written of later iterations is cut off, so that no
 iteration is missing or there twice.
 """
 
@@ -14,12 +14,11 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from simtrain.errors import ConfigError
-from simtrain.run.appended_file import AppendedFile
 
 METRICS = "metrics.jsonl"
 
@@ -28,120 +27,155 @@ class MetricsWriter:
     """Appends one JSON object an iteration to ``metrics.jsonl``, and the tags to TensorBoard."""
 
     def __init__(self, run: Path, *, tensorboard: bool, after: int = 0) -> None:
-        """Make the files, or go on with those of a run.
-
-        Args:
-            run: the run directory.
-            tensorboard: whether to write for TensorBoard.
-            after: how many iterations the run has trained; what is there of later ones goes.
+        """Make the files in the run directory, or go on with them after so many iterations.
 
         Raises:
             ConfigError: another process writes to this run, or the files cannot be made.
         """
         path = run / METRICS
         try:
-            self._lines = AppendedFile(path)
+            self._lines = _AppendedFile(path)
             _lock(self._lines.descriptor, run)
-            os.truncate(path, _end_of_metrics(path, after))
+            os.truncate(path, _end_of_lines(path, after))
             for events in sorted(run.glob("events.out.tfevents.*")):
                 os.truncate(events, _end_of_events(events, after))
-            self._events = AppendedFile(_events_path(run)) if tensorboard else None
+            self._events = _AppendedFile(_events_path(run)) if tensorboard else None
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
-        if self._events is not None:
-            self._start_events(self._events, after)
+        self._files = [self._lines] if self._events is None else [self._lines, self._events]
+        self._append_event(file_version="brain.Event:2")
+        if after > 0:
+            # A TensorBoard that is running forgets what it has read of later iterations.
+            self._append_event(step=after + 1, session_log={"status": "START"})
 
     @property
     def error(self) -> str | None:
         """Why numbers wait to be written, or None if none do."""
-        return self._lines.error or (self._events.error if self._events is not None else None)
+        return next((file.error for file in self._files if file.error is not None), None)
 
     def write(
         self, iteration: int, env_steps: int, wall_s: float, metrics: dict[str, float]
     ) -> None:
         """Write the numbers of an iteration; if the disk is full, at a later call.
 
-        Args:
-            iteration: how many iterations were trained.
-            env_steps: environment steps since the start, over all ranks.
-            wall_s: seconds since the start.
-            metrics: TensorBoard tag -> value; in metrics.jsonl null if it is not finite.
+        `env_steps` are those of all ranks; what is not finite is null in metrics.jsonl.
         """
         # JSON knows no NaN and no infinity.
-        known = {tag: v if math.isfinite(v) else None for tag, v in metrics.items()}
-        line = {"iteration": iteration, "env_steps": env_steps, "wall_s": wall_s, **known}
+        finite = {tag: v if math.isfinite(v) else None for tag, v in metrics.items()}
+        line = {"iteration": iteration, "env_steps": env_steps, "wall_s": wall_s, **finite}
         self._lines.append(json.dumps(line).encode() + b"\n")
-        if self._events is not None:
-            from tensorboard.compat.proto.event_pb2 import Event
-            from tensorboard.compat.proto.summary_pb2 import Summary
-
-            values = [Summary.Value(tag=tag, simple_value=v) for tag, v in metrics.items()]
-            summary = Summary(value=values)
-            self._events.append(_record(Event(step=iteration, summary=summary)))
-
-    def sync(self) -> None:
-        """Wait until what was written is on the disk; for another thread."""
-        self._lines.sync()
-        if self._events is not None:
-            self._events.sync()
+        values = [{"tag": tag, "simple_value": value} for tag, value in metrics.items()]
+        self._append_event(step=iteration, summary={"value": values})
 
     def write_video(self, iteration: int, gif: bytes) -> None:
         """Show an animated GIF in TensorBoard, if that is on."""
-        if self._events is None:
-            return
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         width, height = struct.unpack("<HH", gif[6:10])
-        image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=gif)
-        summary = Summary(value=[Summary.Value(tag="Video", image=image)])
-        self._events.append(_record(Event(step=iteration, summary=summary)))
+        image = {"width": width, "height": height, "colorspace": 3, "encoded_image_string": gif}
+        self._append_event(step=iteration, summary={"value": [{"tag": "Video", "image": image}]})
+
+    def sync(self) -> None:
+        """Wait until what was written is on the disk; for another thread."""
+        for file in self._files:
+            with suppress(OSError):
+                os.fsync(file.descriptor)
 
     def close(self) -> None:
         """Write what waits, as far as that is possible, and close the files."""
-        self._lines.close()
-        if self._events is not None:
-            self._events.close()
+        for file in self._files:
+            file.close()
 
-    def _start_events(self, events: AppendedFile, after: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    def _append_event(self, **fields: Any) -> None:
+        """Append an event to TensorBoard's file, if there is one: a record with its checksums."""
+        if self._events is None:
+            return
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        events.append(_record(Event(file_version="brain.Event:2")))
-        if after > 0:
-            # A TensorBoard that is running forgets what it has read of later iterations.
-            start = SessionLog(status=SessionLog.START)
-            events.append(_record(Event(step=after + 1, session_log=start)))
+        record = io.BytesIO()
+        RecordWriter(record).write(Event(wall_time=time.time(), **fields).SerializeToString())
+        self._events.append(record.getvalue())
+
+
+class _AppendedFile:
+    """A file to append entries to; what cannot be written waits for the next call.
+
+    After every call the file ends with a whole entry, so that its readers never see a part of one
+    unless the process is killed while it writes. Only making it raises OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.error: str | None = None
+        """Why entries are waiting, or None if none are."""
+        self.descriptor = -1
+        """The open file; -1 while there is none."""
+        self._path = path
+        self._waiting = b""
+        self._open()
+
+    def append(self, entry: bytes) -> None:
+        """Write what is waiting and `entry`, as far as that is possible."""
+        self._waiting += entry
+        self._flush()
+
+    def close(self) -> None:
+        """Write what is waiting, as far as that is possible, and close the file."""
+        self._flush()
+        with suppress(OSError):
+            os.close(self.descriptor)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        try:
+            if self.descriptor >= 0 and os.fstat(self.descriptor).st_nlink == 0:
+                os.close(self.descriptor)  # removed: we would write into nothing
+                self.descriptor = -1
+            if self.descriptor < 0:
+                self._open()
+            self._write(self._waiting)
+        except OSError as error:
+            self.error = error.strerror or str(error)
+        else:
+            self._waiting = b""
+            self.error = None
+
+    def _open(self) -> None:
+        self.descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+
+    def _write(self, data: bytes) -> None:
+        size = os.fstat(self.descriptor).st_size
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self.descriptor, rest) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self.descriptor, size)
+            raise
 
 
 def check_idle(run: Path) -> None:
     """Raise ConfigError if a process is writing to the run."""
-    try:
-        with (run / METRICS).open("rb") as file:
-            _lock(file.fileno(), run)
-    except FileNotFoundError:
-        return
+    with suppress(FileNotFoundError), (run / METRICS).open("rb") as file:
+        _lock(file.fileno(), run)
 
 
 def _lock(descriptor: int, run: Path) -> None:
-    """Hold the file until it is closed, or its process is gone."""
+    """Lock the file until it is closed, or its process is gone, where the file system has locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ConfigError(f"the run {run} is still being trained by another process") from error
     except OSError:
-        return  # a file system without locks
+        pass
 
 
-def _end_of_metrics(path: Path, after: int) -> int:
+def _end_of_lines(path: Path, after: int) -> int:
     """Where the lines of the first `after` iterations end, in bytes."""
     end = 0
-    with path.open("rb") as file:
+    with path.open("rb") as file, suppress(ValueError, KeyError, TypeError):
         for line in file:
-            try:
-                kept = line.endswith(b"\n") and json.loads(line)["iteration"] <= after
-            except (ValueError, KeyError, TypeError):
-                kept = False
-            if not kept:
+            if not line.endswith(b"\n") or json.loads(line)["iteration"] > after:
                 break
             end += len(line)
     return end
@@ -152,41 +186,18 @@ def _end_of_events(path: Path, after: int) -> int:
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
-    end = 0
-    for data, size in _records(path.read_bytes()):
-        try:
-            if Event.FromString(data).step > after:
+    data, end = path.read_bytes(), 0
+    with suppress(DecodeError):
+        while end + 12 <= len(data):
+            start = end + 12  # after the event's length and that one's checksum
+            stop = start + struct.unpack_from("<Q", data, end)[0]
+            if stop + 4 > len(data) or Event.FromString(data[start:stop]).step > after:
                 break
-        except DecodeError:
-            break
-        end += size
+            end = stop + 4
     return end
-
-
-def _records(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """The whole records of an event file, and how long each is with its frame."""
-    position = 0
-    while position + 12 <= len(data):
-        (length,) = struct.unpack_from("<Q", data, position)
-        size = length + 16
-        if position + size > len(data):
-            return
-        yield data[position + 12 : position + 12 + length], size
-        position += size
-
-
-def _record(event: Any) -> bytes:
-    """An event as TensorBoard's files have it: length and data, each with a checksum."""
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    event.wall_time = time.time()
-    buffer = io.BytesIO()
-    RecordWriter(buffer).write(event.SerializeToString())
-    return buffer.getvalue()
 
 
 def _events_path(run: Path) -> Path:
     stamp = f"{time.time_ns() // 1_000_000_000:010d}"
     name = f"events.out.tfevents.{stamp}.{socket.gethostname()}.{os.getpid()}"
-    number = len(list(run.glob(f"{name}.*")))
-    return run / f"{name}.{number}"
+    return run / f"{name}.{len(list(run.glob(f'{name}.*')))}"

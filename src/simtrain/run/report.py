@@ -1,15 +1,26 @@
-"""Reports of runs: learning curves as a PNG and as a web page of one file."""
+"""Reports of runs: learning curves as a PNG, and as a web page of one file with tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import base64
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from html import escape
 from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
 
 from simtrain.errors import ConfigError
-from simtrain.run.curves import Run, group_runs, read_run
-from simtrain.run.directory import make_folder, written_whole
+from simtrain.run import curves
+from simtrain.run.curves import Axis, Group, Run
+from simtrain.run.directory import check_file, make_folder, written_whole
 
 PICTURE, PAGE = "report.png", "report.html"
+
+_AXES: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall time"}
+_NONE = "\N{EN DASH}"
 
 
 def write_report(runs: Sequence[Run], picture: Path, page: Path) -> None:
@@ -18,15 +29,13 @@ def write_report(runs: Sequence[Run], picture: Path, page: Path) -> None:
     Raises:
         ConfigError: the files cannot be written.
     """
-    for path in (picture, page):
-        if path.is_dir():
-            raise ConfigError(f"--output {path} cannot be written: it is a folder")
     make_folder(picture.parent, "--output")
+    check_file(picture, "--output")
+    check_file(page, "--output")
 
-    from simtrain.run.page import make_page
     from simtrain.run.plots import draw
 
-    tasks = group_runs(runs)
+    tasks = curves.group_runs(runs)
     contents = {picture: draw(tasks, "env_steps", "png"), page: make_page(tasks).encode()}
     try:
         for path, content in contents.items():
@@ -41,8 +50,81 @@ def draw_finished(run: Path, say: Callable[[str], None]) -> None:
     try:
         from simtrain.run.plots import draw
 
-        content = draw(group_runs([read_run(run)]), "env_steps", "png")
+        content = draw(curves.group_runs([curves.read_run(run)]), "env_steps", "png")
         with written_whole(run / PICTURE) as file:
             file.write(content)
     except Exception as error:  # noqa: BLE001 - a picture is no reason for a training to fail
         say(f"warning: {PICTURE} could not be drawn: {type(error).__name__}: {error}")
+
+
+def make_page(tasks: dict[str, list[Group]]) -> str:
+    """An HTML page about all `tasks` that needs no other file, no network and no script."""
+    choices = "\n".join(
+        f'<input type="radio" name="axis" id="{axis}"{" checked" if axis == "env_steps" else ""}>'
+        f'<label for="{axis}">{name}</label>'
+        for axis, name in _AXES.items()
+    )
+    sections = "\n".join(_section(task, groups) for task, groups in tasks.items())
+    template = Template(Path(__file__).with_name("report.template.html").read_text())
+    return template.substitute(title=escape(", ".join(tasks)), choices=choices, sections=sections)
+
+
+def _section(task: str, groups: list[Group]) -> str:
+    """A picture of a task over each axis, of which the checked one is shown, and its tables."""
+    from simtrain.run.plots import draw
+
+    parts = []
+    for axis, name in _AXES.items():
+        svg = base64.b64encode(draw({task: groups}, axis, "svg")).decode()
+        parts.append(
+            f'<img class="{axis}" alt="Learning curves of {escape(task)} over {name}" '
+            f'src="data:image/svg+xml;base64,{svg}">'
+        )
+    parts += ["<h3>Runs</h3>", _runs_table(groups)]
+    different = curves.differences([group.runs[0] for group in groups])
+    if different:
+        titles = ["flag", *(_mark(group) + escape(group.label) for group in groups)]
+        rows = [
+            [escape(flag), *(_NONE if v is None else escape(str(v)) for v in values)]
+            for flag, values in different.items()
+        ]
+        parts += ["<h3>Settings that differ</h3>", _table(titles, rows)]
+    return "\n".join(["<section>", *parts, "</section>"])
+
+
+def _runs_table(groups: list[Group]) -> str:
+    runs = [(group, run) for group in groups for run in group.runs]
+    summaries: dict[str, tuple[str, Callable[[np.ndarray], Any]]] = {
+        "steps/s (median)": (curves.SPEED, np.median),
+        "return": (curves.RETURN, curves.last),
+        "best return": (curves.RETURN, np.max),
+        "episode length": (curves.LENGTH, curves.last),
+    }
+    if any(run.summary(curves.EVALUATED, curves.last) is not None for _, run in runs):
+        summaries["evaluated return"] = (curves.EVALUATED, curves.last)
+        summaries["best evaluated"] = (curves.EVALUATED, np.max)
+    rows = []
+    for group, run in runs:
+        values = [run.summary(tag, of) for tag, of in summaries.values()]
+        rows.append([
+            _mark(group) + escape(run.name),
+            escape(str(run.config.get("seed"))),
+            f"{run.columns['iteration'][-1]:,.0f}",
+            f"{run.columns['env_steps'][-1]:,.0f}",
+            str(timedelta(seconds=round(float(run.columns["wall_s"][-1])))),
+            *(_NONE if value is None else curves.number(value) for value in values),
+            escape(run.commit or _NONE),
+        ])  # fmt: skip
+    titles = ["run", "seed", "iterations", "environment steps", "wall time", *summaries, "commit"]
+    return _table(titles, rows)
+
+
+def _mark(group: Group) -> str:
+    return f'<span class="mark" style="background:{group.color}"></span>'
+
+
+def _table(titles: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells that are HTML already."""
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    body = "\n".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table>\n<tr>{head}</tr>\n{body}\n</table></div>'

@@ -1,8 +1,9 @@
-"""Where an iteration's numbers and checkpoints go with ``--logger wandb``: Weights & Biases."""
+"""The metrics and checkpoints of a run on Weights & Biases, for ``--logger wandb``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ _END_SECONDS = 60.0
 
 
 class WandbWriter:
-    """A W&B run beside the run directory; its own files lie in ``<run>/wandb``."""
+    """A W&B run for a run directory; its own files lie in ``<run>/wandb``."""
 
     def __init__(
         self,
@@ -28,37 +29,28 @@ class WandbWriter:
         say: Callable[[str], None],
         run_id: str | None = None,
     ) -> None:
-        """Start a W&B run, or go on with one, and say where it goes.
+        """Start a W&B run, or go on with `run_id`, and print by `say` where it goes.
 
-        Args:
-            run: the run directory.
-            project: W&B's project.
-            mode: W&B's mode; auto is online if there is an API key, else offline.
-            config: the configuration as mappings, lists and scalars.
-            say: called with what the user should know, a line.
-            run_id: W&B's id of the run to go on with; None for a new one.
+        `config` is the configuration as mappings, lists and scalars.
         """
+        start = partial(
+            wandb.init,
+            project=project,
+            name=run.name,
+            dir=run,
+            config=config,
+            id=run_id,
+            resume="allow" if run_id is not None else None,
+            settings=wandb.Settings(init_timeout=_START_SECONDS, finish_timeout=_END_SECONDS),
+        )
         chosen = _choose(mode)
-
-        def start(mode: Mode) -> Any:
-            return wandb.init(
-                project=project,
-                name=run.name,
-                dir=run,
-                config=config,
-                mode=mode,
-                id=run_id,
-                resume="allow" if run_id is not None else None,
-                settings=wandb.Settings(init_timeout=_START_SECONDS, finish_timeout=_END_SECONDS),
-            )
-
         reason = "" if mode == "offline" else "no API key, so "
         try:
-            self._run = start(chosen)
+            self._run = start(mode=chosen)
         except wandb.errors.CommError:
             reason = f"{wandb.setup().settings.base_url} cannot be reached, so "
             chosen = "offline"
-            self._run = start(chosen)
+            self._run = start(mode=chosen)
         self.run_id: str = self._run.id
         """W&B's id of this run."""
         # Iterations, not W&B's own count of calls, are on the axis.
@@ -73,10 +65,8 @@ class WandbWriter:
         self, iteration: int, env_steps: int, wall_s: float, metrics: dict[str, float]
     ) -> None:
         """Log the numbers of an iteration; see `MetricsWriter.write`."""
-        self._run.log(
-            {"iteration": iteration, "env_steps": env_steps, "wall_s": wall_s, **metrics},
-            step=iteration,
-        )
+        counts = {"iteration": iteration, "env_steps": env_steps, "wall_s": wall_s}
+        self._run.log({**counts, **metrics}, step=iteration)
 
     def save(self, checkpoint: Path) -> None:
         """Add a checkpoint to W&B's run."""
