@@ -17,7 +17,7 @@ from walker import (
 )
 
 from simtrain import EventTermCfg, SubTerrainCfg, TerrainCfg, mdp
-from simtrain.mdp.observations import height_above_ground
+from simtrain.mdp.robot_state import height_above_ground
 from simtrain.mdp.rotations import quat_from_euler, quat_mul, wrap_to_pi, yaw_of
 
 ROLLED = (math.sqrt(0.5), math.sqrt(0.5), 0.0, 0.0)  # 90 degrees about x: y is up
