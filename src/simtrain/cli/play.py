@@ -222,8 +222,7 @@ def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> N
     # Where nobody sees it, it would leave an empty line behind.
     shown = Progress(transient=True, console=console, disable=not console.is_terminal)
     with interruptible(), shown as progress:
-        bar = progress.add_task("drawing", total=steps)
-        record(env, act, path, steps, note=name, on_step=lambda: progress.advance(bar))
+        record(env, act, path, progress.track(range(steps), description="drawing"), note=name)
     print(f"video: {path}")
 
 

@@ -63,17 +63,17 @@ def replay(arguments: Sequence[str]) -> int:
     from simtrain.view.replay import Replay
 
     dump = read_dump(config.replay)
-    shown = Replay(dump)
+    shown = Replay(dump.model, dump.states, dump.decimation, dump.said)
     print(f"environment {dump.env} in iteration {dump.iteration}: {dump.said}")
     for line in shown.show(dump.steps - 1):
         print(f"  {line}")
     if config.video is not None:
-        from simtrain.view.replay_video import record_replay
+        from simtrain.view.replay import record_replay
 
         record_replay(shown, config.video, config.speed)
         print(f"video: {config.video}")
     if config.serves:
-        from simtrain.view.replay_page import ReplayPage
+        from simtrain.view.replay import ReplayPage
 
         page = ReplayPage(shown, host=config.host, port=config.port, speed=config.speed)
         print(f"watch it at {page.url} (Ctrl-C ends)", flush=True)

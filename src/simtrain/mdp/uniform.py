@@ -22,7 +22,8 @@ class Uniform:
     """
 
     def __init__(self, env: Env, bounds: Sequence[Bounds]) -> None:
-        low, high = torch.tensor(bounds, dtype=torch.float32, device=env.device).unbind(1)
+        ends = list(zip(*bounds, strict=True))
+        low, high = torch.tensor(ends, dtype=torch.float32, device=env.device)
         self._low, self._width = low, high - low
         self._num_envs = env.num_envs
 

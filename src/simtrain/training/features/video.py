@@ -66,15 +66,7 @@ class TrainingVideo:
                     self._policy = Policy(config.ppo.actor, obs, env.num_actions, actor)
                 self._policy.load(actor)
                 note = f"{config.task}, iteration {iteration}"
-                record(
-                    env,
-                    self._policy,
-                    path,
-                    config.video_length,
-                    note=note,
-                    width=640,
-                    height=360,
-                )
+                record(env, self._policy, path, range(config.video_length), note, (640, 360))
         except (ConfigError, SimulationError, OSError) as error:
             self._say(f"warning: no video of iteration {iteration}: {error}")
             return None
