@@ -1,8 +1,8 @@
 """Domain randomization: events that give model fields values of each environment's own.
 
 Values are drawn about the model's own, not about those of the last draw, so that an event may come
-at start-up, at resets or at intervals. Actuators that belong to `joints` are position actuators, of
-one slide or hinge each. What follows from masses (``mj_setConst``) is recomputed.
+at start-up, at resets or at intervals. Parameters are bounds. Actuators of `joints` are position
+actuators, of one slide or hinge each. What follows from masses (``mj_setConst``) is recomputed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ class randomize_friction:
 
     Of two geoms that touch, MuJoCo takes the friction of the one with the higher priority, or the
     larger friction if these are equal: give the robot's feet, with a priority above the ground's.
-
-    `friction` bounds the coefficient.
     """
 
     def __init__(self, env: Env, geoms: Entities, friction: Bounds) -> None:
@@ -44,10 +42,7 @@ class randomize_friction:
 
 
 class randomize_mass:
-    """Scale mass and inertia of bodies, each by a factor of its own, as if their density changed.
-
-    `scale` bounds the factor.
-    """
+    """Scale mass and inertia of bodies, each by a factor of its own: their density changes."""
 
     def __init__(self, env: Env, bodies: Entities, scale: Bounds) -> None:
         self._bodies = bodies
@@ -64,10 +59,7 @@ class randomize_mass:
 
 
 class randomize_center_of_mass:
-    """Move the centres of mass of bodies, each along the three axes of its body.
-
-    `offset` has the bounds along x, y and z, m.
-    """
+    """Move the centres of mass of bodies, each by an `offset` along its body's x, y and z, m."""
 
     def __init__(self, env: Env, bodies: Entities, offset: tuple[Bounds, Bounds, Bounds]) -> None:
         self._bodies = bodies
@@ -82,10 +74,7 @@ class randomize_center_of_mass:
 
 
 class randomize_actuator_gains:
-    """Scale stiffness and damping of position actuators, each by factors of its own.
-
-    `stiffness` bounds the factors of kp, and `damping` those of kv.
-    """
+    """Scale stiffness, kp, and damping, kv, of position actuators, each by factors of its own."""
 
     def __init__(self, env: Env, joints: Joints, stiffness: Bounds, damping: Bounds) -> None:
         self._actuators = find_actuators_of(env.model, joints, env.device)
@@ -116,8 +105,7 @@ class randomize_encoder_bias:
 
     Both that use an encoder are misled alike: the servo, which holds its target where the encoder
     says it is, and `joint_pos_rel` with ``biased=True``. The bias is kept in the servo itself,
-    whose force becomes kp (ctrl - (q + bias)) - kv qvel: ``biasprm[0] = -kp bias``. `bias` has the
-    bounds, m or rad.
+    whose force becomes kp (ctrl - (q + bias)) - kv qvel: ``biasprm[0] = -kp bias``. In m or rad.
     """
 
     def __init__(self, env: Env, joints: Joints, bias: Bounds) -> None:

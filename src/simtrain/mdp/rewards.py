@@ -102,11 +102,7 @@ class posture:
 
 
 class joint_pos_limits:
-    """How far joints are beyond a part of their range, rad, summed.
-
-    The part `soft_limit_factor` about the range's middle is free; joints without limits are not
-    counted.
-    """
+    """How far limited joints leave the middle `soft_limit_factor` of their range, rad, summed."""
 
     def __init__(self, env: Env, joints: Joints, soft_limit_factor: float = 0.9) -> None:
         ids = [env.model.joint(name).id for name in joints.names]
@@ -240,10 +236,7 @@ def feet_slide(env: Env, sensors: Sensors, velocity_sensors: Sensors) -> Tensor:
 def feet_clearance(
     env: Env, sites: Entities, velocity_sensors: Sensors, target_height: float
 ) -> Tensor:
-    """Sum over feet of |height - target| x horizontal speed, m^2/s: swing feet should be up there.
-
-    Heights are those of the feet's `sites` above the ground, m.
-    """
+    """Sum over feet of |height - target| x horizontal speed, m^2/s: feet swing up there."""
     error = (foot_height(env, sites) - target_height).abs_()
     return (error * feet_speed(env, velocity_sensors)).sum(dim=1)
 

@@ -85,10 +85,7 @@ def flat(tile: _Tile) -> np.ndarray:
 def pyramid_slope(
     tile: _Tile, slope: Range = (0.0, 0.4), platform_width: float = 2.0, inverted: bool = False
 ) -> np.ndarray:
-    """A square pyramid with a platform on top, or the pit of that shape.
-
-    `slope` is rise over run.
-    """
+    """A square pyramid with a platform on top, or a pit; `slope` is rise over run."""
     height: np.ndarray = tile.value(slope) * np.minimum(tile.from_edge, tile.run(platform_width))
     return -height if inverted else height
 
@@ -101,10 +98,7 @@ def pyramid_stairs(
     platform_width: float = 2.0,
     inverted: bool = False,
 ) -> np.ndarray:
-    """Stairs that lead down from a platform on all four sides, or up from the bottom of a pit.
-
-    `step_height` is the rise of a step and `step_width` its going, m; the platform may be wider.
-    """
+    """Stairs that lead down from a platform on all four sides, or up from the bottom of a pit."""
     # A node exactly on an edge belongs to the step above it, whatever its rounding.
     edge = np.floor(tile.from_edge / step_width + 1e-6)
     steps = np.minimum(edge, np.floor(tile.run(platform_width) / step_width + 1e-6))
@@ -129,10 +123,7 @@ def random_boxes(
 
 @_kind
 def waves(tile: _Tile, amplitude: Range = (0.02, 0.15), num_waves: int = 4) -> np.ndarray:
-    """Waves in both directions: amplitude / 2 x (sin kx + sin ky), m.
-
-    `num_waves` is the number of whole waves along a side of the tile.
-    """
+    """Whole waves along both sides of the tile: amplitude / 2 x (sin kx + sin ky), m."""
     k = 2.0 * np.pi * num_waves / tile.size
     return tile.value(amplitude) / 2.0 * (np.sin(k * tile.x) + np.sin(k * tile.y))
 

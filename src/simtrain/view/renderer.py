@@ -56,13 +56,10 @@ class Canvas(AbstractContextManager["Canvas"]):
         lines: Sequence[str] = (),
         arrows: Sequence[Arrow] = (),
     ) -> np.ndarray:
-        """A picture of `data`, uint8, ``(height, width, 3)``.
+        """A picture of `data`, whose positions are up to date: uint8, ``(height, width, 3)``.
 
-        Args:
-            data: a state whose positions are up to date.
-            passed_s: time since the last picture, s; the camera follows as fast as that allows.
-            lines: text in the lower left corner.
-            arrows: arrows in the scene.
+        `passed_s` is the time since the last picture, in which the camera follows the robot;
+        `lines` stand in the lower left corner.
         """
         self._camera.follow(data, passed_s)
         self._renderer.update_scene(data, self._camera.view)
@@ -188,10 +185,7 @@ class _Camera:
 
 
 def robot_radius(model: mujoco.MjModel) -> float:
-    """How far moving geoms reach from the floating base, or else the world's origin, m.
-
-    In the model's first keyframe.
-    """
+    """Reach of moving geoms from the base, or the origin, in the first keyframe, m."""
     data = mujoco.MjData(model)
     if model.nkey:
         mujoco.mj_resetDataKeyframe(model, data, 0)

@@ -100,12 +100,12 @@ class Replay:
 
     def _not_finite(self, states: dict[str, np.ndarray], step: int) -> list[str]:
         """Names of the values that are not finite, each with its joint or actuator."""
-        found = [
-            f"{field} of {self._owner(field, int(index))}"
+        found = {
+            f"{field} of {self._owner(field, int(index))}": None
             for field, values in states.items()
             for index in np.flatnonzero(~np.isfinite(values[step]))
-        ]
-        return list(dict.fromkeys(found))
+        }
+        return list(found)
 
     def _owner(self, field: str, index: int) -> str:
         model = self.model
@@ -120,13 +120,9 @@ class Replay:
 
 
 def record_replay(replay: Replay, path: Path, speed: float, size: Size = (960, 540)) -> None:
-    """Write an MP4 file of all steps with their descriptions, whole or not at all.
+    """Write an MP4 file of all steps with their descriptions; raises what `video.record` does.
 
     `speed` is in simulated seconds a second.
-
-    Raises:
-        RenderingError: the machine cannot draw.
-        ConfigError: the file cannot be written.
     """
     frames = _frames(replay, speed)
     with Canvas(replay.model, *size) as canvas, writing_video(path, size, _FPS) as write:
@@ -142,11 +138,7 @@ class ReplayPage(PageServer):
     """Serves a page on which the steps are seen, one by one or in motion."""
 
     def __init__(self, replay: Replay, *, host: str, port: int, speed: float) -> None:
-        """Start the server; `speed` is in simulated seconds a second.
-
-        Raises:
-            ConfigError: somebody else listens there.
-        """
+        """Start the server, see `PageServer`; `speed` is in simulated seconds a second."""
         super().__init__(host, port, "replay of a failure")
         gui = self.server.gui
         self._replay = replay

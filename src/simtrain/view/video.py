@@ -45,17 +45,12 @@ def record(
 ) -> None:
     """Reset `env`, let `act` control it, and write a video in real time.
 
-    Args:
-        env: changed in place; the first of its `num_envs` is shown.
-        act: the policy.
-        path: the MP4 file; written whole or not at all.
-        steps: numbers of the control steps from 0 on; an iterable, so that it may show progress.
-        note: text in the picture.
-        size: see `Size`.
+    `env` is changed in place, and the first of its `num_envs` is shown. `steps` are the numbers of
+    the control steps from 0 on; an iterable, so that it may show progress.
 
     Raises:
         RenderingError: the machine cannot draw.
-        ConfigError: the file cannot be written.
+        ConfigError: the MP4 file cannot be written; it is written whole or not at all.
     """
     stride = max(1, round(1.0 / (_MAX_FPS * env.step_dt)))
     frame_s = stride * env.step_dt
