@@ -46,18 +46,17 @@ class UniformVelocityCommand(CommandTerm):
             rel_heading_envs: part of the environments that keep a heading.
             rel_standing_envs: part of the environments that stand.
         """
-        n, device = env.num_envs, env.device
         self._env = env
         self._stiffness = heading_stiffness
         self._rel_heading = rel_heading_envs
         self._rel_standing = rel_standing_envs
-        bounds = torch.tensor((lin_vel_x, lin_vel_y, ang_vel_z, heading), device=device)
-        self.low, self.high = bounds.T.clone()
+        bounds = torch.tensor((lin_vel_x, lin_vel_y, ang_vel_z, heading), device=env.device)
+        self.low, self.high = env.variable("bounds", bounds.T.clone())
         """Bounds of v_x, v_y, w_z and heading, ``(4,)``; curricula change them in place."""
-        self.command = torch.zeros(n, 3, device=device)
-        self._drawn = torch.zeros(n, 4, device=device)
-        self._kinds = torch.zeros(n, 2, dtype=torch.bool, device=device)
-        self._odds = torch.tensor((rel_heading_envs, rel_standing_envs), device=device)
+        self.command = env.buffer("command", (3,), reset=None)
+        self._drawn = env.buffer("drawn", (4,), reset=None)
+        self._kinds = env.buffer("kinds", (2,), reset=None, dtype=torch.bool)
+        self._odds = torch.tensor((rel_heading_envs, rel_standing_envs), device=env.device)
 
     def resample(self, mask: Tensor) -> None:
         """See `CommandTerm.resample`."""

@@ -134,8 +134,9 @@ class _Uniform:
             raise ConfigError(f"there is no axis {unknown[0]!r}; there are {', '.join(AXES)}")
         bounds = torch.tensor([ranges.get(axis, (0.0, 0.0)) for axis in AXES], device=env.device)
         self._low, self._width = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
-        self._random = torch.empty(env.num_envs, len(AXES), device=env.device)
+        self._shape = (env.num_envs, len(AXES))
 
     def draw(self) -> Tensor:
         """Shape: ``(num_envs, 6)``."""
-        return torch.addcmul(self._low, self._random.uniform_(), self._width)
+        random = torch.rand(self._shape, device=self._low.device)
+        return torch.addcmul(self._low, random, self._width)
