@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from simtrain.env.state import read_numbers
 from tiny_task import idle, tiny_env
 
 from simtrain import CurriculumTermCfg, EventTermCfg, ObservationTermCfg, RewardTermCfg, mdp
 from simtrain.env.env import Env
 from simtrain.env.phase_timer import CpuTimer
-from simtrain.env.state import read_numbers
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.training.features.timing import MarkingTimer

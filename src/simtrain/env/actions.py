@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simtrain.env.action_term import ActionTerm, InitialState
 from simtrain.env.cfg import (
+    ActionTerm,
     ActionTermCfg,
+    InitialState,
     JointActionCfg,
     JointEffortActionCfg,
     JointPositionActionCfg,
@@ -103,11 +104,6 @@ class Actions:
         parts = actions.split(self._sizes, dim=1)
         for term, part in zip(self.terms.values(), parts, strict=True):
             term.apply(part, ctrl)
-
-    def reset(self, mask: Tensor) -> None:
-        """Forget what was kept of the environments in `mask`."""
-        for term in self.terms.values():
-            term.reset(mask)
 
 
 def _build(

@@ -5,6 +5,7 @@ A pattern is a regular expression that must match a whole name. Entries come in 
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -134,6 +135,56 @@ def resolve_params(
     return resolved
 
 
+def check_term(where: str, cfg: TermCfg, model: mujoco.MjModel, leading: int = 1) -> None:
+    """Check a term's parameters against its function and its names against the model.
+
+    Args:
+        where: the term's flags but for their last part, e.g. ``--env.rewards.upright``.
+        cfg: the term.
+        model: the compiled model.
+        leading: number of a function's arguments before its parameters: the environment, and for
+            events and curricula a mask. A class is made with the environment alone.
+
+    Raises:
+        ConfigError: an unknown or missing parameter, or a pattern that matches nothing.
+    """
+    check_parameters(where, cfg, 1 if inspect.isclass(cfg.func) else leading)
+    for name, value in cfg.params.items():
+        try:
+            resolve_params({name: value}, model, "cpu")
+        except ConfigError as error:
+            raise ConfigError(f"{where}.{name.replace('_', '-')}: {error}") from error
+
+
+def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
+    """Raise ConfigError unless `cfg` gives what its function takes after `leading` arguments."""
+    signature = inspect.signature(cfg.func)
+    names = list(signature.parameters)[leading:]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    for name in cfg.params:
+        if name not in names and not open_ended:
+            raise ConfigError(
+                f"{where}: {_name(cfg.func)} has no parameter {name!r}"
+                f"{did_you_mean(name, names)}; it takes {', '.join(names) or 'none'}"
+            )
+    for name in names:
+        parameter = signature.parameters[name]
+        required = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
+        )
+        if required and name not in cfg.params:
+            raise ConfigError(f"{where}: {_name(cfg.func)} needs the parameter {name!r}")
+        # A flag takes any number of values; one instead of two bounds would mean something else.
+        default, value = parameter.default, cfg.params.get(name)
+        is_range = isinstance(default, tuple) and all(isinstance(x, int | float) for x in default)
+        if is_range and name in cfg.params and not _same_length(default, value):
+            raise ConfigError(
+                f"{where}.{name.replace('_', '-')} takes {len(default)} values such as {default}, "
+                f"not {value}"
+            )
+
+
 def patterns_of(kind: str, cfg: TermCfg) -> list[str]:
     """The names and patterns of one kind, such as ``geoms``, among a term's parameters."""
     found: list[str] = []
@@ -166,6 +217,14 @@ def match_values(
         for i in hits:
             result[i] = float(value)
     return result
+
+
+def _same_length(default: tuple[Any, ...], value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == len(default)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))
 
 
 def _kind_of(parameter: str) -> str:

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simtrain.run.nan_dump import FIELDS
-
 if TYPE_CHECKING:
     from simtrain.sim.engine import Engine
 
+FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", "mocap_pos", "mocap_quat", "ctrl")
+"""MuJoCo's names of the fields that a simulation goes on from."""
 STEPS = 50
 """How many control steps are kept."""
 _NEVER = 2**62
@@ -94,7 +94,7 @@ class NanGuard:
             self._ring.index_copy_(0, slot, self._fresh)
             self._steps += 1
 
-    def look(self) -> Tensor | None:
+    def check(self) -> Tensor | None:
         """Which environments failed in the physics step, boolean ``(num_envs,)``; counts them.
 
         None if it is known that there are none.
@@ -135,11 +135,7 @@ class NanGuard:
         self._forget()
         return Failures(resets, dump, terms)
 
-    def state(self) -> dict[str, Tensor]:
-        """Nothing: what was recorded is not needed to go on."""
-        return {}
-
-    def set_state(self, state: dict[str, Tensor]) -> None:
+    def restart(self) -> None:
         """Forget what was recorded, in place: it did not lead to the state that goes on."""
         self._step = self._start = 0
         self._steps.zero_()

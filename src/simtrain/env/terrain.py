@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from simtrain.env.cfg import TerrainCfg
-from simtrain.env.terms import check_parameters
+from simtrain.env.names import check_parameters
 from simtrain.errors import ConfigError, flag
 
 NAME = "terrain"
@@ -152,13 +152,6 @@ class _Lookup:
         self._squares = squares.reshape(-1, 4).to(device)
         self._half_x, self._half_y = half_size
         self._resolution = resolution
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing: the heights are the model's."""
-        return {}
-
-    def set_state(self, state: dict[str, Tensor]) -> None:
-        """Nothing to continue from."""
 
     def __call__(self, points: Tensor) -> Tensor:
         u = ((points[..., 0] + self._half_x) / self._resolution).clamp_(0.0, self._columns)
