@@ -1,4 +1,3 @@
-import torch
 from tiny_task import at_step, idle, tiny_env
 
 from simtrain import CommandTermCfg, ObservationTermCfg, TerminationTermCfg

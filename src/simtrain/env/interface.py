@@ -6,6 +6,7 @@ domain randomization.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -128,7 +129,9 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
         observations=observations,
         command_names=list(env.cfg.commands),
         commands=[
-            CommandPart(name, env.command(name).shape[1], _function_name(cfg.func), _params(env, cfg))
+            CommandPart(
+                name, env.command(name).shape[1], _function_name(cfg.func), _params(env, cfg)
+            )
             for name, cfg in env.cfg.commands.items()
         ],
         action_size=env.num_actions,
