@@ -295,20 +295,11 @@ class _LargerEnv:
     def bind(self, field: str) -> Tensor:
         return self._larger(self._env.bind(field))
 
-    def buffer(
-        self,
-        name: str,
-        shape: Sequence[int] = (),
-        reset: float | None = 0.0,
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
-        return torch.full((self.num_envs, *shape), reset or 0, dtype=dtype, device=self.device)
-
-    def variable(self, name: str, initial: Tensor) -> Tensor:
-        return initial.to(self.device)
-
     def declare(self, name: str, value: Any, reset: float | None) -> None:
         """Nothing is kept of what is made here."""
+
+    buffer = BaseEnv.buffer
+    variable = BaseEnv.variable
 
     def _larger(self, value: Tensor) -> Tensor:
         return torch.cat((value, value[:1])) if value.shape[:1] == (self._env.num_envs,) else value

@@ -16,14 +16,11 @@ from simtrain.env.names import resolve_params
 
 @dataclass(frozen=True)
 class Arrow:
-    """An arrow that shows a command to a person, in the world."""
+    """An arrow that shows a command to a person: its ends in the world, m, and colour, 0 to 1."""
 
     start: tuple[float, float, float]
-    """Where it begins, m."""
     end: tuple[float, float, float]
-    """Its tip, m."""
     rgb: tuple[float, float, float]
-    """Its colour, from 0 to 1."""
 
 
 class CommandTerm(ABC):

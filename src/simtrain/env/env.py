@@ -155,18 +155,11 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
 
     def terms(self) -> dict[str, object]:
         """The terms at work by name, e.g. ``rewards.upright``; those that are shared once."""
-        parts = (
-            self.events,
-            self.rewards,
-            self.terminations,
-            self.curricula,
-            self.metrics,
-            self.observations,
-        )
+        parts = (self.events, self.rewards, self.terminations, self.curricula, self.metrics)
         return {
             **{f"actions.{name}": term for name, term in self._actions.terms.items()},
             **{f"commands.{name}": term for name, term in self.commands.terms.items()},
-            **{term.name: term for part in parts for term in part.terms},
+            **{term.name: term for part in (*parts, self.observations) for term in part.terms},
         }
 
     def failures(self) -> Failures:

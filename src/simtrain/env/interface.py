@@ -1,6 +1,6 @@
-"""What a policy is connected to: order, meaning and scale of what it reads and what it does.
+"""The inputs and outputs of a policy: order, meaning and scale of observations and actions.
 
-This is what a robot's program needs to know besides the network. Numbers are the task's own, before
+A robot's program needs to know them besides the network. Numbers are those of the task, before
 domain randomization.
 """
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import EventMode, InitialState, Reduce, SimCfg, TaskCfg, TermCfg
-from simtrain.env.names import check_term, patterns_of
+from simtrain.env.names import check_positive, check_term, patterns_of
 from simtrain.env.terrain import add_terrain, check_terrain
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.metric_tags import EVALUATION_TAGS
@@ -101,10 +101,7 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
     Raises:
         ConfigError: what was wrong, where, and what is allowed.
     """
-    for name in ("timestep", "decimation", "episode_length_s"):
-        value = getattr(cfg, name)
-        if not value > 0:
-            raise ConfigError(f"{flag('env', name)} is {value}; it must be greater than 0")
+    check_positive(cfg, ("timestep", "decimation", "episode_length_s"), "env")
     for name in ("iterations", "ls_iterations", "max_contacts", "max_constraints"):
         count = getattr(cfg.sim, name)
         if count is not None and count < 1:
@@ -136,17 +133,9 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
     for name, metric in cfg.metrics.items():
         if name in EVALUATION_TAGS:
             raise ConfigError(f"a metric of the task is called {name!r}, as one of evaluation is")
-        if metric.reduce not in get_args(Reduce):
-            raise ConfigError(
-                f"{flag('env', 'metrics', name, 'reduce')} is {metric.reduce!r}; it must be one of "
-                f"{', '.join(get_args(Reduce))}"
-            )
+        _check_choice(flag("env", "metrics", name, "reduce"), metric.reduce, get_args(Reduce))
     for name, event in cfg.events.items():
-        if event.mode not in get_args(EventMode):
-            raise ConfigError(
-                f"{flag('env', 'events', name, 'mode')} is {event.mode!r}; it must be one of "
-                f"{', '.join(get_args(EventMode))}"
-            )
+        _check_choice(flag("env", "events", name, "mode"), event.mode, get_args(EventMode))
     for kind in ("events", "curricula"):
         for name, term in getattr(cfg, kind).items():
             check_term(flag("env", kind, name), term, model, leading=2)
@@ -168,6 +157,11 @@ def evaluation_task(cfg: TaskCfg) -> TaskCfg:
     if task.terrain is not None:
         task.terrain.max_initial_level = None
     return task
+
+
+def _check_choice(where: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{where} is {value!r}; it must be one of {', '.join(choices)}")
 
 
 def _apply(cfg: SimCfg, spec: mujoco.MjSpec) -> None:

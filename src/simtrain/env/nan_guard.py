@@ -1,8 +1,8 @@
-"""Numbers that are not finite: found without waiting for the device, kept apart, and told later.
+"""Numbers that are not finite: found without waiting for the device, and reported later.
 
-An environment whose simulation failed is reset, as an episode that ended. What it did in its last
-steps is kept for whoever wants to know why: a ring of states and controls is recorded before every
-step, and stays as it is from the first failure on until it was asked for.
+An environment whose simulation failed is reset, as an episode that ended. Its last steps are kept:
+a ring of states and controls is recorded before every step, and stays as it is from the first
+failure on until it is read.
 """
 
 from __future__ import annotations
@@ -114,11 +114,10 @@ class NanGuard:
         return failed
 
     def take(self, sums: Sequence[tuple[tuple[str, ...], Tensor]]) -> Failures:
-        """What went wrong since the last call, and start anew, in place; waits for the device.
+        """The failures since the last call; starts anew, in place; waits for the device.
 
-        Args:
-            sums: names, and for each a number that is not finite if something of that name was not.
-                They are set to zero.
+        `sums` are names, and for each a number that is not finite if something of that name was
+        not; they are set to zero.
         """
         counts = [self._counts.sum()[None], self._first[None], self._steps]
         finite = [total.isfinite().long() for _, total in sums]

@@ -198,31 +198,24 @@ class Observations:
             TensorDict(dict(buffers), batch_size=[env.num_envs], device=env.device)
             for buffers in self._buffers
         ]
-        self._turn = 0
+        self.turn = 0
+        """Which of the two sets of buffers has the latest observations."""
+        self.terms = self._shared.terms
+        """All terms; those that several groups share once."""
 
     @property
     def latest(self) -> TensorDict:
         """What `compute` returned last."""
-        return self._turns[self._turn]
-
-    @property
-    def turn(self) -> int:
-        """Which of the two sets of buffers has the latest observations."""
-        return self._turn
-
-    @property
-    def terms(self) -> list[Term]:
-        """All of them; those that several groups share once."""
-        return self._shared.terms
+        return self._turns[self.turn]
 
     def take_turn(self) -> None:
         """Let the other set of buffers be the latest, filled by a graph."""
-        self._turn = 1 - self._turn
+        self.turn = 1 - self.turn
 
     def compute(self) -> TensorDict:
         """Observe all environments; ``{group: (num_envs, size)}``."""
         self.take_turn()
         self._shared.compute()
         for name, group in self.groups.items():
-            group.compute(self._buffers[self._turn][name])
+            group.compute(self._buffers[self.turn][name])
         return self.latest
