@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import mujoco
@@ -125,9 +126,12 @@ def sites(env: Env):
     return find_sites(env.model, FEET, "cpu")
 
 
+_numbers = itertools.count()
+
+
 def value(env: Env, func: Any, **params: Any) -> torch.Tensor:
     """What a term gives now, its names resolved; a class is made anew."""
     params = resolve_params(params, env.model, "cpu")
     if isinstance(func, type):
-        return func(env, **params)(env)
+        return env.make_term(f"test.{next(_numbers)}", func, params)(env)
     return func(env, **params)

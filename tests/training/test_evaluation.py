@@ -13,7 +13,7 @@ from waiting import RefuseWaiting
 from simtrain import ActorCfg, EventTermCfg, MetricTermCfg, TerminationTermCfg, mdp
 from simtrain.algorithms.networks import make_actor
 from simtrain.env.env import Env
-from simtrain.env.undisturbed import undisturbed
+from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
@@ -132,7 +132,7 @@ def test_policies_meet_the_same_starts_again_and_again():
 
 @pytest.mark.parametrize("task", ["cartpole-swingup", "go1-velocity-rough", "g1-velocity-flat"])
 def test_an_evaluation_does_not_wait_for_the_device(task):
-    cfg = undisturbed(discover().find(task).make())
+    cfg = evaluation_task(discover().find(task).make())
     cfg.episode_length_s = 0.2
     judge = Evaluator(cfg, cfg.ppo.actor, 4, engine=EngineCfg("mujoco", threads=1))
     env = judge.env

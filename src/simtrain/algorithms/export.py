@@ -26,7 +26,7 @@ from tensordict import TensorDict
 from simtrain import __version__
 from simtrain.env.env import Env
 from simtrain.env.interface import Interface, describe_interface
-from simtrain.env.undisturbed import undisturbed
+from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError, ExportError
 from simtrain.run.directory import make_folder, written_whole
 from simtrain.sim import EngineCfg
@@ -73,7 +73,7 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
         ExportError: a file gives other actions than the policy.
     """
     cfg = saved.config
-    env = Env(undisturbed(cfg.env), 1, EngineCfg(threads=1))
+    env = Env(evaluation_task(cfg.env), 1, EngineCfg(threads=1))
     policy = saved.policy(env.get_observations(), env.num_actions)
     interface = describe_interface(env, cfg.ppo.actor.obs_groups)
     names = {kind: _FORMATS[kind].file for kind in formats}

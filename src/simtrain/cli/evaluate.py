@@ -97,15 +97,14 @@ def evaluate(arguments: Sequence[str]) -> int:
         return _without_paths(flags)
 
     # Only now, so that help does not wait for torch and MuJoCo.
-    from simtrain.env.check import check_task
-    from simtrain.env.undisturbed import undisturbed
+    from simtrain.env.model import check_task, evaluation_task
     from simtrain.training.saved_policy import open_policy
 
     wanted: list[tuple[SavedPolicy, _Flags]] = []
     for path in paths:
         with _stdout_for_results():
             saved = open_policy(path)
-        default = _Flags(env=undisturbed(saved.config.env))
+        default = _Flags(env=evaluation_task(saved.config.env))
         parsed = parse_flags(f"evaluate {path}", default, flags)
         parsed.check()
         check_finite(parsed)

@@ -151,9 +151,8 @@ def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
 
 
 def _build(config: PlayConfig) -> Env:
-    from simtrain.env.check import check_task
     from simtrain.env.env import Env
-    from simtrain.env.undisturbed import undisturbed
+    from simtrain.env.model import check_task, evaluation_task
 
     device = _device(config.device)
     engine = config.engine
@@ -161,7 +160,7 @@ def _build(config: PlayConfig) -> Env:
         engine = "warp" if device.type == "cuda" else "mujoco"
     check_task(config.env)
     _seed(config.seed)
-    cfg = config.env if config.disturbed else undisturbed(config.env)
+    cfg = config.env if config.disturbed else evaluation_task(config.env)
     if engine == "mujoco":
         return Env(cfg, config.num_envs)
 

@@ -44,15 +44,16 @@ class UniformVelocityCommand(CommandTerm):
     rel_standing_envs: float = 0.0
 
     def __post_init__(self, env: Env) -> None:
-        n, device = env.num_envs, env.device
         self._env = env
         bounds = (self.lin_vel_x, self.lin_vel_y, self.ang_vel_z, self.heading)
-        self.low, self.high = torch.tensor(bounds, device=device).T.clone()
+        limits = torch.tensor(bounds, device=env.device).T.clone()
+        self.low, self.high = env.variable("bounds", limits)
         """Bounds of v_x, v_y, w_z and heading, ``(4,)``; curricula change them in place."""
-        self.command = torch.zeros(n, 3, device=device)
-        self._drawn = torch.zeros(n, 4, device=device)
-        self._kinds = torch.zeros(n, 2, dtype=torch.bool, device=device)
-        self._odds = torch.tensor((self.rel_heading_envs, self.rel_standing_envs), device=device)
+        self.command = env.buffer("command", (3,), reset=None)
+        self._drawn = env.buffer("drawn", (4,), reset=None)
+        self._kinds = env.buffer("kinds", (2,), reset=None, dtype=torch.bool)
+        odds = (self.rel_heading_envs, self.rel_standing_envs)
+        self._odds = torch.tensor(odds, device=env.device)
 
     def resample(self, mask: Tensor) -> None:
         """See `CommandTerm.resample`."""

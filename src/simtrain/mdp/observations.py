@@ -137,13 +137,9 @@ class foot_air_time:
 
     def __init__(self, env: Env, sensors: Sensors) -> None:
         self._sensors = sensors
-        self._time = torch.zeros(env.num_envs, len(sensors), device=env.device)
+        self._time = env.buffer("time", (len(sensors),))
 
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs, feet)``."""
         self._time.add_(env.step_dt).masked_fill_(feet_touch(env, self._sensors), 0.0)
         return self._time
-
-    def reset(self, mask: Tensor) -> None:
-        """Start the times of the environments in `mask` anew, in place."""
-        self._time.masked_fill_(mask.unsqueeze(1), 0.0)

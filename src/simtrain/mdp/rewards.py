@@ -163,7 +163,7 @@ class feet_air_time:
         self._command = command
         self._threshold = threshold
         self._command_threshold = command_threshold
-        self._time = torch.zeros(env.num_envs, len(sensors), device=env.device)
+        self._time = env.buffer("time", (len(sensors),))
 
     def __call__(self, env: Env) -> Tensor:
         """Count the step, in place. Shape: ``(num_envs,)``."""
@@ -172,10 +172,6 @@ class feet_air_time:
         reward = ((self._time - self._threshold) * landed).sum(dim=1)
         self._time.add_(env.step_dt).masked_fill_(contact, 0.0)
         return reward * is_moving(env, self._command, self._command_threshold)
-
-    def reset(self, mask: Tensor) -> None:
-        """Start the times of the environments in `mask` anew, in place."""
-        self._time.masked_fill_(mask.unsqueeze(1), 0.0)
 
 
 class air_time_variance:
@@ -199,9 +195,8 @@ class air_time_variance:
         self._longest = longest
         self._command_threshold = command_threshold
         # In the air and down: how long by now, and how long it was when it last ended.
-        shape = (2, env.num_envs, len(sensors))
-        self._now = torch.zeros(shape, device=env.device)
-        self._last = torch.zeros(shape, device=env.device)
+        self._now = env.buffer("now", (2, len(sensors))).transpose(0, 1)
+        self._last = env.buffer("last", (2, len(sensors))).transpose(0, 1)
 
     def __call__(self, env: Env) -> Tensor:
         """Count the step, in place. Shape: ``(num_envs,)``."""
@@ -213,11 +208,6 @@ class air_time_variance:
         times = torch.maximum(self._last, self._now).clamp_(max=self._longest)
         variance = times.var(dim=2, correction=0).sum(dim=0)
         return variance * is_moving(env, self._command, self._command_threshold)
-
-    def reset(self, mask: Tensor) -> None:
-        """Start the times of the environments in `mask` anew, in place."""
-        self._now.masked_fill_(mask.view(1, -1, 1), 0.0)
-        self._last.masked_fill_(mask.view(1, -1, 1), 0.0)
 
 
 def feet_contact_without_cmd(
@@ -246,9 +236,7 @@ class soft_landing:
 
     def __init__(self, env: Env, sensors: Sensors) -> None:
         self._sensors = sensors
-        self._airborne = torch.zeros(
-            env.num_envs, len(sensors), dtype=torch.bool, device=env.device
-        )
+        self._airborne = env.buffer("airborne", (len(sensors),), reset=False, dtype=torch.bool)
 
     def __call__(self, env: Env) -> Tensor:
         """Note which feet are in the air, in place. Shape: ``(num_envs,)``."""
@@ -257,10 +245,6 @@ class soft_landing:
         torch.logical_not(contact, out=self._airborne)
         force = feet_forces(env, self._sensors).square().sum(dim=2).sqrt()
         return (force * landed).sum(dim=1)
-
-    def reset(self, mask: Tensor) -> None:
-        """Let no foot be in the air in the environments in `mask`, in place."""
-        self._airborne.masked_fill_(mask.unsqueeze(1), False)
 
 
 def tolerance(value: Tensor, margin: float, value_at_margin: float = 0.1) -> Tensor:

@@ -66,7 +66,7 @@ def _make_evaluator(start: Start) -> Evaluator:
     import torch
 
     from simtrain.config import TrainConfig, overlay
-    from simtrain.env.undisturbed import undisturbed
+    from simtrain.env.model import evaluation_task
     from simtrain.registry import discover
     from simtrain.sim import choose_engine
     from simtrain.training.evaluator import Evaluator
@@ -76,7 +76,7 @@ def _make_evaluator(start: Start) -> Evaluator:
     default = TrainConfig.of_task(start.task, discover().find(start.task).configuration())
     config = overlay(default, start.values)
     return Evaluator(
-        undisturbed(config.env),
+        evaluation_task(config.env),
         config.ppo.actor,
         config.eval_episodes,
         engine=choose_engine(

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig
-from simtrain.env.undisturbed import undisturbed
+from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.launch.devices import Devices
 from simtrain.launch.rank import Rank
@@ -216,7 +216,7 @@ class _OnThisRank:
 
     def __init__(self, config: TrainConfig, rank: Rank, stop: Callable[[], bool]) -> None:
         self._evaluator = Evaluator(
-            undisturbed(config.env),
+            evaluation_task(config.env),
             config.ppo.actor,
             config.eval_episodes,
             engine=choose_engine(config.engine, rank.device, rank.threads),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
-from simtrain.env.undisturbed import undisturbed
+from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError, SimulationError
 from simtrain.run.directory import VIDEOS
 from simtrain.sim import EngineCfg
@@ -43,7 +43,7 @@ class TrainingVideo:
         self._policy: Policy | None = None
         try:
             with _randomness_kept(config.seed):
-                env = Env(undisturbed(config.env), 1, EngineCfg(threads=1))
+                env = Env(evaluation_task(config.env), 1, EngineCfg(threads=1))
             with Picture(env) as picture:
                 picture.draw()
             self._folder.mkdir(exist_ok=True)

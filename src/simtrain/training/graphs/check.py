@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from simtrain.env.base import host_state
 from simtrain.env.env import Env
 from simtrain.env.randomness import random_state
-from simtrain.env.state import read_numbers
 
 _PART = 0.1
 _RELATIVE = 0.01
@@ -83,7 +83,7 @@ class HostState:
             draws_on_device: whether the environment's own random numbers come from the device's
                 generator, so that nobody should use PyTorch's on the CPU.
         """
-        self._numbers = {name: read_numbers(term, env) for name, term in env.terms().items()}
+        self._numbers = {name: host_state(term, env) for name, term in env.terms().items()}
         random = random_state(torch.device("cpu"))
         self._generators = {
             "NumPy's random generator": _plain(random["numpy"]),

@@ -72,12 +72,15 @@ class RolloutGraphs:
         """Capture and check the graphs."""
         env, device = self._env, self._env.device
         self._graphs = {}
-        self.refusal = None
+        self.refusal = "; ".join(env.undeclared_changes()) or None
+        if self.refusal is not None:  # the check could not put it back
+            self._generation = env.sim.generation
+            return
         state, random = env.state(), random_state(device)
         timer, env.timer = env.timer, NO_TIMER
 
         def restore() -> None:
-            env.set_state(state, forget=True)
+            env.set_state(state)
             set_random_state(random, device)
             self._ppo.storage.clear()
             self.begin()
