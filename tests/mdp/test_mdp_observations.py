@@ -8,6 +8,7 @@ from walker import (
     HINGES,
     VELOCITIES,
     joints,
+    made,
     sensors,
     set_contact,
     set_state,
@@ -87,12 +88,12 @@ def test_feet_know_height_contact_and_force():
 
 def test_air_time_counts_steps_without_contact():
     env = walker_env()
-    term = mdp.foot_air_time(env, sensors(env))
+    term = made(env, mdp.foot_air_time, sensors=sensors(env))
     for touches in ([0.0, 0.0], [0.0, 1.0], [0.0, 0.0]):
         set_contact(env, [touches])
         times = term(env)
     _close(times, [[0.06, 0.02]])
-    term.reset(torch.tensor([True]))
+    env.reset()
     set_contact(env, [[0.0, 0.0]])
     _close(term(env), [[0.02, 0.02]])
 

@@ -93,14 +93,11 @@ def test_what_comes_after_an_episode_does_not_count_even_nan():
 def test_a_metric_that_keeps_state_forgets_it_at_resets():
     class Count:
         def __init__(self, env):
-            self.steps = torch.zeros(env.num_envs)
+            self.steps = env.buffer("steps")
 
         def __call__(self, env):
             self.steps += 1.0
             return self.steps.clone()
-
-        def reset(self, mask):
-            self.steps.masked_fill_(mask, 0.0)
 
     judge = evaluator(2, metrics={"steps": MetricTermCfg(Count, reduce="last")})
     assert judge(state()).metrics["steps"] == [10.0, 10.0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -73,7 +73,6 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self.curricula = Curricula(cfg.curricula, self)
         self.metrics = Metrics(cfg.metrics if metrics else {}, self)
         self.episodes = Episodes(self.rewards, self.terminations, self)
-        self._log = _Log(self.episodes, self.curricula)
         self.sim.forward()
         self.observations = Observations(cfg.observations, self)
         self._built = True
@@ -116,7 +115,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
 
         Returns:
             observations, rewards ``(num_envs,)``, dones ``(num_envs,)`` boolean, and extras with
-            ``time_outs`` ``(num_envs,)`` and ``log``, a mapping that is computed when it is read.
+            ``time_outs`` ``(num_envs,)`` and ``log``, which is computed when it is asked for.
             Observations are of the new episode where one ended. They stay valid until the step
             after the next, the others until the next step.
         """
@@ -150,7 +149,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
             observations,
             rewards,
             dones,
-            {"time_outs": self.terminations.time_outs, "log": self._log},
+            _Extras(self.terminations.time_outs, self._means),
         )
 
     def terms(self) -> dict[str, object]:
@@ -230,6 +229,9 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
             if isinstance(term, Term):
                 yield name, term
 
+    def _means(self) -> dict[str, Tensor]:
+        return {**self.episodes.latest_means(), **self.curricula.log}
+
     def _end_episodes(self, dones: Tensor) -> None:
         """Record the episodes that end, and start new ones in their place."""
         self.episodes.record(dones)
@@ -246,24 +248,20 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self._episode_length.masked_fill_(mask, 0)
 
 
-class _Log(Mapping[str, Tensor]):
-    """Means over the latest episodes and of curricula, computed when they are read."""
+class _Extras(dict[str, Any]):
+    """The extras of a step, of which ``log`` is computed when it is asked for."""
 
-    def __init__(self, episodes: Episodes, curricula: Curricula) -> None:
-        self._episodes = episodes
-        self._curricula = curricula
+    def __init__(self, time_outs: Tensor, log: Callable[[], dict[str, Tensor]]) -> None:
+        super().__init__(time_outs=time_outs)
+        self._log = log
 
-    def __getitem__(self, name: str) -> Tensor:
-        return self._values()[name]
+    def __contains__(self, key: object) -> bool:
+        return key == "log" or super().__contains__(key)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values())
-
-    def __len__(self) -> int:
-        return len(self._values())
-
-    def _values(self) -> dict[str, Tensor]:
-        return {**self._episodes.latest_means(), **self._curricula.log}
+    def __missing__(self, key: str) -> Any:
+        if key == "log":
+            return self._log()
+        raise KeyError(key)
 
 
 def _plain_params(term: Term) -> dict[str, Any]:

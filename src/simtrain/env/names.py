@@ -107,15 +107,18 @@ def _find_entities(
     return Entities(found, as_index(ids, device))
 
 
+# These take model, names and device, and raise ConfigError if a pattern matches nothing.
+find_bodies = partial(_find_entities, "body", "nbody")
+find_geoms = partial(_find_entities, "geom", "ngeom")
 find_sites = partial(_find_entities, "site", "nsite")
-"""The sites that names match; ConfigError if a pattern matches none."""
+find_actuators = partial(_find_entities, "actuator", "nu")
 _FINDERS: dict[str, Callable[..., Entities]] = {
     "joints": find_joints,
-    "bodies": partial(_find_entities, "body", "nbody"),
-    "geoms": partial(_find_entities, "geom", "ngeom"),
+    "bodies": find_bodies,
+    "geoms": find_geoms,
     "sites": find_sites,
     "sensors": find_sensors,
-    "actuators": partial(_find_entities, "actuator", "nu"),
+    "actuators": find_actuators,
 }
 
 
