@@ -91,7 +91,7 @@ def flags(cls: type, prefix: str = "") -> Iterator[Flag]:
 def _replacement(match: re.Match[str]) -> str:
     kind, what, prefix = match.groups()
     if kind == "terms":
-        members = "".join(f"\n        - {name}" for name in mdp._MODULES[what])
+        members = "".join(f"\n        - {name}" for name in sorted(mdp.terms_of(what)))
         return _TERMS.format(module=what, members=members)
     module, name = what.split(":")
     rows = list(flags(getattr(importlib.import_module(module), name), prefix or ""))

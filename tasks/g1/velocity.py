@@ -20,8 +20,9 @@ from simtrain import (
 from simtrain.mdp.velocity import (
     put_on_rough_ground,
     velocity_command,
-    velocity_events,
     velocity_observations,
+    velocity_randomization,
+    velocity_resets,
 )
 
 JOINTS = "(left|right|waist)_.*_joint"
@@ -110,16 +111,17 @@ def g1_velocity_flat() -> TaskCfg:
             "lin_vel_error": MetricTermCfg(mdp.lin_vel_error, command="velocity"),
             "ang_vel_error": MetricTermCfg(mdp.ang_vel_error, command="velocity"),
         },
-        events=velocity_events(
-            JOINTS,
-            foot_geoms=f"{FEET}[12]_collision",
-            trunk="torso_link",
-            mass_scale=(0.9, 1.1),
-            center_of_mass=((-0.02, 0.02), (-0.02, 0.02), (-0.02, 0.02)),
-            encoder_bias=0.015,
-            joint_position=0.05,
-            push=0.3,
-        ),
+        events={
+            **velocity_randomization(
+                JOINTS,
+                foot_geoms=f"{FEET}[12]_collision",
+                trunk="torso_link",
+                mass_scale=(0.9, 1.1),
+                center_of_mass=((-0.02, 0.02), (-0.02, 0.02), (-0.02, 0.02)),
+                encoder_bias=0.015,
+            ),
+            **velocity_resets(JOINTS, joint_position=0.05, push=0.3),
+        },
         num_envs=512,
         num_steps_per_env=24,
         max_iterations=1500,

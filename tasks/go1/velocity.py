@@ -20,8 +20,9 @@ from simtrain import (
 from simtrain.mdp.velocity import (
     put_on_rough_ground,
     velocity_command,
-    velocity_events,
     velocity_observations,
+    velocity_randomization,
+    velocity_resets,
 )
 
 JOINTS = (".*_hip_joint", ".*_thigh_joint", ".*_calf_joint")
@@ -89,16 +90,17 @@ def go1_velocity_flat() -> TaskCfg:
             "lin_vel_error": MetricTermCfg(mdp.lin_vel_error, command="velocity"),
             "ang_vel_error": MetricTermCfg(mdp.ang_vel_error, command="velocity"),
         },
-        events=velocity_events(
-            JOINTS,
-            foot_geoms=f"{FEET}_collision",
-            trunk="trunk",
-            mass_scale=(0.85, 1.25),
-            center_of_mass=((-0.03, 0.03), (-0.03, 0.03), (-0.02, 0.02)),
-            encoder_bias=0.02,
-            joint_position=0.1,
-            push=0.5,
-        ),
+        events={
+            **velocity_randomization(
+                JOINTS,
+                foot_geoms=f"{FEET}_collision",
+                trunk="trunk",
+                mass_scale=(0.85, 1.25),
+                center_of_mass=((-0.03, 0.03), (-0.03, 0.03), (-0.02, 0.02)),
+                encoder_bias=0.02,
+            ),
+            **velocity_resets(JOINTS, joint_position=0.1, push=0.5),
+        },
         num_envs=1024,
         num_steps_per_env=24,
         max_iterations=300,

@@ -82,11 +82,11 @@ def test_targets_are_drawn_where_the_mask_says_and_stay_on_the_plate(env):
 
 
 def test_the_policy_sees_how_far_the_ball_moved_but_not_across_a_reset(env):
-    term = env.cfg.observations["actor"]["ball_vel"].func(env)
+    term = env.make_term("seen", env.cfg.observations["actor"]["ball_vel"].func, {})
     _put_ball(env, torch.zeros(4))
     assert not term(env).any()
     _put_ball(env, torch.full((4,), 0.01))
-    term.reset(torch.tensor([False, False, False, True]))
+    env._reset_declared(torch.tensor([False, False, False, True]))
     seen = term(env)
     torch.testing.assert_close(seen[:, 0], torch.tensor([0.5, 0.5, 0.5, 0.0]))
 

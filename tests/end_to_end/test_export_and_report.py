@@ -16,7 +16,7 @@ import torch
 from simtrain.cli.export import export
 from simtrain.cli.report import report
 from simtrain.env.env import Env
-from simtrain.env.undisturbed import undisturbed
+from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
 from simtrain.training.saved_policy import open_policy
@@ -55,7 +55,7 @@ def test_a_trained_policy_is_exported_beside_its_run_and_acts_the_same(run, caps
     assert all(f"written:  {run / 'exported' / name}" in out for name in files)
 
     saved = open_policy(run)
-    env = Env(undisturbed(saved.config.env), 4, EngineCfg(threads=1))
+    env = Env(evaluation_task(saved.config.env), 4, EngineCfg(threads=1))
     policy = saved.policy(env.get_observations(), env.num_actions)
     session = onnxruntime.InferenceSession(run / "exported" / "policy.onnx")
     obs = env.get_observations()

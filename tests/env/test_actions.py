@@ -4,8 +4,8 @@ import torch
 from tiny_task import tiny_env, tiny_model
 
 from simtrain import JointEffortActionCfg, JointPositionActionCfg, JointVelocityActionCfg
-from simtrain.env.action_term import InitialState
 from simtrain.env.actions import Actions
+from simtrain.env.cfg import InitialState
 
 PUSH, TURN, DRIVE, TWIST = range(4)
 

@@ -17,7 +17,7 @@ from simtrain import (
     TerminationTermCfg,
     mdp,
 )
-from simtrain.env.check import check_task
+from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
 
 

@@ -1,4 +1,3 @@
-import torch
 from tiny_task import at_step, idle, tiny_env
 
 from simtrain import CommandTermCfg, ObservationTermCfg, TerminationTermCfg
@@ -9,7 +8,7 @@ class Draws(CommandTerm):
     """Commands that count how often they were drawn, from `start` on."""
 
     def __init__(self, env, start=0.0):
-        self.command = torch.full((env.num_envs, 1), start)
+        self.command = env.buffer("command", (1,), reset=None).fill_(start)
         self.updates = 0
 
     def resample(self, mask):

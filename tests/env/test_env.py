@@ -13,7 +13,7 @@ from simtrain import (
     UniformNoiseCfg,
     mdp,
 )
-from simtrain.env.action_term import ActionTerm
+from simtrain.env.cfg import ActionTerm
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
 from simtrain.sim import EngineCfg
@@ -45,7 +45,7 @@ def test_a_step_runs_in_the_order_of_the_design():
     class Goal(CommandTerm):
         def __init__(self, env):
             self.env = env
-            self.command = torch.zeros(env.num_envs, 1)
+            self.command = env.buffer("command", (1,), reset=None)
 
         def resample(self, mask):
             if mask.any():
@@ -144,7 +144,7 @@ def test_rewards_and_terminations_see_the_state_before_the_reset():
 
 class RandomGoal(CommandTerm):
     def __init__(self, env):
-        self.command = torch.zeros(env.num_envs, 1)
+        self.command = env.buffer("command", (1,), reset=None)
 
     def resample(self, mask):
         fresh = torch.rand_like(self.command)

@@ -175,20 +175,16 @@ def test_an_observation_stays_as_it_is_during_the_next_step():
     assert env.get_observations() is after
 
 
-def test_a_class_is_made_once_and_told_of_resets():
+def test_what_a_class_declares_is_reset_where_episodes_end():
     class Counter:
         """Counts its calls in every environment's episode."""
 
         def __init__(self, env, start):
-            self.count = torch.full((env.num_envs, 1), start)
-            self.start = start
+            self.count = env.buffer("count", (1,), reset=start)
 
         def __call__(self, env):
             self.count += 1.0
             return self.count.clone()
-
-        def reset(self, mask):
-            self.count[mask] = self.start
 
     env = _env(
         x=ObservationTermCfg(Counter, start=10.0),

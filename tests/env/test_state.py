@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import io
-import random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny_task import idle, tiny_env
+from tiny_task import at_step, idle, tiny_env
 
-from simtrain import CurriculumTermCfg, EventTermCfg, ObservationTermCfg, RewardTermCfg, mdp
+from simtrain import (
+    ActionTermCfg,
+    CurriculumTermCfg,
+    EventTermCfg,
+    ObservationTermCfg,
+    RewardTermCfg,
+    TerminationTermCfg,
+    mdp,
+)
+from simtrain.env.base import host_state
+from simtrain.env.cfg import ActionTerm
 from simtrain.env.env import Env
-from simtrain.env.phase_timer import CpuTimer
-from simtrain.env.state import read_numbers
+from simtrain.errors import ConfigError
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
-from simtrain.training.features.timing import MarkingTimer
 
 SHIPPED = sorted(discover().tasks)
 
@@ -85,62 +92,240 @@ def test_it_goes_on_the_same_on_the_warp_engine():
     assert_goes_on_the_same(env, make, before=6, after=15)
 
 
-class Counting:
-    """A term that keeps things of every kind."""
+class declares:
+    """Keeps state of every kind."""
 
     def __init__(self, env):
-        self.number, self.flag, self.ratio, self.name = 0, False, 0.5, "start"
-        self.array = np.zeros(2)
-        self.items = [1]
-        self.pair = (torch.zeros(()), len)
-        self.by_name = {"a": torch.zeros(env.num_envs)}
-        self.later = None
-        self.torch_random = torch.Generator().manual_seed(1)
-        self.numpy_random = np.random.default_rng(2)
+        self.rows = env.buffer("rows")
+        self.pairs = env.buffer("pairs", (2,), reset=3)
+        self.kept = env.buffer("kept", reset=None, dtype=torch.long)
+        self.flags = env.buffer("flags", reset=True, dtype=torch.bool)
+        self.calls = env.variable("calls", torch.zeros((), dtype=torch.long))
+        self.random = torch.Generator().manual_seed(1)
+        env.declare("random", self.random, None)
         self.memory = torch.nn.GRUCell(1, 1)
-        self.child = Child(self)
-        self.function = print
+        for name, parameter in self.memory.named_parameters():
+            env.variable(name, parameter)
+
+    @torch.no_grad()
+    def __call__(self, env):
+        self.calls += 1
+        self.rows += torch.rand(env.num_envs, generator=self.random)
+        self.pairs += 1.0
+        self.kept += self.calls
+        self.flags.zero_()
+        self.memory.bias_hh += 1.0
+        return self.rows + self.memory.bias_hh[0] + self.kept
+
+
+def declaring_env(terminations=None):
+    ends = terminations or {"end": TerminationTermCfg(at_step([3, 0]))}
+    return tiny_env(2, rewards={"term": RewardTermCfg(declares, 1.0)}, terminations=ends)
+
+
+def kept_by(env, name="rewards.term"):
+    return env.terms()[name].function
+
+
+def test_a_term_goes_on_from_what_it_declared():
+    assert_goes_on_the_same(declaring_env(), declaring_env, before=4, after=5)
+
+
+def test_buffers_are_reset_where_episodes_end_and_variables_are_not():
+    env = declaring_env()
+    idle(env, 2)
+    term = kept_by(env)
+    assert term.pairs.tolist() == [[5.0, 5.0], [5.0, 5.0]]
+    assert term.flags.tolist() == [False, False]
+    idle(env)
+    assert term.rows[0] == 0.0
+    assert term.rows[1] > 0.0
+    assert term.pairs.tolist() == [[3.0, 3.0], [6.0, 6.0]]
+    assert term.kept.tolist() == [6, 6]
+    assert term.flags.tolist() == [True, False]
+    assert term.calls == 3
+
+
+def test_one_class_may_keep_state_for_two_terms():
+    cfgs = {name: RewardTermCfg(declares, 1.0) for name in ("a", "b")}
+    env = tiny_env(2, rewards=cfgs)
+    kept_by(env, "rewards.a").rows.fill_(1.0)
+    assert kept_by(env, "rewards.b").rows.tolist() == [0.0, 0.0]
+    assert env.state()["rewards.a.rows"].tolist() == [1.0, 1.0]
+
+
+def test_a_name_that_a_term_uses_twice_is_an_error():
+    class twice:
+        def __init__(self, env):
+            self.a, self.b = env.buffer("time"), env.buffer("time")
+
+    with pytest.raises(ConfigError, match=r"rewards\.term\.time is declared twice"):
+        tiny_env(rewards={"term": RewardTermCfg(twice, 1.0)})
+
+
+def test_state_that_is_declared_in_a_call_is_an_error():
+    env = tiny_env(rewards={"late": RewardTermCfg(lambda env: env.buffer("time"), 1.0)})
+    with pytest.raises(ConfigError, match=r"'time' is declared too late: .* in the __init__"):
+        idle(env)
+
+
+def test_an_action_declares_what_it_keeps():
+    class Smooth(ActionTerm):
+        dim = 1
+
+        def declare(self, env):
+            self.held = env.buffer("held", (1,))
+
+        def apply(self, actions, ctrl):
+            self.held.lerp_(actions, 0.5)
+            ctrl[:, :1] = self.held
+
+    class SmoothCfg(ActionTermCfg):
+        def build(self, model, start, device):
+            return Smooth()
+
+    env = tiny_env(2, actions={"push": SmoothCfg()})
+    env.step(torch.ones(2, 1))
+    assert env.state()["actions.push.held"].tolist() == [[0.5], [0.5]]
+    env.reset()
+    assert env.state()["actions.push.held"].tolist() == [[0.0], [0.0]]
+
+
+class undeclared:
+    def __init__(self, env, where="attribute"):
+        rows = torch.zeros(env.num_envs, 4)
+        if where == "attribute":
+            self._time = rows
+        elif where == "mapping":
+            self.by_name = {"a": [rows[:, 0].clone()]}
+        elif where == "array":
+            self._time = np.zeros(env.num_envs, dtype=np.int64)
+        elif where == "second axis":
+            self._time = torch.zeros(3, env.num_envs, dtype=torch.bool)
+        elif where == "like":
+            self._before = env.bind("qpos")[:, 0].clone()
 
     def __call__(self, env):
-        self.number += 1
-        self.flag = not self.flag
-        self.ratio *= 1.5
-        self.name += "."
+        return torch.ones(env.num_envs)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 3, 4, 12, 29])
+@pytest.mark.parametrize(
+    ("where", "attribute", "call"),
+    [
+        ("attribute", "_time", '"time", (4,)'),
+        ("mapping", "by_name.a.0", '"0"'),
+        ("array", "_time", '"time", dtype=torch.int64'),
+        ("second axis", "_time", '"time", (3,), dtype=torch.bool'),
+        ("like", "_before", '"before"'),
+    ],
+)
+def test_rows_that_are_not_declared_are_an_error(num_envs, where, attribute, call):
+    with pytest.raises(ConfigError) as caught:
+        tiny_env(num_envs, rewards={"feet": RewardTermCfg(undeclared, 1.0, where=where)})
+    assert str(caught.value) == (
+        f"rewards.feet: the attribute `{attribute}` has one row for each environment and is not "
+        f"declared; write `self.{attribute} = env.buffer({call})`"
+    )
+
+
+class constants:
+    """Has sizes that are the number of environments by coincidence, and views of the engine's."""
+
+    def __init__(self, env):
+        self.tables = [torch.zeros(size, 4) for size in (1, 2, 3, 4, 12, 29)]
+        self.joints = env.initial_qpos
+        self.qpos, self.half = env.bind("qpos"), env.bind("qvel")[:, :3]
+        self.masses = env.sim.expand("body_mass")
+        self.actions = env.actions
+        self.random = np.random.default_rng(1)
+
+    def __call__(self, env):
+        return self.qpos[:, 0]
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 3, 4, 12, 29])
+def test_constants_and_views_need_not_be_declared(num_envs):
+    env = tiny_env(num_envs, rewards={"term": RewardTermCfg(constants, 1.0)})
+    idle(env, 12)
+    assert env.undeclared_changes() == []
+
+
+def test_a_term_is_made_again_without_drawing_random_numbers():
+    torch.manual_seed(5)
+    tiny_env(2)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    tiny_env(2, rewards={"term": RewardTermCfg(constants, 1.0)})
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 3, 4, 12, 29])
+@pytest.mark.parametrize("task", SHIPPED)
+def test_shipped_tasks_declare_all_that_they_keep(task, num_envs):
+    env = Env(discover().find(task).make(), num_envs, EngineCfg(threads=1))
+    for _ in range(2):
+        env.step(torch.zeros(num_envs, env.num_actions))
+    env.reset()
+    assert env.undeclared_changes() == []
+
+
+class changes:
+    """Keeps what it has not declared."""
+
+    def __init__(self, env):
+        self.count, self.constant = 0, 1.5
+        self.items = [1]
+        self.array = np.zeros(3)
+        self.total = torch.zeros(())
+        self.latest = torch.zeros(())
+        self.random = np.random.default_rng(0)
+        self.later = None
+
+    def __call__(self, env):
+        self.count += 1
+        self.items[0] = 2
         self.array += 1
-        self.items.append(self.number)
-        self.pair[0].add_(2.0)
-        self.by_name["a"] += torch.rand(env.num_envs, generator=self.torch_random)
-        self.by_name[f"new {self.number}"] = torch.ones(1)
-        self.later = torch.full((2,), self.ratio)
-        self.child.count += int(self.numpy_random.integers(10))
-        with torch.no_grad():
-            self.memory.bias_hh += 1.0
-        return self.by_name["a"]
+        self.total.add_(1.0)
+        self.latest = torch.ones(())
+        self.random.random()
+        self.later = torch.ones(())
+        return torch.ones(env.num_envs)
 
 
-class Child:
-    def __init__(self, parent):
-        self.parent = parent
-        self.count = 0
+def test_what_changes_without_having_been_declared_is_named():
+    env = tiny_env(rewards={"x": RewardTermCfg(changes, 1.0)})
+    assert env.undeclared_changes() == []
+    with torch.inference_mode():
+        idle(env)
+    found = env.undeclared_changes()
+    assert found[0].startswith("rewards.x keeps `array`, which is not saved; declare it with env.b")
+    names = [text.split("`")[1] for text in found]
+    assert names == ["array", "count", "items.0", "later", "latest", "random", "total"]
 
 
-def test_a_term_may_keep_anything_in_its_attributes():
-    env, other = (tiny_env(rewards={"count": RewardTermCfg(Counting, 1.0)}) for _ in range(2))
-    idle(env, 3)
-    other.set_state(stored(env.state()))
-    idle(env, 2)
-    idle(other, 2)
-    first, second = (e.rewards._terms["count"].function for e in (env, other))
-    for name in ("number", "flag", "ratio", "name", "items"):
-        assert getattr(first, name) == getattr(second, name)
-    assert first.number == 5
-    assert (first.array == second.array).all()
-    assert first.pair == (torch.tensor(10.0), len) == second.pair
-    assert first.by_name.keys() == second.by_name.keys()
-    assert torch.equal(first.by_name["a"], second.by_name["a"])
-    assert torch.equal(first.later, second.later)
-    assert first.child.count == second.child.count > 0
-    assert torch.equal(first.memory.bias_hh, second.memory.bias_hh)
+def test_numbers_on_the_host_are_found_where_they_are_kept():
+    class Part:
+        def __init__(self) -> None:
+            self.counts = {"steps": 3}
+            self.tensor = torch.ones(2)
+
+    class Whole:
+        def __init__(self) -> None:
+            self.part = Part()
+            self.owner = env
+            self.generator = np.random.default_rng(0)
+
+    env = tiny_env()
+    whole = Whole()
+    before = host_state(whole, env)
+    assert before["part.counts.steps"] == 3
+    assert not any("tensor" in name or "owner" in name for name in before)
+    whole.generator.random()
+    whole.part.counts["steps"] += 1
+    after = host_state(whole, env)
+    changed = {name.split(".")[0] for name in after if before[name] != after[name]}
+    assert changed == {"part", "generator"}
 
 
 def test_tensors_keep_their_memory():
@@ -155,30 +340,10 @@ def test_tensors_keep_their_memory():
     assert torch.equal(held[2], tiny_env().bind("qpos"))
 
 
-class Hidden:
-    """Keeps its number where nobody looks."""
-
-    def __init__(self, env):
-        generator = random.Random(3)
-        self.read = generator.random
-        self.state = generator.getstate
-        self.set_state = lambda state: generator.setstate((state[0], tuple(state[1]), state[2]))
-
-    def __call__(self, env):
-        return torch.full((env.num_envs,), self.read())
-
-
-def test_an_object_can_speak_for_itself():
-    env, other = (tiny_env(rewards={"hidden": RewardTermCfg(Hidden, 1.0)}) for _ in range(2))
-    idle(env, 3)
-    other.set_state(env.state())
-    assert torch.equal(idle(env)[1], idle(other)[1])
-
-
 def set_push(env, mask, size):
     """A curriculum that changes a weight and another term's parameter."""
     env.rewards.set_weight("alive", float(env.steps))
-    env.events._by_mode["interval"][0].params["velocity"] = (0.0, float(env.steps))
+    env.terms()["events.push"].params["velocity"] = (0.0, float(env.steps))
 
 
 def test_what_curricula_change_is_kept():
@@ -201,7 +366,7 @@ def test_what_curricula_change_is_kept():
 
 
 def test_a_state_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"does not fit|another model or number of environments"):
+    with pytest.raises(ValueError, match=r"does not fit: .* has shape"):
         tiny_env(2).set_state(tiny_env(3).state())
 
 
@@ -212,47 +377,6 @@ def test_a_state_without_something_is_refused():
         tiny_env().set_state(state)
 
 
-def test_what_terms_have_come_to_keep_since_is_forgotten_if_asked():
-    env = tiny_env()
-    state = env.state()
-    env.rewards.found_later = torch.ones(3)
-    with pytest.raises(ValueError, match=r"rewards\.found_later is not in the saved state"):
-        env.set_state(state)
-    env.set_state(state, forget=True)
-    assert not hasattr(env.rewards, "found_later")
-
-
-def test_numbers_on_the_host_are_found_where_they_are_kept():
-    class Part:
-        def __init__(self) -> None:
-            self.counts = {"steps": 3}
-            self.tensor = torch.ones(2)
-
-    class Whole:
-        def __init__(self) -> None:
-            self.part = Part()
-            self.owner = env
-            self.generator = np.random.default_rng(0)
-
-    env = tiny_env()
-    whole = Whole()
-    before = read_numbers(whole, env)
-    assert before["part.counts.steps"] == 3
-    assert not any("tensor" in name or "owner" in name for name in before)
-    whole.generator.random()
-    whole.part.counts["steps"] += 1
-    after = read_numbers(whole, env)
-    changed = {name.split(".")[0] for name in after if before[name] != after[name]}
-    assert changed == {"part", "generator"}
-
-
-def test_a_stopwatch_is_no_part_of_the_state():
-    env, other = tiny_env(2), tiny_env(2)
-    env.timer, other.timer = CpuTimer(), MarkingTimer(CpuTimer())
-    for each in (env, other):
-        each.step(torch.zeros(2, env.num_actions))
-    assert "timer" not in env.state()
-    present = other.timer
-    other.set_state(stored(env.state()))
-    assert other.timer is present
-    other.timer.end()
+def test_a_state_of_an_older_version_is_refused():
+    with pytest.raises(ValueError, match="written by an older version of simtrain"):
+        tiny_env().set_state({"steps": torch.zeros(()), "sim": {}})

@@ -11,7 +11,6 @@ from simtrain import (
     TerminationTermCfg,
     mdp,
 )
-from simtrain.env.terms import Rewards
 from simtrain.errors import ConfigError
 
 
@@ -212,8 +211,7 @@ def test_an_exception_in_a_term_names_the_term():
     def breaks(env):
         raise ValueError("oh")
 
-    env = tiny_env()
-    env.rewards = Rewards({"odd": RewardTermCfg(breaks, weight=1.0)}, env)
+    env = tiny_env(rewards={"odd": RewardTermCfg(breaks, weight=1.0)})
     with pytest.raises(ValueError, match="oh") as caught:
         idle(env)
     assert caught.value.__notes__ == ["in the term rewards.odd"]

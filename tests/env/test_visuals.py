@@ -71,7 +71,7 @@ def test_geoms_that_a_term_names_stay() -> None:
     reward = RewardTermCfg(lambda env, eye_geoms: env.bind("geom_xpos")[:, eye_geoms.ids, 2], 1.0)
     reward.params["eye_geoms"] = "eye"
     env = tiny_env(1, model=looks, rewards={"eye": reward})
-    height = reward.func(env, env.rewards._terms["eye"].params["eye_geoms"])
+    height = reward.func(env, env.terms()["rewards.eye"].params["eye_geoms"])
     assert height.item() == pytest.approx(0.3)
 
 

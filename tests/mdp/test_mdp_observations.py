@@ -8,6 +8,7 @@ from walker import (
     HINGES,
     VELOCITIES,
     joints,
+    made,
     sensors,
     set_contact,
     set_state,
@@ -17,7 +18,7 @@ from walker import (
 )
 
 from simtrain import EventTermCfg, SubTerrainCfg, TerrainCfg, mdp
-from simtrain.mdp.observations import height_above_ground
+from simtrain.mdp.robot_state import height_above_ground
 from simtrain.mdp.rotations import quat_from_euler, quat_mul, wrap_to_pi, yaw_of
 
 ROLLED = (math.sqrt(0.5), math.sqrt(0.5), 0.0, 0.0)  # 90 degrees about x: y is up
@@ -87,12 +88,12 @@ def test_feet_know_height_contact_and_force():
 
 def test_air_time_counts_steps_without_contact():
     env = walker_env()
-    term = mdp.foot_air_time(env, sensors(env))
+    term = made(env, mdp.foot_air_time, sensors=sensors(env))
     for touches in ([0.0, 0.0], [0.0, 1.0], [0.0, 0.0]):
         set_contact(env, [touches])
         times = term(env)
     _close(times, [[0.06, 0.02]])
-    term.reset(torch.tensor([True]))
+    env.reset()
     set_contact(env, [[0.0, 0.0]])
     _close(term(env), [[0.02, 0.02]])
 

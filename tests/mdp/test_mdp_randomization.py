@@ -119,7 +119,7 @@ def test_no_environment_sees_anothers_randomization(name):
     for field in before:
         assert len(torch.unique(before[field].flatten(1), dim=0)) == 5, field
     mask = torch.tensor([False, True, False, True, False])
-    for term in env.events._by_mode["startup"]:
+    for term in env.events.terms:
         term(mask)
     for field, values in before.items():
         now = env.sim.expand(field)

@@ -7,6 +7,7 @@ from walker import (
     FEET,
     HINGES,
     VELOCITIES,
+    made,
     sensors,
     set_contact,
     set_state,
@@ -112,7 +113,7 @@ def test_feet_clearance_counts_height_missed_while_a_foot_moves():
 
 def test_air_time_is_rewarded_at_touch_down():
     env = _env(command=(0.5, 0.0, 0.0))
-    term = mdp.feet_air_time(env, sensors(env), "velocity", threshold=0.05)
+    term = made(env, mdp.feet_air_time, sensors=sensors(env), command="velocity", threshold=0.05)
     for left, right, expected in (
         (1.0, 0.0, 0.0),  # the right foot is up for one step,
         (1.0, 0.0, 0.0),  # two,
@@ -124,14 +125,14 @@ def test_air_time_is_rewarded_at_touch_down():
         _is(term(env), expected)
     set_contact(env, [[0.0, 0.0]])
     term(env)
-    term.reset(torch.tensor([True]))  # a new episode starts in the air
+    env.reset()  # a new episode starts in the air
     set_contact(env, [[1.0, 1.0]])
     _is(term(env), 0.0)
 
 
 def test_air_time_is_not_rewarded_under_a_command_to_stand():
     env = _env()
-    term = mdp.feet_air_time(env, sensors(env), "velocity", threshold=0.0)
+    term = made(env, mdp.feet_air_time, sensors=sensors(env), command="velocity", threshold=0.0)
     for touches in ([0.0, 0.0], [1.0, 1.0]):
         set_contact(env, [touches])
         _is(term(env), 0.0)
@@ -139,7 +140,7 @@ def test_air_time_is_not_rewarded_under_a_command_to_stand():
 
 def test_feet_should_share_their_times_in_the_air_and_on_the_ground():
     env = _env(command=(0.5, 0.0, 0.0))
-    term = mdp.air_time_variance(env, sensors(env), "velocity", longest=0.05)
+    term = made(env, mdp.air_time_variance, sensors=sensors(env), command="velocity", longest=0.05)
     # The left foot is up for one step and down for two; the right one stays up.
     for left, left_times, right_air in (
         (0.0, (0.02, 0.0), 0.02),
@@ -157,7 +158,7 @@ def test_feet_should_share_their_times_in_the_air_and_on_the_ground():
 
 def test_landing_counts_the_force_of_the_first_contact_alone():
     env = _env()
-    term = mdp.soft_landing(env, sensors(env))
+    term = made(env, mdp.soft_landing, sensors=sensors(env))
     for touches, expected in (([1.0, 1.0], 0.0), ([0.0, 1.0], 0.0), ([1.0, 1.0], 7.0)):
         set_contact(env, [touches], force=7.0)
         _is(term(env), expected)

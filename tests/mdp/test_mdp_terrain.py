@@ -8,7 +8,7 @@ from needs_opengl import needs_opengl
 from walker import set_state, value, walker_env, walker_model, walker_task
 
 from simtrain import CurriculumTermCfg, SubTerrainCfg, TerrainCfg, mdp
-from simtrain.env.check import check_task
+from simtrain.env.model import check_task
 from simtrain.env.terrain import make_heights
 from simtrain.errors import ConfigError
 from simtrain.mdp import terrain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import mujoco
@@ -125,9 +126,17 @@ def sites(env: Env):
     return find_sites(env.model, FEET, "cpu")
 
 
+_numbers = itertools.count()
+
+
+def made(env: Env, term: type, **params: Any) -> Any:
+    """An object of a term's class; `params` are resolved."""
+    return env.make_term(f"test.{next(_numbers)}", term, params)
+
+
 def value(env: Env, func: Any, **params: Any) -> torch.Tensor:
     """What a term gives now, its names resolved; a class is made anew."""
     params = resolve_params(params, env.model, "cpu")
     if isinstance(func, type):
-        return func(env, **params)(env)
+        return made(env, func, **params)(env)
     return func(env, **params)

@@ -5,8 +5,8 @@ import mujoco
 import pytest
 import torch
 
-from simtrain.env.check import check_task
 from simtrain.env.env import Env
+from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg

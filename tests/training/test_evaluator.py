@@ -13,7 +13,7 @@ from waiting import RefuseWaiting
 from simtrain import ActorCfg, EventTermCfg, MetricTermCfg, TerminationTermCfg, mdp
 from simtrain.algorithms.networks import make_actor
 from simtrain.env.env import Env
-from simtrain.env.undisturbed import undisturbed
+from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
@@ -93,14 +93,11 @@ def test_what_comes_after_an_episode_does_not_count_even_nan():
 def test_a_metric_that_keeps_state_forgets_it_at_resets():
     class Count:
         def __init__(self, env):
-            self.steps = torch.zeros(env.num_envs)
+            self.steps = env.buffer("steps")
 
         def __call__(self, env):
             self.steps += 1.0
             return self.steps.clone()
-
-        def reset(self, mask):
-            self.steps.masked_fill_(mask, 0.0)
 
     judge = evaluator(2, metrics={"steps": MetricTermCfg(Count, reduce="last")})
     assert judge(state()).metrics["steps"] == [10.0, 10.0]
@@ -132,7 +129,7 @@ def test_policies_meet_the_same_starts_again_and_again():
 
 @pytest.mark.parametrize("task", ["cartpole-swingup", "go1-velocity-rough", "g1-velocity-flat"])
 def test_an_evaluation_does_not_wait_for_the_device(task):
-    cfg = undisturbed(discover().find(task).make())
+    cfg = evaluation_task(discover().find(task).make())
     cfg.episode_length_s = 0.2
     judge = Evaluator(cfg, cfg.ppo.actor, 4, engine=EngineCfg("mujoco", threads=1))
     env = judge.env

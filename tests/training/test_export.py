@@ -28,7 +28,7 @@ from simtrain.algorithms.policy import Policy
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.interface import ObservationPart, describe_interface
-from simtrain.env.undisturbed import undisturbed
+from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError, ExportError
 from simtrain.ppo_cfg import ActorCfg, PpoCfg
 from simtrain.registry import discover
@@ -70,7 +70,7 @@ def test_both_files_act_in_the_environment_as_the_policy_that_play_runs(go1) -> 
     saved, folder = go1
     session = onnxruntime.InferenceSession(folder / "policy.onnx")
     module = _load_torchscript(folder / "policy.pt")
-    env = Env(undisturbed(saved.config.env), 3, EngineCfg(threads=1))
+    env = Env(evaluation_task(saved.config.env), 3, EngineCfg(threads=1))
     policy = saved.policy(env.get_observations(), env.num_actions)
     obs = env.get_observations()
     for _ in range(20):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from simtrain.env.env import Env
-from simtrain.env.undisturbed import undisturbed
+from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import find_checkpoint, read_checkpoint
 from simtrain.sim import EngineCfg
@@ -36,7 +36,7 @@ def test_a_saved_policy_acts_by_the_trained_mean_of_its_actions(run: Path) -> No
     assert saved.iteration == 2
     assert saved.checkpoint == run / "model_2.pt"
     assert saved.config.env.rewards["upright"].weight == 3.0
-    env = Env(undisturbed(saved.config.env), 4, EngineCfg(threads=1))
+    env = Env(evaluation_task(saved.config.env), 4, EngineCfg(threads=1))
     policy = saved.policy(env.get_observations(), env.num_actions)
     state = saved.content["actor_state_dict"]
     obs = env.get_observations()
@@ -120,7 +120,7 @@ def test_an_undisturbed_task_has_no_noise_pushes_and_curricula(run: Path) -> Non
     from simtrain.registry import discover
 
     task = discover().find("go1-velocity-rough").configuration()
-    calm = undisturbed(task)
+    calm = evaluation_task(task)
     assert "push" in task.events
     assert "push" not in calm.events
     assert "reset_base" in calm.events

@@ -6,7 +6,7 @@ from rover import rover, rover_on_waves
 from simtrain import SubTerrainCfg, TerrainCfg, mdp
 from simtrain.env.env import Env
 from simtrain.sim import EngineCfg
-from simtrain.view.ground import ground_mesh
+from simtrain.view.web import ground_mesh
 
 
 def _env_on(func, **params):

@@ -1,9 +1,10 @@
 """Which OpenGL draws, on machines with and without its libraries."""
 
+import ctypes
+
 import pytest
 
-from simtrain.view import opengl
-from simtrain.view.opengl import RenderingError, broken, choose_backend
+from simtrain.view.opengl import RenderingError, backend_error, choose_backend
 
 
 @pytest.fixture
@@ -11,11 +12,15 @@ def machine(monkeypatch):
     """A machine with some libraries and some variables, and no others."""
 
     def make(*libraries, **variables):
+        def load(library):
+            if library not in libraries:
+                raise OSError(f"{library}: cannot open shared object file")
+
         for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(opengl, "_loads", lambda library: library in libraries)
+        monkeypatch.setattr(ctypes, "CDLL", load)
 
     return make
 
@@ -68,6 +73,6 @@ def test_windows_need_a_display(machine):
 
 
 def test_a_library_that_fails_is_told_with_its_reason_and_what_to_install():
-    error = broken("egl", ImportError("Cannot initialize\n a EGL device display."))
+    error = backend_error("egl", ImportError("Cannot initialize\n a EGL device display."))
     assert "by egl fails: Cannot initialize a EGL device display.; " in str(error)
     assert "apt-get install libegl-mesa0 libgl1-mesa-dri" in str(error)

@@ -14,7 +14,7 @@ from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
 from simtrain.view.video import as_gif, check_video_path, record
 
-SIZE = {"width": 160, "height": 90}
+SIZE = (160, 90)
 
 
 def _env(**changes):
@@ -37,10 +37,12 @@ def _frames(path):
 def test_a_video_plays_in_real_time_and_shows_the_robot_move(tmp_path):
     steps = 20
     calls = []
-    record(
-        _env(), lambda obs: torch.ones(1, 1), tmp_path / "out.mp4", steps,
-        on_step=lambda: calls.append(1), **SIZE,
-    )  # fmt: skip
+
+    def act(obs):
+        calls.append(1)
+        return torch.ones(1, 1)
+
+    record(_env(), act, tmp_path / "out.mp4", range(steps), size=SIZE)
     meta, pixels = _frames(tmp_path / "out.mp4")
     # A control step takes 0.02 s; every second one is a frame.
     assert meta["fps"] == 25.0
@@ -53,7 +55,7 @@ def test_a_video_plays_in_real_time_and_shows_the_robot_move(tmp_path):
 
 @needs_opengl
 def test_every_step_is_a_frame_where_steps_are_long(tmp_path):
-    record(_env(timestep=0.05), _zero, tmp_path / "out.mp4", 3, **SIZE)
+    record(_env(timestep=0.05), _zero, tmp_path / "out.mp4", range(3), size=SIZE)
     meta, pixels = _frames(tmp_path / "out.mp4")
     assert (meta["fps"], len(pixels)) == (10.0, 3)
 
@@ -64,13 +66,13 @@ def test_a_policy_that_fails_leaves_no_file(tmp_path):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        record(_env(), act, tmp_path / "out.mp4", 3, **SIZE)
+        record(_env(), act, tmp_path / "out.mp4", range(3), size=SIZE)
     assert list(tmp_path.iterdir()) == []
 
 
 @needs_opengl
 def test_a_video_becomes_a_small_gif(tmp_path):
-    record(_env(), _zero, tmp_path / "out.mp4", 20, **SIZE)
+    record(_env(), _zero, tmp_path / "out.mp4", range(20), size=SIZE)
     gif = Image.open(io.BytesIO(as_gif(tmp_path / "out.mp4", width=80)))
     assert gif.format == "GIF"
     assert gif.size[0] == 80

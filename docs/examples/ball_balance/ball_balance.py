@@ -127,7 +127,7 @@ class BallTarget(CommandTerm):
     labels = ("x", "y")
 
     def __init__(self, env: Env, half_width: float) -> None:
-        self.command = torch.zeros(env.num_envs, 2, device=env.device)
+        self.command = env.buffer("command", (2,), reset=None)
         self._half_width = half_width
 
     def resample(self, mask: Tensor) -> None:
@@ -168,8 +168,8 @@ class seen_velocity:
     """The ball's velocity as a camera tells it: by how far it moved in a step, m/s."""
 
     def __init__(self, env: Env) -> None:
-        self._last = torch.zeros(env.num_envs, 2, device=env.device)
-        self._is_first = torch.ones(env.num_envs, 1, dtype=torch.bool, device=env.device)
+        self._last = env.buffer("last", (2,))
+        self._is_first = env.buffer("is_first", (1,), reset=True, dtype=torch.bool)
 
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs, 2)``."""
@@ -178,10 +178,6 @@ class seen_velocity:
         self._last.copy_(position)
         self._is_first.zero_()
         return moved / env.step_dt
-
-    def reset(self, mask: Tensor) -> None:
-        """Forget where the ball was in the environments in `mask`."""
-        self._is_first |= mask.unsqueeze(1)
 
 
 # --8<-- [end:class_term]

@@ -56,7 +56,7 @@ def check_cases(cases: Sequence[Case]) -> None:
     for config in configs:
         config.check()
 
-    from simtrain.env.check import check_task
+    from simtrain.env.model import check_task
 
     for config in {config.task: config for config in configs}.values():
         check_task(config.env)

@@ -88,8 +88,7 @@ def evaluate(arguments: Sequence[str]) -> int:
         return _without_paths(flags)
 
     # Only now, so that help does not wait for torch and MuJoCo.
-    from simtrain.env.check import check_task
-    from simtrain.env.undisturbed import undisturbed
+    from simtrain.env.model import check_task, evaluation_task
     from simtrain.training.saved_policy import open_policy
 
     # A program may read the results from standard output: tasks and libraries print elsewhere.
@@ -97,7 +96,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     for path in paths:
         with redirect_stdout(sys.stderr):
             saved = open_policy(path)
-        default = _Flags(env=undisturbed(saved.config.env))
+        default = _Flags(env=evaluation_task(saved.config.env))
         parsed = parse_flags(f"evaluate {path}", default, flags)
         parsed.check()
         policies.append((saved, parsed))

@@ -134,21 +134,17 @@ def _replay(arguments: Sequence[str]) -> int:
     serves = _check_viewer(config)
 
     from simtrain.training.features.failures import read_dump
-    from simtrain.view.replay import Replay
+    from simtrain.view.replay import Replay, ReplayPage, record_replay
 
     dump = read_dump(config.replay)
-    replay = Replay(dump)
+    replay = Replay(dump.model, dump.states, dump.decimation, dump.said)
     print(f"environment {dump.env} in iteration {dump.iteration}: {dump.said}")
     for line in replay.show(dump.steps - 1):
         print(f"  {line}")
     if config.video is not None:
-        from simtrain.view.replay_video import record_replay
-
         record_replay(replay, config.video, config.speed)
         print(f"video: {config.video}")
     if serves:
-        from simtrain.view.replay_page import ReplayPage
-
         page = ReplayPage(replay, host=config.host, port=config.port, speed=config.speed)
         print(f"watch it at {page.url} (Ctrl-C ends)", flush=True)
         with closing(page):
@@ -194,21 +190,14 @@ def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
 
 
 def _build(config: PlayConfig) -> Env:
-    import random
 
-    import numpy as np
-    import torch
-
-    from simtrain.env.check import check_task
     from simtrain.env.env import Env
-    from simtrain.env.undisturbed import undisturbed
+    from simtrain.env.model import check_task, evaluation_task
 
     _check_device(config.device)
     check_task(config.env)
-    torch.manual_seed(config.seed)
-    np.random.seed(config.seed)  # for task files that use it
-    random.seed(config.seed)
-    cfg = config.env if config.disturbed else undisturbed(config.env)
+    seed_everything(config.seed)
+    cfg = config.env if config.disturbed else evaluation_task(config.env)
     engine = choose_engine(config.engine, config.device)
     with announced_kernels(engine.name):
         return Env(cfg, config.num_envs, engine)
@@ -251,8 +240,7 @@ def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> N
     # Without a terminal it would leave an empty line behind.
     shown = Progress(transient=True, console=console, disable=not console.is_terminal)
     with interruptible(), shown as progress:
-        bar = progress.add_task("drawing", total=steps)
-        record(env, act, path, steps, note=name, on_step=lambda: progress.advance(bar))
+        record(env, act, path, progress.track(range(steps), description="drawing"), note=name)
     print(f"video: {path}")
 
 

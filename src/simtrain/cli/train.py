@@ -51,7 +51,7 @@ def train(arguments: Sequence[str]) -> int:
     check_evaluation_flags(config)
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
-    from simtrain.env.check import check_task
+    from simtrain.env.model import check_task
     from simtrain.run.directory import check_folder
     from simtrain.training.job import run_job
 

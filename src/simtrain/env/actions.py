@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simtrain.env.action_term import ActionTerm, InitialState
 from simtrain.env.cfg import (
+    ActionTerm,
     ActionTermCfg,
+    InitialState,
     JointActionCfg,
     JointEffortActionCfg,
     JointPositionActionCfg,
@@ -104,11 +105,6 @@ class Actions:
         for term, part in zip(self.terms.values(), parts, strict=True):
             term.apply(part, ctrl)
 
-    def reset(self, mask: Tensor) -> None:
-        """Forget what was kept of the environments in `mask`."""
-        for term in self.terms.values():
-            term.reset(mask)
-
 
 def _build(
     cfg: ActionTermCfg, model: mujoco.MjModel, start: InitialState, device: torch.device | str
@@ -126,22 +122,15 @@ def find_actuators_of(model: mujoco.MjModel, joints: Joints, device: torch.devic
 
 def _actuator_of(model: mujoco.MjModel, joint: str, cfg: JointActionCfg) -> int:
     """The one actuator that drives `joint`, checked to be of the kind that `cfg` speaks to."""
-    joint_transmissions = (
-        mujoco.mjtTrn.mjTRN_JOINT.value,
-        mujoco.mjtTrn.mjTRN_JOINTINPARENT.value,
-    )
-    found = [
-        i
-        for i in range(model.nu)
-        if model.actuator_trntype[i] in joint_transmissions
-        and model.actuator_trnid[i, 0] == model.joint(joint).id
-    ]
+    transmissions = (mujoco.mjtTrn.mjTRN_JOINT.value, mujoco.mjtTrn.mjTRN_JOINTINPARENT.value)
+    driving = np.isin(model.actuator_trntype, transmissions)
+    found = np.flatnonzero(driving & (model.actuator_trnid[:, 0] == model.joint(joint).id))
     if len(found) != 1:
-        driven = ", ".join(model.actuator(i).name for i in found) or "no actuator drives it"
+        driven = ", ".join(model.actuator(int(i)).name for i in found) or "no actuator drives it"
         raise ConfigError(
             f"{type(cfg).__name__} needs exactly one actuator on joint {joint!r}: {driven}"
         )
-    actuator = found[0]
+    actuator = int(found[0])
     bias = model.actuator_biasprm[actuator]
     affine = model.actuator_biastype[actuator] == mujoco.mjtBias.mjBIAS_AFFINE.value
     kind = "motor"

@@ -13,6 +13,7 @@ a tuple of these. It is resolved when the environment is built, and the function
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +26,9 @@ from simtrain.ppo_cfg import PpoCfg
 
 if TYPE_CHECKING:
     import mujoco
+    import numpy as np
     import torch
-
-    from simtrain.env.action_term import ActionTerm, InitialState
+    from torch import Tensor
 
 ModelSource = Annotated[
     Path | Callable[[], Any],
@@ -52,7 +53,8 @@ class TermCfg:
     """A function of the environment and its parameters.
 
     `func` is a function ``(env, **params)``, or a class made once with ``(env, **params)`` whose
-    instances are called with ``(env)`` and may have a ``reset(mask)``, for terms that keep state.
+    instances are called with ``(env)``. A class can keep state, which it declares by `env.buffer`,
+    and may have a ``reset(mask)``.
     """
 
     func: Suppress[Callable[..., Any]]
@@ -109,10 +111,9 @@ class ObservationTermCfg(TermCfg):
         clip: tuple[float, float] | None = None,
         scale: float | tuple[float, ...] | None = None,
         history_length: int = 0,
-        params: dict[str, Any] | None = None,
-        **more: Any,
+        **params: Any,
     ) -> None:
-        super().__init__(func, params=params, **more)
+        super().__init__(func, **params)
         self.noise = noise
         self.clip = clip
         self.scale = scale
@@ -129,15 +130,8 @@ class RewardTermCfg(TermCfg):
     weight: float
     """Factor; negative for a penalty."""
 
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        weight: float,
-        *,
-        params: dict[str, Any] | None = None,
-        **more: Any,
-    ) -> None:
-        super().__init__(func, params=params, **more)
+    def __init__(self, func: Callable[..., Any], weight: float, **params: Any) -> None:
+        super().__init__(func, **params)
         self.weight = weight
 
 
@@ -148,15 +142,8 @@ class TerminationTermCfg(TermCfg):
     time_out: bool
     """Whether the episode was cut rather than failed, so that PPO bootstraps its value."""
 
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        *,
-        time_out: bool = False,
-        params: dict[str, Any] | None = None,
-        **more: Any,
-    ) -> None:
-        super().__init__(func, params=params, **more)
+    def __init__(self, func: Callable[..., Any], *, time_out: bool = False, **params: Any) -> None:
+        super().__init__(func, **params)
         self.time_out = time_out
 
 
@@ -180,10 +167,9 @@ class EventTermCfg(TermCfg):
         mode: EventMode,
         *,
         interval_range_s: tuple[float, float] = (10.0, 10.0),
-        params: dict[str, Any] | None = None,
-        **more: Any,
+        **params: Any,
     ) -> None:
-        super().__init__(func, params=params, **more)
+        super().__init__(func, **params)
         self.mode = mode
         self.interval_range_s = interval_range_s
 
@@ -196,14 +182,9 @@ class CommandTermCfg(TermCfg):
     """Shortest and longest time that a command stands, in seconds."""
 
     def __init__(
-        self,
-        func: Callable[..., Any],
-        resampling_time_range: tuple[float, float],
-        *,
-        params: dict[str, Any] | None = None,
-        **more: Any,
+        self, func: Callable[..., Any], resampling_time_range: tuple[float, float], **params: Any
     ) -> None:
-        super().__init__(func, params=params, **more)
+        super().__init__(func, **params)
         self.resampling_time_range = resampling_time_range
 
 
@@ -225,16 +206,38 @@ class MetricTermCfg(TermCfg):
     reduce: Reduce
     """What becomes of an episode's values: their mean, or the one at the episode's end."""
 
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        *,
-        reduce: Reduce = "mean",
-        params: dict[str, Any] | None = None,
-        **more: Any,
-    ) -> None:
-        super().__init__(func, params=params, **more)
+    def __init__(self, func: Callable[..., Any], *, reduce: Reduce = "mean", **params: Any) -> None:
+        super().__init__(func, **params)
         self.reduce = reduce
+
+
+@dataclass(frozen=True)
+class InitialState:
+    """The state that episodes start from, before events change it."""
+
+    qpos: np.ndarray
+    """Positions, ``(nq,)``."""
+    ctrl: np.ndarray
+    """Controls, ``(nu,)``; all zero where the model does not say."""
+
+
+class ActionTerm(ABC):
+    """A slice of the action vector and what it does to ``ctrl``."""
+
+    dim: int
+    """Number of actions."""
+    actuators: tuple[int, ...] = ()
+    """Ids of the actuators that it writes to; no other term may."""
+
+    def declare(self, env: Any) -> None:  # noqa: B027 - most actions keep no state
+        """Declare what it keeps between steps, by `env.buffer`; called once, before all else."""
+
+    @abstractmethod
+    def apply(self, actions: Tensor, ctrl: Tensor) -> None:
+        """Write its part of `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``."""
+
+    def reset(self, mask: Tensor) -> None:  # noqa: B027 - most actions keep no state
+        """Start a new episode in the environments in `mask`, boolean ``(num_envs,)``."""
 
 
 @dataclass
@@ -247,12 +250,7 @@ class ActionTermCfg:
     def build(
         self, model: mujoco.MjModel, start: InitialState, device: torch.device | str
     ) -> ActionTerm:
-        """The term at work on a model.
-
-        Args:
-            model: the compiled model.
-            start: what episodes start from.
-            device: where actions live.
+        """The term on a compiled model, with its tensors on `device`.
 
         Raises:
             ConfigError: a name matches nothing, or the model has no such actuator.
@@ -300,15 +298,8 @@ class SubTerrainCfg(TermCfg):
     proportion: float
     """Share of the terrain's columns, relative to the others'."""
 
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        proportion: float = 1.0,
-        *,
-        params: dict[str, Any] | None = None,
-        **more: Any,
-    ) -> None:
-        super().__init__(func, params=params, **more)
+    def __init__(self, func: Callable[..., Any], proportion: float = 1.0, **params: Any) -> None:
+        super().__init__(func, **params)
         self.proportion = proportion
 
 

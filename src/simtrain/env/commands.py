@@ -5,35 +5,30 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from simtrain.env.base import BaseEnv
 from simtrain.env.cfg import CommandTermCfg
 from simtrain.env.names import resolve_params
-
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """An arrow that shows a command to a person, in the world."""
+    """An arrow that shows a command to a person: its ends in the world, m, and colour, 0 to 1."""
 
     start: tuple[float, float, float]
-    """Where it begins, m."""
     end: tuple[float, float, float]
-    """Its tip, m."""
     rgb: tuple[float, float, float]
-    """Its colour, from 0 to 1."""
 
 
 class CommandTerm(ABC):
     """Base of commands; a subclass is made with ``(env, **params)``."""
 
     command: Tensor
-    """The present command of every environment, ``(num_envs, size)``, changed in place."""
+    """The present command of every environment, ``(num_envs, size)``, changed in place; made by
+    `env.buffer` with ``reset=None``, for it is drawn anew by `resample`."""
     labels: tuple[str, ...] = ()
     """What people see as the names of a command's entries; empty to number them."""
 
@@ -61,14 +56,15 @@ class CommandTerm(ABC):
 class Commands:
     """All of a task's commands and when they are drawn anew."""
 
-    def __init__(self, cfgs: Mapping[str, CommandTermCfg], env: Env) -> None:
+    def __init__(self, cfgs: Mapping[str, CommandTermCfg], env: BaseEnv) -> None:
         self._env = env
         self._ranges = [cfg.resampling_time_range for cfg in cfgs.values()]
-        self.terms: dict[str, CommandTerm] = {
-            name: cfg.func(env, **resolve_params(cfg.params, env.model, env.device))
-            for name, cfg in cfgs.items()
-        }
-        self._time_left = [torch.zeros(env.num_envs, device=env.device) for _ in self.terms]
+        self.terms: dict[str, CommandTerm] = {}
+        for name, cfg in cfgs.items():
+            params = resolve_params(cfg.params, env.model, env.device)
+            self.terms[name] = env.make_term(f"commands.{name}", cfg.func, params)
+        # Zero after a reset, so that commands are drawn anew.
+        self._time_left = [env.buffer(f"commands.time_left.{name}") for name in cfgs]
         self._held: dict[str, Tensor] = {}
 
     def hold(self, name: str, values: Sequence[float]) -> None:
@@ -81,11 +77,6 @@ class Commands:
         """Let a held command be drawn anew at the next `compute`, and follow its term again."""
         if self._held.pop(name, None) is not None:
             self._time_left[list(self.terms).index(name)].zero_()
-
-    def reset(self, mask: Tensor) -> None:
-        """Let the commands of the environments in `mask` be drawn anew at the next `compute`."""
-        for left in self._time_left:
-            left.masked_fill_(mask, 0.0)
 
     def compute(self) -> None:
         """Draw the commands whose time has come, and let all follow the state."""

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import mujoco
 import torch
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.env.actions import Actions
-from simtrain.env.cfg import TaskCfg
+from simtrain.env.base import BaseEnv
+from simtrain.env.cfg import ActionTerm, TaskCfg
 from simtrain.env.commands import Commands
-from simtrain.env.episodes import Episodes
-from simtrain.env.metrics import Metrics
-from simtrain.env.model import compile_model, find_keyframe, initial_state
-from simtrain.env.names import Base, find_base
 from simtrain.env.nan_guard import Failures, NanGuard
 from simtrain.env.observations import Observations
 from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
-from simtrain.env.reset_seeds import ResetSeeds
-from simtrain.env.state import read_state, write_state
-from simtrain.env.terms import Curricula, Events, Rewards, Terminations
-from simtrain.env.terrain import Terrain
-from simtrain.sim import EngineCfg, make_engine
-from simtrain.sim.engine import Engine
+from simtrain.env.randomness import ResetSeeds
+from simtrain.env.terms import (
+    Curricula,
+    Episodes,
+    Events,
+    Metrics,
+    Rewards,
+    Term,
+    Terminations,
+)
+from simtrain.sim import EngineCfg
 
 
-class Env(VecEnv):  # type: ignore[misc]
+class Env(BaseEnv, VecEnv):  # type: ignore[misc]
     """`num_envs` copies of a task, stepped together.
 
     Within a step: actions to ``ctrl``; physics; count the step; terminations; rewards; metrics, if
@@ -60,48 +60,11 @@ class Env(VecEnv):  # type: ignore[misc]
             timer: told which phase of a step begins.
 
         Raises:
-            ConfigError: the task does not fit its model; `check_task` finds the same sooner.
+            ConfigError: the task does not fit its model (`check_task` finds the same sooner), or a
+                term keeps state that it has not declared.
         """
-        self.cfg = cfg
+        super().__init__(cfg, num_envs, engine)
         self.timer = timer
-        self.num_envs = num_envs
-        self.device = torch.device(engine.device)
-        self.model: mujoco.MjModel = compile_model(cfg)
-        keyframe = find_keyframe(self.model, cfg.keyframe)
-        self.sim: Engine = make_engine(
-            engine,
-            self.model,
-            num_envs,
-            keyframe=keyframe,
-            max_contacts=cfg.sim.max_contacts,
-            max_constraints=cfg.sim.max_constraints,
-        )
-        self.physics_dt = cfg.timestep
-        """Seconds of a physics step."""
-        self.step_dt = cfg.timestep * cfg.decimation
-        """Seconds of a control step."""
-        self.max_episode_length_s = cfg.episode_length_s
-        """Longest episode in seconds."""
-        self.max_episode_length = max(1, round(cfg.episode_length_s / self.step_dt))
-        """Longest episode in control steps."""
-        self.terrain: Terrain | None = None
-        """Where environments live on the terrain, if the task has one."""
-        if cfg.terrain is not None:
-            self.terrain = Terrain(cfg.terrain, self.model, num_envs, self.device)
-        start = initial_state(self.model, keyframe)
-        self.initial_qpos = torch.as_tensor(start.qpos, dtype=torch.float32, device=self.device)
-        """``qpos`` that episodes start from, before events change it, ``(nq,)``."""
-        self._episode_length = torch.zeros(num_envs, dtype=torch.long, device=self.device)
-        self.steps = torch.zeros((), dtype=torch.long, device=self.device)
-        """Control steps since the environment was built, a long scalar on the device."""
-
-        self._actions = Actions(cfg.actions, self.model, start, self.device)
-        self.num_actions = self._actions.dim
-        self.actions = torch.zeros(num_envs, self.num_actions, device=self.device)
-        """The latest actions as the policy gave them, ``(num_envs, num_actions)``."""
-        self.previous_actions = torch.zeros_like(self.actions)
-        """The actions one step before, zero at the start of an episode."""
-
         self.commands = Commands(cfg.commands, self)
         self.events = Events(cfg.events, self)
         self.events.startup()
@@ -109,9 +72,15 @@ class Env(VecEnv):  # type: ignore[misc]
         self.terminations = Terminations(cfg.terminations, self)
         self.curricula = Curricula(cfg.curricula, self)
         self.metrics = Metrics(cfg.metrics if metrics else {}, self)
-        self.episodes = Episodes(self)
+        self.episodes = Episodes(self.rewards, self.terminations, self)
         self.sim.forward()
         self.observations = Observations(cfg.observations, self)
+        self._built = True
+        self._resets = [
+            term.reset
+            for term in self.terms().values()
+            if isinstance(term, Term | ActionTerm) and term.reset is not None
+        ]
         self._nan_guard = NanGuard(self.sim)
         self._reset_seeds: ResetSeeds | None = None
         if self.device.type == "cpu":
@@ -120,24 +89,7 @@ class Env(VecEnv):  # type: ignore[misc]
             self._step_count = self.steps.numpy()
         self._done_rows = self.terminations.dones.numpy() if self.sim.synchronous else None
         self.reset()
-
-    @property
-    def episode_length_buf(self) -> Tensor:
-        """Steps into each environment's episode, long, ``(num_envs,)``."""
-        return self._episode_length
-
-    @episode_length_buf.setter
-    def episode_length_buf(self, value: Tensor) -> None:
-        self._episode_length.copy_(value)
-
-    @cached_property
-    def base(self) -> Base:
-        """Where the floating base is found in MuJoCo's fields; ConfigError if there is none."""
-        return find_base(self.model)
-
-    def bind(self, field: str) -> Tensor:
-        """An MjData field, float32 ``(num_envs, ...)``, refreshed in place; see `Engine.bind`."""
-        return self.sim.bind(field)
+        self._kept_at_start = self._kept(self._objects())
 
     def command(self, name: str) -> Tensor:
         """The present command `name`, ``(num_envs, size)``."""
@@ -163,8 +115,9 @@ class Env(VecEnv):  # type: ignore[misc]
 
         Returns:
             observations, rewards ``(num_envs,)``, dones ``(num_envs,)`` boolean, and extras with
-            ``time_outs`` ``(num_envs,)`` and ``log``. Observations are of the new episode where one
-            ended. They stay valid until the step after the next, the others until the next step.
+            ``time_outs`` ``(num_envs,)`` and ``log``, which is computed when it is asked for.
+            Observations are of the new episode where one ended. They stay valid until the step
+            after the next, the others until the next step.
         """
         self.timer.begin("physics")
         self.previous_actions.copy_(self.actions)
@@ -172,7 +125,7 @@ class Env(VecEnv):  # type: ignore[misc]
         self._actions.apply(self.actions, self.sim.bind("ctrl"))
         self._nan_guard.record()
         self.sim.step(self.cfg.decimation)
-        failed = self._nan_guard.look()
+        failed = self._nan_guard.check()
         self._episode_length += 1
         self.steps += 1
         self.timer.begin("terminations")
@@ -192,19 +145,21 @@ class Env(VecEnv):  # type: ignore[misc]
         self.sim.forward()
         self.timer.begin("observations")
         observations = self.observations.compute()
-        extras = {
-            "time_outs": self.terminations.time_outs,
-            "log": {**self.episodes.latest_means(), **self.curricula.log},
-        }
-        return observations, rewards, dones, extras
+        return (
+            observations,
+            rewards,
+            dones,
+            _Extras(self.terminations.time_outs, self._means),
+        )
 
     def terms(self) -> dict[str, object]:
-        """What a task is made of, by name, e.g. ``rewards.upright``: functions and objects."""
-        parts = (self.events, self.rewards, self.terminations, self.curricula, self.observations)
-        named = {f"actions.{name}": term for name, term in self._actions.terms.items()}
-        found: dict[str, object] = dict(named)
-        found |= {f"commands.{name}": term for name, term in self.commands.terms.items()}
-        return found | {term.name: term for part in parts for term in part.terms}
+        """The terms at work by name, e.g. ``rewards.upright``; those that are shared once."""
+        parts = (self.events, self.rewards, self.terminations, self.curricula, self.metrics)
+        return {
+            **{f"actions.{name}": term for name, term in self._actions.terms.items()},
+            **{f"commands.{name}": term for name, term in self.commands.terms.items()},
+            **{term.name: term for part in (*parts, self.observations) for term in part.terms},
+        }
 
     def failures(self) -> Failures:
         """What was not finite since this was last asked; waits for the device."""
@@ -215,22 +170,67 @@ class Env(VecEnv):  # type: ignore[misc]
     def state(self) -> dict[str, Any]:
         """Copies of all that the next steps depend on, but for torch's default random generators.
 
-        On the CPU engine an environment that was made in the same way continues from it exactly,
-        to the bit. See `simtrain.env.state` for what it holds.
+        What was declared, by name, and besides it the simulations, the parameters of terms, the
+        buffer of the latest observations and the seed of resets. On the CPU engine an environment
+        that was made in the same way continues from it exactly, to the bit.
         """
-        return read_state(self)
+        return {
+            **self._declared_state(),
+            "engine": {name: value.cpu() for name, value in self.sim.state().items()},
+            "params": {name: _plain_params(term) for name, term in self._parametric()},
+            "observations.turn": self.observations.turn,
+            "reset_seed": self._reset_seeds and self._reset_seeds.first,
+        }
 
-    def set_state(self, state: dict[str, Any], *, forget: bool = False) -> None:
-        """Continue from what `state` returned, in place.
-
-        Args:
-            state: what `state` returned.
-            forget: whether to remove what terms have come to keep since.
+    @torch.inference_mode()
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned, in place: tensors keep their storage.
 
         Raises:
-            ValueError: it is the state of another task, number of environments or engine.
+            ValueError: it is the state of another task, number of environments or engine, or was
+                saved by an older version.
         """
-        write_state(self, state, self.device, forget=forget)
+        if "engine" not in state:
+            raise ValueError("the saved state was written by an older version of simtrain")
+        self._set_declared_state(state)
+        self.sim.set_state(state["engine"])
+        for name, term in self._parametric():
+            for param in _plain_params(term).keys() - state["params"][name].keys():
+                del term.params[param]
+            term.params.update(state["params"][name])
+        if self.observations.turn != state["observations.turn"]:
+            self.observations.take_turn()
+        if self._reset_seeds is not None and state["reset_seed"] is not None:
+            self._reset_seeds.first = state["reset_seed"]
+        self._nan_guard.restart()
+
+    def undeclared_changes(self) -> list[str]:
+        """The terms that have changed what `state` does not hold, since the environment was built.
+
+        One sentence for each attribute.
+        """
+        now = self._kept(self._objects())
+        return [
+            f"{name} keeps `{path}`, which is not saved; declare it with env.buffer or env.variable"
+            for name, before in self._kept_at_start.items()
+            for path in sorted(before.keys() | now[name].keys())
+            if before.get(path, self) != now[name].get(path, self)
+        ]
+
+    def _objects(self) -> dict[str, object]:
+        """The functions and objects of all terms, by the terms' names."""
+        return {
+            name: term.function if isinstance(term, Term) else term
+            for name, term in self.terms().items()
+        }
+
+    def _parametric(self) -> Iterator[tuple[str, Term]]:
+        for name, term in self.terms().items():
+            if isinstance(term, Term):
+                yield name, term
+
+    def _means(self) -> dict[str, Tensor]:
+        return {**self.episodes.latest_means(), **self.curricula.log}
 
     def _end_episodes(self, dones: Tensor) -> None:
         """Record the episodes that end, and start new ones in their place."""
@@ -240,14 +240,36 @@ class Env(VecEnv):  # type: ignore[misc]
     def _reset(self, mask: Tensor) -> None:
         self.curricula.compute(mask)
         self.sim.reset(mask)
+        self._reset_declared(mask)
+        for reset in self._resets:
+            reset(mask)
         self.events.reset(mask)
-        self._actions.reset(mask)
-        self.actions.masked_fill_(mask.unsqueeze(1), 0.0)
-        self.previous_actions.masked_fill_(mask.unsqueeze(1), 0.0)
-        self.rewards.reset(mask)
-        self.metrics.reset(mask)
-        self.episodes.reset(mask)
-        self.terminations.reset(mask)
-        self.commands.reset(mask)
-        self.observations.reset(mask)
+        # Last, for events may depend on how long the episode was.
         self._episode_length.masked_fill_(mask, 0)
+
+
+class _Extras(dict[str, Any]):
+    """The extras of a step, of which ``log`` is computed when it is asked for."""
+
+    def __init__(self, time_outs: Tensor, log: Callable[[], dict[str, Tensor]]) -> None:
+        super().__init__(time_outs=time_outs)
+        self._log = log
+
+    def __contains__(self, key: object) -> bool:
+        return key == "log" or super().__contains__(key)
+
+    def __missing__(self, key: str) -> Any:
+        if key == "log":
+            return self._log()
+        raise KeyError(key)
+
+
+def _plain_params(term: Term) -> dict[str, Any]:
+    """A term's parameters that are numbers, texts or sequences of them."""
+    return {name: value for name, value in term.params.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, bool | int | float | str)

@@ -1,11 +1,12 @@
-"""What a policy is connected to: order, meaning and scale of what it reads and what it does.
+"""The inputs and outputs of a policy: order, meaning and scale of observations and actions.
 
-This is what a robot's program needs to know besides the network. Numbers are the task's own, before
+A robot's program needs to know them besides the network. Numbers are those of the task, before
 domain randomization.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ import mujoco
 import numpy as np
 from torch import Tensor
 
-from simtrain.config_tree import as_plain
 from simtrain.env.actions import Actions, JointAction
 from simtrain.env.cfg import TermCfg
 from simtrain.env.env import Env
@@ -129,7 +129,9 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
         observations=observations,
         command_names=list(env.cfg.commands),
         commands=[
-            CommandPart(name, env.command(name).shape[1], as_plain(cfg.func), _params(env, cfg))
+            CommandPart(
+                name, env.command(name).shape[1], _function_name(cfg.func), _params(env, cfg)
+            )
             for name, cfg in env.cfg.commands.items()
         ],
         action_size=env.num_actions,
@@ -165,7 +167,7 @@ def _observations(env: Env, obs_groups: Sequence[str]) -> list[ObservationPart]:
                     term=term,
                     start=before + place.start,
                     size=place.stop - place.start,
-                    function=as_plain(cfg.func),
+                    function=_function_name(cfg.func),
                     params=_params(env, cfg),
                     clip=clip,
                     scale=1.0 if scale is None else scale,
@@ -180,17 +182,26 @@ def _params(env: Env, cfg: TermCfg) -> dict[str, Any]:
     """A term's parameters as plain values, with names where its patterns match."""
     resolved = resolve_params(cfg.params, env.model, "cpu")
     return {
-        name: list(value.names) if isinstance(value, Entities) else _for_json(as_plain(value))
+        name: list(value.names) if isinstance(value, Entities) else _for_json(value)
         for name, value in resolved.items()
     }
 
 
+def _function_name(function: Any) -> str:
+    function = getattr(function, "func", function)  # of a functools.partial
+    return f"{function.__module__}:{function.__qualname__}"
+
+
 def _for_json(value: Any) -> Any:
-    """Plain values as JSON can say them: None for infinities, a text for what it does not know."""
+    """A value as JSON can hold it: None for infinities, a text for what it does not know."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {str(key): _for_json(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, tuple | list):
         return [_for_json(item) for item in value]
+    if callable(value):
+        return _function_name(value)
     if isinstance(value, float):
         return _finite(value)
     return value if value is None or isinstance(value, bool | int | str) else str(value)

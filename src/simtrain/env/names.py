@@ -5,16 +5,18 @@ A pattern is a regular expression that must match a whole name. Entries come in 
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mujoco
 import torch
 
 from simtrain.env.cfg import Names, TermCfg
-from simtrain.errors import ConfigError, did_you_mean
+from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.sim.engine import Index
 
 _FREE, _BALL = mujoco.mjtJoint.mjJNT_FREE.value, mujoco.mjtJoint.mjJNT_BALL.value
@@ -98,20 +100,18 @@ def find_sensors(model: mujoco.MjModel, names: Names, device: torch.device | str
     return Sensors(found, as_index(ids, device), as_index(data, device))
 
 
-def _entity_finder(kind: str, count: str) -> Callable[..., Entities]:
-    def find(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Entities:
-        found, ids = _match(kind, names, model, getattr(model, count))
-        return Entities(found, as_index(ids, device))
-
-    find.__doc__ = f"The {kind} entries that `names` match; ConfigError if a pattern matches none."
-    return find
+def _find_entities(
+    kind: str, count: str, model: mujoco.MjModel, names: Names, device: torch.device | str
+) -> Entities:
+    found, ids = _match(kind, names, model, getattr(model, count))
+    return Entities(found, as_index(ids, device))
 
 
-find_bodies = _entity_finder("body", "nbody")
-find_geoms = _entity_finder("geom", "ngeom")
-find_sites = _entity_finder("site", "nsite")
-find_actuators = _entity_finder("actuator", "nu")
-
+# These take model, names and device, and raise ConfigError if a pattern matches nothing.
+find_bodies = partial(_find_entities, "body", "nbody")
+find_geoms = partial(_find_entities, "geom", "ngeom")
+find_sites = partial(_find_entities, "site", "nsite")
+find_actuators = partial(_find_entities, "actuator", "nu")
 _FINDERS: dict[str, Callable[..., Entities]] = {
     "joints": find_joints,
     "bodies": find_bodies,
@@ -134,6 +134,60 @@ def resolve_params(
     return resolved
 
 
+def check_term(where: str, cfg: TermCfg, model: mujoco.MjModel, leading: int = 1) -> None:
+    """Check a term's parameters against its function and its names against the model.
+
+    `where` is the term's flag but for its last part; `leading` is the number of a function's
+    arguments before its parameters (a class is made with the environment alone).
+
+    Raises:
+        ConfigError: an unknown or missing parameter, or a pattern that matches nothing.
+    """
+    check_parameters(where, cfg, 1 if inspect.isclass(cfg.func) else leading)
+    for name, value in cfg.params.items():
+        try:
+            resolve_params({name: value}, model, "cpu")
+        except ConfigError as error:
+            raise ConfigError(f"{where}.{name.replace('_', '-')}: {error}") from error
+
+
+def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
+    """Raise ConfigError unless `cfg` gives what its function takes after `leading` arguments."""
+    signature = inspect.signature(cfg.func)
+    names = list(signature.parameters)[leading:]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    for name in cfg.params:
+        if name not in names and not open_ended:
+            raise ConfigError(
+                f"{where}: {_name(cfg.func)} has no parameter {name!r}"
+                f"{did_you_mean(name, names)}; it takes {', '.join(names) or 'none'}"
+            )
+    for name in names:
+        parameter = signature.parameters[name]
+        required = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
+        )
+        if required and name not in cfg.params:
+            raise ConfigError(f"{where}: {_name(cfg.func)} needs the parameter {name!r}")
+        # A flag takes any number of values; one instead of two bounds would mean something else.
+        default, value = parameter.default, cfg.params.get(name)
+        is_range = isinstance(default, tuple) and all(isinstance(x, int | float) for x in default)
+        if is_range and name in cfg.params and not _same_length(default, value):
+            raise ConfigError(
+                f"{where}.{name.replace('_', '-')} takes {len(default)} values such as {default}, "
+                f"not {value}"
+            )
+
+
+def check_positive(cfg: object, names: Sequence[str], *where: str) -> None:
+    """Raise ConfigError unless the fields `names` of `cfg`, whose flag is `where`, are positive."""
+    for name in names:
+        value = getattr(cfg, name)
+        if not value > 0:
+            raise ConfigError(f"{flag(*where, name)} is {value}; it must be greater than 0")
+
+
 def patterns_of(kind: str, cfg: TermCfg) -> list[str]:
     """The names and patterns of one kind, such as ``geoms``, among a term's parameters."""
     found: list[str] = []
@@ -146,26 +200,25 @@ def patterns_of(kind: str, cfg: TermCfg) -> list[str]:
 def match_values(
     values: float | dict[str, float], names: Sequence[str], default: float, what: str
 ) -> list[float]:
-    """One value for each name, from a number or from a mapping of patterns to numbers.
-
-    Raises:
-        ConfigError: a pattern matches no name.
-    """
+    """One value for each name, from a number or from a mapping of patterns to numbers."""
     if not isinstance(values, dict):
         return [float(values)] * len(names)
     result = [default] * len(names)
     for pattern, value in values.items():
-        try:
-            hits = [i for i, name in enumerate(names) if re.fullmatch(pattern, name)]
-        except re.error as error:
-            raise ConfigError(
-                f"{what}: {pattern!r} is not a regular expression: {error}"
-            ) from error
+        hits = _hits(pattern, names, f"{what}: {pattern!r} is not a regular expression")
         if not hits:
             raise ConfigError(f"{what}: no joint matches {pattern!r}; there are {_listed(names)}")
         for i in hits:
             result[i] = float(value)
     return result
+
+
+def _same_length(default: tuple[Any, ...], value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == len(default)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))
 
 
 def _kind_of(parameter: str) -> str:
@@ -183,12 +236,8 @@ def _match(
     everything = [getattr(model, kind)(i).name for i in range(count)]
     chosen: set[int] = set()
     for pattern in _patterns(names):
-        try:
-            hits = [i for i, name in enumerate(everything) if re.fullmatch(pattern, name)]
-        except re.error as error:
-            raise ConfigError(
-                f"{pattern!r} is not a regular expression for {kind} names: {error}"
-            ) from error
+        mistake = f"{pattern!r} is not a regular expression for {kind} names"
+        hits = _hits(pattern, everything, mistake)
         if not hits:
             raise ConfigError(
                 f"no {kind} matches {pattern!r}{did_you_mean(pattern, everything)}; "
@@ -197,6 +246,14 @@ def _match(
         chosen.update(hits)
     ids = sorted(chosen)
     return tuple(everything[i] for i in ids), ids
+
+
+def _hits(pattern: str, names: Sequence[str], mistake: str) -> list[int]:
+    """Places of the names that `pattern` matches; ConfigError if it is not a pattern."""
+    try:
+        return [i for i, name in enumerate(names) if re.fullmatch(pattern, name)]
+    except re.error as error:
+        raise ConfigError(f"{mistake}: {error}") from error
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
-"""Numbers that are not finite: found without waiting for the device, kept apart, and told later.
+"""Numbers that are not finite: found without waiting for the device, and reported later.
 
-An environment whose simulation failed is reset, as an episode that ended. What it did in its last
-steps is kept for whoever wants to know why: a ring of states and controls is recorded before every
-step, and stays as it is from the first failure on until it was asked for.
+An environment whose simulation failed is reset, as an episode that ended. Its last steps are kept:
+a ring of states and controls is recorded before every step, and stays as it is from the first
+failure on until it is read.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class NanGuard:
             self._ring.index_copy_(0, slot, self._fresh)
             self._steps += 1
 
-    def look(self) -> Tensor | None:
+    def check(self) -> Tensor | None:
         """Which environments failed in the physics step, boolean ``(num_envs,)``; counts them.
 
         None if it is known that there are none.
@@ -114,11 +114,10 @@ class NanGuard:
         return failed
 
     def take(self, sums: Sequence[tuple[tuple[str, ...], Tensor]]) -> Failures:
-        """What went wrong since the last call, and start anew, in place; waits for the device.
+        """The failures since the last call; starts anew, in place; waits for the device.
 
-        Args:
-            sums: names, and for each a number that is not finite if something of that name was not.
-                They are set to zero.
+        `sums` are names, and for each a number that is not finite if something of that name was
+        not; they are set to zero.
         """
         counts = [self._counts.sum()[None], self._first[None], self._steps]
         finite = [total.isfinite().long() for _, total in sums]
@@ -135,11 +134,7 @@ class NanGuard:
         self._forget()
         return Failures(resets, dump, terms)
 
-    def state(self) -> dict[str, Tensor]:
-        """Nothing: what was recorded is not needed to go on."""
-        return {}
-
-    def set_state(self, state: dict[str, Tensor]) -> None:
+    def restart(self) -> None:
         """Forget what was recorded, in place: it did not lead to the state that goes on."""
         self._step = self._start = 0
         self._steps.zero_()

@@ -7,18 +7,15 @@ whole group, whatever the number of terms.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from simtrain.env.base import BaseEnv
 from simtrain.env.cfg import GaussianNoiseCfg, ObservationTermCfg, UniformNoiseCfg
 from simtrain.env.terms import Term
 from simtrain.errors import ConfigError, flag
-
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
 
 
 class SharedTerms:
@@ -28,7 +25,7 @@ class SharedTerms:
     are the group's affair.
     """
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: BaseEnv) -> None:
         self._env = env
         self._cfgs: list[ObservationTermCfg] = []
         self.terms: list[Term] = []
@@ -55,74 +52,74 @@ class ObservationGroup:
     """The terms of one group, side by side."""
 
     def __init__(
-        self, name: str, cfgs: Mapping[str, ObservationTermCfg], env: Env, shared: SharedTerms
+        self, name: str, cfgs: Mapping[str, ObservationTermCfg], env: BaseEnv, shared: SharedTerms
     ) -> None:
         self.name = name
-        self._env = env
+        self._num_envs = env.num_envs
         self._shared = shared
         self._places = [
             shared.add(cfg, f"observations.{name}.{term}") for term, cfg in cfgs.items()
         ]
-        sizes = [self._size_of(term, i) for term, i in zip(cfgs, self._places, strict=True)]
+        self._sizes = [self._size_of(t, i) for t, i in zip(cfgs, self._places, strict=True)]
         self.slices: dict[str, slice] = {}
         """Where each term stands in the group's vector, history included."""
         start = 0
-        for (term, cfg), size in zip(cfgs.items(), sizes, strict=True):
+        for (term, cfg), size in zip(cfgs.items(), self._sizes, strict=True):
             width = size * max(cfg.history_length, 1)
             self.slices[term] = slice(start, start + width)
             start += width
         self.size = start
         """Length of the group's vector."""
+        self.columns = tuple(
+            f"{name}.{term}"
+            for term, size in zip(cfgs, self._sizes, strict=True)
+            for _ in range(size)
+        )
+        """The name of the term of each column, without history."""
+        width = len(self.columns)
+        self.sums = env.variable(f"observations.{name}.sums", torch.zeros(width))
+        """Sums of the columns; not finite for one that was not, and then counts as 0."""
+        self._set_processing(cfgs, env.device)
+        self._random = torch.empty(env.num_envs, width, device=env.device)
+        self._histories = [
+            env.buffer(f"observations.{name}.{term}.history", (cfg.history_length, size), None)
+            if cfg.history_length > 1
+            else None
+            for (term, cfg), size in zip(cfgs.items(), self._sizes, strict=True)
+        ]
+        has_history = any(history is not None for history in self._histories)
+        self._present = torch.empty_like(self._random) if has_history else None
+        # Whose histories start with their next observation.
+        self._fresh = env.buffer(f"observations.{name}.fresh", reset=True, dtype=torch.bool)
 
-        device = env.device
-        uniform = [
-            (c.noise if isinstance(c.noise, UniformNoiseCfg) else None) for c in cfgs.values()
-        ]
-        normal = [
-            (c.noise if isinstance(c.noise, GaussianNoiseCfg) else None) for c in cfgs.values()
-        ]
+    def _set_processing(self, cfgs: Mapping[str, ObservationTermCfg], device: torch.device) -> None:
+        """Prepare noise, clip and scale; None where no term has one."""
+        terms = list(cfgs.values())
+        repeats = torch.tensor(self._sizes)
 
         def columns(values: list[float]) -> Tensor:
             """One value a term, repeated over the term's columns."""
-            repeats = torch.tensor(sizes)
             return torch.tensor(values).repeat_interleave(repeats).to(device)
 
         self._uniform = self._normal = self._clip = self._scale = None
+        uniform = [c.noise if isinstance(c.noise, UniformNoiseCfg) else None for c in terms]
         if any(uniform):
             self._uniform = (
                 columns([n.n_min if n else 0.0 for n in uniform]),
                 columns([n.n_max - n.n_min if n else 0.0 for n in uniform]),
             )
+        normal = [c.noise if isinstance(c.noise, GaussianNoiseCfg) else None for c in terms]
         if any(normal):
             self._normal = (
                 columns([n.mean if n else 0.0 for n in normal]),
                 columns([n.std if n else 0.0 for n in normal]),
             )
-        if any(cfg.clip for cfg in cfgs.values()):
-            bounds = [cfg.clip or (-torch.inf, torch.inf) for cfg in cfgs.values()]
+        if any(cfg.clip for cfg in terms):
+            bounds = [cfg.clip or (-torch.inf, torch.inf) for cfg in terms]
             self._clip = (columns([b[0] for b in bounds]), columns([b[1] for b in bounds]))
-        if any(cfg.scale is not None for cfg in cfgs.values()):
-            self._scale = torch.cat(
-                [self._scale_of(t, c, s) for (t, c), s in zip(cfgs.items(), sizes, strict=True)]
-            ).to(device)
-        self._sizes = sizes
-        self.columns = tuple(
-            f"{name}.{term}" for term, size in zip(cfgs, sizes, strict=True) for _ in range(size)
-        )
-        """The name of the term of each column, without history."""
-        self.sums = torch.zeros(sum(sizes), device=device)
-        """Sums of the columns; not finite for one that was not, and then counts as 0."""
-        self._random = torch.empty(env.num_envs, sum(sizes), device=device)
-        self._histories = [
-            torch.zeros(env.num_envs, cfg.history_length, size, device=device)
-            if cfg.history_length > 1
-            else None
-            for cfg, size in zip(cfgs.values(), sizes, strict=True)
-        ]
-        self._present = (
-            torch.empty_like(self._random) if any(h is not None for h in self._histories) else None
-        )
-        self._fresh = torch.ones(env.num_envs, dtype=torch.bool, device=device)
+        if any(cfg.scale is not None for cfg in terms):
+            scales = zip(cfgs.items(), self._sizes, strict=True)
+            self._scale = torch.cat([self._scale_of(t, c, s) for (t, c), s in scales]).to(device)
 
     def compute(self, out: Tensor) -> None:
         """Write the group's observations into `out`, ``(num_envs, size)``, of the terms' values."""
@@ -143,10 +140,6 @@ class ObservationGroup:
         if self._present is not None:
             torch.cat(self._stacked(present), dim=1, out=out)
 
-    def reset(self, mask: Tensor) -> None:
-        """Let the histories of the environments in `mask` start with their next observation."""
-        self._fresh |= mask
-
     def _stacked(self, present: Tensor) -> list[Tensor]:
         """Each term's columns with its history, oldest first; moves the histories on."""
         parts = []
@@ -164,10 +157,10 @@ class ObservationGroup:
 
     def _size_of(self, term: str, place: int) -> int:
         value = self._shared.values[place]
-        if value.ndim != 2 or value.shape[0] != self._env.num_envs:
+        if value.ndim != 2 or value.shape[0] != self._num_envs:
             raise ConfigError(
                 f"observations.{self.name}.{term} has shape {tuple(value.shape)}; "
-                f"it must be (num_envs, size), here ({self._env.num_envs}, size)"
+                f"it must be (num_envs, size), here ({self._num_envs}, size)"
             )
         return int(value.shape[1])
 
@@ -189,55 +182,40 @@ class Observations:
     the observation that an action was chosen by until the step is done.
     """
 
-    def __init__(self, cfgs: Mapping[str, Mapping[str, ObservationTermCfg]], env: Env) -> None:
+    def __init__(self, cfgs: Mapping[str, Mapping[str, ObservationTermCfg]], env: BaseEnv) -> None:
         self._shared = SharedTerms(env)
         self.groups = {
             name: ObservationGroup(name, terms, env, self._shared) for name, terms in cfgs.items()
         }
-        self._turns = [
-            TensorDict(
-                {
-                    name: torch.zeros(env.num_envs, group.size, device=env.device)
-                    for name, group in self.groups.items()
-                },
-                batch_size=[env.num_envs],
-                device=env.device,
-            )
-            for _ in range(2)
+        self._buffers = [
+            {
+                name: env.buffer(f"observations.{name}.{turn}", (group.size,), reset=None)
+                for name, group in self.groups.items()
+            }
+            for turn in ("even", "odd")
         ]
-        self._buffers = [dict(turn.items()) for turn in self._turns]
-        self._turn = 0
+        self._turns = [
+            TensorDict(dict(buffers), batch_size=[env.num_envs], device=env.device)
+            for buffers in self._buffers
+        ]
+        self.turn = 0
+        """Which of the two sets of buffers has the latest observations."""
+        self.terms = self._shared.terms
+        """All terms; those that several groups share once."""
 
     @property
     def latest(self) -> TensorDict:
         """What `compute` returned last."""
-        return self._turns[self._turn]
-
-    @property
-    def turn(self) -> int:
-        """Which of the two sets of buffers has the latest observations."""
-        return self._turn
-
-    @property
-    def terms(self) -> list[Term]:
-        """All of them; those that several groups share once."""
-        return self._shared.terms
+        return self._turns[self.turn]
 
     def take_turn(self) -> None:
         """Let the other set of buffers be the latest, filled by a graph."""
-        self._turn = 1 - self._turn
+        self.turn = 1 - self.turn
 
     def compute(self) -> TensorDict:
         """Observe all environments; ``{group: (num_envs, size)}``."""
         self.take_turn()
         self._shared.compute()
         for name, group in self.groups.items():
-            group.compute(self._buffers[self._turn][name])
+            group.compute(self._buffers[self.turn][name])
         return self.latest
-
-    def reset(self, mask: Tensor) -> None:
-        """Let terms and histories forget the environments in `mask`."""
-        for term in self._shared.terms:
-            term.reset(mask)
-        for group in self.groups.values():
-            group.reset(mask)

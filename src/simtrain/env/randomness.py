@@ -1,4 +1,4 @@
-"""The random generators that a rank uses: their states, as plain data, and back."""
+"""The random generators that a rank uses: seeded, saved, restored and forked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
+_CPU = torch.device("cpu")
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of torch (on all devices), NumPy and Python."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """The states of all random generators that a rank uses, as plain data."""
+    """The states of all random generators that a rank on `device` uses, as plain data."""
     kind, keys, position, has_gauss, gauss = np.random.get_state()
     version, words, gauss_next = random.getstate()
     return {
@@ -40,22 +49,44 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     random.setstate((version, tuple(words), gauss_next))
 
 
-def seed_everything(seed: int) -> None:
-    """Seed torch (all devices), NumPy and Python."""
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)  # for task files that use it
-    random.seed(seed)
-
-
 @contextmanager
-def forked_randomness(seed: int) -> Iterator[None]:
-    """Draw from `seed`; afterwards the generators of torch, NumPy and Python are as they were."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices):
+def forked_randomness(seed: int, device: torch.device = _CPU) -> Iterator[None]:
+    """Draw from `seed` within; afterwards all generators continue as if nothing had been drawn.
+
+    Generators of GPUs other than `device` are left alone.
+    """
+    before = random_state(device)
+    try:
+        # Not torch.manual_seed, which seeds every GPU.
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        np.random.seed(seed % 2**32)  # for task files that use it
+        random.seed(seed)
+        yield
+    finally:
+        set_random_state(before, device)
+
+
+class ResetSeeds:
+    """Seeds for resets on the CPU, where a step at which no episode ends draws no numbers.
+
+    What one environment sees must not depend on whether another was reset. So the draws of a reset
+    follow from the step alone, and leave torch's default generator as it was.
+    """
+
+    def __init__(self) -> None:
+        """Draw the first seed from torch's default generator."""
+        self.first = int(torch.randint(2**62, ()))
+
+    @contextmanager
+    def at(self, step: int) -> Iterator[None]:
+        """Seed torch's default CPU generator for the resets of `step` within."""
+        generator = torch.default_generator
+        before = generator.get_state()
+        generator.manual_seed(self.first + step)
         try:
-            seed_everything(seed)
             yield
         finally:
-            np.random.set_state(of_numpy)
-            random.setstate(of_python)
+            generator.set_state(before)

@@ -1,4 +1,4 @@
-"""Terms at work: rewards, terminations, events and curricula, evaluated for all environments.
+"""Terms at work: rewards, terminations, events, curricula and metrics, for all environments.
 
 Every method is batched and works in place where it can; none waits for the device.
 """
@@ -7,55 +7,39 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from simtrain.env.base import BaseEnv
 from simtrain.env.cfg import (
     CurriculumTermCfg,
     EventTermCfg,
+    MetricTermCfg,
     RewardTermCfg,
     TermCfg,
     TerminationTermCfg,
 )
 from simtrain.env.names import resolve_params
-from simtrain.errors import ConfigError, did_you_mean
-
-if TYPE_CHECKING:
-    import mujoco
-
-    from simtrain.env.env import Env
-
-
-@dataclass(frozen=True)
-class _Named:
-    """Constant, and so no part of the state that an environment keeps."""
-
-    name: str
+from simtrain.errors import ConfigError
 
 
 class Term:
     """A term's function with its parameters resolved, ready to be called at every step."""
 
-    def __init__(self, cfg: TermCfg, env: Env, name: str) -> None:
+    def __init__(self, cfg: TermCfg, env: BaseEnv, name: str) -> None:
         """Resolve the parameters; `name` is what to call the term, e.g. ``rewards.upright``."""
-        self._named = _Named(name)
+        self.name = name
         self.params = resolve_params(cfg.params, env.model, env.device)
         """Resolved parameters of a function; a curriculum may change them. Empty for a class."""
         self.function: Callable[..., Any] = cfg.func
         if inspect.isclass(cfg.func):
-            make: Callable[..., Any] = cfg.func
-            self.function = make(env, **self.params)
+            self.function = env.make_term(name, cfg.func, self.params)
             self.params = {}
         self._env = env
-        self._reset = getattr(self.function, "reset", None)
-
-    @property
-    def name(self) -> str:
-        """What to call the term, e.g. ``rewards.upright``."""
-        return self._named.name
+        self.reset: Callable[[Tensor], None] | None = getattr(self.function, "reset", None)
+        """Called with the mask of environments that are reset, boolean ``(num_envs,)``."""
 
     def __call__(self, *arguments: Tensor) -> Any:
         """The term's value now; `arguments` come between the environment and the parameters.
@@ -68,78 +52,41 @@ class Term:
             error.add_note(f"in the term {self.name}")
             raise
 
-    def reset(self, mask: Tensor) -> None:
-        """Let a term that keeps state forget the environments in `mask`."""
-        if self._reset is not None:
-            self._reset(mask)
-
-
-def check_term(where: str, cfg: TermCfg, model: mujoco.MjModel, leading: int = 1) -> None:
-    """Check a term's parameters against its function and its names against the model.
-
-    Args:
-        where: the term's flags but for their last part, e.g. ``--env.rewards.upright``.
-        cfg: the term.
-        model: the compiled model.
-        leading: number of a function's arguments before its parameters: the environment, and for
-            events and curricula a mask. A class is made with the environment alone.
-
-    Raises:
-        ConfigError: an unknown or missing parameter, or a pattern that matches nothing.
-    """
-    check_parameters(where, cfg, 1 if inspect.isclass(cfg.func) else leading)
-    for name, value in cfg.params.items():
-        try:
-            resolve_params({name: value}, model, "cpu")
-        except ConfigError as error:
-            raise ConfigError(f"{where}.{name.replace('_', '-')}: {error}") from error
-
-
-def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
-    """Raise ConfigError unless `cfg` gives what its function takes after `leading` arguments."""
-    signature = inspect.signature(cfg.func)
-    names = list(signature.parameters)[leading:]
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    for name in cfg.params:
-        if name not in names and not open_ended:
+    def rows(self) -> Tensor:
+        """The term's value now, which must be ``(num_envs,)``; ConfigError if it is not."""
+        value: Tensor = self()
+        if value.shape != (self._env.num_envs,):
             raise ConfigError(
-                f"{where}: {_name(cfg.func)} has no parameter {name!r}"
-                f"{did_you_mean(name, names)}; it takes {', '.join(names) or 'none'}"
+                f"{self.name} has shape {tuple(value.shape)}; "
+                f"it must be (num_envs,), here {(self._env.num_envs,)}"
             )
-    for name in names:
-        parameter = signature.parameters[name]
-        required = parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_KEYWORD,
-            parameter.VAR_POSITIONAL,
-        )
-        if required and name not in cfg.params:
-            raise ConfigError(f"{where}: {_name(cfg.func)} needs the parameter {name!r}")
-        # A flag takes any number of values; one instead of two bounds would mean something else.
-        default, value = parameter.default, cfg.params.get(name)
-        is_range = isinstance(default, tuple) and all(isinstance(x, int | float) for x in default)
-        if is_range and name in cfg.params and not _same_length(default, value):
-            raise ConfigError(
-                f"{where}.{name.replace('_', '-')} takes {len(default)} values such as {default}, "
-                f"not {value}"
-            )
+        return value
+
+
+def make_terms(cfgs: Mapping[str, TermCfg], env: BaseEnv, kind: str) -> list[Term]:
+    """The terms of one kind, called ``<kind>.<name>``."""
+    return [Term(cfg, env, f"{kind}.{name}") for name, cfg in cfgs.items()]
 
 
 class Rewards:
     """The weighted sum of a task's reward terms, and its sums over episodes."""
 
-    def __init__(self, cfgs: Mapping[str, RewardTermCfg], env: Env) -> None:
+    def __init__(self, cfgs: Mapping[str, RewardTermCfg], env: BaseEnv) -> None:
         self.names = tuple(cfgs)
-        self._terms = {name: Term(cfg, env, f"rewards.{name}") for name, cfg in cfgs.items()}
-        rates = [cfg.weight * env.step_dt for cfg in cfgs.values()]
-        self._rates = torch.tensor(rates, device=env.device)
+        self.terms = make_terms(cfgs, env, "rewards")
+        rates = torch.tensor([cfg.weight * env.step_dt for cfg in cfgs.values()])
+        self._rates = env.variable("rewards.rates", rates)
         self._step_dt = env.step_dt
         # Column by column in memory, as terms write them.
-        self._values = torch.zeros(len(cfgs), env.num_envs, device=env.device).T
-        self._columns = self._values.unbind(1)
+        self.values = torch.zeros(len(cfgs), env.num_envs, device=env.device).T
+        """The terms' values at the latest step, without weights, ``(num_envs, terms)``."""
+        env.declare("rewards.values", self.values, None)
+        self._columns = self.values.unbind(1)
         self._total = torch.zeros(env.num_envs, device=env.device)
-        self.episode_sums = torch.zeros_like(self._values)
+        self.episode_sums = torch.zeros_like(self.values)
         """Each term's weighted sum over the present episode, ``(num_envs, terms)``."""
-        self.sums = torch.zeros(len(cfgs), device=env.device)
+        env.declare("rewards.episode_sums", self.episode_sums, 0.0)
+        self.sums = env.variable("rewards.sums", torch.zeros(len(cfgs)))
         """Sums of the values; not finite for a term that was not, whose value then counts as 0."""
 
     def compute(self, failed: Tensor | None = None) -> Tensor:
@@ -147,64 +94,43 @@ class Rewards:
 
         `failed`, boolean ``(num_envs,)``: environments whose reward is 0, whatever the terms say.
         """
-        for i, term in enumerate(self._terms.values()):
-            value = term()
-            if value.shape != self._total.shape:
-                raise ConfigError(
-                    f"rewards.{self.names[i]} has shape {tuple(value.shape)}; "
-                    f"it must be (num_envs,), here {tuple(self._total.shape)}"
-                )
-            self._columns[i].copy_(value)
+        for term, column in zip(self.terms, self._columns, strict=True):
+            column.copy_(term.rows())
         if failed is not None:
-            self._values.masked_fill_(failed.unsqueeze(1), 0.0)
-        self.sums += self._values.sum(dim=0)
-        torch.nan_to_num(self._values, 0.0, 0.0, 0.0, out=self._values)
-        torch.mv(self._values, self._rates, out=self._total)
-        self.episode_sums.addcmul_(self._values, self._rates)
+            self.values.masked_fill_(failed.unsqueeze(1), 0.0)
+        self.sums += self.values.sum(dim=0)
+        torch.nan_to_num(self.values, 0.0, 0.0, 0.0, out=self.values)
+        torch.mv(self.values, self._rates, out=self._total)
+        self.episode_sums.addcmul_(self.values, self._rates)
         return self._total
-
-    @property
-    def values(self) -> Tensor:
-        """What each term said at the latest step, without its weight, ``(num_envs, terms)``."""
-        return self._values
-
-    @property
-    def terms(self) -> list[Term]:
-        """All of them."""
-        return list(self._terms.values())
 
     def rates(self) -> Tensor:
         """Each term's weighted value at the latest step, per second, ``(num_envs, terms)``."""
-        return self._values * (self._rates / self._step_dt)
+        return self.values * (self._rates / self._step_dt)
 
     def set_weight(self, name: str, weight: float) -> None:
         """Change a term's weight, in place; for curricula."""
         self._rates[self.names.index(name)] = weight * self._step_dt
 
-    def reset(self, mask: Tensor) -> None:
-        """Start the sums of the environments in `mask` anew."""
-        self.episode_sums.masked_fill_(mask.unsqueeze(1), 0.0)
-        for term in self._terms.values():
-            term.reset(mask)
-
 
 class Terminations:
     """Why and whether episodes end."""
 
-    def __init__(self, cfgs: Mapping[str, TerminationTermCfg], env: Env) -> None:
+    def __init__(self, cfgs: Mapping[str, TerminationTermCfg], env: BaseEnv) -> None:
         self.names = tuple(cfgs)
-        self._terms = {name: Term(cfg, env, f"terminations.{name}") for name, cfg in cfgs.items()}
+        self.terms = make_terms(cfgs, env, "terminations")
         self._cut = [i for i, cfg in enumerate(cfgs.values()) if cfg.time_out]
         self._failed = [i for i, cfg in enumerate(cfgs.values()) if not cfg.time_out]
         self.flags = torch.zeros(len(cfgs), env.num_envs, dtype=torch.bool, device=env.device).T
         """Which terms ended the episode at this step, ``(num_envs, terms)``."""
+        env.declare("terminations.flags", self.flags, None)
         self._columns = self.flags.unbind(1)
-        self.terminated = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+        self.terminated = env.buffer("terminations.terminated", reset=None, dtype=torch.bool)
         """Episodes that failed or succeeded at this step, or whose simulation failed,
         ``(num_envs,)``."""
-        self.time_outs = torch.zeros_like(self.terminated)
+        self.time_outs = env.buffer("terminations.time_outs", reset=None, dtype=torch.bool)
         """Episodes that were cut at this step and did not end otherwise, ``(num_envs,)``."""
-        self.dones = torch.zeros_like(self.terminated)
+        self.dones = env.buffer("terminations.dones", reset=None, dtype=torch.bool)
         """Episodes that ended at this step, ``(num_envs,)``."""
 
     def compute(self, failed: Tensor | None = None) -> Tensor:
@@ -212,8 +138,8 @@ class Terminations:
 
         `failed`, boolean ``(num_envs,)``: environments whose simulation failed; their episodes end.
         """
-        for i, term in enumerate(self._terms.values()):
-            self._columns[i].copy_(term())
+        for term, column in zip(self.terms, self._columns, strict=True):
+            column.copy_(term())
         self.terminated.zero_()
         if failed is not None:
             self.terminated |= failed
@@ -225,91 +151,139 @@ class Terminations:
         torch.gt(self.dones, self.terminated, out=self.time_outs)
         return self.dones
 
-    @property
-    def terms(self) -> list[Term]:
-        """All of them."""
-        return list(self._terms.values())
-
-    def reset(self, mask: Tensor) -> None:
-        """Let terms that keep state forget the environments in `mask`."""
-        for term in self._terms.values():
-            term.reset(mask)
-
 
 class Events:
     """What happens to environments at start-up, at resets and at intervals."""
 
-    def __init__(self, cfgs: Mapping[str, EventTermCfg], env: Env) -> None:
+    def __init__(self, cfgs: Mapping[str, EventTermCfg], env: BaseEnv) -> None:
         self._env = env
+        self.terms = make_terms(cfgs, env, "events")
         self._by_mode: dict[str, list[Term]] = {"startup": [], "reset": [], "interval": []}
-        self._ranges: list[tuple[float, float]] = []
-        for name, cfg in cfgs.items():
-            self._by_mode[cfg.mode].append(Term(cfg, env, f"events.{name}"))
-            if cfg.mode == "interval":
-                self._ranges.append(cfg.interval_range_s)
-        self._everyone = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
-        self._time_left = [self._draw(low, high) for low, high in self._ranges]
-
-    @property
-    def terms(self) -> list[Term]:
-        """All of them."""
-        return [term for terms in self._by_mode.values() for term in terms]
+        for term, cfg in zip(self.terms, cfgs.values(), strict=True):
+            self._by_mode[cfg.mode].append(term)
+        intervals = {n: c.interval_range_s for n, c in cfgs.items() if c.mode == "interval"}
+        self._ranges = list(intervals.values())
+        self._time_left = [env.buffer(f"events.time_left.{n}", reset=None) for n in intervals]
+        for left, (low, high) in zip(self._time_left, self._ranges, strict=True):
+            left.uniform_(low, high)
 
     def startup(self) -> None:
         """Apply the events of mode ``startup`` to all environments."""
+        everyone = torch.ones(self._env.num_envs, dtype=torch.bool, device=self._env.device)
         for term in self._by_mode["startup"]:
-            term(self._everyone)
+            term(everyone)
 
     def reset(self, mask: Tensor) -> None:
         """Apply the events of mode ``reset``, and start the intervals of `mask` anew."""
-        for terms in self._by_mode.values():
-            for term in terms:
-                term.reset(mask)
         for term in self._by_mode["reset"]:
             term(mask)
-        for left, (low, high) in zip(self._time_left, self._ranges, strict=True):
-            left.copy_(torch.where(mask, self._draw(low, high), left))
+        for left, bounds in zip(self._time_left, self._ranges, strict=True):
+            _draw_where(mask, left, bounds)
 
     def interval(self) -> None:
         """Apply the events of mode ``interval`` to the environments whose time has come."""
-        for term, left, (low, high) in zip(
+        for term, left, bounds in zip(
             self._by_mode["interval"], self._time_left, self._ranges, strict=True
         ):
             left -= self._env.step_dt
             due = left <= 0.0
             term(due)
-            left.copy_(torch.where(due, self._draw(low, high), left))
-
-    def _draw(self, low: float, high: float) -> Tensor:
-        return torch.empty(self._env.num_envs, device=self._env.device).uniform_(low, high)
+            _draw_where(due, left, bounds)
 
 
 class Curricula:
     """Changes of the task as training goes on."""
 
-    def __init__(self, cfgs: Mapping[str, CurriculumTermCfg], env: Env) -> None:
-        self._terms = {name: Term(cfg, env, f"curricula.{name}") for name, cfg in cfgs.items()}
+    def __init__(self, cfgs: Mapping[str, CurriculumTermCfg], env: BaseEnv) -> None:
+        self._tags = [f"Curriculum/{name}" for name in cfgs]
+        self.terms = make_terms(cfgs, env, "curricula")
+        means = env.variable("curricula.means", torch.zeros(len(cfgs)))
+        self._means = means.unbind()
         self.log: dict[str, Tensor] = {}
         """What the terms last returned, as means, by ``Curriculum/<term>``; changed in place."""
 
     def compute(self, mask: Tensor) -> None:
         """Let every term look at the environments about to be reset."""
-        for name, term in self._terms.items():
+        for tag, term, mean in zip(self._tags, self.terms, self._means, strict=True):
             value = term(mask)
             if value is not None:
-                mean = torch.as_tensor(value).float().mean()
                 # The same tensor at every step, so that a CUDA graph writes what is read here.
-                self.log.setdefault(f"Curriculum/{name}", torch.zeros_like(mean)).copy_(mean)
-
-    @property
-    def terms(self) -> list[Term]:
-        """All of them."""
-        return list(self._terms.values())
+                self.log[tag] = mean.copy_(torch.as_tensor(value).float().mean())
 
 
-def _same_length(default: tuple[Any, ...], value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == len(default)
+class Metrics:
+    """The values of all metric terms, which evaluation compares policies by, at every step.
+
+    Training does not need them; an `Env` computes them only when it is asked to.
+    """
+
+    def __init__(self, cfgs: Mapping[str, MetricTermCfg], env: BaseEnv) -> None:
+        self.names = tuple(cfgs)
+        means = [cfg.reduce == "mean" for cfg in cfgs.values()]
+        self.is_mean = torch.tensor(means, dtype=torch.bool, device=env.device)
+        """Of which an episode's mean counts and not its last value, boolean ``(terms,)``."""
+        self.terms = make_terms(cfgs, env, "metrics")
+        self.values = env.buffer("metrics.values", (len(cfgs),), reset=None)
+        """The terms' values at the latest step, before any reset, ``(num_envs, terms)``."""
+
+    def compute(self) -> None:
+        """Evaluate every term into `values`, in place; ConfigError if one has another shape."""
+        for i, term in enumerate(self.terms):
+            self.values[:, i] = term.rows()
 
 
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", repr(function))
+class Episodes:
+    """Sums over the episodes that finished since the last `take`, and each environment's latest.
+
+    One row of values an episode: 1, the return, the length in steps, every reward term's weighted
+    sum divided by the longest episode's seconds, and which terminations ended it.
+    """
+
+    def __init__(self, rewards: Rewards, terminations: Terminations, env: BaseEnv) -> None:
+        self._rewards = rewards
+        self._terminations = terminations
+        self._max_seconds = env.max_episode_length_s
+        self.names = (
+            "count",
+            "return",
+            "length",
+            *(f"Episode_Reward/{name}" for name in rewards.names),
+            *(f"Episode_Termination/{name}" for name in terminations.names),
+        )
+        """What stands in the columns of `take`."""
+        self._rewards_end = 3 + len(rewards.names)
+        self._values = torch.ones(env.num_envs, len(self.names), device=env.device)
+        self._latest = env.buffer("episodes.latest", (len(self.names),), reset=None)
+        # Not the episode length buffer: that one starts at random values in a training run.
+        self._length = env.buffer("episodes.length")
+        self._sums = env.variable("episodes.sums", torch.zeros(len(self.names)))
+
+    def count_step(self) -> None:
+        """Let every episode be a step longer, in place."""
+        self._length += 1.0
+
+    def record(self, dones: Tensor) -> None:
+        """Add the episodes that end at this step, `dones` boolean ``(num_envs,)``, in place."""
+        values, sums = self._values, self._rewards.episode_sums
+        torch.sum(sums, dim=1, out=values[:, 1])
+        values[:, 2] = self._length
+        torch.div(sums, self._max_seconds, out=values[:, 3 : self._rewards_end])
+        values[:, self._rewards_end :] = self._terminations.flags
+        torch.where(dones.unsqueeze(1), values, self._latest, out=self._latest)
+        self._sums.addmv_(values.T, dones.float())
+
+    def latest_means(self) -> dict[str, Tensor]:
+        """Means over every environment's latest finished episode (zeros before its first)."""
+        means = self._latest.mean(dim=0)
+        return dict(zip(self.names[3:], means[3:].unbind(), strict=True))
+
+    def take(self) -> Tensor:
+        """The sums since the last call, ``(len(names),)``, and start anew."""
+        sums = self._sums.clone()
+        self._sums.zero_()
+        return sums
+
+
+def _draw_where(mask: Tensor, values: Tensor, bounds: tuple[float, float]) -> None:
+    """Draw `values` anew where `mask`, in place; numbers are drawn for all environments."""
+    values.copy_(torch.where(mask, torch.empty_like(values).uniform_(*bounds), values))

@@ -2,8 +2,8 @@
 
 Tiles stand in rows of one level of difficulty (along x) and columns of one kind (along y), around
 the origin of the world; a flat border surrounds them. Every environment starts on the tile of its
-level and column, and may walk on to others. What a tile looks like is up to the functions in
-`simtrain.mdp.terrain`; here tiles become a ``<hfield>``, origins and heights on the device.
+level and column, and may walk on to others. The heights of a tile come from a function such as
+those in `simtrain.mdp.terrain`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from simtrain.env.cfg import TerrainCfg
-from simtrain.env.terms import check_parameters
+from simtrain.env.names import check_parameters, check_positive
 from simtrain.errors import ConfigError, flag
 
 NAME = "terrain"
@@ -80,14 +80,7 @@ class Terrain:
     def __init__(
         self, cfg: TerrainCfg, model: mujoco.MjModel, num_envs: int, device: torch.device
     ) -> None:
-        """Read the heights from the model, and spread the environments over columns and levels.
-
-        Args:
-            cfg: the terrain that `add_terrain` put into the model.
-            model: the compiled model.
-            num_envs: number of environments.
-            device: where all tensors live.
-        """
+        """Read the heights from the model, and spread the environments over columns and levels."""
         self.num_levels = cfg.num_levels
         self.tile_size = cfg.tile_size
         """Length of a tile's side, m."""
@@ -120,11 +113,9 @@ class Terrain:
         return self._lookup(points)
 
     def move(self, mask: Tensor, change: Tensor) -> None:
-        """Change the levels of the environments in `mask` by `change`, in place.
+        """Change the levels of the environments in `mask` by `change`, long, in place.
 
-        Args:
-            mask: boolean, ``(num_envs,)``.
-            change: long, ``(num_envs,)``. Whoever masters the last level goes on at a random one.
+        An environment that masters the last level continues at a random one.
         """
         levels = (self.levels + change).clamp_(min=0)
         anywhere = torch.randint_like(levels, self.num_levels)
@@ -152,13 +143,6 @@ class _Lookup:
         self._squares = squares.reshape(-1, 4).to(device)
         self._half_x, self._half_y = half_size
         self._resolution = resolution
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing: the heights are the model's."""
-        return {}
-
-    def set_state(self, state: dict[str, Tensor]) -> None:
-        """Nothing to continue from."""
 
     def __call__(self, points: Tensor) -> Tensor:
         u = ((points[..., 0] + self._half_x) / self._resolution).clamp_(0.0, self._columns)
@@ -206,12 +190,7 @@ def check_terrain(cfg: TerrainCfg) -> None:
         raise ConfigError("the terrain needs a sub-terrain with a proportion greater than 0")
     for name, tile in cfg.sub_terrains.items():
         check_parameters(flag("env", "terrain", "sub_terrains", name), tile, leading=4)
-    for name in ("resolution", "tile_size", "num_levels", "num_columns"):
-        if not getattr(cfg, name) > 0:
-            value = getattr(cfg, name)
-            raise ConfigError(
-                f"{flag('env', 'terrain', name)} is {value}; it must be greater than 0"
-            )
+    check_positive(cfg, ("resolution", "tile_size", "num_levels", "num_columns"), "env", "terrain")
     if cfg.max_initial_level is not None and not 0 <= cfg.max_initial_level < cfg.num_levels:
         raise ConfigError(
             f"--env.terrain.max-initial-level is {cfg.max_initial_level}; "

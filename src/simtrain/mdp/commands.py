@@ -1,7 +1,8 @@
-"""What a policy can be asked to do: terms derived from `simtrain.env.commands.CommandTerm`."""
+"""Commands for a policy to follow: terms derived from `simtrain.env.commands.CommandTerm`."""
 
 from __future__ import annotations
 
+from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,50 +15,45 @@ if TYPE_CHECKING:
     from simtrain.env.env import Env
 
 
+@dataclass(eq=False, repr=False)
 class UniformVelocityCommand(CommandTerm):
     """Walk forward, sideways and turn: [v_x, v_y, w_z] in the base's frame, drawn uniformly.
 
     Some environments keep a heading instead: their w_z follows the error between a drawn heading
     and the present one. Some stand: their command is zero.
+
+    Args:
+        lin_vel_x: bounds of the velocity forward, m/s.
+        lin_vel_y: bounds of the velocity to the left, m/s.
+        ang_vel_z: bounds of the yaw rate, rad/s; they also clip what heading control asks for.
+        heading: bounds of the heading, rad.
+        heading_stiffness: yaw rate for each rad of heading error, 1/s.
+        rel_heading_envs: part of the environments that keep a heading.
+        rel_standing_envs: part of the environments that stand.
     """
 
     labels = ("forward [m/s]", "left [m/s]", "turn [rad/s]")
 
-    def __init__(
-        self,
-        env: Env,
-        lin_vel_x: tuple[float, float],
-        lin_vel_y: tuple[float, float],
-        ang_vel_z: tuple[float, float],
-        heading: tuple[float, float] = (-torch.pi, torch.pi),
-        heading_stiffness: float = 0.5,
-        rel_heading_envs: float = 0.0,
-        rel_standing_envs: float = 0.0,
-    ) -> None:
-        """Prepare.
+    env: InitVar[Env]
+    lin_vel_x: tuple[float, float]
+    lin_vel_y: tuple[float, float]
+    ang_vel_z: tuple[float, float]
+    heading: tuple[float, float] = (-torch.pi, torch.pi)
+    heading_stiffness: float = 0.5
+    rel_heading_envs: float = 0.0
+    rel_standing_envs: float = 0.0
 
-        Args:
-            env: the environment.
-            lin_vel_x: bounds of the velocity forward, m/s.
-            lin_vel_y: bounds of the velocity to the left, m/s.
-            ang_vel_z: bounds of the yaw rate, rad/s; they also clip what heading control asks for.
-            heading: bounds of the heading, rad.
-            heading_stiffness: yaw rate for each rad of heading error, 1/s.
-            rel_heading_envs: part of the environments that keep a heading.
-            rel_standing_envs: part of the environments that stand.
-        """
-        n, device = env.num_envs, env.device
+    def __post_init__(self, env: Env) -> None:
         self._env = env
-        self._stiffness = heading_stiffness
-        self._rel_heading = rel_heading_envs
-        self._rel_standing = rel_standing_envs
-        bounds = torch.tensor((lin_vel_x, lin_vel_y, ang_vel_z, heading), device=device)
-        self.low, self.high = bounds.T.clone()
+        bounds = (self.lin_vel_x, self.lin_vel_y, self.ang_vel_z, self.heading)
+        limits = torch.tensor(bounds, device=env.device).T.clone()
+        self.low, self.high = env.variable("bounds", limits)
         """Bounds of v_x, v_y, w_z and heading, ``(4,)``; curricula change them in place."""
-        self.command = torch.zeros(n, 3, device=device)
-        self._drawn = torch.zeros(n, 4, device=device)
-        self._kinds = torch.zeros(n, 2, dtype=torch.bool, device=device)
-        self._odds = torch.tensor((rel_heading_envs, rel_standing_envs), device=device)
+        self.command = env.buffer("command", (3,), reset=None)
+        self._drawn = env.buffer("drawn", (4,), reset=None)
+        self._kinds = env.buffer("kinds", (2,), reset=None, dtype=torch.bool)
+        odds = (self.rel_heading_envs, self.rel_standing_envs)
+        self._odds = torch.tensor(odds, device=env.device)
 
     def resample(self, mask: Tensor) -> None:
         """See `CommandTerm.resample`."""
@@ -70,12 +66,12 @@ class UniformVelocityCommand(CommandTerm):
     def update(self) -> None:
         """See `CommandTerm.update`."""
         self.command.copy_(self._drawn[:, :3])
-        if self._rel_heading > 0.0:
+        if self.rel_heading_envs > 0.0:
             yaw = yaw_of(self._env.bind("qpos")[:, self._env.base.quaternion])
-            rate = wrap_to_pi(self._drawn[:, 3] - yaw) * self._stiffness
+            rate = wrap_to_pi(self._drawn[:, 3] - yaw) * self.heading_stiffness
             rate = torch.clamp(rate, self.low[2], self.high[2])
             self.command[:, 2] = torch.where(self._kinds[:, 0], rate, self._drawn[:, 2])
-        if self._rel_standing > 0.0:
+        if self.rel_standing_envs > 0.0:
             self.command.masked_fill_(self._kinds[:, 1:], 0.0)
 
     def bounds(self) -> tuple[Tensor, Tensor]:
@@ -83,19 +79,19 @@ class UniformVelocityCommand(CommandTerm):
         return self.low[:3], self.high[:3]
 
     def arrows(self, index: int) -> list[Arrow]:
-        """The commanded velocity in green and the present one in blue, half a metre a m/s."""
+        """The commanded velocity in green and the actual one in blue, half a metre a m/s."""
         env = self._env
         yaw = yaw_of(env.bind("qpos")[index, env.base.quaternion])
         cos, sin = yaw.cos(), yaw.sin()
         forward, left = self.command[index, :2]
-        wanted = torch.stack((cos * forward - sin * left, sin * forward + cos * left))
+        commanded = torch.stack((cos * forward - sin * left, sin * forward + cos * left))
         actual = env.bind("qvel")[index, env.base.linear][:2]
         x, y, _ = env.bind("qpos")[index, env.base.position].tolist()
         z = float(env.bind("xpos")[index, :, 2].max()) + 0.2
-        arrows = []
-        for (dx, dy), height, rgb in (
-            ((0.5 * wanted).tolist(), z, (0.15, 0.75, 0.25)),
-            ((0.5 * actual).tolist(), z + 0.04, (0.2, 0.45, 0.95)),
-        ):
-            arrows.append(Arrow((x, y, height), (x + dx, y + dy, height), rgb))
-        return arrows
+        return [
+            Arrow((x, y, height), (x + dx, y + dy, height), rgb)
+            for (dx, dy), height, rgb in (
+                ((0.5 * commanded).tolist(), z, (0.15, 0.75, 0.25)),
+                ((0.5 * actual).tolist(), z + 0.04, (0.2, 0.45, 0.95)),
+            )
+        ]

@@ -18,24 +18,17 @@ if TYPE_CHECKING:
 
 
 class command_ranges:
-    """Widen a velocity command from a part of its bounds to all of them over the first steps."""
+    """Widen the velocities of a `UniformVelocityCommand` over the first control steps.
+
+    Drawn from the part `start` of its bounds at first, 0 to 1, and from all after `steps`.
+    """
 
     def __init__(self, env: Env, command: str, start: float, steps: int) -> None:
-        """Prepare.
-
-        Args:
-            env: the environment.
-            command: name of a `UniformVelocityCommand`.
-            start: part of the velocities' bounds that is drawn from at first, 0 to 1.
-            steps: control steps of each environment until all of it is.
-        """
         term = env.commands.terms[command]
         if not isinstance(term, UniformVelocityCommand):
             raise ConfigError(f"command_ranges: {command!r} is no UniformVelocityCommand")
-        self._term = term
+        self._term, self._start, self._steps = term, start, steps
         self._full = torch.stack((term.low[:3], term.high[:3]))
-        self._start = start
-        self._steps = steps
 
     def __call__(self, env: Env, mask: Tensor) -> Tensor:
         """Set the command's bounds, in place; the part of them that is drawn from, scalar."""
@@ -50,16 +43,10 @@ class terrain_levels:
     """Harder tiles for those that get far, easier ones for those that do not.
 
     Who has walked half a tile away from the start goes up; who has come less than half as far as
-    the present command asks for in a whole episode goes down.
+    the present velocity command asks for in a whole episode goes down.
     """
 
     def __init__(self, env: Env, command: str) -> None:
-        """Prepare.
-
-        Args:
-            env: the environment; its task has a terrain.
-            command: name of a velocity command.
-        """
         if env.terrain is None:
             raise ConfigError("terrain_levels needs a task with a terrain")
         self._terrain = env.terrain
@@ -71,9 +58,9 @@ class terrain_levels:
         position = env.bind("qpos")[:, env.base.position]
         walked = torch.linalg.vector_norm(position[:, :2] - terrain.origins[:, :2], dim=1)
         speed = torch.linalg.vector_norm(env.command(self._command)[:, :2], dim=1)
-        asked = speed * env.max_episode_length_s
+        commanded = speed * env.max_episode_length_s
         up = walked > terrain.tile_size / 2.0
-        down = (walked < asked / 2.0) & ~up
+        down = (walked < commanded / 2.0) & ~up
         # The first reset, before anything was walked, changes nothing.
         terrain.move(mask & (env.episode_length_buf > 0), up.long() - down.long())
         return terrain.levels.float().mean()

@@ -1,7 +1,7 @@
 """Things that happen to environments: each is ``(env, mask, **params)`` and changes `mask` alone.
 
-Random numbers are drawn for all environments whatever the mask, so that what one environment sees
-does not depend on whether another was reset.
+`mask` is boolean, ``(num_envs,)``. Random numbers are drawn for all environments whatever the mask,
+so that what one environment sees does not depend on whether another was reset.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from torch import Tensor
 
 from simtrain.errors import ConfigError
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
+from simtrain.mdp.uniform import Bounds, Uniform
 
 if TYPE_CHECKING:
     from simtrain.env.env import Env
     from simtrain.env.names import Joints
 
-Ranges = Mapping[str, tuple[float, float]]
-"""Bounds by axis; an axis that is not named stays as it is."""
+Ranges = Mapping[str, Bounds]
+"""Bounds by axis; those of an axis that is not named are 0."""
 
 AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 """Keys of `Ranges`: along the world's axes, m or m/s, and about them, rad or rad/s."""
@@ -30,23 +31,17 @@ class reset_root_state_uniform:
     """Put the base at its initial pose plus a uniform offset, with a uniform velocity.
 
     On a terrain the initial position is relative to the environment's origin.
+
+    The offset is in m and rad, and its rotation follows the initial one; the velocity is in m/s
+    along the world's axes and rad/s about the base's own.
     """
 
     def __init__(self, env: Env, pose_range: Ranges, velocity_range: Ranges | None = None) -> None:
-        """Prepare.
-
-        Args:
-            env: the environment.
-            pose_range: bounds of the offset, m and rad; the offset's rotation follows the initial
-                one.
-            velocity_range: bounds of the velocity, m/s along the world's axes and rad/s about the
-                base's own; at rest where not named.
-        """
-        self._offset = _Uniform(env, pose_range)
-        self._velocity = _Uniform(env, velocity_range or {})
+        self._offset = _uniform(env, pose_range)
+        self._velocity = _uniform(env, velocity_range or {})
 
     def __call__(self, env: Env, mask: Tensor) -> None:
-        """Change the environments in `mask`, boolean ``(num_envs,)``."""
+        """Change the environments in `mask`."""
         base = env.base
         offset = self._offset.draw()
         position = env.initial_qpos[base.position] + offset[:, :3]
@@ -60,20 +55,16 @@ class reset_root_state_uniform:
 
 
 class push_by_setting_velocity:
-    """Push the base: add a uniform change to its velocity."""
+    """Push the base: add a uniform change to its velocity.
+
+    Its bounds are in m/s along the world's axes and rad/s about the base's own.
+    """
 
     def __init__(self, env: Env, velocity_range: Ranges) -> None:
-        """Prepare.
-
-        Args:
-            env: the environment.
-            velocity_range: bounds of the change, m/s along the world's axes and rad/s about the
-                base's own.
-        """
-        self._change = _Uniform(env, velocity_range)
+        self._change = _uniform(env, velocity_range)
 
     def __call__(self, env: Env, mask: Tensor) -> None:
-        """Push the environments in `mask`, boolean ``(num_envs,)``."""
+        """Change the environments in `mask`."""
         entries = slice(env.base.linear.start, env.base.angular.stop)
         velocity = env.bind("qvel")[:, entries] + self._change.draw()
         env.sim.write("qvel", velocity, mask, entries)
@@ -83,17 +74,12 @@ def reset_joints_uniform(
     env: Env,
     mask: Tensor,
     joints: Joints,
-    position: tuple[float, float] = (0.0, 0.0),
-    velocity: tuple[float, float] = (0.0, 0.0),
+    position: Bounds = (0.0, 0.0),
+    velocity: Bounds = (0.0, 0.0),
 ) -> None:
     """Put joints at their initial position plus a uniform offset, with a uniform velocity.
 
-    Args:
-        env: the environment.
-        mask: the environments to change, boolean ``(num_envs,)``.
-        joints: slides and hinges.
-        position: bounds of the offset, m or rad.
-        velocity: bounds of the velocity, m/s or rad/s.
+    Bounds are in m or rad, and in m/s or rad/s; `joints` are slides and hinges.
     """
     start = env.initial_qpos[joints.qpos]
     shape = (env.num_envs, len(joints))
@@ -104,20 +90,11 @@ def reset_joints_uniform(
 
 
 def reset_joints_gaussian(
-    env: Env,
-    mask: Tensor,
-    joints: Joints,
-    position_std: float = 0.0,
-    velocity_std: float = 0.0,
+    env: Env, mask: Tensor, joints: Joints, position_std: float = 0.0, velocity_std: float = 0.0
 ) -> None:
     """Put joints near their initial position and rest, with normally distributed offsets.
 
-    Args:
-        env: the environment.
-        mask: the environments to change, boolean ``(num_envs,)``.
-        joints: slides and hinges.
-        position_std: standard deviation of the position, m or rad.
-        velocity_std: standard deviation of the velocity, m/s or rad/s.
+    Standard deviations are in m or rad, and in m/s or rad/s; `joints` are slides and hinges.
     """
     start = env.initial_qpos[joints.qpos]
     noise = torch.randn(2, env.num_envs, len(joints), device=env.device)
@@ -125,17 +102,9 @@ def reset_joints_gaussian(
     env.sim.write("qvel", velocity_std * noise[1], mask, joints.qvel)
 
 
-class _Uniform:
-    """Uniform draws along and about `AXES`."""
-
-    def __init__(self, env: Env, ranges: Ranges) -> None:
-        unknown = [axis for axis in ranges if axis not in AXES]
-        if unknown:
-            raise ConfigError(f"there is no axis {unknown[0]!r}; there are {', '.join(AXES)}")
-        bounds = torch.tensor([ranges.get(axis, (0.0, 0.0)) for axis in AXES], device=env.device)
-        self._low, self._width = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
-        self._random = torch.empty(env.num_envs, len(AXES), device=env.device)
-
-    def draw(self) -> Tensor:
-        """Shape: ``(num_envs, 6)``."""
-        return torch.addcmul(self._low, self._random.uniform_(), self._width)
+def _uniform(env: Env, ranges: Ranges) -> Uniform:
+    """Draws along and about `AXES`."""
+    unknown = [axis for axis in ranges if axis not in AXES]
+    if unknown:
+        raise ConfigError(f"there is no axis {unknown[0]!r}; there are {', '.join(AXES)}")
+    return Uniform(env, [ranges.get(axis, (0.0, 0.0)) for axis in AXES])

@@ -1,6 +1,7 @@
-"""Numbers to judge policies by. Each returns float32, ``(num_envs,)``, in units that people know.
+"""Numbers that evaluation reports. Each returns float32, ``(num_envs,)``, in familiar units.
 
-What "the base" is stands in `simtrain.mdp.observations`.
+What "the base" is stands in `simtrain.mdp.observations`. `command` names a velocity command,
+[v_x, v_y, w_z] in the base's frame, m/s and rad/s.
 """
 
 from __future__ import annotations
@@ -17,22 +18,12 @@ if TYPE_CHECKING:
 
 
 def lin_vel_error(env: Env, command: str) -> Tensor:
-    """How far the base's velocity in the plane is from a velocity command's, m/s.
-
-    Args:
-        env: the environment.
-        command: name of a command whose first two entries are velocities in the base's frame, m/s.
-    """
+    """Distance of the base's velocity in the plane from the command's, m/s."""
     error = base_lin_vel(env)[:, :2] - env.command(command)[:, :2]
     distance: Tensor = torch.linalg.vector_norm(error, dim=1)
     return distance
 
 
 def ang_vel_error(env: Env, command: str) -> Tensor:
-    """How far the base's yaw rate is from a velocity command's, rad/s.
-
-    Args:
-        env: the environment.
-        command: name of a command whose third entry is a yaw rate in the base's frame, rad/s.
-    """
+    """Difference between the base's yaw rate and the command's, rad/s."""
     return (base_ang_vel(env)[:, 2] - env.command(command)[:, 2]).abs()

@@ -13,16 +13,12 @@ import torch
 from torch import Tensor
 
 from simtrain.env.actions import find_actuators_of
+from simtrain.mdp.robot_state import base_rotation, feet_forces, feet_touch, height_above_ground
 from simtrain.mdp.rotations import yaw_of
 
 if TYPE_CHECKING:
     from simtrain.env.env import Env
     from simtrain.env.names import Entities, Joints, Sensors
-
-
-def base_rotation(env: Env) -> Tensor:
-    """Rotation matrices from the base's frame to the world. Shape: ``(num_envs, 3, 3)``."""
-    return env.bind("xmat").view(env.num_envs, -1, 3, 3)[:, env.base.body]
 
 
 def base_lin_vel(env: Env) -> Tensor:
@@ -47,17 +43,13 @@ def joint_pos(env: Env, joints: Joints) -> Tensor:
 
 
 class joint_pos_rel:
-    """Positions of slides and hinges relative to the initial state, m or rad."""
+    """Positions of slides and hinges relative to the initial state, m or rad.
+
+    If `biased`, what the encoders read, with the bias that `randomize_encoder_bias` gave them;
+    otherwise the truth. That needs a position actuator on every joint.
+    """
 
     def __init__(self, env: Env, joints: Joints, biased: bool = False) -> None:
-        """Prepare.
-
-        Args:
-            env: the environment.
-            joints: slides and hinges.
-            biased: what the encoders read, with the bias that `randomize_encoder_bias` gave them;
-                otherwise the truth. Needs a position actuator on every joint.
-        """
         self._joints = joints
         self._initial = env.initial_qpos[joints.qpos]
         self._servos: Tensor | None = None
@@ -96,10 +88,7 @@ def foot_contact(env: Env, sensors: Sensors) -> Tensor:
 
 
 def foot_contact_forces(env: Env, sensors: Sensors) -> Tensor:
-    """Forces on the feet in the world's frame, as sign(f) log(1 + |f|) with f in N.
-
-    Shape: ``(num_envs, 3 x feet)``.
-    """
+    """Contact forces in the world, sign(f) log(1 + |f|) of N. Shape: ``(num_envs, 3 x feet)``."""
     force = feet_forces(env, sensors).flatten(1)
     return force.sign() * force.abs().log1p()
 
@@ -110,7 +99,11 @@ def foot_height(env: Env, sites: Entities) -> Tensor:
 
 
 class height_scan:
-    """How far the ground is below the base, less an offset, at a grid of points about it, m."""
+    """How far the ground is below the base, less an offset, at a grid of points about it, m.
+
+    The grid, of `size` forward and sideways and with points `resolution` apart, m, turns with the
+    base's heading; `offset` is about the base's height when standing.
+    """
 
     def __init__(
         self,
@@ -119,14 +112,6 @@ class height_scan:
         resolution: float = 0.2,
         offset: float = 0.3,
     ) -> None:
-        """Prepare.
-
-        Args:
-            env: the environment.
-            size: lengths of the grid forward and sideways, m; it turns with the base's heading.
-            resolution: distance between its points, m.
-            offset: subtracted from the distance, about the base's height when standing, m.
-        """
         along, across = (
             torch.linspace(-length / 2, length / 2, round(length / resolution) + 1)
             for length in size
@@ -136,10 +121,7 @@ class height_scan:
         self._offset = offset
 
     def __call__(self, env: Env) -> Tensor:
-        """Points from back to front and, in each row, from right to left.
-
-        Shape: ``(num_envs, points)``.
-        """
+        """Points from back to front, and then from right to left: ``(num_envs, points)``."""
         x, y, z = env.bind("qpos")[:, env.base.position].unsqueeze(2).unbind(1)
         distance = (z - self._offset).expand(-1, len(self._x))
         if env.terrain is None:
@@ -155,38 +137,9 @@ class foot_air_time:
 
     def __init__(self, env: Env, sensors: Sensors) -> None:
         self._sensors = sensors
-        self._time = torch.zeros(env.num_envs, len(sensors), device=env.device)
+        self._time = env.buffer("time", (len(sensors),))
 
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs, feet)``."""
         self._time.add_(env.step_dt).masked_fill_(feet_touch(env, self._sensors), 0.0)
         return self._time
-
-    def reset(self, mask: Tensor) -> None:
-        """Start the times of the environments in `mask` anew, in place."""
-        self._time.masked_fill_(mask.unsqueeze(1), 0.0)
-
-
-def feet_touch(env: Env, sensors: Sensors) -> Tensor:
-    """Which feet touch something. Boolean, shape: ``(num_envs, feet)``."""
-    return _contacts(env, sensors)[:, :, 0] > 0.0
-
-
-def feet_forces(env: Env, sensors: Sensors) -> Tensor:
-    """Net contact force on each foot in the world's frame, N. Shape: ``(num_envs, feet, 3)``."""
-    return _contacts(env, sensors)[:, :, 1:4]
-
-
-def height_above_ground(env: Env, points: Tensor) -> Tensor:
-    """Heights of `points`, ``(num_envs, n, 3)`` in the world, above the terrain below them, m.
-
-    Shape: ``(num_envs, n)``.
-    """
-    if env.terrain is None:
-        return points[..., 2]
-    return points[..., 2] - env.terrain.height(points[..., :2])
-
-
-def _contacts(env: Env, sensors: Sensors) -> Tensor:
-    data: Tensor = env.bind("sensordata")[:, sensors.data].unflatten(1, (len(sensors), -1))
-    return data

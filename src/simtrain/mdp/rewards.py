@@ -1,27 +1,26 @@
 """Terms to reward. Each returns float32, ``(num_envs,)``, a rate per second.
 
 Terms that end in ``_l2`` are sums of squares, to be given a negative weight; those that end in
-``_exp`` are exp(-error^2 / std^2), between 0 and 1. What "the base" is, and how the feet's sensors
-are laid out, stands in `simtrain.mdp.observations`.
+``_exp`` are exp(-error^2 / std^2), between 0 and 1: 1/e at an error of `std`. What "the base" is,
+and how the feet's contact `sensors` are laid out, stands in `simtrain.mdp.observations`.
+
+`command` names a velocity command, [v_x, v_y, w_z] in the base's frame, m/s and rad/s; a
+`command_threshold` is the norm up to which it is a command to stand. `velocity_sensors` are
+MuJoCo's ``<framelinvel>`` of the feet, in the world's frame.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from simtrain.env.names import match_values
-from simtrain.mdp.observations import (
-    base_ang_vel,
-    base_lin_vel,
-    feet_forces,
-    feet_touch,
-    height_above_ground,
-    projected_gravity,
-)
+from simtrain.mdp.observations import base_ang_vel, base_lin_vel, foot_height, projected_gravity
+from simtrain.mdp.robot_state import base_height, feet_forces, feet_speed, feet_touch, is_moving
 
 if TYPE_CHECKING:
     from simtrain.env.env import Env
@@ -39,25 +38,13 @@ def is_terminated(env: Env) -> Tensor:
 
 
 def track_lin_vel_xy_exp(env: Env, command: str, std: float) -> Tensor:
-    """exp(-|v_xy - command_xy|^2 / std^2), v the base's velocity in its own frame.
-
-    Args:
-        env: the environment.
-        command: name of a command whose first two entries are velocities, m/s.
-        std: error at which the reward has fallen to 1/e, m/s.
-    """
+    """exp(-|v_xy - command_xy|^2 / std^2), v the base's velocity in its own frame, m/s."""
     error = base_lin_vel(env)[:, :2] - env.command(command)[:, :2]
     return torch.exp(error.square().sum(dim=1) / -(std**2))
 
 
 def track_ang_vel_z_exp(env: Env, command: str, std: float) -> Tensor:
-    """exp(-(w_z - command_z)^2 / std^2), w the base's angular velocity in its own frame.
-
-    Args:
-        env: the environment.
-        command: name of a command whose third entry is a yaw rate, rad/s.
-        std: error at which the reward has fallen to 1/e, rad/s.
-    """
+    """exp(-(w_z - command_z)^2 / std^2), w the base's angular velocity in its own frame, rad/s."""
     error = base_ang_vel(env)[:, 2] - env.command(command)[:, 2]
     return torch.exp(error.square() / -(std**2))
 
@@ -79,65 +66,45 @@ def flat_orientation_l2(env: Env) -> Tensor:
 
 def base_height_l2(env: Env, target_height: float) -> Tensor:
     """Squared difference of the base's height above the ground from `target_height`, m^2."""
-    position = env.bind("qpos")[:, env.base.position].unsqueeze(1)
-    return (height_above_ground(env, position)[:, 0] - target_height).square()
+    return (base_height(env) - target_height).square()
 
 
+@dataclass(eq=False, repr=False)
 class posture:
     """exp(-mean over joints of ((q - q_initial) / std)^2), with little freedom when standing.
 
-    Near 1 in the initial posture; `std` says how far each joint may stray for its work.
+    Near 1 in the initial posture. `std` says how far each joint may stray for its work, rad, one
+    for all joints or one for each pattern of their names: `std_standing` under a command to stand,
+    of a norm up to `threshold`, and `std_moving` under any other.
     """
 
-    def __init__(
-        self,
-        env: Env,
-        joints: Joints,
-        command: str,
-        std_standing: float | dict[str, float],
-        std_moving: float | dict[str, float],
-        threshold: float = 0.05,
-    ) -> None:
-        """Prepare.
+    env: InitVar[Env]
+    joints: Joints
+    command: str
+    std_standing: float | dict[str, float]
+    std_moving: float | dict[str, float]
+    threshold: float = 0.05
 
-        Args:
-            env: the environment.
-            joints: slides and hinges.
-            command: name of a velocity command.
-            std_standing: standard deviations under a command to stand, rad, one for all joints or
-                one for each pattern of their names.
-            std_moving: the same under any other command.
-            threshold: norm of a command to stand, m/s and rad/s.
-        """
-        self._joints = joints
-        self._command = command
-        self._threshold = threshold
-        self._initial = env.initial_qpos[joints.qpos]
-        values = [
-            match_values(std, joints.names, math.inf, "std") for std in (std_standing, std_moving)
+    def __post_init__(self, env: Env) -> None:
+        self._initial = env.initial_qpos[self.joints.qpos]
+        std = [
+            match_values(values, self.joints.names, math.inf, "std")
+            for values in (self.std_standing, self.std_moving)
         ]
-        standing, moving = 1.0 / torch.tensor(values, device=env.device)
-        self._standing, self._moving = standing, moving
+        self._standing, self._moving = 1.0 / torch.tensor(std, device=env.device)
 
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs,)``."""
-        moving = is_moving(env, self._command, self._threshold)
+        moving = is_moving(env, self.command, self.threshold)
         scale = torch.where(moving.unsqueeze(1), self._moving, self._standing)
-        error = (env.bind("qpos")[:, self._joints.qpos] - self._initial) * scale
+        error = (env.bind("qpos")[:, self.joints.qpos] - self._initial) * scale
         return torch.exp(-error.square().mean(dim=1))
 
 
 class joint_pos_limits:
-    """How far joints are beyond a part of their range, rad, summed."""
+    """How far limited joints leave the middle `soft_limit_factor` of their range, rad, summed."""
 
     def __init__(self, env: Env, joints: Joints, soft_limit_factor: float = 0.9) -> None:
-        """Prepare.
-
-        Args:
-            env: the environment.
-            joints: slides and hinges; those without limits count nothing.
-            soft_limit_factor: part of the range, about its middle, that is free.
-        """
         ids = [env.model.joint(name).id for name in joints.names]
         low, high = torch.tensor(env.model.jnt_range[ids], dtype=torch.float32).unbind(1)
         limited = torch.tensor(env.model.jnt_limited[ids], dtype=torch.bool)
@@ -173,17 +140,12 @@ def action_rate_l2(env: Env) -> Tensor:
 
 
 def angular_momentum_l2(env: Env, sensors: Sensors) -> Tensor:
-    """Squared angular momentum about the centre of mass, kg^2 m^4 / s^2.
-
-    Args:
-        env: the environment.
-        sensors: MuJoCo's ``<subtreeangmom>`` of the base.
-    """
+    """Squared angular momentum, kg^2 m^4 / s^2, from MuJoCo's ``<subtreeangmom>`` of the base."""
     return env.bind("sensordata")[:, sensors.data].square().sum(dim=1)
 
 
 class feet_air_time:
-    """At each touch-down, how long the foot was in the air less a threshold, s, summed over feet.
+    """At each touch-down, the foot's time in the air less a `threshold`, s, summed over feet.
 
     Like every reward it is a rate that holds for one step: a landing after t seconds brings
     weight x (t - threshold) x the step's duration. Nothing is given under a command to stand.
@@ -197,20 +159,11 @@ class feet_air_time:
         threshold: float,
         command_threshold: float = 0.05,
     ) -> None:
-        """Prepare.
-
-        Args:
-            env: the environment.
-            sensors: contact sensors of the feet.
-            command: name of a velocity command.
-            threshold: the shortest time in the air that is not punished, s.
-            command_threshold: norm of a command to stand, m/s and rad/s.
-        """
         self._sensors = sensors
         self._command = command
         self._threshold = threshold
         self._command_threshold = command_threshold
-        self._time = torch.zeros(env.num_envs, len(sensors), device=env.device)
+        self._time = env.buffer("time", (len(sensors),))
 
     def __call__(self, env: Env) -> Tensor:
         """Count the step, in place. Shape: ``(num_envs,)``."""
@@ -220,16 +173,13 @@ class feet_air_time:
         self._time.add_(env.step_dt).masked_fill_(contact, 0.0)
         return reward * is_moving(env, self._command, self._command_threshold)
 
-    def reset(self, mask: Tensor) -> None:
-        """Start the times of the environments in `mask` anew, in place."""
-        self._time.masked_fill_(mask.unsqueeze(1), 0.0)
-
 
 class air_time_variance:
     """Variance over feet of their last times in the air, plus that of their last times down, s^2.
 
     It keeps a robot from carrying some feet and hopping on the others. Nothing is counted under a
-    command to stand. The same as ``air_time_variance_penalty`` of Isaac Lab's Spot.
+    command to stand, and times count up to `longest`, s. The same as ``air_time_variance_penalty``
+    of Isaac Lab's Spot.
     """
 
     def __init__(
@@ -240,23 +190,13 @@ class air_time_variance:
         longest: float = 0.5,
         command_threshold: float = 0.05,
     ) -> None:
-        """Prepare.
-
-        Args:
-            env: the environment.
-            sensors: contact sensors of the feet.
-            command: name of a velocity command.
-            longest: times count up to this, s.
-            command_threshold: norm of a command to stand, m/s and rad/s.
-        """
         self._sensors = sensors
         self._command = command
         self._longest = longest
         self._command_threshold = command_threshold
         # In the air and down: how long by now, and how long it was when it last ended.
-        shape = (2, env.num_envs, len(sensors))
-        self._now = torch.zeros(shape, device=env.device)
-        self._last = torch.zeros(shape, device=env.device)
+        self._now = env.buffer("now", (2, len(sensors))).transpose(0, 1)
+        self._last = env.buffer("last", (2, len(sensors))).transpose(0, 1)
 
     def __call__(self, env: Env) -> Tensor:
         """Count the step, in place. Shape: ``(num_envs,)``."""
@@ -269,51 +209,26 @@ class air_time_variance:
         variance = times.var(dim=2, correction=0).sum(dim=0)
         return variance * is_moving(env, self._command, self._command_threshold)
 
-    def reset(self, mask: Tensor) -> None:
-        """Start the times of the environments in `mask` anew, in place."""
-        self._now.masked_fill_(mask.view(1, -1, 1), 0.0)
-        self._last.masked_fill_(mask.view(1, -1, 1), 0.0)
-
 
 def feet_contact_without_cmd(
     env: Env, sensors: Sensors, command: str, command_threshold: float = 0.05
 ) -> Tensor:
-    """Part of the feet that touch the ground under a command to stand; 0 under any other.
-
-    Args:
-        env: the environment.
-        sensors: contact sensors of the feet.
-        command: name of a velocity command.
-        command_threshold: norm of a command to stand, m/s and rad/s.
-    """
+    """Part of the feet that touch the ground under a command to stand; 0 under any other."""
     standing = ~is_moving(env, command, command_threshold)
     return feet_touch(env, sensors).float().mean(dim=1) * standing
 
 
 def feet_slide(env: Env, sensors: Sensors, velocity_sensors: Sensors) -> Tensor:
-    """Horizontal speed of the feet that touch the ground, m/s, summed.
-
-    Args:
-        env: the environment.
-        sensors: contact sensors of the feet.
-        velocity_sensors: MuJoCo's ``<framelinvel>`` of the same feet, in the world's frame.
-    """
+    """Horizontal speed of the feet that touch the ground, m/s, summed."""
     return (feet_speed(env, velocity_sensors) * feet_touch(env, sensors)).sum(dim=1)
 
 
 def feet_clearance(
     env: Env, sites: Entities, velocity_sensors: Sensors, target_height: float
 ) -> Tensor:
-    """Sum over feet of |height - target| x horizontal speed, m^2/s: swing feet should be up there.
-
-    Args:
-        env: the environment.
-        sites: sites at the feet.
-        velocity_sensors: MuJoCo's ``<framelinvel>`` of the same feet, in the world's frame.
-        target_height: height of a swinging foot's site above the ground, m.
-    """
-    height = height_above_ground(env, env.bind("site_xpos")[:, sites.ids])
-    return ((height - target_height).abs_() * feet_speed(env, velocity_sensors)).sum(dim=1)
+    """Sum over feet of |height - target| x horizontal speed, m^2/s: feet swing up there."""
+    error = (foot_height(env, sites) - target_height).abs_()
+    return (error * feet_speed(env, velocity_sensors)).sum(dim=1)
 
 
 class soft_landing:
@@ -321,33 +236,15 @@ class soft_landing:
 
     def __init__(self, env: Env, sensors: Sensors) -> None:
         self._sensors = sensors
-        self._airborne = torch.zeros(
-            env.num_envs, len(sensors), dtype=torch.bool, device=env.device
-        )
+        self._airborne = env.buffer("airborne", (len(sensors),), reset=False, dtype=torch.bool)
 
     def __call__(self, env: Env) -> Tensor:
-        """Remember who is in the air, in place. Shape: ``(num_envs,)``."""
+        """Note which feet are in the air, in place. Shape: ``(num_envs,)``."""
         contact = feet_touch(env, self._sensors)
         landed = contact & self._airborne
         torch.logical_not(contact, out=self._airborne)
         force = feet_forces(env, self._sensors).square().sum(dim=2).sqrt()
         return (force * landed).sum(dim=1)
-
-    def reset(self, mask: Tensor) -> None:
-        """Let nobody be in the air in the environments in `mask`, in place."""
-        self._airborne.masked_fill_(mask.unsqueeze(1), False)
-
-
-def is_moving(env: Env, command: str, threshold: float) -> Tensor:
-    """Whether the command is more than to stand still. Boolean, shape: ``(num_envs,)``."""
-    return env.command(command).square().sum(dim=1) > threshold**2
-
-
-def feet_speed(env: Env, velocity_sensors: Sensors) -> Tensor:
-    """Horizontal speeds of the feet, m/s. Shape: ``(num_envs, feet)``."""
-    velocity = env.bind("sensordata")[:, velocity_sensors.data]
-    speed: Tensor = velocity.unflatten(1, (len(velocity_sensors), 3))[:, :, :2].norm(dim=2)
-    return speed
 
 
 def tolerance(value: Tensor, margin: float, value_at_margin: float = 0.1) -> Tensor:

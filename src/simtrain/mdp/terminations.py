@@ -1,4 +1,7 @@
-"""Reasons for an episode to end. Each returns a boolean tensor, ``(num_envs,)``."""
+"""Reasons for an episode to end. Each returns a boolean tensor, ``(num_envs,)``.
+
+What "the base" is, and how contact sensors are laid out, stands in `simtrain.mdp.observations`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from simtrain.mdp.observations import base_rotation, feet_forces, height_above_ground
+from simtrain.mdp.robot_state import base_height, base_rotation, feet_forces
 
 if TYPE_CHECKING:
     from simtrain.env.env import Env
@@ -27,8 +30,7 @@ def bad_orientation(env: Env, limit_angle: float) -> Tensor:
 
 def root_height_below_minimum(env: Env, minimum_height: float) -> Tensor:
     """The base is less than `minimum_height` above the ground, m. Shape: ``(num_envs,)``."""
-    position = env.bind("qpos")[:, env.base.position].unsqueeze(1)
-    return height_above_ground(env, position)[:, 0] < minimum_height
+    return base_height(env) < minimum_height
 
 
 def terrain_out_of_bounds(env: Env, margin: float = 1.0) -> Tensor:
@@ -45,11 +47,5 @@ def terrain_out_of_bounds(env: Env, margin: float = 1.0) -> Tensor:
 
 
 def illegal_contact(env: Env, sensors: Sensors, threshold: float) -> Tensor:
-    """A force of more than `threshold` on any of the sensors, N. Shape: ``(num_envs,)``.
-
-    Args:
-        env: the environment.
-        sensors: contact sensors, laid out like the feet's.
-        threshold: N.
-    """
+    """A force of more than `threshold` on any of the contact sensors, N. Shape: ``(num_envs,)``."""
     return (feet_forces(env, sensors).square().sum(dim=2) > threshold**2).any(dim=1)

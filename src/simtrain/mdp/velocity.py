@@ -1,4 +1,4 @@
-"""What the tasks of legged robots that walk on command have in common: parts of a velocity task.
+"""Parts that velocity tasks of legged robots share.
 
 A task puts them together with its own rewards; see ``tasks/go1/velocity.py``. Feet are named once:
 a foot ``FR_foot`` is a site, with a contact sensor ``FR_foot_contact`` (``data="found force"``) and
@@ -7,6 +7,7 @@ a sensor ``FR_foot_linvel`` of its velocity along the world's axes. Imports no t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -49,40 +50,34 @@ def velocity_observations(
         joints: the joints that the policy sees.
         feet: pattern of the feet's names.
         joint_vel_noise: bound of the noise on joint velocities, rad/s.
-        foot_contact: what the critic sees of the feet's contact sensors: ``mdp.foot_contact`` or
-            ``mdp.foot_contact_forces``.
+        foot_contact: the critic's ``mdp.foot_contact`` or ``mdp.foot_contact_forces``.
     """
     contacts = f"{feet}_contact"
-    command = {"command": ObservationTermCfg(mdp.generated_commands, command="velocity")}
-    noisy = {
-        "base_lin_vel": ObservationTermCfg(mdp.base_lin_vel, noise=_noise(0.1)),
-        "base_ang_vel": ObservationTermCfg(mdp.base_ang_vel, noise=_noise(0.2)),
-        "projected_gravity": ObservationTermCfg(mdp.projected_gravity, noise=_noise(0.05)),
-        **command,
-        "joint_pos": ObservationTermCfg(
-            mdp.joint_pos_rel, joints=joints, biased=True, noise=_noise(0.01)
-        ),
-        "joint_vel": ObservationTermCfg(
-            mdp.joint_vel, joints=joints, noise=_noise(joint_vel_noise)
-        ),
-        "last_action": ObservationTermCfg(mdp.last_action),
-    }
+
+    def both(noisy: bool) -> dict[str, ObservationTermCfg]:
+        def term(func: Callable[..., Any], noise: float, **params: Any) -> ObservationTermCfg:
+            return ObservationTermCfg(func, noise=_noise(noise) if noisy else None, **params)
+
+        biased = {"biased": True} if noisy else {}
+        return {
+            "base_lin_vel": term(mdp.base_lin_vel, 0.1),
+            "base_ang_vel": term(mdp.base_ang_vel, 0.2),
+            "projected_gravity": term(mdp.projected_gravity, 0.05),
+            "command": ObservationTermCfg(mdp.generated_commands, command="velocity"),
+            "joint_pos": term(mdp.joint_pos_rel, 0.01, joints=joints, **biased),
+            "joint_vel": term(mdp.joint_vel, joint_vel_noise, joints=joints),
+            "last_action": ObservationTermCfg(mdp.last_action),
+        }
+
     privileged = {
-        "base_lin_vel": ObservationTermCfg(mdp.base_lin_vel),
-        "base_ang_vel": ObservationTermCfg(mdp.base_ang_vel),
-        "projected_gravity": ObservationTermCfg(mdp.projected_gravity),
-        **command,
-        "joint_pos": ObservationTermCfg(mdp.joint_pos_rel, joints=joints),
-        "joint_vel": ObservationTermCfg(mdp.joint_vel, joints=joints),
-        "last_action": ObservationTermCfg(mdp.last_action),
         "foot_contact": ObservationTermCfg(foot_contact, sensors=contacts),
         "foot_air_time": ObservationTermCfg(mdp.foot_air_time, sensors=contacts),
         "foot_height": ObservationTermCfg(mdp.foot_height, sites=feet),
     }
-    return {"actor": noisy, "critic": privileged}
+    return {"actor": both(noisy=True), "critic": {**both(noisy=False), **privileged}}
 
 
-def velocity_events(
+def velocity_randomization(
     joints: Names,
     foot_geoms: str,
     trunk: str,
@@ -90,61 +85,54 @@ def velocity_events(
     mass_scale: Range,
     center_of_mass: tuple[Range, Range, Range],
     encoder_bias: float,
-    joint_position: float,
-    push: float,
 ) -> dict[str, EventTermCfg]:
-    """Domain randomization, resets and pushes.
+    """Domain randomization at start-up.
 
     Args:
         joints: the joints that move.
-        foot_geoms: pattern of the geoms whose friction differs between environments.
+        foot_geoms: pattern of the geoms whose friction is drawn.
         trunk: the body that carries a load of unknown mass.
         mass_scale: bounds of the factor on the trunk's mass.
         center_of_mass: bounds of the shift of the trunk's centre of mass along its axes, m.
         encoder_bias: bound of what encoders are wrong by, rad.
-        joint_position: bound of how far from home joints start, rad.
-        push: bound of the change of velocity of a push, m/s and rad/s.
     """
-    sideways = (-push, push)
+    startup = functools.partial(EventTermCfg, mode="startup")
+    encoders, gains = (-encoder_bias, encoder_bias), (0.9, 1.1)
     return {
-        "friction": EventTermCfg(
-            mdp.randomize_friction, mode="startup", geoms=foot_geoms, friction=(0.4, 1.2)
+        "friction": startup(mdp.randomize_friction, geoms=foot_geoms, friction=(0.4, 1.2)),
+        "trunk_mass": startup(mdp.randomize_mass, bodies=trunk, scale=mass_scale),
+        "trunk_center_of_mass": startup(
+            mdp.randomize_center_of_mass, bodies=trunk, offset=center_of_mass
         ),
-        "trunk_mass": EventTermCfg(
-            mdp.randomize_mass, mode="startup", bodies=trunk, scale=mass_scale
+        "encoder_bias": startup(mdp.randomize_encoder_bias, joints=joints, bias=encoders),
+        "gains": startup(
+            mdp.randomize_actuator_gains, joints=joints, stiffness=gains, damping=gains
         ),
-        "trunk_center_of_mass": EventTermCfg(
-            mdp.randomize_center_of_mass, mode="startup", bodies=trunk, offset=center_of_mass
-        ),
-        "encoder_bias": EventTermCfg(
-            mdp.randomize_encoder_bias,
-            mode="startup",
-            joints=joints,
-            bias=(-encoder_bias, encoder_bias),
-        ),
-        "gains": EventTermCfg(
-            mdp.randomize_actuator_gains,
-            mode="startup",
-            joints=joints,
-            stiffness=(0.9, 1.1),
-            damping=(0.9, 1.1),
-        ),
+    }
+
+
+def velocity_resets(
+    joints: Names, *, joint_position: float, push: float
+) -> dict[str, EventTermCfg]:
+    """Resets, with joints up to `joint_position` from home, rad, and pushes.
+
+    A push changes the velocity by up to `push`, m/s and rad/s.
+    """
+    home = (-joint_position, joint_position)
+    return {
         "reset_base": EventTermCfg(
             mdp.reset_root_state_uniform,
-            mode="reset",
+            "reset",
             pose_range={"x": (-0.5, 0.5), "y": (-0.5, 0.5), "yaw": (-3.14, 3.14)},
         ),
         "reset_joints": EventTermCfg(
-            mdp.reset_joints_uniform,
-            mode="reset",
-            joints=joints,
-            position=(-joint_position, joint_position),
+            mdp.reset_joints_uniform, "reset", joints=joints, position=home
         ),
         "push": EventTermCfg(
             mdp.push_by_setting_velocity,
-            mode="interval",
+            "interval",
             interval_range_s=(5.0, 10.0),
-            velocity_range={"x": sideways, "y": sideways, "yaw": sideways},
+            velocity_range=dict.fromkeys(("x", "y", "yaw"), (-push, push)),
         ),
     }
 
@@ -154,10 +142,7 @@ def put_on_rough_ground(
 ) -> None:
     """Change a velocity task in place: terrain, height scans, and a curriculum over its levels.
 
-    Args:
-        cfg: the task on a flat floor.
-        sub_terrains: the kinds of tiles.
-        base_height: height of the base above the ground that a scan shows as zero, m.
+    `base_height` is the height of the base above the ground that a scan shows as zero, m.
     """
     cfg.terrain = TerrainCfg(sub_terrains=sub_terrains, max_initial_level=2)
     for group, noise in (("actor", _noise(0.02)), ("critic", None)):

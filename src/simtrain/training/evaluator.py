@@ -119,7 +119,7 @@ class Evaluator:
         rounds = math.ceil(episodes / min(episodes, max_envs or episodes))
         # Rounds of equal size: an environment has its own ground and its own friction.
         num_envs = math.ceil(episodes / rounds)
-        with forked_randomness(seed):
+        with forked_randomness(seed, torch.device(engine.device)):
             self.env = Env(
                 cfg,
                 num_envs,
@@ -150,7 +150,7 @@ class Evaluator:
         try:
             policy = self._load(state)
             torch.set_num_threads(rollout_threads(policy.actor, self.env.num_envs, self._threads))
-            with forked_randomness(self._seed), torch.inference_mode():
+            with forked_randomness(self._seed, self.env.device), torch.inference_mode():
                 rows = self._rows(policy, stop)
         except SimulationError as error:
             raise SimulationError(f"in the evaluation: {error}") from error
@@ -171,7 +171,9 @@ class Evaluator:
     def _load(self, state: dict[str, Tensor]) -> Policy:
         if self._policy is None:
             env = self.env
-            with forked_randomness(self._seed):  # a new network draws its parameters
+            with forked_randomness(
+                self._seed, self.env.device
+            ):  # a new network draws its parameters
                 obs = env.get_observations()
                 self._policy = Policy(self._actor, obs, env.num_actions, state)
         else:

@@ -17,7 +17,7 @@ from simtrain import __version__
 from simtrain.algorithms.export import FORMATS, INPUT, METADATA, OUTPUT, export, random_observations
 from simtrain.env.env import Env
 from simtrain.env.interface import Interface, describe_interface
-from simtrain.env.undisturbed import undisturbed
+from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.run.directory import make_folder, written_whole
 from simtrain.sim import EngineCfg
@@ -52,7 +52,7 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
         ExportError: a file gives other actions than the policy.
     """
     cfg = saved.config
-    env = Env(undisturbed(cfg.env), 1, EngineCfg(threads=1))
+    env = Env(evaluation_task(cfg.env), 1, EngineCfg(threads=1))
     policy = saved.policy(env.get_observations(), env.num_actions)
     interface = describe_interface(env, cfg.ppo.actor.obs_groups)
     names = {kind: FORMATS[kind].file for kind in formats}

@@ -1,8 +1,8 @@
 """Which OpenGL library draws without a window.
 
 ``MUJOCO_GL`` decides if it is set; otherwise EGL, which uses a GPU where there is one, else OSMesa,
-else the window system of a display. What is missing is named by its package. Imports MuJoCo only
-where that would fail later: it reads ``MUJOCO_GL`` once, while it is imported.
+else the window system of a display. A missing library is named by its package. MuJoCo reads
+``MUJOCO_GL`` once, while it is imported; so this module imports it only inside functions.
 """
 
 from __future__ import annotations
@@ -18,9 +18,15 @@ _LIBRARIES = {
     "egl": ("libEGL.so.1", "libegl1"),
     "osmesa": ("libOSMesa.so.8", "libosmesa6"),
 }
-_CHOOSE = ("", "enable", "enabled", "on", "true", "1")
-_OFF = ("disable", "disabled", "off", "false", "0")
-_WINDOWS = ("glfw", "glx")
+_AUTO = ("", "enable", "enabled", "on", "true", "1")
+_DISABLED = ("disable", "disabled", "off", "false", "0")
+_WINDOWED = ("glfw", "glx")
+_REMEDIES = {
+    "egl": "`apt-get install libegl-mesa0 libgl1-mesa-dri` gives it Mesa's driver, "
+    "and MUJOCO_GL=osmesa with libosmesa6 draws without one",
+    "osmesa": "`apt-get install libosmesa6 libgl1` gives it all it needs",
+    "glfw": "`apt-get install libegl1` draws without a window (MUJOCO_GL=egl)",
+}
 
 
 class RenderingError(ConfigError):
@@ -34,29 +40,24 @@ def choose_backend() -> str:
         RenderingError: there is none, or ``MUJOCO_GL`` names one that is missing.
     """
     wanted = os.environ.get("MUJOCO_GL", "").lower().strip()
-    if wanted in _OFF:
+    if wanted in _DISABLED:
         raise RenderingError(f"MUJOCO_GL={wanted} turns rendering off; unset it to draw")
-    if wanted in _LIBRARIES:
-        library, package = _LIBRARIES[wanted]
-        if not _loads(library):
+    if wanted not in (*_LIBRARIES, *_WINDOWED, *_AUTO):
+        raise RenderingError(f"MUJOCO_GL is {wanted!r}; it must be egl, osmesa or glfw")
+    for backend, (library, package) in _LIBRARIES.items():
+        if wanted in (backend, *_AUTO) and _loads(library):
+            return backend
+        if wanted == backend:
             raise RenderingError(
                 f"MUJOCO_GL={wanted}, but {library} is missing: `apt-get install {package}`"
             )
-        return wanted
-    if wanted in _WINDOWS:
-        if not has_display():
-            raise RenderingError(
-                f"MUJOCO_GL={wanted} needs a display, and there is none (DISPLAY); "
-                "MUJOCO_GL=egl draws without"
-            )
-        return "glfw"
-    if wanted not in _CHOOSE:
-        raise RenderingError(f"MUJOCO_GL is {wanted!r}; it must be egl, osmesa or glfw")
-    for backend, (library, _) in _LIBRARIES.items():
-        if _loads(library):
-            return backend
     if has_display():
         return "glfw"
+    if wanted in _WINDOWED:
+        raise RenderingError(
+            f"MUJOCO_GL={wanted} needs a display, and there is none (DISPLAY); "
+            "MUJOCO_GL=egl draws without"
+        )
     raise RenderingError(
         "there is no OpenGL to draw with: `apt-get install libegl1` (a GPU's or Mesa's EGL)"
         " or libosmesa6"
@@ -66,10 +67,10 @@ def choose_backend() -> str:
 def import_mujoco_without_opengl() -> None:
     """Import MuJoCo if ``MUJOCO_GL`` names what is missing, which would fail anywhere else.
 
-    Training needs no OpenGL; who wants to draw is told by `choose_backend`.
+    Training needs no OpenGL; drawing raises the error of `choose_backend`.
     """
     wanted = os.environ.get("MUJOCO_GL", "")
-    if wanted.lower().strip() in ("", *_OFF):
+    if wanted.lower().strip() in ("", *_DISABLED):
         return
     try:
         choose_backend()
@@ -82,7 +83,7 @@ def import_mujoco_without_opengl() -> None:
 
 
 def has_display() -> bool:
-    """Whether windows can be opened on this machine, as far as its environment tells."""
+    """Whether windows can be opened on this machine, according to its environment variables."""
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
@@ -94,27 +95,16 @@ def context_class() -> type[Any]:
     """
     backend = choose_backend()
     try:
-        if backend == "egl":
-            from mujoco.egl import GLContext
-        elif backend == "osmesa":
-            from mujoco.osmesa import GLContext
-        else:
-            from mujoco.glfw import GLContext
+        context: type[Any] = import_module(f"mujoco.{backend}").GLContext
     except Exception as error:  # PyOpenGL's own when a library lacks a function, and others
-        raise broken(backend, error) from error
-    return GLContext  # type: ignore[no-any-return]
+        raise backend_error(backend, error) from error
+    return context
 
 
-def broken(backend: str, error: Exception) -> RenderingError:
-    """The error to raise for a library that is there and fails, with what to try."""
+def backend_error(backend: str, error: Exception) -> RenderingError:
+    """The error to raise for a library that is there and fails, with a remedy."""
     reason = " ".join(str(error).split()) or type(error).__name__
-    other = {
-        "egl": "`apt-get install libegl-mesa0 libgl1-mesa-dri` gives it Mesa's driver, "
-        "and MUJOCO_GL=osmesa with libosmesa6 draws without one",
-        "osmesa": "`apt-get install libosmesa6 libgl1` gives it all it needs",
-        "glfw": "`apt-get install libegl1` draws without a window (MUJOCO_GL=egl)",
-    }[backend]
-    return RenderingError(f"OpenGL by {backend} fails: {reason}; {other}")
+    return RenderingError(f"OpenGL by {backend} fails: {reason}; {_REMEDIES[backend]}")
 
 
 def _loads(library: str) -> bool:

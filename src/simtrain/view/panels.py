@@ -1,20 +1,20 @@
 """The web viewer's panels: playing and pausing, commands with their sliders, rewards.
 
-Viser calls back from threads of its own. Nothing here touches the environment from them: what a
-person does is put into a queue of requests, which the viewer's loop carries out between two steps.
+Viser calls back from threads of its own. Nothing here touches the environment from them: callbacks
+put requests into a queue, which the viewer's loop carries out between two steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import viser
+from torch import Tensor
 from viser import uplot
 
-from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
 from simtrain.view.playback import Playback
 
@@ -37,9 +37,8 @@ class PlaybackPanel:
         self._step = gui.add_button(
             "Step", icon=viser.Icon.PLAYER_TRACK_NEXT, hint="One control step.", disabled=True
         )
-        reset = gui.add_button(
-            "Reset", icon=viser.Icon.REFRESH, hint="New episodes in all environments."
-        )
+        hint = "New episodes in all environments."
+        reset = gui.add_button("Reset", icon=viser.Icon.REFRESH, hint=hint)
         speed = gui.add_dropdown("Speed", options=tuple(_SPEEDS), initial_value="1")
         self._pause.on_click(lambda _: requests.put(self._toggle))
         self._step.on_click(lambda _: requests.put(self._single_step))
@@ -47,7 +46,7 @@ class PlaybackPanel:
         speed.on_update(lambda _: requests.put(lambda: self._set_speed(_SPEEDS[speed.value])))
 
     def show(self, index: int, real_time_factor: float) -> None:
-        """Tell about the environment `index`; `real_time_factor` is the speed that is reached."""
+        """Show the environment `index`; `real_time_factor` is the speed that is reached."""
         env, playback = self._playback.env, self._playback
         steps = int(env.episode_length_buf[index])
         rows = {
@@ -75,26 +74,23 @@ class PlaybackPanel:
 class CommandPanel:
     """One command: its values in the shown environment, and sliders that drive it in all."""
 
-    def __init__(
-        self, gui: viser.GuiApi, env: Env, name: str, term: CommandTerm, requests: Requests
-    ) -> None:
-        self._env, self._name, self._term = env, name, term
-        low, high = term.bounds()
+    def __init__(self, gui: viser.GuiApi, env: Env, name: str, requests: Requests) -> None:
+        self._env, self._name = env, name
+        self._term = env.commands.terms[name]
+        low, high = self._term.bounds()
         self._now = gui.add_markdown("")
         self._drive = gui.add_checkbox(
             "Drive", initial_value=False, hint="Let the sliders command, instead of the task."
         )
         self._sliders = [
-            gui.add_slider(
-                label, min=a, max=b, step=(b - a) / 200, initial_value=min(max(0.0, a), b)
-            )
-            for label, (a, b) in zip(term.entries(), map(_span, low, high), strict=True)
+            gui.add_slider(label, a, b, step=(b - a) / 200, initial_value=min(max(0.0, a), b))
+            for label, (a, b) in zip(self._term.entries(), _slider_ends(low, high), strict=True)
         ]
         zero = gui.add_button("Stop", icon=viser.Icon.HAND_STOP, hint="Command zero.")
-        self._drive.on_update(_by_person(requests, self._follow_checkbox))
+        self._drive.on_update(_on_user_event(requests, self._follow_checkbox))
         zero.on_click(lambda _: requests.put(self._stop))
         for slider in self._sliders:
-            slider.on_update(_by_person(requests, self._hold))
+            slider.on_update(_on_user_event(requests, self._hold))
 
     def show(self, index: int) -> None:
         """Show the command of the environment `index`."""
@@ -154,13 +150,13 @@ class RewardPanel:
 
 
 def _plot(gui: viser.GuiApi, names: tuple[str, ...], height: int) -> viser.GuiUplotHandle:
-    """A plot of one line a name over simulated seconds."""
+    """A plot over simulated seconds, of one line a name."""
     lines: list[Any] = [
         uplot.Series(label=name, stroke=_COLORS[i % len(_COLORS)], width=1.5)
         for i, name in enumerate(names)
     ]
     return gui.add_uplot(
-        data=tuple(np.zeros(2) for _ in range(len(names) + 1)),
+        data=(np.zeros(2),) * (len(names) + 1),
         series=(uplot.Series(label="s"), *lines),
         scales={"x": uplot.Scale(time=False)},
         legend=uplot.Legend(show=len(names) > 1),
@@ -168,19 +164,15 @@ def _plot(gui: viser.GuiApi, names: tuple[str, ...], height: int) -> viser.GuiUp
     )
 
 
-def _by_person(
+def _on_user_event(
     requests: Requests, request: Callable[[], None]
 ) -> Callable[[viser.GuiEvent[Any]], None]:
     """A callback that ignores changes which the program makes itself."""
-
-    def callback(event: viser.GuiEvent[Any]) -> None:
-        if event.client is not None:
-            requests.put(request)
-
-    return callback
+    return lambda event: None if event.client is None else requests.put(request)
 
 
-def _span(low: Any, high: Any) -> tuple[float, float]:
-    """The ends of a slider; wide enough to move where a task always commands the same."""
-    a, b = round(float(low), 4), round(float(high), 4)  # float32 has no 0.7
-    return (a, b) if b > a else (a - 1.0, a + 1.0)
+def _slider_ends(low: Tensor, high: Tensor) -> Iterator[tuple[float, float]]:
+    """The ends of sliders; wide enough to move where a task always commands the same."""
+    for a, b in zip(low.tolist(), high.tolist(), strict=True):
+        a, b = round(a, 4), round(b, 4)  # float32 has no 0.7
+        yield (a, b) if b > a else (a - 1.0, a + 1.0)

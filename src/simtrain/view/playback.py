@@ -1,4 +1,4 @@
-"""A policy at work in its environments, in real time, faster, slower, or step by step."""
+"""Environments stepped by a policy in real time, faster, slower, or step by step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HISTORY_S = 10.0
 
 @dataclass(frozen=True)
 class Step:
-    """What a control step brought."""
+    """A control step."""
 
     time_s: float
     """Simulated time since the start."""
@@ -31,7 +31,7 @@ class Step:
 
 
 class Playback:
-    """Steps the environments as often as time and speed ask for."""
+    """Does the control steps that are due after some real time."""
 
     def __init__(self, env: Env, act: Act) -> None:
         self.env = env
@@ -46,7 +46,7 @@ class Playback:
         """The terminations that ended each environment's latest episode."""
         self._act = act
         self._obs = env.reset()
-        self._owed_s = 0.0
+        self._due_s = 0.0
 
     def advance(self, passed_s: float) -> None:
         """Do the control steps that are due after `passed_s` more of real time, in place.
@@ -56,13 +56,13 @@ class Playback:
         """
         if self.paused:
             return
-        self._owed_s += passed_s * self.speed
+        self._due_s += passed_s * self.speed
         start = time.perf_counter()
-        while self._owed_s >= self.env.step_dt:
+        while self._due_s >= self.env.step_dt:
             self.step()
-            self._owed_s -= self.env.step_dt
+            self._due_s -= self.env.step_dt
             if time.perf_counter() - start > passed_s:
-                self._owed_s = 0.0
+                self._due_s = 0.0
 
     @torch.inference_mode()
     def step(self) -> None:

@@ -1,89 +1,111 @@
-"""The last steps of a simulation that failed, to look at: one by one, and the failure once more."""
+"""The last steps of a simulation that failed, one by one, as a video or on a page."""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import mujoco
 import numpy as np
+import viser
+from mjviser import ViserMujocoScene
 
 from simtrain.sim.mujoco_engine import ignore_warning
-from simtrain.training.features.failures import SavedDump
+from simtrain.view.renderer import Canvas, robot_radius
+from simtrain.view.server import PageServer
+from simtrain.view.video import Size, writing_video
 
 _LARGEST = ("qpos", "qvel", "act", "ctrl")
+_FPS = 30.0
+_LAST_STEP_VIDEO_S = 2.0
+_LAST_STEP_PAGE_S = 1.5
 
 
 class Replay:
-    """A simulation that stands in one of the steps of a dump."""
+    """A simulation that stands in one of the last steps before it failed.
 
-    def __init__(self, dump: SavedDump) -> None:
-        mujoco.set_mju_user_warning(ignore_warning)  # told by `failure`
-        self.dump = dump
-        self.model = dump.model
-        self.data = mujoco.MjData(dump.model)
+    When made, it simulates the failure once more.
+    """
+
+    def __init__(
+        self, model: mujoco.MjModel, states: dict[str, np.ndarray], decimation: int, message: str
+    ) -> None:
+        """Go to the first step.
+
+        `states` are the values of MuJoCo's fields before each control step, ``(steps, ...)``, and
+        `message` is the engine's about the failure.
+        """
+        mujoco.set_mju_user_warning(ignore_warning)  # `failure` has it
+        self.model = model
+        self.data = mujoco.MjData(model)
         """The simulation, with up-to-date positions."""
-        self.failure = self._fail_again()
+        self.steps = len(states["qpos"])
+        """How many control steps were kept."""
+        self.step_dt = float(model.opt.timestep) * decimation
+        """Length of a control step, s."""
+        self._states = states
+        self.failure = self._fail_again(decimation) or [
+            "simulated again on the CPU it does not fail; training said: " + message
+        ]
         """What happens in the last step, in lines."""
-        self.step = 0
         self.show(0)
 
     def show(self, step: int) -> list[str]:
-        """Go to a step, in place, and say what is worth knowing of it, in lines.
+        """Go to a step, in place; a description of it, in lines.
 
         Where positions are not finite, the last ones that are stay to be seen.
         """
-        self.step = step
-        dump = self.dump
-        if np.isfinite(dump.states["qpos"][step]).all():
-            self._set(step)
+        states = self._states
+        if np.isfinite(states["qpos"][step]).all():
+            self._set_state(step)
             mujoco.mj_kinematics(self.model, self.data)
             mujoco.mj_comPos(self.model, self.data)
             mujoco.mj_camlight(self.model, self.data)
-        last = step == dump.steps - 1
+        last = step == self.steps - 1
         lines = [
-            f"step {step + 1} of {dump.steps}, {dump.states['time'][step].item():.3f} s"
+            f"step {step + 1} of {self.steps}, {states['time'][step].item():.3f} s"
             + (", in which it failed" if last else "")
         ]
         largest = [
             f"|{field}| {np.abs(values).max():.3g}"
             for field in _LARGEST
-            if (values := dump.states.get(field, np.empty(0))[step : step + 1]).size
+            if (values := states.get(field, np.empty(0))[step : step + 1]).size
         ]
         lines.append("largest " + "   ".join(largest))
-        lines += [f"not finite: {name}" for name in self._not_finite(dump.states, step)]
+        lines += [f"not finite: {name}" for name in self._not_finite(states, step)]
         return lines + (self.failure if last else [])
 
-    def _set(self, step: int) -> None:
+    def _set_state(self, step: int) -> None:
         mujoco.mj_resetData(self.model, self.data)
-        for field, values in self.dump.states.items():
+        for field, values in self._states.items():
             if field == "time":
                 self.data.time = values[step].item()
             else:
                 getattr(self.data, field)[:] = values[step].reshape(getattr(self.data, field).shape)
 
-    def _fail_again(self) -> list[str]:
-        """Simulate the last step as training did."""
-        self._set(self.dump.steps - 1)
-        for substep in range(self.dump.decimation):
+    def _fail_again(self, decimation: int) -> list[str]:
+        """Simulate the last step as training did; how it fails, in lines."""
+        self._set_state(self.steps - 1)
+        for substep in range(decimation):
             mujoco.mj_step(self.model, self.data)
             warnings = [
-                str(mujoco.mju_warningText(kind, int(self.data.warning[kind].lastinfo))).strip()
-                for kind in range(len(self.data.warning))
-                if self.data.warning[kind].number
+                str(mujoco.mju_warningText(kind, int(warning.lastinfo))).strip()
+                for kind, warning in enumerate(self.data.warning)
+                if warning.number
             ]
             if warnings:
                 return [f"physics step {substep + 1}: {text}" for text in warnings]
         state = {name: getattr(self.data, name)[None] for name in ("qpos", "qvel", "act")}
-        broken = [f"then not finite: {name}" for name in self._not_finite(state, 0)]
-        return broken or [
-            "simulated again on the CPU it does not fail; training said: " + self.dump.said
-        ]
+        return [f"then not finite: {name}" for name in self._not_finite(state, 0)]
 
     def _not_finite(self, states: dict[str, np.ndarray], step: int) -> list[str]:
-        """Names of what is not finite, each with the joint or actuator that it is of."""
-        found = []
-        for field, values in states.items():
-            for index in np.flatnonzero(~np.isfinite(values[step])):
-                found.append(f"{field} of {self._owner(field, int(index))}")
-        return list(dict.fromkeys(found))
+        """Names of the values that are not finite, each with its joint or actuator."""
+        found = {
+            f"{field} of {self._owner(field, int(index))}": None
+            for field, values in states.items()
+            for index in np.flatnonzero(~np.isfinite(values[step]))
+        }
+        return list(found)
 
     def _owner(self, field: str, index: int) -> str:
         model = self.model
@@ -95,3 +117,67 @@ class Replay:
         if field == "ctrl":
             return f"actuator {model.actuator(index).name}"
         return f"entry {index}"
+
+
+def record_replay(replay: Replay, path: Path, speed: float, size: Size = (960, 540)) -> None:
+    """Write an MP4 file of all steps with their descriptions; raises what `video.record` does.
+
+    `speed` is in simulated seconds a second.
+    """
+    frames = _frames(replay, speed)
+    with Canvas(replay.model, *size) as canvas, writing_video(path, size, _FPS) as write:
+        for step in range(replay.steps):
+            lines = replay.show(step)
+            frame = canvas.render(replay.data, replay.step_dt, lines)
+            last = step == replay.steps - 1
+            for _ in range(max(frames, round(_LAST_STEP_VIDEO_S * _FPS)) if last else frames):
+                write(frame)
+
+
+class ReplayPage(PageServer):
+    """Serves a page on which the steps are seen, one by one or in motion."""
+
+    def __init__(self, replay: Replay, *, host: str, port: int, speed: float) -> None:
+        """Start the server, see `PageServer`; `speed` is in simulated seconds a second."""
+        super().__init__(host, port, "replay of a failure")
+        gui = self.server.gui
+        self._replay = replay
+        self._frames = _frames(replay, speed)
+        self._scene = ViserMujocoScene(self.server, replay.model, 1)
+        self._scene.create_scene_gui(camera_distance=3.0 * robot_radius(replay.model))
+        self._text = gui.add_markdown("")
+        self._slider = gui.add_slider(
+            # A slider needs two values, though a first step that fails is the only one.
+            "Step", min=1, max=max(2, replay.steps), step=1, initial_value=1,
+            disabled=replay.steps == 1,
+        )  # fmt: skip
+        self._playing = gui.add_checkbox("Play", initial_value=True)
+        self._slider.on_update(self._pause)
+
+    def run(self) -> None:
+        """Show one step after the other, again and again, until interrupted."""
+        frame, shown = 0, -1
+        while True:
+            last = self._slider.value >= self._replay.steps
+            frame += 1
+            if self._playing.value and frame >= (
+                _LAST_STEP_PAGE_S * _FPS if last else self._frames
+            ):
+                frame = 0
+                # viser's setters are not seen as such
+                self._slider.value = 1 if last else self._slider.value + 1  # type: ignore[misc]
+            if self._slider.value - 1 != shown:
+                shown = self._slider.value - 1
+                self._text.content = "  \n".join(self._replay.show(shown))
+                self._scene.update_from_mjdata(self._replay.data)
+            time.sleep(1.0 / _FPS)
+
+    def _pause(self, event: viser.GuiEvent[viser.GuiSliderHandle[int]]) -> None:
+        """Stop playing once a person chooses a step."""
+        if event.client is not None:
+            self._playing.value = False  # type: ignore[misc]
+
+
+def _frames(replay: Replay, speed: float) -> int:
+    """How many frames a step is shown for."""
+    return max(1, round(replay.step_dt / speed * _FPS))

@@ -31,15 +31,10 @@ def check_port(host: str, port: int) -> None:
 
 
 class PageServer:
-    """Serves a page."""
+    """Serves a page; a subclass puts a scene and controls on it."""
 
     def __init__(self, host: str, port: int, title: str) -> None:
-        """Start the server.
-
-        Args:
-            host: address to listen on.
-            port: port to listen on; 0 for any that is free.
-            title: shown above the controls.
+        """Start the server; port 0 is any that is free.
 
         Raises:
             ConfigError: somebody else listens there.
@@ -48,21 +43,21 @@ class PageServer:
         # It would show a traceback for every request that it does not understand.
         logging.getLogger("websockets.server").setLevel(logging.CRITICAL)
         with redirect_stdout(io.StringIO()):  # viser's own announcement, over many lines
-            self.viser = viser.ViserServer(host=host, port=port, label=title, verbose=False)
-        self._host, self._port = host, self.viser.get_port()
+            self.server = viser.ViserServer(host=host, port=port, label=title, verbose=False)
+        self._host, self._port = host, self.server.get_port()
         if port and self._port != port:
             self.close()
             raise ConfigError(f"port {port} was taken just now; choose another with --port")
-        self.viser.gui.configure_theme(show_logo=False, show_share_button=False)
-        self.viser.gui.main_panel.dock_right()
+        self.server.gui.configure_theme(show_logo=False, show_share_button=False)
+        self.server.gui.main_panel.dock_right()
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """Address of the page."""
         everywhere = self._host in ("", "0.0.0.0", "::")
         return f"http://{socket.gethostname() if everywhere else self._host}:{self._port}"
 
     def close(self) -> None:
         """Stop serving."""
         with redirect_stdout(io.StringIO()):
-            self.viser.stop()
+            self.server.stop()

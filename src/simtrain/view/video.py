@@ -1,11 +1,11 @@
-"""Videos of a policy at work: steps its environments, draws one of them, writes an MP4 file."""
+"""Videos of a policy: step its environments, draw one of them, write an MP4 file."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -17,7 +17,9 @@ from simtrain.errors import ConfigError
 from simtrain.view.playback import Act
 from simtrain.view.renderer import Picture
 
-_MOST_FPS = 30.0
+Size = tuple[int, int]
+"""Width and height in pixels, even."""
+_MAX_FPS = 30.0
 
 
 def check_video_path(path: Path) -> None:
@@ -39,64 +41,39 @@ def check_video_path(path: Path) -> None:
 
 @torch.inference_mode()
 def record(
-    env: Env,
-    act: Act,
-    path: Path,
-    steps: int,
-    *,
-    note: str = "",
-    on_step: Callable[[], None] = lambda: None,
-    width: int = 960,
-    height: int = 540,
+    env: Env, act: Act, path: Path, steps: Iterable[int], note: str = "", size: Size = (960, 540)
 ) -> None:
-    """Reset `env`, let `act` control it for `steps` control steps, and write a video in real time.
+    """Reset `env`, let `act` control it, and write a video in real time.
 
-    Args:
-        env: the environment, changed in place; the first of its `num_envs` is shown.
-        act: the policy.
-        path: the MP4 file; written whole or not at all.
-        steps: control steps.
-        note: text to show in the picture.
-        on_step: called after every step.
-        width: in pixels, even.
-        height: in pixels, even.
+    `env` is changed in place, and the first of its `num_envs` is shown. `steps` are the numbers of
+    the control steps from 0 on; an iterable, so that it may show progress.
 
     Raises:
         RenderingError: the machine cannot draw.
-        ConfigError: the file cannot be written.
+        ConfigError: the MP4 file cannot be written; it is written whole or not at all.
     """
-    stride = max(1, round(1.0 / (_MOST_FPS * env.step_dt)))
+    stride = max(1, round(1.0 / (_MAX_FPS * env.step_dt)))
     frame_s = stride * env.step_dt
-    with Picture(env, width=width, height=height) as picture:
+    with Picture(env, *size) as picture:
         obs = env.reset()
-        with writing_video(path, width, height, 1.0 / frame_s) as write:
-            for step in range(steps):
+        with writing_video(path, size, 1.0 / frame_s) as write:
+            for step in steps:
                 if step % stride == 0:
                     time = f"{step * env.step_dt:.1f} s"
                     write(picture.draw(passed_s=frame_s, note=f"{note}   {time}"))
                 obs, _, _, _ = env.step(act(obs))
-                on_step()
 
 
 @contextmanager
-def writing_video(
-    path: Path, width: int, height: int, fps: float
-) -> Iterator[Callable[[np.ndarray], None]]:
-    """A function that appends a frame, uint8 ``(height, width, 3)``, to a video.
+def writing_video(path: Path, size: Size, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
+    """A function that appends a frame, uint8 ``(height, width, 3)``, to an MP4 file.
 
-    Args:
-        path: the MP4 file; written whole or not at all.
-        width: in pixels, even.
-        height: in pixels, even.
-        fps: frames a second.
-
-    Raises:
-        ConfigError: the file cannot be written.
+    The file is written whole or not at all; ConfigError if it cannot be.
     """
     temporary = _temporary(path)
     try:
         writer = imageio_ffmpeg.write_frames(
-            str(temporary), (width, height), fps=fps, codec="libx264", quality=7, macro_block_size=2
+            str(temporary), size, fps=fps, codec="libx264", quality=7, macro_block_size=2
         )
         writer.send(None)
         try:
@@ -107,12 +84,7 @@ def writing_video(
     except OSError as error:
         raise ConfigError(f"the video {path} cannot be written: {error.strerror}") from error
     finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.stem}.{os.getpid()}.tmp.mp4")
+        temporary.unlink(missing_ok=True)
 
 
 def as_gif(path: Path, *, width: int = 320, fps: float = 12.5) -> bytes:
@@ -120,3 +92,7 @@ def as_gif(path: Path, *, width: int = 320, fps: float = 12.5) -> bytes:
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(path)]
     command += ["-vf", f"fps={fps},scale={width}:-2", "-f", "gif", "-"]
     return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.stem}.{os.getpid()}.tmp.mp4")

@@ -5,75 +5,57 @@ from __future__ import annotations
 import math
 import time
 
+import mujoco
 import numpy as np
+import trimesh
 import viser
 from mjviser import ViserMujocoScene
+from PIL import Image
 
 from simtrain.env import terrain
 from simtrain.env.commands import Arrow
 from simtrain.env.env import Env
-from simtrain.view.ground import ground_mesh
 from simtrain.view.panels import CommandPanel, PlaybackPanel, Requests, RewardPanel
 from simtrain.view.playback import Act, Playback
 from simtrain.view.renderer import SHORTEST_ARROW, drawing_model, robot_radius
 from simtrain.view.server import PageServer
 
 _FRAME_S = 1.0 / 30.0
-_PLOT_S = 0.25
+_PANELS_S = 0.25
+_STRAIGHT_M = 1e-4
 
 
-class WebViewer:
+class WebViewer(PageServer):
     """Serves a page on which people watch a policy, and steer it."""
 
     def __init__(self, env: Env, act: Act, *, host: str, port: int, title: str) -> None:
-        """Start the server.
-
-        Args:
-            env: the environments.
-            act: the policy.
-            host: address to listen on.
-            port: port to listen on; 0 for any that is free.
-            title: shown above the controls.
-
-        Raises:
-            ConfigError: somebody else listens there.
-        """
-        self._page = PageServer(host, port, title)
-        self._server = self._page.viser
+        """Start the server, see `PageServer`, and new episodes in all environments."""
+        super().__init__(host, port, title)
         self._playback = Playback(env, act)
         self._requests: Requests = Requests()
         self._arrows: dict[str, viser.ArrowsHandle] = {}
         self._build(env)
 
-    @property
-    def url(self) -> str:
-        """Where the page is."""
-        return self._page.url
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._page.close()
-
     def run(self) -> None:
-        """Play until interrupted; rests while nobody watches."""
+        """Play until interrupted; nothing is simulated while no page is open."""
         last = time.perf_counter()
-        last_plot, steps_then = last, self._playback.time_s
+        last_update, time_then = last, self._playback.time_s
         while True:
             while not self._requests.empty():
                 self._requests.get()()
             now = time.perf_counter()
-            if self._server.get_clients():
+            if self.server.get_clients():
                 self._playback.advance(min(now - last, 4 * _FRAME_S))
                 self._draw()
-                if now - last_plot >= _PLOT_S:
-                    factor = (self._playback.time_s - steps_then) / (now - last_plot)
-                    last_plot, steps_then = now, self._playback.time_s
-                    self._tell(factor)
+                if now - last_update >= _PANELS_S:
+                    factor = (self._playback.time_s - time_then) / (now - last_update)
+                    last_update, time_then = now, self._playback.time_s
+                    self._update_panels(factor)
             last = now
             time.sleep(max(0.0, _FRAME_S - (time.perf_counter() - now)))
 
     def _build(self, env: Env) -> None:
-        server = self._server
+        server, requests = self.server, self._requests
         model = drawing_model(env.cfg)
         if env.terrain is not None:
             # Drawn below: mjviser would stretch the floor's texture once over all of it.
@@ -85,16 +67,14 @@ class WebViewer:
             )
         # Elsewhere all environments stand in the same place.
         self._scene.show_only_selected = env.terrain is None
-        self._scene.set_refresh_handler(lambda: self._requests.put(self._draw))
+        self._scene.set_refresh_handler(lambda: requests.put(self._draw))
         tabs = server.gui.add_tab_group()
         with tabs.add_tab("Play", icon=viser.Icon.PLAYER_PLAY):
-            self._playback_panel = PlaybackPanel(server.gui, self._playback, self._requests)
+            self._playback_panel = PlaybackPanel(server.gui, self._playback, requests)
             self._command_panels = []
-            for name, term in env.commands.terms.items():
+            for name in env.commands.terms:
                 with server.gui.add_folder(f"Command: {name}"):
-                    self._command_panels.append(
-                        CommandPanel(server.gui, env, name, term, self._requests)
-                    )
+                    self._command_panels.append(CommandPanel(server.gui, env, name, requests))
             with server.gui.add_folder("Reward per second"):
                 self._reward_panel = RewardPanel(server.gui, self._playback)
         with tabs.add_tab("Scene", icon=viser.Icon.VIDEO):
@@ -106,16 +86,15 @@ class WebViewer:
         with tabs.add_tab("Overlays", icon=viser.Icon.EYE):
             self._scene.create_overlay_gui()
         self._draw()
-        self._tell(0.0)
+        self._update_panels(0.0)
 
     def _draw(self) -> None:
         """Show the present state of the chosen environment."""
         env, scene = self._playback.env, self._scene
-        n, nbody = env.num_envs, scene.mj_model.nbody
         mocap = scene.mj_model.nmocap > 0
         scene.update_from_arrays(
-            self._read("xpos").reshape(n, nbody, 3),
-            self._read("xmat").reshape(n, nbody, 3, 3),
+            self._read("xpos").reshape(env.num_envs, -1, 3),
+            self._read("xmat").reshape(env.num_envs, -1, 3, 3),
             mocap_pos=self._read("mocap_pos") if mocap else None,
             mocap_quat=self._read("mocap_quat") if mocap else None,
             qpos=self._read("qpos"),
@@ -127,35 +106,66 @@ class WebViewer:
 
     def _draw_arrows(self, name: str, arrows: list[Arrow]) -> None:
         arrows = [a for a in arrows if math.dist(a.start, a.end) > SHORTEST_ARROW]
-        shown = self._arrows.get(name)
-        if shown is not None and len(shown.points) != len(arrows):
+        if name in self._arrows and len(self._arrows[name].points) != len(arrows):
             self._arrows.pop(name).remove()
-            shown = None
         if not arrows:
             return
         # mjviser moves the world so that the robot stays in the middle.
         offset = self._scene.fixed_bodies_frame.position
         points = (np.array([(a.start, a.end) for a in arrows]) + offset).astype(np.float32)
         colors = (np.array([a.rgb for a in arrows]) * 255).astype(np.uint8)
-        if shown is not None:
-            shown.points, shown.colors = points, colors
+        if name in self._arrows:
+            self._arrows[name].points, self._arrows[name].colors = points, colors
         else:
-            self._arrows[name] = self._server.scene.add_arrows(
-                f"/commands/{name}",
-                points,
-                colors,
-                shaft_radius=0.01,
-                head_radius=0.025,
-                head_length=0.05,
-            )
+            add = self.server.scene.add_arrows
+            self._arrows[name] = add(
+                f"/commands/{name}", points, colors,
+                shaft_radius=0.01, head_radius=0.025, head_length=0.05,
+            )  # fmt: skip
 
     def _read(self, field: str) -> np.ndarray:
         return self._playback.env.bind(field).cpu().numpy()
 
-    def _tell(self, real_time_factor: float) -> None:
+    def _update_panels(self, real_time_factor: float) -> None:
         """Show numbers and curves of the chosen environment."""
         index = self._scene.env_idx
         self._playback_panel.show(index, real_time_factor)
         for panel in self._command_panels:
             panel.show(index)
         self._reward_panel.show(index)
+
+
+def ground_mesh(model: mujoco.MjModel) -> trimesh.Trimesh:
+    """The terrain of a model in the world, with a checkerboard of 1 m squares."""
+    field, geom = model.hfield(terrain.NAME), model.geom(terrain.NAME)
+    half_x, half_y, depth, _ = field.size
+    heights = field.data.reshape(field.nrow[0], field.ncol[0]) * depth
+    rows, columns = heights.shape
+    x, y = np.meshgrid(np.linspace(-half_x, half_x, columns), np.linspace(-half_y, half_y, rows))
+    vertices = np.stack((x, y, heights), axis=-1).reshape(-1, 3) + geom.pos
+    squares = Image.fromarray(np.array([[200, 170], [170, 200]], dtype=np.uint8)).convert("RGB")
+    texture = squares.resize((256, 256), Image.Resampling.NEAREST)
+    material = trimesh.visual.material.PBRMaterial(
+        baseColorTexture=texture, metallicFactor=0.0, roughnessFactor=1.0
+    )
+    visual = trimesh.visual.TextureVisuals(uv=vertices[:, :2] / 2.0, material=material)
+    mesh = trimesh.Trimesh(vertices, _triangles(heights), visual=visual, process=False)
+    mesh.remove_unreferenced_vertices()
+    return mesh
+
+
+def _triangles(heights: np.ndarray) -> np.ndarray:
+    """Triangles over the grid, ``(triangles, 3)``, few of them where the ground is even.
+
+    They lie in strips between rows of nodes; a strip keeps the nodes at which an edge of it bends.
+    """
+    rows, columns = heights.shape
+    bent = np.ones((rows, columns), dtype=bool)
+    bent[:, 1:-1] = np.abs(np.diff(heights, n=2, axis=1)) > _STRAIGHT_M
+    strip, column = np.nonzero(bent[:-1] | bent[1:])
+    node = strip * columns + column
+    same = strip[:-1] == strip[1:]
+    left, right = node[:-1][same], node[1:][same]
+    lower = np.stack((left, right, right + columns), axis=1)
+    upper = np.stack((left, right + columns, left + columns), axis=1)
+    return np.concatenate((lower, upper))

@@ -10,7 +10,7 @@ import torch
 from simtrain.algorithms.networks import make_actor
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
-from simtrain.env.undisturbed import undisturbed
+from simtrain.env.model import evaluation_task
 from simtrain.launch.plan import Devices
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
@@ -50,7 +50,7 @@ def test_it_takes_the_newest_policy_and_finds_what_this_process_finds(config, pr
     ((policy, evaluation),) = process.results()
     assert policy.iteration == 3
     here = Evaluator(
-        undisturbed(config.env), config.ppo.actor, 3, engine=EngineCfg("mujoco", threads=1)
+        evaluation_task(config.env), config.ppo.actor, 3, engine=EngineCfg("mujoco", threads=1)
     )
     assert evaluation == here(policy.networks["actor_state_dict"])
 

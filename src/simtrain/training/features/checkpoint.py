@@ -79,6 +79,7 @@ class Checkpoint(Feature):
         self._recorder = recorder
         self._writer: NewestItemWorker[dict[str, Any]] | None = None
         self._messages: deque[str] = deque()
+        self._warned: set[str] = set()
         self._recorded: Path | None = None
         self.saved: Path | None = None
         """The last checkpoint that was written."""
@@ -157,6 +158,10 @@ class Checkpoint(Feature):
     def _gather(self) -> dict[str, Any] | None:
         """Copies of the whole training state on rank 0, None on others. Waits for the device."""
         trainer, rank = self._trainer, self._context.rank
+        for change in trainer.env.undeclared_changes():
+            if rank.is_main and change not in self._warned:
+                self._warned.add(change)
+                self._messages.append(f"warning: a resumed run would not be exact: {change}")
         own = trainer.rank_state()
         ranks = rank.gather_objects(None if rank.is_main else _packed(own))
         if ranks is None:

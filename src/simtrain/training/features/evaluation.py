@@ -180,14 +180,14 @@ class _EvaluatorInProcess:
     failure: str | None = None
 
     def __init__(self, context: RunContext) -> None:
-        from simtrain.env.undisturbed import undisturbed
+        from simtrain.env.model import evaluation_task
         from simtrain.sim import choose_engine
         from simtrain.training.evaluator import Evaluator
 
         config, rank = context.config, context.rank
         self._stop = context.stop
         self._evaluator = Evaluator(
-            undisturbed(config.env),
+            evaluation_task(config.env),
             config.ppo.actor,
             config.eval_episodes,
             engine=choose_engine(config.engine, rank.device, rank.threads),

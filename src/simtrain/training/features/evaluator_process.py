@@ -187,7 +187,7 @@ def main() -> None:
 def _make_evaluator(start: Start) -> Evaluator:
     import torch
 
-    from simtrain.env.undisturbed import undisturbed
+    from simtrain.env.model import evaluation_task
     from simtrain.sim import choose_engine
     from simtrain.training.evaluator import Evaluator
 
@@ -195,7 +195,7 @@ def _make_evaluator(start: Start) -> Evaluator:
     torch.set_num_threads(start.threads)
     config = overlay(default_config(start.task), start.values)
     return Evaluator(
-        undisturbed(config.env),
+        evaluation_task(config.env),
         config.ppo.actor,
         config.eval_episodes,
         engine=choose_engine(config.engine, device, start.threads),

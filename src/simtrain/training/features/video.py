@@ -9,8 +9,8 @@ from torch import Tensor
 
 from simtrain.algorithms.policy import Policy
 from simtrain.env.env import Env
+from simtrain.env.model import evaluation_task
 from simtrain.env.randomness import forked_randomness
-from simtrain.env.undisturbed import undisturbed
 from simtrain.errors import ConfigError, SimulationError
 from simtrain.run.directory import VIDEOS
 from simtrain.sim import EngineCfg
@@ -45,7 +45,7 @@ class TrainingVideo(Feature):
             from simtrain.view.renderer import Picture
 
             with forked_randomness(config.seed):
-                env = Env(undisturbed(config.env), 1, EngineCfg(threads=1))
+                env = Env(evaluation_task(config.env), 1, EngineCfg(threads=1))
             with Picture(env) as picture:
                 picture.draw()
             self._folder.mkdir(exist_ok=True)
@@ -79,15 +79,7 @@ class TrainingVideo(Feature):
                     self._policy = Policy(config.ppo.actor, obs, env.num_actions, actor)
                 self._policy.load(actor)
                 note = f"{config.task}, iteration {iteration}"
-                record(
-                    env,
-                    self._policy,
-                    path,
-                    config.video_length,
-                    note=note,
-                    width=640,
-                    height=360,
-                )
+                record(env, self._policy, path, range(config.video_length), note, (640, 360))
         except (ConfigError, SimulationError, OSError) as error:
             self._context.console.say(f"warning: no video of iteration {iteration}: {error}")
             return None

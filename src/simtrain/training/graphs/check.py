@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from simtrain.env.base import host_state
 from simtrain.env.env import Env
 from simtrain.env.randomness import random_state
-from simtrain.env.state import read_numbers
 
 _PART = 0.1
 _RELATIVE = 0.01
@@ -65,7 +65,7 @@ class HostState:
 
     def __init__(self, env: Env, *, draws_on_device: bool) -> None:
         """Read it; also PyTorch's generator on the CPU if `env` draws its numbers on the device."""
-        self._numbers = {name: read_numbers(term, env) for name, term in env.terms().items()}
+        self._numbers = {name: host_state(term, env) for name, term in env.terms().items()}
         names = {"numpy": "NumPy's random generator", "python": "Python's random generator"}
         if draws_on_device:
             names["torch"] = "PyTorch's random generator of the CPU"

@@ -91,11 +91,14 @@ class RolloutGraphs:
     def _make(self) -> None:
         env, device = self._env, self._env.device
         self._graphs = {}
-        self.refusal = None
+        self._generation = env.sim.storage_version
+        self.refusal = "; ".join(env.undeclared_changes()) or None
+        if self.refusal is not None:  # the trial steps could not be undone
+            return
         state, random = env.state(), random_state(device)
 
         def restore() -> None:
-            env.set_state(state, forget=True)
+            env.set_state(state)
             set_random_state(random, device)
             self._begin()
 
