@@ -190,9 +190,9 @@ def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
 
 
 def _build(config: PlayConfig) -> Env:
-
     from simtrain.env.env import Env
     from simtrain.env.model import check_task, evaluation_task
+    from simtrain.env.randomness import seed_everything
 
     _check_device(config.device)
     check_task(config.env)
