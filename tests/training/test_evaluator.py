@@ -17,8 +17,7 @@ from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
-from simtrain.training.evaluator import Evaluator, with_margin
-from simtrain.training.intervals import Estimate
+from simtrain.training.evaluator import Estimate, Evaluator, with_margin
 
 ACTOR = ActorCfg(hidden_dims=(4,))
 FAILS = {

@@ -40,7 +40,7 @@ class PeriodicEvaluation(Feature):
         self._ppo = trainer.ppo
         self._interval = context.config.eval_interval
         self._conditions = stop_conditions(context.config)
-        self._in_process = context.evaluator is None
+        self._in_process = context.shared.evaluator is None
         self._shown: set[str] = set()
         self._evaluations: EvaluatorProcess | _EvaluatorInProcess | None = None
         self._best = -float("inf")
@@ -58,12 +58,12 @@ class PeriodicEvaluation(Feature):
                 self._best = infos.get(_RETURN, self._best)
             except ConfigError as error:
                 self._say(f"warning: {error}; the next evaluation's policy takes its place")
-        if context.evaluator is None:
+        if context.shared.evaluator is None:
             self._evaluations = _EvaluatorInProcess(context)
         else:
             threads = _threads_of_evaluator(context)
             self._evaluations = EvaluatorProcess(
-                context.config, context.evaluator, threads, context.stop
+                context.config, context.shared.evaluator, threads, context.stop
             )
         return self
 
