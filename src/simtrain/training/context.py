@@ -1,4 +1,4 @@
-"""RunContext: all that one rank knows of the run that it trains, and the result of that."""
+"""All that one rank knows of the run that it trains, and the result of that."""
 
 from __future__ import annotations
 

@@ -63,13 +63,13 @@ class Checkpoint(Feature):
         self,
         context: RunContext,
         trainer: Trainer,
-        features: Sequence[Feature],
         recorder: Recorder,
+        features: Sequence[Feature],
     ) -> None:
-        """Prepare; trainer and features are saved, the recorder is synchronized before."""
+        """Prepare; `features` are all that go along, and may be completed later."""
         self._context = context
         self._trainer = trainer
-        self._features = {type(feature).__name__: feature for feature in features}
+        self._features = features
         self._recorder = recorder
         self._writer: NewestItemWorker[dict[str, Any]] | None = None
         self._messages: deque[str] = deque()
@@ -109,9 +109,9 @@ class Checkpoint(Feature):
                 optimizer="--ppo.optimizer" not in resumption.changed,
                 learning_rate="--ppo.learning-rate" not in resumption.changed,
             )
-            for name, state in shared["features"].items():
-                if name in self._features:
-                    self._features[name].set_state(state)
+            for feature in self._features:
+                if feature.name in shared["features"]:
+                    feature.set_state(shared["features"][feature.name])
             if mine is None:
                 # Curricula go by how far training is.
                 trainer.env.steps.fill_(shared["steps"])
@@ -173,7 +173,7 @@ class Checkpoint(Feature):
             "steps": int(trainer.env.steps),
             "trainer": trainer.state(),
             "learner": copied_to_host(trainer.ppo.state()),
-            "features": {name: feature.state() for name, feature in self._features.items()},
+            "features": {feature.name: feature.state() for feature in self._features},
             "ranks": [own, *others],
         }
 

@@ -50,15 +50,13 @@ class PolicySnapshot:
 
 @dataclass(frozen=True)
 class Start:
-    """What the process needs to know before the first policy."""
+    """The first message to the process."""
 
     task: str
     values: dict[str, Any]
     """The run's configuration as mappings, lists and scalars."""
     devices: Devices
-    """What it computes on."""
     threads: int
-    """CPU threads that it may use."""
 
 
 class EvaluatorProcess:
@@ -67,14 +65,7 @@ class EvaluatorProcess:
     def __init__(
         self, config: TrainConfig, devices: Devices, threads: int, stop: Callable[[], bool]
     ) -> None:
-        """Start the process; it gets ready while training begins.
-
-        Args:
-            config: the run's configuration.
-            devices: what the process computes on.
-            threads: CPU threads that it may use.
-            stop: ends the wait for the last evaluation.
-        """
+        """Start the process; `stop` ends the wait for the last evaluation."""
         self._stop = stop
         self._lock = threading.Lock()
         self._results: list[tuple[PolicySnapshot, Evaluation]] = []
