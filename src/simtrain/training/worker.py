@@ -54,9 +54,9 @@ def _train(context: RunContext, trainer: Trainer) -> TrainingResult | None:
     features: list[Feature] = []
     checkpoint = Checkpoint(context, trainer, recorder, features)
     features += [  # in the order in which they act
-        timing,
         PeriodicEvaluation(context, trainer),
         recorder,
+        timing,  # exited before the recorder draws the report, and after the last save
         FailureMonitor(context, trainer),
         checkpoint,
         TrainingVideo(context, trainer, recorder),

@@ -27,10 +27,7 @@ def training_timer(context: RunContext) -> PhaseTimer:
 
 
 class Timing(Feature):
-    """Adds up the phases, and traces some iterations with ``--profile``.
-
-    The first of all features: what the others still do when training ends counts as well.
-    """
+    """Adds up the phases, also of what later features do when training ends; ``--profile`` traces."""
 
     phase = "other"
     main_rank_only = True
