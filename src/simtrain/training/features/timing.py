@@ -27,7 +27,7 @@ def training_timer(context: RunContext) -> PhaseTimer:
 
 
 class Timing(Feature):
-    """Adds up the phases, also of what later features do when training ends; ``--profile`` traces."""
+    """Adds up the phases, also of the end of later features; traces with ``--profile``."""
 
     phase = "other"
     main_rank_only = True
