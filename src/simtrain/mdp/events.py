@@ -7,18 +7,15 @@ so that what one environment sees does not depend on whether another was reset.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from simtrain.env.env import Env
+from simtrain.env.names import Joints
 from simtrain.errors import ConfigError
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
 from simtrain.mdp.uniform import Bounds, Uniform
-
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
-    from simtrain.env.names import Joints
 
 Ranges = Mapping[str, Bounds]
 """Bounds by axis; those of an axis that is not named are 0."""

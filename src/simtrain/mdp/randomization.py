@@ -7,19 +7,15 @@ actuators, of one slide or hinge each. What follows from masses (``mj_setConst``
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from simtrain.env.actions import find_actuators_of
+from simtrain.env.env import Env
+from simtrain.env.names import Entities, Joints
 from simtrain.errors import ConfigError
 from simtrain.mdp.uniform import Bounds, Uniform
-
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
-    from simtrain.env.names import Entities, Joints
-    from simtrain.sim.engine import Index
+from simtrain.sim.engine import Index
 
 
 class randomize_friction:
