@@ -89,8 +89,7 @@ class Terrain:
         """Read the heights from the model, and spread the environments over columns and levels."""
         self.num_levels, self.tile_size = cfg.num_levels, cfg.tile_size
         field = model.hfield(NAME)
-        data = field.data.reshape(int(field.nrow[0]), int(field.ncol[0]))
-        heights = data * float(field.size[2]) + float(model.geom(NAME).pos[2])
+        heights = field.data * float(field.size[2]) + float(model.geom(NAME).pos[2])
         self.half_size: tuple[float, float] = tuple(field.size[:2].tolist())
         self._resolution = cfg.resolution
         # In each square h(u, v) = a + b u + c v + d u v, for u and v from 0 to 1 along x and y.

@@ -28,7 +28,8 @@ class _Tile:
     ) -> None:
         self.x, self.y, self.difficulty, self.random = x, y, difficulty, random
         self.size = -2.0 * float(x.min())  # length of its side, which has the middle at 0
-        self.from_middle = np.maximum(np.abs(x), np.abs(y))  # equal distances form a square
+        # Equal distances from the middle form a square.
+        self.from_middle: np.ndarray = np.maximum(np.abs(x), np.abs(y))
         self.from_edge = self.size / 2.0 - self.from_middle
 
     def value(self, bounds: Range) -> float:

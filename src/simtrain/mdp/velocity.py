@@ -75,7 +75,8 @@ def velocity_randomization(
     Encoders are wrong by up to `encoder_bias`, rad.
     """
     startup = functools.partial(EventTermCfg, mode="startup")
-    bias, gains = (-encoder_bias, encoder_bias), {"stiffness": (0.9, 1.1), "damping": (0.9, 1.1)}
+    bias = (-encoder_bias, encoder_bias)
+    gains: dict[str, Any] = {"stiffness": (0.9, 1.1), "damping": (0.9, 1.1)}
     center = startup(mdp.randomize_center_of_mass, bodies=trunk, offset=center_of_mass)
     return {
         "friction": startup(mdp.randomize_friction, geoms=foot_geoms, friction=(0.4, 1.2)),
