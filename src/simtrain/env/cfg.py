@@ -214,10 +214,7 @@ class InitialState:
 
 
 class ActionTerm(ABC):
-    """`dim` entries of the action vector and what they do to the ``ctrl`` of `actuators`.
-
-    These are ids, and no other term may write to them.
-    """
+    """`dim` actions and what they do to the ``ctrl`` of `actuators`, ids that no other term has."""
 
     dim: int
     actuators: tuple[int, ...] = ()

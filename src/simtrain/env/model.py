@@ -71,10 +71,8 @@ def find_keyframe(model: mujoco.MjModel, name: str | None) -> int | None:
         return None
     names = [model.key(i).name for i in range(model.nkey)]
     if name not in names:
-        raise ConfigError(
-            f"the model has no keyframe {name!r}{did_you_mean(name, names)}; "
-            f"it has {', '.join(names) or 'none'}"
-        )
+        meant, known = did_you_mean(name, names), ", ".join(names) or "none"
+        raise ConfigError(f"the model has no keyframe {name!r}{meant}; it has {known}")
     return names.index(name)
 
 

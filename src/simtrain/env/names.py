@@ -92,7 +92,7 @@ def find_sensors(model: mujoco.MjModel, names: Names, device: torch.device | str
     return Sensors(found, as_index(ids, device), as_index(data, device))
 
 
-def _find_entities(
+def _find(
     kind: str, count: str, model: mujoco.MjModel, names: Names, device: torch.device | str
 ) -> Entities:
     found, ids = _match(kind, count, model, names)
@@ -100,10 +100,8 @@ def _find_entities(
 
 
 # These take model, names and device, and raise ConfigError if a pattern matches nothing.
-find_bodies = partial(_find_entities, "body", "nbody")
-find_geoms = partial(_find_entities, "geom", "ngeom")
-find_sites = partial(_find_entities, "site", "nsite")
-find_actuators = partial(_find_entities, "actuator", "nu")
+find_bodies, find_geoms = partial(_find, "body", "nbody"), partial(_find, "geom", "ngeom")
+find_sites, find_actuators = partial(_find, "site", "nsite"), partial(_find, "actuator", "nu")
 _FINDERS: dict[str, Callable[..., Entities]] = {
     "joints": find_joints,
     "bodies": find_bodies,
@@ -147,15 +145,12 @@ def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in cfg.params:
         if name not in names and not open_ended:
-            raise ConfigError(
-                f"{where}: {function} has no parameter {name!r}"
-                f"{did_you_mean(name, names)}; it takes {', '.join(names) or 'none'}"
-            )
+            takes = f"{did_you_mean(name, names)}; it takes {', '.join(names) or 'none'}"
+            raise ConfigError(f"{where}: {function} has no parameter {name!r}{takes}")
     for name in names:
-        default, kind = parameters[name].default, parameters[name].kind
+        p, default = parameters[name], parameters[name].default
         if name not in cfg.params:
-            optional = kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-            if default is inspect.Parameter.empty and not optional:
+            if default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
                 raise ConfigError(f"{where}: {function} needs the parameter {name!r}")
             continue
         # A flag takes any number of values; one instead of two bounds would mean something else.
@@ -214,10 +209,8 @@ def _match(
         mistake = f"{pattern!r} is not a regular expression for {kind} names"
         hits = _hits(pattern, everything, mistake)
         if not hits:
-            raise ConfigError(
-                f"no {kind} matches {pattern!r}{did_you_mean(pattern, everything)}; "
-                f"the model has {_listed(everything)}"
-            )
+            known = f"{did_you_mean(pattern, everything)}; the model has {_listed(everything)}"
+            raise ConfigError(f"no {kind} matches {pattern!r}{known}")
         chosen.update(hits)
     ids = sorted(chosen)
     return tuple(everything[i] for i in ids), ids

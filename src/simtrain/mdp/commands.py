@@ -1,7 +1,5 @@
 """Commands for a policy to follow: terms derived from `simtrain.env.commands.CommandTerm`."""
 
-from __future__ import annotations
-
 from dataclasses import InitVar, dataclass
 
 import torch

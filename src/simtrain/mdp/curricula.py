@@ -3,8 +3,6 @@
 `mask` holds the environments about to be reset. What a term returns is logged.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

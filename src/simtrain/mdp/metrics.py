@@ -4,8 +4,6 @@ What "the base" is stands in `simtrain.mdp.observations`. `command` names a velo
 [v_x, v_y, w_z] in the base's frame, m/s and rad/s.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

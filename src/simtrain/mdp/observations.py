@@ -5,8 +5,6 @@ the left and z up. Feet come in the model's order, and their contact sensors are
 ``<contact data="found force" reduce="netforce">``: [found, fx, fy, fz] each.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -5,8 +5,6 @@ at start-up, at resets or at intervals. Parameters are bounds. Actuators of `joi
 actuators, of one slide or hinge each. What follows from masses (``mj_setConst``) is recomputed.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -88,9 +86,9 @@ class randomize_actuator_gains:
         gain = self._gain.repeat(env.num_envs, 1, 1)
         gain[:, :, 0] *= kp
         bias = self._bias.repeat(env.num_envs, 1, 1)
-        now = self._biases[:, self._actuators]
         bias[:, :, 1] *= kp
         bias[:, :, 2] *= kv
+        now = self._biases[:, self._actuators]
         bias[:, :, 0] = now[:, :, 0] * bias[:, :, 1] / now[:, :, 1]
         env.sim.write("actuator_gainprm", gain, mask, self._actuators)
         env.sim.write("actuator_biasprm", bias, mask, self._actuators)

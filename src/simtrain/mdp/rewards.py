@@ -7,8 +7,6 @@ w_z] in the base's frame, m/s and rad/s, and `command_threshold` is the norm up 
 to stand. `velocity_sensors` are MuJoCo's ``<framelinvel>`` of the feet, in the world's frame.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import InitVar, dataclass
 
@@ -138,8 +136,8 @@ def angular_momentum_l2(env: Env, sensors: Sensors) -> Tensor:
 class feet_air_time:
     """At each touch-down, the foot's time in the air less a `threshold`, s, summed over feet.
 
-    Like every reward it is a rate that holds for one step: a landing after t seconds brings
-    weight x (t - threshold) x the step's duration. Nothing is given under a command to stand.
+    A rate that holds for one step: a landing after t seconds brings weight x (t - threshold) x the
+    step's duration. Nothing is given under a command to stand.
     """
 
     env: InitVar[Env]

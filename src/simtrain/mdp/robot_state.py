@@ -3,8 +3,6 @@
 What "the base" is, and how the feet's sensors are laid out, stands in `simtrain.mdp.observations`.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from simtrain.env.env import Env

@@ -1,7 +1,5 @@
 """Quaternions, w first as in MuJoCo, and angles, in batches. Any leading shape."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -3,8 +3,6 @@
 What "the base" is, and how contact sensors are laid out, stands in `simtrain.mdp.observations`.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -31,15 +29,11 @@ def root_height_below_minimum(env: Env, minimum_height: float) -> Tensor:
 
 
 def terrain_out_of_bounds(env: Env, margin: float = 1.0) -> Tensor:
-    """The base is within `margin` of the terrain's end, m, or beyond. Shape: ``(num_envs,)``.
-
-    Always false without a terrain; an episode that ends so is cut, not failed.
-    """
-    position = env.bind("qpos")[:, env.base.position]
+    """The base is within `margin`, m, of the terrain's end or beyond; false without a terrain."""
+    away_x, away_y = env.bind("qpos")[:, env.base.position][:, :2].abs().unbind(1)
     if env.terrain is None:
         return torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
     half_x, half_y = env.terrain.half_size
-    away_x, away_y = position[:, :2].abs().unbind(1)
     return (away_x > half_x - margin) | (away_y > half_y - margin)
 
 

@@ -7,8 +7,6 @@ at the tile's edge. `platform_width` is the side of a flat platform in the middl
 pyramid is a pit: robots walk up from the middle instead of down.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable
@@ -84,7 +82,7 @@ def pyramid_stairs(
     # A node exactly on an edge belongs to the step above it, whatever its rounding.
     edge = np.floor(tile.from_edge / step_width + 1e-6)
     steps = np.minimum(edge, np.floor(tile.run(platform_width) / step_width + 1e-6))
-    height = tile.value(step_height) * steps
+    height: np.ndarray = tile.value(step_height) * steps
     return -height if inverted else height
 
 

@@ -1,7 +1,5 @@
 """Uniform random numbers for every environment, which events draw."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
