@@ -1,7 +1,6 @@
 """A task as data: `TaskCfg` and the configurations of its terms. Imports neither torch nor MuJoCo.
 
-A term is a function and its parameters. Parameters are given as keywords and can be changed from
-the command line:
+A term is a function and its parameters, keywords that can be changed from the command line:
 
   RewardTermCfg(mdp.track_lin_vel, weight=2.0, std=0.5)      # --env.rewards.track.std 0.25
 
@@ -50,11 +49,9 @@ Reduce = Literal["mean", "last"]
 
 @dataclass(init=False)
 class TermCfg:
-    """A function of the environment and its parameters.
+    """A function ``(env, **params)``, or a class made once with these and called with ``(env)``.
 
-    `func` is a function ``(env, **params)``, or a class made once with ``(env, **params)`` whose
-    instances are called with ``(env)``. A class can keep state, which it declares by `env.buffer`,
-    and may have a ``reset(mask)``.
+    A class can keep state, which it declares by `env.buffer`, and may have a ``reset(mask)``.
     """
 
     func: Suppress[Callable[..., Any]]
@@ -114,9 +111,7 @@ class ObservationTermCfg(TermCfg):
         **params: Any,
     ) -> None:
         super().__init__(func, **params)
-        self.noise = noise
-        self.clip = clip
-        self.scale = scale
+        self.noise, self.clip, self.scale = noise, clip, scale
         self.history_length = history_length
 
 
@@ -170,8 +165,7 @@ class EventTermCfg(TermCfg):
         **params: Any,
     ) -> None:
         super().__init__(func, **params)
-        self.mode = mode
-        self.interval_range_s = interval_range_s
+        self.mode, self.interval_range_s = mode, interval_range_s
 
 
 @dataclass(init=False)
@@ -213,21 +207,17 @@ class MetricTermCfg(TermCfg):
 
 @dataclass(frozen=True)
 class InitialState:
-    """The state that episodes start from, before events change it."""
+    """The ``qpos`` and ``ctrl`` that episodes start from; ``ctrl`` is 0 unless the model says."""
 
     qpos: np.ndarray
-    """Positions, ``(nq,)``."""
     ctrl: np.ndarray
-    """Controls, ``(nu,)``; all zero where the model does not say."""
 
 
 class ActionTerm(ABC):
-    """A slice of the action vector and what it does to ``ctrl``."""
+    """`dim` actions and what they do to the ``ctrl`` of `actuators`, ids that no other term has."""
 
     dim: int
-    """Number of actions."""
     actuators: tuple[int, ...] = ()
-    """Ids of the actuators that it writes to; no other term may."""
 
     def declare(self, env: Any) -> None:  # noqa: B027 - most actions keep no state
         """Declare what it keeps between steps, by `env.buffer`; called once, before all else."""
@@ -242,19 +232,12 @@ class ActionTerm(ABC):
 
 @dataclass
 class ActionTermCfg:
-    """A part of the action vector: from the policy's output to ``ctrl``.
-
-    An action of your own derives from this and has `build`; those of joints are ready made.
-    """
+    """A part of the action vector. Yours derives from this and has `build`; joints' are there."""
 
     def build(
         self, model: mujoco.MjModel, start: InitialState, device: torch.device | str
     ) -> ActionTerm:
-        """The term on a compiled model, with its tensors on `device`.
-
-        Raises:
-            ConfigError: a name matches nothing, or the model has no such actuator.
-        """
+        """The term on a compiled model, its tensors on `device`; ConfigError for unknown names."""
         raise NotImplementedError(f"{type(self).__name__} needs a method `build`")
 
 

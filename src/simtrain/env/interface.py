@@ -27,121 +27,112 @@ _ONE_DEGREE = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.va
 
 @dataclass(frozen=True)
 class ObservationPart:
-    """An observation term's place in the policy's input."""
+    """An observation term's place in the policy's input: `size` entries from `start` on.
+
+    The `function`, as module:name, has joints, bodies and so on among its `params` by name, in the
+    order of the entries. Its value is clipped, None being open, and then scaled. The latest
+    `history_length` of them are stacked, oldest first; 0 is the present alone.
+    """
 
     group: str
     term: str
     start: int
-    """Its first entry in the policy's input."""
     size: int
-    """Its entries, history included."""
     function: str
-    """What it measures, as module:name."""
     params: dict[str, Any]
-    """The function's parameters; joints, bodies and so on by name, in the order of the entries."""
     clip: list[float | None] | None
-    """Bounds of the value; None is open."""
     scale: float | list[float]
-    """Factor of the value, after the clip."""
     history_length: int
-    """How many control steps are stacked, oldest first; 0 is the present alone."""
 
 
 @dataclass(frozen=True)
 class ActionPart:
-    """An action term's place in the policy's output."""
+    """An action term's place in the policy's output: `size` entries from `start` on.
+
+    `kind` is its class: JointPositionActionCfg gives target positions, and so on.
+    """
 
     term: str
     kind: str
-    """Its class: JointPositionActionCfg gives target positions, and so on."""
     start: int
-    """Its first entry in the policy's output."""
     size: int
 
 
 @dataclass(frozen=True)
 class CommandPart:
-    """A command that the policy was trained to follow."""
+    """A command that the policy was trained to follow, within the ranges among its `params`."""
 
     name: str
     size: int
     function: str
     params: dict[str, Any]
-    """Among them the ranges that it was trained with."""
 
 
 @dataclass(frozen=True)
 class Interface:
-    """A policy's inputs and outputs. Lists over joints are in the order of ``joint_names``."""
+    """A policy's inputs and outputs, in the order of their parts, every `control_period` s.
+
+    Lists over joints are in the order of ``joint_names``, that of the actions: a joint's target is
+    clip(action_offset + action_scale x action). Its motor has a position gain, N/m or Nm/rad (0 for
+    motors without), a velocity gain, Ns/m or Nms/rad, and a gear: the joint's force or torque for
+    one unit of the motor's.
+    """
 
     control_period: float
-    """Seconds between two actions."""
     observation_size: int
     observation_names: list[str]
-    """Terms in the order of the policy's input."""
     observations: list[ObservationPart]
     command_names: list[str]
     commands: list[CommandPart]
     action_size: int
     actions: list[ActionPart]
     joint_names: list[str]
-    """Joints in the order of the actions."""
     action_scale: list[float]
-    """A joint's target is clip(action_offset + action_scale x action)."""
     action_offset: list[float]
     action_clip: list[list[float | None]]
     default_joint_pos: list[float]
     """Positions that episodes start from, m or rad; observed positions are relative to them where
     the term says so. Not what a zero action means: that is ``action_offset``."""
     joint_stiffness: list[float]
-    """Position gain of the joint's motor, N/m or Nm/rad; 0 for motors without."""
     joint_damping: list[float]
-    """Velocity gain of the joint's motor, Ns/m or Nms/rad."""
     actuator_gear: list[float]
-    """Force or torque of the joint for one unit of the motor's."""
     initial_joint_pos: dict[str, float]
     """Every hinge and slide of the model, driven or not, and where episodes start."""
 
 
 def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
     """The interface of a policy that sees the groups `obs_groups` of `env`, one after the other."""
-    model = env.model
+    model, cfg = env.model, env.cfg
+    start = initial_state(model, find_keyframe(model, cfg.keyframe))
+    terms = Actions(cfg.actions, model, start, "cpu").terms
+    actions: list[ActionPart] = []
+    for name, term in terms.items():
+        first = sum(part.size for part in actions)
+        actions.append(ActionPart(name, type(cfg.actions[name]).__name__, first, term.dim))
+    driven = [term for term in terms.values() if isinstance(term, JointAction)]
+    names = [name for term in driven for name in term.joints.names]
+    actuators = [i for term in driven for i in term.actuators]
+    joints = [model.joint(i) for i in range(model.njnt) if model.jnt_type[i] in _ONE_DEGREE]
+    start_of = {joint.name: float(start.qpos[joint.qposadr[0]]) for joint in joints}
     observations = _observations(env, obs_groups)
-    parts: list[ActionPart] = []
-    joints: list[JointAction] = []
-    start = initial_state(model, find_keyframe(model, env.cfg.keyframe))
-    for name, term in Actions(env.cfg.actions, model, start, "cpu").terms.items():
-        first = sum(part.size for part in parts)
-        parts.append(ActionPart(name, type(env.cfg.actions[name]).__name__, first, term.dim))
-        if isinstance(term, JointAction):
-            joints.append(term)
-    names = [name for term in joints for name in term.joints.names]
-    actuators = [i for term in joints for i in term.actuators]
-    start_of = {
-        model.joint(i).name: float(start.qpos[model.jnt_qposadr[i]])
-        for i in range(model.njnt)
-        if model.jnt_type[i] in _ONE_DEGREE
-    }
     return Interface(
         control_period=env.step_dt,
         observation_size=sum(part.size for part in observations),
         observation_names=[part.term for part in observations],
         observations=observations,
-        command_names=list(env.cfg.commands),
+        command_names=list(cfg.commands),
         commands=[
-            CommandPart(
-                name, env.command(name).shape[1], _function_name(cfg.func), _params(env, cfg)
-            )
-            for name, cfg in env.cfg.commands.items()
+            CommandPart(name, env.command(name).shape[1], _function_name(c.func), _params(env, c))
+            for name, c in cfg.commands.items()
         ],
         action_size=env.num_actions,
-        actions=parts,
+        actions=actions,
         joint_names=names,
-        action_scale=[x for term in joints for x in _plain(term.scale)],
-        action_offset=[x for term in joints for x in _plain(term.offset)],
+        action_scale=[x for term in driven for x in _plain(term.scale)],
+        action_offset=[x for term in driven for x in _plain(term.offset)],
         action_clip=[
             [_finite(low), _finite(high)]
-            for term in joints
+            for term in driven
             for low, high in zip(_plain(term.low), _plain(term.high), strict=True)
         ],
         default_joint_pos=[start_of[name] for name in names],
@@ -153,38 +144,28 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
 
 
 def _observations(env: Env, obs_groups: Sequence[str]) -> list[ObservationPart]:
-    parts = []
+    parts: list[ObservationPart] = []
     before = 0
-    for name in obs_groups:
-        group = env.observations.groups[name]
-        for term, place in group.slices.items():
-            cfg = env.cfg.observations[name][term]
+    for group in obs_groups:
+        for term, place in env.observations.groups[group].slices.items():
+            cfg = env.cfg.observations[group][term]
+            start, size = before + place.start, place.stop - place.start
+            function, params = _function_name(cfg.func), _params(env, cfg)
             clip = None if cfg.clip is None else [_finite(bound) for bound in cfg.clip]
-            scale = list(cfg.scale) if isinstance(cfg.scale, tuple) else cfg.scale
+            factor = 1.0 if cfg.scale is None else cfg.scale
+            scale = list(factor) if isinstance(factor, tuple) else factor
+            history = cfg.history_length
             parts.append(
-                ObservationPart(
-                    group=name,
-                    term=term,
-                    start=before + place.start,
-                    size=place.stop - place.start,
-                    function=_function_name(cfg.func),
-                    params=_params(env, cfg),
-                    clip=clip,
-                    scale=1.0 if scale is None else scale,
-                    history_length=cfg.history_length,
-                )
+                ObservationPart(group, term, start, size, function, params, clip, scale, history)
             )
-        before += group.size
+        before += env.observations.groups[group].size
     return parts
 
 
 def _params(env: Env, cfg: TermCfg) -> dict[str, Any]:
     """A term's parameters as plain values, with names where its patterns match."""
-    resolved = resolve_params(cfg.params, env.model, "cpu")
-    return {
-        name: list(value.names) if isinstance(value, Entities) else _for_json(value)
-        for name, value in resolved.items()
-    }
+    resolved = resolve_params(cfg.params, env.model, "cpu").items()
+    return {k: _for_json(v.names if isinstance(v, Entities) else v) for k, v in resolved}
 
 
 def _function_name(function: Any) -> str:
@@ -204,7 +185,7 @@ def _for_json(value: Any) -> Any:
         return _function_name(value)
     if isinstance(value, float):
         return _finite(value)
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+    return value if isinstance(value, bool | int | str | None) else str(value)
 
 
 def _gain(model: mujoco.MjModel, actuator: int, which: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import re
@@ -13,34 +14,24 @@ import mujoco
 import numpy as np
 
 from simtrain.env.actions import Actions
-from simtrain.env.cfg import EventMode, InitialState, Reduce, SimCfg, TaskCfg, TermCfg
+from simtrain.env.cfg import EventMode, InitialState, Reduce, TaskCfg, TermCfg
 from simtrain.env.names import check_positive, check_term, patterns_of
 from simtrain.env.terrain import add_terrain, check_terrain
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.metric_tags import EVALUATION_TAGS
 
-_SENSORS_THAT_SEE = frozenset(
-    {
-        mujoco.mjtSensor.mjSENS_RANGEFINDER,
-        mujoco.mjtSensor.mjSENS_GEOMDIST,
-        mujoco.mjtSensor.mjSENS_GEOMNORMAL,
-        mujoco.mjtSensor.mjSENS_GEOMFROMTO,
-        mujoco.mjtSensor.mjSENS_PLUGIN,
-    }
-)
-"""Sensors whose values depend on geoms that touch nothing, without naming them."""
+# Sensors whose values depend on geoms that touch nothing, without naming them.
+_SENSORS_THAT_SEE = {
+    getattr(mujoco.mjtSensor, f"mjSENS_{name}")
+    for name in ("RANGEFINDER", "GEOMDIST", "GEOMNORMAL", "GEOMFROMTO", "PLUGIN")
+}
 
 
 def compile_model(cfg: TaskCfg, *, visuals: bool = False) -> mujoco.MjModel:
-    """Compile the task's model with the task's time step and solver settings.
+    """Compile the task's model with its time step and solver settings; ConfigError if it cannot.
 
-    Args:
-        cfg: the task.
-        visuals: whether to have the geoms too that are there to be looked at alone. Everything but
-            geoms, meshes and materials is the same in both: a state of the one holds for the other.
-
-    Raises:
-        ConfigError: the file is missing, is not valid MJCF, or MuJoCo cannot compile it.
+    With `visuals` it has the geoms too that are there to be looked at alone. Everything but geoms,
+    meshes and materials is the same in both: a state of the one holds for the other.
     """
     if isinstance(cfg.model, Path):
         what = str(cfg.model)
@@ -58,8 +49,7 @@ def compile_model(cfg: TaskCfg, *, visuals: bool = False) -> mujoco.MjModel:
     if cfg.terrain is not None:
         check_terrain(cfg.terrain)
         add_terrain(cfg.terrain, spec)
-    spec.option.timestep = cfg.timestep
-    _apply(cfg.sim, spec)
+    _set_options(cfg, spec.option)
     if not visuals:
         _discard_visuals(cfg, spec)
     try:
@@ -81,10 +71,8 @@ def find_keyframe(model: mujoco.MjModel, name: str | None) -> int | None:
         return None
     names = [model.key(i).name for i in range(model.nkey)]
     if name not in names:
-        raise ConfigError(
-            f"the model has no keyframe {name!r}{did_you_mean(name, names)}; "
-            f"it has {', '.join(names) or 'none'}"
-        )
+        meant, known = did_you_mean(name, names), ", ".join(names) or "none"
+        raise ConfigError(f"the model has no keyframe {name!r}{meant}; it has {known}")
     return names.index(name)
 
 
@@ -96,11 +84,7 @@ def initial_state(model: mujoco.MjModel, keyframe: int | None) -> InitialState:
 
 
 def check_task(cfg: TaskCfg) -> mujoco.MjModel:
-    """Compile the model and resolve every name in the task against it; the model.
-
-    Raises:
-        ConfigError: what was wrong, where, and what is allowed.
-    """
+    """Compile the model and resolve all names in the task against it; the model, or ConfigError."""
     check_positive(cfg, ("timestep", "decimation", "episode_length_s"), "env")
     for name in ("iterations", "ls_iterations", "max_contacts", "max_constraints"):
         count = getattr(cfg.sim, name)
@@ -121,10 +105,8 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
             where = ("env", "observations", group, name)
             check_term(flag(*where), term, model)
             if term.history_length < 0:
-                raise ConfigError(
-                    f"{flag(*where, 'history_length')} is {term.history_length}; "
-                    "it must be 0 or more"
-                )
+                where_it_is = flag(*where, "history_length")
+                raise ConfigError(f"{where_it_is} is {term.history_length}; it must be 0 or more")
     if not cfg.rewards:
         raise ConfigError("the task has no rewards")
     for kind in ("rewards", "terminations", "commands", "metrics"):
@@ -164,54 +146,40 @@ def _check_choice(where: str, value: str, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"{where} is {value!r}; it must be one of {', '.join(choices)}")
 
 
-def _apply(cfg: SimCfg, spec: mujoco.MjSpec) -> None:
-    option = spec.option
-    if cfg.integrator is not None:
-        option.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{cfg.integrator.upper()}").value
-    if cfg.solver is not None:
-        option.solver = getattr(mujoco.mjtSolver, f"mjSOL_{cfg.solver.upper()}").value
-    for name in ("iterations", "ls_iterations"):
-        if getattr(cfg, name) is not None:
-            setattr(option, name, getattr(cfg, name))
+def _set_options(cfg: TaskCfg, option: mujoco.MjOption) -> None:
+    option.timestep, sim = cfg.timestep, cfg.sim
+    if sim.integrator is not None:
+        option.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{sim.integrator.upper()}").value
+    if sim.solver is not None:
+        option.solver = getattr(mujoco.mjtSolver, f"mjSOL_{sim.solver.upper()}").value
+    option.iterations = option.iterations if sim.iterations is None else sim.iterations
+    option.ls_iterations = option.ls_iterations if sim.ls_iterations is None else sim.ls_iterations
 
 
 def _discard_visuals(cfg: TaskCfg, spec: mujoco.MjSpec) -> None:
     """Let `spec` compile without geoms that neither physics, sensors nor terms know, in place.
 
-    Kinematics carries them along at every physics step: without them a Go1 takes 12 % more steps a
-    second. MuJoCo's compiler keeps masses, inertias and the order of everything else.
-
-    Geoms that a term's parameters match by name stay. Where physics or sensors depend on geoms
-    that touch nothing (a rangefinder, the fluid around an ellipsoid), all stay.
+    Kinematics carries them along: without them a Go1 takes 12 % more steps a second. MuJoCo's
+    compiler keeps masses, inertias and the order of everything else. All stay where physics or
+    sensors depend on geoms that touch nothing (a rangefinder, the fluid around an ellipsoid).
     """
-    if any(sensor.type in _SENSORS_THAT_SEE for sensor in spec.sensors):
-        return
-    if any(geom.fluid_ellipsoid for geom in spec.geoms):
+    seen = any(sensor.type in _SENSORS_THAT_SEE for sensor in spec.sensors)
+    if seen or any(geom.fluid_ellipsoid for geom in spec.geoms):
         return
     visuals = [geom.name for geom in spec.geoms if not geom.contype and not geom.conaffinity]
-    named = {name for name in visuals if _is_matched(name, cfg)}
+    named: set[str] = set()
+    for pattern in (pattern for term in _terms(cfg) for pattern in patterns_of("geoms", term)):
+        with contextlib.suppress(re.error):  # told when the term is checked
+            named.update(name for name in visuals if re.fullmatch(pattern, name))
     if "" in named:  # what has no name cannot be told from the others
         return
     spec.compiler.discardvisual = True
     if named:
         # The compiler keeps what another element refers to; this one does nothing else.
+        types, zeros = [mujoco.mjtObj.mjOBJ_GEOM] * len(named), [0.0] * len(named)
         spec.add_tuple(
-            name="geoms that terms name",
-            objtype=[mujoco.mjtObj.mjOBJ_GEOM] * len(named),
-            objname=sorted(named),
-            objprm=[0.0] * len(named),
+            name="geoms that terms name", objtype=types, objname=sorted(named), objprm=zeros
         )
-
-
-def _is_matched(name: str, cfg: TaskCfg) -> bool:
-    return any(_matches(pattern, name) for t in _terms(cfg) for pattern in patterns_of("geoms", t))
-
-
-def _matches(pattern: str, name: str) -> bool:
-    try:
-        return re.fullmatch(pattern, name) is not None
-    except re.error:
-        return False  # told when the term is checked
 
 
 def _terms(cfg: TaskCfg) -> Iterator[TermCfg]:

@@ -26,11 +26,10 @@ _QVEL_SIZE = {_FREE: 6, _BALL: 3}
 
 @dataclass(frozen=True)
 class Entities:
-    """Some bodies, geoms, sites or actuators of the model."""
+    """Some bodies, geoms, sites or actuators; `ids` indexes fields such as ``xpos`` or ``ctrl``."""
 
     names: tuple[str, ...]
     ids: Index
-    """Where they stand in fields such as ``xpos``, ``geom_friction``, ``site_xpos`` or ``ctrl``."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -38,80 +37,71 @@ class Entities:
 
 @dataclass(frozen=True)
 class Joints(Entities):
-    """Some joints of the model; `ids` indexes fields such as ``jnt_range``."""
+    """Some joints, and their entries in ``qpos`` and, over degrees of freedom, ``qvel``."""
 
     qpos: Index
-    """Their entries in ``qpos``."""
     qvel: Index
-    """Their entries in ``qvel`` and other fields over degrees of freedom."""
 
 
 @dataclass(frozen=True)
 class Sensors(Entities):
-    """Some sensors of the model."""
+    """Some sensors; `data` are their entries in ``sensordata``."""
 
     data: Index
-    """Their entries in ``sensordata``."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """The floating base of the robot: the body of the model's first free joint."""
+    """The floating base of the robot: the body of the model's first free joint.
+
+    `body` is its id, for fields such as ``xmat``. `position`, m, in the world, and `quaternion`, w
+    first, are entries of ``qpos``; `linear` velocity, m/s, along the world's axes, and `angular`
+    velocity, rad/s, along the body's own, are entries of ``qvel``.
+    """
 
     body: int
-    """Its id, for fields such as ``xmat``."""
     position: slice
-    """Its place in ``qpos``, m, in the world."""
     quaternion: slice
-    """Its orientation in ``qpos``, w first."""
     linear: slice
-    """Its velocity in ``qvel``, m/s, along the world's axes."""
     angular: slice
-    """Its angular velocity in ``qvel``, rad/s, along its own axes."""
 
 
 def find_base(model: mujoco.MjModel) -> Base:
     """The floating base; ConfigError if the model has no free joint."""
-    for joint in range(model.njnt):
-        if model.jnt_type[joint] == _FREE:
-            q, v = int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
-            return Base(
-                body=int(model.jnt_bodyid[joint]),
-                position=slice(q, q + 3),
-                quaternion=slice(q + 3, q + 7),
-                linear=slice(v, v + 3),
-                angular=slice(v + 3, v + 6),
-            )
+    for joint in (model.joint(i) for i in range(model.njnt)):
+        if joint.type[0] == _FREE:
+            q, v = int(joint.qposadr[0]), int(joint.dofadr[0])
+            places = (slice(q, q + 3), slice(q + 3, q + 7), slice(v, v + 3), slice(v + 3, v + 6))
+            return Base(int(joint.bodyid[0]), *places)
     raise ConfigError("the task speaks of a floating base, but the model has no free joint")
 
 
 def find_joints(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Joints:
     """The joints that `names` match; ConfigError if a pattern matches none."""
-    found, ids = _match("joint", names, model, model.njnt)
-    qpos = _spans(ids, model.jnt_qposadr, [_QPOS_SIZE.get(int(model.jnt_type[i]), 1) for i in ids])
-    qvel = _spans(ids, model.jnt_dofadr, [_QVEL_SIZE.get(int(model.jnt_type[i]), 1) for i in ids])
-    return Joints(found, as_index(ids, device), as_index(qpos, device), as_index(qvel, device))
+    found, ids = _match("joint", "njnt", model, names)
+    kinds = [int(model.jnt_type[i]) for i in ids]
+    qpos = _spans(ids, model.jnt_qposadr, [_QPOS_SIZE.get(kind, 1) for kind in kinds])
+    qvel = _spans(ids, model.jnt_dofadr, [_QVEL_SIZE.get(kind, 1) for kind in kinds])
+    return Joints(found, *(as_index(i, device) for i in (ids, qpos, qvel)))
 
 
 def find_sensors(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Sensors:
     """The sensors that `names` match; ConfigError if a pattern matches none."""
-    found, ids = _match("sensor", names, model, model.nsensor)
+    found, ids = _match("sensor", "nsensor", model, names)
     data = _spans(ids, model.sensor_adr, [int(model.sensor_dim[i]) for i in ids])
     return Sensors(found, as_index(ids, device), as_index(data, device))
 
 
-def _find_entities(
+def _find(
     kind: str, count: str, model: mujoco.MjModel, names: Names, device: torch.device | str
 ) -> Entities:
-    found, ids = _match(kind, names, model, getattr(model, count))
+    found, ids = _match(kind, count, model, names)
     return Entities(found, as_index(ids, device))
 
 
 # These take model, names and device, and raise ConfigError if a pattern matches nothing.
-find_bodies = partial(_find_entities, "body", "nbody")
-find_geoms = partial(_find_entities, "geom", "ngeom")
-find_sites = partial(_find_entities, "site", "nsite")
-find_actuators = partial(_find_entities, "actuator", "nu")
+find_bodies, find_geoms = partial(_find, "body", "nbody"), partial(_find, "geom", "ngeom")
+find_sites, find_actuators = partial(_find, "site", "nsite"), partial(_find, "actuator", "nu")
 _FINDERS: dict[str, Callable[..., Entities]] = {
     "joints": find_joints,
     "bodies": find_bodies,
@@ -126,22 +116,18 @@ def resolve_params(
     params: dict[str, Any], model: mujoco.MjModel, device: torch.device | str
 ) -> dict[str, Any]:
     """A copy of `params` in which names and patterns are indices on `device`."""
-    resolved = dict(params)
-    for name, value in params.items():
-        finder = _FINDERS.get(_kind_of(name))
-        if finder is not None and value is not None:
-            resolved[name] = finder(model, value, device)
-    return resolved
+    return {
+        name: value if value is None or finder is None else finder(model, value, device)
+        for name, value in params.items()
+        for finder in [_FINDERS.get(_kind_of(name))]
+    }
 
 
 def check_term(where: str, cfg: TermCfg, model: mujoco.MjModel, leading: int = 1) -> None:
-    """Check a term's parameters against its function and its names against the model.
+    """Raise ConfigError for an unknown or missing parameter or a pattern that matches nothing.
 
     `where` is the term's flag but for its last part; `leading` is the number of a function's
     arguments before its parameters (a class is made with the environment alone).
-
-    Raises:
-        ConfigError: an unknown or missing parameter, or a pattern that matches nothing.
     """
     check_parameters(where, cfg, 1 if inspect.isclass(cfg.func) else leading)
     for name, value in cfg.params.items():
@@ -153,31 +139,26 @@ def check_term(where: str, cfg: TermCfg, model: mujoco.MjModel, leading: int = 1
 
 def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
     """Raise ConfigError unless `cfg` gives what its function takes after `leading` arguments."""
-    signature = inspect.signature(cfg.func)
-    names = list(signature.parameters)[leading:]
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    function = getattr(cfg.func, "__qualname__", repr(cfg.func))
+    parameters = inspect.signature(cfg.func).parameters
+    names = list(parameters)[leading:]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in cfg.params:
         if name not in names and not open_ended:
-            raise ConfigError(
-                f"{where}: {_name(cfg.func)} has no parameter {name!r}"
-                f"{did_you_mean(name, names)}; it takes {', '.join(names) or 'none'}"
-            )
+            takes = f"{did_you_mean(name, names)}; it takes {', '.join(names) or 'none'}"
+            raise ConfigError(f"{where}: {function} has no parameter {name!r}{takes}")
     for name in names:
-        parameter = signature.parameters[name]
-        required = parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_KEYWORD,
-            parameter.VAR_POSITIONAL,
-        )
-        if required and name not in cfg.params:
-            raise ConfigError(f"{where}: {_name(cfg.func)} needs the parameter {name!r}")
+        p, default = parameters[name], parameters[name].default
+        if name not in cfg.params:
+            if default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+                raise ConfigError(f"{where}: {function} needs the parameter {name!r}")
+            continue
         # A flag takes any number of values; one instead of two bounds would mean something else.
-        default, value = parameter.default, cfg.params.get(name)
+        value = cfg.params[name]
         is_range = isinstance(default, tuple) and all(isinstance(x, int | float) for x in default)
-        if is_range and name in cfg.params and not _same_length(default, value):
-            raise ConfigError(
-                f"{where}.{name.replace('_', '-')} takes {len(default)} values such as {default}, "
-                f"not {value}"
-            )
+        if is_range and not (isinstance(value, tuple | list) and len(value) == len(default)):
+            needs = f"takes {len(default)} values such as {default}"
+            raise ConfigError(f"{where}.{name.replace('_', '-')} {needs}, not {value}")
 
 
 def check_positive(cfg: object, names: Sequence[str], *where: str) -> None:
@@ -190,11 +171,8 @@ def check_positive(cfg: object, names: Sequence[str], *where: str) -> None:
 
 def patterns_of(kind: str, cfg: TermCfg) -> list[str]:
     """The names and patterns of one kind, such as ``geoms``, among a term's parameters."""
-    found: list[str] = []
-    for name, value in cfg.params.items():
-        if _kind_of(name) == kind and value is not None:
-            found += _patterns(value)
-    return found
+    given = [value for name, value in cfg.params.items() if _kind_of(name) == kind]
+    return [pattern for value in given if value is not None for pattern in _patterns(value)]
 
 
 def match_values(
@@ -213,14 +191,6 @@ def match_values(
     return result
 
 
-def _same_length(default: tuple[Any, ...], value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == len(default)
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", repr(function))
-
-
 def _kind_of(parameter: str) -> str:
     """What a parameter of that name holds, if it holds names: ``foot_geoms`` are geoms."""
     return parameter.rsplit("_", 1)[-1]
@@ -231,18 +201,16 @@ def _patterns(names: Names) -> tuple[str, ...]:
 
 
 def _match(
-    kind: str, names: Names, model: mujoco.MjModel, count: int
+    kind: str, count: str, model: mujoco.MjModel, names: Names
 ) -> tuple[tuple[str, ...], list[int]]:
-    everything = [getattr(model, kind)(i).name for i in range(count)]
+    everything = [getattr(model, kind)(i).name for i in range(getattr(model, count))]
     chosen: set[int] = set()
     for pattern in _patterns(names):
         mistake = f"{pattern!r} is not a regular expression for {kind} names"
         hits = _hits(pattern, everything, mistake)
         if not hits:
-            raise ConfigError(
-                f"no {kind} matches {pattern!r}{did_you_mean(pattern, everything)}; "
-                f"the model has {_listed(everything)}"
-            )
+            known = f"{did_you_mean(pattern, everything)}; the model has {_listed(everything)}"
+            raise ConfigError(f"no {kind} matches {pattern!r}{known}")
         chosen.update(hits)
     ids = sorted(chosen)
     return tuple(everything[i] for i in ids), ids

@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from simtrain.errors import did_you_mean
+
 if TYPE_CHECKING:
     from simtrain.mdp.commands import *
     from simtrain.mdp.curricula import *
@@ -37,15 +39,11 @@ def terms_of(module: str) -> dict[str, Any]:
 
 
 def __getattr__(name: str) -> Any:
-    if name in TERM_MODULES:
-        return importlib.import_module(f"simtrain.mdp.{name}")
     terms = {} if name.startswith("__") else _all_terms()
-    if name not in terms:
-        from simtrain.errors import did_you_mean
-
+    globals().update(terms)  # found without this function from now on, and the modules likewise
+    if name not in globals():
         raise AttributeError(f"simtrain.mdp has no term {name!r}{did_you_mean(name, terms)}")
-    globals().update(terms)  # found without this function from now on: terms call terms
-    return terms[name]
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -1,35 +1,22 @@
 """Commands for a policy to follow: terms derived from `simtrain.env.commands.CommandTerm`."""
 
-from __future__ import annotations
-
 from dataclasses import InitVar, dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from simtrain.env.commands import Arrow, CommandTerm
+from simtrain.env.env import Env
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
-
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
 
 
 @dataclass(eq=False, repr=False)
 class UniformVelocityCommand(CommandTerm):
     """Walk forward, sideways and turn: [v_x, v_y, w_z] in the base's frame, drawn uniformly.
 
-    Some environments keep a heading instead: their w_z follows the error between a drawn heading
-    and the present one. Some stand: their command is zero.
-
-    Args:
-        lin_vel_x: bounds of the velocity forward, m/s.
-        lin_vel_y: bounds of the velocity to the left, m/s.
-        ang_vel_z: bounds of the yaw rate, rad/s; they also clip what heading control asks for.
-        heading: bounds of the heading, rad.
-        heading_stiffness: yaw rate for each rad of heading error, 1/s.
-        rel_heading_envs: part of the environments that keep a heading.
-        rel_standing_envs: part of the environments that stand.
+    Parameters are bounds, in m/s, rad/s and rad. A part `rel_heading_envs` of the environments keep
+    a heading instead: their w_z is `heading_stiffness`, 1/s, times the error of the heading, within
+    `ang_vel_z`. A part `rel_standing_envs` stand: their command is zero.
     """
 
     labels = ("forward [m/s]", "left [m/s]", "turn [rad/s]")

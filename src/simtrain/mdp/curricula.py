@@ -3,25 +3,16 @@
 `mask` holds the environments about to be reset. What a term returns is logged.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
+from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 from simtrain.mdp.commands import UniformVelocityCommand
 
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
-
 
 class command_ranges:
-    """Widen the velocities of a `UniformVelocityCommand` over the first control steps.
-
-    Drawn from the part `start` of its bounds at first, 0 to 1, and from all after `steps`.
-    """
+    """Widen a `UniformVelocityCommand`, from `start` times its bounds to all in control `steps`."""
 
     def __init__(self, env: Env, command: str, start: float, steps: int) -> None:
         term = env.commands.terms[command]
@@ -33,24 +24,20 @@ class command_ranges:
     def __call__(self, env: Env, mask: Tensor) -> Tensor:
         """Set the command's bounds, in place; the part of them that is drawn from, scalar."""
         part = self._start + (1.0 - self._start) * (env.steps / self._steps).clamp(max=1.0)
-        low, high = self._full * part
-        self._term.low[:3] = low
-        self._term.high[:3] = high
+        self._term.low[:3], self._term.high[:3] = self._full * part
         return part
 
 
 class terrain_levels:
-    """Harder tiles for those that get far, easier ones for those that do not.
+    """Harder tiles for who has walked half a tile away from the start, and easier ones for others.
 
-    Who has walked half a tile away from the start goes up; who has come less than half as far as
-    the present velocity command asks for in a whole episode goes down.
+    These have come less than half as far as the velocity command asks for in a whole episode.
     """
 
     def __init__(self, env: Env, command: str) -> None:
         if env.terrain is None:
             raise ConfigError("terrain_levels needs a task with a terrain")
-        self._terrain = env.terrain
-        self._command = command
+        self._terrain, self._command = env.terrain, command
 
     def __call__(self, env: Env, mask: Tensor) -> Tensor:
         """Change the levels and origins in `mask`, in place; the mean level, scalar."""

@@ -4,21 +4,16 @@
 so that what one environment sees does not depend on whether another was reset.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from simtrain.env.env import Env
+from simtrain.env.names import Joints
 from simtrain.errors import ConfigError
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
 from simtrain.mdp.uniform import Bounds, Uniform
-
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
-    from simtrain.env.names import Joints
 
 Ranges = Mapping[str, Bounds]
 """Bounds by axis; those of an axis that is not named are 0."""
@@ -30,10 +25,8 @@ AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 class reset_root_state_uniform:
     """Put the base at its initial pose plus a uniform offset, with a uniform velocity.
 
-    On a terrain the initial position is relative to the environment's origin.
-
-    The offset is in m and rad, and its rotation follows the initial one; the velocity is in m/s
-    along the world's axes and rad/s about the base's own.
+    The offset, m and rad, is from the environment's origin on a terrain; its rotation follows the
+    initial one. The velocity is in m/s along the world's axes and rad/s about the base's own.
     """
 
     def __init__(self, env: Env, pose_range: Ranges, velocity_range: Ranges | None = None) -> None:
@@ -55,10 +48,7 @@ class reset_root_state_uniform:
 
 
 class push_by_setting_velocity:
-    """Push the base: add a uniform change to its velocity.
-
-    Its bounds are in m/s along the world's axes and rad/s about the base's own.
-    """
+    """Add a uniform change to the base's velocity, m/s along world axes and rad/s about its own."""
 
     def __init__(self, env: Env, velocity_range: Ranges) -> None:
         self._change = _uniform(env, velocity_range)

@@ -5,20 +5,14 @@ the left and z up. Feet come in the model's order, and their contact sensors are
 ``<contact data="found force" reduce="netforce">``: [found, fx, fy, fz] each.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from simtrain.env.actions import find_actuators_of
+from simtrain.env.env import Env
+from simtrain.env.names import Entities, Joints, Sensors
 from simtrain.mdp.robot_state import base_rotation, feet_forces, feet_touch, height_above_ground
 from simtrain.mdp.rotations import yaw_of
-
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
-    from simtrain.env.names import Entities, Joints, Sensors
 
 
 def base_lin_vel(env: Env) -> Tensor:
@@ -112,12 +106,8 @@ class height_scan:
         resolution: float = 0.2,
         offset: float = 0.3,
     ) -> None:
-        along, across = (
-            torch.linspace(-length / 2, length / 2, round(length / resolution) + 1)
-            for length in size
-        )
-        grid = torch.cartesian_prod(along, across).to(env.device)
-        self._x, self._y = grid.unbind(1)
+        sides = [torch.linspace(-n / 2, n / 2, round(n / resolution) + 1) for n in size]
+        self._x, self._y = torch.cartesian_prod(*sides).to(env.device).unbind(1)
         self._offset = offset
 
     def __call__(self, env: Env) -> Tensor:

@@ -5,21 +5,15 @@ at start-up, at resets or at intervals. Parameters are bounds. Actuators of `joi
 actuators, of one slide or hinge each. What follows from masses (``mj_setConst``) is recomputed.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from simtrain.env.actions import find_actuators_of
+from simtrain.env.env import Env
+from simtrain.env.names import Entities, Joints
 from simtrain.errors import ConfigError
 from simtrain.mdp.uniform import Bounds, Uniform
-
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
-    from simtrain.env.names import Entities, Joints
-    from simtrain.sim.engine import Index
+from simtrain.sim.engine import Index
 
 
 class randomize_friction:
@@ -92,9 +86,9 @@ class randomize_actuator_gains:
         gain = self._gain.repeat(env.num_envs, 1, 1)
         gain[:, :, 0] *= kp
         bias = self._bias.repeat(env.num_envs, 1, 1)
-        now = self._biases[:, self._actuators]
         bias[:, :, 1] *= kp
         bias[:, :, 2] *= kv
+        now = self._biases[:, self._actuators]
         bias[:, :, 0] = now[:, :, 0] * bias[:, :, 1] / now[:, :, 1]
         env.sim.write("actuator_gainprm", gain, mask, self._actuators)
         env.sim.write("actuator_biasprm", bias, mask, self._actuators)

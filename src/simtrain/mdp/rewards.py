@@ -1,30 +1,22 @@
 """Terms to reward. Each returns float32, ``(num_envs,)``, a rate per second.
 
 Terms that end in ``_l2`` are sums of squares, to be given a negative weight; those that end in
-``_exp`` are exp(-error^2 / std^2), between 0 and 1: 1/e at an error of `std`. What "the base" is,
-and how the feet's contact `sensors` are laid out, stands in `simtrain.mdp.observations`.
-
-`command` names a velocity command, [v_x, v_y, w_z] in the base's frame, m/s and rad/s; a
-`command_threshold` is the norm up to which it is a command to stand. `velocity_sensors` are
-MuJoCo's ``<framelinvel>`` of the feet, in the world's frame.
+``_exp`` are exp(-error^2 / std^2), 1/e at an error of `std`. The base and the feet's contact
+`sensors` are those of `simtrain.mdp.observations`. `command` names a velocity command, [v_x, v_y,
+w_z] in the base's frame, m/s and rad/s, and `command_threshold` is the norm up to which it is one
+to stand. `velocity_sensors` are MuJoCo's ``<framelinvel>`` of the feet, in the world's frame.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import InitVar, dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from simtrain.env.names import match_values
+from simtrain.env.env import Env
+from simtrain.env.names import Entities, Joints, Sensors, match_values
 from simtrain.mdp.observations import base_ang_vel, base_lin_vel, foot_height, projected_gravity
 from simtrain.mdp.robot_state import base_height, feet_forces, feet_speed, feet_touch, is_moving
-
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
-    from simtrain.env.names import Entities, Joints, Sensors
 
 
 def is_alive(env: Env) -> Tensor:
@@ -73,9 +65,8 @@ def base_height_l2(env: Env, target_height: float) -> Tensor:
 class posture:
     """exp(-mean over joints of ((q - q_initial) / std)^2), with little freedom when standing.
 
-    Near 1 in the initial posture. `std` says how far each joint may stray for its work, rad, one
-    for all joints or one for each pattern of their names: `std_standing` under a command to stand,
-    of a norm up to `threshold`, and `std_moving` under any other.
+    How far joints may stray, rad, one for all or one for each pattern of their names: by
+    `std_standing` under a command of a norm up to `threshold`, and by `std_moving` under others.
     """
 
     env: InitVar[Env]
@@ -87,11 +78,9 @@ class posture:
 
     def __post_init__(self, env: Env) -> None:
         self._initial = env.initial_qpos[self.joints.qpos]
-        std = [
-            match_values(values, self.joints.names, math.inf, "std")
-            for values in (self.std_standing, self.std_moving)
-        ]
-        self._standing, self._moving = 1.0 / torch.tensor(std, device=env.device)
+        stds, names = (self.std_standing, self.std_moving), self.joints.names
+        values = [match_values(std, names, math.inf, "std") for std in stds]
+        self._standing, self._moving = 1.0 / torch.tensor(values, device=env.device)
 
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs,)``."""
@@ -108,10 +97,9 @@ class joint_pos_limits:
         ids = [env.model.joint(name).id for name in joints.names]
         low, high = torch.tensor(env.model.jnt_range[ids], dtype=torch.float32).unbind(1)
         limited = torch.tensor(env.model.jnt_limited[ids], dtype=torch.bool)
-        middle, half = (low + high) / 2.0, soft_limit_factor * (high - low) / 2.0
+        half = (soft_limit_factor * (high - low) / 2.0).masked_fill(~limited, math.inf)
         self._joints = joints
-        self._middle = middle.to(env.device)
-        self._half = half.masked_fill(~limited, math.inf).to(env.device)
+        self._middle, self._half = ((low + high) / 2.0).to(env.device), half.to(env.device)
 
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs,)``."""
@@ -144,70 +132,61 @@ def angular_momentum_l2(env: Env, sensors: Sensors) -> Tensor:
     return env.bind("sensordata")[:, sensors.data].square().sum(dim=1)
 
 
+@dataclass(eq=False, repr=False)
 class feet_air_time:
     """At each touch-down, the foot's time in the air less a `threshold`, s, summed over feet.
 
-    Like every reward it is a rate that holds for one step: a landing after t seconds brings
-    weight x (t - threshold) x the step's duration. Nothing is given under a command to stand.
+    A rate that holds for one step: a landing after t seconds brings weight x (t - threshold) x the
+    step's duration. Nothing is given under a command to stand.
     """
 
-    def __init__(
-        self,
-        env: Env,
-        sensors: Sensors,
-        command: str,
-        threshold: float,
-        command_threshold: float = 0.05,
-    ) -> None:
-        self._sensors = sensors
-        self._command = command
-        self._threshold = threshold
-        self._command_threshold = command_threshold
-        self._time = env.buffer("time", (len(sensors),))
+    env: InitVar[Env]
+    sensors: Sensors
+    command: str
+    threshold: float
+    command_threshold: float = 0.05
+
+    def __post_init__(self, env: Env) -> None:
+        self._time = env.buffer("time", (len(self.sensors),))
 
     def __call__(self, env: Env) -> Tensor:
         """Count the step, in place. Shape: ``(num_envs,)``."""
-        contact = feet_touch(env, self._sensors)
+        contact = feet_touch(env, self.sensors)
         landed = contact & (self._time > 0.0)
-        reward = ((self._time - self._threshold) * landed).sum(dim=1)
+        reward = ((self._time - self.threshold) * landed).sum(dim=1)
         self._time.add_(env.step_dt).masked_fill_(contact, 0.0)
-        return reward * is_moving(env, self._command, self._command_threshold)
+        return reward * is_moving(env, self.command, self.command_threshold)
 
 
+@dataclass(eq=False, repr=False)
 class air_time_variance:
     """Variance over feet of their last times in the air, plus that of their last times down, s^2.
 
-    It keeps a robot from carrying some feet and hopping on the others. Nothing is counted under a
-    command to stand, and times count up to `longest`, s. The same as ``air_time_variance_penalty``
-    of Isaac Lab's Spot.
+    It keeps a robot from hopping on some feet. Nothing is counted under a command to stand, and
+    times count up to `longest`, s: ``air_time_variance_penalty`` of Isaac Lab's Spot.
     """
 
-    def __init__(
-        self,
-        env: Env,
-        sensors: Sensors,
-        command: str,
-        longest: float = 0.5,
-        command_threshold: float = 0.05,
-    ) -> None:
-        self._sensors = sensors
-        self._command = command
-        self._longest = longest
-        self._command_threshold = command_threshold
+    env: InitVar[Env]
+    sensors: Sensors
+    command: str
+    longest: float = 0.5
+    command_threshold: float = 0.05
+
+    def __post_init__(self, env: Env) -> None:
         # In the air and down: how long by now, and how long it was when it last ended.
-        self._now = env.buffer("now", (2, len(sensors))).transpose(0, 1)
-        self._last = env.buffer("last", (2, len(sensors))).transpose(0, 1)
+        self._now = env.buffer("now", (2, len(self.sensors))).transpose(0, 1)
+        self._last = env.buffer("last", (2, len(self.sensors))).transpose(0, 1)
 
     def __call__(self, env: Env) -> Tensor:
         """Count the step, in place. Shape: ``(num_envs,)``."""
-        contact = feet_touch(env, self._sensors)
+        contact = feet_touch(env, self.sensors)
         over = torch.stack((contact, ~contact))
         torch.where(over & (self._now > 0.0), self._now, self._last, out=self._last)
         self._now.add_(env.step_dt).masked_fill_(over, 0.0)
         # What lasts longer than the last time did counts already.
-        times = torch.maximum(self._last, self._now).clamp_(max=self._longest)
+        times = torch.maximum(self._last, self._now).clamp_(max=self.longest)
         variance = times.var(dim=2, correction=0).sum(dim=0)
-        return variance * is_moving(env, self._command, self._command_threshold)
+        return variance * is_moving(env, self.command, self.command_threshold)
 
 
 def feet_contact_without_cmd(
@@ -250,9 +229,8 @@ class soft_landing:
 def tolerance(value: Tensor, margin: float, value_at_margin: float = 0.1) -> Tensor:
     """How near to zero a value is: 1 at zero, `value_at_margin` at a distance of `margin`.
 
-    A Gaussian, or for ``value_at_margin=0`` the parabola ``max(0, 1 - (value / margin)^2)``; the
-    ``tolerance`` of the DeepMind Control Suite with bounds (0, 0) and its sigmoids ``gaussian`` and
-    ``quadratic`` (Tassa et al. 2018). Any shape.
+    A Gaussian, or for ``value_at_margin=0`` a parabola: ``tolerance`` of the DeepMind Control Suite
+    with the sigmoids ``gaussian`` and ``quadratic`` (Tassa et al. 2018). Any shape.
     """
     if value_at_margin == 0.0:
         return value.square().mul_(-1.0 / margin**2).add_(1.0).clamp_(min=0.0)

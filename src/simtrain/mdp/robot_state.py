@@ -3,15 +3,10 @@
 What "the base" is, and how the feet's sensors are laid out, stands in `simtrain.mdp.observations`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
-    from simtrain.env.names import Sensors
+from simtrain.env.env import Env
+from simtrain.env.names import Sensors
 
 
 def base_rotation(env: Env) -> Tensor:
@@ -25,10 +20,7 @@ def base_height(env: Env) -> Tensor:
 
 
 def height_above_ground(env: Env, points: Tensor) -> Tensor:
-    """Heights of `points`, ``(num_envs, n, 3)`` in the world, above the terrain below them, m.
-
-    Shape: ``(num_envs, n)``.
-    """
+    """Heights of `points`, ``(num_envs, n, 3)``, above the terrain, m. Shape: ``(num_envs, n)``."""
     if env.terrain is None:
         return points[..., 2]
     return points[..., 2] - env.terrain.height(points[..., :2])
@@ -36,18 +28,17 @@ def height_above_ground(env: Env, points: Tensor) -> Tensor:
 
 def feet_touch(env: Env, sensors: Sensors) -> Tensor:
     """Which feet touch something. Boolean, shape: ``(num_envs, feet)``."""
-    return _contacts(env, sensors)[:, :, 0] > 0.0
+    return _of_feet(env, sensors)[:, :, 0] > 0.0
 
 
 def feet_forces(env: Env, sensors: Sensors) -> Tensor:
     """Net contact force on each foot in the world's frame, N. Shape: ``(num_envs, feet, 3)``."""
-    return _contacts(env, sensors)[:, :, 1:4]
+    return _of_feet(env, sensors)[:, :, 1:4]
 
 
 def feet_speed(env: Env, velocity_sensors: Sensors) -> Tensor:
     """Horizontal speeds of the feet, m/s. Shape: ``(num_envs, feet)``."""
-    velocity = env.bind("sensordata")[:, velocity_sensors.data]
-    speed: Tensor = velocity.unflatten(1, (len(velocity_sensors), 3))[:, :, :2].norm(dim=2)
+    speed: Tensor = _of_feet(env, velocity_sensors)[:, :, :2].norm(dim=2)
     return speed
 
 
@@ -56,6 +47,6 @@ def is_moving(env: Env, command: str, threshold: float) -> Tensor:
     return env.command(command).square().sum(dim=1) > threshold**2
 
 
-def _contacts(env: Env, sensors: Sensors) -> Tensor:
+def _of_feet(env: Env, sensors: Sensors) -> Tensor:
     data: Tensor = env.bind("sensordata")[:, sensors.data].unflatten(1, (len(sensors), -1))
     return data

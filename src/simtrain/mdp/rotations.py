@@ -1,7 +1,5 @@
 """Quaternions, w first as in MuJoCo, and angles, in batches. Any leading shape."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -15,30 +13,22 @@ def quat_from_euler(roll: Tensor, pitch: Tensor, yaw: Tensor) -> Tensor:
     """
     cr, cp, cy = (0.5 * roll).cos(), (0.5 * pitch).cos(), (0.5 * yaw).cos()
     sr, sp, sy = (0.5 * roll).sin(), (0.5 * pitch).sin(), (0.5 * yaw).sin()
-    return torch.stack(
-        (
-            cr * cp * cy + sr * sp * sy,
-            sr * cp * cy - cr * sp * sy,
-            cr * sp * cy + sr * cp * sy,
-            cr * cp * sy - sr * sp * cy,
-        ),
-        dim=-1,
-    )
+    w = cr * cp * cy + sr * sp * sy
+    x = sr * cp * cy - cr * sp * sy
+    y = cr * sp * cy + sr * cp * sy
+    z = cr * cp * sy - sr * sp * cy
+    return torch.stack((w, x, y, z), dim=-1)
 
 
 def quat_mul(first: Tensor, second: Tensor) -> Tensor:
     """The product: the rotation `second`, then `first`. Shape: ``(..., 4)``."""
     w1, x1, y1, z1 = first.unbind(-1)
     w2, x2, y2, z2 = second.unbind(-1)
-    return torch.stack(
-        (
-            w1 * w2 - x1 * x2 - y1 * y2 - z1 * z2,
-            w1 * x2 + x1 * w2 + y1 * z2 - z1 * y2,
-            w1 * y2 - x1 * z2 + y1 * w2 + z1 * x2,
-            w1 * z2 + x1 * y2 - y1 * x2 + z1 * w2,
-        ),
-        dim=-1,
-    )
+    w = w1 * w2 - x1 * x2 - y1 * y2 - z1 * z2
+    x = w1 * x2 + x1 * w2 + y1 * z2 - z1 * y2
+    y = w1 * y2 - x1 * z2 + y1 * w2 + z1 * x2
+    z = w1 * z2 + x1 * y2 - y1 * x2 + z1 * w2
+    return torch.stack((w, x, y, z), dim=-1)
 
 
 def yaw_of(quaternion: Tensor) -> Tensor:

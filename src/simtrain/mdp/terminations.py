@@ -3,19 +3,14 @@
 What "the base" is, and how contact sensors are laid out, stands in `simtrain.mdp.observations`.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from simtrain.env.env import Env
+from simtrain.env.names import Sensors
 from simtrain.mdp.robot_state import base_height, base_rotation, feet_forces
-
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
-    from simtrain.env.names import Sensors
 
 
 def time_out(env: Env) -> Tensor:
@@ -34,15 +29,11 @@ def root_height_below_minimum(env: Env, minimum_height: float) -> Tensor:
 
 
 def terrain_out_of_bounds(env: Env, margin: float = 1.0) -> Tensor:
-    """The base is within `margin` of the terrain's end, m, or beyond. Shape: ``(num_envs,)``.
-
-    Always false without a terrain; an episode that ends so is cut, not failed.
-    """
-    position = env.bind("qpos")[:, env.base.position]
+    """The base is within `margin`, m, of the terrain's end or beyond; false without a terrain."""
+    away_x, away_y = env.bind("qpos")[:, env.base.position][:, :2].abs().unbind(1)
     if env.terrain is None:
         return torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
     half_x, half_y = env.terrain.half_size
-    away_x, away_y = position[:, :2].abs().unbind(1)
     return (away_x > half_x - margin) | (away_y > half_y - margin)
 
 

@@ -1,19 +1,15 @@
 """Kinds of tiles for a `TerrainCfg`: heights as functions of the place.
 
 Each is ``(x, y, difficulty, random, **params)`` and returns heights in m of the shape of `x`. The
-middle of the tile is at (0, 0), where environments start; difficulty goes from 0 to 1, and a
-parameter that is a pair goes from its first value to its second with it. Heights are 0 at the edge
-of the tile but for what is random there, so that tiles meet. `platform_width` is the side of a flat
-platform in the middle, m; an `inverted` pyramid is a pit: robots walk up from the middle instead of
-down.
+middle of the tile is at (0, 0), where environments start. Difficulty goes from 0 to 1, and with it
+a parameter that is a pair from its first value to its second. Only random heights may differ from 0
+at the tile's edge. `platform_width` is the side of a flat platform in the middle, m; an `inverted`
+pyramid is a pit: robots walk up from the middle instead of down.
 """
-
-from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,37 +18,22 @@ Range = tuple[float, float]
 """A value at difficulty 0 and at difficulty 1."""
 
 
-@dataclass(frozen=True)
 class _Tile:
     """The nodes of a tile, how hard it is, and the generator of its random heights."""
 
-    x: np.ndarray
-    """Along the level's axis, m."""
-    y: np.ndarray
-    """Across it, m."""
-    difficulty: float
-    random: np.random.Generator
+    def __init__(
+        self, x: np.ndarray, y: np.ndarray, difficulty: float, random: np.random.Generator
+    ) -> None:
+        self.x, self.y, self.difficulty, self.random = x, y, difficulty, random
+        self.size = -2.0 * float(x.min())  # length of its side, which has the middle at 0
+        # Equal distances from the middle form a square.
+        self.from_middle: np.ndarray = np.maximum(np.abs(x), np.abs(y))
+        self.from_edge = self.size / 2.0 - self.from_middle
 
     def value(self, bounds: Range) -> float:
         """The value between `bounds` that belongs to the difficulty."""
         first, last = bounds
         return first + self.difficulty * (last - first)
-
-    @property
-    def size(self) -> float:
-        """Length of the tile's side, which starts at ``x.min()`` and has the middle at 0, m."""
-        return -2.0 * float(self.x.min())
-
-    @property
-    def from_middle(self) -> np.ndarray:
-        """Distance from the middle, such that equal distances form a square."""
-        distance: np.ndarray = np.maximum(np.abs(self.x), np.abs(self.y))
-        return distance
-
-    @property
-    def from_edge(self) -> np.ndarray:
-        """Distance from the nearest edge of the tile."""
-        return self.size / 2.0 - self.from_middle
 
     def run(self, platform_width: float) -> float:
         """Distance from the edge of the tile to that of the platform."""
@@ -69,9 +50,8 @@ def _kind(heights: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
         return heights(_Tile(x, y, difficulty, random), *args, **params)
 
     given = list(inspect.signature(function, follow_wrapped=False).parameters.values())[:4]
-    signature = inspect.signature(heights)
-    parameters = list(signature.parameters.values())[1:]
-    function.__signature__ = signature.replace(parameters=given + parameters)  # type: ignore[attr-defined]
+    own = list(inspect.signature(heights).parameters.values())[1:]
+    function.__signature__ = inspect.Signature(given + own)  # type: ignore[attr-defined]
     return function
 
 
@@ -102,7 +82,7 @@ def pyramid_stairs(
     # A node exactly on an edge belongs to the step above it, whatever its rounding.
     edge = np.floor(tile.from_edge / step_width + 1e-6)
     steps = np.minimum(edge, np.floor(tile.run(platform_width) / step_width + 1e-6))
-    height = tile.value(step_height) * steps
+    height: np.ndarray = tile.value(step_height) * steps
     return -height if inverted else height
 
 

@@ -1,30 +1,24 @@
 """Uniform random numbers for every environment, which events draw."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
+from simtrain.env.env import Env
 
 Bounds = tuple[float, float]
 
 
 class Uniform:
-    """Draws between bounds, a pair for each column.
+    """Draws between bounds, a pair for each column, from torch's default generator.
 
-    They are drawn for all environments from torch's default generator: what one environment sees
-    does not depend on whether another is changed, and the same seed gives the same values.
+    They are drawn for all environments: what one sees does not depend on the resets of others.
     """
 
     def __init__(self, env: Env, bounds: Sequence[Bounds]) -> None:
-        ends = list(zip(*bounds, strict=True))
-        low, high = torch.tensor(ends, dtype=torch.float32, device=env.device)
-        self._low, self._width = low, high - low
+        ends = torch.tensor(list(bounds), dtype=torch.float32, device=env.device)
+        self._low, self._width = ends[:, 0].clone(), ends[:, 1] - ends[:, 0]
         self._num_envs = env.num_envs
 
     def draw(self) -> Tensor:

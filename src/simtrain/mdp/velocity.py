@@ -7,38 +7,23 @@ a sensor ``FR_foot_linvel`` of its velocity along the world's axes. Imports no t
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
 
 from simtrain import mdp
-from simtrain.env.cfg import (
-    CommandTermCfg,
-    CurriculumTermCfg,
-    EventTermCfg,
-    Names,
-    ObservationTermCfg,
-    SubTerrainCfg,
-    TaskCfg,
-    TerminationTermCfg,
-    TerrainCfg,
-    UniformNoiseCfg,
-)
+from simtrain.env import cfg as cfgs
+from simtrain.env.cfg import CommandTermCfg, EventTermCfg, Names, ObservationTermCfg
 
 Range = tuple[float, float]
 
 
 def velocity_command(lin_vel_x: Range, lin_vel_y: Range, ang_vel_z: Range) -> CommandTermCfg:
     """Velocities to follow, m/s and rad/s; a quarter keep a heading, a tenth stand."""
-    return CommandTermCfg(
-        mdp.UniformVelocityCommand,
-        resampling_time_range=(4.0, 8.0),
-        lin_vel_x=lin_vel_x,
-        lin_vel_y=lin_vel_y,
-        ang_vel_z=ang_vel_z,
-        rel_heading_envs=0.25,
-        rel_standing_envs=0.1,
-    )
+    ranges = {"lin_vel_x": lin_vel_x, "lin_vel_y": lin_vel_y, "ang_vel_z": ang_vel_z}
+    parts = {"rel_heading_envs": 0.25, "rel_standing_envs": 0.1}
+    return CommandTermCfg(mdp.UniformVelocityCommand, (4.0, 8.0), **ranges, **parts)
 
 
 def velocity_observations(
@@ -46,35 +31,32 @@ def velocity_observations(
 ) -> dict[str, dict[str, ObservationTermCfg]]:
     """Groups ``actor``, noisy, and ``critic``, true and with the feet's state besides.
 
-    Args:
-        joints: the joints that the policy sees.
-        feet: pattern of the feet's names.
-        joint_vel_noise: bound of the noise on joint velocities, rad/s.
-        foot_contact: the critic's ``mdp.foot_contact`` or ``mdp.foot_contact_forces``.
+    The policy sees `joints`, their velocities with noise of up to `joint_vel_noise`, rad/s; `feet`
+    is the pattern of the feet's names. `foot_contact` is the critic's ``mdp.foot_contact`` or
+    ``mdp.foot_contact_forces``.
     """
-    contacts = f"{feet}_contact"
 
-    def both(noisy: bool) -> dict[str, ObservationTermCfg]:
-        def term(func: Callable[..., Any], noise: float, **params: Any) -> ObservationTermCfg:
-            return ObservationTermCfg(func, noise=_noise(noise) if noisy else None, **params)
+    def noisy(func: Callable[..., Any], bound: float, **params: Any) -> ObservationTermCfg:
+        return ObservationTermCfg(func, noise=cfgs.UniformNoiseCfg(-bound, bound), **params)
 
-        biased = {"biased": True} if noisy else {}
-        return {
-            "base_lin_vel": term(mdp.base_lin_vel, 0.1),
-            "base_ang_vel": term(mdp.base_ang_vel, 0.2),
-            "projected_gravity": term(mdp.projected_gravity, 0.05),
-            "command": ObservationTermCfg(mdp.generated_commands, command="velocity"),
-            "joint_pos": term(mdp.joint_pos_rel, 0.01, joints=joints, **biased),
-            "joint_vel": term(mdp.joint_vel, joint_vel_noise, joints=joints),
-            "last_action": ObservationTermCfg(mdp.last_action),
-        }
-
-    privileged = {
-        "foot_contact": ObservationTermCfg(foot_contact, sensors=contacts),
-        "foot_air_time": ObservationTermCfg(mdp.foot_air_time, sensors=contacts),
-        "foot_height": ObservationTermCfg(mdp.foot_height, sites=feet),
+    actor = {
+        "base_lin_vel": noisy(mdp.base_lin_vel, 0.1),
+        "base_ang_vel": noisy(mdp.base_ang_vel, 0.2),
+        "projected_gravity": noisy(mdp.projected_gravity, 0.05),
+        "command": ObservationTermCfg(mdp.generated_commands, command="velocity"),
+        "joint_pos": noisy(mdp.joint_pos_rel, 0.01, joints=joints, biased=True),
+        "joint_vel": noisy(mdp.joint_vel, joint_vel_noise, joints=joints),
+        "last_action": ObservationTermCfg(mdp.last_action),
     }
-    return {"actor": both(noisy=True), "critic": {**both(noisy=False), **privileged}}
+    critic = copy.deepcopy(actor)
+    for term in critic.values():
+        term.noise = None
+    del critic["joint_pos"].params["biased"]
+    contacts = f"{feet}_contact"
+    critic["foot_contact"] = ObservationTermCfg(foot_contact, sensors=contacts)
+    critic["foot_air_time"] = ObservationTermCfg(mdp.foot_air_time, sensors=contacts)
+    critic["foot_height"] = ObservationTermCfg(mdp.foot_height, sites=feet)
+    return {"actor": actor, "critic": critic}
 
 
 def velocity_randomization(
@@ -86,28 +68,22 @@ def velocity_randomization(
     center_of_mass: tuple[Range, Range, Range],
     encoder_bias: float,
 ) -> dict[str, EventTermCfg]:
-    """Domain randomization at start-up.
+    """Domain randomization at start-up, of the `joints` that move and more.
 
-    Args:
-        joints: the joints that move.
-        foot_geoms: pattern of the geoms whose friction is drawn.
-        trunk: the body that carries a load of unknown mass.
-        mass_scale: bounds of the factor on the trunk's mass.
-        center_of_mass: bounds of the shift of the trunk's centre of mass along its axes, m.
-        encoder_bias: bound of what encoders are wrong by, rad.
+    Friction is drawn for the geoms that `foot_geoms` matches. The body `trunk` carries an unknown
+    load: `mass_scale` bounds the factor on its mass, `center_of_mass` the shift along its axes, m.
+    Encoders are wrong by up to `encoder_bias`, rad.
     """
     startup = functools.partial(EventTermCfg, mode="startup")
-    encoders, gains = (-encoder_bias, encoder_bias), (0.9, 1.1)
+    bias = (-encoder_bias, encoder_bias)
+    gains: dict[str, Any] = {"stiffness": (0.9, 1.1), "damping": (0.9, 1.1)}
+    center = startup(mdp.randomize_center_of_mass, bodies=trunk, offset=center_of_mass)
     return {
         "friction": startup(mdp.randomize_friction, geoms=foot_geoms, friction=(0.4, 1.2)),
         "trunk_mass": startup(mdp.randomize_mass, bodies=trunk, scale=mass_scale),
-        "trunk_center_of_mass": startup(
-            mdp.randomize_center_of_mass, bodies=trunk, offset=center_of_mass
-        ),
-        "encoder_bias": startup(mdp.randomize_encoder_bias, joints=joints, bias=encoders),
-        "gains": startup(
-            mdp.randomize_actuator_gains, joints=joints, stiffness=gains, damping=gains
-        ),
+        "trunk_center_of_mass": center,
+        "encoder_bias": startup(mdp.randomize_encoder_bias, joints=joints, bias=bias),
+        "gains": startup(mdp.randomize_actuator_gains, joints=joints, **gains),
     }
 
 
@@ -119,44 +95,34 @@ def velocity_resets(
     A push changes the velocity by up to `push`, m/s and rad/s.
     """
     home = (-joint_position, joint_position)
+    pose = {"x": (-0.5, 0.5), "y": (-0.5, 0.5), "yaw": (-3.14, 3.14)}
+    velocity = dict.fromkeys(("x", "y", "yaw"), (-push, push))
+    reset = functools.partial(EventTermCfg, mode="reset")
+    interval = functools.partial(EventTermCfg, mode="interval", interval_range_s=(5.0, 10.0))
     return {
-        "reset_base": EventTermCfg(
-            mdp.reset_root_state_uniform,
-            "reset",
-            pose_range={"x": (-0.5, 0.5), "y": (-0.5, 0.5), "yaw": (-3.14, 3.14)},
-        ),
-        "reset_joints": EventTermCfg(
-            mdp.reset_joints_uniform, "reset", joints=joints, position=home
-        ),
-        "push": EventTermCfg(
-            mdp.push_by_setting_velocity,
-            "interval",
-            interval_range_s=(5.0, 10.0),
-            velocity_range=dict.fromkeys(("x", "y", "yaw"), (-push, push)),
-        ),
+        "reset_base": reset(mdp.reset_root_state_uniform, pose_range=pose),
+        "reset_joints": reset(mdp.reset_joints_uniform, joints=joints, position=home),
+        "push": interval(mdp.push_by_setting_velocity, velocity_range=velocity),
     }
 
 
 def put_on_rough_ground(
-    cfg: TaskCfg, sub_terrains: dict[str, SubTerrainCfg], *, base_height: float
+    cfg: cfgs.TaskCfg, sub_terrains: dict[str, cfgs.SubTerrainCfg], *, base_height: float
 ) -> None:
     """Change a velocity task in place: terrain, height scans, and a curriculum over its levels.
 
     `base_height` is the height of the base above the ground that a scan shows as zero, m.
     """
-    cfg.terrain = TerrainCfg(sub_terrains=sub_terrains, max_initial_level=2)
-    for group, noise in (("actor", _noise(0.02)), ("critic", None)):
-        cfg.observations[group]["height_scan"] = ObservationTermCfg(
+    cfg.terrain = cfgs.TerrainCfg(sub_terrains=sub_terrains, max_initial_level=2)
+    for group, noise in (("actor", cfgs.UniformNoiseCfg(-0.02, 0.02)), ("critic", None)):
+        scan = ObservationTermCfg(
             mdp.height_scan, noise=noise, clip=(-1.0, 1.0), offset=base_height
         )
+        cfg.observations[group]["height_scan"] = scan
+    curriculum = functools.partial(cfgs.CurriculumTermCfg, command="velocity")
     cfg.curricula = {
-        "terrain_levels": CurriculumTermCfg(mdp.terrain_levels, command="velocity"),
-        "command_ranges": CurriculumTermCfg(
-            mdp.command_ranges, command="velocity", start=0.5, steps=2400
-        ),
+        "terrain_levels": curriculum(mdp.terrain_levels),
+        "command_ranges": curriculum(mdp.command_ranges, start=0.5, steps=2400),
     }
-    cfg.terminations["out_of_bounds"] = TerminationTermCfg(mdp.terrain_out_of_bounds, time_out=True)
-
-
-def _noise(bound: float) -> UniformNoiseCfg:
-    return UniformNoiseCfg(-bound, bound)
+    outside = cfgs.TerminationTermCfg(mdp.terrain_out_of_bounds, time_out=True)
+    cfg.terminations["out_of_bounds"] = outside
