@@ -28,9 +28,9 @@ def limit_spinning() -> None:
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Have the kernel kill this process when the process that started it is gone.
+    """Have the kernel kill this process when its `parent`, the process that started it, is gone.
 
-    `parent` is the id of that process; without it, one that is gone already is not noticed.
+    Without its id, one that is gone already is not noticed.
     """
     parent = parent or os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -38,15 +38,17 @@ def die_with_parent(parent: int | None = None) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def session_of(pid: int) -> int | None:
-    """The session of a process; None if it does not run, or no longer."""
+def state_and_session(pid: int) -> tuple[str, int]:
+    """A process's state, "Z" of a dead one that its parent has not noticed, and its session.
+
+    ``("X", 0)`` if there is no such process.
+    """
     try:
         # The command's name, in parentheses, may hold spaces and parentheses.
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return None
-    state, _, _, session, *_ = stat.split()
-    return None if state in ("Z", "X") else int(session)
+        return "X", 0
+    return stat[0], int(stat[3])
 
 
 def end_session(session: int, grace: float) -> None:
@@ -66,4 +68,5 @@ def end_session(session: int, grace: float) -> None:
 
 def _session_members(session: int) -> list[int]:
     pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if session_of(pid) == session]
+    found = [(pid, *state_and_session(pid)) for pid in pids]
+    return [pid for pid, state, its in found if its == session and state not in ("Z", "X")]
