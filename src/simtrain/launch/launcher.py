@@ -145,8 +145,8 @@ def _run_launcher(
     ignore_stop_signals()
     sys.stdout.flush()
     sys.stderr.flush()
-    for stream in (1, 2):
-        os.dup2(output.fileno(), stream)
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
 
     import torchrunx
 
@@ -170,13 +170,13 @@ def _run_launcher(
     launcher.set_logging_handlers(handlers)
     # The first fork is the log server's. It alone keeps the pipe, so that its end is noticed.
     os.register_at_fork(after_in_parent=event_end.close)
+    result = "", False
     try:
         launcher.run(program)
     except Exception as error:  # noqa: BLE001 - torchrunx passes on whatever ended the job
         agent_failed = isinstance(error, torchrunx.AgentFailedError)
-        outcome.send((str(error) or type(error).__name__, agent_failed))
-    else:
-        outcome.send(("", False))
+        result = str(error) or type(error).__name__, agent_failed
+    outcome.send(result)
 
 
 def _log_handlers(events: int, job: Job, log_dir: str, log_level: int) -> list[logging.Handler]:
@@ -213,10 +213,7 @@ class _Monitor:
         return len(self.finished) == self.job.world_size
 
     def wait(self) -> None:
-        """Hand on what rank 0 shows, until all ranks finished, or a failure should have ended all.
-
-        Meanwhile, interrupt rank 0 once the command is to stop.
-        """
+        """Hand on what rank 0 shows until the job is over; interrupt it once this is to stop."""
         while not self._is_over():
             sources: list[Connection | int] = [self.outcome, self.launcher.sentinel]
             if self.log_server_end_time is None:

@@ -44,7 +44,7 @@ class Devices:
 
 @dataclass(frozen=True)
 class Job:
-    """Which ranks there are and where they run: on hosts, of which the first has rank 0.
+    """The ranks of a job: on hosts, of which the first has rank 0, and the `devices` of each.
 
     Rank i has seed `seed` + i, and `threads` CPU threads; None shares a host's cores among its
     ranks. The first collective may take `collective_timeout` seconds, and ranks have
@@ -53,7 +53,6 @@ class Job:
 
     hosts: tuple[str, ...]
     devices: tuple[Devices, ...]
-    """Devices of each host."""
     seed: int = 0
     threads: int | None = None
     collective_timeout: float = 60.0
@@ -63,7 +62,7 @@ class Job:
     in_process: bool = False
     """Whether the only rank runs in the process of the command."""
     evaluator: Devices | None = None
-    """Device of the evaluator process, if there is one, on the first host."""
+    """Device of the evaluator process, on the first host."""
 
     @property
     def placements(self) -> list[tuple[str, Devices, int]]:
@@ -139,10 +138,7 @@ def plan_job(flags: LaunchFlags) -> Job:
 def resolve_hosts(
     flags: LaunchFlags, hosts: tuple[str, ...], found: list[tuple[str | None, int]]
 ) -> tuple[Devices, ...]:
-    """The devices of every host, whose ``CUDA_VISIBLE_DEVICES`` and number of GPUs were `found`.
-
-    `hosts` is empty for this machine alone.
-    """
+    """The devices of hosts, by the ``CUDA_VISIBLE_DEVICES`` and number of GPUs `found` there."""
     devices = []
     for i, (visible, gpu_count) in enumerate(found):
         try:
@@ -176,12 +172,10 @@ def resolve_devices(
             f"--cpu-workers {cpu_workers} is for training on the CPU, and {there_is}; "
             "add --gpu-ids None to train on the CPU, or leave --cpu-workers out to train on GPUs"
         )
-    if gpu_ids == "auto":
-        gpu_ids = (0,)
-    elif gpu_ids == "all":
-        gpu_ids = tuple(range(len(entries)))
-        if not entries:
-            raise ConfigError(f"--gpu-ids all: {there_is}{hint}")
+    if gpu_ids == "all" and not entries:
+        raise ConfigError(f"--gpu-ids all: {there_is}{hint}")
+    if isinstance(gpu_ids, str):
+        gpu_ids = (0,) if gpu_ids == "auto" else tuple(range(len(entries)))
     if not gpu_ids:
         raise ConfigError("--gpu-ids needs one or more numbers, all, or None for the CPU")
     for gpu, times in Counter(gpu_ids).items():

@@ -36,10 +36,7 @@ def slurm_hosts() -> tuple[str, ...]:
 def run_on_host(
     command: str, host: str, ssh_config: str | None, *, wait: bool = True
 ) -> tuple[str, str]:
-    """Run a shell command on a host, by SSH if need be; what it printed to stdout and stderr.
-
-    Without `wait` it returns at once, and what is printed is lost.
-    """
+    """What a shell command prints on a host, to stdout and stderr; nothing without `wait`."""
     from torchrunx.utils.environment import execute_command
 
     out, err = execute_command(command, host, ssh_config_file=ssh_config, return_stdout_stderr=wait)
