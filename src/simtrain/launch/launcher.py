@@ -47,7 +47,8 @@ _OUT_OF_MEMORY = "SIGKILL often means that the machine ran out of memory"
 _END_SECONDS = 5.0  # processes to go when their work is done
 _REMOTE_END_SECONDS = 60.0  # those on other hosts, which only torchrunx can end
 _FAILURE_SECONDS = 5.0  # torchrunx to end a job in which a rank failed
-_PEER_FAILURE_SECONDS = 15.0  # the same while it is not known what became of a lost rank
+_PEER_FAILURE_SECONDS = 60.0  # the same while it has yet to say what became of a lost rank
+_REMOTE_PEER_FAILURE_SECONDS = 15.0  # if it may never, for the rank's host may be down
 _LAUNCHER_SECONDS = 3.0  # the launcher to give its result once it has ended the log server
 
 
@@ -276,10 +277,13 @@ class _Monitor:
     def _is_over(self) -> bool:
         if self.is_finished or self.launcher_error is not None:
             return True
-        only_peers = all(failed.cause == "peer" for failed in self.failures)
+        seconds = _FAILURE_SECONDS
+        if all(failed.cause == "peer" for failed in self.failures):
+            local = self.job.hosts == ("localhost",)
+            seconds = _PEER_FAILURE_SECONDS if local else _REMOTE_PEER_FAILURE_SECONDS
         limits = (
             (self.log_server_end_time, _LAUNCHER_SECONDS),
-            (self.first_failure_time, _PEER_FAILURE_SECONDS if only_peers else _FAILURE_SECONDS),
+            (self.first_failure_time, seconds),
         )
         now = time.monotonic()
         return any(began is not None and now > began + seconds for began, seconds in limits)
