@@ -79,6 +79,7 @@ def measure(
     """Seconds of an iteration, and of averaging in it, block by block."""
     from simtrain.algorithms.ppo import PPO
     from simtrain.env.env import Env
+    from simtrain.env.randomness import seed_everything
     from simtrain.training.loop import Trainer
 
     torch.set_num_threads(1)
@@ -86,7 +87,7 @@ def measure(
     together, apart = MeasuredRank(**values), MeasuredRank(**values, averages=False)
 
     def trainer(rank: Rank) -> Trainer:
-        rank.seed_everything()
+        seed_everything(rank.seed)
         cfg = discover().find(options.task).make()
         # rsl_rl's normalizer reduces over all processes there are, also for a rank that is alone.
         cfg.ppo.actor.obs_normalization = cfg.ppo.critic.obs_normalization = False

@@ -14,7 +14,8 @@ import pytest
 from job import Job
 
 from simtrain.errors import ConfigError
-from simtrain.launch.hosts import probe_hosts, slurm_hosts
+from simtrain.launch.hosts import probe_hosts
+from simtrain.launch.torchrunx_internals import slurm_hosts
 
 # torchrunx runs what is for a loopback address without SSH. These two, reserved for documentation,
 # are no such addresses until SSH's settings say so.

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,17 @@ def test_a_killed_agent_ends_the_job_and_its_host_is_named(job):
     assert job.wait() == 1, job.output
     last = job.output.splitlines()[-1]
     assert last.startswith("error: the torchrunx agent of host localhost, the process that starts")
+
+
+def test_a_killed_rank_is_named_also_if_torchrunx_is_slow_to_find_it(job):
+    """Longer than the other rank waits for that, whose collective broke."""
+    agent = job.agent()
+    os.kill(agent, signal.SIGSTOP)
+    os.kill(job.ranks()[-1], signal.SIGKILL)
+    time.sleep(7.0)
+    os.kill(agent, signal.SIGCONT)
+    assert job.wait() == 1, job.output
+    assert " on cpu was killed: Signal 9 (SIGKILL)" in job.output
 
 
 def test_a_frozen_rank_does_not_keep_ctrl_c_waiting(start):

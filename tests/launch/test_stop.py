@@ -8,7 +8,7 @@ from signal import Signals
 
 import pytest
 
-from simtrain.launch.stop import STOP_SIGNALS, StopSignals, stop_signals_blocked
+from simtrain.launch.stop import STOP_SIGNALS, StopSignals
 
 SECONDS = 20.0
 """How long a thread may take to act, on a machine that is busy."""
@@ -105,12 +105,3 @@ def test_afterwards_signals_are_handled_as_before():
         assert [signal.getsignal(number) for number in STOP_SIGNALS] != before
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
     assert signal.set_wakeup_fd(-1) == -1
-
-
-def test_blocked_signals_come_later():
-    called = Calls()
-    with StopSignals(SECONDS, on_signal=called):
-        with stop_signals_blocked():
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
-            assert not called.event.wait(0.1)
-        assert called.event.wait(SECONDS)

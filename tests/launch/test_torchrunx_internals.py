@@ -11,23 +11,22 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torchrunx.utils.comm import AgentStatus
 
 from simtrain.launch.torchrunx_internals import (
-    allocated_slurm_hosts,
     log_file_handlers,
     parse_killed,
     run_on_host,
+    slurm_hosts,
 )
 
 OF_A_RANK = """
 import logging, socket, sys, threading
 from torchrunx.utils.log_streaming import log_records_to_socket, redirect_stdio_to_logger
-from simtrain.launch.torchrunx_internals import connect_log_stream, is_of_rank, is_printed
+from simtrain.launch.torchrunx_internals import connect_log_stream, source
 
 printed = threading.Event()
 
 class Handler(logging.Handler):
     def emit(self, record):
-        of_rank = is_of_rank(record, "node", 1), is_of_rank(record, "node", 0)
-        facts.write(f"{record.getMessage()}: {is_printed(record)} {of_rank}\\n")
+        facts.write(f"{record.getMessage()}: {source(record)}\\n")
         if record.getMessage() == "a line":
             printed.set()
 
@@ -51,8 +50,8 @@ def test_the_log_records_of_a_rank(tmp_path):
     subprocess.run([sys.executable, "-c", OF_A_RANK, str(facts)], check=True, timeout=100)
     assert facts.read_text().splitlines() == [
         "connected: True None",
-        "logged: False (True, False)",
-        "a line: True (True, False)",
+        "logged: ('node', 1, False)",
+        "a line: ('node', 1, True)",
     ]
 
 
@@ -81,4 +80,4 @@ def test_the_hosts_of_a_slurm_allocation(tmp_path, monkeypatch):
     scontrol.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    assert allocated_slurm_hosts() == ["node1", "node2"]
+    assert slurm_hosts() == ("node1", "node2")

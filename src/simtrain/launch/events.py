@@ -2,7 +2,7 @@
 
 torchrunx sends every log record of a rank to a server that it forks from the launching process,
 over the network if need be. An event is a log record with an object attached: the log file gets its
-text, and the command gets the object.
+text, and the command gets the object, a `RankEvent` or something that rank 0 shows.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from multiprocessing.connection import Connection
 from signal import Signals
 from typing import ClassVar, Literal
 
-from simtrain.launch.torchrunx_internals import is_of_rank, is_printed
-
-_LOGGER = logging.getLogger("simtrain")
+from simtrain.launch.torchrunx_internals import source
 
 Cause = Literal["config", "simulation", "exception", "divergence", "job", "peer"]
 """Kind of an error: in the configuration, in the simulation, in the program or the task; one that
@@ -24,23 +22,12 @@ all ranks find together, in training or elsewhere; a collective that broke as an
 
 
 @dataclass(frozen=True)
-class Message:
-    """Something that rank 0 shows."""
-
-    content: object
-
-    def __str__(self) -> str:
-        return str(self.content)
-
-
-@dataclass(frozen=True)
 class RankEvent:
-    """Something that happened to a rank."""
+    """Something that happened to a rank; its text is the rank's name and the `description`."""
 
     rank: int
     device: str
     description: ClassVar[str]
-    """Format of the rest of the event's text, after the rank's name."""
 
     @property
     def name(self) -> str:
@@ -70,31 +57,29 @@ class StopReceived(RankEvent):
 
 @dataclass(frozen=True)
 class RankFinished(RankEvent):
-    """A rank's function returned, and only its process is left to end."""
+    """A rank's function returned its `result`, and only the process is left to end."""
 
     result: object
-    """Return value on rank 0; None on others."""
     description = " is done"
 
 
 @dataclass(frozen=True)
 class RankFailed(RankEvent):
-    """A rank ends because of an error."""
+    """A rank ends because of an error: its message, or the traceback of one in the program."""
 
     cause: Cause
     text: str
-    """The message; the traceback of an exception and of a peer's failure."""
     description = " failed:\n{text}"
 
 
-def send(event: Message | RankEvent) -> None:
+def send(event: object) -> None:
     """Send an event from a rank; it is on its way when this returns."""
     level = logging.ERROR if isinstance(event, RankFailed) else logging.INFO
-    _LOGGER.log(level, "%s", event, extra={"event": event})
+    logging.getLogger("simtrain").log(level, "%s", event, extra={"event": event})
 
 
 class EventHandler(logging.Handler):
-    """Writes events, and as messages what rank 0 prints, to `connection`, in the log server."""
+    """Writes events to `connection`, in the log server; so also what rank 0 prints or warns of."""
 
     def __init__(self, connection: Connection, main_host: str) -> None:
         super().__init__()
@@ -102,17 +87,12 @@ class EventHandler(logging.Handler):
         self._main_host = main_host
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record's event, if it has one."""
-        event = getattr(record, "event", None)
-        if event is None and is_of_rank(record, self._main_host, 0):
-            event = _shown(record)
+        """Write one record's event, if it has one; not what libraries log for themselves."""
+        event, (host, local_rank, is_printed) = getattr(record, "event", None), source(record)
+        if event is None and (host, local_rank) == (self._main_host, 0):
+            text = record.getMessage()
+            is_warning = record.levelno >= logging.WARNING
+            if not text.startswith("[Gloo] ") if is_printed else is_warning:
+                event = text
         if event is not None:
             self._connection.send(event)
-
-
-def _shown(record: logging.LogRecord) -> Message | None:
-    """Printed lines and warnings, but not what libraries log for themselves."""
-    text = record.getMessage()
-    if is_printed(record):
-        return None if text.startswith("[Gloo] ") else Message(text)
-    return Message(text) if record.levelno >= logging.WARNING else None

@@ -11,46 +11,31 @@ import logging
 import os
 import shlex
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from simtrain.errors import ConfigError
-from simtrain.launch.torchrunx_internals import allocated_slurm_hosts, run_on_host
+from simtrain.launch.torchrunx_internals import run_on_host
 
-_PROBE_SECONDS = 45.0
-"""How long hosts have to answer, all at once."""
+_PROBE_SECONDS = 45.0  # for all hosts at once
 
 _PROBE = """
 import json, os, socket, sys
 import simtrain
-answer = {"visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "gpus": 0, "unreachable": None}
+gpus, unreachable = 0, None
 try:
     socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10).close()
 except OSError as error:
-    answer["unreachable"] = str(error)
+    unreachable = str(error)
 if sys.argv[3] == "gpus":
     import torch
-    answer["gpus"] = torch.cuda.device_count()
+    gpus = torch.cuda.device_count()
+answer = os.environ.get("CUDA_VISIBLE_DEVICES"), gpus, unreachable
 print("\\nsimtrain:" + json.dumps(answer))
 """
-
-
-def slurm_hosts() -> tuple[str, ...]:
-    """Names of the hosts of the present SLURM allocation; ConfigError if there is none."""
-    try:
-        return tuple(allocated_slurm_hosts())
-    except RuntimeError as error:
-        raise ConfigError(
-            "--hosts slurm is for use inside a SLURM allocation (salloc, sbatch): "
-            "SLURM_JOB_ID is not set"
-        ) from error
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise ConfigError(f"--hosts slurm: `scontrol show hostnames` failed: {error}") from error
 
 
 def check_own_name() -> None:
@@ -70,9 +55,8 @@ def probe_hosts(
 ) -> list[tuple[str | None, int]]:
     """Ask every host for its ``CUDA_VISIBLE_DEVICES``, and its number of GPUs if `count_gpus`.
 
-    Raises:
-        ConfigError: a host is named twice, does not answer, lacks this Python environment, or
-            cannot reach this machine; names the host and the reason.
+    Raises ConfigError if a host is named twice, does not answer, lacks this Python environment, or
+    cannot reach this machine.
     """
     for host in hosts:
         if hosts.count(host) > 1:
@@ -80,9 +64,12 @@ def probe_hosts(
     if ssh_config is not None and not Path(ssh_config).is_file():
         raise ConfigError(f"--ssh-config {ssh_config} is not a file")
     check_own_name()
-    answers: dict[str, dict[str, Any] | str] = {}
+    answers: dict[str, tuple[str | None, int] | str] = {}
     with socket.create_server((socket.getfqdn(), 0)) as listener:
-        command = _probe_command(listener.getsockname()[1], count_gpus)
+        port = str(listener.getsockname()[1])
+        command = _in_this_environment(
+            sys.executable, "-c", _PROBE, socket.getfqdn(), port, "gpus" if count_gpus else ""
+        )
 
         def ask(host: str) -> None:
             answers[host] = _ask(host, command, ssh_config)
@@ -93,46 +80,43 @@ def probe_hosts(
         deadline = time.monotonic() + _PROBE_SECONDS
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-    found: list[tuple[str | None, int]] = []
+    found = []
     for host in hosts:
-        answer = answers.get(host, f"no answer within {_PROBE_SECONDS:.0f} s")
+        answer = answers.get(host, f"cannot be used: no answer within {_PROBE_SECONDS:.0f} s")
         if isinstance(answer, str):
-            raise ConfigError(f"host {host} cannot be used: {answer}")
-        if answer["unreachable"] is not None:
-            raise ConfigError(
-                f"host {host} cannot connect to this machine ({socket.getfqdn()}): "
-                f"{answer['unreachable']}; its name must resolve there, and no firewall be between"
-            )
-        found.append((answer["visible"], answer["gpus"]))
+            raise ConfigError(f"host {host} {answer}")
+        found.append(answer)
     return found
 
 
-def _probe_command(port: int, count_gpus: bool) -> str:
-    """The probe as a shell command, in this folder and with these settings of Python."""
+def _in_this_environment(*command: str) -> str:
+    """A shell command that runs `command` in this folder, with these settings of Python."""
     exports = [
         f"{name}={value}"
         for name, value in os.environ.items()
         if name in ("PATH", "LD_LIBRARY_PATH") or name.startswith("PYTHON")
     ]
-    gpus = "gpus" if count_gpus else ""
-    probe = (sys.executable, "-c", _PROBE, socket.getfqdn(), str(port), gpus)
-    return (
-        f"cd {shlex.quote(str(Path.cwd()))} && export {shlex.join(exports)} && {shlex.join(probe)}"
-    )
+    folder = shlex.quote(str(Path.cwd()))
+    return f"cd {folder} && export {shlex.join(exports)} && {shlex.join(command)}"
 
 
-def _ask(host: str, command: str, ssh_config: str | None) -> dict[str, Any] | str:
-    """The host's answer, or why there is none."""
+def _ask(host: str, command: str, ssh_config: str | None) -> tuple[str | None, int] | str:
+    """The host's ``CUDA_VISIBLE_DEVICES`` and number of GPUs, or what is wrong with it."""
     # Its tracebacks would come before the one line that says which host and why.
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     try:
         output, errors = run_on_host(command, host, ssh_config)
     except Exception as error:  # noqa: BLE001 - SSH libraries raise many kinds
-        lines = str(error).strip().splitlines()
-        return f"{type(error).__name__}: {lines[-1] if lines else 'no details'}"
+        lines = str(error).strip().splitlines() or ["no details"]
+        return f"cannot be used: {type(error).__name__}: {lines[-1]}"
     for line in output.splitlines():
         if line.startswith("simtrain:"):
-            answer: dict[str, Any] = json.loads(line.removeprefix("simtrain:"))
-            return answer
-    lines = (errors or output).strip().splitlines()
-    return lines[-1] if lines else "the command printed nothing there"
+            visible, gpus, unreachable = json.loads(line.removeprefix("simtrain:"))
+            if unreachable is None:
+                return visible, gpus
+            return (
+                f"cannot connect to this machine ({socket.getfqdn()}): {unreachable}; "
+                "its name must resolve there, and no firewall be between"
+            )
+    lines = (errors or output).strip().splitlines() or ["the command printed nothing there"]
+    return f"cannot be used: {lines[-1]}"

@@ -17,39 +17,44 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from simtrain.errors import ConfigError
-from simtrain.launch.events import EventHandler
-from simtrain.launch.monitor import JobMonitor, LauncherResult
+from simtrain.errors import ConfigError, DivergenceError, RankError
+from simtrain.launch.events import EventHandler, RankFailed, RankFinished, RankStarted, StopReceived
 from simtrain.launch.plan import Job
 from simtrain.launch.processes import die_with_parent, end_session
-from simtrain.launch.rank_process import RankFunction, RankProgram
-from simtrain.launch.stop import StopSignals, ignore_stop_signals, stop_signals_blocked
-from simtrain.launch.torchrunx_internals import log_file_handlers
+from simtrain.launch.rank_process import RankProgram
+from simtrain.launch.stop import STOP_SIGNALS, StopSignals, ignore_stop_signals
+from simtrain.launch.torchrunx_internals import log_file_handlers, parse_killed, run_on_host
 
 ResultT = TypeVar("ResultT")
 
-COPIED_VARIABLES = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GOMP*", "GLOO*")
-"""Variables that travel to the ranks besides those that torchrunx takes along."""
-
 _NAME = "simtrain-launcher"
-_END_SECONDS = 5.0
-"""How long processes may take to go when their work is done."""
-_REMOTE_END_SECONDS = 60.0
-"""The same with processes on other hosts, which only torchrunx can end."""
+_OUT_OF_MEMORY = "SIGKILL often means that the machine ran out of memory"
+# How many seconds it may take:
+_END_SECONDS = 5.0  # processes to go when their work is done
+_REMOTE_END_SECONDS = 60.0  # those on other hosts, which only torchrunx can end
+_FAILURE_SECONDS = 5.0  # torchrunx to end a job in which a rank failed
+_PEER_FAILURE_SECONDS = 60.0  # the same while it has yet to say what became of a lost rank
+_REMOTE_PEER_FAILURE_SECONDS = 15.0  # if it may never, for the rank's host may be down
+_LAUNCHER_SECONDS = 3.0  # the launcher to give its result once it has ended the log server
 
 
 def launch_ranks(
     job: Job,
-    function: RankFunction[ResultT],
+    function: Callable[..., ResultT],
     *args: Any,
     receive: Callable[[object], None],
     stop: StopSignals,
@@ -57,20 +62,15 @@ def launch_ranks(
 ) -> ResultT:
     """Run ``function(rank, show, stop, *args)`` as every rank of a job; rank 0's result.
 
-    Args:
-        job: the ranks.
-        function: run by each rank.
-        args: pickled for the ranks.
-        receive: called with everything that rank 0 shows, and with the lines that it prints.
-        stop: once it has received a signal rank 0 is interrupted; it receives a rank's signal too.
-        log_dir: folder for what the ranks print; empty for none.
+    `function` is importable by its name, and `args` are pickled. `show` hands what rank 0 gives it
+    to `receive`, which also gets the lines that rank 0 prints. Rank 0 is interrupted once `stop`
+    has received a signal, and `stop` receives those of ranks. What ranks print goes to files in
+    `log_dir`, unless that is empty. No process of the job is left in the end.
 
     Raises:
         ConfigError: a rank found a mistake in the configuration.
         DivergenceError: the ranks found together that training cannot go on.
         RankError: a rank failed, or was killed.
-
-    No process of the job is left when it returns or raises.
     """
     events, event_end = multiprocessing.Pipe(duplex=False)
     outcome, outcome_end = multiprocessing.Pipe(duplex=False)
@@ -82,20 +82,28 @@ def launch_ranks(
             name=_NAME,
         )
         # Until the launcher ignores signals, one to all processes must not count as two.
-        with stop_signals_blocked():
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
             launcher.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         event_end.close()
         outcome_end.close()
-        monitor = JobMonitor(job, launcher, events, outcome, receive, stop)
+        monitor = _Monitor(job, launcher, events, outcome, receive, stop)
         grace = 0.0
         try:
             monitor.wait()
             if monitor.is_finished:
                 stop.cancel_deadline()
-            if monitor.is_finished or monitor.launcher_result:
+            if monitor.is_finished or monitor.launcher_error is not None:
                 grace = _END_SECONDS if job.hosts == ("localhost",) else _REMOTE_END_SECONDS
         finally:
-            _end(launcher, grace)
+            launcher.join(grace)
+            if launcher.is_alive():
+                launcher.kill()
+            launcher.join()
+            assert launcher.pid is not None
+            end_session(launcher.pid, grace)
         monitor.read_events()
         output.seek(0)
         result: ResultT = monitor.result(output.read().decode(errors="replace"), log_dir)
@@ -110,10 +118,7 @@ def end_launched_ranks() -> None:
 
 
 def choose_log_dir(flag: str | None, run: Path) -> str:
-    """Folder for the ranks' logs: the variable, else the flag, else inside the run's folder.
-
-    An empty text means none.
-    """
+    """Folder for the ranks' logs, empty for none: the variable's, the flag's, or inside `run`."""
     return os.environ.get("TORCHRUNX_LOG_DIR", str(run / "torchrunx") if flag is None else flag)
 
 
@@ -141,12 +146,13 @@ def _run_launcher(
     ignore_stop_signals()
     sys.stdout.flush()
     sys.stderr.flush()
-    for stream in (1, 2):
-        os.dup2(output.fileno(), stream)
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
 
     import torchrunx
 
     job = program.job
+    variables = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GOMP*", "GLOO*")
     launcher = torchrunx.Launcher(
         hostnames=list(job.hosts),
         workers_per_host=[devices.ranks for devices in job.devices],
@@ -157,7 +163,7 @@ def _run_launcher(
         # A run of hours must not end because a busy machine kept an agent waiting for a minute; one
         # that died is noticed at once, by its closed connection.
         agent_timeout=300,
-        copy_env_vars=(*torchrunx.DEFAULT_ENV_VARS_FOR_COPY, *COPIED_VARIABLES),
+        copy_env_vars=(*torchrunx.DEFAULT_ENV_VARS_FOR_COPY, *variables),
         # Agents would handle the signals that they are to ignore. They end with their ranks, or
         # when they lose the launcher.
         extra_env_vars={"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGHUP,SIGQUIT"},
@@ -165,33 +171,146 @@ def _run_launcher(
     launcher.set_logging_handlers(handlers)
     # The first fork is the log server's. It alone keeps the pipe, so that its end is noticed.
     os.register_at_fork(after_in_parent=event_end.close)
+    result = "", False
     try:
         launcher.run(program)
     except Exception as error:  # noqa: BLE001 - torchrunx passes on whatever ended the job
         agent_failed = isinstance(error, torchrunx.AgentFailedError)
-        outcome.send(LauncherResult(str(error) or type(error).__name__, agent_failed))
-    else:
-        outcome.send(LauncherResult())
+        result = str(error) or type(error).__name__, agent_failed
+    outcome.send(result)
 
 
 def _log_handlers(events: int, job: Job, log_dir: str, log_level: int) -> list[logging.Handler]:
     """Handlers of log records; called in the log server, which has the descriptor `events`."""
     die_with_parent()
-    handlers: list[logging.Handler] = [
-        EventHandler(Connection(events, readable=False), job.hosts[0])
-    ]
-    if log_dir:
-        ranks = [devices.ranks for devices in job.devices]
-        handlers += log_file_handlers(job.hosts, ranks, log_dir, log_level)
-    return handlers
+    connection = Connection(events, readable=False)
+    ranks = [devices.ranks for devices in job.devices]
+    files = log_file_handlers(job.hosts, ranks, log_dir, log_level) if log_dir else []
+    return [EventHandler(connection, job.hosts[0]), *files]
 
 
-def _end(launcher: BaseProcess, grace: float) -> None:
-    """Wait for the launcher and what it started; kill what is left after `grace` seconds."""
-    session = launcher.pid
-    assert session is not None
-    launcher.join(grace)
-    if launcher.is_alive():
-        launcher.kill()
-    launcher.join()
-    end_session(session, grace)
+@dataclass
+class _Monitor:
+    """Follows a running job by the events of its ranks."""
+
+    job: Job
+    launcher: BaseProcess
+    events: Connection  # from the log server, which alone has the other end
+    outcome: Connection  # from the launcher
+    receive: Callable[[object], None]
+    stop: StopSignals
+    started: dict[int, RankStarted] = field(default_factory=dict)
+    finished: dict[int, RankFinished] = field(default_factory=dict)
+    failures: list[RankFailed] = field(default_factory=list)
+    first_failure_time: float | None = None
+    log_server_end_time: float | None = None  # after the end of all ranks, unless it was killed
+    launcher_error: str | None = None  # of torchrunx's launcher, empty if all went well
+    agent_failed: bool = False  # whether the error is that an agent is gone
+    interrupted: bool = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every rank's function returned."""
+        return len(self.finished) == self.job.world_size
+
+    def wait(self) -> None:
+        """Hand on what rank 0 shows until the job is over; interrupt it once this is to stop."""
+        while not self._is_over():
+            sources: list[Connection | int] = [self.outcome, self.launcher.sentinel]
+            if self.log_server_end_time is None:
+                sources.append(self.events)
+            ready = wait(sources, timeout=0.2)
+            if self.events in ready:
+                self.read_events()
+            if self.outcome in ready:
+                gone = f"the launching process on this machine is gone; {_OUT_OF_MEMORY}"
+                self.launcher_error, self.agent_failed = _receive(self.outcome) or (gone, False)
+            if self.stop() and not self.interrupted and 0 in self.started:
+                self.interrupted = True
+                self._interrupt_rank_0()
+
+    def result(self, output: str, log_dir: str) -> Any:
+        """Rank 0's result, or an error; `output` is what launcher and starting agents printed."""
+        failed = {failed.cause: failed for failed in reversed(self.failures)}
+        if "config" in failed:
+            raise ConfigError(failed["config"].text)
+        if failure := failed.get("exception") or failed.get("simulation"):
+            raise RankError(str(failure))
+        if "divergence" in failed:
+            raise DivergenceError(failed["divergence"].text)
+        if "job" in failed:
+            raise RankError(failed["job"].text)
+        if self.is_finished:
+            return self.finished[0].result
+        gone = "the log server is gone, the process on this machine through which ranks report"
+        error = self.launcher_error or f"{gone}; {_OUT_OF_MEMORY}"
+        reason, pid = parse_killed(error) or ("", 0)
+        for rank in self.started.values():
+            if rank.pid == pid:
+                killed = f"{rank.name} was killed: {reason}, process {pid}"
+                raise RankError(f"{killed}; {_OUT_OF_MEMORY}")
+        if self.agent_failed:
+            error, output = self._failed_agent(), "" if self.started else output
+        elif self.failures:
+            raise RankError(str(self.failures[0]))
+        logs = f"; the ranks' logs are in {log_dir}" if log_dir else ""
+        raise RankError("\n".join([f"{error}{logs}", *output.strip().splitlines()[-20:]]))
+
+    def read_events(self) -> None:
+        """Read the events that ranks have sent since."""
+        while self.log_server_end_time is None and self.events.poll():
+            event = _receive(self.events)
+            if event is None:
+                self.log_server_end_time = time.monotonic()
+            elif isinstance(event, RankStarted):
+                self.started[event.rank] = event
+            elif isinstance(event, RankFinished):
+                self.finished[event.rank] = event
+            elif isinstance(event, RankFailed):
+                self.failures.append(event)
+                self.first_failure_time = self.first_failure_time or time.monotonic()
+            elif not isinstance(event, StopReceived):
+                self.receive(event)
+            elif not self.failures and not self.stop():
+                self.stop.receive(event.signal)
+
+    def _is_over(self) -> bool:
+        if self.is_finished or self.launcher_error is not None:
+            return True
+        seconds = _FAILURE_SECONDS
+        if all(failed.cause == "peer" for failed in self.failures):
+            local = self.job.hosts == ("localhost",)
+            seconds = _PEER_FAILURE_SECONDS if local else _REMOTE_PEER_FAILURE_SECONDS
+        limits = (
+            (self.log_server_end_time, _LAUNCHER_SECONDS),
+            (self.first_failure_time, seconds),
+        )
+        now = time.monotonic()
+        return any(began is not None and now > began + seconds for began, seconds in limits)
+
+    def _failed_agent(self) -> str:
+        """Which agent is gone. Its ranks went with it; those of other hosts can still miss them."""
+        alive = {self.started[failed.rank].host for failed in self.failures}
+        hosts = [host for host in self.job.hosts if host not in alive] or self.job.hosts
+        return (
+            f"the torchrunx agent of host {' or '.join(hosts)}, the process that starts the ranks "
+            f"there, is gone: it was killed, or the host went down; {_OUT_OF_MEMORY}"
+        )
+
+    def _interrupt_rank_0(self) -> None:
+        """Interrupt rank 0, which tells the others at the end of its iteration."""
+        rank = self.started[0]
+        if rank.host == "localhost":
+            with suppress(ProcessLookupError):
+                os.kill(rank.pid, signal.SIGINT)
+            return
+        kill = partial(run_on_host, f"kill -INT {rank.pid}", rank.host, self.job.ssh_config)
+        threading.Thread(target=kill, kwargs={"wait": False}, daemon=True).start()
+
+
+def _receive(connection: Connection) -> Any:
+    """The next object, or None at the end."""
+    try:
+        return connection.recv()
+    except (EOFError, OSError):
+        return None

@@ -10,12 +10,11 @@ from typing import Literal, Protocol
 import torch
 
 from simtrain.errors import ConfigError
-from simtrain.launch.hosts import check_own_name, probe_hosts, slurm_hosts
+from simtrain.launch.hosts import check_own_name, probe_hosts
 from simtrain.launch.rank import Rank, share_of_cores
+from simtrain.launch.torchrunx_internals import slurm_hosts
 
 GpuIds = tuple[int, ...] | Literal["auto", "all"] | None
-
-_TRAIN_ON_CPU = "; --gpu-ids None trains on the CPU"
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,6 @@ class Devices:
 
     kind: Literal["cuda", "cpu"]
     ranks: int
-    """Number of ranks on the host."""
     visible: str
     """``CUDA_VISIBLE_DEVICES`` for the ranks: rank i then uses ``cuda:i``; empty for the CPU."""
 
@@ -46,62 +44,49 @@ class Devices:
 
 @dataclass(frozen=True)
 class Job:
-    """Which ranks there are and where they run."""
+    """The ranks of a job: on hosts, of which the first has rank 0, and the `devices` of each.
+
+    Rank i has seed `seed` + i, and `threads` CPU threads; None shares a host's cores among its
+    ranks. The first collective may take `collective_timeout` seconds, and ranks have
+    `grace_seconds` to end after a signal.
+    """
 
     hosts: tuple[str, ...]
-    """Names of the hosts; the first has rank 0."""
     devices: tuple[Devices, ...]
-    """Devices of each host."""
     seed: int = 0
-    """Seed of rank 0; each rank adds its number."""
     threads: int | None = None
-    """CPU threads of each rank; None shares the cores of a host among its ranks."""
     collective_timeout: float = 60.0
-    """Seconds that the first collective may take."""
     grace_seconds: float = 30.0
-    """Seconds that the ranks have to end after a signal asked them to stop."""
     ssh_config: str | None = None
     """File with SSH settings of the hosts; None for the user's."""
     in_process: bool = False
     """Whether the only rank runs in the process of the command."""
     evaluator: Devices | None = None
-    """Device of the evaluator process, on the first host; None if there is no such process."""
+    """Device of the evaluator process, on the first host."""
 
     @property
     def placements(self) -> list[tuple[str, Devices, int]]:
         """Host, devices of that host and local rank, of every rank."""
-        return [
-            (host, devices, local_rank)
-            for host, devices in zip(self.hosts, self.devices, strict=True)
-            for local_rank in range(devices.ranks)
-        ]
+        pairs = zip(self.hosts, self.devices, strict=True)
+        return [(host, devices, i) for host, devices in pairs for i in range(devices.ranks)]
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
-        return len(self.placements)
+        return sum(devices.ranks for devices in self.devices)
 
     def rank_names(self) -> list[str]:
         """Device of each rank; with the host's name if there are several."""
         prefix = "{} " if len(self.hosts) > 1 else ""
-        return [
-            prefix.format(host) + devices.device(local_rank)
-            for host, devices, local_rank in self.placements
-        ]
+        return [prefix.format(host) + devices.device(i) for host, devices, i in self.placements]
 
     def make_rank(self, rank: int = 0) -> Rank:
         """Make this process a rank of the job, with its device and its number of threads."""
         _, devices, local_rank = self.placements[rank]
         threads = self.threads or share_of_cores(devices.ranks)
         torch.set_num_threads(threads)
-        return Rank(
-            rank=rank,
-            local_rank=local_rank,
-            world_size=self.world_size,
-            device=devices.use(local_rank),
-            seed=self.seed + rank,
-            threads=threads,
-        )
+        device = devices.use(local_rank)
+        return Rank(rank, local_rank, self.world_size, device, self.seed + rank, threads)
 
     def __str__(self) -> str:
         names = self.rank_names()
@@ -124,11 +109,7 @@ class LaunchFlags(Protocol):
 
 
 def plan_job(flags: LaunchFlags) -> Job:
-    """Find out where the ranks of a run will be; hosts are asked for their GPUs.
-
-    Raises:
-        ConfigError: there is no such GPU, or a host cannot be reached; says which and why.
-    """
+    """Find out where ranks will be; ConfigError if a GPU or a host is not there, naming it."""
     hosts = slurm_hosts() if flags.hosts == ("slurm",) else flags.hosts
     may_use_gpus = flags.gpu_ids is not None or flags.eval_device not in (None, "cpu")
     if hosts:
@@ -157,10 +138,7 @@ def plan_job(flags: LaunchFlags) -> Job:
 def resolve_hosts(
     flags: LaunchFlags, hosts: tuple[str, ...], found: list[tuple[str | None, int]]
 ) -> tuple[Devices, ...]:
-    """The devices of every host; `hosts` is empty for this machine alone.
-
-    `found` has ``CUDA_VISIBLE_DEVICES`` and the number of GPUs of each.
-    """
+    """The devices of hosts, by the ``CUDA_VISIBLE_DEVICES`` and number of GPUs `found` there."""
     devices = []
     for i, (visible, gpu_count) in enumerate(found):
         try:
@@ -185,6 +163,7 @@ def resolve_devices(
     indices, UUIDs or MIG names. `gpu_count` is how many GPUs torch sees there, under `visible`.
     """
     entries = _entries(visible, gpu_count)
+    hint = "" if entries else "; --gpu-ids None trains on the CPU"
     if gpu_ids is None or (gpu_ids == "auto" and not entries):
         return Devices("cpu", cpu_workers, "")
     there_is = _there_is(entries, visible)
@@ -193,17 +172,14 @@ def resolve_devices(
             f"--cpu-workers {cpu_workers} is for training on the CPU, and {there_is}; "
             "add --gpu-ids None to train on the CPU, or leave --cpu-workers out to train on GPUs"
         )
-    if gpu_ids == "auto":
-        gpu_ids = (0,)
-    elif gpu_ids == "all":
-        gpu_ids = tuple(range(len(entries)))
-        if not entries:
-            raise ConfigError(f"--gpu-ids all: {there_is}{_TRAIN_ON_CPU}")
+    if gpu_ids == "all" and not entries:
+        raise ConfigError(f"--gpu-ids all: {there_is}{hint}")
+    if isinstance(gpu_ids, str):
+        gpu_ids = (0,) if gpu_ids == "auto" else tuple(range(len(entries)))
     if not gpu_ids:
         raise ConfigError("--gpu-ids needs one or more numbers, all, or None for the CPU")
     for gpu, times in Counter(gpu_ids).items():
         if not 0 <= gpu < len(entries):
-            hint = "" if entries else _TRAIN_ON_CPU
             raise ConfigError(f"--gpu-ids {gpu}: {there_is}{hint}")
         if times > 1:
             raise ConfigError(
@@ -212,35 +188,27 @@ def resolve_devices(
     return Devices("cuda", len(gpu_ids), ",".join(entries[gpu] for gpu in gpu_ids))
 
 
-def resolve_evaluator(
-    eval_device: str | None, visible: str | None, gpu_count: int
-) -> Devices | None:
+def resolve_evaluator(device: str | None, visible: str | None, gpu_count: int) -> Devices | None:
     """The device that ``--eval-device`` asks for, if any; the rest as in `resolve_devices`."""
-    if eval_device is None:
-        return None
-    if eval_device == "cpu":
-        return Devices("cpu", 1, "")
+    if device is None or device == "cpu":
+        return None if device is None else Devices("cpu", 1, "")
     entries = _entries(visible, gpu_count)
-    gpu = int(eval_device.removeprefix("cuda:"))
+    gpu = int(device.removeprefix("cuda:"))
     if gpu >= len(entries):
+        there_is = _there_is(entries, visible)
         raise ConfigError(
-            f"--eval-device {eval_device}: {_there_is(entries, visible)}; "
-            "--eval-device cpu evaluates on the CPU"
+            f"--eval-device {device}: {there_is}; --eval-device cpu evaluates on the CPU"
         )
     return Devices("cuda", 1, entries[gpu])
 
 
 def _entries(visible: str | None, gpu_count: int) -> list[str]:
     """The name of each GPU in ``CUDA_VISIBLE_DEVICES``; CUDA stops at the first it cannot find."""
-    if visible is None:
-        return [str(gpu) for gpu in range(gpu_count)]
-    return [entry.strip() for entry in visible.split(",") if entry.strip()][:gpu_count]
+    entries = map(str, range(gpu_count)) if visible is None else visible.split(",")
+    return [entry.strip() for entry in entries if entry.strip()][:gpu_count]
 
 
 def _there_is(entries: list[str], visible: str | None) -> str:
     variable = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
-    if not entries:
-        return f"no GPU is visible{variable}"
-    if len(entries) == 1:
-        return f"the only visible GPU is 0{variable}"
-    return f"the visible GPUs are 0 to {len(entries) - 1}{variable}"
+    few = {0: "no GPU is visible", 1: "the only visible GPU is 0"}
+    return few.get(len(entries), f"the visible GPUs are 0 to {len(entries) - 1}") + variable

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -16,7 +14,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of a job. Collectives do nothing in a job of one."""
+    """One process of a job, with its own seed and number of CPU threads.
+
+    Collectives do nothing in a job of one; those on objects pickle, so they are for rare use.
+    """
 
     rank: int
     local_rank: int
@@ -24,9 +25,7 @@ class Rank:
     world_size: int
     device: torch.device
     seed: int
-    """Seed of this process, different for every rank."""
     threads: int
-    """CPU threads that this process may use."""
 
     @property
     def is_main(self) -> bool:
@@ -61,48 +60,37 @@ class Rank:
         """Each flag, true if it is true on any rank; a collective on the CPU."""
         return tuple(self.all_gather(flags).any(dim=0).tolist())
 
-    def all_gather_objects(self, value: Any) -> list[Any]:
-        """What every rank gave, by rank; pickled, so for rare use."""
-        if self.world_size == 1:
-            return [value]
-        values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value)
-        return values
-
-    def gather_objects(self, value: Any) -> list[Any] | None:
-        """What every rank gave, by rank, on rank 0; None on others. Pickled, so for rare use."""
-        if self.world_size == 1:
-            return [value]
-        values: list[Any] | None = [None] * self.world_size if self.is_main else None
-        dist.gather_object(value, values)
-        return values
-
-    def scatter_objects(self, values: list[Any] | None) -> Any:
-        """This rank's own of `values`, which rank 0 gives, one for each. Pickled likewise."""
-        if self.world_size == 1:
-            assert values is not None
-            return values[0]
-        mine: list[Any] = [None]
-        dist.scatter_object_list(mine, values)
-        return mine[0]
-
-    def broadcast_object(self, value: Any) -> Any:
-        """What rank 0 gave; pickled, so for rare use. It travels between CPUs."""
-        if self.world_size == 1:
-            return value
-        values = [value]
-        dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
-        return values[0]
-
     def barrier(self) -> None:
         """Wait until every rank has called this."""
         self.all_gather([0.0])
 
-    def seed_everything(self) -> None:
-        """Seed torch (all devices), NumPy and Python with this rank's seed."""
-        torch.manual_seed(self.seed)
-        np.random.seed(self.seed % 2**32)  # for task files that use it
-        random.seed(self.seed)
+    def all_gather_objects(self, value: Any) -> list[Any]:
+        """What every rank gave, by rank."""
+        values = [value] * self.world_size
+        if self.world_size > 1:
+            dist.all_gather_object(values, value)
+        return values
+
+    def gather_objects(self, value: Any) -> list[Any] | None:
+        """What every rank gave, by rank, on rank 0; None on others."""
+        values = [value] * self.world_size if self.is_main else None
+        if self.world_size > 1:
+            dist.gather_object(value, values)
+        return values
+
+    def scatter_objects(self, values: list[Any] | None) -> Any:
+        """This rank's own of `values`, which rank 0 gives, one for each."""
+        mine = (values or [None])[:1]
+        if self.world_size > 1:
+            dist.scatter_object_list(mine, values)
+        return mine[0]
+
+    def broadcast_object(self, value: Any) -> Any:
+        """What rank 0 gave. It travels between CPUs."""
+        values = [value]
+        if self.world_size > 1:
+            dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+        return values[0]
 
 
 def share_of_cores(ranks: int) -> int:

@@ -10,37 +10,26 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from signal import Signals
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from simtrain.errors import ConfigError, DivergenceError, RankError, SimulationError
-from simtrain.launch.events import (
-    Cause,
-    Message,
-    RankFailed,
-    RankFinished,
-    RankStarted,
-    StopReceived,
-    send,
-)
+from simtrain.launch import events
 from simtrain.launch.plan import Job
-from simtrain.launch.processes import die_with_parent, session_of
+from simtrain.launch.processes import die_with_parent, state_and_session
 from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals, ignore_stop_signals
 from simtrain.launch.torchrunx_internals import connect_log_stream
 
-ResultT = TypeVar("ResultT", covariant=True)
-
-_GRACE_SECONDS = 10.0
-"""How long a rank may go on when torchrunx ends the job, and once the command should have."""
-_PEER_FAILURE_SECONDS = 5.0
-"""How long a rank waits when another is gone, so that torchrunx finds that one's end first."""
-_COLLECTIVE_SECONDS = 1800.0
-"""Timeout of later collectives: another rank may be saving, or recording a video."""
+# How many seconds it may take:
+_GRACE_SECONDS = 10.0  # a rank to end when torchrunx ends the job, or the command should have
+_PEER_FAILURE_SECONDS = 5.0  # torchrunx to find the end of another rank, before that of this one
+_COLLECTIVE_SECONDS = 1800.0  # a later collective: another rank may save, or record a video
 
 ADVICE = """\
 What usually is the matter, most frequent first, and what to try:
@@ -54,7 +43,7 @@ What usually is the matter, most frequent first, and what to try:
      network interfaces, name one with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME
 NCCL_DEBUG=INFO shows what NCCL does, in the ranks' logs."""
 
-_CAUSES: tuple[tuple[type[Exception], Cause], ...] = (
+_CAUSES: tuple[tuple[type[Exception], events.Cause], ...] = (
     (ConfigError, "config"),
     (DivergenceError, "divergence"),
     (RankError, "job"),
@@ -62,35 +51,70 @@ _CAUSES: tuple[tuple[type[Exception], Cause], ...] = (
 )
 
 
-class RankFunction(Protocol[ResultT]):
-    """A function that each rank runs, importable by its name."""
-
-    def __call__(
-        self, rank: Rank, show: Callable[[object], None], stop: Callable[[], bool], *args: Any
-    ) -> ResultT:
-        """Run as `rank`, `show` something from rank 0, and end soon once `stop` says so."""
-
-
+@dataclass
 class RankProgram:
-    """`run_rank` with its arguments, for torchrunx; unpickling it ignores `STOP_SIGNALS`.
+    """The program of every rank of a job, for torchrunx; unpickling it ignores `STOP_SIGNALS`.
 
     torchrunx's agents, on every host, unpickle it first. SLURM sends such signals to all processes
     of a job, and an agent that acted on them would end its ranks unsaved.
     """
 
     __name__ = "run_rank"
-
-    def __init__(self, job: Job, function: RankFunction[object], args: tuple[Any, ...]) -> None:
-        self.job = job
-        self.function = function
-        self.args = args
-
-    def __call__(self) -> None:
-        """Run this process's rank."""
-        run_rank(self.job, self.function, *self.args)
+    job: Job
+    function: Callable[..., object]
+    args: tuple[Any, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (), self.__dict__  # the state comes after the call
+
+    def __call__(self) -> None:
+        """Make this process a rank, run the function and send what it returns.
+
+        An error is sent and ends the process, for torchrunx would keep a process whose function
+        raised until all others have returned, and they wait for it in a collective.
+        """
+        die_with_parent()
+        connect_log_stream()
+        job, number = self.job, int(os.environ["RANK"])
+        device, host = job.rank_names()[number], job.placements[number][0]
+        peers: list[int] = []
+
+        def on_signal(received: Signals) -> None:
+            if received == signal.SIGTERM and _states(peers) & {"Z", "X"}:
+                # Sent by torchrunx, which ends the job of a rank that is gone.
+                time.sleep(_GRACE_SECONDS)
+                os._exit(1)
+            events.send(events.StopReceived(number, device, received))
+
+        def on_timeout(text: str) -> None:
+            events.send(events.RankFailed(number, device, "job", text))
+            _exit()
+
+        seconds = job.grace_seconds + _GRACE_SECONDS
+        stop = StopSignals(seconds, on_signal=on_signal, on_expiry=lambda first: os._exit(1))
+        # Never left: torchrunx keeps the process until all have returned, which may never be.
+        stop.__enter__()
+        # An exiting interpreter would give signals back their default, which is to kill.
+        atexit.register(ignore_stop_signals)
+        events.send(events.RankStarted(number, device, host, os.getpid()))
+        try:
+            rank = job.make_rank(number)
+            rendezvous(rank, job.collective_timeout, on_timeout)
+            everyone = rank.all_gather_objects((host, os.getpid()))
+            peers += [pid for its_host, pid in everyone if its_host == host]
+            result = self.function(rank, events.send, stop, *self.args)
+            dist.destroy_process_group()
+        except BaseException as error:  # noqa: BLE001 - sys.exit in a task too; sent, and the end
+            cause, text = _cause_and_text(error)
+            events.send(events.RankFailed(number, device, cause, text))
+            deadline = time.monotonic() + _PEER_FAILURE_SECONDS
+            while cause == "peer" and stop.received != signal.SIGTERM:
+                # Before torchrunx has noticed the end of a killed rank, it could take this for it.
+                if time.monotonic() > deadline and "Z" not in _states(peers):
+                    break
+                time.sleep(0.05)
+            _exit()
+        events.send(events.RankFinished(number, device, result if number == 0 else None))
 
 
 def _unpickled() -> RankProgram:
@@ -98,57 +122,8 @@ def _unpickled() -> RankProgram:
     return RankProgram.__new__(RankProgram)
 
 
-def run_rank(job: Job, function: RankFunction[object], *args: Any) -> None:
-    """Become a rank of `job`, run `function` and send what it returns; torchrunx calls it.
-
-    An error is sent and ends the process, for torchrunx would keep a process whose function raised
-    until all others have returned, and they wait for it in a collective.
-    """
-    die_with_parent()
-    connect_log_stream()
-    number = int(os.environ["RANK"])
-    device, host = job.rank_names()[number], job.placements[number][0]
-    peers: list[int] = []
-
-    def on_signal(received: Signals) -> None:
-        if received == signal.SIGTERM and any(session_of(pid) is None for pid in peers):
-            # Sent by torchrunx, which ends the job of a rank that is gone.
-            time.sleep(_GRACE_SECONDS)
-            os._exit(1)
-        send(StopReceived(number, device, received))
-
-    stop = StopSignals(
-        job.grace_seconds + _GRACE_SECONDS,
-        on_signal=on_signal,
-        on_expiry=lambda first: os._exit(1),
-    )
-    # Never left: torchrunx keeps the process until all have returned, and it may be stuck in that.
-    stop.__enter__()
-    # An exiting interpreter would give signals back their default, which is to kill.
-    atexit.register(ignore_stop_signals)
-    send(RankStarted(number, device, host, os.getpid()))
-
-    def on_timeout(text: str) -> None:
-        send(RankFailed(number, device, "job", text))
-        _exit(1)
-
-    try:
-        rank = job.make_rank(number)
-        rendezvous(rank, job.collective_timeout, on_timeout)
-        everyone = rank.all_gather_objects((host, os.getpid()))
-        peers += [pid for its_host, pid in everyone if its_host == host]
-        result = function(rank, lambda content: send(Message(content)), stop, *args)
-        dist.destroy_process_group()
-    except BaseException as error:  # noqa: BLE001 - sys.exit in a task too; sent, and the end
-        failed = _failure(number, device, error)
-        send(failed)
-        deadline = time.monotonic() + _PEER_FAILURE_SECONDS
-        while failed.cause == "peer" and stop.received != signal.SIGTERM:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.05)
-        _exit(1)
-    send(RankFinished(number, device, result if number == 0 else None))
+def _states(pids: list[int]) -> set[str]:
+    return {state_and_session(pid)[0] for pid in pids}
 
 
 def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) -> None:
@@ -156,8 +131,8 @@ def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) ->
 
     Collectives that never finish are the most frequent trouble with several GPUs, and say nothing
     by themselves. Here they would be a matter of the machine, so this comes before anything is
-    built. ``MASTER_ADDR`` and ``MASTER_PORT`` say where rank 0 is. If it takes longer than
-    `timeout` seconds, another thread calls `on_timeout` with the error's text.
+    built. If it takes longer than `timeout` seconds, another thread calls `on_timeout` with the
+    error's text.
     """
     first = f"the first collective of {rank.world_size} ranks"
     text = f"{first} did not finish within {timeout:g} s (--collective-timeout).\n{ADVICE}"
@@ -183,21 +158,21 @@ def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) ->
         deadline.cancel()
 
 
-def _failure(rank: int, device: str, error: BaseException) -> RankFailed:
+def _cause_and_text(error: BaseException) -> tuple[events.Cause, str]:
     for kind, cause in _CAUSES:
         if isinstance(error, kind):
-            return RankFailed(rank, device, cause, str(error))
+            return cause, str(error)
     found = traceback.TracebackException.from_exception(error)
     in_collective = os.path.join("torch", "distributed") in found.stack[-1].filename  # noqa: PTH118
     own = [frame for frame in found.stack if frame.filename != __file__]
     found.stack = traceback.StackSummary.from_list(own)
     text = "".join(found.format(chain=error.__cause__ is not None)).rstrip()
-    return RankFailed(rank, device, "peer" if in_collective else "exception", text)
+    return "peer" if in_collective else "exception", text
 
 
-def _exit(code: int) -> NoReturn:
+def _exit() -> NoReturn:
     """End now, once the last printed lines are on their way, whatever else still runs."""
     sys.stdout.flush()
     sys.stderr.flush()
     time.sleep(0.2)
-    os._exit(code)
+    os._exit(1)

@@ -10,13 +10,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from signal import Signals
-from types import FrameType
-from typing import Any
 
 STOP_SIGNALS = (Signals.SIGINT, Signals.SIGTERM, Signals.SIGUSR1)
 """Ctrl-C, the end of a job, and what SLURM can send some time before that."""
@@ -28,19 +25,16 @@ _END = b"\0"
 class StopSignals:
     """Catches `STOP_SIGNALS` while it is entered, which only the main thread can do.
 
-    The functions are called from other threads. While one of the last two runs, `__exit__` waits:
-    they may end the process.
+    The first one is given to `on_signal` at once, and to `on_expiry` if this is still entered
+    `seconds` later; when SIGINT follows it, `on_second_interrupt` is called. They are called from
+    other threads. While one of the last two runs, `__exit__` waits: they may end the process.
     """
 
     seconds: float
-    """How long a run may go on after the first signal."""
     _: KW_ONLY
     on_signal: Callable[[Signals], None] = lambda number: None
-    """Called at once with the first signal."""
     on_expiry: Callable[[Signals], None] = lambda number: None
-    """Called with the first signal if this is still entered `seconds` later."""
     on_second_interrupt: Callable[[], None] = lambda: None
-    """Called when SIGINT follows the first signal."""
     repeat_seconds: float = 0.5
     """How long SIGINT after the first signal is taken for the same one: a signal to a whole process
     group comes a second time from a parent that passes it on, as uv does."""
@@ -48,7 +42,6 @@ class StopSignals:
     """The first signal received, or None."""
 
     def __post_init__(self) -> None:
-        self._previous: dict[Signals, Any] = {}
         self._pipe: int | None = None
         self._lock = threading.Lock()
         self._cancelled = False
@@ -59,14 +52,14 @@ class StopSignals:
         threading.Thread(target=self._act, args=(reading, self._pipe), daemon=True).start()
         # Written to as soon as a signal comes, whatever the main thread does.
         self._wakeup = signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
-        for number in STOP_SIGNALS:
-            self._previous[number] = signal.signal(number, _ignore)
+        # Unlike SIG_IGN, a handler that does nothing lets signals reach the pipe.
+        self._previous = [signal.signal(n, lambda *of_signal: None) for n in STOP_SIGNALS]
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.cancel_deadline()
         signal.set_wakeup_fd(self._wakeup)
-        for number, handler in self._previous.items():
+        for number, handler in zip(STOP_SIGNALS, self._previous, strict=True):
             signal.signal(number, handler)
         self._write(_END)
 
@@ -97,8 +90,8 @@ class StopSignals:
                 now = time.monotonic()
                 if expiry is None:
                     self.received = self.received or number
-                    began, expire = now, partial(self.on_expiry, number)
-                    seconds = min(self.seconds, threading.TIMEOUT_MAX)
+                    began, seconds = now, min(self.seconds, threading.TIMEOUT_MAX)
+                    expire = partial(self.on_expiry, number)
                     expiry = threading.Timer(seconds, self._unless_cancelled, (expire,))
                     # It may wait for a terminal or a network, which must not hold up the rest.
                     telling = threading.Thread(target=self.on_signal, args=(number,))
@@ -118,23 +111,9 @@ class StopSignals:
                 action()
 
 
-def _ignore(number: int, frame: FrameType | None) -> None:
-    """Handle a signal by nothing: unlike SIG_IGN, it still reaches the pipe."""
-
-
 def ignore_stop_signals() -> None:
     """Ignore `STOP_SIGNALS` in this process and, until they say otherwise, in all it starts."""
     signal.set_wakeup_fd(-1)
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-
-
-@contextmanager
-def stop_signals_blocked() -> Iterator[None]:
-    """Let `STOP_SIGNALS` wait in the calling thread, and in the processes that it forks."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -8,34 +8,39 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
 import time
 from contextlib import nullcontext
 from logging.handlers import SocketHandler
 
+from simtrain.errors import ConfigError
+
 _CONNECT_SECONDS = 20.0
 
 
-def allocated_slurm_hosts() -> list[str]:
-    """Names of the hosts of the SLURM allocation; RuntimeError outside of one."""
+def slurm_hosts() -> tuple[str, ...]:
+    """Names of the hosts of the present SLURM allocation; ConfigError if there is none."""
     from torchrunx.utils.environment import slurm_hosts
 
-    hosts: list[str] = slurm_hosts()
-    return hosts
+    try:
+        return tuple(slurm_hosts())
+    except RuntimeError as error:
+        raise ConfigError(
+            "--hosts slurm is for use inside a SLURM allocation (salloc, sbatch): "
+            "SLURM_JOB_ID is not set"
+        ) from error
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ConfigError(f"--hosts slurm: `scontrol show hostnames` failed: {error}") from error
 
 
 def run_on_host(
     command: str, host: str, ssh_config: str | None, *, wait: bool = True
 ) -> tuple[str, str]:
-    """Run a shell command on a host, by SSH if need be; what it printed to stdout and stderr.
-
-    Without `wait` it returns at once, and what is printed is lost.
-    """
+    """What a shell command prints on a host, to stdout and stderr; nothing without `wait`."""
     from torchrunx.utils.environment import execute_command
 
-    printed: tuple[str, str] = execute_command(
-        command, host, ssh_config_file=ssh_config, return_stdout_stderr=wait
-    )
-    return printed
+    out, err = execute_command(command, host, ssh_config_file=ssh_config, return_stdout_stderr=wait)
+    return out, err
 
 
 def log_file_handlers(
@@ -44,8 +49,7 @@ def log_file_handlers(
     """Handlers that write the log records of each agent and rank to a file of its own."""
     from torchrunx.utils.log_handling import file_handlers
 
-    handlers: list[logging.Handler] = file_handlers(list(hosts), ranks, folder, level)
-    return handlers
+    return list(file_handlers(list(hosts), ranks, folder, level))
 
 
 def parse_killed(error: str) -> tuple[str, int] | None:
@@ -54,15 +58,10 @@ def parse_killed(error: str) -> tuple[str, int] | None:
     return (found[1], int(found[2])) if found else None
 
 
-def is_printed(record: logging.LogRecord) -> bool:
-    """Whether a log record is a line that an agent or a rank printed."""
-    return record.module == "log_streaming"
-
-
-def is_of_rank(record: logging.LogRecord, host: str, local_rank: int) -> bool:
-    """Whether a log record is of a rank, and of this one."""
+def source(record: logging.LogRecord) -> tuple[str | None, int | None, bool]:
+    """Host and local rank that a log record comes from, and whether it is a line printed there."""
     fields = record.__dict__
-    return (fields.get("hostname"), fields.get("local_rank")) == (host, local_rank)
+    return fields.get("hostname"), fields.get("local_rank"), record.module == "log_streaming"
 
 
 def connect_log_stream() -> None:
