@@ -10,14 +10,10 @@ from __future__ import annotations
 import ctypes
 import os
 from importlib import import_module
-from typing import Any
 
 from simtrain.errors import ConfigError
 
-_LIBRARIES = {
-    "egl": ("libEGL.so.1", "libegl1"),
-    "osmesa": ("libOSMesa.so.8", "libosmesa6"),
-}
+_LIBRARIES = {"egl": ("libEGL.so.1", "libegl1"), "osmesa": ("libOSMesa.so.8", "libosmesa6")}
 _AUTO = ("", "enable", "enabled", "on", "true", "1")
 _DISABLED = ("disable", "disabled", "off", "false", "0")
 _WINDOWED = ("glfw", "glx")
@@ -34,11 +30,7 @@ class RenderingError(ConfigError):
 
 
 def choose_backend() -> str:
-    """``egl``, ``osmesa`` or ``glfw``.
-
-    Raises:
-        RenderingError: there is none, or ``MUJOCO_GL`` names one that is missing.
-    """
+    """``egl``, ``osmesa`` or ``glfw``; RenderingError if what ``MUJOCO_GL`` allows is missing."""
     wanted = os.environ.get("MUJOCO_GL", "").lower().strip()
     if wanted in _DISABLED:
         raise RenderingError(f"MUJOCO_GL={wanted} turns rendering off; unset it to draw")
@@ -85,20 +77,6 @@ def import_mujoco_without_opengl() -> None:
 def has_display() -> bool:
     """Whether windows can be opened on this machine, according to its environment variables."""
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-def context_class() -> type[Any]:
-    """MuJoCo's class of OpenGL contexts for the chosen backend.
-
-    Raises:
-        RenderingError: see `choose_backend`; or the library does not load.
-    """
-    backend = choose_backend()
-    try:
-        context: type[Any] = import_module(f"mujoco.{backend}").GLContext
-    except Exception as error:  # PyOpenGL's own when a library lacks a function, and others
-        raise backend_error(backend, error) from error
-    return context
 
 
 def backend_error(backend: str, error: Exception) -> RenderingError:

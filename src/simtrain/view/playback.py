@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,14 +20,11 @@ Act = Callable[[TensorDict], Tensor]
 _HISTORY_S = 10.0
 
 
-@dataclass(frozen=True)
-class Step:
-    """A control step."""
+class Step(NamedTuple):
+    """A control step: when it ended, and each reward term per second, ``(num_envs, terms)``."""
 
     time_s: float
-    """Simulated time since the start."""
     rewards: np.ndarray
-    """Each reward term's weighted value per second, ``(num_envs, terms)``."""
 
 
 class Playback:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
+from importlib import import_module
+from typing import Self
 
 import mujoco
 import numpy as np
 from mujoco.rendering.classic import gl_context
 from PIL import Image, ImageDraw, ImageFont
 
-from simtrain.env.cfg import TaskCfg
 from simtrain.env.commands import Arrow
 from simtrain.env.env import Env
 from simtrain.env.model import compile_model
 from simtrain.env.names import find_base
 from simtrain.errors import ConfigError
-from simtrain.view.opengl import backend_error, choose_backend, context_class
+from simtrain.view.opengl import backend_error, choose_backend
 
 _ARROW_WIDTH = 0.012  # m
 SHORTEST_ARROW = 0.03
@@ -25,16 +26,13 @@ SHORTEST_ARROW = 0.03
 _CAMERA_TIME_CONSTANT_S = 0.25
 
 
-class Canvas(AbstractContextManager["Canvas"]):
+class Canvas:
     """Draws pictures of a simulation; a context manager, for it holds an OpenGL context."""
 
     def __init__(self, model: mujoco.MjModel, width: int, height: int) -> None:
-        """Open an OpenGL context for pictures of `width` x `height` pixels.
+        """Open an OpenGL context, or raise RenderingError; the pictures' size is in pixels.
 
         The quality that `model` asks for is changed in place to what the machine can draw.
-
-        Raises:
-            RenderingError: the machine has no OpenGL to draw with; says what to install.
         """
         model.vis.global_.offwidth = max(width, model.vis.global_.offwidth)
         model.vis.global_.offheight = max(height, model.vis.global_.offheight)
@@ -45,6 +43,9 @@ class Canvas(AbstractContextManager["Canvas"]):
         self._text_size = max(12, height // 30)
         self._font = ImageFont.load_default(size=self._text_size)
         self._renderer = _open_renderer(model, width, height)
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *exception: object) -> None:
         self._renderer.close()
@@ -65,7 +66,16 @@ class Canvas(AbstractContextManager["Canvas"]):
         self._renderer.update_scene(data, self._camera.view)
         for arrow in arrows:
             self._add_arrow(arrow)
-        return self._add_text(self._renderer.render(), lines)
+        pixels, text = self._renderer.render(), "\n".join(filter(None, lines))
+        if not text:
+            return pixels
+        image = Image.fromarray(pixels)
+        margin = self._text_size // 2
+        ImageDraw.Draw(image).multiline_text(
+            (2 * margin, image.height - 2 * margin), text,
+            font=self._font, fill="white", anchor="ld", stroke_width=2, stroke_fill="black",
+        )  # fmt: skip
+        return np.asarray(image)
 
     def _add_arrow(self, arrow: Arrow) -> None:
         scene = self._renderer.scene
@@ -78,18 +88,6 @@ class Canvas(AbstractContextManager["Canvas"]):
         mujoco.mjv_connector(geom, kind, _ARROW_WIDTH, start, end)
         scene.ngeom += 1
 
-    def _add_text(self, pixels: np.ndarray, lines: Sequence[str]) -> np.ndarray:
-        text = "\n".join(filter(None, lines))
-        if not text:
-            return pixels
-        image = Image.fromarray(pixels)
-        margin = self._text_size // 2
-        ImageDraw.Draw(image).multiline_text(
-            (2 * margin, image.height - 2 * margin), text,
-            font=self._font, fill="white", anchor="ld", stroke_width=2, stroke_fill="black",
-        )  # fmt: skip
-        return np.asarray(image)
-
 
 class Picture(Canvas):
     """Draws pictures of an environment."""
@@ -97,12 +95,9 @@ class Picture(Canvas):
     def __init__(self, env: Env, width: int = 960, height: int = 540) -> None:
         """Open an OpenGL context, see `Canvas`."""
         self._env = env
-        self._model = drawing_model(env.cfg)
+        self._model = compile_model(env.cfg, visuals=True)
         self._data = mujoco.MjData(self._model)
         super().__init__(self._model, width, height)
-
-    def __enter__(self) -> Picture:
-        return self
 
     def draw(self, index: int = 0, passed_s: float = 0.0, note: str = "") -> np.ndarray:
         """The environment `index` with its commands and a note below them, see `Canvas.render`."""
@@ -116,11 +111,6 @@ class Picture(Canvas):
         return self.render(self._data, passed_s, [*command_lines(self._env, index), note], arrows)
 
 
-def drawing_model(cfg: TaskCfg) -> mujoco.MjModel:
-    """The task's model with its visual geoms and the bodies and joints of `Env.model`."""
-    return compile_model(cfg, visuals=True)
-
-
 def command_lines(env: Env, index: int) -> list[str]:
     """A line for each command of the environment `index`: its entries with their labels."""
     lines = []
@@ -132,26 +122,24 @@ def command_lines(env: Env, index: int) -> list[str]:
 
 def _open_renderer(model: mujoco.MjModel, width: int, height: int) -> mujoco.Renderer:
     """A renderer of the chosen backend, of less quality where the CPU draws."""
-    # MuJoCo takes its own choice from MUJOCO_GL while it is imported, long before.
-    gl_context.GLContext = context_class()
+    backend = choose_backend()
     try:
+        # MuJoCo takes its own choice from MUJOCO_GL while it is imported, long before.
+        gl_context.GLContext = import_module(f"mujoco.{backend}").GLContext
         renderer = mujoco.Renderer(model, height, width)
-        if not _draws_on_cpu():
+        from OpenGL import GL  # not sooner: importing it settles the backend
+
+        drawn_by = GL.glGetString(GL.GL_RENDERER)
+        if not any(name in drawn_by for name in (b"llvmpipe", b"softpipe")):  # not the CPU
             return renderer
         renderer.close()
         model.vis.quality.offsamples = 0
         model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, 1024)
         renderer = mujoco.Renderer(model, height, width)
     except Exception as error:  # what a driver's failure raises is not documented
-        raise backend_error(choose_backend(), error) from error
+        raise backend_error(backend, error) from error
     renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION.value] = 0
     return renderer
-
-
-def _draws_on_cpu() -> bool:
-    from OpenGL import GL  # not sooner: importing it settles the backend
-
-    return any(name in GL.glGetString(GL.GL_RENDERER) for name in (b"llvmpipe", b"softpipe"))
 
 
 class _Camera:

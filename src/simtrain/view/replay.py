@@ -22,15 +22,12 @@ _LAST_STEP_PAGE_S = 1.5
 
 
 class Replay:
-    """A simulation that stands in one of the last steps before it failed.
-
-    When made, it simulates the failure once more.
-    """
+    """A simulation, `data`, that stands in one of the last steps before it failed."""
 
     def __init__(
         self, model: mujoco.MjModel, states: dict[str, np.ndarray], decimation: int, message: str
     ) -> None:
-        """Go to the first step.
+        """Simulate the failure once more, and go to the first of the control steps.
 
         `states` are the values of MuJoCo's fields before each control step, ``(steps, ...)``, and
         `message` is the engine's about the failure.
@@ -38,11 +35,8 @@ class Replay:
         mujoco.set_mju_user_warning(ignore_warning)  # `failure` has it
         self.model = model
         self.data = mujoco.MjData(model)
-        """The simulation, with up-to-date positions."""
         self.steps = len(states["qpos"])
-        """How many control steps were kept."""
         self.step_dt = float(model.opt.timestep) * decimation
-        """Length of a control step, s."""
         self._states = states
         self.failure = self._fail_again(decimation) or [
             "simulated again on the CPU it does not fail; training said: " + message
@@ -51,10 +45,7 @@ class Replay:
         self.show(0)
 
     def show(self, step: int) -> list[str]:
-        """Go to a step, in place; a description of it, in lines.
-
-        Where positions are not finite, the last ones that are stay to be seen.
-        """
+        """Go to a step, in place, as far as its positions are finite; describe it in lines."""
         states = self._states
         if np.isfinite(states["qpos"][step]).all():
             self._set_state(step)
@@ -62,18 +53,18 @@ class Replay:
             mujoco.mj_comPos(self.model, self.data)
             mujoco.mj_camlight(self.model, self.data)
         last = step == self.steps - 1
-        lines = [
-            f"step {step + 1} of {self.steps}, {states['time'][step].item():.3f} s"
-            + (", in which it failed" if last else "")
-        ]
+        title = f"step {step + 1} of {self.steps}, {states['time'][step].item():.3f} s"
         largest = [
             f"|{field}| {np.abs(values).max():.3g}"
             for field in _LARGEST
             if (values := states.get(field, np.empty(0))[step : step + 1]).size
         ]
-        lines.append("largest " + "   ".join(largest))
-        lines += [f"not finite: {name}" for name in self._not_finite(states, step)]
-        return lines + (self.failure if last else [])
+        return [
+            title + (", in which it failed" if last else ""),
+            "largest " + "   ".join(largest),
+            *(f"not finite: {name}" for name in self._not_finite(states, step)),
+            *(self.failure if last else ()),
+        ]
 
     def _set_state(self, step: int) -> None:
         mujoco.mj_resetData(self.model, self.data)
@@ -100,12 +91,12 @@ class Replay:
 
     def _not_finite(self, states: dict[str, np.ndarray], step: int) -> list[str]:
         """Names of the values that are not finite, each with its joint or actuator."""
-        found = {
-            f"{field} of {self._owner(field, int(index))}": None
+        found = [
+            f"{field} of {self._owner(field, int(index))}"
             for field, values in states.items()
             for index in np.flatnonzero(~np.isfinite(values[step]))
-        }
-        return list(found)
+        ]
+        return list(dict.fromkeys(found))
 
     def _owner(self, field: str, index: int) -> str:
         model = self.model
@@ -125,12 +116,12 @@ def record_replay(replay: Replay, path: Path, speed: float, size: Size = (960, 5
     `speed` is in simulated seconds a second.
     """
     frames = _frames(replay, speed)
+    last_frames = max(frames, round(_LAST_STEP_VIDEO_S * _FPS))
     with Canvas(replay.model, *size) as canvas, writing_video(path, size, _FPS) as write:
         for step in range(replay.steps):
             lines = replay.show(step)
             frame = canvas.render(replay.data, replay.step_dt, lines)
-            last = step == replay.steps - 1
-            for _ in range(max(frames, round(_LAST_STEP_VIDEO_S * _FPS)) if last else frames):
+            for _ in range(last_frames if step == replay.steps - 1 else frames):
                 write(frame)
 
 
@@ -160,9 +151,8 @@ class ReplayPage(PageServer):
         while True:
             last = self._slider.value >= self._replay.steps
             frame += 1
-            if self._playing.value and frame >= (
-                _LAST_STEP_PAGE_S * _FPS if last else self._frames
-            ):
+            frames = _LAST_STEP_PAGE_S * _FPS if last else self._frames
+            if self._playing.value and frame >= frames:
                 frame = 0
                 # viser's setters are not seen as such
                 self._slider.value = 1 if last else self._slider.value + 1  # type: ignore[misc]

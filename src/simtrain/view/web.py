@@ -15,9 +15,10 @@ from PIL import Image
 from simtrain.env import terrain
 from simtrain.env.commands import Arrow
 from simtrain.env.env import Env
+from simtrain.env.model import compile_model
 from simtrain.view.panels import CommandPanel, PlaybackPanel, Requests, RewardPanel
 from simtrain.view.playback import Act, Playback
-from simtrain.view.renderer import SHORTEST_ARROW, drawing_model, robot_radius
+from simtrain.view.renderer import SHORTEST_ARROW, robot_radius
 from simtrain.view.server import PageServer
 
 _FRAME_S = 1.0 / 30.0
@@ -56,7 +57,7 @@ class WebViewer(PageServer):
 
     def _build(self, env: Env) -> None:
         server, requests = self.server, self._requests
-        model = drawing_model(env.cfg)
+        model = compile_model(env.cfg, visuals=True)
         if env.terrain is not None:
             # Drawn below: mjviser would stretch the floor's texture once over all of it.
             model.geom(terrain.NAME).rgba[3] = 0.0
@@ -91,16 +92,12 @@ class WebViewer(PageServer):
     def _draw(self) -> None:
         """Show the present state of the chosen environment."""
         env, scene = self._playback.env, self._scene
-        mocap = scene.mj_model.nmocap > 0
-        scene.update_from_arrays(
-            self._read("xpos").reshape(env.num_envs, -1, 3),
-            self._read("xmat").reshape(env.num_envs, -1, 3, 3),
-            mocap_pos=self._read("mocap_pos") if mocap else None,
-            mocap_quat=self._read("mocap_quat") if mocap else None,
-            qpos=self._read("qpos"),
-            qvel=self._read("qvel"),
-            ctrl=self._read("ctrl"),
-        )
+        fields = ["xpos", "xmat", "qpos", "qvel", "ctrl"]
+        fields += ["mocap_pos", "mocap_quat"] if scene.mj_model.nmocap > 0 else []
+        state = {field: env.bind(field).cpu().numpy() for field in fields}
+        positions = state.pop("xpos").reshape(env.num_envs, -1, 3)
+        rotations = state.pop("xmat").reshape(env.num_envs, -1, 3, 3)
+        scene.update_from_arrays(positions, rotations, **state)
         for name, term in env.commands.terms.items():
             self._draw_arrows(name, term.arrows(scene.env_idx))
 
@@ -117,14 +114,9 @@ class WebViewer(PageServer):
         if name in self._arrows:
             self._arrows[name].points, self._arrows[name].colors = points, colors
         else:
+            sizes = {"shaft_radius": 0.01, "head_radius": 0.025, "head_length": 0.05}
             add = self.server.scene.add_arrows
-            self._arrows[name] = add(
-                f"/commands/{name}", points, colors,
-                shaft_radius=0.01, head_radius=0.025, head_length=0.05,
-            )  # fmt: skip
-
-    def _read(self, field: str) -> np.ndarray:
-        return self._playback.env.bind(field).cpu().numpy()
+            self._arrows[name] = add(f"/commands/{name}", points, colors, **sizes)
 
     def _update_panels(self, real_time_factor: float) -> None:
         """Show numbers and curves of the chosen environment."""
