@@ -9,10 +9,11 @@ import mujoco
 import numpy as np
 import pytest
 from needs_opengl import needs_opengl
-from simtrain.run.nan_dump import read_dump, write_dump
 
 from simtrain.cli.play import play
+from simtrain.env.nan_guard import Dump
 from simtrain.errors import ConfigError
+from simtrain.training.features.failures import read_dump, write_dump
 from simtrain.view.replay import Replay
 
 ARM = """<mujoco><option timestep="0.01"/><worldbody>
@@ -33,9 +34,9 @@ def dump(tmp_path):
         "qvel": np.array([[0.0], [25.0], [50.0], [np.nan]]),
         "ctrl": np.array([[0.0], [0.1], [-0.7], [0.2]]),
     }
-    return write_dump(
-        tmp_path, "dump", states, content.tobytes(), decimation=2, iteration=9, env=5, said="oh"
-    )
+    dump = Dump(env=5, said="oh", states=states, model=content.tobytes())
+    write_dump(tmp_path / "dump", dump, decimation=2, iteration=9)
+    return tmp_path / "dump"
 
 
 def rewrite(dump, **changes):

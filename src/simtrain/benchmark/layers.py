@@ -19,7 +19,6 @@ from torch import Tensor
 from simtrain.benchmark.figures import LAYERS
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
-from simtrain.sim import EngineName
 from simtrain.sim.engine import Engine
 from simtrain.training.features import Iteration
 from simtrain.training.loop import Trainer
@@ -39,8 +38,7 @@ class Clock:
     def time(self, device: torch.device, block: Callable[[], None]) -> float:
         """Seconds that the slowest rank takes for `block`, until its device is done with it.
 
-        Raises:
-            StoppedError: a rank was told to stop.
+        Raises StoppedError if a rank was told to stop.
         """
         _synchronize(device)
         start = time.perf_counter()
@@ -54,36 +52,28 @@ class Clock:
 
 
 def measure_layers(
-    trainer: Trainer,
-    engine: EngineName,
-    repetitions: int,
-    clock: Clock,
-    warn: Callable[[str], None],
+    trainer: Trainer, repetitions: int, clock: Clock, say: Callable[[str], None]
 ) -> dict[str, list[float]]:
     """Seconds of each layer's blocks of one rollout; all ranks call it together.
 
     Bare physics gets the controls that random actions led to, from the states that they started in.
-
-    A first round, which is not counted, compiles, captures graphs and fills caches. `warn` gets
-    every warning of training.
-
-    Raises:
-        StoppedError: a rank was told to stop.
+    A first round, which is not counted, compiles, captures graphs and fills caches. `say` gets
+    every warning of training. Raises StoppedError if a rank was told to stop.
     """
     env, steps = trainer.env, trainer.ppo.storage.num_transitions_per_env
     actions = torch.randn(steps, env.num_envs, env.num_actions, device=env.device)
     start = env.sim.state()
     controls: list[Tensor] = []
     _step_through(env, actions, controls)
-    make_physics = _batch_physics if engine == "mujoco" else _engine_physics
+    make_physics = _batch_physics if env.sim.name == "mujoco" else _engine_physics
     physics = make_physics(env.sim, start, controls, env.cfg.decimation)
     seconds: dict[str, list[float]] = {layer: [] for layer in LAYERS}
     latest: list[Iteration] = []
 
     def training() -> None:
-        # Graphs of steps are captured in the second iteration.
-        for number in range(trainer.iteration + 1, max(2, trainer.iteration + 1) + 1):
-            latest.append(trainer.iterate(number, lambda: False))
+        latest.clear()
+        while not latest or trainer.iteration < 2:  # graphs of steps are captured in the second
+            latest.append(trainer.iterate(trainer.iteration + 1, lambda: False))
 
     trainer.begin()
     for _ in range(1 + repetitions):
@@ -91,10 +81,9 @@ def measure_layers(
         seconds["env_step"].append(clock.time(env.device, lambda: _step_through(env, actions)))
         seconds["training"].append(clock.time(trainer.rank.device, training))
         for text in (text for iteration in latest for text in iteration.warnings):
-            warn(text)
+            say(f"warning: {text}")
         seconds["rollout"].append(latest[-1].metrics["Perf/collection_time"])
         seconds["update"].append(latest[-1].metrics["Perf/learning_time"])
-        latest.clear()
     return {layer: times[1:] for layer, times in seconds.items()}
 
 
@@ -109,7 +98,6 @@ def device_name(device: torch.device) -> str:
 
 
 def _synchronize(device: torch.device) -> None:
-    """Wait for a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -127,10 +115,7 @@ def _step_through(env: Env, actions: Tensor, controls: list[Tensor] | None = Non
 def _engine_physics(
     engine: Engine, start: dict[str, Tensor], controls: list[Tensor], decimation: int
 ) -> Callable[[Clock], float]:
-    """A function that times `controls` from `start` on the engine, and leaves it as it was.
-
-    A step of the warp engine is one replay of a graph.
-    """
+    """A function that times `controls` from `start` on the engine, and leaves it as it was."""
 
     def simulate() -> None:
         ctrl = engine.bind("ctrl")
@@ -151,10 +136,7 @@ def _engine_physics(
 def _batch_physics(
     engine: Engine, start: dict[str, Tensor], controls: list[Tensor], decimation: int
 ) -> Callable[[Clock], float]:
-    """A function that times `controls` from `start` on a batch of MuJoCo of its own.
-
-    That is the mujoco engine without its float32 mirrors.
-    """
+    """The same on a batch of MuJoCo of its own: the mujoco engine without float32 mirrors."""
     from mujoco.batch import Batch
 
     batch = Batch(engine.model, engine.num_envs, nthread=engine.threads)  # type: ignore[attr-defined]

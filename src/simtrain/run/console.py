@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import IO, Any, Protocol, cast
@@ -55,8 +56,8 @@ class StatusConsole(Protocol):
         """Show an iteration."""
 
 
-class TrainingConsole:
-    """Shows the progress of training on standard output; a context manager."""
+class TrainingConsole(AbstractContextManager["TrainingConsole"]):
+    """Shows the progress of training on standard output."""
 
     def __init__(self, task: str, iterations: int, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, file=cast(IO[str], _Output()))
@@ -67,9 +68,6 @@ class TrainingConsole:
         self._live: Live | None = None
         if self._console.is_terminal:
             self._live = Live(self._progress, console=self._console, refresh_per_second=4)
-
-    def __enter__(self) -> TrainingConsole:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -103,14 +101,12 @@ def _table(s: Status) -> Table:
     for _ in range(3):
         table.add_column(style="dim", justify="right")
         table.add_column(justify="left", min_width=12)
-    mean_return = "none yet" if s.mean_return is None else f"{s.mean_return:.2f}"
-    length = "none yet"
-    if s.mean_length is not None:
+    mean_return = length = "none yet"
+    if s.mean_return is not None:
+        mean_return = f"{s.mean_return:.2f}"
         length = f"{s.mean_length:.0f} of {s.max_episode_length}"
-    speed = f"{s.steps_per_second:,.0f}"
-    table.add_row(
-        "iteration", f"{s.iteration:,}", "env steps", f"{s.env_steps:,}", "steps/s", speed
-    )
+    steps, speed = f"{s.env_steps:,}", f"{s.steps_per_second:,.0f}"
+    table.add_row("iteration", f"{s.iteration:,}", "env steps", steps, "steps/s", speed)
     table.add_row("mean return", mean_return, "episode length", length, "left", s.time_left)
     return table
 

@@ -14,7 +14,7 @@ from simtrain.config_tree import overlay
 from simtrain.errors import ConfigError
 from simtrain.registry import default_config
 from simtrain.run.checkpoint import find_checkpoint, read_checkpoint
-from simtrain.run.directory import read_config
+from simtrain.run.directory import read_config_file
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def open_policy(path: Path) -> SavedPolicy:
         ConfigError: there is none, it is damaged, or its task is not to be found.
     """
     checkpoint = find_checkpoint(path)
-    plain = read_config(checkpoint.parent)
+    plain = read_config_file(checkpoint.parent)["config"]
     content = read_checkpoint(checkpoint)
     task = content["infos"].get("task") if isinstance(content["infos"], dict) else None
     if task != plain["task"]:

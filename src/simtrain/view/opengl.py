@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from importlib import import_module
 
 from simtrain.errors import ConfigError
@@ -37,8 +38,10 @@ def choose_backend() -> str:
     if wanted not in (*_LIBRARIES, *_WINDOWED, *_AUTO):
         raise RenderingError(f"MUJOCO_GL is {wanted!r}; it must be egl, osmesa or glfw")
     for backend, (library, package) in _LIBRARIES.items():
-        if wanted in (backend, *_AUTO) and _loads(library):
-            return backend
+        if wanted in (backend, *_AUTO):
+            with suppress(OSError):
+                ctypes.CDLL(library)
+                return backend
         if wanted == backend:
             raise RenderingError(
                 f"MUJOCO_GL={wanted}, but {library} is missing: `apt-get install {package}`"
@@ -57,10 +60,7 @@ def choose_backend() -> str:
 
 
 def import_mujoco_without_opengl() -> None:
-    """Import MuJoCo if ``MUJOCO_GL`` names what is missing, which would fail anywhere else.
-
-    Training needs no OpenGL; drawing raises the error of `choose_backend`.
-    """
+    """Import MuJoCo without what ``MUJOCO_GL`` names if that is missing: training needs none."""
     wanted = os.environ.get("MUJOCO_GL", "")
     if wanted.lower().strip() in ("", *_DISABLED):
         return
@@ -75,7 +75,7 @@ def import_mujoco_without_opengl() -> None:
 
 
 def has_display() -> bool:
-    """Whether windows can be opened on this machine, according to its environment variables."""
+    """Whether windows can be opened, according to the environment variables."""
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
@@ -83,11 +83,3 @@ def backend_error(backend: str, error: Exception) -> RenderingError:
     """The error to raise for a library that is there and fails, with a remedy."""
     reason = " ".join(str(error).split()) or type(error).__name__
     return RenderingError(f"OpenGL by {backend} fails: {reason}; {_REMEDIES[backend]}")
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True

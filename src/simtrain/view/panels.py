@@ -17,7 +17,8 @@ from viser import uplot
 from simtrain.env.env import Env
 from simtrain.view.playback import Playback
 
-Requests = SimpleQueue[Callable[[], None]]
+Request = Callable[[], None]
+Requests = SimpleQueue[Request]
 
 _SPEEDS = {"1/8": 0.125, "1/4": 0.25, "1/2": 0.5, "1": 1.0, "2": 2.0, "4": 4.0}
 _COLORS = (
@@ -113,13 +114,11 @@ class CommandPanel:
 class RewardPanel:
     """A live plot of the reward, or of one term or all of them, over the latest seconds."""
 
-    _TOTAL, _ALL = "total", "all terms"
-
     def __init__(self, gui: viser.GuiApi, playback: Playback) -> None:
         self._playback = playback
         self._names = playback.env.rewards.names
-        options = (self._TOTAL, *self._names, self._ALL)
-        self._choice = gui.add_dropdown("Show", options=options, initial_value=self._TOTAL)
+        options = ("total", *self._names, "all terms")
+        self._choice = gui.add_dropdown("Show", options=options, initial_value="total")
         self._one = _plot(gui, ("reward",), height=200)
         self._all = _plot(gui, self._names, height=260 + 16 * len(self._names))
         self._all.visible = False
@@ -139,7 +138,7 @@ class RewardPanel:
             self._one.data = (time_s, values.get(self._choice.value, rewards.sum(axis=1)))
 
     def _switch(self) -> None:
-        every = self._choice.value == self._ALL
+        every = self._choice.value == "all terms"
         self._one.visible, self._all.visible = not every, every
 
 
@@ -149,18 +148,13 @@ def _plot(gui: viser.GuiApi, names: tuple[str, ...], height: int) -> viser.GuiUp
         uplot.Series(label=name, stroke=_COLORS[i % len(_COLORS)], width=1.5)
         for i, name in enumerate(names)
     ]
-    return gui.add_uplot(
-        data=(np.zeros(2),) * (len(names) + 1),
-        series=(uplot.Series(label="s"), *lines),
-        scales={"x": uplot.Scale(time=False)},
-        legend=uplot.Legend(show=len(names) > 1),
-        height=height,
-    )
+    series = (uplot.Series(label="s"), *lines)
+    scales, legend = {"x": uplot.Scale(time=False)}, uplot.Legend(show=len(names) > 1)
+    data = (np.zeros(2),) * len(series)
+    return gui.add_uplot(data, series, scales=scales, legend=legend, height=height)
 
 
-def _on_user_event(
-    requests: Requests, request: Callable[[], None]
-) -> Callable[[viser.GuiEvent[Any]], None]:
+def _on_user_event(requests: Requests, request: Request) -> Callable[[viser.GuiEvent[Any]], None]:
     """A callback that ignores changes which the program makes itself."""
     return lambda event: None if event.client is None else requests.put(request)
 

@@ -36,7 +36,6 @@ class Playback:
         self.speed = 1.0
         """Simulated seconds a second."""
         self.time_s = 0.0
-        """Simulated time since the start."""
         self.history: deque[Step] = deque(maxlen=max(2, round(_HISTORY_S / env.step_dt)))
         """The latest steps, oldest first."""
         self.ended = [""] * env.num_envs

@@ -21,8 +21,7 @@ from simtrain.errors import ConfigError
 from simtrain.view.opengl import backend_error, choose_backend
 
 _ARROW_WIDTH = 0.012  # m
-SHORTEST_ARROW = 0.03
-"""Arrows below this length are not drawn, m."""
+SHORTEST_ARROW = 0.03  # m; shorter ones are not drawn
 _CAMERA_TIME_CONSTANT_S = 0.25
 
 

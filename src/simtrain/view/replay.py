@@ -17,8 +17,7 @@ from simtrain.view.video import Size, writing_video
 
 _LARGEST = ("qpos", "qvel", "act", "ctrl")
 _FPS = 30.0
-_LAST_STEP_VIDEO_S = 2.0
-_LAST_STEP_PAGE_S = 1.5
+_LAST_STEP_VIDEO_S, _LAST_STEP_PAGE_S = 2.0, 1.5
 
 
 class Replay:
@@ -66,13 +65,15 @@ class Replay:
             *(self.failure if last else ()),
         ]
 
+    def frames(self, speed: float) -> int:
+        """How many frames a step is shown for, at so many simulated seconds a second."""
+        return max(1, round(self.step_dt / speed * _FPS))
+
     def _set_state(self, step: int) -> None:
         mujoco.mj_resetData(self.model, self.data)
         for field, values in self._states.items():
-            if field == "time":
-                self.data.time = values[step].item()
-            else:
-                getattr(self.data, field)[:] = values[step].reshape(getattr(self.data, field).shape)
+            shape = np.shape(getattr(self.data, field))
+            setattr(self.data, field, values[step].reshape(shape))
 
     def _fail_again(self, decimation: int) -> list[str]:
         """Simulate the last step as training did; how it fails, in lines."""
@@ -100,10 +101,9 @@ class Replay:
 
     def _owner(self, field: str, index: int) -> str:
         model = self.model
-        if field in ("qvel", "qacc_warmstart"):
-            return f"joint {model.joint(int(model.dof_jntid[index])).name}"
-        if field == "qpos":
-            joint = int(np.searchsorted(model.jnt_qposadr, index, side="right")) - 1
+        if field in ("qpos", "qvel", "qacc_warmstart"):
+            starts = model.jnt_qposadr if field == "qpos" else model.jnt_dofadr
+            joint = int(np.searchsorted(starts, index, side="right")) - 1
             return f"joint {model.joint(joint).name}"
         if field == "ctrl":
             return f"actuator {model.actuator(index).name}"
@@ -111,11 +111,8 @@ class Replay:
 
 
 def record_replay(replay: Replay, path: Path, speed: float, size: Size = (960, 540)) -> None:
-    """Write an MP4 file of all steps with their descriptions; raises what `video.record` does.
-
-    `speed` is in simulated seconds a second.
-    """
-    frames = _frames(replay, speed)
+    """Write an MP4 file of all steps with their descriptions; raises what `video.record` does."""
+    frames = replay.frames(speed)
     last_frames = max(frames, round(_LAST_STEP_VIDEO_S * _FPS))
     with Canvas(replay.model, *size) as canvas, writing_video(path, size, _FPS) as write:
         for step in range(replay.steps):
@@ -129,11 +126,11 @@ class ReplayPage(PageServer):
     """Serves a page on which the steps are seen, one by one or in motion."""
 
     def __init__(self, replay: Replay, *, host: str, port: int, speed: float) -> None:
-        """Start the server, see `PageServer`; `speed` is in simulated seconds a second."""
+        """Start the server, see `PageServer`."""
         super().__init__(host, port, "replay of a failure")
         gui = self.server.gui
         self._replay = replay
-        self._frames = _frames(replay, speed)
+        self._frames = replay.frames(speed)
         self._scene = ViserMujocoScene(self.server, replay.model, 1)
         self._scene.create_scene_gui(camera_distance=3.0 * robot_radius(replay.model))
         self._text = gui.add_markdown("")
@@ -143,7 +140,7 @@ class ReplayPage(PageServer):
             disabled=replay.steps == 1,
         )  # fmt: skip
         self._playing = gui.add_checkbox("Play", initial_value=True)
-        self._slider.on_update(self._pause)
+        self._slider.on_update(self._pause)  # once a person chooses a step
 
     def run(self) -> None:
         """Show one step after the other, again and again, until interrupted."""
@@ -163,11 +160,5 @@ class ReplayPage(PageServer):
             time.sleep(1.0 / _FPS)
 
     def _pause(self, event: viser.GuiEvent[viser.GuiSliderHandle[int]]) -> None:
-        """Stop playing once a person chooses a step."""
         if event.client is not None:
             self._playing.value = False  # type: ignore[misc]
-
-
-def _frames(replay: Replay, speed: float) -> int:
-    """How many frames a step is shown for."""
-    return max(1, round(replay.step_dt / speed * _FPS))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import imageio_ffmpeg
 import numpy as np
@@ -66,14 +67,11 @@ def writing_video(path: Path, size: Size, fps: float) -> Iterator[Callable[[np.n
     """
     temporary = _temporary(path)
     try:
-        writer = imageio_ffmpeg.write_frames(
-            str(temporary), size, fps=fps, codec="libx264", quality=7, macro_block_size=2
-        )
-        writer.send(None)
-        try:
+        options: Any = {"codec": "libx264", "quality": 7, "macro_block_size": 2}
+        writer = imageio_ffmpeg.write_frames(str(temporary), size, fps=fps, **options)
+        with closing(writer):
+            writer.send(None)
             yield lambda frame: writer.send(np.ascontiguousarray(frame))
-        finally:
-            writer.close()
         temporary.replace(path)
     except OSError as error:
         raise ConfigError(f"the video {path} cannot be written: {error.strerror}") from error

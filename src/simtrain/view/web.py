@@ -21,8 +21,7 @@ from simtrain.view.playback import Act, Playback
 from simtrain.view.renderer import SHORTEST_ARROW, robot_radius
 from simtrain.view.server import PageServer
 
-_FRAME_S = 1.0 / 30.0
-_PANELS_S = 0.25
+_FRAME_S, _PANELS_S = 1.0 / 30.0, 0.25
 _STRAIGHT_M = 1e-4
 
 
@@ -35,27 +34,6 @@ class WebViewer(PageServer):
         self._playback = Playback(env, act)
         self._requests: Requests = Requests()
         self._arrows: dict[str, viser.ArrowsHandle] = {}
-        self._build(env)
-
-    def run(self) -> None:
-        """Play until interrupted; nothing is simulated while no page is open."""
-        last = time.perf_counter()
-        last_update, time_then = last, self._playback.time_s
-        while True:
-            while not self._requests.empty():
-                self._requests.get()()
-            now = time.perf_counter()
-            if self.server.get_clients():
-                self._playback.advance(min(now - last, 4 * _FRAME_S))
-                self._draw()
-                if now - last_update >= _PANELS_S:
-                    factor = (self._playback.time_s - time_then) / (now - last_update)
-                    last_update, time_then = now, self._playback.time_s
-                    self._update_panels(factor)
-            last = now
-            time.sleep(max(0.0, _FRAME_S - (time.perf_counter() - now)))
-
-    def _build(self, env: Env) -> None:
         server, requests = self.server, self._requests
         model = compile_model(env.cfg, visuals=True)
         if env.terrain is not None:
@@ -88,6 +66,24 @@ class WebViewer(PageServer):
             self._scene.create_overlay_gui()
         self._draw()
         self._update_panels(0.0)
+
+    def run(self) -> None:
+        """Play until interrupted; nothing is simulated while no page is open."""
+        last = time.perf_counter()
+        last_update, time_then = last, self._playback.time_s
+        while True:
+            while not self._requests.empty():
+                self._requests.get()()
+            now = time.perf_counter()
+            if self.server.get_clients():
+                self._playback.advance(min(now - last, 4 * _FRAME_S))
+                self._draw()
+                if now - last_update >= _PANELS_S:
+                    factor = (self._playback.time_s - time_then) / (now - last_update)
+                    last_update, time_then = now, self._playback.time_s
+                    self._update_panels(factor)
+            last = now
+            time.sleep(max(0.0, _FRAME_S - (time.perf_counter() - now)))
 
     def _draw(self) -> None:
         """Show the present state of the chosen environment."""
@@ -137,9 +133,8 @@ def ground_mesh(model: mujoco.MjModel) -> trimesh.Trimesh:
     vertices = np.stack((x, y, heights), axis=-1).reshape(-1, 3) + geom.pos
     squares = Image.fromarray(np.array([[200, 170], [170, 200]], dtype=np.uint8)).convert("RGB")
     texture = squares.resize((256, 256), Image.Resampling.NEAREST)
-    material = trimesh.visual.material.PBRMaterial(
-        baseColorTexture=texture, metallicFactor=0.0, roughnessFactor=1.0
-    )
+    look = {"baseColorTexture": texture, "metallicFactor": 0.0, "roughnessFactor": 1.0}
+    material = trimesh.visual.material.PBRMaterial(**look)
     visual = trimesh.visual.TextureVisuals(uv=vertices[:, :2] / 2.0, material=material)
     mesh = trimesh.Trimesh(vertices, _triangles(heights), visual=visual, process=False)
     mesh.remove_unreferenced_vertices()
