@@ -79,14 +79,15 @@ def measure(
     """Seconds of an iteration, and of averaging in it, block by block."""
     from simtrain.algorithms.ppo import PPO
     from simtrain.env.env import Env
-    from simtrain.training.loop import Trainer
+    from simtrain.env.randomness import seed_everything
+    from simtrain.training.loop import Trainer, train
 
     torch.set_num_threads(1)
     values = {field.name: getattr(rank, field.name) for field in dataclasses.fields(Rank)}
     together, apart = MeasuredRank(**values), MeasuredRank(**values, averages=False)
 
     def trainer(rank: Rank) -> Trainer:
-        rank.seed_everything()
+        seed_everything(rank.seed)
         cfg = discover().find(options.task).make()
         # rsl_rl's normalizer reduces over all processes there are, also for a rank that is alone.
         cfg.ppo.actor.obs_normalization = cfg.ppo.critic.obs_normalization = False
@@ -96,7 +97,7 @@ def measure(
 
     def seconds_of_a_block(trainer: Trainer) -> float:
         start = time.perf_counter()
-        trainer.run(trainer.iteration + options.iterations, lambda iteration: None, lambda: False)
+        train(trainer, (), trainer.iteration + options.iterations, lambda: False)
         return time.perf_counter() - start
 
     one = trainer(Rank(**{**values, "rank": 0, "world_size": 1}))

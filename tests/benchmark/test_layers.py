@@ -36,9 +36,7 @@ def test_what_training_warns_of_is_told():
     trainer._new_warnings = lambda *of_what: ("rollouts run without CUDA graphs",)
     told: list[str] = []
     measure_layers(trainer, 1, Clock(RANK, lambda: False), told.append)
-    assert (
-        told == ["warning: rollouts run without CUDA graphs"] * 2
-    )  # a round to warm up, and one more
+    assert told == ["warning: rollouts run without CUDA graphs"] * 3  # two to warm up
 
 
 def test_a_signal_ends_it_after_the_block():

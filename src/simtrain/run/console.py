@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import IO, Any, Protocol, cast
 
 from rich.console import Console, Group
@@ -23,8 +24,7 @@ class Status:
     iterations: int
     env_steps: int
     steps_per_second: float
-    mean_return: float | None
-    """None until a first episode has finished."""
+    mean_return: float | None  # None until a first episode has finished, as the next
     mean_length: float | None
     max_episode_length: int
     seconds_left: float
@@ -39,11 +39,9 @@ class Status:
         episodes = "no episode has finished yet"
         if self.mean_return is not None:
             episodes = f"return {self.mean_return:.2f}  length {self.mean_length:.0f}"
-        return (
-            f"iteration {self.iteration:>{width}}/{self.iterations}  "
-            f"env steps {self.env_steps:,}  {self.steps_per_second:,.0f} steps/s  {episodes}  "
-            f"left {self.time_left}"
-        )
+        steps = f"env steps {self.env_steps:,}  {self.steps_per_second:,.0f} steps/s"
+        count = f"{self.iteration:>{width}}/{self.iterations}"
+        return f"iteration {count}  {steps}  {episodes}  left {self.time_left}"
 
 
 class StatusConsole(Protocol):
@@ -115,18 +113,14 @@ class _Output:
     """Standard output; what a full disk or a lost terminal refuses is dropped, so that training
     goes on. Only a reader that has gone away (`... | head`) raises an error."""
 
-    def write(self, text: str) -> None:
-        self._try(sys.stdout.write, text)
-
-    def flush(self) -> None:
-        self._try(sys.stdout.flush)
-
-    def _try(self, operation: Callable[..., object], *arguments: str) -> None:
-        try:
-            operation(*arguments)
-        except OSError as error:
-            if isinstance(error, BrokenPipeError):
-                raise
-
     def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stdout, name)
+        found = getattr(sys.stdout, name)
+        return partial(_try, found) if name in ("write", "flush") else found
+
+
+def _try(operation: Callable[..., object], *arguments: str) -> None:
+    try:
+        operation(*arguments)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise

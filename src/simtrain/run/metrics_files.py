@@ -104,8 +104,7 @@ class MetricsWriter:
 class _AppendedFile:
     """A file to append entries to; what cannot be written waits for the next call.
 
-    After every call the file ends with a whole entry, so that its readers never see a part of one
-    unless the process is killed while it writes. Only making it raises OSError.
+    After every call it ends with a whole entry. Only making it raises OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -118,12 +117,14 @@ class _AppendedFile:
     def append(self, entry: bytes) -> None:
         """Write what is waiting and `entry`, as far as that is possible."""
         self._waiting += entry
+        if not self._waiting:
+            return
         size = None
         try:
             if self.descriptor >= 0 and os.fstat(self.descriptor).st_nlink == 0:
                 os.close(self.descriptor)  # removed: we would write into nothing
                 self.descriptor = -1
-            if self.descriptor < 0 and self._waiting:
+            if self.descriptor < 0:
                 self._open()
             size = os.fstat(self.descriptor).st_size
             rest = memoryview(self._waiting)
@@ -131,8 +132,9 @@ class _AppendedFile:
                 rest = rest[os.write(self.descriptor, rest) :]
         except OSError as error:
             self.error = error.strerror or str(error)
-            with suppress(OSError, TypeError):
-                os.ftruncate(self.descriptor, size)
+            if size is not None:
+                with suppress(OSError):
+                    os.ftruncate(self.descriptor, size)
         else:
             self._waiting = b""
             self.error = None

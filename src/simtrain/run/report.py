@@ -24,11 +24,7 @@ _NONE = "\N{EN DASH}"
 
 
 def write_report(runs: Sequence[Run], picture: Path, page: Path) -> None:
-    """Draw runs, of one or several tasks, into the PNG `picture` and the HTML file `page`.
-
-    Raises:
-        ConfigError: the files cannot be written.
-    """
+    """Draw runs, of one or several tasks, into the PNG `picture` and the HTML file `page`."""
     make_folder(picture.parent, "--output")
     check_file(picture, "--output")
     check_file(page, "--output")
@@ -81,8 +77,7 @@ def _section(task: str, groups: list[Group]) -> str:
             f'src="data:image/svg+xml;base64,{svg}">'
         )
     parts += ["<h3>Runs</h3>", _runs_table(groups)]
-    different = curves.differences([group.runs[0] for group in groups])
-    if different:
+    if different := curves.differences([group.runs[0] for group in groups]):
         titles = ["flag", *(_mark(group) + escape(group.label) for group in groups)]
         rows = [
             [escape(flag), *(_NONE if v is None else escape(str(v)) for v in values)]
@@ -105,16 +100,12 @@ def _runs_table(groups: list[Group]) -> str:
         summaries["best evaluated"] = (curves.EVALUATED, np.max)
     rows = []
     for group, run in runs:
+        row = [_mark(group) + escape(run.name), escape(str(run.config.get("seed")))]
+        row += [f"{run.columns[column][-1]:,.0f}" for column in ("iteration", "env_steps")]
+        row.append(str(timedelta(seconds=round(float(run.columns["wall_s"][-1])))))
         values = [run.summary(tag, of) for tag, of in summaries.values()]
-        rows.append([
-            _mark(group) + escape(run.name),
-            escape(str(run.config.get("seed"))),
-            f"{run.columns['iteration'][-1]:,.0f}",
-            f"{run.columns['env_steps'][-1]:,.0f}",
-            str(timedelta(seconds=round(float(run.columns["wall_s"][-1])))),
-            *(_NONE if value is None else curves.number(value) for value in values),
-            escape(run.commit or _NONE),
-        ])  # fmt: skip
+        row += [_NONE if value is None else curves.number(value) for value in values]
+        rows.append([*row, escape(run.commit or _NONE)])
     titles = ["run", "seed", "iterations", "environment steps", "wall time", *summaries, "commit"]
     return _table(titles, rows)
 
