@@ -8,7 +8,7 @@ from tiny_task import tiny_env
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.benchmark.figures import LAYERS
-from simtrain.benchmark.layers import Clock, StoppedError, _batch_physics, measure_layers
+from simtrain.benchmark.layers import Clock, StoppedError, _bare_physics, measure_layers
 from simtrain.launch.rank import Rank
 from simtrain.training.loop import Trainer
 
@@ -66,7 +66,7 @@ def test_bare_physics_simulates_the_same_as_the_engine_and_leaves_it_alone(monke
             batches.append(self)
 
     monkeypatch.setattr(mujoco.batch, "Batch", Noted)
-    physics = _batch_physics(env.sim, start, controls, env.cfg.decimation)
+    physics = _bare_physics(env.sim, start, controls, env.cfg.decimation)
     for _ in range(2):  # each time from the start
         physics(Clock(RANK, lambda: False))
     after = env.sim.state()

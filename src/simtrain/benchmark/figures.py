@@ -20,7 +20,6 @@ from simtrain.sim import EngineName
 LAYERS = {"physics": "bare physics", "env_step": "env step", "rollout": "rollout"}
 LAYERS |= {"update": "update", "training": "end to end"}
 """What is measured, and its name in tables and pictures."""
-
 _FORMAT = "simtrain-benchmark-1"
 _UNIT = "environment steps a second, over all ranks"
 _NUMBERS = {"steps_per_second": 1, "lowest": 1, "highest": 1, "of_physics": 4}
@@ -66,11 +65,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Results:
-    """All figures of a benchmark, and where they come from."""
+    """All figures of a benchmark, and the machine, versions and settings, as plain data."""
 
     figures: tuple[Figure, ...]
     about: dict[str, Any]
-    """The machine, versions and settings, as plain data."""
 
     def by_case(self) -> dict[Case, dict[str, Figure]]:
         """Case -> layer -> figure, in the order of measuring."""
@@ -163,7 +161,8 @@ def read_results(path: Path) -> Results:
 
 def tables(results: Results, changes: Sequence[Change], tolerance: float) -> list[Table]:
     """A table for each task, engine, device and number of ranks; marks what `fallen` finds."""
-    ratios = {(change.now.case, change.now.layer): change.ratio for change in changes}
+    ratios = {change.now: change.ratio for change in changes}
+    lost = {change.now for change in fallen(changes, tolerance)}
     found: dict[str, Table] = {}
     for case, figures in results.by_case().items():
         ranks = "1 rank" if case.ranks == 1 else f"{case.ranks} ranks"
@@ -184,9 +183,8 @@ def tables(results: Results, changes: Sequence[Change], tolerance: float) -> lis
             if case.ranks > 1:
                 cells.append(_fraction(scaling(results, figure)))
             if ratios:
-                ratio = ratios.get((case, layer))
-                fell = ratio is not None and ratio < 1.0 - tolerance
-                cells.append(f"[bold red]{_fraction(ratio)}[/]" if fell else _fraction(ratio))
+                ratio = _fraction(ratios.get(figure))
+                cells.append(f"[bold red]{ratio}[/]" if figure in lost else ratio)
             found[title].add_row(*cells, end_section=layer == "training")
     return list(found.values())
 

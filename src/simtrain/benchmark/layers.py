@@ -65,8 +65,7 @@ def measure_layers(
     start = env.sim.state()
     controls: list[Tensor] = []
     _step_through(env, actions, controls)
-    make_physics = _batch_physics if env.sim.name == "mujoco" else _engine_physics
-    physics = make_physics(env.sim, start, controls, env.cfg.decimation)
+    physics = _bare_physics(env.sim, start, controls, env.cfg.decimation)
     seconds: dict[str, list[float]] = {layer: [] for layer in LAYERS}
     latest: list[Iteration] = []
 
@@ -112,10 +111,28 @@ def _step_through(env: Env, actions: Tensor, controls: list[Tensor] | None = Non
             controls.append(env.bind("ctrl").clone())
 
 
-def _engine_physics(
+def _bare_physics(
     engine: Engine, start: dict[str, Tensor], controls: list[Tensor], decimation: int
 ) -> Callable[[Clock], float]:
-    """A function that times `controls` from `start` on the engine, and leaves it as it was."""
+    """A function that times `controls` from `start`, and leaves the engine as it was.
+
+    In place of the mujoco engine a batch of MuJoCo is simulated, without float32 mirrors.
+    """
+    if engine.name == "mujoco":
+        from mujoco.batch import Batch
+
+        batch = Batch(engine.model, engine.num_envs, nthread=engine.threads)  # type: ignore[attr-defined]
+        for name, value in start.items():
+            if name.startswith("model/"):
+                batch.expand(name.removeprefix("model/"))[...] = value.numpy()
+        if start["const_follows"]:
+            batch.set_const()
+        rows = [control.double().numpy() for control in controls]
+
+    def simulate_batch() -> None:
+        for row in rows:
+            batch.ctrl = row
+            batch.step(nstep=decimation)
 
     def simulate() -> None:
         ctrl = engine.bind("ctrl")
@@ -124,36 +141,13 @@ def _engine_physics(
             engine.step(decimation)
 
     def seconds(clock: Clock) -> float:
+        if engine.name == "mujoco":
+            batch.state[...] = start["state"].numpy()
+            return clock.time(engine.device, simulate_batch)
         present = engine.state()
         engine.set_state(start)
         spent = clock.time(engine.device, simulate)
         engine.set_state(present)
         return spent
-
-    return seconds
-
-
-def _batch_physics(
-    engine: Engine, start: dict[str, Tensor], controls: list[Tensor], decimation: int
-) -> Callable[[Clock], float]:
-    """The same on a batch of MuJoCo of its own: the mujoco engine without float32 mirrors."""
-    from mujoco.batch import Batch
-
-    batch = Batch(engine.model, engine.num_envs, nthread=engine.threads)  # type: ignore[attr-defined]
-    for name, value in start.items():
-        if name.startswith("model/"):
-            batch.expand(name.removeprefix("model/"))[...] = value.numpy()
-    if start["const_follows"]:
-        batch.set_const()
-    rows = [control.double().numpy() for control in controls]
-
-    def simulate() -> None:
-        for row in rows:
-            batch.ctrl = row
-            batch.step(nstep=decimation)
-
-    def seconds(clock: Clock) -> float:
-        batch.state[...] = start["state"].numpy()
-        return clock.time(engine.device, simulate)
 
     return seconds

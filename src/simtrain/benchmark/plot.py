@@ -62,7 +62,7 @@ def _throughput(ax: Axes, results: Results, cases: list[Case]) -> None:
             speeds = [(f.steps_per_second, f.lowest, f.highest) for f in figures]
             median, lowest, highest = np.transpose(speeds)
             ranges = (median - lowest, highest - median)
-            look = {"color": color, "linestyle": style, "marker": "o", "markersize": 4}
+            look: Any = {"color": color, "linestyle": style, "marker": "o", "markersize": 4}
             look["label"] = label if ranks == _ranks(cases)[0] else None
             sizes, yerr = [case.num_envs for case in some], np.clip(ranges, 0.0, None)
             ax.errorbar(sizes, median, yerr=yerr, capsize=3, **look)

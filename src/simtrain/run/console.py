@@ -91,22 +91,19 @@ class TrainingConsole(AbstractContextManager["TrainingConsole"]):
         # Not sooner: launching forks, and would copy the view's thread in any state.
         self._live.start()
         self._progress.update(self._bar, completed=status.iteration)
-        self._live.update(Group(self._progress, _table(status)))
-
-
-def _table(s: Status) -> Table:
-    table = Table.grid(padding=(0, 3))
-    for _ in range(3):
-        table.add_column(style="dim", justify="right")
-        table.add_column(justify="left", min_width=12)
-    mean_return = length = "none yet"
-    if s.mean_return is not None:
-        mean_return = f"{s.mean_return:.2f}"
-        length = f"{s.mean_length:.0f} of {s.max_episode_length}"
-    steps, speed = f"{s.env_steps:,}", f"{s.steps_per_second:,.0f}"
-    table.add_row("iteration", f"{s.iteration:,}", "env steps", steps, "steps/s", speed)
-    table.add_row("mean return", mean_return, "episode length", length, "left", s.time_left)
-    return table
+        table = Table.grid(padding=(0, 3))
+        for _ in range(3):
+            table.add_column(style="dim", justify="right")
+            table.add_column(justify="left", min_width=12)
+        mean_return = length = "none yet"
+        if status.mean_return is not None:
+            mean_return = f"{status.mean_return:.2f}"
+            length = f"{status.mean_length:.0f} of {status.max_episode_length}"
+        steps, speed = f"{status.env_steps:,}", f"{status.steps_per_second:,.0f}"
+        table.add_row("iteration", f"{status.iteration:,}", "env steps", steps, "steps/s", speed)
+        left = status.time_left
+        table.add_row("mean return", mean_return, "episode length", length, "left", left)
+        self._live.update(Group(self._progress, table))
 
 
 class _Output:

@@ -22,7 +22,6 @@ from simtrain.run.directory import read_config_file
 
 Axis = Literal["env_steps", "wall_s"]
 """What curves are drawn over: environment steps of all ranks, or seconds since the start."""
-
 RETURN, LENGTH, SPEED = "Train/mean_reward", "Train/mean_episode_length", "Perf/total_fps"
 EVALUATED = "Eval/mean_return"
 REST = "rest"
@@ -167,13 +166,16 @@ def aggregate(runs: Sequence[Run], tags: Iterable[str], axis: Axis) -> dict[str,
     series = {tag: [run.series(tag, axis) for run in runs] for tag in tags}
     points = [x for found in series.values() for x, _ in found]
     x = np.unique(np.concatenate([np.empty(0), *points]))
+    size = math.ceil(len(x) / MAX_POINTS)
     curves = {}
     for tag, found in series.items() if len(x) else ():
         nothing = [np.full(len(x), math.nan)]
         rows = [np.interp(x, *s, math.nan, math.nan) for s in found if len(s[0])] or nothing
         values = np.ma.masked_invalid(rows)
         parts = (values.mean(0), values.min(0), values.max(0), values.count(0))
-        curves[tag] = Curve(*(_thinned(np.ma.filled(part, 0.0)) for part in (x, *parts)))
+        arrays = (np.ma.filled(part, 0.0) for part in (x, *parts))
+        means = ([a[i : i + size].mean() for i in range(0, len(x), size)] for a in arrays)
+        curves[tag] = Curve(*map(np.array, means))
     return curves
 
 
@@ -189,12 +191,6 @@ def number(value: float) -> str:
         if abs(value) >= size:
             text = f"{value / size:.3g}{letter}"
     return text.replace("-", "\N{MINUS SIGN}")
-
-
-def _thinned(values: np.ndarray) -> np.ndarray:
-    """At most `MAX_POINTS` values: means of neighbours."""
-    size = math.ceil(len(values) / MAX_POINTS)
-    return np.array([values[i : i + size].mean() for i in range(0, len(values), size)])
 
 
 def _labelled(groups: list[list[Run]]) -> list[Group]:

@@ -24,9 +24,7 @@ _PACKAGES = ("simtrain", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-
 
 def check_folder(folder: Path, flag: str) -> None:
     """Raise ConfigError if nothing can be written into `folder`, which `flag` names."""
-    existing = folder.absolute()
-    while not existing.exists():
-        existing = existing.parent
+    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
     if not existing.is_dir():
         raise ConfigError(f"{flag} {folder} cannot be made: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):

@@ -38,9 +38,8 @@ class MetricsWriter:
             os.truncate(path, _end_of_lines(path, after))
             for events in sorted(run.glob("events.out.tfevents.*")):
                 os.truncate(events, _end_of_events(events, after))
-            name = (
-                f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
-            )
+            process = f"{socket.gethostname()}.{os.getpid()}"
+            name = f"events.out.tfevents.{int(time.time()):010d}.{process}"
             count = len(list(run.glob(f"{name}.*")))
             self._events = _AppendedFile(run / f"{name}.{count}") if tensorboard else None
         except OSError as error:
@@ -110,6 +109,7 @@ class _AppendedFile:
     def __init__(self, path: Path) -> None:
         self.error: str | None = None
         """Why entries are waiting, or None if none are."""
+        self.descriptor = -1
         self._path = path
         self._waiting = b""
         self._open()

@@ -116,8 +116,12 @@ def _draw_comparison(row: Sequence[Axes], groups: list[Group], axis: Axis) -> No
         drawn = [_draw_curve(ax, group, tag, axis) for group in groups]
         if not any(drawn):
             _write_note(ax)
-        elif len(groups) == 1:
-            _write_value(ax, groups[0], tag)
+        elif len(groups) == 1:  # the last value; of throughput, which jumps, the median
+            of, name = (np.median, "median ") if tag == curves.SPEED else (curves.last, "")
+            values = [run.summary(tag, of) for run in groups[0].runs]
+            known = [value for value in values if value is not None]
+            text = name + number(sum(known) / len(known))
+            ax.set_title(text, loc="right", color=groups[0].color)
     evaluated = [_draw_curve(row[0], group, curves.EVALUATED, axis) for group in groups]
     if len(groups) > 1 or any(evaluated):
         lines, labels = row[0].get_legend_handles_labels()
@@ -145,14 +149,6 @@ def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> bool:
     if len(group.runs) > 1:
         ax.fill_between(curve.x, curve.low, curve.high, color=group.color, alpha=0.18, linewidth=0)
     return True
-
-
-def _write_value(ax: Axes, group: Group, tag: str) -> None:
-    """The mean over runs of the last value; of throughput, which jumps, of the median."""
-    of = np.median if tag == curves.SPEED else curves.last
-    known = [value for run in group.runs if (value := run.summary(tag, of)) is not None]
-    text = number(sum(known) / len(known))
-    ax.set_title(f"median {text}" if tag == curves.SPEED else text, loc="right", color=group.color)
 
 
 def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) -> None:

@@ -18,7 +18,6 @@ from simtrain.run.curves import Axis, Group, Run
 from simtrain.run.directory import check_file, make_folder, written_whole
 
 PICTURE, PAGE = "report.png", "report.html"
-
 _AXES: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall time"}
 _NONE = "\N{EN DASH}"
 
@@ -79,10 +78,9 @@ def _section(task: str, groups: list[Group]) -> str:
     parts += ["<h3>Runs</h3>", _runs_table(groups)]
     if different := curves.differences([group.runs[0] for group in groups]):
         titles = ["flag", *(_mark(group) + escape(group.label) for group in groups)]
-        rows = [
-            [escape(flag), *(_NONE if v is None else escape(str(v)) for v in values)]
-            for flag, values in different.items()
-        ]
+        rows = []
+        for flag, values in different.items():
+            rows.append([escape(flag), *(_NONE if v is None else escape(str(v)) for v in values)])
         parts += ["<h3>Settings that differ</h3>", _table(titles, rows)]
     return "\n".join(["<section>", *parts, "</section>"])
 

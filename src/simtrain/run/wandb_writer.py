@@ -11,8 +11,8 @@ import wandb
 
 Mode = Literal["online", "offline", "disabled"]
 
-_START_SECONDS = 30.0  # for W&B's server to answer at the start
-_END_SECONDS = 60.0  # to upload what is left at the end
+# Seconds for W&B's server to answer at the start, and to upload what is left at the end.
+_TIMEOUTS: dict[str, Any] = {"init_timeout": 30.0, "finish_timeout": 60.0}
 
 
 class WandbWriter:
@@ -28,10 +28,10 @@ class WandbWriter:
         run_id: str | None = None,
     ) -> None:
         """Start a W&B run, or go on with `run_id`, and print by `say` where it goes."""
-        settings = wandb.Settings(init_timeout=_START_SECONDS, finish_timeout=_END_SECONDS)
+        settings = wandb.Settings(**_TIMEOUTS)
         about: dict[str, Any] = {"project": project, "name": run.name, "dir": run, "id": run_id}
-        resume = "allow" if run_id is not None else None
-        start = partial(wandb.init, config=config, resume=resume, settings=settings, **about)
+        about["resume"] = "allow" if run_id is not None else None
+        start = partial(wandb.init, config=config, settings=settings, **about)
         chosen = _choose(mode)
         reason = "" if mode == "offline" else "no API key, so "
         try:

@@ -33,11 +33,9 @@ class Playback:
     def __init__(self, env: Env, act: Act) -> None:
         self.env = env
         self.paused = False
-        self.speed = 1.0
-        """Simulated seconds a second."""
+        self.speed = 1.0  # simulated seconds a second
         self.time_s = 0.0
         self.history: deque[Step] = deque(maxlen=max(2, round(_HISTORY_S / env.step_dt)))
-        """The latest steps, oldest first."""
         self.ended = [""] * env.num_envs
         """The terminations that ended each environment's latest episode."""
         self._act = act
@@ -47,8 +45,7 @@ class Playback:
     def advance(self, passed_s: float) -> None:
         """Do the control steps that are due after `passed_s` more of real time, in place.
 
-        Where simulating takes longer than that, the rest is dropped: the picture slows down
-        instead of freezing.
+        The rest is dropped where simulating takes longer: the picture slows down.
         """
         if self.paused:
             return

@@ -65,7 +65,8 @@ class Canvas:
         self._renderer.update_scene(data, self._camera.view)
         for arrow in arrows:
             self._add_arrow(arrow)
-        pixels, text = self._renderer.render(), "\n".join(filter(None, lines))
+        pixels: np.ndarray = self._renderer.render()
+        text = "\n".join(filter(None, lines))
         if not text:
             return pixels
         image = Image.fromarray(pixels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -90,7 +91,7 @@ class WebViewer(PageServer):
         env, scene = self._playback.env, self._scene
         fields = ["xpos", "xmat", "qpos", "qvel", "ctrl"]
         fields += ["mocap_pos", "mocap_quat"] if scene.mj_model.nmocap > 0 else []
-        state = {field: env.bind(field).cpu().numpy() for field in fields}
+        state: dict[str, Any] = {field: env.bind(field).cpu().numpy() for field in fields}
         positions = state.pop("xpos").reshape(env.num_envs, -1, 3)
         rotations = state.pop("xmat").reshape(env.num_envs, -1, 3, 3)
         scene.update_from_arrays(positions, rotations, **state)
@@ -110,7 +111,7 @@ class WebViewer(PageServer):
         if name in self._arrows:
             self._arrows[name].points, self._arrows[name].colors = points, colors
         else:
-            sizes = {"shaft_radius": 0.01, "head_radius": 0.025, "head_length": 0.05}
+            sizes: Any = {"shaft_radius": 0.01, "head_radius": 0.025, "head_length": 0.05}
             add = self.server.scene.add_arrows
             self._arrows[name] = add(f"/commands/{name}", points, colors, **sizes)
 
