@@ -97,16 +97,12 @@ class Change:
 
 
 def figures_of(case: Case, steps: int, seconds: dict[str, list[float]]) -> tuple[Figure, ...]:
-    """The figures of a case.
-
-    `seconds` are those of each repetition of a layer, for `steps` environment steps of all ranks.
-    """
+    """The figures of a case, from the seconds of `steps` environment steps in each repetition."""
     physics = steps / statistics.median(seconds["physics"])
     figures = []
     for layer in LAYERS:
-        median, lowest, highest = (
-            steps / of(seconds[layer]) for of in (statistics.median, max, min)
-        )
+        times = seconds[layer]
+        median, lowest, highest = (steps / of(times) for of in (statistics.median, max, min))
         figures.append(Figure(case, layer, median, lowest, highest, median / physics))
     return tuple(figures)
 

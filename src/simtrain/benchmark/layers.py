@@ -40,10 +40,12 @@ class Clock:
 
         Raises StoppedError if a rank was told to stop.
         """
-        _synchronize(device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         start = time.perf_counter()
         block()
-        _synchronize(device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         seconds = time.perf_counter() - start
         everyone = self.rank.all_gather([seconds, float(self.stop())])
         if everyone[:, 1].any():
@@ -94,11 +96,6 @@ def device_name(device: torch.device) -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 @torch.inference_mode()

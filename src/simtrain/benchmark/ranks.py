@@ -49,10 +49,7 @@ def case_config(case: Case) -> TrainConfig:
 def measure_cases(
     cases: Sequence[Case], settings: Settings, say: Callable[[object], None], stop: StopSignals
 ) -> Measured | None:
-    """Measure all cases, printing lines by `say`; None if a signal ended that.
-
-    Raises ConfigError if a GPU has too little memory, RankError if a rank failed.
-    """
+    """Measure all cases, printing lines by `say`; None if a signal ended that."""
     check_own_name()
     figures: tuple[Figure, ...] = ()
     name = ""

@@ -106,10 +106,7 @@ def write_config(path: Path, config: dict[str, Any], devices: list[str]) -> None
 
 
 def read_config_file(run: Path) -> dict[str, Any]:
-    """What `write_config` wrote: ``config``, ``versions``, ``git`` and ``devices``.
-
-    Raises ConfigError if there is none, or it is damaged.
-    """
+    """What `write_config` wrote; ConfigError if there is none, or it is damaged."""
     path = run / "config.yaml"
     try:
         content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -27,10 +27,7 @@ class MetricsWriter:
     """Appends one JSON object an iteration to ``metrics.jsonl``, and the tags to TensorBoard."""
 
     def __init__(self, run: Path, *, tensorboard: bool, after: int = 0) -> None:
-        """Make the files in the run directory, or go on with them after so many iterations.
-
-        Raises ConfigError if another process writes to this run, or files cannot be made.
-        """
+        """Make the files, or go on with them after so many iterations; ConfigError if neither."""
         path = run / METRICS
         try:
             self._lines = _AppendedFile(path)
@@ -58,11 +55,8 @@ class MetricsWriter:
     def write(
         self, iteration: int, env_steps: int, wall_s: float, metrics: dict[str, float]
     ) -> None:
-        """Write the numbers of an iteration; if the disk is full, at a later call.
-
-        `env_steps` are those of all ranks; what is not finite is null in metrics.jsonl.
-        """
-        # JSON knows no NaN and no infinity.
+        """Write the numbers of an iteration; if the disk is full, at a later call."""
+        # JSON knows no NaN and no infinity: they become null.
         finite = {tag: v if math.isfinite(v) else None for tag, v in metrics.items()}
         line = {"iteration": iteration, "env_steps": env_steps, "wall_s": wall_s, **finite}
         self._lines.append(json.dumps(line).encode() + b"\n")

@@ -28,8 +28,7 @@ class Replay:
     ) -> None:
         """Simulate the failure once more, and go to the first of the control steps.
 
-        `states` are the values of MuJoCo's fields before each control step, ``(steps, ...)``, and
-        `message` is the engine's about the failure.
+        `states` are MuJoCo's fields before each, ``(steps, ...)``, `message` is the engine's.
         """
         mujoco.set_mju_user_warning(ignore_warning)  # `failure` has it
         self.model = model
