@@ -36,10 +36,7 @@ class Clock:
     stop: Callable[[], bool]
 
     def time(self, device: torch.device, block: Callable[[], None]) -> float:
-        """Seconds that the slowest rank takes for `block`, until its device is done with it.
-
-        Raises StoppedError if a rank was told to stop.
-        """
+        """Seconds that `block` takes on the slowest device; StoppedError if told to stop."""
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         start = time.perf_counter()
@@ -59,8 +56,7 @@ def measure_layers(
     """Seconds of each layer's blocks of one rollout; all ranks call it together.
 
     Bare physics gets the controls that random actions led to, from the states that they started in.
-    A first round, which is not counted, compiles, captures graphs and fills caches. `say` gets
-    every warning of training. Raises StoppedError if a rank was told to stop.
+    A first round, which is not counted, compiles, captures graphs and fills caches.
     """
     env, steps = trainer.env, trainer.ppo.storage.num_transitions_per_env
     actions = torch.randn(steps, env.num_envs, env.num_actions, device=env.device)

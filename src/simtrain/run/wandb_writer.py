@@ -28,10 +28,9 @@ class WandbWriter:
         run_id: str | None = None,
     ) -> None:
         """Start a W&B run, or go on with `run_id`, and print by `say` where it goes."""
-        settings = wandb.Settings(**_TIMEOUTS)
         about: dict[str, Any] = {"project": project, "name": run.name, "dir": run, "id": run_id}
         about["resume"] = "allow" if run_id is not None else None
-        start = partial(wandb.init, config=config, settings=settings, **about)
+        start = partial(wandb.init, config=config, settings=wandb.Settings(**_TIMEOUTS), **about)
         chosen = _choose(mode)
         reason = "" if mode == "offline" else "no API key, so "
         try:

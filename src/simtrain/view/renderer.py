@@ -63,8 +63,14 @@ class Canvas:
         """
         self._camera.follow(data, passed_s)
         self._renderer.update_scene(data, self._camera.view)
+        scene, kind = self._renderer.scene, mujoco.mjtGeom.mjGEOM_ARROW
         for arrow in arrows:
-            self._add_arrow(arrow)
+            start, end = np.array(arrow.start), np.array(arrow.end)
+            if scene.ngeom < scene.maxgeom and math.dist(start, end) >= SHORTEST_ARROW:
+                geom, rgba = scene.geoms[scene.ngeom], np.array([*arrow.rgb, 1.0], dtype=np.float32)
+                mujoco.mjv_initGeom(geom, kind, np.zeros(3), np.zeros(3), np.eye(3).ravel(), rgba)
+                mujoco.mjv_connector(geom, kind, _ARROW_WIDTH, start, end)
+                scene.ngeom += 1
         pixels: np.ndarray = self._renderer.render()
         text = "\n".join(filter(None, lines))
         if not text:
@@ -76,17 +82,6 @@ class Canvas:
             font=self._font, fill="white", anchor="ld", stroke_width=2, stroke_fill="black",
         )  # fmt: skip
         return np.asarray(image)
-
-    def _add_arrow(self, arrow: Arrow) -> None:
-        scene = self._renderer.scene
-        start, end = np.array(arrow.start), np.array(arrow.end)
-        if scene.ngeom >= scene.maxgeom or math.dist(start, end) < SHORTEST_ARROW:
-            return
-        geom, kind = scene.geoms[scene.ngeom], mujoco.mjtGeom.mjGEOM_ARROW
-        rgba = np.array([*arrow.rgb, 1.0], dtype=np.float32)
-        mujoco.mjv_initGeom(geom, kind, np.zeros(3), np.zeros(3), np.eye(3).ravel(), rgba)
-        mujoco.mjv_connector(geom, kind, _ARROW_WIDTH, start, end)
-        scene.ngeom += 1
 
 
 class Picture(Canvas):
