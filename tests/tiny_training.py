@@ -12,7 +12,7 @@ from simtrain import ActorCfg, CriticCfg, PpoCfg
 from simtrain.config import TrainConfig
 from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.training.context import RunContext
+from simtrain.training.context import RunContext, SharedContext
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.loop import Trainer, train
 from simtrain.training.worker import make_trainer
@@ -59,8 +59,9 @@ def tiny_config(**changes: Any) -> TrainConfig:
 def make_context(
     run: Path, config: TrainConfig | None = None, rank: Rank = ALONE, **values: Any
 ) -> RunContext:
-    values = {"console": Console(), "stop": lambda: False, "devices": ("cpu",), **values}
-    return RunContext(config=config or tiny_config(), rank=rank, run=run, **values)
+    values = {"console": Console(), "stop": lambda: False, **values}
+    shared = SharedContext(run, ("cpu",), values.pop("resumption", None))
+    return RunContext(config=config or tiny_config(), rank=rank, shared=shared, **values)
 
 
 def tiny_trainer(

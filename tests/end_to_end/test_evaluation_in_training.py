@@ -144,7 +144,8 @@ def evaluators(job: Job) -> list[int]:
     return [
         pid
         for pid in job.processes()
-        if b"simtrain.training.evaluator_program" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"simtrain.training.features.evaluator_process"
+        in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
 
 

@@ -24,7 +24,7 @@ from simtrain.config import TrainConfig
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.registry import discover
-from simtrain.training.context import Resumption, RunContext
+from simtrain.training.context import Resumption, RunContext, SharedContext
 from simtrain.training.features.checkpoint import can_resume, open_run
 from simtrain.training.worker import run_worker
 
@@ -112,7 +112,9 @@ def train(number: int, store: Path, run: Path, resumption: Resumption | None) ->
     )
     config.env.episode_length_s = 1.0
     run_worker(
-        RunContext(config, rank, run, Quiet(), lambda: False, ("cpu", "cpu"), resumption=resumption)
+        RunContext(
+            config, rank, Quiet(), lambda: False, SharedContext(run, ("cpu", "cpu"), resumption)
+        )
     )
     dist.destroy_process_group()
 

@@ -17,8 +17,7 @@ from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
-from simtrain.training.evaluator import Evaluator, with_margin
-from simtrain.training.intervals import Estimate
+from simtrain.training.evaluator import Estimate, Evaluator, with_margin
 
 ACTOR = ActorCfg(hidden_dims=(4,))
 FAILS = {
@@ -99,9 +98,9 @@ def test_a_metric_that_keeps_state_forgets_it_at_resets():
             self.steps += 1.0
             return self.steps.clone()
 
-    judge = evaluator(2, metrics={"steps": MetricTermCfg(Count, reduce="last")})
-    assert judge(state()).metrics["steps"] == [10.0, 10.0]
-    assert judge(state()).metrics["steps"] == [10.0, 10.0]
+    tested = evaluator(2, metrics={"steps": MetricTermCfg(Count, reduce="last")})
+    assert tested(state()).metrics["steps"] == [10.0, 10.0]
+    assert tested(state()).metrics["steps"] == [10.0, 10.0]
 
 
 def test_a_task_without_time_out_is_cut_at_its_longest_episode():
@@ -111,16 +110,16 @@ def test_a_task_without_time_out_is_cut_at_its_longest_episode():
 
 
 def test_fewer_environments_run_several_rounds_of_equal_size():
-    judge = evaluator(9, max_envs=4, **RANDOM)
-    assert judge.env.num_envs == 3
-    evaluation = judge(state())
+    tested = evaluator(9, max_envs=4, **RANDOM)
+    assert tested.env.num_envs == 3
+    evaluation = tested(state())
     assert evaluation.lengths == [10] * 9
     assert len(set(evaluation.metrics["position"])) == 9
 
 
 def test_policies_meet_the_same_starts_again_and_again():
-    judge = evaluator(3, **RANDOM)
-    first, other, again = judge(state(1)), judge(state(2)), judge(state(1))
+    tested = evaluator(3, **RANDOM)
+    first, other, again = tested(state(1)), tested(state(2)), tested(state(1))
     assert again == first
     assert evaluator(3, **RANDOM)(state(1)) == first
     assert other.metrics["position"] != first.metrics["position"]
@@ -131,12 +130,12 @@ def test_policies_meet_the_same_starts_again_and_again():
 def test_an_evaluation_does_not_wait_for_the_device(task):
     cfg = evaluation_task(discover().find(task).make())
     cfg.episode_length_s = 0.2
-    judge = Evaluator(cfg, cfg.ppo.actor, 4, engine=EngineCfg("mujoco", threads=1))
-    env = judge.env
+    tested = Evaluator(cfg, cfg.ppo.actor, 4, engine=EngineCfg("mujoco", threads=1))
+    env = tested.env
     actor = make_actor(cfg.ppo.actor, env.get_observations(), env.num_actions)
-    policy = judge._load(actor.state_dict())
+    policy = tested._load(actor.state_dict())
     with torch.inference_mode(), RefuseWaiting():
-        rows = judge._first_episodes(policy, lambda: False)
+        rows = tested._first_episodes(policy, lambda: False)
     assert rows.shape == (4, 3 + len(cfg.metrics)) == (4, 5)
     assert rows.isfinite().all()
     assert (rows[:, 1] == env.max_episode_length).all()
@@ -146,13 +145,13 @@ def test_an_evaluation_does_not_wait_for_the_device(task):
 def test_both_engines_evaluate_alike(fast_compilation):
     found = []
     for engine in ("mujoco", "warp"):
-        judge = Evaluator(
+        tested = Evaluator(
             tiny_task(terminations=FAILS, **RANDOM),
             ACTOR,
             4,
             engine=EngineCfg(engine, threads=1),
         )
-        found.append(judge(state()))
+        found.append(tested(state()))
     (mujoco, warp) = found
     assert (warp.lengths, warp.failed) == (mujoco.lengths, mujoco.failed)
     assert warp.metrics["position"] == pytest.approx(mujoco.metrics["position"], abs=1e-4)

@@ -34,9 +34,9 @@ def dump(tmp_path):
         "qvel": np.array([[0.0], [25.0], [50.0], [np.nan]]),
         "ctrl": np.array([[0.0], [0.1], [-0.7], [0.2]]),
     }
-    dump = Dump(env=5, said="oh", states=states, model=content.tobytes())
-    write_dump(tmp_path / "dump", dump, decimation=2, iteration=9)
-    return tmp_path / "dump"
+    folder = tmp_path / "nan_dump"
+    write_dump(folder, Dump(5, "oh", states, content.tobytes()), decimation=2, iteration=9)
+    return folder
 
 
 def rewrite(dump, **changes):

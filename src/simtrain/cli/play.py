@@ -139,7 +139,7 @@ def _replay(arguments: Sequence[str]) -> int:
     dump = read_dump(config.replay)
     replay = Replay(dump.model, dump.states, dump.decimation, dump.said)
     print(f"environment {dump.env} in iteration {dump.iteration}: {dump.said}")
-    for line in replay.show(dump.steps - 1):
+    for line in replay.show(replay.steps - 1):
         print(f"  {line}")
     if config.video is not None:
         record_replay(replay, config.video, config.speed)

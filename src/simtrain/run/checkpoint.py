@@ -88,10 +88,9 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
 def write_tensors(path: Path, content: dict[str, Any], previous: Path | None = None) -> None:
     """Write tensors and plain values, whole or not at all; see `written_whole`."""
     # torch's own errors do not say what is wrong with the disk.
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
+    data = packed(content)
     with written_whole(path, previous) as file:
-        file.write(buffer.getbuffer())
+        file.write(data)
 
 
 def read_tensors(path: Path, kind: str, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -143,3 +142,15 @@ def copied_to_host(content: Any) -> Any:
     if isinstance(content, tuple | list):
         return type(content)(copied_to_host(item) for item in content)
     return content
+
+
+def packed(content: Any) -> bytes:
+    """Tensors and plain values as bytes."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def unpacked(data: bytes) -> Any:
+    """The content of what `packed` made."""
+    return torch.load(io.BytesIO(data), weights_only=True)

@@ -24,14 +24,9 @@ class NewestItemWorker(Generic[ItemT]):
         prepare: Callable[[], None] = lambda: None,
         retry_seconds: float = 0.0,
     ) -> None:
-        """Start the thread.
+        """Start the thread, which calls `prepare` and then `work` with each item.
 
-        Args:
-            work: called with an item in the thread, and whether it is done with it; an item that is
-                not is tried again, unless a newer one waits.
-            name: of the thread.
-            prepare: called in the thread before it takes a first item.
-            retry_seconds: pause before an item is tried again.
+        An item for which `work` returns False is tried again after a pause, unless a newer waits.
         """
         self._work = work
         self._prepare = prepare

@@ -1,4 +1,4 @@
-"""RunContext: all that one rank knows of the run that it trains, and the result of that."""
+"""All that one rank knows of the run that it trains, and the result of that."""
 
 from __future__ import annotations
 
@@ -25,25 +25,35 @@ class Resumption:
 
 
 @dataclass(frozen=True)
-class RunContext:
-    """Configuration, rank, files and console of a run."""
+class SharedContext:
+    """The part of a `RunContext` that is the same on all ranks; it travels to them pickled."""
 
-    config: TrainConfig
-    """The whole configuration."""
-    rank: Rank
-    """This process."""
     run: Path
     """The run directory; only rank 0 writes to it."""
-    console: StatusConsole
-    """Where rank 0 shows its progress."""
-    stop: Callable[[], bool]
-    """Whether the user or the system asked the run to stop."""
     devices: tuple[str, ...]
     """Device of each rank, for people."""
     resumption: Resumption | None = None
     """How to resume a run; None to begin one."""
     evaluator: Devices | None = None
     """Devices of a process that evaluates beside training; None for no such process."""
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Configuration, rank, console and files of a run."""
+
+    config: TrainConfig
+    rank: Rank
+    console: StatusConsole
+    """Where rank 0 shows its progress."""
+    stop: Callable[[], bool]
+    """Whether the user or the system asked the run to stop."""
+    shared: SharedContext
+
+    @property
+    def run(self) -> Path:
+        """The run directory."""
+        return self.shared.run
 
     def iterations(self, iteration: int, env_steps: int) -> int:
         """Iterations to have trained at the end, of a run that has trained so many already."""

@@ -1,16 +1,14 @@
-"""How good is a policy: some episodes of it, acting by the mean of its actions.
+"""How good a policy is: some episodes of it, acting by the mean of its actions.
 
 Episodes are chosen before they are run: the first of every environment after a reset of all. Those
 that finish first would be the short ones, and a policy that falls would look as if it only fell.
-
-An evaluation draws its random numbers from a seed of its own, the same every time, so that policies
-meet the same starts and commands; and it leaves the process's generators as they were.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,39 +22,67 @@ from simtrain.env.randomness import forked_randomness
 from simtrain.errors import SimulationError
 from simtrain.ppo_cfg import ActorCfg
 from simtrain.sim import EngineCfg
-from simtrain.training import intervals
-from simtrain.training.intervals import Estimate
 from simtrain.training.loop import rollout_threads
 
-SEED = 0
-"""What evaluations draw from if nobody says otherwise."""
-_LOOK_EVERY = 32
-"""Steps between two looks at whether all episodes have ended; a look waits for the device."""
+CONFIDENCE = 0.95
+"""Probability that an interval holds the true value."""
+_CHECK_STEPS = 32
+"""Steps between two checks whether all episodes have ended; a check waits for the device."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number estimated from episodes, and its confidence interval, infinite if it is unknown."""
+
+    value: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of_mean(values: Sequence[float]) -> Estimate:
+        """The mean of independent values, one or more; interval by Student's t."""
+        value = statistics.fmean(values)
+        if len(values) == 1:
+            return Estimate(value, -math.inf, math.inf)
+        if not all(map(math.isfinite, values)):
+            return Estimate(value, math.nan, math.nan)
+        from scipy.stats import t
+
+        error = statistics.stdev(values, value) / math.sqrt(len(values))
+        half = error * float(t.ppf((1.0 + CONFIDENCE) / 2.0, len(values) - 1))
+        return Estimate(value, value - half, value + half)
+
+    @staticmethod
+    def of_rate(happened: int, count: int) -> Estimate:
+        """The rate of something that happened so often of `count`; interval by Wilson's score."""
+        from scipy.stats import binomtest
+
+        interval = binomtest(happened, count).proportion_ci(CONFIDENCE, "wilson")
+        return Estimate(happened / count, float(interval.low), float(interval.high))
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a policy did, episode by episode."""
+    """A policy's episodes, in lists of equal length."""
 
     returns: list[float]
-    """Sums of rewards."""
     lengths: list[float]
     """Control steps."""
     failed: list[bool]
     """Whether a termination other than a time-out ended the episode."""
     metrics: dict[str, list[float]]
-    """The task's metrics, by their names."""
+    """The task's metrics."""
     warnings: dict[str, str]
-    """What did not fit into the engine's buffers, by the flag that mends it."""
+    """The engine's buffers that overflowed, by the flag that mends it."""
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
         """Means and rates over the episodes; the names are those of the tags ``Eval/<name>``."""
         return {
-            "mean_return": intervals.mean(self.returns),
-            "mean_episode_length": intervals.mean(self.lengths),
-            "failure_rate": intervals.rate(sum(self.failed), len(self.failed)),
-            **{name: intervals.mean(values) for name, values in self.metrics.items()},
+            "mean_return": Estimate.of_mean(self.returns),
+            "mean_episode_length": Estimate.of_mean(self.lengths),
+            "failure_rate": Estimate.of_rate(sum(self.failed), len(self.failed)),
+            **{name: Estimate.of_mean(values) for name, values in self.metrics.items()},
         }
 
     def tags(self, iteration: int) -> dict[str, float]:
@@ -70,7 +96,7 @@ class Evaluation:
 
 
 def heading(name: str) -> str:
-    """How people read the name of an estimate."""
+    """The name of an estimate for people."""
     known = {"mean_return": "return", "mean_episode_length": "length", "failure_rate": "failures"}
     return known.get(name, name)
 
@@ -88,7 +114,11 @@ def with_margin(name: str, estimate: Estimate) -> str:
 
 
 class Evaluator:
-    """Environments of their own, in which policies of one kind are evaluated, one after another."""
+    """Environments of their own, in which policies of one kind are evaluated, one after another.
+
+    Random numbers come from a seed of its own, the same for every policy, so that policies meet the
+    same starts and commands; the process's generators are left as they were.
+    """
 
     def __init__(
         self,
@@ -98,20 +128,17 @@ class Evaluator:
         *,
         engine: EngineCfg,
         max_envs: int | None = None,
-        seed: int = SEED,
+        seed: int = 0,
     ) -> None:
-        """Build the environments.
+        """Build the environments; ConfigError if the task does not fit its model.
 
         Args:
-            cfg: the task as policies are judged in it, see `undisturbed`.
+            cfg: the task, see `simtrain.env.model.evaluation_task`.
             actor: the policies' network.
             episodes: how many episodes make an evaluation.
             engine: the physics engine; the policy lives on its device, and takes as many threads.
             max_envs: most environments at a time; None for one for each episode.
-            seed: what is random comes from it.
-
-        Raises:
-            ConfigError: the task does not fit its model, or a metric has another shape.
+            seed: of starts, commands and noise.
         """
         self.episodes = episodes
         self._actor = actor
@@ -120,12 +147,8 @@ class Evaluator:
         # Rounds of equal size: an environment has its own ground and its own friction.
         num_envs = math.ceil(episodes / rounds)
         with forked_randomness(seed, torch.device(engine.device)):
-            self.env = Env(
-                cfg,
-                num_envs,
-                replace(engine, threads=min(engine.threads, num_envs)),
-                metrics=True,
-            )
+            engine_of_envs = replace(engine, threads=min(engine.threads, num_envs))
+            self.env = Env(cfg, num_envs, engine_of_envs, metrics=True)
             self.env.metrics.compute()
         self._threads = engine.threads
         self._policy: Policy | None = None
@@ -133,65 +156,54 @@ class Evaluator:
     def __call__(
         self, state: dict[str, Tensor], stop: Callable[[], bool] = lambda: False
     ) -> Evaluation | None:
-        """Evaluate a policy.
+        """Evaluate a policy; None if `stop`, which is asked now and then, was true.
 
         Args:
             state: ``actor_state_dict`` of a checkpoint, on any device.
-            stop: asked now and then; once it is true, the evaluation is given up.
-
-        Returns:
-            What the policy did, or None if it was given up.
+            stop: ends the evaluation.
 
         Raises:
             ConfigError: the policy does not fit the task.
             SimulationError: MuJoCo failed.
         """
-        threads = torch.get_num_threads()
+        env, threads = self.env, torch.get_num_threads()
+        rows: list[Tensor] = []
         try:
             policy = self._load(state)
-            torch.set_num_threads(rollout_threads(policy.actor, self.env.num_envs, self._threads))
-            with forked_randomness(self._seed, self.env.device), torch.inference_mode():
-                rows = self._rows(policy, stop)
+            torch.set_num_threads(rollout_threads(policy.actor, env.num_envs, self._threads))
+            with forked_randomness(self._seed, env.device), torch.inference_mode():
+                while len(rows) * env.num_envs < self.episodes:
+                    rows.append(self._first_episodes(policy, stop))
+                    if stop():
+                        return None
         except SimulationError as error:
             raise SimulationError(f"in the evaluation: {error}") from error
         finally:
             torch.set_num_threads(threads)
-        if rows is None:
-            return None
-        returns, lengths, failed, *metrics = rows.T.tolist()
-        overflow = self.env.sim.overflow()
+        episodes = torch.cat(rows)[: self.episodes].cpu()
+        returns, lengths, failed, *metrics = episodes.T.tolist()
+        overflow = env.sim.overflow()
         return Evaluation(
             returns=returns,
             lengths=lengths,
             failed=[value > 0.0 for value in failed],
-            metrics=dict(zip(self.env.metrics.names, metrics, strict=True)),
+            metrics=dict(zip(env.metrics.names, metrics, strict=True)),
             warnings={} if overflow is None else overflow.messages,
         )
 
     def _load(self, state: dict[str, Tensor]) -> Policy:
         if self._policy is None:
             env = self.env
-            with forked_randomness(
-                self._seed, self.env.device
-            ):  # a new network draws its parameters
+            # A new network draws its parameters.
+            with forked_randomness(self._seed, env.device):
                 obs = env.get_observations()
                 self._policy = Policy(self._actor, obs, env.num_actions, state)
         else:
             self._policy.load(state)
         return self._policy
 
-    def _rows(self, policy: Policy, stop: Callable[[], bool]) -> Tensor | None:
-        """Return, length, failure and metrics of each episode, on the CPU."""
-        rounds: list[Tensor] = []
-        while len(rounds) * self.env.num_envs < self.episodes:
-            first = self._first_episodes(policy, stop)
-            if first is None:
-                return None
-            rounds.append(first)
-        return torch.cat(rounds)[: self.episodes].cpu()
-
-    def _first_episodes(self, policy: Policy, stop: Callable[[], bool]) -> Tensor | None:
-        """Reset all environments and run each until it ends once; a row for each."""
+    def _first_episodes(self, policy: Policy, stop: Callable[[], bool]) -> Tensor:
+        """Return, length, failure and metrics of each environment's first episode after a reset."""
         env = self.env
         env.reset()
         nothing = torch.zeros(env.num_envs, device=env.device)
@@ -203,7 +215,7 @@ class Evaluator:
         obs = env.get_observations()
         # Without a time-out among its terminations a task would never end.
         for step in range(env.max_episode_length):
-            if step % _LOOK_EVERY == _LOOK_EVERY - 1 and (stop() or not running.any()):
+            if step % _CHECK_STEPS == _CHECK_STEPS - 1 and (stop() or not running.any()):
                 break
             obs, rewards, dones, _ = env.step(policy(obs))
             # What comes after an episode may be anything, even NaN.
@@ -214,8 +226,5 @@ class Evaluator:
             sums += torch.where(running.unsqueeze(1), values, torch.zeros_like(last))
             last = values
             running &= ~dones
-        if stop():
-            return None
-        means = sums / lengths.unsqueeze(1)
-        metrics = torch.where(env.metrics.is_mean, means, last)
+        metrics = torch.where(env.metrics.is_mean, sums / lengths.unsqueeze(1), last)
         return torch.cat((torch.stack((returns, lengths, failed.float()), dim=1), metrics), dim=1)

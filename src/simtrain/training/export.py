@@ -26,7 +26,7 @@ from simtrain.training.saved_policy import SavedPolicy
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written."""
+    """A policy's exported files."""
 
     files: list[Path]
     difference: float
@@ -38,13 +38,7 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
     """Write a policy for deployment, all files or none.
 
     ``policy.onnx`` and ``policy.pt`` are as `simtrain.algorithms.export.export` says. Both carry
-    the content of ``policy.json``: a `simtrain.env.interface.Interface` and where the policy
-    comes from.
-
-    Args:
-        saved: the policy.
-        folder: where the files go; made if it is missing.
-        formats: ``onnx``, ``torchscript`` or both.
+    the content of ``policy.json``: a `simtrain.env.interface.Interface` and the policy's origin.
 
     Raises:
         ConfigError: the policy does not fit its task, its actions are not finite, or `folder`

@@ -1,4 +1,4 @@
-"""What to tell when a GPU cannot be used, or its memory is too small for so many environments."""
+"""Errors for people where a GPU cannot be used, or has too little memory."""
 
 from __future__ import annotations
 
@@ -29,12 +29,7 @@ def check_gpu(device: torch.device) -> None:
 
 @contextmanager
 def out_of_memory_as_config_error(num_envs: int, device: torch.device) -> Iterator[None]:
-    """Let running out of a GPU's memory end in a ConfigError that says how many would fit.
-
-    Args:
-        num_envs: environments that are simulated within.
-        device: where; nothing is done for a CPU.
-    """
+    """Turn running out of a GPU's memory into a ConfigError that says how many would fit."""
     if device.type != "cuda":
         yield
         return
@@ -47,14 +42,7 @@ def out_of_memory_as_config_error(num_envs: int, device: torch.device) -> Iterat
 
 
 def too_little_memory(num_envs: int, free: int, left: int, error: str) -> str:
-    """A text for a person.
-
-    Args:
-        num_envs: environments that did not fit.
-        free: bytes that were free at the start.
-        left: bytes that were free at the end.
-        error: what PyTorch or Warp said.
-    """
+    """The error's text; `free` and `left` are bytes at the start and at the end."""
     asked = _ASKED.search(error)
     more = float(asked[1]) * _UNITS[asked[2]] if asked else 0.0
     # What was asked for last is seldom the last that would have been.

@@ -17,8 +17,9 @@ from simtrain.config import TrainConfig
 from simtrain.config_tree import as_plain, overlay
 from simtrain.errors import ConfigError, RankError
 from simtrain.launch.launcher import check_log_level, choose_log_dir, launch_ranks
-from simtrain.launch.plan import Devices, Job, plan_job
+from simtrain.launch.plan import Job, plan_job
 from simtrain.launch.rank import Rank
+from simtrain.launch.stop import StopSignals
 from simtrain.registry import default_config
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
@@ -26,7 +27,7 @@ from simtrain.run.directory import VIDEOS, make_folder, make_run_directory, show
 from simtrain.run.metrics_files import METRICS, check_idle
 from simtrain.run.report import PICTURE
 from simtrain.sim import choose_engine
-from simtrain.training.context import Resumption, RunContext, TrainingResult
+from simtrain.training.context import Resumption, RunContext, SharedContext, TrainingResult
 from simtrain.training.features.checkpoint import SavedRun, can_resume, open_run, plan_resumption
 from simtrain.training.features.evaluation import check_evaluation_flags
 from simtrain.training.stopping import Stopping, exit_code
@@ -37,10 +38,7 @@ _LONGEST_PAUSE = 60.0  # seconds
 def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None = None) -> int:
     """Run a training job whose configuration was checked; the exit code.
 
-    Args:
-        config: the whole configuration.
-        model: the task's compiled model.
-        saved: the run to resume, or None for a new one.
+    `model` is the task's, `saved` the run to resume, or None for a new one.
 
     Raises:
         ConfigError: there is no such device or host, or the configuration is not the saved run's.
@@ -65,7 +63,7 @@ def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None =
         return 0
     console = TrainingConsole(config.task, iterations)
     stopping = Stopping(config.task, config.grace_seconds, console)
-    with stopping.signals, console:
+    with stopping.signals as stop, console:
         for line in lines:
             console.say(line)
         stopping.run = run = (
@@ -75,14 +73,9 @@ def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None =
         ).absolute()
         console.say(f"run:        {shown(run)}")
         try:
-            attempt = _Attempt(config, job, rank, model, run, console, stopping)
+            attempt = _Attempt(config, job, rank, model, run, console, stop)
             result = train_with_restarts(
-                attempt,
-                attempt.resumption,
-                resumption,
-                config.max_restarts,
-                console,
-                stopping.signals,
+                attempt, attempt.resumption, resumption, config.max_restarts, console, stop
             )
         except ConfigError:
             if saved is None and not (run / METRICS).exists():
@@ -100,8 +93,7 @@ def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None =
     _show_result(run, result, stopping, console.say)
     if result.error is not None:
         return 1
-    received = stopping.signals.received
-    return 0 if received is None else exit_code(received)
+    return 0 if stop.received is None else exit_code(stop.received)
 
 
 def _check_on_devices(config: TrainConfig, job: Job, model: mujoco.MjModel) -> None:
@@ -168,15 +160,29 @@ class _Attempt:
     model: mujoco.MjModel
     run: Path
     console: TrainingConsole
-    stopping: Stopping
+    stop: StopSignals
 
     def __call__(self, resumption: Resumption | None) -> TrainingResult:
         """Train, in this process or as several ranks."""
-        return (
-            self._on_ranks(resumption)
-            if self.rank is None
-            else self._in_process(self.rank, resumption)
-        )
+        config, job, run = self.config, self.job, self.run
+        shared = SharedContext(run, tuple(job.rank_names()), resumption, job.evaluator)
+        if self.rank is not None:
+            from simtrain.training.worker import run_worker
+
+            result = run_worker(RunContext(config, self.rank, self.console, self.stop, shared))
+        else:
+            result = launch_ranks(
+                job,
+                train_rank,
+                config.task,
+                as_plain(config),
+                shared,
+                receive=self._show,
+                stop=self.stop,
+                log_dir=choose_log_dir(config.torchrunx_log_dir, run),
+            )
+        assert result is not None
+        return result
 
     def resumption(self) -> Resumption | None:
         """How to go on from the last saved state, told on the console; None if there is none."""
@@ -187,95 +193,37 @@ class _Attempt:
             self.console.say(line)
         return resumption
 
-    def _in_process(self, rank: Rank, resumption: Resumption | None) -> TrainingResult:
-        from simtrain.training.worker import run_worker
-
-        context = RunContext(
-            config=self.config,
-            rank=rank,
-            run=self.run,
-            console=self.console,
-            stop=self.stopping.signals,
-            devices=tuple(self.job.rank_names()),
-            resumption=resumption,
-            evaluator=self.job.evaluator,
-        )
-        result = run_worker(context)
-        assert result is not None
-        return result
-
-    def _on_ranks(self, resumption: Resumption | None) -> TrainingResult:
-        def receive(content: object) -> None:
-            if isinstance(content, Status):
-                self.console.show(content)
-            else:
-                self.console.say(str(content))
-
-        config, job = self.config, self.job
-        order = RankOrder(
-            config.task,
-            as_plain(config),
-            self.run,
-            tuple(job.rank_names()),
-            resumption,
-            job.evaluator,
-        )
-        result = launch_ranks(
-            job,
-            train_rank,
-            order,
-            receive=receive,
-            stop=self.stopping.signals,
-            log_dir=choose_log_dir(config.torchrunx_log_dir, self.run),
-        )
-        assert result is not None
-        return result
-
-
-@dataclass(frozen=True)
-class RankOrder:
-    """The parts of a `RunContext` that the command sends to each rank."""
-
-    task: str
-    values: dict[str, Any]
-    """The configuration as mappings, lists and scalars."""
-    run: Path
-    devices: tuple[str, ...]
-    resumption: Resumption | None
-    evaluator: Devices | None
+    def _show(self, content: object) -> None:
+        if isinstance(content, Status):
+            self.console.show(content)
+        else:
+            self.console.say(str(content))
 
 
 def train_rank(
-    rank: Rank, show: Callable[[object], None], stop: Callable[[], bool], order: RankOrder
+    rank: Rank,
+    show: Callable[[object], None],
+    stop: Callable[[], bool],
+    task: str,
+    values: dict[str, Any],
+    shared: SharedContext,
 ) -> TrainingResult | None:
-    """Train as one rank of several, in a process of its own."""
+    """Train as one rank of several, in a process of its own; `values` are the configuration's."""
     from simtrain.training.worker import run_worker
 
-    return run_worker(
-        RunContext(
-            config=overlay(default_config(order.task), order.values),
-            rank=rank,
-            run=order.run,
-            console=_RemoteConsole(show),
-            stop=stop,
-            devices=order.devices,
-            resumption=order.resumption,
-            evaluator=order.evaluator,
-        )
-    )
+    config = overlay(default_config(task), values)
+    return run_worker(RunContext(config, rank, _RemoteConsole(show), stop, shared))
 
 
 @dataclass(frozen=True)
 class _RemoteConsole:
     """Shows lines and iterations on the console of the command that launched this rank."""
 
-    send: Callable[[object], None]
+    say: Callable[[object], None]
 
-    def say(self, message: str) -> None:
-        self.send(message)
-
-    def show(self, status: Status) -> None:
-        self.send(status)
+    @property
+    def show(self) -> Callable[[object], None]:
+        return self.say
 
 
 def _introduction(config: TrainConfig, job: Job) -> list[str]:

@@ -58,15 +58,7 @@ class Trainer:
         timer: PhaseTimer = NO_TIMER,
         graphs: GraphBackend | None = None,
     ) -> None:
-        """Prepare.
-
-        Args:
-            env: the environments.
-            ppo: the algorithm.
-            rank: this process.
-            timer: the timer that `env` and `ppo` were given.
-            graphs: makes graphs of steps and mini-batches; None for neither.
-        """
+        """Prepare; `timer` is that of `env` and `ppo`, `graphs` makes graphs, None for none."""
         self.env = env
         self.ppo = ppo
         self.rank = rank

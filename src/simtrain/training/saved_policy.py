@@ -22,11 +22,9 @@ class SavedPolicy:
     """A checkpoint and the configuration of the run that it belongs to."""
 
     checkpoint: Path
-    """The file."""
     config: TrainConfig
-    """The run's whole configuration."""
     content: dict[str, Any]
-    """What the file holds, see `simtrain.run.checkpoint`."""
+    """The checkpoint's content, see `simtrain.run.checkpoint`."""
 
     @property
     def run(self) -> Path:
@@ -35,24 +33,16 @@ class SavedPolicy:
 
     @property
     def iteration(self) -> int:
-        """How many iterations were trained."""
+        """Iterations that were trained."""
         return int(self.content["iter"])
 
     def policy(self, obs: TensorDict, num_actions: int) -> Policy:
-        """The policy for an environment with these observations and actions.
-
-        Raises:
-            ConfigError: the environment does not fit the policy.
-        """
+        """The policy for such an environment; ConfigError if that does not fit it."""
         return Policy(self.config.ppo.actor, obs, num_actions, self.content["actor_state_dict"])
 
 
 def open_policy(path: Path) -> SavedPolicy:
-    """The policy that a user names by its run directory or checkpoint.
-
-    Raises:
-        ConfigError: there is none, it is damaged, or its task is not to be found.
-    """
+    """The policy in a run directory or checkpoint; ConfigError if there is none that is whole."""
     checkpoint = find_checkpoint(path)
     plain = read_config_file(checkpoint.parent)["config"]
     content = read_checkpoint(checkpoint)

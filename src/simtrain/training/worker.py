@@ -51,12 +51,16 @@ def run_worker(context: RunContext) -> TrainingResult | None:
 def _train(context: RunContext, trainer: Trainer) -> TrainingResult | None:
     """Make the features, restore a saved state, and run the loop."""
     timing, recorder = Timing(context, trainer), Recorder(context, trainer)
-    evaluation = PeriodicEvaluation(context, trainer)
-    failures = FailureMonitor(context, trainer)
-    stateful: list[Feature] = [timing, evaluation, recorder, failures]
-    checkpoint = Checkpoint(context, trainer, stateful, recorder)
-    # The order in which they act.
-    features = [*stateful, checkpoint, TrainingVideo(context, trainer, recorder)]
+    features: list[Feature] = []
+    checkpoint = Checkpoint(context, trainer, recorder, features)
+    features += [  # in the order in which they act
+        PeriodicEvaluation(context, trainer),
+        recorder,
+        timing,  # exited before the recorder draws the report, and after the last save
+        FailureMonitor(context, trainer),
+        checkpoint,
+        TrainingVideo(context, trainer, recorder),
+    ]
     checkpoint.restore()
     is_main = context.rank.is_main
     train(
@@ -76,14 +80,7 @@ def make_trainer(
     timer: PhaseTimer = NO_TIMER,
     say: Callable[[str], None] = lambda message: None,
 ) -> Trainer:
-    """A rank's environments and algorithm, ready to train; all ranks call it together.
-
-    Args:
-        config: the whole configuration.
-        rank: this process.
-        timer: told which phase of an iteration begins.
-        say: shows a line on rank 0.
-    """
+    """A rank's environments and algorithm, ready to train; `say` shows a line on rank 0."""
     env = make_env(config, rank, timer, say)
     obs = env.get_observations().to(rank.device)
     ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank, timer)

@@ -52,7 +52,7 @@ def config(monkeypatch) -> TrainConfig:
 
 
 def checkpoint(context: RunContext, trainer: Trainer, metrics: Metrics) -> Checkpoint:
-    return Checkpoint(context, trainer, [FailureMonitor(context, trainer)], metrics)
+    return Checkpoint(context, trainer, metrics, [FailureMonitor(context, trainer)])
 
 
 def names(run: Path) -> list[str]:

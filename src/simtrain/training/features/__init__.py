@@ -42,6 +42,11 @@ class Feature(AbstractContextManager["Feature"]):
     main_rank_only = False
     """Whether it goes along on rank 0 alone."""
 
+    @property
+    def name(self) -> str:
+        """Key of its state in ``resume.pt``."""
+        return type(self).__name__
+
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         """Release what the feature holds; does nothing by default."""
 

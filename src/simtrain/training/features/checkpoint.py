@@ -8,7 +8,6 @@ bit for bit on the CPU.
 
 from __future__ import annotations
 
-import io
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +29,10 @@ from simtrain.run.checkpoint import (
     copied_to_host,
     model_path,
     model_paths,
+    packed,
     read_tensors,
     save_model,
+    unpacked,
     write_tensors,
 )
 from simtrain.run.directory import remove_leftovers, versions
@@ -62,20 +63,13 @@ class Checkpoint(Feature):
         self,
         context: RunContext,
         trainer: Trainer,
-        features: Sequence[Feature],
         recorder: Recorder,
+        features: Sequence[Feature],
     ) -> None:
-        """Prepare.
-
-        Args:
-            context: the run.
-            trainer: saved and restored.
-            features: saved and restored as well.
-            recorder: synchronized before a save, and told of checkpoints.
-        """
+        """Prepare; `features` are all that go along, and may be completed later."""
         self._context = context
         self._trainer = trainer
-        self._features = {type(feature).__name__: feature for feature in features}
+        self._features = features
         self._recorder = recorder
         self._writer: NewestItemWorker[dict[str, Any]] | None = None
         self._messages: deque[str] = deque()
@@ -94,7 +88,11 @@ class Checkpoint(Feature):
         Raises:
             ConfigError: the state does not fit.
         """
-        resumption, rank, trainer = self._context.resumption, self._context.rank, self._trainer
+        resumption, rank, trainer = (
+            self._context.shared.resumption,
+            self._context.rank,
+            self._trainer,
+        )
         if resumption is None:
             return
         parts = None
@@ -111,14 +109,16 @@ class Checkpoint(Feature):
                 optimizer="--ppo.optimizer" not in resumption.changed,
                 learning_rate="--ppo.learning-rate" not in resumption.changed,
             )
-            for name, state in shared["features"].items():
-                if name in self._features:
-                    self._features[name].set_state(state)
+            for feature in self._features:
+                if feature.name in shared["features"]:
+                    feature.set_state(shared["features"][feature.name])
             if mine is None:
                 # Curricula go by how far training is.
                 trainer.env.steps.fill_(shared["steps"])
-            else:
-                trainer.set_rank_state(_unpacked(mine) if isinstance(mine, Tensor) else mine)
+                return
+            if isinstance(mine, Tensor):
+                mine = unpacked(mine.numpy().tobytes())
+            trainer.set_rank_state(mine)
         except (KeyError, RuntimeError, ValueError) as error:
             raise ConfigError(f"{resumption.file} cannot be resumed: {error}") from error
 
@@ -163,7 +163,7 @@ class Checkpoint(Feature):
                 self._warned.add(change)
                 self._messages.append(f"warning: a resumed run would not be exact: {change}")
         own = trainer.rank_state()
-        ranks = rank.gather_objects(None if rank.is_main else _packed(own))
+        ranks = rank.gather_objects(None if rank.is_main else packed(own))
         if ranks is None:
             return None
         others = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in ranks[1:]]
@@ -173,7 +173,7 @@ class Checkpoint(Feature):
             "steps": int(trainer.env.steps),
             "trainer": trainer.state(),
             "learner": copied_to_host(trainer.ppo.state()),
-            "features": {name: feature.state() for name, feature in self._features.items()},
+            "features": {feature.name: feature.state() for feature in self._features},
             "ranks": [own, *others],
         }
 
@@ -351,13 +351,7 @@ def find_run(name: str, log_root: Path, task: str) -> SavedRun:
 def plan_resumption(
     saved: SavedRun, config: TrainConfig, job: Job, model: mujoco.MjModel
 ) -> tuple[Resumption, list[str]]:
-    """How to resume a run, and what a person should know about it, in lines.
-
-    Args:
-        saved: the run.
-        config: the configuration now.
-        job: the ranks now.
-        model: the task's model now.
+    """How to resume a run with the configuration, ranks and model of now, and lines for people.
 
     Raises:
         ConfigError: the configuration has changed, without ``--resume-with-changes``.
@@ -397,13 +391,3 @@ def _differing_circumstances(saved: SavedRun, job: Job) -> list[str]:
         for name in {**its_versions, **mine}
         if its_versions.get(name) != mine.get(name)
     ]
-
-
-def _packed(content: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    return buffer.getvalue()
-
-
-def _unpacked(data: Tensor) -> Any:
-    return torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)

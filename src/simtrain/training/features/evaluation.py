@@ -40,7 +40,7 @@ class PeriodicEvaluation(Feature):
         self._ppo = trainer.ppo
         self._interval = context.config.eval_interval
         self._conditions = stop_conditions(context.config)
-        self._in_process = context.evaluator is None
+        self._in_process = context.shared.evaluator is None
         self._shown: set[str] = set()
         self._evaluations: EvaluatorProcess | _EvaluatorInProcess | None = None
         self._best = -float("inf")
@@ -58,13 +58,17 @@ class PeriodicEvaluation(Feature):
                 self._best = infos.get(_RETURN, self._best)
             except ConfigError as error:
                 self._say(f"warning: {error}; the next evaluation's policy takes its place")
-        if context.evaluator is None:
+        if context.shared.evaluator is None:
             self._evaluations = _EvaluatorInProcess(context)
         else:
-            threads = _threads_of_evaluator(context)
-            self._evaluations = EvaluatorProcess(
-                context.config, context.evaluator, threads, context.stop
-            )
+            config, rank = context.config, context.rank
+            # Threads that training on this host leaves, at least one.
+            trains = rank.world_size
+            if rank.device.type == "cpu":
+                trains = rank.threads * config.cpu_workers
+            threads = max(1, len(os.sched_getaffinity(0)) - trains)
+            devices = context.shared.evaluator
+            self._evaluations = EvaluatorProcess(config, devices, threads, context.stop)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
@@ -210,25 +214,14 @@ class _EvaluatorInProcess:
         self._results.clear()
 
 
-def _threads_of_evaluator(context: RunContext) -> int:
-    """CPU threads of the evaluator's process: what training on this host leaves, at least one."""
-    rank = context.rank
-    trains = rank.world_size
-    if rank.device.type == "cpu":
-        trains = rank.threads * context.config.cpu_workers
-    return max(1, len(os.sched_getaffinity(0)) - trains)
-
-
 @dataclass(frozen=True)
 class StopCondition:
     """A metric and the value at which training ends."""
 
     flag: str
-    """The flag that asks for it."""
     tag: str
-    """The metric's tag."""
+    """The metric's."""
     value: float
-    """The value that it must reach."""
 
     def holds(self, metrics: Mapping[str, float]) -> bool:
         """Whether an iteration's metrics fulfil it; not if the metric is missing or NaN."""
@@ -253,11 +246,7 @@ def stop_conditions(config: TrainConfig) -> tuple[StopCondition, ...]:
 
 
 def check_evaluation_flags(config: TrainConfig, engine: str | None = None) -> None:
-    """Check the flags of evaluation and early stopping.
-
-    Args:
-        config: the configuration.
-        engine: the physics engine of training once it is known; None for that of the flags.
+    """Check the flags of evaluation and early stopping; `engine` is that of training if known.
 
     Raises:
         ConfigError: a metric that training does not log, one that needs an evaluation that is off,

@@ -9,7 +9,6 @@ modules are imported only after the process is tied to the life of its parent.
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
@@ -31,8 +30,6 @@ from simtrain.registry import default_config
 from simtrain.training.background import NewestItemWorker
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from simtrain.launch.plan import Devices
     from simtrain.training.evaluator import Evaluation, Evaluator
 
@@ -53,15 +50,13 @@ class PolicySnapshot:
 
 @dataclass(frozen=True)
 class Start:
-    """What the process needs to know before the first policy."""
+    """The first message to the process."""
 
     task: str
     values: dict[str, Any]
     """The run's configuration as mappings, lists and scalars."""
     devices: Devices
-    """What it computes on."""
     threads: int
-    """CPU threads that it may use."""
 
 
 class EvaluatorProcess:
@@ -70,14 +65,7 @@ class EvaluatorProcess:
     def __init__(
         self, config: TrainConfig, devices: Devices, threads: int, stop: Callable[[], bool]
     ) -> None:
-        """Start the process; it gets ready while training begins.
-
-        Args:
-            config: the run's configuration.
-            devices: what the process computes on.
-            threads: CPU threads that it may use.
-            stop: ends the wait for the last evaluation.
-        """
+        """Start the process; `stop` ends the wait for the last evaluation."""
         self._stop = stop
         self._lock = threading.Lock()
         self._results: list[tuple[PolicySnapshot, Evaluation]] = []
@@ -128,7 +116,9 @@ class EvaluatorProcess:
     def _evaluate(self, policy: PolicySnapshot) -> bool:
         """Evaluate a policy, in the thread."""
         if self.failure is None:
-            data = _packed(policy.networks["actor_state_dict"])
+            from simtrain.run.checkpoint import packed
+
+            data = packed(policy.networks["actor_state_dict"])
             evaluation = self._exchange(lambda: self._connection.send_bytes(data))
             if evaluation is not None:
                 with self._lock:
@@ -175,9 +165,12 @@ def main() -> None:
     connection = Connection(descriptor)
     try:
         evaluator = _make_evaluator(connection.recv())
+
+        from simtrain.run.checkpoint import unpacked
+
         connection.send(None)
         while True:
-            connection.send(evaluator(_unpacked(connection.recv_bytes())))
+            connection.send(evaluator(unpacked(connection.recv_bytes())))
     except EOFError:
         return
     except (ConfigError, SimulationError) as error:
@@ -200,21 +193,6 @@ def _make_evaluator(start: Start) -> Evaluator:
         config.eval_episodes,
         engine=choose_engine(config.engine, device, start.threads),
     )
-
-
-def _packed(state: dict[str, Tensor]) -> bytes:
-    import torch
-
-    buffer = io.BytesIO()
-    torch.save({name: tensor.cpu() for name, tensor in state.items()}, buffer)
-    return buffer.getvalue()
-
-
-def _unpacked(data: bytes) -> dict[str, Tensor]:
-    import torch
-
-    state: dict[str, Tensor] = torch.load(io.BytesIO(data), weights_only=True)
-    return state
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class FailureMonitor(Feature):
         self._dumps = 0
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Write dumps of new failures; all ranks call it together.
+        """Write dumps of new failures.
 
         Raises:
             DivergenceError: nothing was learned for `PATIENCE` iterations in a row.
@@ -118,28 +118,15 @@ class SavedDump:
     """The last steps of a simulation that failed."""
 
     model: mujoco.MjModel
-    """The environment's model."""
     states: dict[str, np.ndarray]
     """MuJoCo's name of a field -> its values before each step, ``(steps, ...)``, oldest first. The
     simulation failed in the last of them."""
     decimation: int
-    """Physics steps of a control step."""
     iteration: int
-    """In which iteration it failed."""
     env: int
     """The environment's number in its rank."""
     said: str
     """The engine's message about the failure."""
-
-    @property
-    def steps(self) -> int:
-        """Number of control steps."""
-        return len(self.states["qpos"])
-
-    @property
-    def step_dt(self) -> float:
-        """Length of a control step, s."""
-        return float(self.model.opt.timestep) * self.decimation
 
 
 def write_dump(folder: Path, dump: Dump, decimation: int, iteration: int) -> None:
@@ -160,11 +147,7 @@ def write_dump(folder: Path, dump: Dump, decimation: int, iteration: int) -> Non
 
 
 def read_dump(folder: Path) -> SavedDump:
-    """Read what `write_dump` wrote.
-
-    Raises:
-        ConfigError: there is no dump, it is damaged, or its model is of another MuJoCo.
-    """
+    """Read a dump; ConfigError if there is none that is whole and of this MuJoCo."""
     if not (folder / _STATES).is_file():
         raise ConfigError(
             f"{folder} is no dump of a failed simulation: it has no {_STATES}; name a folder in "

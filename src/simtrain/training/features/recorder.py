@@ -47,7 +47,7 @@ class Recorder(Feature):
             run, tensorboard=config.logger == "tensorboard", after=self._first
         )
         try:
-            write_config(run / "config.yaml", resolved(config), list(self._context.devices))
+            write_config(run / "config.yaml", resolved(config), list(self._context.shared.devices))
         except OSError as error:
             raise ConfigError(f"{run} cannot be written: {error.strerror}") from error
         self._wandb: WandbWriter | None = None

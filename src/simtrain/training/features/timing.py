@@ -30,10 +30,7 @@ def training_timer(context: RunContext) -> PhaseTimer:
 
 
 class Timing(Feature):
-    """Adds up the phases, and traces some iterations with ``--profile``.
-
-    The first of all features: what the others still do when training ends counts as well.
-    """
+    """Adds up the phases, also of the end of later features; traces with ``--profile``."""
 
     phase = "other"
     main_rank_only = True
