@@ -90,7 +90,8 @@ def make_trainer(options: Options, physics: int, learning: int) -> Trainer:
 def iterate(trainer: Trainer) -> float:
     """Seconds of a rollout and the update after it."""
     start = time.perf_counter()
-    trainer.run(trainer.iteration + 1, lambda iteration: None, lambda: False)
+    trainer.begin()
+    trainer.iterate(trainer.iteration + 1, lambda: False)
     return time.perf_counter() - start
 
 

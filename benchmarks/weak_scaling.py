@@ -80,7 +80,7 @@ def measure(
     from simtrain.algorithms.ppo import PPO
     from simtrain.env.env import Env
     from simtrain.env.randomness import seed_everything
-    from simtrain.training.loop import Trainer
+    from simtrain.training.loop import Trainer, train
 
     torch.set_num_threads(1)
     values = {field.name: getattr(rank, field.name) for field in dataclasses.fields(Rank)}
@@ -97,7 +97,7 @@ def measure(
 
     def seconds_of_a_block(trainer: Trainer) -> float:
         start = time.perf_counter()
-        trainer.run(trainer.iteration + options.iterations, lambda iteration: None, lambda: False)
+        train(trainer, (), trainer.iteration + options.iterations, lambda: False)
         return time.perf_counter() - start
 
     one = trainer(Rank(**{**values, "rank": 0, "world_size": 1}))

@@ -8,7 +8,7 @@ from tiny_task import tiny_env
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.benchmark.figures import LAYERS
-from simtrain.benchmark.layers import Clock, StoppedError, _batch_physics, measure_layers
+from simtrain.benchmark.layers import Clock, StoppedError, _bare_physics, measure_layers
 from simtrain.launch.rank import Rank
 from simtrain.training.loop import Trainer
 
@@ -24,10 +24,10 @@ def make_trainer() -> Trainer:
 def test_every_layer_is_measured_as_often_as_asked_for_after_a_round_to_warm_up():
     trainer = make_trainer()
     told: list[str] = []
-    seconds = measure_layers(trainer, "mujoco", 2, Clock(RANK, lambda: False), told.append)
+    seconds = measure_layers(trainer, 2, Clock(RANK, lambda: False), told.append)
     assert {layer: len(times) for layer, times in seconds.items()} == dict.fromkeys(LAYERS, 2)
     assert all(time > 0.0 for times in seconds.values() for time in times)
-    assert trainer.iteration == 3
+    assert trainer.iteration == 4  # two to warm up
     assert not told
 
 
@@ -35,8 +35,8 @@ def test_what_training_warns_of_is_told():
     trainer = make_trainer()
     trainer._new_warnings = lambda *of_what: ("rollouts run without CUDA graphs",)
     told: list[str] = []
-    measure_layers(trainer, "mujoco", 1, Clock(RANK, lambda: False), told.append)
-    assert told == ["rollouts run without CUDA graphs"] * 2  # a round to warm up, and one more
+    measure_layers(trainer, 1, Clock(RANK, lambda: False), told.append)
+    assert told == ["warning: rollouts run without CUDA graphs"] * 3  # two to warm up
 
 
 def test_a_signal_ends_it_after_the_block():
@@ -48,8 +48,8 @@ def test_a_signal_ends_it_after_the_block():
         return len(asked) == 4
 
     with pytest.raises(StoppedError):
-        measure_layers(trainer, "mujoco", 2, Clock(RANK, stop), print)
-    assert trainer.iteration == 1
+        measure_layers(trainer, 2, Clock(RANK, stop), print)
+    assert trainer.iteration == 2
 
 
 def test_bare_physics_simulates_the_same_as_the_engine_and_leaves_it_alone(monkeypatch):
@@ -66,7 +66,7 @@ def test_bare_physics_simulates_the_same_as_the_engine_and_leaves_it_alone(monke
             batches.append(self)
 
     monkeypatch.setattr(mujoco.batch, "Batch", Noted)
-    physics = _batch_physics(env.sim, start, controls, env.cfg.decimation)
+    physics = _bare_physics(env.sim, start, controls, env.cfg.decimation)
     for _ in range(2):  # each time from the start
         physics(Clock(RANK, lambda: False))
     after = env.sim.state()

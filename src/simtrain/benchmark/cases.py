@@ -14,11 +14,7 @@ from simtrain.sim import EngineName, choose_engine
 
 
 def choose_devices(gpu_ids: GpuIds, ranks: int) -> Devices:
-    """The devices that ``--gpu-ids`` names; ``auto`` is all visible GPUs, or the CPU without any.
-
-    Raises:
-        ConfigError: there is no such GPU, or there are fewer than `ranks`.
-    """
+    """The devices that ``--gpu-ids`` names, ``auto`` all GPUs or the CPU; at least `ranks`."""
     count = 0
     if gpu_ids is not None:
         import torch

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,9 @@ from rich.table import Table
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineName
 
-LAYERS = {
-    "physics": "bare physics",
-    "env_step": "env step",
-    "rollout": "rollout",
-    "update": "update",
-    "training": "end to end",
-}
+LAYERS = {"physics": "bare physics", "env_step": "env step", "rollout": "rollout"}
+LAYERS |= {"update": "update", "training": "end to end"}
 """What is measured, and its name in tables and pictures."""
-
 _FORMAT = "simtrain-benchmark-1"
 _UNIT = "environment steps a second, over all ranks"
 _NUMBERS = {"steps_per_second": 1, "lowest": 1, "highest": 1, "of_physics": 4}
@@ -35,15 +29,16 @@ _CASE: dict[str, Any] = {"task": str, "engine": str, "device": str, "ranks": int
 
 @dataclass(frozen=True)
 class Case:
-    """A task with the engine, devices and sizes that the layers are measured with."""
+    """A task with the engine, devices and sizes that the layers are measured with.
+
+    The networks are on `device`, ``cpu`` or ``cuda``; `num_envs` are those of each rank.
+    """
 
     task: str
     engine: EngineName
     device: str
-    """Where the networks are: ``cpu`` or ``cuda``."""
     ranks: int
     num_envs: int
-    """Environments of each rank."""
 
     def __str__(self) -> str:
         ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
@@ -52,17 +47,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Figure:
-    """How fast one layer is, in environment steps a second over all ranks."""
+    """How fast one of `LAYERS` is, in environment steps a second, and as a fraction of physics."""
 
     case: Case
     layer: str
-    """One of `LAYERS`."""
     steps_per_second: float
     """The median of all repetitions."""
     lowest: float
     highest: float
     of_physics: float
-    """`steps_per_second` as a fraction of bare physics."""
 
     @property
     def spread(self) -> float:
@@ -72,11 +65,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Results:
-    """All figures of a benchmark, and where they come from."""
+    """All figures of a benchmark, and the machine, versions and settings, as plain data."""
 
     figures: tuple[Figure, ...]
     about: dict[str, Any]
-    """The machine, versions and settings, as plain data."""
 
     def by_case(self) -> dict[Case, dict[str, Figure]]:
         """Case -> layer -> figure, in the order of measuring."""
@@ -99,32 +91,20 @@ class Change:
         return self.now.steps_per_second / self.before.steps_per_second
 
     def __str__(self) -> str:
-        return (
-            f"{LAYERS[self.now.layer]} of {self.now.case}: "
-            f"{self.now.steps_per_second:,.0f} env steps/s, {self.ratio:.3f} of the "
-            f"{self.before.steps_per_second:,.0f} before"
-        )
+        before, now = self.before.steps_per_second, self.now.steps_per_second
+        title = f"{LAYERS[self.now.layer]} of {self.now.case}"
+        return f"{title}: {now:,.0f} env steps/s, {self.ratio:.3f} of the {before:,.0f} before"
 
 
-def figures_of(
-    case: Case, steps: int, seconds: Mapping[str, Sequence[float]]
-) -> tuple[Figure, ...]:
-    """The figures of a case, from each layer's seconds for `steps` environment steps of all ranks.
-
-    `seconds` has those of each repetition.
-    """
-    medians = {layer: steps / statistics.median(seconds[layer]) for layer in LAYERS}
-    return tuple(
-        Figure(
-            case,
-            layer,
-            steps_per_second=median,
-            lowest=steps / max(seconds[layer]),
-            highest=steps / min(seconds[layer]),
-            of_physics=median / medians["physics"],
-        )
-        for layer, median in medians.items()
-    )
+def figures_of(case: Case, steps: int, seconds: dict[str, list[float]]) -> tuple[Figure, ...]:
+    """The figures of a case, from the seconds of `steps` environment steps in each repetition."""
+    physics = steps / statistics.median(seconds["physics"])
+    figures = []
+    for layer in LAYERS:
+        times = seconds[layer]
+        median, lowest, highest = (steps / of(times) for of in (statistics.median, max, min))
+        figures.append(Figure(case, layer, median, lowest, highest, median / physics))
+    return tuple(figures)
 
 
 def scaling(results: Results, figure: Figure) -> float | None:
@@ -137,12 +117,9 @@ def scaling(results: Results, figure: Figure) -> float | None:
 
 def compare(now: Results, before: Results) -> list[Change]:
     """The figures that both have, in the order of `now`."""
-    old = {(figure.case, figure.layer): figure for figure in before.figures}
-    return [
-        Change(old[figure.case, figure.layer], figure)
-        for figure in now.figures
-        if (figure.case, figure.layer) in old
-    ]
+    cases = before.by_case()
+    pairs = [(cases.get(figure.case, {}).get(figure.layer), figure) for figure in now.figures]
+    return [Change(old, figure) for old, figure in pairs if old is not None]
 
 
 def fallen(changes: Iterable[Change], tolerance: float) -> list[Change]:
@@ -152,77 +129,60 @@ def fallen(changes: Iterable[Change], tolerance: float) -> list[Change]:
 
 def as_json(results: Results) -> str:
     """The text of a file that `read_results` reads."""
-    figures = [
-        {
-            **asdict(figure.case),
-            "layer": figure.layer,
-            **{name: round(getattr(figure, name), digits) for name, digits in _NUMBERS.items()},
-        }
-        for figure in results.figures
-    ]
+    figures = []
+    for figure in results.figures:
+        numbers = {name: round(getattr(figure, name), digits) for name, digits in _NUMBERS.items()}
+        figures.append({**asdict(figure.case), "layer": figure.layer, **numbers})
     content = {"format": _FORMAT, "unit": _UNIT, **results.about, "figures": figures}
     return json.dumps(content, indent=2) + "\n"
 
 
 def read_results(path: Path) -> Results:
-    """What `as_json` wrote.
-
-    Raises:
-        ConfigError: the file cannot be read, or is of another kind.
-    """
+    """What `as_json` wrote; ConfigError if the file cannot be read, or is of another kind."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--compare {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"--compare {path} is not JSON: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+    if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
         raise ConfigError(f"--compare {path} was not written by this version's `benchmark`")
     try:
         figures = tuple(_figure(row) for row in content.pop("figures"))
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"--compare {path} is damaged: {error!r}") from error
-    return Results(figures, {k: v for k, v in content.items() if k not in ("format", "unit")})
+    content.pop("unit", None)
+    return Results(figures, content)
 
 
 def tables(results: Results, changes: Sequence[Change], tolerance: float) -> list[Table]:
-    """A table for each task on an engine, device and number of ranks.
-
-    Figures of `changes` that fell by more than the fraction `tolerance` are marked.
-    """
-    ratios = {(change.now.case, change.now.layer): change.ratio for change in changes}
+    """A table for each task, engine, device and number of ranks; marks what `fallen` finds."""
+    ratios = {change.now: change.ratio for change in changes}
+    lost = {change.now for change in fallen(changes, tolerance)}
     found: dict[str, Table] = {}
     for case, figures in results.by_case().items():
         ranks = "1 rank" if case.ranks == 1 else f"{case.ranks} ranks"
         title = f"{case.task}, {case.engine} engine, {case.device}, {ranks}"
-        columns = ["env steps/s", "spread", "of physics"]
-        columns += ["scaling"] * (case.ranks > 1) + ["now/before"] * bool(ratios)
-        table = found.setdefault(title, _empty_table(title, columns))
+        if title not in found:
+            columns = ["env steps/s", "spread", "of physics"]
+            columns += ["scaling"] * (case.ranks > 1) + ["now/before"] * bool(ratios)
+            style: Any = {"box": None, "title_justify": "left", "pad_edge": False}
+            found[title] = Table(title=title, padding=(0, 2, 0, 0), **style)
+            found[title].add_column("environments", justify="right")
+            found[title].add_column("layer")
+            for column in columns:
+                found[title].add_column(column, justify="right")
         for layer, figure in figures.items():
-            cells = [
-                f"{case.num_envs:,}" if layer == "physics" else "",
-                LAYERS[layer],
-                f"{figure.steps_per_second:,.0f}",
-                f"± {100.0 * figure.spread:.1f} %",
-                f"{figure.of_physics:.3f}",
-            ]
+            cells = [f"{case.num_envs:,}" if layer == "physics" else "", LAYERS[layer]]
+            cells += [f"{figure.steps_per_second:,.0f}", f"± {100.0 * figure.spread:.1f} %"]
+            cells.append(f"{figure.of_physics:.3f}")
             if case.ranks > 1:
                 cells.append(_fraction(scaling(results, figure)))
             if ratios:
-                ratio = ratios.get((case, layer))
-                fell = ratio is not None and ratio < 1.0 - tolerance
-                cells.append(f"[bold red]{_fraction(ratio)}[/]" if fell else _fraction(ratio))
-            table.add_row(*cells, end_section=layer == "training")
+                ratio = _fraction(ratios.get(figure))
+                cells.append(f"[bold red]{ratio}[/]" if figure in lost else ratio)
+            found[title].add_row(*cells, end_section=layer == "training")
     return list(found.values())
-
-
-def _empty_table(title: str, columns: Iterable[str]) -> Table:
-    table = Table(box=None, title=title, title_justify="left", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("environments", justify="right")
-    table.add_column("layer")
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
 
 
 def _fraction(value: float | None) -> str:

@@ -19,7 +19,6 @@ from torch import Tensor
 from simtrain.benchmark.figures import LAYERS
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
-from simtrain.sim import EngineName
 from simtrain.sim.engine import Engine
 from simtrain.training.features import Iteration
 from simtrain.training.loop import Trainer
@@ -37,15 +36,13 @@ class Clock:
     stop: Callable[[], bool]
 
     def time(self, device: torch.device, block: Callable[[], None]) -> float:
-        """Seconds that the slowest rank takes for `block`, until its device is done with it.
-
-        Raises:
-            StoppedError: a rank was told to stop.
-        """
-        _synchronize(device)
+        """Seconds that `block` takes on the slowest device; StoppedError if told to stop."""
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         start = time.perf_counter()
         block()
-        _synchronize(device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         seconds = time.perf_counter() - start
         everyone = self.rank.all_gather([seconds, float(self.stop())])
         if everyone[:, 1].any():
@@ -54,36 +51,26 @@ class Clock:
 
 
 def measure_layers(
-    trainer: Trainer,
-    engine: EngineName,
-    repetitions: int,
-    clock: Clock,
-    warn: Callable[[str], None],
+    trainer: Trainer, repetitions: int, clock: Clock, say: Callable[[str], None]
 ) -> dict[str, list[float]]:
     """Seconds of each layer's blocks of one rollout; all ranks call it together.
 
     Bare physics gets the controls that random actions led to, from the states that they started in.
-
-    A first round, which is not counted, compiles, captures graphs and fills caches. `warn` gets
-    every warning of training.
-
-    Raises:
-        StoppedError: a rank was told to stop.
+    A first round, which is not counted, compiles, captures graphs and fills caches.
     """
     env, steps = trainer.env, trainer.ppo.storage.num_transitions_per_env
     actions = torch.randn(steps, env.num_envs, env.num_actions, device=env.device)
     start = env.sim.state()
     controls: list[Tensor] = []
     _step_through(env, actions, controls)
-    make_physics = _batch_physics if engine == "mujoco" else _engine_physics
-    physics = make_physics(env.sim, start, controls, env.cfg.decimation)
+    physics = _bare_physics(env.sim, start, controls, env.cfg.decimation)
     seconds: dict[str, list[float]] = {layer: [] for layer in LAYERS}
     latest: list[Iteration] = []
 
     def training() -> None:
-        # Graphs of steps are captured in the second iteration.
-        for number in range(trainer.iteration + 1, max(2, trainer.iteration + 1) + 1):
-            latest.append(trainer.iterate(number, lambda: False))
+        latest.clear()
+        while not latest or trainer.iteration < 2:  # graphs of steps are captured in the second
+            latest.append(trainer.iterate(trainer.iteration + 1, lambda: False))
 
     trainer.begin()
     for _ in range(1 + repetitions):
@@ -91,10 +78,9 @@ def measure_layers(
         seconds["env_step"].append(clock.time(env.device, lambda: _step_through(env, actions)))
         seconds["training"].append(clock.time(trainer.rank.device, training))
         for text in (text for iteration in latest for text in iteration.warnings):
-            warn(text)
+            say(f"warning: {text}")
         seconds["rollout"].append(latest[-1].metrics["Perf/collection_time"])
         seconds["update"].append(latest[-1].metrics["Perf/learning_time"])
-        latest.clear()
     return {layer: times[1:] for layer, times in seconds.items()}
 
 
@@ -108,12 +94,6 @@ def device_name(device: torch.device) -> str:
     return platform.machine()
 
 
-def _synchronize(device: torch.device) -> None:
-    """Wait for a GPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 @torch.inference_mode()
 def _step_through(env: Env, actions: Tensor, controls: list[Tensor] | None = None) -> None:
     """Step by `actions`, ``(steps, num_envs, num_actions)``; append each ``ctrl`` to `controls`."""
@@ -124,13 +104,28 @@ def _step_through(env: Env, actions: Tensor, controls: list[Tensor] | None = Non
             controls.append(env.bind("ctrl").clone())
 
 
-def _engine_physics(
+def _bare_physics(
     engine: Engine, start: dict[str, Tensor], controls: list[Tensor], decimation: int
 ) -> Callable[[Clock], float]:
-    """A function that times `controls` from `start` on the engine, and leaves it as it was.
+    """A function that times `controls` from `start`, and leaves the engine as it was.
 
-    A step of the warp engine is one replay of a graph.
+    In place of the mujoco engine a batch of MuJoCo is simulated, without float32 mirrors.
     """
+    if engine.name == "mujoco":
+        from mujoco.batch import Batch
+
+        batch = Batch(engine.model, engine.num_envs, nthread=engine.threads)  # type: ignore[attr-defined]
+        for name, value in start.items():
+            if name.startswith("model/"):
+                batch.expand(name.removeprefix("model/"))[...] = value.numpy()
+        if start["const_follows"]:
+            batch.set_const()
+        rows = [control.double().numpy() for control in controls]
+
+    def simulate_batch() -> None:
+        for row in rows:
+            batch.ctrl = row
+            batch.step(nstep=decimation)
 
     def simulate() -> None:
         ctrl = engine.bind("ctrl")
@@ -139,39 +134,13 @@ def _engine_physics(
             engine.step(decimation)
 
     def seconds(clock: Clock) -> float:
+        if engine.name == "mujoco":
+            batch.state[...] = start["state"].numpy()
+            return clock.time(engine.device, simulate_batch)
         present = engine.state()
         engine.set_state(start)
         spent = clock.time(engine.device, simulate)
         engine.set_state(present)
         return spent
-
-    return seconds
-
-
-def _batch_physics(
-    engine: Engine, start: dict[str, Tensor], controls: list[Tensor], decimation: int
-) -> Callable[[Clock], float]:
-    """A function that times `controls` from `start` on a batch of MuJoCo of its own.
-
-    That is the mujoco engine without its float32 mirrors.
-    """
-    from mujoco.batch import Batch
-
-    batch = Batch(engine.model, engine.num_envs, nthread=engine.threads)  # type: ignore[attr-defined]
-    for name, value in start.items():
-        if name.startswith("model/"):
-            batch.expand(name.removeprefix("model/"))[...] = value.numpy()
-    if start["const_follows"]:
-        batch.set_const()
-    rows = [control.double().numpy() for control in controls]
-
-    def simulate() -> None:
-        for row in rows:
-            batch.ctrl = row
-            batch.step(nstep=decimation)
-
-    def seconds(clock: Clock) -> float:
-        batch.state[...] = start["state"].numpy()
-        return clock.time(engine.device, simulate)
 
     return seconds

@@ -59,22 +59,13 @@ def _throughput(ax: Axes, results: Results, cases: list[Case]) -> None:
         some = _of_ranks(cases, ranks)
         for (layer, label), color in zip(LAYERS.items(), COLORS, strict=False):
             figures = [found[case][layer] for case in some]
-            speeds = [
-                (f.steps_per_second, f.steps_per_second - f.lowest, f.highest - f.steps_per_second)
-                for f in figures
-            ]
-            median, *ranges = np.transpose(speeds)
-            ax.errorbar(
-                [case.num_envs for case in some],
-                median,
-                yerr=np.clip(ranges, 0.0, None),
-                color=color,
-                linestyle=style,
-                marker="o",
-                markersize=4,
-                capsize=3,
-                label=label if ranks == _ranks(cases)[0] else None,
-            )
+            speeds = [(f.steps_per_second, f.lowest, f.highest) for f in figures]
+            median, lowest, highest = np.transpose(speeds)
+            ranges = (median - lowest, highest - median)
+            look: Any = {"color": color, "linestyle": style, "marker": "o", "markersize": 4}
+            look["label"] = label if ranks == _ranks(cases)[0] else None
+            sizes, yerr = [case.num_envs for case in some], np.clip(ranges, 0.0, None)
+            ax.errorbar(sizes, median, yerr=yerr, capsize=3, **look)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     sizes = sorted({case.num_envs for case in cases})
@@ -88,13 +79,12 @@ def _throughput(ax: Axes, results: Results, cases: list[Case]) -> None:
 
 def _fractions(ax: Axes, results: Results, cases: list[Case]) -> None:
     """Bars of every other layer as a fraction of bare physics, for the fewest ranks."""
-    found = results.by_case()
     ranks = _ranks(cases)[0]
     some = _of_ranks(cases, ranks)
     layers = list(zip(LAYERS.items(), COLORS, strict=False))[1:]
     width, highest = 0.8 / len(layers), 1.0
     for i, ((layer, label), color) in enumerate(layers):
-        values = [found[case][layer].of_physics for case in some]
+        values = [results.by_case()[case][layer].of_physics for case in some]
         places = np.arange(len(some)) + (i - (len(layers) - 1) / 2) * width
         bars = ax.bar(places, values, width * 0.92, color=color, label=label)
         ax.bar_label(bars, [f"{value:.2f}" for value in values], fontsize=8, padding=1)

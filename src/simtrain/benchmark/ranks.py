@@ -22,56 +22,42 @@ from simtrain.registry import default_config
 
 @dataclass(frozen=True)
 class Settings:
-    """How the cases of a benchmark are measured."""
+    """How the cases of a benchmark are measured; n ranks take the first n devices."""
 
     devices: Devices
-    """Where; n ranks take the first n."""
     threads: int
     """CPU threads of each rank."""
     repetitions: int
-    """How often each layer is measured."""
     cuda_graphs: bool
-    """Whether GPUs train by CUDA graphs."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of a job of ranks."""
+    """The figures of a job of ranks, and the model of the device of rank 0."""
 
     figures: tuple[Figure, ...]
     device_name: str
-    """The model of the device of rank 0."""
 
 
 def case_config(case: Case) -> TrainConfig:
     """The configuration that a case is trained with."""
     config = default_config(case.task)
-    config.num_envs = case.num_envs
-    config.engine = case.engine
+    config.num_envs, config.engine = case.num_envs, case.engine
     return config
 
 
 def measure_cases(
     cases: Sequence[Case], settings: Settings, say: Callable[[object], None], stop: StopSignals
 ) -> Measured | None:
-    """Measure all cases, printing lines by `say`; None if a signal ended that.
-
-    Raises:
-        ConfigError: a rank found a mistake, or a GPU has too little memory.
-        RankError: a rank failed.
-    """
+    """Measure all cases, printing lines by `say`; None if a signal ended that."""
     check_own_name()
-    figures: list[Figure] = []
+    figures: tuple[Figure, ...] = ()
     name = ""
     for ranks in dict.fromkeys(case.ranks for case in cases):
         some = [case for case in cases if case.ranks == ranks]
         visible = ",".join(settings.devices.visible.split(",")[:ranks])
-        job = Job(
-            hosts=("localhost",),
-            devices=(Devices(settings.devices.kind, ranks, visible),),
-            threads=settings.threads,
-            grace_seconds=10.0,
-        )
+        devices = Devices(settings.devices.kind, ranks, visible)
+        job = Job(("localhost",), (devices,), threads=settings.threads, grace_seconds=10.0)
         measured = launch_ranks(
             job, measure_rank, some, settings, receive=say, stop=stop, log_dir=""
         )
@@ -79,7 +65,7 @@ def measure_cases(
             return None
         figures += measured.figures
         name = measured.device_name
-    return Measured(tuple(figures), name)
+    return Measured(figures, name)
 
 
 def measure_rank(
@@ -97,10 +83,6 @@ def measure_rank(
     from simtrain.training.worker import make_trainer
 
     say = show if rank.is_main else lambda message: None
-
-    def warn(text: str) -> None:
-        say(f"warning: {text}")
-
     check_gpu(rank.device)
     figures: list[Figure] = []
     for case in cases:
@@ -114,7 +96,7 @@ def measure_rank(
         ):
             try:
                 clock = Clock(rank, stop)
-                seconds = measure_layers(trainer, case.engine, settings.repetitions, clock, warn)
+                seconds = measure_layers(trainer, settings.repetitions, clock, say)
             except StoppedError:
                 return None
         steps = case.ranks * case.num_envs * config.num_steps_per_env

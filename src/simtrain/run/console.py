@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import IO, Any, Protocol, cast
 
 from rich.console import Console, Group
@@ -22,8 +24,7 @@ class Status:
     iterations: int
     env_steps: int
     steps_per_second: float
-    mean_return: float | None
-    """None until a first episode has finished."""
+    mean_return: float | None  # None until a first episode has finished, as the next
     mean_length: float | None
     max_episode_length: int
     seconds_left: float
@@ -38,11 +39,9 @@ class Status:
         episodes = "no episode has finished yet"
         if self.mean_return is not None:
             episodes = f"return {self.mean_return:.2f}  length {self.mean_length:.0f}"
-        return (
-            f"iteration {self.iteration:>{width}}/{self.iterations}  "
-            f"env steps {self.env_steps:,}  {self.steps_per_second:,.0f} steps/s  {episodes}  "
-            f"left {self.time_left}"
-        )
+        steps = f"env steps {self.env_steps:,}  {self.steps_per_second:,.0f} steps/s"
+        count = f"{self.iteration:>{width}}/{self.iterations}"
+        return f"iteration {count}  {steps}  {episodes}  left {self.time_left}"
 
 
 class StatusConsole(Protocol):
@@ -55,8 +54,8 @@ class StatusConsole(Protocol):
         """Show an iteration."""
 
 
-class TrainingConsole:
-    """Shows the progress of training on standard output; a context manager."""
+class TrainingConsole(AbstractContextManager["TrainingConsole"]):
+    """Shows the progress of training on standard output."""
 
     def __init__(self, task: str, iterations: int, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, file=cast(IO[str], _Output()))
@@ -67,9 +66,6 @@ class TrainingConsole:
         self._live: Live | None = None
         if self._console.is_terminal:
             self._live = Live(self._progress, console=self._console, refresh_per_second=4)
-
-    def __enter__(self) -> TrainingConsole:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -95,42 +91,33 @@ class TrainingConsole:
         # Not sooner: launching forks, and would copy the view's thread in any state.
         self._live.start()
         self._progress.update(self._bar, completed=status.iteration)
-        self._live.update(Group(self._progress, _table(status)))
-
-
-def _table(s: Status) -> Table:
-    table = Table.grid(padding=(0, 3))
-    for _ in range(3):
-        table.add_column(style="dim", justify="right")
-        table.add_column(justify="left", min_width=12)
-    mean_return = "none yet" if s.mean_return is None else f"{s.mean_return:.2f}"
-    length = "none yet"
-    if s.mean_length is not None:
-        length = f"{s.mean_length:.0f} of {s.max_episode_length}"
-    speed = f"{s.steps_per_second:,.0f}"
-    table.add_row(
-        "iteration", f"{s.iteration:,}", "env steps", f"{s.env_steps:,}", "steps/s", speed
-    )
-    table.add_row("mean return", mean_return, "episode length", length, "left", s.time_left)
-    return table
+        table = Table.grid(padding=(0, 3))
+        for _ in range(3):
+            table.add_column(style="dim", justify="right")
+            table.add_column(justify="left", min_width=12)
+        mean_return = length = "none yet"
+        if status.mean_return is not None:
+            mean_return = f"{status.mean_return:.2f}"
+            length = f"{status.mean_length:.0f} of {status.max_episode_length}"
+        steps, speed = f"{status.env_steps:,}", f"{status.steps_per_second:,.0f}"
+        table.add_row("iteration", f"{status.iteration:,}", "env steps", steps, "steps/s", speed)
+        left = status.time_left
+        table.add_row("mean return", mean_return, "episode length", length, "left", left)
+        self._live.update(Group(self._progress, table))
 
 
 class _Output:
     """Standard output; what a full disk or a lost terminal refuses is dropped, so that training
     goes on. Only a reader that has gone away (`... | head`) raises an error."""
 
-    def write(self, text: str) -> None:
-        self._try(sys.stdout.write, text)
-
-    def flush(self) -> None:
-        self._try(sys.stdout.flush)
-
-    def _try(self, operation: Callable[..., object], *arguments: str) -> None:
-        try:
-            operation(*arguments)
-        except OSError as error:
-            if isinstance(error, BrokenPipeError):
-                raise
-
     def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stdout, name)
+        found = getattr(sys.stdout, name)
+        return partial(_try, found) if name in ("write", "flush") else found
+
+
+def _try(operation: Callable[..., object], *arguments: str) -> None:
+    try:
+        operation(*arguments)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise

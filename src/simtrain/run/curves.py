@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,15 +22,12 @@ from simtrain.run.directory import read_config_file
 
 Axis = Literal["env_steps", "wall_s"]
 """What curves are drawn over: environment steps of all ranks, or seconds since the start."""
-
 RETURN, LENGTH, SPEED = "Train/mean_reward", "Train/mean_episode_length", "Perf/total_fps"
 EVALUATED = "Eval/mean_return"
 REST = "rest"
 """Seconds of an iteration that are in no ``Perf/*_time``, where its phases were not timed."""
-
 MAX_POINTS = 200
 """Points that a curve has at most; more are averaged."""
-
 # After Okabe and Ito (2008): told apart by color-blind people too.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 
@@ -44,9 +42,8 @@ class Run:
 
     path: Path
     config: dict[str, Any]
-    """The whole configuration, as config.yaml has it."""
     devices: list[str]
-    """What each rank ran on."""
+    """The device of each rank."""
     commit: str | None
     """Short hash of the repository's commit, with a + for changes since; None outside of one."""
     columns: dict[str, np.ndarray]
@@ -58,11 +55,6 @@ class Run:
         """The run directory's own name."""
         return self.path.resolve().name
 
-    @property
-    def task(self) -> str:
-        """The task's name."""
-        return str(self.config["task"])
-
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Flag -> value, of the flags that decide how a policy learns, and how fast."""
@@ -73,10 +65,9 @@ class Run:
         env = dict(self.config.get("env", {}))
         if isinstance(env.get("model"), str):
             env["model"] = Path(env["model"]).name  # the same task in another checkout
-        where = {"ranks": len(self.devices), "device": ", ".join(kinds), "engine": engine}
-        names = ("num_envs", "num_steps_per_env", "ppo")
-        learning = {name: self.config.get(name) for name in names}
-        return dict(_flatten({**where, **learning, "env": env}))
+        found = {"ranks": len(self.devices), "device": ", ".join(kinds), "engine": engine}
+        found |= {name: self.config.get(name) for name in ("num_envs", "num_steps_per_env", "ppo")}
+        return dict(_flatten({**found, "env": env}))
 
     def series(self, tag: str, axis: Axis) -> tuple[np.ndarray, np.ndarray]:
         """Where `tag` was logged and its finite values there, two arrays of one length."""
@@ -100,7 +91,7 @@ class Group:
     """Runs of one task with the same settings; their seeds may differ."""
 
     label: str
-    """The settings or the name by which it differs from the other groups of its task."""
+    """How it differs from the other groups of its task."""
     runs: tuple[Run, ...]
     color: str = COLORS[0]
 
@@ -124,14 +115,10 @@ class Curve:
 
 
 def read_run(path: Path) -> Run:
-    """The configuration and the metrics of a run directory.
+    """The configuration and the metrics of a run directory; ConfigError if it is none.
 
     A line that is incomplete, as the last one is where training was killed, is left out. Where a
     run went back to a checkpoint, what it did after that counts.
-
-    Raises:
-        NothingLoggedError: no iteration is complete yet.
-        ConfigError: it is no run directory, or it is damaged.
     """
     if path.is_file():
         raise ConfigError(f"{path} is a file; name its run directory, {path.parent}")
@@ -142,13 +129,11 @@ def read_run(path: Path) -> Run:
         hint = f"; there are runs below it, such as {below[-1]}" if below else ""
         raise ConfigError(f"{path} is no run directory: it has no config.yaml{hint}")
     content = read_config_file(path)
+    metrics = path / "metrics.jsonl"
     try:
-        text = (path / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        text = ""
+        rows = _rows(metrics.read_text("utf-8", errors="replace")) if metrics.exists() else []
     except OSError as error:
-        raise ConfigError(f"{path / 'metrics.jsonl'} cannot be read: {error.strerror}") from error
-    rows = _rows(text)
+        raise ConfigError(f"{metrics} cannot be read: {error.strerror}") from error
     if not rows:
         raise NothingLoggedError(f"the run {path} has no complete iteration yet (metrics.jsonl)")
     git = content.get("git") or {}
@@ -162,7 +147,7 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Group]]:
     tasks: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         key = json.dumps(run.settings, sort_keys=True, default=str)
-        tasks.setdefault(run.task, {}).setdefault(key, []).append(run)
+        tasks.setdefault(run.config["task"], {}).setdefault(key, []).append(run)
     return {task: _labelled(list(groups.values())) for task, groups in tasks.items()}
 
 
@@ -181,13 +166,16 @@ def aggregate(runs: Sequence[Run], tags: Iterable[str], axis: Axis) -> dict[str,
     series = {tag: [run.series(tag, axis) for run in runs] for tag in tags}
     points = [x for found in series.values() for x, _ in found]
     x = np.unique(np.concatenate([np.empty(0), *points]))
+    size = math.ceil(len(x) / MAX_POINTS)
     curves = {}
     for tag, found in series.items() if len(x) else ():
         nothing = [np.full(len(x), math.nan)]
         rows = [np.interp(x, *s, math.nan, math.nan) for s in found if len(s[0])] or nothing
         values = np.ma.masked_invalid(rows)
         parts = (values.mean(0), values.min(0), values.max(0), values.count(0))
-        curves[tag] = Curve(*(_thinned(np.ma.filled(part, 0.0)) for part in (x, *parts)))
+        arrays = (np.ma.filled(part, 0.0) for part in (x, *parts))
+        means = ([a[i : i + size].mean() for i in range(0, len(x), size)] for a in arrays)
+        curves[tag] = Curve(*map(np.array, means))
     return curves
 
 
@@ -205,12 +193,6 @@ def number(value: float) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def _thinned(values: np.ndarray) -> np.ndarray:
-    """At most `MAX_POINTS` values: means of neighbours."""
-    size = math.ceil(len(values) / MAX_POINTS)
-    return np.array([values[i : i + size].mean() for i in range(0, len(values), size)])
-
-
 def _labelled(groups: list[list[Run]]) -> list[Group]:
     """Groups of runs of one task, named by up to two settings that differ, or by the runs."""
     first = [runs[0] for runs in groups]
@@ -218,15 +200,15 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
     names = [str(run.config.get("run_name") or "") for run in first]
     if not all(names) or len(set(names)) < len(names):
         names = [run.name for run in first]
+    if len(groups) == 1:
+        (runs,) = groups
+        return [Group(runs[0].name if len(runs) == 1 else f"{len(runs)} runs", tuple(runs))]
     labelled = []
     for i, runs in enumerate(groups):
         label = names[i]
-        if len(groups) == 1:
-            label = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
-        elif len(different) <= 2:
+        if len(different) <= 2:
             label = ", ".join(f"{flag} {values[i]}" for flag, values in different.items())
-        if len(groups) > 1 and len(runs) > 1:
-            label += f" ({len(runs)} runs)"
+        label += f" ({len(runs)} runs)" if len(runs) > 1 else ""
         labelled.append(Group(label, tuple(runs), COLORS[i % len(COLORS)]))
     return labelled
 
@@ -235,26 +217,22 @@ def _rows(text: str) -> list[dict[str, Any]]:
     """The complete lines of metrics.jsonl; those that a resumed run wrote anew only once."""
     rows: list[dict[str, Any]] = []
     for line in text.splitlines():
-        try:
+        with suppress(json.JSONDecodeError, KeyError, TypeError):
             row = json.loads(line)
-            iteration = row["iteration"]
-            complete = all(isinstance(row[key], int | float) for key in ("env_steps", "wall_s"))
-        except (json.JSONDecodeError, KeyError, TypeError):
-            continue
-        if not complete or not isinstance(iteration, int):
-            continue
-        while rows and rows[-1]["iteration"] >= iteration:
-            rows.pop()
-        rows.append(row)
+            iteration, *axes = (row[key] for key in ("iteration", "env_steps", "wall_s"))
+            if isinstance(iteration, int) and all(isinstance(x, int | float) for x in axes):
+                while rows and rows[-1]["iteration"] >= iteration:
+                    rows.pop()
+                rows.append(row)
     return rows
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    def column(tag: str) -> np.ndarray:
-        values = [row.get(tag) for row in rows]
-        return np.array([v if isinstance(v, int | float) else math.nan for v in values], float)
-
-    columns = {tag: column(tag) for tag in dict.fromkeys(tag for row in rows for tag in row)}
+    columns = {}
+    for tag in dict.fromkeys(tag for row in rows for tag in row):
+        values = (row.get(tag) for row in rows)
+        numbers = [v if isinstance(v, int | float) else math.nan for v in values]
+        columns[tag] = np.array(numbers, float)
     for axis in ("env_steps", "wall_s"):
         columns[axis] = np.maximum.accumulate(columns[axis])
     phases = phase_tags(list(columns))
@@ -272,7 +250,7 @@ def _flatten(value: Any, flag: str = "") -> Iterator[tuple[str, Any]]:
         yield flag, value
         return
     for name, item in value.items():
-        # A term's parameters are flags of the term itself.
-        below = flag if name == "params" else f"{flag}.{name}".lstrip(".").replace("_", "-")
-        if name != "params" or item:
-            yield from _flatten(item, below)
+        if name != "params":
+            yield from _flatten(item, f"{flag}.{name}".lstrip(".").replace("_", "-"))
+        elif item:  # a term's parameters are flags of the term itself
+            yield from _flatten(item, flag)

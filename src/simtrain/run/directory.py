@@ -17,17 +17,14 @@ import yaml
 
 from simtrain.errors import ConfigError
 
-VIDEOS = "videos"
-"""The folder of a run with the videos of its training."""
+VIDEOS = "videos"  # the folder of a run with the videos of its training
 _TEMPORARY = ".tmp"
 _PACKAGES = ("simtrain", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-lib", "numpy")
 
 
 def check_folder(folder: Path, flag: str) -> None:
     """Raise ConfigError if nothing can be written into `folder`, which `flag` names."""
-    existing = folder.absolute()
-    while not existing.exists():
-        existing = existing.parent
+    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
     if not existing.is_dir():
         raise ConfigError(f"{flag} {folder} cannot be made: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -54,11 +51,7 @@ def make_folder(folder: Path, flag: str) -> None:
 
 
 def make_run_directory(log_root: Path, task: str, run_name: str) -> Path:
-    """Make ``<log_root>/<task>/<date>_<time>[_<run_name>]``, a new folder; its path.
-
-    Raises:
-        ConfigError: the system refuses, for a reason that `check_folder` cannot see beforehand.
-    """
+    """Make ``<log_root>/<task>/<date>_<time>[_<run_name>]``, a new folder, or raise ConfigError."""
     name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S") + (f"_{run_name}" if run_name else "")
     try:
         (log_root / task).mkdir(parents=True, exist_ok=True)
@@ -68,9 +61,8 @@ def make_run_directory(log_root: Path, task: str, run_name: str) -> Path:
                 run.mkdir()
                 break
     except OSError as error:
-        raise ConfigError(
-            f"--log-root {log_root} cannot be written: {error.strerror}: {error.filename}"
-        ) from error
+        reason = f"{error.strerror}: {error.filename}"
+        raise ConfigError(f"--log-root {log_root} cannot be written: {reason}") from error
     return run
 
 
@@ -91,8 +83,7 @@ def written_whole(path: Path, previous: Path | None = None) -> Iterator[IO[bytes
             path.replace(previous)
         temporary.replace(path)
     except BaseException:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+        temporary.unlink(missing_ok=True)
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -114,27 +105,16 @@ def write_config(path: Path, config: dict[str, Any], devices: list[str]) -> None
         file.write(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
 
 
-def read_config(run: Path) -> dict[str, Any]:
-    """The configuration that `write_config` wrote into a run directory; see `read_config_file`."""
-    config: dict[str, Any] = read_config_file(run)["config"]
-    return config
-
-
 def read_config_file(run: Path) -> dict[str, Any]:
-    """All of what `write_config` wrote: ``config``, ``versions``, ``git`` and ``devices``.
-
-    Raises:
-        ConfigError: there is none, or it is damaged.
-    """
+    """What `write_config` wrote; ConfigError if there is none, or it is damaged."""
     path = run / "config.yaml"
     try:
         content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not isinstance(content["config"]["task"], str):
             raise TypeError
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read ({error.strerror}); a checkpoint is used from its run directory"
-        ) from error
+        hint = "a checkpoint is used from its run directory"
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); {hint}") from error
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is damaged, or not the configuration of a run") from error
     return content

@@ -27,11 +27,7 @@ class MetricsWriter:
     """Appends one JSON object an iteration to ``metrics.jsonl``, and the tags to TensorBoard."""
 
     def __init__(self, run: Path, *, tensorboard: bool, after: int = 0) -> None:
-        """Make the files in the run directory, or go on with them after so many iterations.
-
-        Raises:
-            ConfigError: another process writes to this run, or the files cannot be made.
-        """
+        """Make the files, or go on with them after so many iterations; ConfigError if neither."""
         path = run / METRICS
         try:
             self._lines = _AppendedFile(path)
@@ -39,7 +35,10 @@ class MetricsWriter:
             os.truncate(path, _end_of_lines(path, after))
             for events in sorted(run.glob("events.out.tfevents.*")):
                 os.truncate(events, _end_of_events(events, after))
-            self._events = _AppendedFile(_events_path(run)) if tensorboard else None
+            process = f"{socket.gethostname()}.{os.getpid()}"
+            name = f"events.out.tfevents.{int(time.time()):010d}.{process}"
+            count = len(list(run.glob(f"{name}.*")))
+            self._events = _AppendedFile(run / f"{name}.{count}") if tensorboard else None
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
         self._files = [self._lines] if self._events is None else [self._lines, self._events]
@@ -56,11 +55,8 @@ class MetricsWriter:
     def write(
         self, iteration: int, env_steps: int, wall_s: float, metrics: dict[str, float]
     ) -> None:
-        """Write the numbers of an iteration; if the disk is full, at a later call.
-
-        `env_steps` are those of all ranks; what is not finite is null in metrics.jsonl.
-        """
-        # JSON knows no NaN and no infinity.
+        """Write the numbers of an iteration; if the disk is full, at a later call."""
+        # JSON knows no NaN and no infinity: they become null.
         finite = {tag: v if math.isfinite(v) else None for tag, v in metrics.items()}
         line = {"iteration": iteration, "env_steps": env_steps, "wall_s": wall_s, **finite}
         self._lines.append(json.dumps(line).encode() + b"\n")
@@ -82,7 +78,9 @@ class MetricsWriter:
     def close(self) -> None:
         """Write what waits, as far as that is possible, and close the files."""
         for file in self._files:
-            file.close()
+            file.append(b"")
+            with suppress(OSError):
+                os.close(file.descriptor)
 
     def _append_event(self, **fields: Any) -> None:
         """Append an event to TensorBoard's file, if there is one: a record with its checksums."""
@@ -99,15 +97,13 @@ class MetricsWriter:
 class _AppendedFile:
     """A file to append entries to; what cannot be written waits for the next call.
 
-    After every call the file ends with a whole entry, so that its readers never see a part of one
-    unless the process is killed while it writes. Only making it raises OSError.
+    After every call it ends with a whole entry. Only making it raises OSError.
     """
 
     def __init__(self, path: Path) -> None:
         self.error: str | None = None
         """Why entries are waiting, or None if none are."""
         self.descriptor = -1
-        """The open file; -1 while there is none."""
         self._path = path
         self._waiting = b""
         self._open()
@@ -115,43 +111,30 @@ class _AppendedFile:
     def append(self, entry: bytes) -> None:
         """Write what is waiting and `entry`, as far as that is possible."""
         self._waiting += entry
-        self._flush()
-
-    def close(self) -> None:
-        """Write what is waiting, as far as that is possible, and close the file."""
-        self._flush()
-        with suppress(OSError):
-            os.close(self.descriptor)
-
-    def _flush(self) -> None:
         if not self._waiting:
             return
+        size = None
         try:
             if self.descriptor >= 0 and os.fstat(self.descriptor).st_nlink == 0:
                 os.close(self.descriptor)  # removed: we would write into nothing
                 self.descriptor = -1
             if self.descriptor < 0:
                 self._open()
-            self._write(self._waiting)
+            size = os.fstat(self.descriptor).st_size
+            rest = memoryview(self._waiting)
+            while rest:
+                rest = rest[os.write(self.descriptor, rest) :]
         except OSError as error:
             self.error = error.strerror or str(error)
+            if size is not None:
+                with suppress(OSError):
+                    os.ftruncate(self.descriptor, size)
         else:
             self._waiting = b""
             self.error = None
 
     def _open(self) -> None:
         self.descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-
-    def _write(self, data: bytes) -> None:
-        size = os.fstat(self.descriptor).st_size
-        try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(self.descriptor, rest) :]
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(self.descriptor, size)
-            raise
 
 
 def check_idle(run: Path) -> None:
@@ -195,9 +178,3 @@ def _end_of_events(path: Path, after: int) -> int:
                 break
             end = stop + 4
     return end
-
-
-def _events_path(run: Path) -> Path:
-    stamp = f"{time.time_ns() // 1_000_000_000:010d}"
-    name = f"events.out.tfevents.{stamp}.{socket.gethostname()}.{os.getpid()}"
-    return run / f"{name}.{len(list(run.glob(f'{name}.*')))}"

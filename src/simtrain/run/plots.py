@@ -40,6 +40,7 @@ _TITLE, _HEADER, _GAP = 0.75, 0.35, 0.9
 _COMPARISON_ROW = ((0.7, 4.0), (5.75, 4.0), (10.8, 4.0))
 _GROUP_ROW = ((0.7, 3.7), (7.35, 2.1), (11.45, 1.9))
 
+Text = Callable[[float], str]
 STYLE = partial(matplotlib.style.context, Path(__file__).with_suffix(".mplstyle"), after_reset=True)
 """How simtrain's pictures look, and not what the user's own matplotlibrc asks for."""
 
@@ -54,12 +55,10 @@ def draw(tasks: dict[str, list[Group]], axis: Axis, kind: Literal["png", "svg"])
 
 def make_figure(tasks: dict[str, list[Group]], axis: Axis) -> Figure:
     """The picture of `draw` as a figure."""
-    height = sum(
-        _TITLE
-        + (_HEADER * len(groups) if len(groups) > 1 else 0.0)
-        + (_PANEL + _GAP) * (1 + len(groups))
-        for groups in tasks.values()
-    )
+    height = 0.0
+    for groups in tasks.values():
+        headers = len(groups) if len(groups) > 1 else 0
+        height += _TITLE + _HEADER * headers + (_PANEL + _GAP) * (1 + len(groups))
     with STYLE():
         sheet = _Sheet(Figure(figsize=(_WIDTH, height)), height)
         for task, groups in tasks.items():
@@ -85,17 +84,15 @@ class _Sheet:
         self._y -= _PANEL + 0.3  # their titles
         bottom, height = self._y / self._height, _PANEL / self._height
         self._y -= _GAP - 0.3
-        return [
-            self.figure.add_axes((x / _WIDTH, bottom, width / _WIDTH, height))
-            for x, width in places
-        ]
+        boxes = [(x / _WIDTH, bottom, width / _WIDTH, height) for x, width in places]
+        return [self.figure.add_axes(box) for box in boxes]
 
 
 def _draw_task(sheet: _Sheet, task: str, groups: list[Group], axis: Axis) -> None:
     runs = [run for group in groups for run in group.runs]
     sheet.add_line(0.4, task, fontsize=15, fontweight="bold")
-    subtitle = _subtitle(runs, len(groups))
-    sheet.add_line(_TITLE - 0.4, subtitle, color=_FAINT, fontsize=10.5, va="center")
+    text = _subtitle(runs, len(groups))
+    sheet.add_line(_TITLE - 0.4, text, color=_FAINT, fontsize=10.5, va="center")
     panels = sheet.add_row(_COMPARISON_ROW)
     _draw_comparison(panels, groups, axis)
     for group in groups:
@@ -105,24 +102,26 @@ def _draw_task(sheet: _Sheet, task: str, groups: list[Group], axis: Axis) -> Non
         row = sheet.add_row(_GROUP_ROW)
         _draw_group(row, group, Group("", tuple(runs)), axis)
         panels += row
-    longest = max(float(run.columns[axis][-1]) for run in runs)
     for ax in panels:
-        _label_x(ax, axis, longest)
+        _label_x(ax, axis, max(float(run.columns[axis][-1]) for run in runs))
 
 
 def _draw_comparison(row: Sequence[Axes], groups: list[Group], axis: Axis) -> None:
     """Return, episode length and throughput of all groups."""
     titles = ("Return", "Episode length (control steps)", "Environment steps per second")
-    for ax, title, tag in zip(
-        row, titles, (curves.RETURN, curves.LENGTH, curves.SPEED), strict=True
-    ):
+    tags = (curves.RETURN, curves.LENGTH, curves.SPEED)
+    for ax, title, tag in zip(row, titles, tags, strict=True):
         ax.set_title(title)
         ax.yaxis.set_major_formatter(lambda y, _: number(y))
         drawn = [_draw_curve(ax, group, tag, axis) for group in groups]
         if not any(drawn):
             _write_note(ax)
-        elif len(groups) == 1:
-            _write_value(ax, groups[0], tag)
+        elif len(groups) == 1:  # the last value; of throughput, which jumps, the median
+            of, name = (np.median, "median ") if tag == curves.SPEED else (curves.last, "")
+            values = [run.summary(tag, of) for run in groups[0].runs]
+            known = [value for value in values if value is not None]
+            text = name + number(sum(known) / len(known))
+            ax.set_title(text, loc="right", color=groups[0].color)
     evaluated = [_draw_curve(row[0], group, curves.EVALUATED, axis) for group in groups]
     if len(groups) > 1 or any(evaluated):
         lines, labels = row[0].get_legend_handles_labels()
@@ -152,16 +151,6 @@ def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> bool:
     return True
 
 
-def _write_value(ax: Axes, group: Group, tag: str) -> None:
-    """The mean over runs of the last value; of throughput, which jumps, of the median."""
-    values = [
-        run.summary(tag, np.median if tag == curves.SPEED else curves.last) for run in group.runs
-    ]
-    known = [value for value in values if value is not None]
-    text = number(sum(known) / len(known))
-    ax.set_title(f"median {text}" if tag == curves.SPEED else text, loc="right", color=group.color)
-
-
 def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) -> None:
     """Reward terms, ends of episodes and phases of an iteration of one group.
 
@@ -169,35 +158,26 @@ def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) 
     """
     own = set(group.tags("Perf/"))
     times = phase_tags([tag for tag in _by_size(everyone, "Perf/", axis) if tag in own])
-    spent = [
-        tag
-        for tag in (*times, curves.REST)
-        if any(np.any(run.columns.get(tag, 0.0)) for run in group.runs)
-    ]
-    complete = min(float(run.columns[axis][-1]) for run in group.runs)
+    columns = [run.columns for run in group.runs]
+    spent = [t for t in (*times, curves.REST) if any(np.any(c.get(t, 0.0)) for c in columns)]
+    complete = min(float(c[axis][-1]) for c in columns)
     rewards = aggregate(group.runs, _by_size(everyone, "Episode_Reward/", axis), axis)
     _draw_stack(row[0], "Reward terms (per second)", rewards, complete, number)
     ends = aggregate(group.runs, everyone.tags("Episode_Termination/"), axis)
     _draw_stack(row[1], "How episodes ended", ends, complete, lambda y: f"{100 * y:.0f} %")
     phases = aggregate(group.runs, spent, axis)
-    _draw_stack(row[2], "Seconds of an iteration", phases, complete, number, show_mean=True)
+    _draw_stack(row[2], "Seconds of an iteration", phases, complete, number, mean=True)
     if ends:
         row[1].set_ylim(0.0, 1.0)
     row[2].set_ylim(bottom=0.0)
 
 
 def _draw_stack(
-    ax: Axes,
-    title: str,
-    found: dict[str, Curve],
-    complete: float,
-    text: Callable[[float], str],
-    show_mean: bool = False,
+    ax: Axes, title: str, found: dict[str, Curve], complete: float, text: Text, mean: bool = False
 ) -> None:
     """Areas above zero for what adds and below for what takes away, and the sum as a line.
 
-    Pale beyond `complete`, where some runs have not come. The legend has the last value of each
-    part, or the mean.
+    Pale beyond `complete`, where runs are missing. The legend has last values, or the mean.
     """
     ax.set_title(title)
     ax.yaxis.set_major_formatter(lambda y, _: text(y))
@@ -205,14 +185,16 @@ def _draw_stack(
         _write_note(ax)
         return
     x = next(iter(found.values())).x
-    parts = _largest({tag: curve.mean for tag, curve in found.items()})
+    parts = {tag: curve.mean for tag, curve in found.items()}
+    if len(smallest := list(parts)[len(_PART_COLORS) :]):
+        parts[f"{len(smallest)} others"] = np.sum([parts.pop(tag) for tag in smallest], axis=0)
     if len(x) == 1:  # an area needs a width
         x = np.array([0.0, x[0]])
         parts = {name: np.repeat(values, 2) for name, values in parts.items()}
     characters = 22 if ax.get_position().width > 0.2 else 14
     top, bottom = np.zeros_like(x), np.zeros_like(x)
     for (name, values), color in zip(parts.items(), (*_PART_COLORS, _OTHERS_COLOR), strict=False):
-        value = float(values.mean() if show_mean else values[-1])
+        value = float(values.mean() if mean else values[-1])
         label: str | None = f"{_short(name, characters)}  {text(value)}"
         for edge, part in ((top, values.clip(min=0.0)), (bottom, values.clip(max=0.0))):
             if part.any():
@@ -233,15 +215,6 @@ def _by_size(group: Group, prefix: str, axis: Axis) -> list[str]:
     """Tags by the mean of their size, the largest first."""
     found = aggregate(group.runs, group.tags(prefix), axis)
     return sorted(found, key=lambda tag: -float(np.abs(found[tag].mean).mean()))
-
-
-def _largest(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """As many of the first parts as there are colors, and the others as one."""
-    most = len(_PART_COLORS)
-    if len(parts) <= most:
-        return parts
-    others = list(parts.values())[most:]
-    return {**dict(list(parts.items())[:most]), f"{len(others)} others": np.sum(others, axis=0)}
 
 
 def _label_x(ax: Axes, axis: Axis, longest: float) -> None:
@@ -266,12 +239,10 @@ def _subtitle(runs: list[Run], groups: int) -> str:
         if groups < len(runs):
             text += " (line: mean, pale where not all runs came so far; shade: range)"
         return text
-    columns = runs[0].columns
-    return (
-        f"{runs[0].name}   ·   {columns['iteration'][-1]:,.0f} iterations, "
-        f"{number(float(columns['env_steps'][-1]))} environment steps "
-        f"in {timedelta(seconds=round(float(columns['wall_s'][-1])))}"
-    )
+    columns = ("iteration", "env_steps", "wall_s")
+    done, steps, seconds = (float(runs[0].columns[column][-1]) for column in columns)
+    text = f"{runs[0].name}   ·   {done:,.0f} iterations, {number(steps)} environment steps "
+    return text + f"in {timedelta(seconds=round(seconds))}"
 
 
 def _short(tag: str, characters: int) -> str:

@@ -18,17 +18,12 @@ from simtrain.run.curves import Axis, Group, Run
 from simtrain.run.directory import check_file, make_folder, written_whole
 
 PICTURE, PAGE = "report.png", "report.html"
-
 _AXES: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall time"}
 _NONE = "\N{EN DASH}"
 
 
 def write_report(runs: Sequence[Run], picture: Path, page: Path) -> None:
-    """Draw runs, of one or several tasks, into the PNG `picture` and the HTML file `page`.
-
-    Raises:
-        ConfigError: the files cannot be written.
-    """
+    """Draw runs, of one or several tasks, into the PNG `picture` and the HTML file `page`."""
     make_folder(picture.parent, "--output")
     check_file(picture, "--output")
     check_file(page, "--output")
@@ -81,13 +76,11 @@ def _section(task: str, groups: list[Group]) -> str:
             f'src="data:image/svg+xml;base64,{svg}">'
         )
     parts += ["<h3>Runs</h3>", _runs_table(groups)]
-    different = curves.differences([group.runs[0] for group in groups])
-    if different:
+    if different := curves.differences([group.runs[0] for group in groups]):
         titles = ["flag", *(_mark(group) + escape(group.label) for group in groups)]
-        rows = [
-            [escape(flag), *(_NONE if v is None else escape(str(v)) for v in values)]
-            for flag, values in different.items()
-        ]
+        rows = []
+        for flag, values in different.items():
+            rows.append([escape(flag), *(_NONE if v is None else escape(str(v)) for v in values)])
         parts += ["<h3>Settings that differ</h3>", _table(titles, rows)]
     return "\n".join(["<section>", *parts, "</section>"])
 
@@ -105,16 +98,12 @@ def _runs_table(groups: list[Group]) -> str:
         summaries["best evaluated"] = (curves.EVALUATED, np.max)
     rows = []
     for group, run in runs:
+        row = [_mark(group) + escape(run.name), escape(str(run.config.get("seed")))]
+        row += [f"{run.columns[column][-1]:,.0f}" for column in ("iteration", "env_steps")]
+        row.append(str(timedelta(seconds=round(float(run.columns["wall_s"][-1])))))
         values = [run.summary(tag, of) for tag, of in summaries.values()]
-        rows.append([
-            _mark(group) + escape(run.name),
-            escape(str(run.config.get("seed"))),
-            f"{run.columns['iteration'][-1]:,.0f}",
-            f"{run.columns['env_steps'][-1]:,.0f}",
-            str(timedelta(seconds=round(float(run.columns["wall_s"][-1])))),
-            *(_NONE if value is None else curves.number(value) for value in values),
-            escape(run.commit or _NONE),
-        ])  # fmt: skip
+        row += [_NONE if value is None else curves.number(value) for value in values]
+        rows.append([*row, escape(run.commit or _NONE)])
     titles = ["run", "seed", "iterations", "environment steps", "wall time", *summaries, "commit"]
     return _table(titles, rows)
 

@@ -11,10 +11,8 @@ import wandb
 
 Mode = Literal["online", "offline", "disabled"]
 
-_START_SECONDS = 30.0
-"""How long W&B's server may take to answer at the start."""
-_END_SECONDS = 60.0
-"""How long it may take to upload what is left at the end."""
+# Seconds for W&B's server to answer at the start, and to upload what is left at the end.
+_TIMEOUTS: dict[str, Any] = {"init_timeout": 30.0, "finish_timeout": 60.0}
 
 
 class WandbWriter:
@@ -29,20 +27,10 @@ class WandbWriter:
         say: Callable[[str], None],
         run_id: str | None = None,
     ) -> None:
-        """Start a W&B run, or go on with `run_id`, and print by `say` where it goes.
-
-        `config` is the configuration as mappings, lists and scalars.
-        """
-        start = partial(
-            wandb.init,
-            project=project,
-            name=run.name,
-            dir=run,
-            config=config,
-            id=run_id,
-            resume="allow" if run_id is not None else None,
-            settings=wandb.Settings(init_timeout=_START_SECONDS, finish_timeout=_END_SECONDS),
-        )
+        """Start a W&B run, or go on with `run_id`, and print by `say` where it goes."""
+        about: dict[str, Any] = {"project": project, "name": run.name, "dir": run, "id": run_id}
+        about["resume"] = "allow" if run_id is not None else None
+        start = partial(wandb.init, config=config, settings=wandb.Settings(**_TIMEOUTS), **about)
         chosen = _choose(mode)
         reason = "" if mode == "offline" else "no API key, so "
         try:
@@ -52,7 +40,6 @@ class WandbWriter:
             chosen = "offline"
             self._run = start(mode=chosen)
         self.run_id: str = self._run.id
-        """W&B's id of this run."""
         # Iterations, not W&B's own count of calls, are on the axis.
         self._run.define_metric("*", step_metric="iteration")
         self._folder = run

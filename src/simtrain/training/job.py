@@ -25,7 +25,6 @@ from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import VIDEOS, make_folder, make_run_directory, shown
 from simtrain.run.metrics_files import METRICS, check_idle
-from simtrain.run.phase_table import phase_table
 from simtrain.run.report import PICTURE
 from simtrain.sim import choose_engine
 from simtrain.training.context import Resumption, RunContext, SharedContext, TrainingResult
@@ -88,6 +87,8 @@ def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None =
                 console.say(f"to go on: {command}")
             raise
     if result.phases:
+        from simtrain.training.features.timing import phase_table
+
         console.show_table(phase_table(result.phases))
     _show_result(run, result, stopping, console.say)
     if result.error is not None:

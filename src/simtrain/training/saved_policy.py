@@ -14,7 +14,7 @@ from simtrain.config_tree import overlay
 from simtrain.errors import ConfigError
 from simtrain.registry import default_config
 from simtrain.run.checkpoint import find_checkpoint, read_checkpoint
-from simtrain.run.directory import read_config
+from simtrain.run.directory import read_config_file
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class SavedPolicy:
 def open_policy(path: Path) -> SavedPolicy:
     """The policy in a run directory or checkpoint; ConfigError if there is none that is whole."""
     checkpoint = find_checkpoint(path)
-    plain = read_config(checkpoint.parent)
+    plain = read_config_file(checkpoint.parent)["config"]
     content = read_checkpoint(checkpoint)
     task = content["infos"].get("task") if isinstance(content["infos"], dict) else None
     if task != plain["task"]:

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from importlib import import_module
-from typing import Any
 
 from simtrain.errors import ConfigError
 
-_LIBRARIES = {
-    "egl": ("libEGL.so.1", "libegl1"),
-    "osmesa": ("libOSMesa.so.8", "libosmesa6"),
-}
+_LIBRARIES = {"egl": ("libEGL.so.1", "libegl1"), "osmesa": ("libOSMesa.so.8", "libosmesa6")}
 _AUTO = ("", "enable", "enabled", "on", "true", "1")
 _DISABLED = ("disable", "disabled", "off", "false", "0")
 _WINDOWED = ("glfw", "glx")
@@ -34,19 +31,17 @@ class RenderingError(ConfigError):
 
 
 def choose_backend() -> str:
-    """``egl``, ``osmesa`` or ``glfw``.
-
-    Raises:
-        RenderingError: there is none, or ``MUJOCO_GL`` names one that is missing.
-    """
+    """``egl``, ``osmesa`` or ``glfw``; RenderingError if what ``MUJOCO_GL`` allows is missing."""
     wanted = os.environ.get("MUJOCO_GL", "").lower().strip()
     if wanted in _DISABLED:
         raise RenderingError(f"MUJOCO_GL={wanted} turns rendering off; unset it to draw")
     if wanted not in (*_LIBRARIES, *_WINDOWED, *_AUTO):
         raise RenderingError(f"MUJOCO_GL is {wanted!r}; it must be egl, osmesa or glfw")
     for backend, (library, package) in _LIBRARIES.items():
-        if wanted in (backend, *_AUTO) and _loads(library):
-            return backend
+        if wanted in (backend, *_AUTO):
+            with suppress(OSError):
+                ctypes.CDLL(library)
+                return backend
         if wanted == backend:
             raise RenderingError(
                 f"MUJOCO_GL={wanted}, but {library} is missing: `apt-get install {package}`"
@@ -65,10 +60,7 @@ def choose_backend() -> str:
 
 
 def import_mujoco_without_opengl() -> None:
-    """Import MuJoCo if ``MUJOCO_GL`` names what is missing, which would fail anywhere else.
-
-    Training needs no OpenGL; drawing raises the error of `choose_backend`.
-    """
+    """Import MuJoCo without what ``MUJOCO_GL`` names if that is missing: training needs none."""
     wanted = os.environ.get("MUJOCO_GL", "")
     if wanted.lower().strip() in ("", *_DISABLED):
         return
@@ -83,33 +75,11 @@ def import_mujoco_without_opengl() -> None:
 
 
 def has_display() -> bool:
-    """Whether windows can be opened on this machine, according to its environment variables."""
+    """Whether windows can be opened, according to the environment variables."""
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-def context_class() -> type[Any]:
-    """MuJoCo's class of OpenGL contexts for the chosen backend.
-
-    Raises:
-        RenderingError: see `choose_backend`; or the library does not load.
-    """
-    backend = choose_backend()
-    try:
-        context: type[Any] = import_module(f"mujoco.{backend}").GLContext
-    except Exception as error:  # PyOpenGL's own when a library lacks a function, and others
-        raise backend_error(backend, error) from error
-    return context
 
 
 def backend_error(backend: str, error: Exception) -> RenderingError:
     """The error to raise for a library that is there and fails, with a remedy."""
     reason = " ".join(str(error).split()) or type(error).__name__
     return RenderingError(f"OpenGL by {backend} fails: {reason}; {_REMEDIES[backend]}")
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True

@@ -6,19 +6,19 @@ put requests into a queue, which the viewer's loop carries out between two steps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import viser
-from torch import Tensor
 from viser import uplot
 
 from simtrain.env.env import Env
 from simtrain.view.playback import Playback
 
-Requests = SimpleQueue[Callable[[], None]]
+Request = Callable[[], None]
+Requests = SimpleQueue[Request]
 
 _SPEEDS = {"1/8": 0.125, "1/4": 0.25, "1/2": 0.5, "1": 1.0, "2": 2.0, "4": 4.0}
 _COLORS = (
@@ -34,9 +34,8 @@ class PlaybackPanel:
         self._playback = playback
         self._status = gui.add_markdown("")
         self._pause = gui.add_button("Pause", icon=viser.Icon.PLAYER_PAUSE)
-        self._step = gui.add_button(
-            "Step", icon=viser.Icon.PLAYER_TRACK_NEXT, hint="One control step.", disabled=True
-        )
+        icon = viser.Icon.PLAYER_TRACK_NEXT
+        self._step = gui.add_button("Step", icon=icon, hint="One control step.", disabled=True)
         hint = "New episodes in all environments."
         reset = gui.add_button("Reset", icon=viser.Icon.REFRESH, hint=hint)
         speed = gui.add_dropdown("Speed", options=tuple(_SPEEDS), initial_value="1")
@@ -77,14 +76,13 @@ class CommandPanel:
     def __init__(self, gui: viser.GuiApi, env: Env, name: str, requests: Requests) -> None:
         self._env, self._name = env, name
         self._term = env.commands.terms[name]
-        low, high = self._term.bounds()
+        ends = zip(*(bound.tolist() for bound in self._term.bounds()), strict=True)
         self._now = gui.add_markdown("")
-        self._drive = gui.add_checkbox(
-            "Drive", initial_value=False, hint="Let the sliders command, instead of the task."
-        )
+        hint = "Let the sliders command, instead of the task."
+        self._drive = gui.add_checkbox("Drive", initial_value=False, hint=hint)
         self._sliders = [
             gui.add_slider(label, a, b, step=(b - a) / 200, initial_value=min(max(0.0, a), b))
-            for label, (a, b) in zip(self._term.entries(), _slider_ends(low, high), strict=True)
+            for label, (a, b) in zip(self._term.entries(), map(_slider_ends, ends), strict=True)
         ]
         zero = gui.add_button("Stop", icon=viser.Icon.HAND_STOP, hint="Command zero.")
         self._drive.on_update(_on_user_event(requests, self._follow_checkbox))
@@ -116,14 +114,11 @@ class CommandPanel:
 class RewardPanel:
     """A live plot of the reward, or of one term or all of them, over the latest seconds."""
 
-    _TOTAL, _ALL = "total", "all terms"
-
     def __init__(self, gui: viser.GuiApi, playback: Playback) -> None:
         self._playback = playback
         self._names = playback.env.rewards.names
-        self._choice = gui.add_dropdown(
-            "Show", options=(self._TOTAL, *self._names, self._ALL), initial_value=self._TOTAL
-        )
+        options = ("total", *self._names, "all terms")
+        self._choice = gui.add_dropdown("Show", options=options, initial_value="total")
         self._one = _plot(gui, ("reward",), height=200)
         self._all = _plot(gui, self._names, height=260 + 16 * len(self._names))
         self._all.visible = False
@@ -136,16 +131,14 @@ class RewardPanel:
             return
         time_s = np.array([step.time_s for step in history])
         rewards = np.array([step.rewards[index] for step in history], dtype=np.float64)
-        choice = self._choice.value
-        if choice == self._ALL:
+        values = dict(zip(self._names, rewards.T, strict=True))
+        if self._all.visible:
             self._all.data = (time_s, *rewards.T)
-        elif choice == self._TOTAL:
-            self._one.data = (time_s, rewards.sum(axis=1))
         else:
-            self._one.data = (time_s, rewards[:, self._names.index(choice)])
+            self._one.data = (time_s, values.get(self._choice.value, rewards.sum(axis=1)))
 
     def _switch(self) -> None:
-        every = self._choice.value == self._ALL
+        every = self._choice.value == "all terms"
         self._one.visible, self._all.visible = not every, every
 
 
@@ -155,24 +148,18 @@ def _plot(gui: viser.GuiApi, names: tuple[str, ...], height: int) -> viser.GuiUp
         uplot.Series(label=name, stroke=_COLORS[i % len(_COLORS)], width=1.5)
         for i, name in enumerate(names)
     ]
-    return gui.add_uplot(
-        data=(np.zeros(2),) * (len(names) + 1),
-        series=(uplot.Series(label="s"), *lines),
-        scales={"x": uplot.Scale(time=False)},
-        legend=uplot.Legend(show=len(names) > 1),
-        height=height,
-    )
+    series = (uplot.Series(label="s"), *lines)
+    scales, legend = {"x": uplot.Scale(time=False)}, uplot.Legend(show=len(names) > 1)
+    data = (np.zeros(2),) * len(series)
+    return gui.add_uplot(data, series, scales=scales, legend=legend, height=height)
 
 
-def _on_user_event(
-    requests: Requests, request: Callable[[], None]
-) -> Callable[[viser.GuiEvent[Any]], None]:
+def _on_user_event(requests: Requests, request: Request) -> Callable[[viser.GuiEvent[Any]], None]:
     """A callback that ignores changes which the program makes itself."""
     return lambda event: None if event.client is None else requests.put(request)
 
 
-def _slider_ends(low: Tensor, high: Tensor) -> Iterator[tuple[float, float]]:
-    """The ends of sliders; wide enough to move where a task always commands the same."""
-    for a, b in zip(low.tolist(), high.tolist(), strict=True):
-        a, b = round(a, 4), round(b, 4)  # float32 has no 0.7
-        yield (a, b) if b > a else (a - 1.0, a + 1.0)
+def _slider_ends(bounds: tuple[float, float]) -> tuple[float, float]:
+    """The ends of a slider; wide enough to move where a task always commands the same."""
+    low, high = round(bounds[0], 4), round(bounds[1], 4)  # float32 has no 0.7
+    return (low, high) if high > low else (low - 1.0, low + 1.0)

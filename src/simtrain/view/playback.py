@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,14 +20,11 @@ Act = Callable[[TensorDict], Tensor]
 _HISTORY_S = 10.0
 
 
-@dataclass(frozen=True)
-class Step:
-    """A control step."""
+class Step(NamedTuple):
+    """A control step: when it ended, and each reward term per second, ``(num_envs, terms)``."""
 
     time_s: float
-    """Simulated time since the start."""
     rewards: np.ndarray
-    """Each reward term's weighted value per second, ``(num_envs, terms)``."""
 
 
 class Playback:
@@ -36,12 +33,9 @@ class Playback:
     def __init__(self, env: Env, act: Act) -> None:
         self.env = env
         self.paused = False
-        self.speed = 1.0
-        """Simulated seconds a second."""
+        self.speed = 1.0  # simulated seconds a second
         self.time_s = 0.0
-        """Simulated time since the start."""
         self.history: deque[Step] = deque(maxlen=max(2, round(_HISTORY_S / env.step_dt)))
-        """The latest steps, oldest first."""
         self.ended = [""] * env.num_envs
         """The terminations that ended each environment's latest episode."""
         self._act = act
@@ -51,8 +45,7 @@ class Playback:
     def advance(self, passed_s: float) -> None:
         """Do the control steps that are due after `passed_s` more of real time, in place.
 
-        Where simulating takes longer than that, the rest is dropped: the picture slows down
-        instead of freezing.
+        The rest is dropped where simulating takes longer: the picture slows down.
         """
         if self.paused:
             return

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
+from importlib import import_module
+from typing import Self
 
 import mujoco
 import numpy as np
 from mujoco.rendering.classic import gl_context
 from PIL import Image, ImageDraw, ImageFont
 
-from simtrain.env.cfg import TaskCfg
 from simtrain.env.commands import Arrow
 from simtrain.env.env import Env
 from simtrain.env.model import compile_model
 from simtrain.env.names import find_base
 from simtrain.errors import ConfigError
-from simtrain.view.opengl import backend_error, choose_backend, context_class
+from simtrain.view.opengl import backend_error, choose_backend
 
 _ARROW_WIDTH = 0.012  # m
-SHORTEST_ARROW = 0.03
-"""Arrows below this length are not drawn, m."""
+SHORTEST_ARROW = 0.03  # m; shorter ones are not drawn
 _CAMERA_TIME_CONSTANT_S = 0.25
 
 
-class Canvas(AbstractContextManager["Canvas"]):
+class Canvas:
     """Draws pictures of a simulation; a context manager, for it holds an OpenGL context."""
 
     def __init__(self, model: mujoco.MjModel, width: int, height: int) -> None:
-        """Open an OpenGL context for pictures of `width` x `height` pixels.
+        """Open an OpenGL context, or raise RenderingError; the pictures' size is in pixels.
 
         The quality that `model` asks for is changed in place to what the machine can draw.
-
-        Raises:
-            RenderingError: the machine has no OpenGL to draw with; says what to install.
         """
         model.vis.global_.offwidth = max(width, model.vis.global_.offwidth)
         model.vis.global_.offheight = max(height, model.vis.global_.offheight)
@@ -45,6 +42,9 @@ class Canvas(AbstractContextManager["Canvas"]):
         self._text_size = max(12, height // 30)
         self._font = ImageFont.load_default(size=self._text_size)
         self._renderer = _open_renderer(model, width, height)
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *exception: object) -> None:
         self._renderer.close()
@@ -63,22 +63,15 @@ class Canvas(AbstractContextManager["Canvas"]):
         """
         self._camera.follow(data, passed_s)
         self._renderer.update_scene(data, self._camera.view)
+        scene, kind = self._renderer.scene, mujoco.mjtGeom.mjGEOM_ARROW
         for arrow in arrows:
-            self._add_arrow(arrow)
-        return self._add_text(self._renderer.render(), lines)
-
-    def _add_arrow(self, arrow: Arrow) -> None:
-        scene = self._renderer.scene
-        start, end = np.array(arrow.start), np.array(arrow.end)
-        if scene.ngeom >= scene.maxgeom or math.dist(start, end) < SHORTEST_ARROW:
-            return
-        geom, kind = scene.geoms[scene.ngeom], mujoco.mjtGeom.mjGEOM_ARROW
-        rgba = np.array([*arrow.rgb, 1.0], dtype=np.float32)
-        mujoco.mjv_initGeom(geom, kind, np.zeros(3), np.zeros(3), np.eye(3).ravel(), rgba)
-        mujoco.mjv_connector(geom, kind, _ARROW_WIDTH, start, end)
-        scene.ngeom += 1
-
-    def _add_text(self, pixels: np.ndarray, lines: Sequence[str]) -> np.ndarray:
+            start, end = np.array(arrow.start), np.array(arrow.end)
+            if scene.ngeom < scene.maxgeom and math.dist(start, end) >= SHORTEST_ARROW:
+                geom, rgba = scene.geoms[scene.ngeom], np.array([*arrow.rgb, 1.0], dtype=np.float32)
+                mujoco.mjv_initGeom(geom, kind, np.zeros(3), np.zeros(3), np.eye(3).ravel(), rgba)
+                mujoco.mjv_connector(geom, kind, _ARROW_WIDTH, start, end)
+                scene.ngeom += 1
+        pixels: np.ndarray = self._renderer.render()
         text = "\n".join(filter(None, lines))
         if not text:
             return pixels
@@ -97,12 +90,9 @@ class Picture(Canvas):
     def __init__(self, env: Env, width: int = 960, height: int = 540) -> None:
         """Open an OpenGL context, see `Canvas`."""
         self._env = env
-        self._model = drawing_model(env.cfg)
+        self._model = compile_model(env.cfg, visuals=True)
         self._data = mujoco.MjData(self._model)
         super().__init__(self._model, width, height)
-
-    def __enter__(self) -> Picture:
-        return self
 
     def draw(self, index: int = 0, passed_s: float = 0.0, note: str = "") -> np.ndarray:
         """The environment `index` with its commands and a note below them, see `Canvas.render`."""
@@ -116,11 +106,6 @@ class Picture(Canvas):
         return self.render(self._data, passed_s, [*command_lines(self._env, index), note], arrows)
 
 
-def drawing_model(cfg: TaskCfg) -> mujoco.MjModel:
-    """The task's model with its visual geoms and the bodies and joints of `Env.model`."""
-    return compile_model(cfg, visuals=True)
-
-
 def command_lines(env: Env, index: int) -> list[str]:
     """A line for each command of the environment `index`: its entries with their labels."""
     lines = []
@@ -132,26 +117,24 @@ def command_lines(env: Env, index: int) -> list[str]:
 
 def _open_renderer(model: mujoco.MjModel, width: int, height: int) -> mujoco.Renderer:
     """A renderer of the chosen backend, of less quality where the CPU draws."""
-    # MuJoCo takes its own choice from MUJOCO_GL while it is imported, long before.
-    gl_context.GLContext = context_class()
+    backend = choose_backend()
     try:
+        # MuJoCo takes its own choice from MUJOCO_GL while it is imported, long before.
+        gl_context.GLContext = import_module(f"mujoco.{backend}").GLContext
         renderer = mujoco.Renderer(model, height, width)
-        if not _draws_on_cpu():
+        from OpenGL import GL  # not sooner: importing it settles the backend
+
+        drawn_by = GL.glGetString(GL.GL_RENDERER)
+        if not any(name in drawn_by for name in (b"llvmpipe", b"softpipe")):  # not the CPU
             return renderer
         renderer.close()
         model.vis.quality.offsamples = 0
         model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, 1024)
         renderer = mujoco.Renderer(model, height, width)
     except Exception as error:  # what a driver's failure raises is not documented
-        raise backend_error(choose_backend(), error) from error
+        raise backend_error(backend, error) from error
     renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION.value] = 0
     return renderer
-
-
-def _draws_on_cpu() -> bool:
-    from OpenGL import GL  # not sooner: importing it settles the backend
-
-    return any(name in GL.glGetString(GL.GL_RENDERER) for name in (b"llvmpipe", b"softpipe"))
 
 
 class _Camera:

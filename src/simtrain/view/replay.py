@@ -17,32 +17,24 @@ from simtrain.view.video import Size, writing_video
 
 _LARGEST = ("qpos", "qvel", "act", "ctrl")
 _FPS = 30.0
-_LAST_STEP_VIDEO_S = 2.0
-_LAST_STEP_PAGE_S = 1.5
+_LAST_STEP_VIDEO_S, _LAST_STEP_PAGE_S = 2.0, 1.5
 
 
 class Replay:
-    """A simulation that stands in one of the last steps before it failed.
-
-    When made, it simulates the failure once more.
-    """
+    """A simulation, `data`, that stands in one of the last steps before it failed."""
 
     def __init__(
         self, model: mujoco.MjModel, states: dict[str, np.ndarray], decimation: int, message: str
     ) -> None:
-        """Go to the first step.
+        """Simulate the failure once more, and go to the first of the control steps.
 
-        `states` are the values of MuJoCo's fields before each control step, ``(steps, ...)``, and
-        `message` is the engine's about the failure.
+        `states` are MuJoCo's fields before each, ``(steps, ...)``, `message` is the engine's.
         """
         mujoco.set_mju_user_warning(ignore_warning)  # `failure` has it
         self.model = model
         self.data = mujoco.MjData(model)
-        """The simulation, with up-to-date positions."""
         self.steps = len(states["qpos"])
-        """How many control steps were kept."""
         self.step_dt = float(model.opt.timestep) * decimation
-        """Length of a control step, s."""
         self._states = states
         self.failure = self._fail_again(decimation) or [
             "simulated again on the CPU it does not fail; training said: " + message
@@ -51,10 +43,7 @@ class Replay:
         self.show(0)
 
     def show(self, step: int) -> list[str]:
-        """Go to a step, in place; a description of it, in lines.
-
-        Where positions are not finite, the last ones that are stay to be seen.
-        """
+        """Go to a step, in place, as far as its positions are finite; describe it in lines."""
         states = self._states
         if np.isfinite(states["qpos"][step]).all():
             self._set_state(step)
@@ -62,26 +51,28 @@ class Replay:
             mujoco.mj_comPos(self.model, self.data)
             mujoco.mj_camlight(self.model, self.data)
         last = step == self.steps - 1
-        lines = [
-            f"step {step + 1} of {self.steps}, {states['time'][step].item():.3f} s"
-            + (", in which it failed" if last else "")
-        ]
+        title = f"step {step + 1} of {self.steps}, {states['time'][step].item():.3f} s"
         largest = [
             f"|{field}| {np.abs(values).max():.3g}"
             for field in _LARGEST
             if (values := states.get(field, np.empty(0))[step : step + 1]).size
         ]
-        lines.append("largest " + "   ".join(largest))
-        lines += [f"not finite: {name}" for name in self._not_finite(states, step)]
-        return lines + (self.failure if last else [])
+        return [
+            title + (", in which it failed" if last else ""),
+            "largest " + "   ".join(largest),
+            *(f"not finite: {name}" for name in self._not_finite(states, step)),
+            *(self.failure if last else ()),
+        ]
+
+    def frames(self, speed: float) -> int:
+        """How many frames a step is shown for, at so many simulated seconds a second."""
+        return max(1, round(self.step_dt / speed * _FPS))
 
     def _set_state(self, step: int) -> None:
         mujoco.mj_resetData(self.model, self.data)
         for field, values in self._states.items():
-            if field == "time":
-                self.data.time = values[step].item()
-            else:
-                getattr(self.data, field)[:] = values[step].reshape(getattr(self.data, field).shape)
+            shape = np.shape(getattr(self.data, field))
+            setattr(self.data, field, values[step].reshape(shape))
 
     def _fail_again(self, decimation: int) -> list[str]:
         """Simulate the last step as training did; how it fails, in lines."""
@@ -100,19 +91,18 @@ class Replay:
 
     def _not_finite(self, states: dict[str, np.ndarray], step: int) -> list[str]:
         """Names of the values that are not finite, each with its joint or actuator."""
-        found = {
-            f"{field} of {self._owner(field, int(index))}": None
+        found = [
+            f"{field} of {self._owner(field, int(index))}"
             for field, values in states.items()
             for index in np.flatnonzero(~np.isfinite(values[step]))
-        }
-        return list(found)
+        ]
+        return list(dict.fromkeys(found))
 
     def _owner(self, field: str, index: int) -> str:
         model = self.model
-        if field in ("qvel", "qacc_warmstart"):
-            return f"joint {model.joint(int(model.dof_jntid[index])).name}"
-        if field == "qpos":
-            joint = int(np.searchsorted(model.jnt_qposadr, index, side="right")) - 1
+        if field in ("qpos", "qvel", "qacc_warmstart"):
+            starts = model.jnt_qposadr if field == "qpos" else model.jnt_dofadr
+            joint = int(np.searchsorted(starts, index, side="right")) - 1
             return f"joint {model.joint(joint).name}"
         if field == "ctrl":
             return f"actuator {model.actuator(index).name}"
@@ -120,17 +110,14 @@ class Replay:
 
 
 def record_replay(replay: Replay, path: Path, speed: float, size: Size = (960, 540)) -> None:
-    """Write an MP4 file of all steps with their descriptions; raises what `video.record` does.
-
-    `speed` is in simulated seconds a second.
-    """
-    frames = _frames(replay, speed)
+    """Write an MP4 file of all steps with their descriptions; raises what `video.record` does."""
+    frames = replay.frames(speed)
+    last_frames = max(frames, round(_LAST_STEP_VIDEO_S * _FPS))
     with Canvas(replay.model, *size) as canvas, writing_video(path, size, _FPS) as write:
         for step in range(replay.steps):
             lines = replay.show(step)
             frame = canvas.render(replay.data, replay.step_dt, lines)
-            last = step == replay.steps - 1
-            for _ in range(max(frames, round(_LAST_STEP_VIDEO_S * _FPS)) if last else frames):
+            for _ in range(last_frames if step == replay.steps - 1 else frames):
                 write(frame)
 
 
@@ -138,11 +125,11 @@ class ReplayPage(PageServer):
     """Serves a page on which the steps are seen, one by one or in motion."""
 
     def __init__(self, replay: Replay, *, host: str, port: int, speed: float) -> None:
-        """Start the server, see `PageServer`; `speed` is in simulated seconds a second."""
+        """Start the server, see `PageServer`."""
         super().__init__(host, port, "replay of a failure")
         gui = self.server.gui
         self._replay = replay
-        self._frames = _frames(replay, speed)
+        self._frames = replay.frames(speed)
         self._scene = ViserMujocoScene(self.server, replay.model, 1)
         self._scene.create_scene_gui(camera_distance=3.0 * robot_radius(replay.model))
         self._text = gui.add_markdown("")
@@ -152,7 +139,7 @@ class ReplayPage(PageServer):
             disabled=replay.steps == 1,
         )  # fmt: skip
         self._playing = gui.add_checkbox("Play", initial_value=True)
-        self._slider.on_update(self._pause)
+        self._slider.on_update(self._pause)  # once a person chooses a step
 
     def run(self) -> None:
         """Show one step after the other, again and again, until interrupted."""
@@ -160,9 +147,8 @@ class ReplayPage(PageServer):
         while True:
             last = self._slider.value >= self._replay.steps
             frame += 1
-            if self._playing.value and frame >= (
-                _LAST_STEP_PAGE_S * _FPS if last else self._frames
-            ):
+            frames = _LAST_STEP_PAGE_S * _FPS if last else self._frames
+            if self._playing.value and frame >= frames:
                 frame = 0
                 # viser's setters are not seen as such
                 self._slider.value = 1 if last else self._slider.value + 1  # type: ignore[misc]
@@ -173,11 +159,5 @@ class ReplayPage(PageServer):
             time.sleep(1.0 / _FPS)
 
     def _pause(self, event: viser.GuiEvent[viser.GuiSliderHandle[int]]) -> None:
-        """Stop playing once a person chooses a step."""
         if event.client is not None:
             self._playing.value = False  # type: ignore[misc]
-
-
-def _frames(replay: Replay, speed: float) -> int:
-    """How many frames a step is shown for."""
-    return max(1, round(replay.step_dt / speed * _FPS))

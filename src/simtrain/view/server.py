@@ -34,11 +34,7 @@ class PageServer:
     """Serves a page; a subclass puts a scene and controls on it."""
 
     def __init__(self, host: str, port: int, title: str) -> None:
-        """Start the server; port 0 is any that is free.
-
-        Raises:
-            ConfigError: somebody else listens there.
-        """
+        """Start the server, or raise ConfigError; port 0 is any that is free."""
         check_port(host, port)
         # It would show a traceback for every request that it does not understand.
         logging.getLogger("websockets.server").setLevel(logging.CRITICAL)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import imageio_ffmpeg
 import numpy as np
@@ -26,15 +27,13 @@ def check_video_path(path: Path) -> None:
     """Raise ConfigError unless a video can be written to `path`."""
     if path.suffix.lower() != ".mp4":
         raise ConfigError(f"--video is {path}; give a file that ends with .mp4")
-    folder = path.parent
-    if not folder.is_dir():
-        raise ConfigError(f"--video {path} cannot be written: there is no folder {folder}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--video {path} cannot be written: there is no folder {path.parent}")
     if path.is_dir():
         raise ConfigError(f"--video {path} cannot be written: it is a folder")
     try:
-        probe = _temporary(path)
-        probe.touch()
-        probe.unlink()
+        _temporary(path).touch()
+        _temporary(path).unlink()
     except OSError as error:
         raise ConfigError(f"--video {path} cannot be written: {error.strerror}") from error
 
@@ -43,14 +42,10 @@ def check_video_path(path: Path) -> None:
 def record(
     env: Env, act: Act, path: Path, steps: Iterable[int], note: str = "", size: Size = (960, 540)
 ) -> None:
-    """Reset `env`, let `act` control it, and write a video in real time.
+    """Reset `env`, let `act` control it in place, and write a video of the first environment.
 
-    `env` is changed in place, and the first of its `num_envs` is shown. `steps` are the numbers of
-    the control steps from 0 on; an iterable, so that it may show progress.
-
-    Raises:
-        RenderingError: the machine cannot draw.
-        ConfigError: the MP4 file cannot be written; it is written whole or not at all.
+    `steps` are the numbers of the control steps from 0 on; an iterable, so that it may show
+    progress. RenderingError if the machine cannot draw, ConfigError if `path` cannot be written.
     """
     stride = max(1, round(1.0 / (_MAX_FPS * env.step_dt)))
     frame_s = stride * env.step_dt
@@ -59,8 +54,8 @@ def record(
         with writing_video(path, size, 1.0 / frame_s) as write:
             for step in steps:
                 if step % stride == 0:
-                    time = f"{step * env.step_dt:.1f} s"
-                    write(picture.draw(passed_s=frame_s, note=f"{note}   {time}"))
+                    line = f"{note}   {step * env.step_dt:.1f} s"
+                    write(picture.draw(passed_s=frame_s, note=line))
                 obs, _, _, _ = env.step(act(obs))
 
 
@@ -72,14 +67,11 @@ def writing_video(path: Path, size: Size, fps: float) -> Iterator[Callable[[np.n
     """
     temporary = _temporary(path)
     try:
-        writer = imageio_ffmpeg.write_frames(
-            str(temporary), size, fps=fps, codec="libx264", quality=7, macro_block_size=2
-        )
-        writer.send(None)
-        try:
+        options: Any = {"codec": "libx264", "quality": 7, "macro_block_size": 2}
+        writer = imageio_ffmpeg.write_frames(str(temporary), size, fps=fps, **options)
+        with closing(writer):
+            writer.send(None)
             yield lambda frame: writer.send(np.ascontiguousarray(frame))
-        finally:
-            writer.close()
         temporary.replace(path)
     except OSError as error:
         raise ConfigError(f"the video {path} cannot be written: {error.strerror}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -15,13 +16,13 @@ from PIL import Image
 from simtrain.env import terrain
 from simtrain.env.commands import Arrow
 from simtrain.env.env import Env
+from simtrain.env.model import compile_model
 from simtrain.view.panels import CommandPanel, PlaybackPanel, Requests, RewardPanel
 from simtrain.view.playback import Act, Playback
-from simtrain.view.renderer import SHORTEST_ARROW, drawing_model, robot_radius
+from simtrain.view.renderer import SHORTEST_ARROW, robot_radius
 from simtrain.view.server import PageServer
 
-_FRAME_S = 1.0 / 30.0
-_PANELS_S = 0.25
+_FRAME_S, _PANELS_S = 1.0 / 30.0, 0.25
 _STRAIGHT_M = 1e-4
 
 
@@ -34,29 +35,8 @@ class WebViewer(PageServer):
         self._playback = Playback(env, act)
         self._requests: Requests = Requests()
         self._arrows: dict[str, viser.ArrowsHandle] = {}
-        self._build(env)
-
-    def run(self) -> None:
-        """Play until interrupted; nothing is simulated while no page is open."""
-        last = time.perf_counter()
-        last_update, time_then = last, self._playback.time_s
-        while True:
-            while not self._requests.empty():
-                self._requests.get()()
-            now = time.perf_counter()
-            if self.server.get_clients():
-                self._playback.advance(min(now - last, 4 * _FRAME_S))
-                self._draw()
-                if now - last_update >= _PANELS_S:
-                    factor = (self._playback.time_s - time_then) / (now - last_update)
-                    last_update, time_then = now, self._playback.time_s
-                    self._update_panels(factor)
-            last = now
-            time.sleep(max(0.0, _FRAME_S - (time.perf_counter() - now)))
-
-    def _build(self, env: Env) -> None:
         server, requests = self.server, self._requests
-        model = drawing_model(env.cfg)
+        model = compile_model(env.cfg, visuals=True)
         if env.terrain is not None:
             # Drawn below: mjviser would stretch the floor's texture once over all of it.
             model.geom(terrain.NAME).rgba[3] = 0.0
@@ -88,19 +68,33 @@ class WebViewer(PageServer):
         self._draw()
         self._update_panels(0.0)
 
+    def run(self) -> None:
+        """Play until interrupted; nothing is simulated while no page is open."""
+        last = time.perf_counter()
+        last_update, time_then = last, self._playback.time_s
+        while True:
+            while not self._requests.empty():
+                self._requests.get()()
+            now = time.perf_counter()
+            if self.server.get_clients():
+                self._playback.advance(min(now - last, 4 * _FRAME_S))
+                self._draw()
+                if now - last_update >= _PANELS_S:
+                    factor = (self._playback.time_s - time_then) / (now - last_update)
+                    last_update, time_then = now, self._playback.time_s
+                    self._update_panels(factor)
+            last = now
+            time.sleep(max(0.0, _FRAME_S - (time.perf_counter() - now)))
+
     def _draw(self) -> None:
         """Show the present state of the chosen environment."""
         env, scene = self._playback.env, self._scene
-        mocap = scene.mj_model.nmocap > 0
-        scene.update_from_arrays(
-            self._read("xpos").reshape(env.num_envs, -1, 3),
-            self._read("xmat").reshape(env.num_envs, -1, 3, 3),
-            mocap_pos=self._read("mocap_pos") if mocap else None,
-            mocap_quat=self._read("mocap_quat") if mocap else None,
-            qpos=self._read("qpos"),
-            qvel=self._read("qvel"),
-            ctrl=self._read("ctrl"),
-        )
+        fields = ["xpos", "xmat", "qpos", "qvel", "ctrl"]
+        fields += ["mocap_pos", "mocap_quat"] if scene.mj_model.nmocap > 0 else []
+        state: dict[str, Any] = {field: env.bind(field).cpu().numpy() for field in fields}
+        positions = state.pop("xpos").reshape(env.num_envs, -1, 3)
+        rotations = state.pop("xmat").reshape(env.num_envs, -1, 3, 3)
+        scene.update_from_arrays(positions, rotations, **state)
         for name, term in env.commands.terms.items():
             self._draw_arrows(name, term.arrows(scene.env_idx))
 
@@ -117,14 +111,9 @@ class WebViewer(PageServer):
         if name in self._arrows:
             self._arrows[name].points, self._arrows[name].colors = points, colors
         else:
+            sizes: Any = {"shaft_radius": 0.01, "head_radius": 0.025, "head_length": 0.05}
             add = self.server.scene.add_arrows
-            self._arrows[name] = add(
-                f"/commands/{name}", points, colors,
-                shaft_radius=0.01, head_radius=0.025, head_length=0.05,
-            )  # fmt: skip
-
-    def _read(self, field: str) -> np.ndarray:
-        return self._playback.env.bind(field).cpu().numpy()
+            self._arrows[name] = add(f"/commands/{name}", points, colors, **sizes)
 
     def _update_panels(self, real_time_factor: float) -> None:
         """Show numbers and curves of the chosen environment."""
@@ -145,9 +134,8 @@ def ground_mesh(model: mujoco.MjModel) -> trimesh.Trimesh:
     vertices = np.stack((x, y, heights), axis=-1).reshape(-1, 3) + geom.pos
     squares = Image.fromarray(np.array([[200, 170], [170, 200]], dtype=np.uint8)).convert("RGB")
     texture = squares.resize((256, 256), Image.Resampling.NEAREST)
-    material = trimesh.visual.material.PBRMaterial(
-        baseColorTexture=texture, metallicFactor=0.0, roughnessFactor=1.0
-    )
+    look = {"baseColorTexture": texture, "metallicFactor": 0.0, "roughnessFactor": 1.0}
+    material = trimesh.visual.material.PBRMaterial(**look)
     visual = trimesh.visual.TextureVisuals(uv=vertices[:, :2] / 2.0, material=material)
     mesh = trimesh.Trimesh(vertices, _triangles(heights), visual=visual, process=False)
     mesh.remove_unreferenced_vertices()

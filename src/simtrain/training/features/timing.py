@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Self
 
 import torch
+from rich.table import Table
 from torch import profiler
 from torch._C._profiler import _ExperimentalConfig
 
 from simtrain.env.phase_timer import NO_TIMER, Interval, PhaseTimer, make_timer
+from simtrain.metric_tags import GROUPS
 from simtrain.training.context import RunContext
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.loop import Trainer
@@ -132,3 +135,25 @@ class TracedTimer(PhaseTimer):
         if self._mark is not None:
             self._mark.__exit__(None, None, None)
             self._mark = None
+
+
+def phase_table(seconds: Mapping[str, float]) -> Table:
+    """A row for each phase, and each group of phases, that took some of the iteration's seconds."""
+    whole = sum(seconds.values())
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("where the time went")
+    for title in ("ms", "share"):
+        table.add_column(title, justify="right")
+
+    def add_row(name: str, part: float, style: str = "") -> None:
+        table.add_row(name, f"{1e3 * part:,.2f}", f"{100.0 * part / whole:.1f} %", style=style)
+
+    for name, group in GROUPS.items():
+        parts = {label: seconds.get(phase, 0.0) for phase, label in group.items()}
+        if sum(parts.values()) > 0.0:
+            add_row(name, sum(parts.values()), "bold")
+        for label, part in parts.items():
+            if part > 0.0:
+                add_row(f"  {label}", part)
+    add_row("iteration", whole, "bold")
+    return table

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from simtrain.run.phase_table import phase_table
+from simtrain.training.features.timing import phase_table
 
 
 def test_the_table_tells_milliseconds_and_shares_of_phases_and_their_groups():
