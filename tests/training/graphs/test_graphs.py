@@ -139,9 +139,9 @@ def make_trainer(
 
 
 def train(trainer: Trainer, iterations: int) -> list[Iteration]:
-    found: list[Iteration] = []
-    trainer.run(trainer.iteration + iterations, found.append, lambda: False)
-    return found
+    trainer.begin()
+    last = trainer.iteration + iterations
+    return [trainer.iterate(last, lambda: False) for _ in range(iterations)]
 
 
 def same(graphed: Trainer, eager: Trainer, found: list[Iteration], wanted: list[Iteration]) -> None:
@@ -308,7 +308,7 @@ def test_a_trace_of_graphs_is_made_as_well() -> None:
     timer = TracedTimer(CpuTimer())
     graphed, tape = make_trainer(busy_cartpole(), graphs=True, timer=timer)
     same(graphed, eager, train(graphed, 2), wanted)
-    timer.end()
+    timer.end_mark()
     assert tape.replays > 0
 
 
