@@ -7,8 +7,8 @@ from engine_models import CARTPOLE, FALLING_BOX, MIXED, compile_xml, quadruped
 
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
-from simtrain.sim.warp_buffers import BufferSizes, check_memory, find_sizes, read_overflow
 from simtrain.sim.warp_engine import WarpEngine
+from simtrain.sim.warp_model import BufferSizes, check_memory, find_sizes, read_overflow
 
 WARP = EngineCfg("warp", "cpu")
 pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]

@@ -23,27 +23,15 @@ def make_engine(
 ) -> Engine:
     """An engine with `num_envs` simulations of a compiled model, of which it takes a copy.
 
-    Args:
-        cfg: which engine, and on what.
-        model: the compiled model.
-        num_envs: number of simulations.
-        keyframe: id of the keyframe that `Engine.reset` goes to; None for MuJoCo's default.
-        max_contacts: contacts, and pairs of geoms near each other, that the warp engine's buffers
-            hold, per environment on average; None to find out by a probe on the CPU.
-        max_constraints: rows of constraints that they hold in each environment; None likewise.
+    `Engine.reset` goes to `keyframe`, an id; None is MuJoCo's default. The warp engine's buffers
+    hold `max_contacts` contacts, and pairs of geoms near each other, per environment on average,
+    and `max_constraints` rows of constraints in each; None finds out by a probe on the CPU.
     """
     if cfg.name == "mujoco":
         from simtrain.sim.mujoco_engine import MujocoEngine
 
-        return MujocoEngine(model, num_envs, threads=cfg.threads, keyframe=keyframe)
+        return MujocoEngine(model, num_envs, cfg.threads, keyframe)
 
     from simtrain.sim.warp_engine import WarpEngine
 
-    return WarpEngine(
-        cfg,
-        model,
-        num_envs,
-        keyframe=keyframe,
-        max_contacts=max_contacts,
-        max_constraints=max_constraints,
-    )
+    return WarpEngine(cfg, model, num_envs, keyframe, max_contacts, max_constraints)

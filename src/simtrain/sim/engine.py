@@ -36,7 +36,6 @@ class EngineCfg:
     name: EngineName = "mujoco"
     """``mujoco`` is MuJoCo on CPU threads, ``warp`` MuJoCo Warp: on CUDA or, slowly, on the CPU."""
     device: torch.device | str = "cpu"
-    """Where the simulations' tensors live."""
     threads: int = 0
     """Physics threads of the mujoco engine; 0 for all cores given to the process."""
     deterministic: bool = False
@@ -49,21 +48,18 @@ def choose_engine(
     threads: int = 0,
     deterministic: bool = False,
 ) -> EngineCfg:
-    """The engine for a learner on `device`: ``auto`` takes warp on a GPU and mujoco elsewhere.
-
-    The mujoco engine's tensors live on the CPU: its threads can feed a network on a GPU.
-    """
+    """The engine for a learner on `device`: ``auto`` takes warp on a GPU and mujoco elsewhere."""
     if name == "auto":
         name = "warp" if str(device).startswith("cuda") else "mujoco"
+    # The mujoco engine's tensors live on the CPU: its threads can feed a network on a GPU.
     return EngineCfg(name, device if name == "warp" else "cpu", threads, deterministic)
 
 
 @dataclass(frozen=True)
 class Overflow:
-    """Contacts, constraints and the like that were dropped because their buffers were full."""
+    """What was dropped in `num_envs` environments since last asked, because buffers were full."""
 
     num_envs: int
-    """Environments in which something was dropped since this was last asked."""
     messages: dict[str, str]
     """What was dropped, by the flag that mends it or by what it concerns; empty if nothing was."""
 
@@ -76,23 +72,18 @@ class Engine(ABC):
     """
 
     name: EngineName
-    """Which engine this is, as in `EngineCfg`."""
     model: mujoco.MjModel
     """The compiled model, shared by all environments but for its expanded fields. Do not change."""
     num_envs: int
-    """Number of simulations."""
     device: torch.device
-    """Where the tensors live."""
     synchronous: bool = False
-    """Whether a call's work is done when it returns, so that Python may branch on its results;
-    otherwise it may only have been queued on the device."""
+    """Whether a call's work is done when it returns, or may only be queued on the device."""
     storage_version: int = 0
     """Increases when arrays that a step reads are replaced, which voids CUDA graphs of it."""
     failed: Tensor
-    """Environments whose simulation has failed since their last reset: a state that is not finite
-    (or beyond 1e10, as MuJoCo has it), or, on the CPU engine, anything that MuJoCo warned of.
-    Boolean, ``(num_envs,)``, refreshed in place by `step`. Until it is reset, such an environment
-    simulates something, but not its task; the others are not affected."""
+    """Environments that failed since their last reset: a state that is not finite (or beyond 1e10,
+    as MuJoCo has it), or, on the CPU engine, anything that MuJoCo warned of. Boolean,
+    ``(num_envs,)``, refreshed in place by `step`; other environments are not affected."""
 
     @abstractmethod
     def bind(self, field: str) -> Tensor:
@@ -103,46 +94,30 @@ class Engine(ABC):
         read-only, and state fields are changed with `write`. Acceleration-dependent values may be
         zero until the first `step` after the field was bound.
 
-        Raises:
-            ValueError: `field` is not an MjData array of real numbers that this engine can bind, or
-                MuJoCo does not compute it in this model (``cfrc_ext`` without a sensor that does).
+        Raises `ValueError` if it is not an MjData array of reals that is computed in `model`.
         """
 
     def bind_native(self, field: str) -> Tensor:
-        """A state field as physics itself stores it, always up to date; float64 on the CPU engine.
-
-        Read-only, ``(num_envs, ...)``.
-        """
+        """A state field as physics stores it, read-only, up to date; float64 on the CPU engine."""
         return self.bind(field)
 
     @abstractmethod
     def expand(self, field: str) -> Tensor:
         """Give an MjModel field per-environment values; a read-only float32 tensor of them.
 
-        Shape ``(num_envs, *field shape)``; options are named ``opt.<name>``. Change the values with
-        `write`. The storage stays the same from the first call on.
-
-        Raises:
-            ValueError: `field` is not an MjModel array that can differ between environments.
+        Shape ``(num_envs, *field shape)``; options are named ``opt.<name>``. `write` changes the
+        values; the storage stays the same. Raises `ValueError` if the field must be shared.
         """
 
     @abstractmethod
     def write(
         self, field: str, values: Tensor | float, mask: Tensor | None = None, index: Index = ALL
     ) -> None:
-        """Set a state field or an expanded model field, in place.
+        """Set one of `simtrain.sim.fields.STATE_FIELDS` or an expanded model field, in place.
 
-        Fields derived from what was written follow at the next `forward` or `step`.
-
-        Args:
-            field: one of `simtrain.sim.fields.STATE_FIELDS`, or a model field that was expanded.
-            values: broadcast to the shape of ``bind(field)[:, index]``.
-            mask: boolean, ``(num_envs,)``: the environments to change; None for all. The others
-                keep their values bit for bit.
-            index: entries of the second axis to change.
-
-        Raises:
-            ValueError: `field` is neither a state field nor an expanded model field.
+        `values` are broadcast to the shape of ``bind(field)[:, index]``. `mask`, boolean
+        ``(num_envs,)``, selects environments, None all; the others keep their values bit for bit.
+        Derived fields follow at the next `forward` or `step`. Raises `ValueError` for other fields.
         """
 
     @abstractmethod
@@ -150,35 +125,29 @@ class Engine(ABC):
         """Advance every environment by `nstep` physics steps under the present `ctrl`.
 
         Afterwards position- and velocity-dependent fields and sensors are those of the new state;
-        acceleration-dependent ones are those of the last physics step. Refreshes `failed`.
-
-        Raises:
-            SimulationError: MuJoCo refused to simulate an environment (engines on the CPU).
+        acceleration-dependent ones are those of the last physics step. Refreshes `failed`. Raises
+        `SimulationError` if MuJoCo refused to simulate an environment (engines on the CPU).
         """
 
     @abstractmethod
     def forward(self) -> None:
         """Bring position- and velocity-dependent fields and sensors up to date with the state.
 
-        Only environments written or reset since the last `step` or `forward` are affected; for the
-        others this changes nothing. Acceleration-dependent fields keep their values.
+        Environments not written or reset since the last `step` or `forward` keep all their values,
+        and all environments those that depend on accelerations.
         """
 
     @abstractmethod
     def reset(self, mask: Tensor | None = None) -> None:
-        """Put environments back into the initial state, in place; None for all.
+        """Put environments into MuJoCo's initial state or the engine's keyframe, in place.
 
-        The initial state is MuJoCo's default or the keyframe that the engine was made with. State
-        fields change now, position- and velocity-dependent ones at the next `forward`, and
+        State fields change now, position- and velocity-dependent ones at the next `forward`, and
         acceleration-dependent ones are zero. Expanded model fields stay as they are.
         """
 
     @abstractmethod
     def set_const(self, mask: Tensor | None = None) -> None:
-        """Recompute the constants that follow from expanded fields, in place.
-
-        Needed after writing body masses, inertias or other inputs of MuJoCo's ``mj_setConst``.
-        """
+        """Recompute, in place, what ``mj_setConst`` derives from expanded masses, inertias, etc."""
 
     @abstractmethod
     def get_model(self, env: int) -> mujoco.MjModel:
@@ -190,21 +159,14 @@ class Engine(ABC):
 
     @abstractmethod
     def set_state(self, state: dict[str, Tensor]) -> None:
-        """Continue from what `state` returned, in place.
-
-        Raises:
-            ValueError: it is the state of another model, number of environments or engine.
-        """
+        """Continue, in place, from what `state` returned; `ValueError` if of another engine."""
 
     def failure_message(self) -> str:
         """Why the first environment failed of those that failed since this was last asked."""
         return "its state is not finite"
 
     def overflow(self) -> Overflow | None:
-        """What did not fit since this was last asked; None where buffers grow as needed.
-
-        Waits for the device: for once an iteration, not for once a step.
-        """
+        """What did not fit since last asked, None where buffers grow; waits for the device."""
         return None
 
     def in_torch_graph(self) -> AbstractContextManager[None]:

@@ -21,17 +21,11 @@ ACCELERATION_FIELDS = frozenset({*_JOINT_FORCES, *_BODY_FORCES, "act_dot", "actu
 """Derived fields that depend on accelerations; `acceleration_sensors` says which sensors do."""
 
 _RNE_SENSORS = ("ACCELEROMETER", "FORCE", "TORQUE", "FRAMELINACC", "FRAMEANGACC")
-_SUBTREE_SENSORS = ("SUBTREELINVEL", "SUBTREEANGMOM")
-_SENSORS_THAT_NEED = {
-    "cacc": _RNE_SENSORS,
-    "cfrc_ext": _RNE_SENSORS,
-    "cfrc_int": _RNE_SENSORS,
-    "subtree_angmom": _SUBTREE_SENSORS,
-    "subtree_linvel": _SUBTREE_SENSORS,
+_SENSORS_THAT_NEED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_BODY_FORCES, _RNE_SENSORS),
+    **dict.fromkeys(("subtree_angmom", "subtree_linvel"), ("SUBTREELINVEL", "SUBTREEANGMOM")),
 }
 """Fields that MuJoCo computes only if one of these sensors (``mjSENS_...``) is in the model."""
-_INVERSE_DYNAMICS = frozenset({"qfrc_inverse", "solver_fwdinv"})
-_FACTORS = frozenset({"qDeriv", "qH", "qHDiagInv", "qLD", "qLDiagInv", "qLU"})
 
 
 def check_bindable(model: mujoco.MjModel, field: str) -> None:
@@ -45,14 +39,13 @@ def check_bindable(model: mujoco.MjModel, field: str) -> None:
         )
     if np.asarray(getattr(mujoco.MjData(model), field)).dtype.kind != "f":
         raise ValueError(f"{field!r} holds integers or booleans; engines bind real numbers alone")
-    if field in _INVERSE_DYNAMICS:
+    if field in ("qfrc_inverse", "solver_fwdinv"):
         raise ValueError(f"{field!r} belongs to inverse dynamics, which engines do not run")
-    if field in _FACTORS:
+    if field in ("qDeriv", "qH", "qHDiagInv", "qLD", "qLDiagInv", "qLU"):
         raise ValueError(f"{field!r} is scratch memory of MuJoCo's integrators, laid out by each")
     if field == "energy" and not model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_ENERGY:
         raise ValueError("'energy' needs <option><flag energy=\"enable\"/></option> in the model")
-    names = _SENSORS_THAT_NEED.get(field)
-    if names is not None:
+    if names := _SENSORS_THAT_NEED.get(field):
         types = [int(getattr(mujoco.mjtSensor, f"mjSENS_{name}")) for name in names]
         disabled = bool(model.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_SENSOR)
         if disabled or not np.isin(model.sensor_type, types).any():

@@ -16,11 +16,7 @@ _REPORT_EVERY_S = 15.0
 
 @contextmanager
 def compilation_announced(report: Callable[[str], None]) -> Iterator[None]:
-    """Report while kernels are being compiled within, and how long it took.
-
-    Warp has no way to ask beforehand whether its cache holds what a model needs, but new kernels
-    appear in the cache while they are compiled.
-    """
+    """Report while new kernels appear in Warp's cache within, and how long compiling took."""
     wp.init()
     done = threading.Event()
     watcher = threading.Thread(target=_watch_cache, args=(done, report), daemon=True)

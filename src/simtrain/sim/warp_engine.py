@@ -2,16 +2,15 @@
 
 Runs on a CUDA device, and for tests on Warp's CPU device. Physics is float32.
 
-`forward` runs the position and velocity stages once more if anything was written or reset. MuJoCo
-Warp's stages know no mask, so they run for all environments, and recompute what follows from an
-unchanged state for the others. (A CUDA graph could skip them where no environment was reset, but
-its conditional parts may not allocate memory, as these stages do.) Whether there is something to do
-is known on the host from the calls made, so that nothing waits for the device.
+`forward` runs the position and velocity stages once more if anything was written or reset: for all
+environments, as they know no mask. (A CUDA graph could skip them, but its conditional parts may not
+allocate memory, as they do.) The host knows from the calls made, and waits for nothing.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 
@@ -22,13 +21,11 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from simtrain.sim import fields, warp_buffers
+from simtrain.sim import fields, warp_model
 from simtrain.sim import warp_kernels as kernels
 from simtrain.sim.engine import ALL, Engine, EngineCfg, Index, Overflow
-from simtrain.sim.fields import ACCELERATION_FIELDS, STATE_FIELDS
 from simtrain.sim.warp_graphs import WarpGraphs
-from simtrain.sim.warp_model import expand_array, owner_of, put_model, rows_of, view_data
-from simtrain.sim.warp_physics import Physics
+from simtrain.sim.warp_model import rows_of
 
 _INITIAL_FIELDS = {"qpos0": "qpos", "body_pos": "mocap_pos", "body_quat": "mocap_quat"}
 """Model fields that MuJoCo's default initial state is taken from."""
@@ -46,11 +43,8 @@ _BOUNDS = ("geom_aabb", "geom_rbound")
 
 
 class WarpEngine(Engine):
-    """`num_envs` simulations on a GPU; see `Engine` for the contract.
-
-    Geoms that are fixed to the world keep the place that the shared model gives them, also when
-    ``geom_pos`` or ``body_pos`` are expanded.
-    """
+    """Simulations on a GPU. Geoms that are fixed to the world keep the place that the shared model
+    gives them, also when ``geom_pos`` or ``body_pos`` are expanded."""
 
     name = "warp"
 
@@ -59,17 +53,12 @@ class WarpEngine(Engine):
         cfg: EngineCfg,
         model: mujoco.MjModel,
         num_envs: int,
-        *,
         keyframe: int | None = None,
         max_contacts: int | None = None,
         max_constraints: int | None = None,
     ) -> None:
-        """See `simtrain.sim.make_engine`.
-
-        Raises:
-            ConfigError: MuJoCo Warp does not support the model or device, or memory cannot suffice.
-            torch.OutOfMemoryError: the memory is too small; steps may raise it too.
-        """
+        """Raises `ConfigError` for a model, device or memory that cannot do; steps too may raise
+        `torch.OutOfMemoryError`."""
         self.model = copy.copy(model)
         self.num_envs = num_envs
         self.device = torch.device(cfg.device)
@@ -78,22 +67,20 @@ class WarpEngine(Engine):
         self.reads_masks = self.device.type == "cpu"
         """Whether the host looks at masks, for which it would have to wait for a GPU."""
         self.graphs = WarpGraphs(self.device)
-        """Runs the launches of physics, as graphs where it can."""
         with self.graphs.scope():
-            self._model = put_model(self.model)
+            self._model = warp_model.put_model(self.model)
             self._model.opt.warn_overflow = 0
             self._model.opt.deterministic = cfg.deterministic
-            sizes = warp_buffers.find_sizes(self.model, keyframe, max_contacts, max_constraints)
+            sizes = warp_model.find_sizes(self.model, keyframe, max_contacts, max_constraints)
+            self._sizes = sizes
             if self.device.type == "cuda":
                 free = torch.cuda.mem_get_info(self.device)[0]
-                warp_buffers.check_memory(self.model, num_envs, sizes, free)
-            self._sizes = sizes
-            self._data = warp_buffers.make_data(self.model, num_envs, sizes)
-            self._physics = Physics(self.model, self._model, self._data)
+                warp_model.check_memory(self.model, num_envs, sizes, free)
+            self._data = warp_model.make_data(self.model, num_envs, sizes)
+            self._physics = _Physics(self.model, self._model, self._data)
             self._mask = torch.ones(num_envs, dtype=torch.bool, device=self.device)
             self._warp_mask = wp.from_torch(self._mask)
-            self.failed = torch.zeros_like(self._mask)
-            self._warp_failed = wp.from_torch(self.failed)
+            self.failed = wp.to_torch(self._physics.failed)
         self._fields: dict[str, Tensor] = {}
         self._bindable: set[str] = set()
         self._expanded: dict[str, Tensor] = {}
@@ -115,7 +102,7 @@ class WarpEngine(Engine):
     def expand(self, field: str) -> Tensor:
         if field not in self._expanded:
             with self.graphs.scope():
-                rows = expand_array(self.model, self._model, field, self.num_envs)
+                rows = warp_model.expand_array(self.model, self._model, field, self.num_envs)
             self._expanded[field] = rows
             self.graphs.clear()
             self.storage_version += 1
@@ -131,7 +118,7 @@ class WarpEngine(Engine):
         if field in self._expanded:
             fields.write_rows(self._expanded[field], values, mask, index)
             self._update_initial(field)
-        elif field in STATE_FIELDS:
+        elif field in fields.STATE_FIELDS:
             fields.write_rows(self._field(field), values, mask, index)
         else:
             raise fields.not_writable(field)
@@ -140,7 +127,7 @@ class WarpEngine(Engine):
 
     def step(self, nstep: int = 1) -> None:
         self.forward()
-        self._run(("step", nstep), lambda: self._step(nstep))
+        self._run(("step", nstep), lambda: self._physics.step(nstep))
 
     def forward(self) -> None:
         if self._stale:
@@ -161,16 +148,17 @@ class WarpEngine(Engine):
     def get_model(self, env: int) -> mujoco.MjModel:
         model = copy.copy(self.model)
         for field, rows in self._expanded.items():
-            owner, name = owner_of(model, field)
+            owner, name = warp_model.owner_of(model, field)
             setattr(owner, name, rows[env].cpu().numpy())
         return model
 
     def state(self) -> dict[str, Tensor]:
         names = sorted({*self._initial, "sensordata", *self._fields})
-        state = {f"data/{field}": self._field(field).clone() for field in names}
-        state |= {f"model/{field}": rows.clone() for field, rows in self._expanded.items()}
-        state["touched"] = torch.tensor(self._stale)
-        return state
+        return {
+            **{f"data/{field}": self._field(field).clone() for field in names},
+            **{f"model/{field}": rows.clone() for field, rows in self._expanded.items()},
+            "touched": torch.tensor(self._stale),
+        }
 
     def set_state(self, state: dict[str, Tensor]) -> None:
         if "touched" not in state:
@@ -186,8 +174,7 @@ class WarpEngine(Engine):
             self._update_initial(field)
         for field in self._initial:
             self._field(field).copy_(state[f"data/{field}"])
-        # What the next step builds on follows from the state; the fields that terms see are those
-        # that were saved, which may be older than the state.
+        # The next step builds on the state; the fields that terms see may be older than it.
         self._stale = True
         self.forward()
         for field, value in fields.entries_of(state, "data"):
@@ -200,8 +187,8 @@ class WarpEngine(Engine):
             bits = flags.to("cpu", copy=True)
             flags.zero_()
             constraints, contacts = wp.to_torch(self._physics.peaks).tolist()
-        peaks = warp_buffers.BufferSizes(-(-contacts // self.num_envs), constraints)
-        return warp_buffers.read_overflow(bits, self._sizes, peaks)
+        peaks = warp_model.BufferSizes(-(-contacts // self.num_envs), constraints)
+        return warp_model.read_overflow(bits, self._sizes, peaks)
 
     def in_torch_graph(self) -> AbstractContextManager[None]:
         return self.graphs.in_torch_graph()
@@ -212,7 +199,7 @@ class WarpEngine(Engine):
         self.graphs.run(key, launches)
 
     def _run_masked(self, key: str, launches: Callable[[], None], mask: Tensor | None) -> None:
-        """Run launches that change the state or model where `mask`, which they find in `_mask`."""
+        """Run launches that change the state or model where `_mask` is true, set from `mask`."""
         if mask is None:
             self._mask.fill_(True)
         else:
@@ -220,18 +207,12 @@ class WarpEngine(Engine):
         self._run(key, launches)
         self._mark_stale(mask)
 
-    def _step(self, nstep: int) -> None:
-        self._physics.step(nstep)
-        d = self._data
-        inputs = [d.qpos, d.qvel, d.act, float(mujoco.mjMAXVAL)]
-        wp.launch(kernels.find_failed, self.num_envs, inputs, outputs=[self._warp_failed])
-
     def _reset(self) -> None:
         for field, initial in self._initial.items():
             _copy_rows(self._warp_mask, True, initial, self._field(field))
-        sensors = self._physics.acceleration_sensors
-        inputs, shape = [self._warp_mask, sensors], (self.num_envs, sensors.size)
-        wp.launch(kernels.zero_rows, shape, inputs, outputs=[self._data.sensordata])
+        columns = self._physics.acceleration_sensors
+        shape, inputs = (self.num_envs, columns.size), [self._warp_mask, columns]
+        wp.launch(kernels.zero_rows, shape, inputs, [self._data.sensordata])
 
     def _set_const(self) -> None:
         for field, before in self._constants_before.items():
@@ -241,9 +222,8 @@ class WarpEngine(Engine):
             _copy_rows(self._warp_mask, False, before, self._expanded[field])
 
     def _field(self, field: str) -> Tensor:
-        """The view of an MjData field, bindable or not."""
         if field not in self._fields:
-            self._fields[field] = view_data(self.model, self._data, field)
+            self._fields[field] = warp_model.view_data(self.model, self._data, field)
         return self._fields[field]
 
     def _initial_rows(self) -> dict[str, Tensor]:
@@ -252,30 +232,108 @@ class WarpEngine(Engine):
         if self._keyframe is not None:
             mujoco.mj_resetDataKeyframe(self.model, data, self._keyframe)
         rows = {}
-        for field in (*STATE_FIELDS, "history", "plastic"):
+        for field in (*fields.STATE_FIELDS, "history", "plastic"):
             value = torch.as_tensor(np.asarray(getattr(data, field), dtype=np.float32))
             rows[field] = value.unsqueeze(0).to(self.device)
-        for field in ACCELERATION_FIELDS:
-            rows[field] = torch.zeros_like(self._field(field)[:1])
-        return rows
+        late = fields.ACCELERATION_FIELDS
+        return rows | {field: torch.zeros_like(self._field(field)[:1]) for field in late}
 
     def _update_initial(self, field: str) -> None:
         """Let the default initial state follow an expanded model field, in place."""
         if self._keyframe is None and field in _INITIAL_FIELDS:
             rows = self._expanded[field]
-            if field != "qpos0":
-                rows = rows[:, self._mocap_bodies]
+            rows = rows if field == "qpos0" else rows[:, self._mocap_bodies]
             self._initial[_INITIAL_FIELDS[field]].copy_(rows)
 
     def _mark_stale(self, mask: Tensor | None) -> None:
         """Note that fields derived from the state are out of date, if the mask selects any."""
-        if mask is None or not self.reads_masks or mask.numpy().any():
-            self._stale = True
+        self._stale |= mask is None or not self.reads_masks or bool(mask.numpy().any())
+
+
+class _Physics:
+    """The stages of a physics step, in the order that needs no extra forward after a step.
+
+    The position and velocity stages are kept current between calls; after writes and resets the
+    engine calls `refresh`. A step then is actuation, smooth acceleration, constraint solver and
+    integration, and after it the position stage (kinematics, collision, constraints) and velocity
+    stage of the new state: n of each for n steps, where ``mj_step`` and a last ``mj_forward`` run
+    n + 1. Sensors are computed in the last step alone: those that depend on accelerations before
+    its integration, the others after it.
+    """
+
+    def __init__(self, model: mujoco.MjModel, warp_model: mjw.Model, data: mjw.Data) -> None:
+        self._model = warp_model
+        self._data = data
+        self.posvel_data = dataclasses.replace(
+            data, cacc=wp.zeros_like(data.cacc), cfrc_int=wp.zeros_like(data.cfrc_int)
+        )
+        """`data` for the position and velocity stages. They compute bias forces in ``cacc`` and
+        ``cfrc_int``, which belong to the acceleration stage; here these are others."""
+        acceleration = fields.acceleration_sensors(model)
+        self.acceleration_sensors = _columns(acceleration)
+        self._posvel_sensors = _columns(~acceleration)
+        self.peaks = wp.zeros(2, dtype=int)
+        """The most constraints of an environment, and contacts of all of them together, so far."""
+        self.failed = wp.zeros(data.nworld, dtype=bool)
+
+    def step(self, nstep: int) -> None:
+        """Run `nstep` physics steps from current position and velocity stages to current ones."""
+        for i in range(nstep):
+            last = i == nstep - 1
+            self._accelerate(sensors=last)
+            self.refresh(sensors=last)
+        d = self._data
+        inputs = [d.nefc, d.nacon, d.ncollision]
+        wp.launch(kernels.update_peaks, d.nworld, inputs, [self.peaks])
+        inputs = [d.qpos, d.qvel, d.act, float(mujoco.mjMAXVAL)]
+        wp.launch(kernels.find_failed, d.nworld, inputs, [self.failed])
+
+    def refresh(self, *, sensors: bool) -> None:
+        """Bring the position and velocity stages of all environments up to date."""
+        m, d = self._model, self.posvel_data
+        sensors = sensors and m.nsensor > 0
+        mjw.fwd_position(m, d, factorize=False)
+        if sensors:
+            self._zero_sensors(self._posvel_sensors)
+            mjw.sensor_pos(m, d)
+        mjw.fwd_velocity(m, d)
+        if sensors:
+            mjw.sensor_vel(m, d)
+        if m.opt.enableflags & mjw.EnableBit.ENERGY:
+            mjw.energy_pos(m, d)
+            mjw.energy_vel(m, d)
+
+    def _accelerate(self, *, sensors: bool) -> None:
+        """Run a physics step from current position and velocity stages; leaves them behind."""
+        m, d = self._model, self._data
+        if sensors:
+            self._zero_sensors(self.acceleration_sensors)
+        if m.opt.integrator == mjw.IntegratorType.DISCRETE:
+            mjw.step2(m, d)
+            return
+        mjw.fwd_actuation(m, d)
+        mjw.fwd_acceleration(m, d, factorize=True)
+        mjw.solve(m, d)
+        if sensors and m.nsensor:
+            mjw.sensor_acc(m, d)
+        if m.opt.integrator == mjw.IntegratorType.EULER:
+            mjw.euler(m, d)
+        elif m.opt.integrator == mjw.IntegratorType.RK4:
+            mjw.rungekutta4(m, self.posvel_data)
+        else:
+            mjw.implicit(m, d)
+
+    def _zero_sensors(self, columns: wp.array) -> None:
+        """Zero some sensors: MuJoCo Warp adds to some of them and does not write inactive ones."""
+        d = self._data
+        wp.launch(kernels.zero_columns, (d.nworld, columns.size), [columns], [d.sensordata])
 
 
 def _copy_rows(mask: wp.array, where: bool, source: Tensor, target: Tensor) -> None:
-    """Copy the rows where ``mask == where``, in place on `target`."""
     if target.numel():
         rows = rows_of(target)
-        inputs = [mask, where, rows_of(source)]
-        wp.launch(kernels.copy_rows, rows.shape, inputs, outputs=[rows])
+        wp.launch(kernels.copy_rows, rows.shape, [mask, where, rows_of(source)], [rows])
+
+
+def _columns(which: Tensor) -> wp.array:
+    return wp.array(which.nonzero().flatten().numpy(), dtype=int)

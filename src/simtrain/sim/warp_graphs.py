@@ -16,12 +16,11 @@ from simtrain.errors import ConfigError
 class WarpGraphs:
     """Runs sequences of Warp launches on one device, each as a graph from its second run on.
 
-    The first run is an ordinary one: it compiles and loads the kernels. Where a graph cannot be
-    captured, which is warned of once, every run is an ordinary one.
+    The first run is an ordinary one: it compiles and loads the kernels. So is every run where a
+    graph cannot be captured, which is warned of once. `ConfigError` if Warp cannot use the device.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Make no graph yet; raises `ConfigError` if Warp cannot use the device."""
         wp.init()
         if device.type == "cuda" and not wp.is_cuda_available():
             raise ConfigError(
@@ -33,17 +32,15 @@ class WarpGraphs:
         try:
             self._device.get_cuda_compile_arch()
         except RuntimeError as error:
-            raise ConfigError(
-                f"the warp engine cannot use the {self._device.name}: {error} "
-                f"Or use --engine mujoco."
-            ) from error
+            text = f"the warp engine cannot use the {self._device.name}: {error} "
+            raise ConfigError(text + "Or use --engine mujoco.") from error
         self._graphs: dict[Hashable, wp.Graph | None] = {}
         self._streams: dict[int, wp.Stream] = {}
-        self._capture_stream: wp.Stream | None = None
+        # PyTorch's default stream cannot be captured.
+        self._capture_stream = None if self._device.is_cpu else wp.Stream(self._device)
         self._in_torch_graph = False
         self._torch_graphs: list[wp.Graph] = []
         self.enabled = True
-        """Whether launches are captured."""
         self.conditional = self._device.is_cpu or wp.is_conditional_graph_supported()
         """Whether a loop can end early, on a condition on the device, without waiting for it."""
         if self._device.is_cuda and not wp.is_mempool_enabled(self._device):
@@ -66,10 +63,9 @@ class WarpGraphs:
 
     @contextmanager
     def in_torch_graph(self) -> Iterator[None]:
-        """Within, launches go into the CUDA graph that PyTorch captures on its current stream.
+        """Within, launches go into PyTorch's graph (of ``capture_error_mode="thread_local"``).
 
-        The capture must tolerate what other threads do (``capture_error_mode="thread_local"``), and
-        every sequence must have run before. `RuntimeError` where graphs are not `enabled`.
+        Every sequence must have run before. Raises `RuntimeError` where graphs are not `enabled`.
         """
         if not self.enabled:
             raise RuntimeError(f"physics on {self._device} runs without graphs")
@@ -99,8 +95,6 @@ class WarpGraphs:
                 # All launches go to PyTorch's streams, and wait for nothing on Warp's own.
                 with wp.ScopedStream(self._streams[stream.cuda_stream], sync_enter=False):
                     yield
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
             if "Failed to allocate" in str(error) or "out of memory" in str(error):
                 raise torch.OutOfMemoryError(str(error)) from error
@@ -108,45 +102,29 @@ class WarpGraphs:
 
     def _capture(self, key: Hashable, launches: Callable[[], None]) -> wp.Graph | None:
         """Record `launches` without running them; None, and no more graphs, if that fails."""
+        # What the garbage collector does to other objects might not be allowed in a capture.
+        collecting = gc.isenabled()
+        gc.collect()
+        gc.disable()
+        stream = self._capture_stream
         try:
-            # The ordinary run has loaded the kernels; Warp would load all that there are, which on
-            # drivers before CUDA 12.3 takes many minutes.
-            with self._capture_scope(), wp.ScopedCapture(force_module_load=False) as capture:
+            # The memory of the ordinary run goes back to the driver: the graph gets its own.
+            wp.synchronize_device(self._device)
+            # The kernels are loaded; to load all others takes minutes on drivers before CUDA 12.3.
+            with wp.ScopedStream(stream), wp.ScopedCapture(force_module_load=False) as capture:
                 launches()
         except RuntimeError as error:
             self._disable(str(error))
             return None
-        self._graphs[key] = capture.graph
-        return capture.graph
-
-    @contextmanager
-    def _capture_scope(self) -> Iterator[None]:
-        """A stream of our own, as PyTorch's default stream cannot be captured; no collection of
-        garbage, because what that does to other objects might not be allowed then."""
-        if self._device.is_cpu:
-            yield
-            return
-        if self._capture_stream is None:
-            self._capture_stream = wp.Stream(self._device)
-        # The graph gets memory of its own; that of the ordinary run goes back to the driver when
-        # the device is waited for. This is once per graph.
-        wp.synchronize_device(self._device)
-        gc.collect()
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            with wp.ScopedStream(self._capture_stream):
-                yield
         finally:
             if collecting:
                 gc.enable()
+        self._graphs[key] = capture.graph
+        return capture.graph
 
     def _disable(self, reason: str) -> None:
         self.enabled = False
         self.conditional = self._device.is_cpu
         self._graphs.clear()
-        warnings.warn(
-            f"physics on {self._device} runs without graphs, and slower: {reason}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        text = f"physics on {self._device} runs without graphs, and slower: {reason}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)

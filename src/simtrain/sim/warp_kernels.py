@@ -9,11 +9,13 @@ import warp as wp
 
 wp.set_module_options({"enable_backward": False})
 
+Mask = wp.array[bool]
+Integers = wp.array[int]
+Rows = wp.array2d[float]
+
 
 @wp.kernel
-def copy_rows(
-    mask: wp.array[bool], where: bool, source: wp.array2d[float], target: wp.array2d[float]
-):
+def copy_rows(mask: Mask, where: bool, source: Rows, target: Rows):
     """Copy the rows where ``mask == where``; a source of one row is copied to all of them."""
     row, column = wp.tid()
     if mask[row] == where:
@@ -21,7 +23,7 @@ def copy_rows(
 
 
 @wp.kernel
-def zero_rows(mask: wp.array[bool], columns: wp.array[int], target: wp.array2d[float]):
+def zero_rows(mask: Mask, columns: Integers, target: Rows):
     """Zero the given columns of the masked rows."""
     row, i = wp.tid()
     if mask[row]:
@@ -29,16 +31,14 @@ def zero_rows(mask: wp.array[bool], columns: wp.array[int], target: wp.array2d[f
 
 
 @wp.kernel
-def zero_columns(columns: wp.array[int], target: wp.array2d[float]):
+def zero_columns(columns: Integers, target: Rows):
     """Zero the given columns of all rows."""
     row, i = wp.tid()
     target[row, columns[i]] = 0.0
 
 
 @wp.kernel
-def update_peaks(
-    nefc: wp.array[int], nacon: wp.array[int], ncollision: wp.array[int], peaks: wp.array[int]
-):
+def update_peaks(nefc: Integers, nacon: Integers, ncollision: Integers, peaks: Integers):
     """Keep the most constraints of an environment, and the most contacts and pairs of them all."""
     row = wp.tid()
     wp.atomic_max(peaks, 0, nefc[row])
@@ -47,13 +47,7 @@ def update_peaks(
 
 
 @wp.kernel
-def find_failed(
-    qpos: wp.array2d[float],
-    qvel: wp.array2d[float],
-    act: wp.array2d[float],
-    largest: float,
-    failed: wp.array[bool],
-):
+def find_failed(qpos: Rows, qvel: Rows, act: Rows, largest: float, failed: Mask):
     """Find the rows in which something is not finite, or too large (``mj_checkPos``)."""
     row = wp.tid()
     finite = bool(True)  # noqa: UP018 - for Warp a variable, not a constant

@@ -1,9 +1,12 @@
-"""A MuJoCo model on MuJoCo Warp: what it supports, and which fields it has under MuJoCo's names."""
+"""A MuJoCo model on MuJoCo Warp: what is supported, fields under MuJoCo's names, sizes of buffers.
+
+The sizes are probed on the CPU and checked against a GPU's memory; what overflows is reported.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from math import prod
+from dataclasses import dataclass
 from typing import Any
 
 import mujoco
@@ -15,21 +18,46 @@ import warp as wp
 from torch import Tensor
 
 from simtrain.errors import ConfigError, did_you_mean
+from simtrain.sim.engine import Overflow
+from simtrain.sim.mujoco_engine import ignore_warning
 
 # Warp would announce itself and every kernel that it loads on standard output.
 wp.config.log_level = max(wp.config.log_level, wp.LOG_WARNING)
 
 _SWITCHED_ON = {
-    "geom_adhesion": "flg_adhesion",
+    **dict.fromkeys(("geom_adhesion", "pair_adhesion"), "flg_adhesion"),
     "geom_surfacevel": "flg_surfacevel",
-    "opt.density": "has_fluid",
-    "opt.viscosity": "has_fluid",
-    "opt.wind": "has_fluid",
-    "pair_adhesion": "flg_adhesion",
+    **dict.fromkeys(("opt.density", "opt.viscosity", "opt.wind"), "has_fluid"),
     "tendon_damping": "has_tendon_damping",
     "tendon_stiffness": "has_tendon_stiffness",
 }
 """Features that MuJoCo Warp turns off for a model whose own values are zero."""
+
+_SIMULATIONS = 16
+_SAMPLES = 40
+_DURATION_S = 1.5
+_MARGIN = 1.5
+
+_CONTACTS = mjw.OverflowType.BROADPHASE | mjw.OverflowType.NARROWPHASE | mjw.OverflowType.CCD
+_CONSTRAINTS = mjw.OverflowType.NEFC | mjw.OverflowType.NJMAX_NNZ
+_OTHERS = {
+    mjw.OverflowType.HFIELD: (
+        f"a geom met {mujoco.mjMAXCONPAIR} or more cells of a height field, and further ones were "
+        f"left out: make the height field coarser or the geom smaller"
+    ),
+    mjw.OverflowType.CONTACT_MATCH: (
+        "a contact sensor matched more contacts than MuJoCo Warp has room for, and the rest were "
+        "left out: give the model a <custom><numeric name='contact_sensor_maxmatch'/> above 64"
+    ),
+    mjw.OverflowType.EPA_HORIZON: (
+        "how deep two convex geoms are in each other was not computed to the end, for want of "
+        "room: give them simpler meshes"
+    ),
+    mjw.OverflowType.TACTILE: (
+        "a tactile sensor met more geoms than MuJoCo Warp has room for, and the rest were left out"
+    ),
+}
+"""What no flag mends. Solvers that reach their number of iterations are not among it."""
 
 
 def check_model(model: mujoco.MjModel) -> None:
@@ -46,8 +74,7 @@ def put_model(model: mujoco.MjModel) -> mjw.Model:
     elif model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
         unsupported = "the flag 'sleep'"
     elif np.any(model.sensor_delay) or np.any(model.sensor_interval):
-        # A delayed sensor is read and recorded whenever it is computed, and `forward` computes the
-        # sensors of all environments once more.
+        # A delayed sensor is recorded whenever it is computed, also by a `forward` of others.
         unsupported = "sensors with a delay or an interval"
     if unsupported:
         raise ConfigError(
@@ -57,10 +84,8 @@ def put_model(model: mujoco.MjModel) -> mjw.Model:
     try:
         return mjw.put_model(model)
     except (NotImplementedError, ValueError) as error:
-        raise ConfigError(
-            f"MuJoCo Warp does not support this model: {error} "
-            f"Use --engine mujoco, or change the model."
-        ) from error
+        text = f"MuJoCo Warp does not support this model: {error} "
+        raise ConfigError(text + "Use --engine mujoco, or change the model.") from error
 
 
 def view_data(model: mujoco.MjModel, data: mjw.Data, field: str) -> Tensor:
@@ -99,12 +124,15 @@ def expand_array(model: mujoco.MjModel, warp_model: mjw.Model, field: str, num_e
 
 
 def _check_expandable(field: str) -> None:
-    expandable = _expandable_fields()
+    types = {spec.name: spec.type for spec in dataclasses.fields(mjw.Model)}
+    types |= {f"opt.{spec.name}": spec.type for spec in dataclasses.fields(mjw.Option)}
+    known = mujoco.batch.MODEL_FIELDS
+    expandable = [name for name, kind in types.items() if name in known and _is_batched(kind)]
     if field in expandable:
         return
     if field in mujoco.batch.DATA_FIELDS:
         raise ValueError(f"{field!r} is an MjData field: use bind({field!r})")
-    if field in mujoco.batch.MODEL_FIELDS:
+    if field in known:
         raise ValueError(
             f"MuJoCo Warp shares {field!r} between all environments; fields that can differ: "
             f"{', '.join(expandable)}"
@@ -115,13 +143,6 @@ def _check_expandable(field: str) -> None:
     )
 
 
-def _expandable_fields() -> list[str]:
-    """MjModel fields that can differ between environments; options are named ``opt.<name>``."""
-    types = {spec.name: spec.type for spec in dataclasses.fields(mjw.Model)}
-    types |= {f"opt.{spec.name}": spec.type for spec in dataclasses.fields(mjw.Option)}
-    return [n for n, t in types.items() if n in mujoco.batch.MODEL_FIELDS and _is_batched(t)]
-
-
 def _is_batched(array: Any) -> bool:
     """Whether a type is that of a Warp array of real numbers with an axis of environments."""
     if getattr(array, "shape", ())[:1] != ("*",):
@@ -130,8 +151,7 @@ def _is_batched(array: Any) -> bool:
 
 
 def _view(array: wp.array, shape: tuple[int, ...]) -> Tensor:
-    """The memory of a Warp array as a tensor of the given shape."""
-    if prod(shape) == 0:
+    if 0 in shape:
         return torch.zeros(shape, device=wp.device_to_torch(array.device))
     tensor: Tensor = wp.to_torch(array)
     return tensor.view(shape)
@@ -140,3 +160,113 @@ def _view(array: wp.array, shape: tuple[int, ...]) -> Tensor:
 def rows_of(tensor: Tensor) -> wp.array:
     """The memory of a tensor as a two-dimensional Warp array, one row per environment."""
     return wp.from_torch(tensor.view(tensor.shape[0], -1))
+
+
+@dataclass(frozen=True)
+class BufferSizes:
+    """Contacts (and pairs of geoms near each other) on average, rows of constraints in each."""
+
+    max_contacts: int
+    max_constraints: int
+
+
+def find_sizes(
+    model: mujoco.MjModel,
+    keyframe: int | None = None,
+    max_contacts: int | None = None,
+    max_constraints: int | None = None,
+) -> BufferSizes:
+    """The given sizes, but at least 1; those of `_probe` in place of None."""
+    if max_contacts is None or max_constraints is None:
+        probed = _probe(model, keyframe)
+        max_contacts = probed.max_contacts if max_contacts is None else max_contacts
+        max_constraints = probed.max_constraints if max_constraints is None else max_constraints
+    # Without any room MuJoCo Warp skips steps whose results the integrators need.
+    return BufferSizes(max(max_contacts, 1), max(max_constraints, 1))
+
+
+def _probe(model: mujoco.MjModel, keyframe: int | None) -> BufferSizes:
+    """The most seen in simulations under random controls, and a margin; 0.2 s for a quadruped."""
+    mujoco.set_mju_user_warning(ignore_warning)  # random controls may be unstable
+    random = np.random.default_rng(0)
+    batch = mujoco.batch.Batch(model, _SIMULATIONS)
+    ncon, nefc = batch.bind("ncon"), batch.bind("nefc")
+    xpos, xmat = batch.bind("geom_xpos"), batch.bind("geom_xmat")
+    batch.reset(keyframe=-1 if keyframe is None else keyframe)
+    with wp.ScopedDevice("cpu"):
+        pairs = put_model(model).nxn_geom_pair_filtered.numpy()
+    ranges = model.actuator_ctrlrange
+    low, high = np.where(ranges[:, :1] < ranges[:, 1:], ranges, (-1.0, 1.0)).T
+    nstep = max(1, round(_DURATION_S / _SAMPLES / model.opt.timestep))
+    contacts, constraints = 0, 0
+    for _ in range(_SAMPLES):
+        contacts = max(contacts, int(ncon.max()), _most_near_pairs(model, pairs, xpos, xmat))
+        constraints = max(constraints, int(nefc.max()))
+        batch.bind("ctrl")[:] = random.uniform(low, high, (_SIMULATIONS, model.nu))
+        batch.step(nstep=nstep)
+    # Random motion rarely meets all joint limits at once; a policy may.
+    limits = int(np.sum(model.jnt_limited)) + int(np.sum(model.tendon_limited))
+    return BufferSizes(int(_MARGIN * contacts) + 4, int(_MARGIN * constraints) + limits + 8)
+
+
+def _most_near_pairs(
+    model: mujoco.MjModel, pairs: np.ndarray, xpos: np.ndarray, xmat: np.ndarray
+) -> int:
+    """The most pairs in a simulation whose bounding spheres touch: at least the broad phase's."""
+    first, second = pairs.T
+    apart = xpos[:, second] - xpos[:, first]
+    normals = xmat.reshape(*xpos.shape, 3)[..., 2]
+    plane = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
+    distance = np.linalg.norm(apart, axis=-1)
+    for sign, geom in ((1, first), (-1, second)):
+        above = sign * np.einsum("nij,nij->ni", apart, normals[:, geom])
+        distance = np.where(plane[geom], above, distance)
+    reach = model.geom_rbound + model.geom_margin
+    return int((distance <= reach[first] + reach[second]).sum(axis=1).max(initial=0))
+
+
+def check_memory(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes, free: int) -> None:
+    """Raise `ConfigError` if `num_envs` do not fit into `free` bytes; steps need some more."""
+    with wp.ScopedDevice("cpu"):
+        one, three = (_bytes(make_data(model, n, sizes)) for n in (1, 3))
+    each = (three - one) // 2
+    if num_envs * each > free:
+        raise ConfigError(
+            f"{num_envs} environments need at least {num_envs * each / 2**30:.1f} GiB of GPU "
+            f"memory and {free / 2**30:.1f} GiB are free: use --num-envs {free // each} or fewer"
+        )
+
+
+def make_data(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes) -> mjw.Data:
+    """The buffers of `num_envs` simulations, on Warp's current device."""
+    return mjw.make_data(model, num_envs, nconmax=sizes.max_contacts, njmax=sizes.max_constraints)
+
+
+def _bytes(data: Any) -> int:
+    if isinstance(data, wp.array):
+        return int(data.capacity)
+    members = dataclasses.fields(data) if dataclasses.is_dataclass(data) else ()
+    return sum(_bytes(getattr(data, member.name)) for member in members)
+
+
+def read_overflow(bits: Tensor, sizes: BufferSizes, peaks: BufferSizes) -> Overflow:
+    """What was dropped by the ``OverflowType`` `bits`, ``(num_envs,)``; `peaks` were wanted."""
+    anything = sum(_OTHERS, _CONTACTS | _CONSTRAINTS)
+    num_envs = int((bits & int(anything) != 0).sum())
+    messages = {
+        kind.name.lower(): f"{text} (in {num_envs} environments)"
+        for kind, text in _OTHERS.items()
+        if (bits & int(kind)).any()
+    }
+    for kinds, what, name in (
+        (_CONTACTS, "contacts", "max_contacts"),
+        (_CONSTRAINTS, "rows of constraints", "max_constraints"),
+    ):
+        if (bits & int(kinds)).any():
+            size, peak = getattr(sizes, name), getattr(peaks, name)
+            flag = f"--env.sim.{name.replace('_', '-')}"
+            messages[flag] = (
+                f"{what} were dropped in {num_envs} environments: there is room for {size} in "
+                f"each, and {peak} were wanted; use {flag} {max(size, peak) * 3 // 2 + 1}"
+            )
+    return Overflow(num_envs, messages)

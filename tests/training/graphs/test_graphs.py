@@ -29,8 +29,8 @@ from simtrain.env.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
-from simtrain.training.features.timing import MarkingTimer
-from simtrain.training.graphs.check import HostState
+from simtrain.training.features.timing import TracedTimer
+from simtrain.training.graphs.check import host_values
 from simtrain.training.loop import Iteration, Trainer
 
 pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
@@ -139,9 +139,9 @@ def make_trainer(
 
 
 def train(trainer: Trainer, iterations: int) -> list[Iteration]:
-    found: list[Iteration] = []
-    trainer.run(trainer.iteration + iterations, found.append, lambda: False)
-    return found
+    trainer.begin()
+    last = trainer.iteration + iterations
+    return [trainer.iterate(last, lambda: False) for _ in range(iterations)]
 
 
 def same(graphed: Trainer, eager: Trainer, found: list[Iteration], wanted: list[Iteration]) -> None:
@@ -287,27 +287,28 @@ def test_no_task_that_ships_keeps_anything_on_the_host(task: str) -> None:
     env = Env(discover().find(task).make(), 2, EngineCfg(threads=1))
     actions = torch.zeros(2, env.num_actions)
     env.step(actions)
-    before = HostState(env, draws_on_device=False)
+    before = host_values(env, draws_on_device=False)
     env.step(actions)
-    assert HostState(env, draws_on_device=False).changed_since(before) == []
+    assert host_values(env, draws_on_device=False) == before
     assert len(env.terms()) > 5
 
 
 def test_who_draws_on_the_cpu_although_the_environment_is_elsewhere_is_found() -> None:
     env = Env(busy_cartpole(), 2, EngineCfg(threads=1))
-    before = HostState(env, draws_on_device=True)
+    before = host_values(env, draws_on_device=True)
     torch.rand(1)
-    changed = HostState(env, draws_on_device=True).changed_since(before)
+    after = host_values(env, draws_on_device=True)
+    changed = [text for text in after if after[text] != before[text]]
     assert changed == ["a term uses PyTorch's random generator of the CPU"]
 
 
 def test_a_trace_of_graphs_is_made_as_well() -> None:
     eager, _ = make_trainer(busy_cartpole(), graphs=False)
     wanted = train(eager, 2)
-    timer = MarkingTimer(CpuTimer())
+    timer = TracedTimer(CpuTimer())
     graphed, tape = make_trainer(busy_cartpole(), graphs=True, timer=timer)
     same(graphed, eager, train(graphed, 2), wanted)
-    timer.end()
+    timer.end_mark()
     assert tape.replays > 0
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
 import torch
 
@@ -22,11 +23,7 @@ class GraphBackend(Protocol):
     """Makes graphs."""
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Record what `function` launches; calling the result launches it again.
-
-        Raises:
-            RefusedError: it cannot be recorded.
-        """
+        """Record what `function` launches, for the result to launch again, or `RefusedError`."""
 
     def without_waiting(self) -> AbstractContextManager[None]:
         """A context in which waiting for the device is an error."""
@@ -37,23 +34,38 @@ class CudaGraphs:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream: torch.cuda.Stream | None = None
-        self._pool: Any = None
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:
         """See `GraphBackend.capture`. Nothing is launched; waits for the device."""
-        with torch.cuda.device(self._device):
-            if self._stream is None:
-                self._stream = torch.cuda.Stream()
-                self._pool = torch.cuda.graph_pool_handle()
+        # Other threads may do as they like: NCCL's watchdog, say.
+        record = partial(torch.cuda.graph, stream=self._stream, capture_error_mode="thread_local")
+        graph = torch.cuda.CUDAGraph()
+        inference = torch.is_inference_mode_enabled()
+        failure: Exception | None = None
+        # What the garbage collector does to other objects might not be allowed in a capture.
+        gc.collect()
+        collecting = gc.isenabled()
+        gc.disable()
+        with torch.cuda.device(self._device), torch.inference_mode(False), torch.no_grad():
             try:
-                graph = self._captured(function)
-            except RefusedError:
+                with record(graph, self._pool), torch.inference_mode(inference):
+                    try:
+                        function()
+                    except Exception as error:
+                        failure = error
+                        raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, there is no graph
                 # PyTorch's random generator learns only from the end of a capture that succeeds
                 # that the failed one is over.
-                with torch.inference_mode(False), self._capture_of(torch.cuda.CUDAGraph()):
+                with record(torch.cuda.CUDAGraph()):
                     torch.zeros((), device=self._device)
-                raise
+                # The end of a capture that failed raises an error as well, which says nothing.
+                raise RefusedError(describe(failure or error)) from (failure or error)
+            finally:
+                if collecting:
+                    gc.enable()
 
         def replay() -> None:
             # A graph's numbers for the random generator are ordinary tensors.
@@ -71,38 +83,6 @@ class CudaGraphs:
             yield
         finally:
             torch.cuda.set_sync_debug_mode(before)
-
-    def _captured(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        inference = torch.is_inference_mode_enabled()
-        failure: Exception | None = None
-        # What the garbage collector does to other objects might not be allowed in a capture.
-        gc.collect()
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            with (
-                torch.inference_mode(False),
-                torch.no_grad(),
-                self._capture_of(graph, self._pool),
-                torch.inference_mode(inference),
-            ):
-                try:
-                    function()
-                except Exception as error:
-                    failure = error
-                    raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, there is no graph
-            # The end of a capture that failed raises an error as well, which says nothing.
-            raise RefusedError(describe(failure or error)) from (failure or error)
-        finally:
-            if collecting:
-                gc.enable()
-        return graph
-
-    def _capture_of(self, graph: torch.cuda.CUDAGraph, pool: Any = None) -> torch.cuda.graph:
-        # Other threads may do as they like: NCCL's watchdog, say.
-        return torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local")
 
 
 def make_graph_backend(device: torch.device) -> GraphBackend | None:

@@ -1,8 +1,7 @@
 """Steps of a rollout as CUDA graphs: inference, environment step and storage in one launch.
 
-There are two graphs, for observations go to two sets of buffers in turn. Before the second rollout,
-and when the engine has replaced arrays, a few steps are made eagerly, captured, replayed and
-compared, and what they changed is put back: training goes on as if they had not been.
+There are two graphs, for observations go to two sets of buffers in turn. When they are made, a few
+steps are made eagerly, captured, replayed and compared, and everything is put back.
 """
 
 from __future__ import annotations
@@ -15,11 +14,8 @@ from simtrain.algorithms.ppo import PPO
 from simtrain.algorithms.rollout import StagingBuffer
 from simtrain.env.env import Env
 from simtrain.env.randomness import random_state, set_random_state
-from simtrain.training.graphs.check import HostState, Record, differing, record
+from simtrain.training.graphs.check import Record, differing, host_values, record
 from simtrain.training.graphs.cuda import GraphBackend, RefusedError, describe
-
-_STEPS = 4
-"""How many steps are compared."""
 
 
 class RolloutGraphs:
@@ -39,10 +35,10 @@ class RolloutGraphs:
     def collect(self) -> bool:
         """Fill the storage with a rollout, in place; False, with nothing done, without graphs.
 
-        The first rollout has none, for kernels are compiled in it. Then they are captured before a
-        rollout, when failures and overflows of the one before have been read.
+        The first rollout compiles kernels. Graphs are made before the next, and when the engine has
+        replaced arrays; failures and overflows of the rollout before have been read by then.
         """
-        env, storage = self._env, self._ppo.storage
+        env = self._env
         if self._is_first:
             self._is_first = False
             return False
@@ -50,13 +46,14 @@ class RolloutGraphs:
             env.timer.begin("other")
             with env.timer.paused():
                 self._make()
+            self._generation = env.sim.storage_version
         if not self._graphs:
             return False
         env.timer.begin("rollout_graph")
         self._begin()
-        for _ in range(storage.num_transitions_per_env):
+        for _ in range(self._ppo.storage.num_transitions_per_env):
             self._step()
-            storage.step += 1
+            self._ppo.storage.step += 1
         return True
 
     def close(self) -> None:
@@ -78,20 +75,14 @@ class RolloutGraphs:
     def _eager_step(self) -> None:
         """The same without a graph."""
         env, ppo, transition = self._env, self._ppo, self._staging.transition
-        actions = ppo.act_in(env.get_observations(), transition)
-        _, rewards, dones, extras = env.step(actions)
+        _, rewards, dones, extras = env.step(ppo.act_in(env.get_observations(), transition))
         transition.record(rewards, dones, extras["time_outs"])
         self._staging.store()
-
-    def _captured_step(self) -> None:
-        with self._env.sim.in_torch_graph():
-            self._eager_step()
 
     @torch.inference_mode()
     def _make(self) -> None:
         env, device = self._env, self._env.device
-        self._graphs = {}
-        self._generation = env.sim.storage_version
+        self.close()
         self.refusal = "; ".join(env.undeclared_changes()) or None
         if self.refusal is not None:  # the trial steps could not be undone
             return
@@ -102,45 +93,47 @@ class RolloutGraphs:
             set_random_state(random, device)
             self._begin()
 
-        try:
-            self._capture_and_check(restore)
-        except RefusedError as error:
-            self.refusal = str(error)
+        self.refusal = self._capture_and_check(restore)
+        if self.refusal is not None:
             self.close()
         restore()
         env.sim.overflow()  # of these steps; who overflows does so again
-        self._generation = env.sim.storage_version
 
-    def _capture_and_check(self, restore: Callable[[], None]) -> None:
-        """Make the graphs; RefusedError if steps cannot be graphs or are not the same then."""
+    def _capture_and_check(self, restore: Callable[[], None]) -> str | None:
+        """Make the graphs; why steps cannot be graphs or are not the same then, if so."""
         env = self._env
+
+        def captured_step() -> None:
+            with env.sim.in_torch_graph():
+                self._eager_step()
+
         restore()
         on_device = env.device.type != "cpu"
-        before = HostState(env, draws_on_device=on_device)
+        before = host_values(env, draws_on_device=on_device)
         try:
             with self._backend.without_waiting():
                 eager = self._records(self._eager_step)
-        except Exception as error:
-            # Whatever a term raises is raised again by the rollout, without graphs.
-            raise RefusedError(describe(error)) from error
-        changed = HostState(env, draws_on_device=on_device).changed_since(before)
-        if changed:
-            raise RefusedError("; ".join(changed))
+        except Exception as error:  # noqa: BLE001 - the rollout raises it again, without graphs
+            return describe(error)
+        now = host_values(env, draws_on_device=on_device)
+        if changed := [text for text in now if now[text] != before.get(text)]:
+            return "; ".join(changed)
         restore()
-        for _ in range(2):
-            self._graphs[env.observations.turn] = self._backend.capture(self._captured_step)
+        try:
+            for _ in range(2):
+                self._graphs[env.observations.turn] = self._backend.capture(captured_step)
+        except RefusedError as error:
+            return str(error)
         restore()
         names = differing(self._records(self._step), eager)
-        if names:
-            raise RefusedError(f"{', '.join(names)} would not be the same from a graph")
+        return f"{', '.join(names)} would not be the same from a graph" if names else None
 
     def _records(self, step: Callable[[], None]) -> list[Record]:
-        """What the terms give at some steps; episodes of half of the environments end soon."""
+        """What the terms give at four steps; episodes of half of the environments end soon."""
         env = self._env
-        half = (env.num_envs + 1) // 2
-        env.episode_length_buf[:half].fill_(max(0, env.max_episode_length - 2))
+        env.episode_length_buf[: (env.num_envs + 1) // 2].fill_(max(0, env.max_episode_length - 2))
         records = []
-        for _ in range(_STEPS):
+        for _ in range(4):
             self._staging.step.zero_()
             step()
             records.append(record(env))

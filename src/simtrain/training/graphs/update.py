@@ -6,11 +6,9 @@ learned from eagerly and by graphs from the same start, compared, and everything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from simtrain.algorithms.ppo import PPO
@@ -61,35 +59,20 @@ class UpdateGraphs:
             return change
 
         eager = change_of_parameters(ppo.learn_mini_batch)
+        (group,) = ppo.optimizer.param_groups
+        group["capturable"] = True  # Adam asks for it in a capture only; fused, it ignores it
+        functions = [partial(ppo.learn_mini_batch, i) for i in range(ppo.num_mini_batches)]
         try:
-            with _capturable(ppo.optimizer):
-                self._graphs = [
-                    self._backend.capture(partial(ppo.learn_mini_batch, i))
-                    for i in range(ppo.num_mini_batches)
-                ]
+            self._graphs = [self._backend.capture(function) for function in functions]
         except RefusedError as error:
             self.refusal = str(error)
+        finally:
+            group["capturable"] = False
         restore()
         # A rank that does not replay would be missing in the all-reduces of the others.
-        if not self._any_refuses():
-            if differ(change_of_parameters(self.replay), eager, smallest=0.0):
-                self.refusal = "parameters would not be the same from a graph"
-            self._any_refuses()
-
-    def _any_refuses(self) -> bool:
-        """Whether a rank refuses, and so all do without graphs; a collective."""
-        (refused,) = self._ppo.rank.any(self.refusal is not None)
+        (refused,) = ppo.rank.any(self.refusal is not None)
+        if not refused and differ(change_of_parameters(self.replay), eager, smallest=0.0):
+            self.refusal = "parameters would not be the same from a graph"
+        (refused,) = ppo.rank.any(self.refusal is not None)
         if refused:
             self.close()
-        return refused
-
-
-@contextmanager
-def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Adam asks for this flag in a capture and warns of it elsewhere; fused, it ignores it."""
-    (group,) = optimizer.param_groups
-    group["capturable"] = True
-    try:
-        yield
-    finally:
-        group["capturable"] = False
