@@ -168,7 +168,6 @@ def _tasks_of(loaded: Any, source: str) -> Iterator[Task]:
 
 
 def _traceback_below_import(error: BaseException) -> str:
-    """The traceback without the frames of this file and of importlib."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(own)]

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from simtrain.algorithms.rollout import Rollout
 
-Estimator = Callable[[Rollout, Tensor, float, float], None]
-"""See `estimate_by_steps`."""
+Estimator = Callable[[Rollout, Tensor, float, float], None]  # see estimate_by_steps
 
 
 def make_estimator(device: torch.device) -> Estimator:

@@ -21,10 +21,7 @@ _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """The policy's part of PPO's loss, and gradients of ``surrogate - entropy_coef * entropy``.
-
-    They are by the actions' means, ``(samples, num_actions)``, and deviations, ``(num_actions,)``.
-    """
+    """Losses, 0-d, and the gradients of ``surrogate - entropy_coef * entropy`` by mean and std."""
 
     surrogate: Tensor
     entropy: Tensor

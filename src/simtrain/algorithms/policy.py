@@ -28,10 +28,10 @@ class Policy:
         theirs = {name: tuple(t.shape) for name, t in state.items()}
         if mine != theirs:
             name = min(n for n in {*mine, *theirs} if mine.get(n) != theirs.get(n))
+            there, here = (shapes.get(name, "missing") for shapes in (theirs, mine))
             raise ConfigError(
                 "the checkpoint is of another network, or of a task with other observations or "
-                f"actions: {name} is {theirs.get(name, 'missing')} in the checkpoint and "
-                f"{mine.get(name, 'missing')} here"
+                f"actions: {name} is {there} in the checkpoint and {here} here"
             )
         self.actor.load_state_dict(state)
 

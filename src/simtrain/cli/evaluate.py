@@ -89,7 +89,12 @@ def evaluate(arguments: Sequence[str]) -> int:
         # --json without a value is --json -.
         flags += [flag, "-"] if flag == "--json" and following.startswith("--") else [flag]
     if not paths:
-        return _without_paths(flags)
+        if flags and flags[0] in ("-h", "--help"):
+            print(_HELP)
+            parse_flags("evaluate RUN_OR_CHECKPOINT...", EvaluateFlags(), ["--help"])
+        if flags:
+            raise ConfigError(f"the run comes first: `uv run evaluate <run> {' '.join(flags)}`")
+        raise ConfigError("name a run or a checkpoint: `uv run evaluate <run>...`")
 
     # Only now, so that help does not wait for torch and MuJoCo.
     from simtrain.env.model import check_task, evaluation_task
@@ -119,15 +124,6 @@ def evaluate(arguments: Sequence[str]) -> int:
     return DONE
 
 
-def _without_paths(flags: list[str]) -> int:
-    if flags and flags[0] in ("-h", "--help"):
-        print(_HELP)
-        parse_flags("evaluate RUN_OR_CHECKPOINT...", EvaluateFlags(), ["--help"])
-    if flags:
-        raise ConfigError(f"the run comes first: `uv run evaluate <run> {' '.join(flags)}`")
-    raise ConfigError("name a run or a checkpoint: `uv run evaluate <run>...`")
-
-
 def _evaluate_all(policies: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
     from rich.console import Console
 
@@ -136,7 +132,8 @@ def _evaluate_all(policies: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
     status = Console(stderr=True)
     engines = [_choose_engine(flags) for _, flags in policies]
     results: list[_Result] = []
-    evaluator, before = None, None
+    evaluator: Evaluator | None = None
+    before: object = None
     for number, ((saved, flags), engine) in enumerate(zip(policies, engines, strict=True)):
         with status.status(f"evaluating {saved.checkpoint} ({number + 1} of {len(policies)})"):
             # Task files are imported anew for every run: their functions are alike, not the same.

@@ -14,11 +14,7 @@ from typing import NoReturn
 from simtrain.errors import ConfigError, DivergenceError, ExportError, RankError, SimulationError
 from simtrain.launch.processes import limit_spinning
 
-DONE = 0
-FAILED = 1
-MISTAKE = 2
-INTERRUPTED = 130
-TERMINATED = 143
+DONE, FAILED, MISTAKE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 _CODES = {Signals.SIGINT: INTERRUPTED, Signals.SIGTERM: TERMINATED, Signals.SIGUSR1: DONE}
 
 

@@ -90,11 +90,6 @@ class ReplayConfig:
     port: int = 8080
     """Port of the web viewer; 0 for any that is free."""
 
-    def check(self) -> None:
-        """Raise ConfigError for values that cannot be."""
-        if not 0.0 < self.speed < float("inf"):
-            raise ConfigError(f"--speed is {self.speed}; it must be greater than 0")
-
 
 def play(arguments: Sequence[str]) -> int:
     """Parse the command line, check it, and show what it names; the exit code."""
@@ -134,7 +129,8 @@ def play(arguments: Sequence[str]) -> int:
 
 def _replay(arguments: Sequence[str]) -> int:
     config = parse_flags("play", ReplayConfig(), arguments)
-    config.check()
+    if not 0.0 < config.speed < float("inf"):
+        raise ConfigError(f"--speed is {config.speed}; it must be greater than 0")
     serves = _check_viewer(config)
 
     from simtrain.training.features.failures import read_dump

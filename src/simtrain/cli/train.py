@@ -71,10 +71,8 @@ def train(arguments: Sequence[str]) -> int:
 def _tasks(registry: Registry) -> str:
     width = max((len(name) for name in registry.tasks), default=0)
     lines = [f"  {t.name:<{width}}  {t.description}" for t in registry.tasks.values()]
-    lines += [
-        f"  (not importable: {path}: {trace.strip().splitlines()[-1]})"
-        for path, trace in registry.broken.items()
-    ]
+    for path, trace in registry.broken.items():
+        lines.append(f"  (not importable: {path}: {trace.strip().splitlines()[-1]})")
     return "tasks:\n" + "\n".join(lines or ["  none found"])
 
 
