@@ -198,8 +198,7 @@ class TrainConfig:
                 raise ConfigError(text)
 
 
-_FROM_ZERO = ("seed", "max_restarts")
-"""Whole numbers that may be 0; all others are counts, 1 or more."""
+_FROM_ZERO = ("seed", "max_restarts")  # all other whole numbers are counts, 1 or more
 _OF_PPO = ("learning_rate", "clip_param", "desired_kl", "max_grad_norm", "actor.init_std")
 _POSITIVE = (*(f"ppo.{name}" for name in _OF_PPO), "collective_timeout", "grace_seconds")
 

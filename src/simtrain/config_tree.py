@@ -11,8 +11,7 @@ from typing import Any, TypeVar, cast
 from simtrain.errors import flag
 
 ConfigT = TypeVar("ConfigT")
-Leaves = dict[tuple[str, ...], Any]
-"""The names that lead to a value -> the value."""
+Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value
 
 FROM_TASK = ("num_envs", "num_steps_per_env", "max_iterations", "ppo")
 """Settings of a run that its task has too, as defaults."""

@@ -33,8 +33,7 @@ GROUPS = {
 """Group -> its phases, and how a table calls them."""
 PHASES = {name: label for group in GROUPS.values() for name, label in group.items()}
 
-TAG = "Perf/time/"
-"""Prefix of the metric with a phase's seconds."""
+TAG = "Perf/time/"  # prefix of the metric with a phase's seconds
 
 EVALUATION_TAGS = ("mean_return", "mean_episode_length", "failure_rate", "iteration")
 """Results of every evaluation, logged as ``Eval/<name>``; a task's own metrics follow."""

@@ -95,8 +95,6 @@ def normalized_input(network: MLPModel, obs: TensorDict, out: Tensor) -> Tensor:
 
 
 class _Layer(NamedTuple):
-    """A linear layer's parameters and its transposed weight, without autograd."""
-
     weight: Tensor
     bias: Tensor
     transposed: Tensor

@@ -257,7 +257,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.gradients = FlatGradients([self.actor.parameters(), self.critic.parameters()], extra=1)
         parameters = self.gradients.parameters
         zero = torch.zeros((), device=self.rank.device)
-        self._lr = torch.full_like(zero, self.learning_rate)
+        self._lr: Tensor = torch.full_like(zero, self.learning_rate)
         self.optimizer = kind([parameters], lr=self._lr, fused=True)
         # Adam would make these at its first step; a state is loaded into them at any time.
         moments = {name: torch.zeros_like(parameters.data) for name in ("exp_avg", "exp_avg_sq")}
@@ -265,10 +265,10 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.optimizer.state[parameters] = self._moments
         # With this, fused Adam leaves parameters and moments as they are where it is 1.
         self._not_finite = self.optimizer.found_inf = zero.clone()  # type: ignore[attr-defined]
-        self._skipped = zero.clone()
+        self._skipped: Tensor = zero.clone()
         self.skipped_steps = 0
         """Optimizer steps of the last update that were skipped: their gradients were not finite."""
-        self._losses = zero.repeat(len(LOSSES))
+        self._losses: Tensor = zero.repeat(len(LOSSES))
 
     @torch.no_grad()  # it holds for one thread
     def _learn_value(self, batch: Samples, timer: PhaseTimer) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Transition:
-    """One step of all environments, ``(num_envs, size)`` each; `dones` are uint8."""
+    """One step of all environments, ``(num_envs, size)``; `dones` uint8, `time_outs` boolean."""
 
     observations: dict[str, Tensor]
     actor_input: Tensor
@@ -29,7 +29,6 @@ class Transition:
     rewards: Tensor
     dones: Tensor
     time_outs: Tensor
-    """Where the episode was cut by time, boolean."""
 
     def record(self, rewards: Tensor, dones: Tensor, time_outs: Tensor) -> None:
         """Write what the actions led to, ``(num_envs,)`` each, in place."""

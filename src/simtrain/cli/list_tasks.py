@@ -31,6 +31,6 @@ def list_tasks(arguments: list[str]) -> int:
         source = str(path.relative_to(Path.cwd())) if below else task.source
         table.add_row(task.name, task.description, source)
     table_console().print(table)
-    for path, trace in registry.broken.items():
-        print(f"\n{path} could not be imported:\n{trace}", file=sys.stderr)
+    for file, trace in registry.broken.items():
+        print(f"\n{file} could not be imported:\n{trace}", file=sys.stderr)
     return FAILED if registry.broken else DONE
