@@ -44,7 +44,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for (PEP 562)."""
     if name == "mdp":
         return import_module("simtrain.mdp")
     for module in ("env.cfg", "ppo_cfg", "registry") if name in __all__ else ():

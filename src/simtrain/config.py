@@ -16,11 +16,10 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import Suppress, UseAppendAction, arg
 
-from simtrain.config_tree import leaves
+from simtrain.config_tree import FROM_TASK, leaves
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, flag
 from simtrain.ppo_cfg import PpoCfg
-from simtrain.sim import EngineName, choose_engine
 
 TagsAndValues = Annotated[
     UseAppendAction[tuple[tuple[str, float], ...]], arg(metavar="METRIC VALUE")
@@ -132,108 +131,76 @@ class TrainConfig:
     @staticmethod
     def of_task(name: str, task: TaskCfg) -> TrainConfig:
         """The configuration that a task asks for."""
-        return TrainConfig(
-            task=name,
-            num_envs=task.num_envs,
-            num_steps_per_env=task.num_steps_per_env,
-            max_iterations=task.max_iterations,
-            env=task,
-            ppo=task.ppo,
-        )
+        own: dict[str, Any] = {setting: getattr(task, setting) for setting in FROM_TASK}
+        return TrainConfig(name, env=task, **own)
 
     def iterations(self, world_size: int, *, iteration: int = 0, env_steps: int = 0) -> int:
-        """Iterations to have trained at the end, with `world_size` ranks.
-
-        `iteration` and `env_steps` are how many a resumed run has trained.
-        """
+        """Iterations at the end of training; `iteration` and `env_steps` are trained already."""
         if self.total_env_steps is None:
             return self.max_iterations
         each = self.num_envs * self.num_steps_per_env * world_size
         return iteration + math.ceil((self.total_env_steps - env_steps) / each)
 
-    def engine_on(self, device: str) -> EngineName:
-        """The physics engine of a rank on this kind of device, ``cuda`` or ``cpu``."""
-        return choose_engine(self.engine, device).name
-
     def check(self) -> None:
         """Raise ConfigError for values that cannot be; names are checked with the model."""
-        counts = (
-            ".".join(path)
-            for path, value in leaves(self).items()
-            if type(value) is int and path[0] not in ("env", *_FROM_ZERO)
-        )
-        check_at_least_one(self, *counts)
+        whole = [path for path, value in leaves(self).items() if type(value) is int]
+        free = ("env", *_FROM_ZERO)
+        check_at_least_one(self, *(".".join(path) for path in whole if path[0] not in free))
         most = max(64, 4 * (os.cpu_count() or 1))
-        if self.cpu_threads is not None and self.cpu_threads > most:
-            raise ConfigError(
-                f"--cpu-threads is {self.cpu_threads}; at most {most} make sense here"
-            )
+        threads = self.cpu_threads
+        if threads is not None and threads > most:
+            raise ConfigError(f"--cpu-threads is {threads}; at most {most} make sense here")
         if self.max_restarts < 0:
             raise ConfigError(f"--max-restarts is {self.max_restarts}; it must be 0 or more")
         check_seed(self.seed)
         check_finite(self)
-        check_positive(self, *_POSITIVE)
+        for name in _POSITIVE:
+            value = attrgetter(name)(self)
+            if not value > 0.0:
+                raise ConfigError(f"{flag(name)} is {value}; it must be greater than 0")
         self._check_ppo()
-        for network in ("actor", "critic"):
-            self._check_network(network)
+        self._check_network("actor")
+        self._check_network("critic")
         if self.profile and self.iterations(self.cpu_workers) < 10:
-            raise ConfigError(
-                "--profile traces iterations 10 to 12, and training ends before; "
-                "use --max-iterations 12 or more"
-            )
+            text = "--profile traces iterations 10 to 12, and training ends before"
+            raise ConfigError(f"{text}; use --max-iterations 12 or more")
+        name = f"--run-name is {self.run_name!r}; it must"
         if "/" in self.run_name or self.run_name in (".", ".."):
-            raise ConfigError(f"--run-name is {self.run_name!r}; it must not contain '/'")
+            raise ConfigError(f"{name} not contain '/'")
         if not self.run_name.isprintable():
-            raise ConfigError(
-                f"--run-name is {self.run_name!r}; it must be of printable characters, in one line"
-            )
+            raise ConfigError(f"{name} be of printable characters, in one line")
 
     def _check_ppo(self) -> None:
         for name in ("gamma", "lam"):
             if not 0.0 <= getattr(self.ppo, name) <= 1.0:
                 raise ConfigError(f"--ppo.{name} is {getattr(self.ppo, name)}, not in [0, 1]")
-        actor = self.ppo.actor
-        low, high = actor.std_range
-        if not 0.0 < low <= actor.init_std <= high:
-            raise ConfigError(
-                f"--ppo.actor.std-range is {low} {high}; it must be greater than 0 and contain "
-                f"--ppo.actor.init-std, {actor.init_std}"
-            )
-        samples = self.num_envs * self.num_steps_per_env
-        if samples < self.ppo.num_mini_batches:
-            raise ConfigError(
-                f"{self.ppo.num_mini_batches} mini-batches (--ppo.num-mini-batches) cannot be made "
-                f"of {samples} samples (--num-envs x --num-steps-per-env)"
-            )
+        std, (low, high) = self.ppo.actor.init_std, self.ppo.actor.std_range
+        if not 0.0 < low <= std <= high:
+            allowed = f"it must be greater than 0 and contain --ppo.actor.init-std, {std}"
+            raise ConfigError(f"--ppo.actor.std-range is {low} {high}; {allowed}")
+        samples, batches = self.num_envs * self.num_steps_per_env, self.ppo.num_mini_batches
+        if samples < batches:
+            there = f"{samples} samples (--num-envs x --num-steps-per-env)"
+            text = f"{batches} mini-batches (--ppo.num-mini-batches) cannot be made of {there}"
+            raise ConfigError(text)
 
     def _check_network(self, network: str) -> None:
         cfg = getattr(self.ppo, network)
+        name, there = f"--ppo.{network}", self.env.observations
         if not cfg.hidden_dims or min(cfg.hidden_dims) < 1:
-            raise ConfigError(
-                f"--ppo.{network}.hidden-dims is {cfg.hidden_dims}; give one or more sizes"
-            )
+            raise ConfigError(f"{name}.hidden-dims is {cfg.hidden_dims}; give one or more sizes")
         if not cfg.obs_groups:
-            raise ConfigError(f"--ppo.{network}.obs-groups needs one or more names")
+            raise ConfigError(f"{name}.obs-groups needs one or more names")
         for group in cfg.obs_groups:
-            fallback = network == "critic" and group == "critic"
-            if group not in self.env.observations and not fallback:
-                raise ConfigError(
-                    f"--ppo.{network}.obs-groups names {group!r}; the task has "
-                    f"{', '.join(self.env.observations)}"
-                )
+            # The critic falls back to the actor's groups.
+            if group not in there and not network == group == "critic":
+                text = f"{name}.obs-groups names {group!r}; the task has {', '.join(there)}"
+                raise ConfigError(text)
 
 
-_FROM_ZERO = ("seed", "max_restarts")
-"""Whole numbers that may be 0; all others are counts, 1 or more."""
-_POSITIVE = (
-    "ppo.learning_rate",
-    "ppo.clip_param",
-    "ppo.desired_kl",
-    "ppo.max_grad_norm",
-    "ppo.actor.init_std",
-    "collective_timeout",
-    "grace_seconds",
-)
+_FROM_ZERO = ("seed", "max_restarts")  # all other whole numbers are counts, 1 or more
+_OF_PPO = ("learning_rate", "clip_param", "desired_kl", "max_grad_norm", "actor.init_std")
+_POSITIVE = (*(f"ppo.{name}" for name in _OF_PPO), "collective_timeout", "grace_seconds")
 
 
 def check_at_least_one(config: object, *names: str) -> None:
@@ -243,14 +210,6 @@ def check_at_least_one(config: object, *names: str) -> None:
         smallest = min(value) if isinstance(value, tuple) else value
         if smallest is not None and smallest < 1:
             raise ConfigError(f"{flag(name)} is {smallest}; it must be 1 or more")
-
-
-def check_positive(config: object, *names: str) -> None:
-    """Raise ConfigError for numbers that are not greater than 0."""
-    for name in names:
-        value = attrgetter(name)(config)
-        if not value > 0.0:
-            raise ConfigError(f"{flag(name)} is {value}; it must be greater than 0")
 
 
 def check_seed(seed: int) -> None:

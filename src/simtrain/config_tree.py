@@ -11,21 +11,12 @@ from typing import Any, TypeVar, cast
 from simtrain.errors import flag
 
 ConfigT = TypeVar("ConfigT")
-Leaves = dict[tuple[str, ...], Any]
-"""The names that lead to a value -> the value."""
+Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value
 
-DECISIVE = (
-    "task",
-    "engine",
-    "deterministic",
-    "num_envs",
-    "num_steps_per_env",
-    "seed",
-    "env",
-    "ppo",
-)
-"""Settings that decide the results of training. All others may change when a run is resumed: how
-long to train, where the ranks are, what is saved and shown."""
+FROM_TASK = ("num_envs", "num_steps_per_env", "max_iterations", "ppo")
+"""Settings of a run that its task has too, as defaults."""
+DECISIVE = ("task", "engine", "deterministic", *FROM_TASK[:2], "seed", "env", "ppo")
+"""Settings that decide the results of training; all others may change when a run is resumed."""
 _OF_ONE_COMMAND = ("resume", "resume_with_changes", "log_root", "run_name")
 """Settings that a resumed run does not take over."""
 
@@ -43,21 +34,15 @@ def as_plain(value: Any) -> Any:
 
 
 def resolved(config: Any) -> dict[str, Any]:
-    """A `TrainConfig` as `as_plain` has it, with every value once.
-
-    The run's own number of environments, say, and not what the task asks for.
-    """
+    """A `TrainConfig` as `as_plain` has it, every value once: the run's own, not the task's."""
     plain: dict[str, Any] = as_plain(config)
-    for name in ("num_envs", "num_steps_per_env", "max_iterations", "ppo"):
+    for name in FROM_TASK:
         del plain["env"][name]
     return plain
 
 
 def overlay(default: ConfigT, plain: Any) -> ConfigT:
-    """A copy of `default` with the values of `plain`, as `as_plain` made them.
-
-    What is a function in `default` stays that function. Sequences become tuples.
-    """
+    """A copy of `default` with the values of `plain`, from `as_plain`; functions stay the same."""
     result: Any = plain
     parts = _parts(default)
     if isinstance(default, dict):
@@ -76,33 +61,25 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
 
 
 def leaves(tree: Any, path: tuple[str, ...] = (), *, suppressed: bool = True) -> Leaves:
-    """Every value in dataclasses and mappings within each other; empty ones are values themselves.
-
-    `path` leads to the tree; `suppressed` says whether fields that have no flag are included.
-    """
+    """Every value below `path`, of fields without flags only if `suppressed`; `{}` is a value."""
     parts = _parts(tree, suppressed)
     if not parts:
         return {path: tree}
-    return {
-        below: value
-        for name, part in parts.items()
-        for below, value in leaves(part, (*path, str(name)), suppressed=suppressed).items()
-    }
+    found: Leaves = {}
+    for name, part in parts.items():
+        found |= leaves(part, (*path, str(name)), suppressed=suppressed)
+    return found
 
 
 def flags_of(config: object) -> list[str]:
     """All flags of a configuration."""
-    found = leaves(config, suppressed=False)
-    return [flag(*path) for path in found if path[-1] != "params"]
+    return [flag(*path) for path in leaves(config, suppressed=False) if path[-1] != "params"]
 
 
 def continued(default: ConfigT, run_default: dict[str, Any], run: dict[str, Any]) -> ConfigT:
-    """The configuration of a resumed run without flags: the task as it is now, and the run's flags.
+    """The configuration of a resumed run without flags: `default`, the task's now, and its flags.
 
-    Args:
-        default: the task's own `TrainConfig`, now.
-        run_default: `resolved` of the task's own configuration when the run was started.
-        run: `resolved` of the run's configuration.
+    `run` is `resolved` of the run's, `run_default` of the task's when the run was started.
     """
     plain = resolved(default)
     now, then = leaves(plain), leaves(run_default)
@@ -113,10 +90,8 @@ def continued(default: ConfigT, run_default: dict[str, Any], run: dict[str, Any]
 
 
 def differences(run: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
-    """Settings that differ and decide the results of training: flag -> its values then and now.
-
-    Both are from `resolved`. The model is not compared, for its file may have moved.
-    """
+    """Settings that decide the results and differ: flag -> its values; both are from `resolved`."""
+    # The model is not compared, for its file may have moved.
     before, after = (leaves({name: tree.get(name) for name in DECISIVE}) for tree in (run, now))
     return {
         flag(*path): f"{_shown(before, path)} in the run, {_shown(after, path)} now"

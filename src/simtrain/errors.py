@@ -7,11 +7,7 @@ from collections.abc import Iterable
 
 
 class ConfigError(ValueError):
-    """A mistake in the command, the configuration or a task file; exit code 2.
-
-    Raised before any simulation is built. Its text says what was wrong, the value, what is allowed
-    and what to type.
-    """
+    """A mistake in the command, the configuration or a task file, and what to type; exit code 2."""
 
 
 class SimulationError(RuntimeError):
@@ -23,10 +19,7 @@ class RankError(RuntimeError):
 
 
 class DivergenceError(RuntimeError):
-    """Training cannot go on, because numbers stopped being finite; exit code 1.
-
-    All ranks raise it together.
-    """
+    """Numbers stopped being finite, and training cannot go on; raised by all ranks. Exit code 1."""
 
 
 class ExportError(RuntimeError):
@@ -34,10 +27,8 @@ class ExportError(RuntimeError):
 
 
 def flag(*path: str) -> str:
-    """How a value of the configuration is typed, as ``--env.rewards.upright.weight``.
-
-    A term's parameters are flags of the term itself.
-    """
+    """How a value of the configuration is typed, as ``--env.rewards.upright.weight``."""
+    # A term's parameters are flags of the term itself.
     return f"--{'.'.join(name for name in path if name != 'params')}".replace("_", "-")
 
 

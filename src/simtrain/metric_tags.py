@@ -1,8 +1,4 @@
-"""Names of the metrics that training logs, and of the phases whose times are among them.
-
-Known before training starts. Every moment of an iteration is in exactly one phase, so that they add
-up to it.
-"""
+"""Names of the metrics that training logs, and of an iteration's phases, which add up to it."""
 
 from __future__ import annotations
 
@@ -32,35 +28,21 @@ GROUPS = {
     # All collectives of an iteration.
     "ranks": {"all_reduce": "all-reduce", "waiting": "waiting for the slowest rank"},
     # Between two iterations, and the remaining time.
-    "between": {
-        "evaluation": "evaluation",
-        "logging": "logging",
-        "saving": "saving",
-        "other": "other",
-    },
+    "between": {name: name for name in ("evaluation", "logging", "saving", "other")},
 }
 """Group -> its phases, and how a table calls them."""
 PHASES = {name: label for group in GROUPS.values() for name, label in group.items()}
 
-TAG = "Perf/time/"
-"""Prefix of the metric with a phase's seconds."""
+TAG = "Perf/time/"  # prefix of the metric with a phase's seconds
 
 EVALUATION_TAGS = ("mean_return", "mean_episode_length", "failure_rate", "iteration")
 """Results of every evaluation, logged as ``Eval/<name>``; a task's own metrics follow."""
 
 _ALWAYS = (
-    "Train/mean_reward",
-    "Train/mean_episode_length",
-    "Loss/value",
-    "Loss/surrogate",
-    "Loss/entropy",
-    "Loss/kl",
-    "Loss/learning_rate",
-    "Policy/mean_std",
-    "Sim/nan_resets",
-    "Perf/total_fps",
-    "Perf/collection_time",
-    "Perf/learning_time",
+    *("Train/mean_reward", "Train/mean_episode_length"),
+    *(f"Loss/{name}" for name in ("value", "surrogate", "entropy", "kl", "learning_rate")),
+    *("Policy/mean_std", "Sim/nan_resets"),
+    *("Perf/total_fps", "Perf/collection_time", "Perf/learning_time"),
 )
 
 
@@ -74,10 +56,7 @@ class TaskTerms(Protocol):
 
 
 def metric_tags(task: TaskTerms, *, overflow: bool, phase_times: bool = True) -> tuple[str, ...]:
-    """Every tag that a training run logs, those of evaluation at the end.
-
-    `overflow`: whether the engine reports how full its buffers are.
-    """
+    """Every tag of a training run, evaluation's last; `overflow`: whether the engine reports it."""
     return (
         *_ALWAYS,
         *(f"{TAG}{phase}" for phase in (PHASES if phase_times else ())),

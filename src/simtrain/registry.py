@@ -37,6 +37,7 @@ class Task:
 
     def configuration(self) -> TaskCfg:
         """Call the function; ConfigError if it raises, or returns something else."""
+        task = f"task {self.name!r} in {self.source}"
         try:
             cfg = self.make()
         except ConfigError:
@@ -44,13 +45,9 @@ class Task:
         except Exception as error:
             what = "".join(traceback.format_exception_only(error)).strip()
             line = traceback.extract_tb(error.__traceback__)[-1]
-            raise ConfigError(
-                f"task {self.name!r} in {self.source} raised {what} ({line.filename}:{line.lineno})"
-            ) from error
+            raise ConfigError(f"{task} raised {what} ({line.filename}:{line.lineno})") from error
         if not isinstance(cfg, TaskCfg):
-            raise ConfigError(
-                f"task {self.name!r} in {self.source} returned {type(cfg).__name__}, not a TaskCfg"
-            )
+            raise ConfigError(f"{task} returned {type(cfg).__name__}, not a TaskCfg")
         return cfg
 
     @property
@@ -80,10 +77,7 @@ class Registry:
 
 
 def task(name: str) -> Callable[[TaskFunction], TaskFunction]:
-    """Declare a task: a function without arguments that returns its `TaskCfg`.
-
-    The first line of its docstring is the task's description.
-    """
+    """Declare a task: a function that returns its `TaskCfg`; the docstring describes it."""
 
     def register(make: TaskFunction) -> TaskFunction:
         make.__simtrain_tasks__ = (*getattr(make, "__simtrain_tasks__", ()), name)  # type: ignore[attr-defined]
@@ -93,27 +87,21 @@ def task(name: str) -> Callable[[TaskFunction], TaskFunction]:
 
 
 def discover() -> Registry:
-    """Import every task file there is.
-
-    Raises:
-        ConfigError: two tasks have the same name, or ``SIMTRAIN_TASKS`` names a folder that does
-            not exist.
-    """
+    """Import every task file; ConfigError for a name twice, or a folder that does not exist."""
     registry = Registry({}, {})
     for source, load in _sources():
         try:
             loaded = load()
-        except (Exception, SystemExit):  # noqa: BLE001 - it can fail in any way, and hides no other
-            registry.broken[source] = _traceback_below_import()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it must hide no other
+            registry.broken[source] = _traceback_below_import(error)
             continue
         for found in _tasks_of(loaded, source):
             other = registry.tasks.get(found.name, found)
             if other.make is not found.make:
                 same = other.source == source
                 both = f"both in {source}" if same else f"{other.source} and {source}"
-                raise ConfigError(
-                    f"two tasks are called {found.name!r}: {both}; rename one of them"
-                )
+                text = f"two tasks are called {found.name!r}: {both}; rename one of them"
+                raise ConfigError(text)
             registry.tasks[found.name] = found
     return registry
 
@@ -144,10 +132,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a task file under a name of its own; files beside it can be imported by it.
-
-    Modules that it imports from beside it are its own: another folder may have a file of that name.
-    """
+    """Import a task file under a name of its own, and so what it imports from beside it."""
     name = f"simtrain_tasks.{path.parent.name}.{path.stem}"
     while name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(path):
         name += "_"
@@ -174,27 +159,21 @@ def _import_file(path: Path) -> ModuleType:
 
 def _tasks_of(loaded: Any, source: str) -> Iterator[Task]:
     """Tasks declared in a module, or by the task function that an entry point names."""
-    module = loaded if isinstance(loaded, ModuleType) else None
-    for value in [loaded] if module is None else list(vars(module).values()):
+    is_module = isinstance(loaded, ModuleType)
+    for value in list(vars(loaded).values()) if is_module else [loaded]:
         for name in getattr(value, "__simtrain_tasks__", ()):
             # Not those that a module only imports.
-            if module is None or value.__module__ == module.__name__:
+            if not is_module or value.__module__ == loaded.__name__:
                 yield Task(name, value, source)
 
 
-def _traceback_below_import() -> str:
-    """The present exception's traceback without the frames of this file and of importlib."""
-    kind, error, trace = sys.exc_info()
-    frames = traceback.extract_tb(trace)
+def _traceback_below_import(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(own)]
-    return "".join([*lines, *traceback.format_exception_only(kind, error)])
+    return "".join([*lines, *traceback.format_exception_only(error)])
 
 
 def default_config(task: str) -> TrainConfig:
-    """The configuration that a task asks for, without flags; ConfigError if there is no such task.
-
-    Task files are no modules that another process could import: a rank or an evaluator makes its
-    configuration anew by the task's name, and lays the run's values over it.
-    """
+    """The configuration that a task asks for, without flags; ConfigError if there is none."""
     return TrainConfig.of_task(task, discover().find(task).configuration())

@@ -1,6 +1,6 @@
 """Generalized advantage estimation as one kernel of Warp: a thread an environment, back in time.
 
-For CUDA; on Warp's CPU device for tests. See `simtrain.algorithms.advantages` for what it computes.
+See `simtrain.algorithms.advantages` for what it computes; Warp's CPU device is for tests.
 No ``from __future__ import annotations`` here: Warp reads the annotations as types.
 """
 
@@ -48,10 +48,9 @@ def _estimate(
 
 
 class KernelEstimator:
-    """Estimates advantages on one device."""
+    """Estimates advantages on one device; RuntimeError if Warp cannot use it."""
 
     def __init__(self, device: torch.device) -> None:
-        """Find the device; RuntimeError if Warp cannot use it."""
         wp.init()
         if device.type == "cuda" and not wp.is_cuda_available():
             raise RuntimeError("Warp finds no CUDA driver that is new enough")

@@ -1,8 +1,6 @@
-"""Generalized advantage estimation, for all environments at once.
+"""Generalized advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
 
-Schulman et al., "High-dimensional continuous control using generalized advantage estimation", 2016
-(https://arxiv.org/abs/1506.02438). An episode that was cut by time is bootstrapped with the value
-of its last state.
+An episode that was cut by time is bootstrapped with the value of its last state.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ from torch import Tensor
 
 from simtrain.algorithms.rollout import Rollout
 
-Estimator = Callable[[Rollout, Tensor, float, float], None]
-"""Writes a rollout's advantages and returns, see `estimate_by_steps`."""
+Estimator = Callable[[Rollout, Tensor, float, float], None]  # see estimate_by_steps
 
 
 def make_estimator(device: torch.device) -> Estimator:
@@ -27,19 +24,13 @@ def make_estimator(device: torch.device) -> Estimator:
         try:
             return KernelEstimator(device)
         except RuntimeError as error:
-            warnings.warn(
-                f"advantages are estimated step by step, and slower: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            text = f"advantages are estimated step by step, and slower: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
     return estimate_by_steps
 
 
 def estimate_by_steps(rollout: Rollout, last_values: Tensor, gamma: float, lam: float) -> None:
-    """Write a rollout's advantages and returns, in place, backwards step by step.
-
-    `last_values` are those after the last step, ``(num_envs, 1)``.
-    """
+    """Write a rollout's advantages and returns, in place; `last_values` is ``(num_envs, 1)``."""
     values = rollout.values
     going_on = rollout.dones.eq(0).float()
     next_values = torch.cat((values[1:], last_values.unsqueeze(0)))

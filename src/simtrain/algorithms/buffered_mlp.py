@@ -1,15 +1,12 @@
 """A feed-forward network forward and backward without autograd, in buffers that are made once.
 
-The network stays rsl_rl's: this only computes it. Small networks on CPU threads spend much of their
-time on allocation, on autograd's own work and on slow forms of an activation function; here a pass
-is the matrix products, one activation a layer, and nothing else. Nothing waits for the device.
-
-The parameters' storage and that of their ``.grad`` must stay the same from then on.
+Small networks on CPU threads spend much of their time on allocation, autograd's own work and slow
+forms of activation functions; here a pass is matrix products and activations alone. Nothing waits
+for the device. The storage of the parameters and of their ``.grad`` must stay the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,7 +14,6 @@ from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-_aten = torch.ops.aten
 _MINUS_ONE = torch.tensor(-1.0)
 
 
@@ -25,11 +21,7 @@ class BufferedMlp:
     """Computes an rsl_rl MLP for up to `rows` samples at a time, and its gradients."""
 
     def __init__(self, mlp: nn.Sequential, rows: int) -> None:
-        """Make the buffers; `mlp` has linear layers with an activation between each two.
-
-        Raises:
-            TypeError: `mlp` has a layer that cannot be computed here.
-        """
+        """Make the buffers; TypeError if `mlp` has a layer that cannot be computed here."""
         self._linears = [layer for layer in mlp if isinstance(layer, nn.Linear)]
         self._layers = [
             _Layer(layer.weight.detach(), layer.bias.detach(), layer.weight.detach().t())
@@ -38,64 +30,58 @@ class BufferedMlp:
         others = [layer for layer in mlp if not isinstance(layer, nn.Linear)]
         if len(others) != len(self._linears) - 1:
             raise TypeError(f"{mlp} is not linear layers with an activation between each two")
-        self._activations = [_activation(layer) for layer in others]
-        *before, out = [layer.bias.new_zeros(rows, len(layer.bias)) for layer in self._layers]
-        pairs = zip(before, self._activations, strict=True)
-        self._buffers = _Buffers(
-            before,
-            [buffer if act.in_place else torch.zeros_like(buffer) for buffer, act in pairs],
-            [torch.zeros_like(buffer) for buffer in before],
-            out,
-        )
+        for layer in others:
+            if type(layer) not in _ACTIVATIONS:
+                raise TypeError(f"there is no rule for the gradient of {layer}")
+        self._activations = [_ACTIVATIONS[type(layer)] for layer in others]
+        outputs = [layer.bias.new_zeros(rows, len(layer.bias)) for layer in self._layers]
+        pairs = list(zip(outputs, self._activations, strict=False))
+        after = [out if activation.in_place else torch.zeros_like(out) for out, activation in pairs]
+        self._buffers = _Buffers(outputs, after, [torch.zeros_like(out) for out, _ in pairs])
         self._transposed = [torch.zeros_like(layer.transposed) for layer in self._layers]
-        self._input = out
+        self._input = outputs[-1]
         self._views: dict[int, _Buffers] = {}
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """The network's output, ``(samples, size)``, in `out` or in a buffer of the next call."""
         views = self._rows_of(len(x))
         self._input = x
-        for layer, activation, before, after in zip(
-            self._layers, self._activations, views.before, views.after, strict=False
-        ):
+        *hidden, last = self._layers
+        steps = zip(hidden, self._activations, views.outputs[:-1], views.after, strict=True)
+        for layer, activation, before, after in steps:
             activation.linear(layer, x, before)
             activation.forward(before, after)
             x = after
-        last = self._layers[-1]
-        return torch.addmm(last.bias, x, last.transposed, out=views.out if out is None else out)
+        out = views.outputs[-1] if out is None else out
+        return torch.addmm(last.bias, x, last.transposed, out=out)
 
     def backward(self, gradient: Tensor) -> None:
         """Overwrite the parameters' ``.grad``, in place, from the latest output's `gradient`."""
         views = self._rows_of(len(gradient))
         inputs = [self._input, *views.after]
         for i in reversed(range(len(self._layers))):
-            self._weight_gradient(i, inputs[i], gradient)
+            x, weight = inputs[i], self._linears[i].weight
+            assert weight.grad is not None
+            # BLAS is several times faster where the longer side of so flat a product comes last.
+            if weight.shape[1] < weight.shape[0]:
+                weight.grad.copy_(torch.mm(x.t(), gradient, out=self._transposed[i]).t())
+            else:
+                torch.mm(x.t(), gradient, out=weight.grad.t())
             torch.sum(gradient, dim=0, out=self._linears[i].bias.grad)
             if i > 0:
                 before = torch.mm(gradient, self._layers[i].weight, out=views.gradients[i - 1])
-                self._activations[i - 1].backward(before, views.before[i - 1], inputs[i])
+                self._activations[i - 1].backward(before, views.outputs[i - 1], x)
                 gradient = before
 
     def _rows_of(self, count: int) -> _Buffers:
         """The buffers' first `count` rows."""
         if count not in self._views:
-            rows = len(self._buffers.out)
+            rows = len(self._buffers.outputs[0])
             if count > rows:
                 raise ValueError(f"{count} samples, but there are buffers for {rows}")
-            self._views[count] = self._buffers.first(count)
+            views = ([buffer[:count] for buffer in buffers] for buffers in self._buffers)
+            self._views[count] = _Buffers(*views)
         return self._views[count]
-
-    def _weight_gradient(self, i: int, x: Tensor, gradient: Tensor) -> None:
-        """The gradient of a layer's weight, in place.
-
-        BLAS is several times faster where the longer side of so flat a product comes last.
-        """
-        weight = self._linears[i].weight
-        assert weight.grad is not None
-        if weight.shape[1] < weight.shape[0]:
-            weight.grad.copy_(torch.mm(x.t(), gradient, out=self._transposed[i]).t())
-        else:
-            torch.mm(x.t(), gradient, out=weight.grad.t())
 
 
 def normalized_input(network: MLPModel, obs: TensorDict, out: Tensor) -> Tensor:
@@ -109,32 +95,20 @@ def normalized_input(network: MLPModel, obs: TensorDict, out: Tensor) -> Tensor:
 
 
 class _Layer(NamedTuple):
-    """A linear layer's parameters and its transposed weight, without autograd."""
-
     weight: Tensor
     bias: Tensor
     transposed: Tensor
 
 
-@dataclass(frozen=True)
-class _Buffers:
-    """Tensors of as many rows as there are samples; lists are by hidden layer."""
+class _Buffers(NamedTuple):
+    """Tensors by layer, with a row for each sample."""
 
-    before: list[Tensor]
-    """Inputs of the activation functions."""
+    outputs: list[Tensor]
+    """Of the linear layers: the activation functions' inputs, and the network's output."""
     after: list[Tensor]
-    """Their outputs; the same tensors where a function works in place."""
+    """The activation functions' outputs; the same tensors where a function works in place."""
     gradients: list[Tensor]
-    out: Tensor
-
-    def first(self, count: int) -> _Buffers:
-        """Views of the first rows."""
-
-        def rows(buffers: list[Tensor]) -> list[Tensor]:
-            return [buffer[:count] for buffer in buffers]
-
-        out = self.out[:count]
-        return _Buffers(rows(self.before), rows(self.after), rows(self.gradients), out)
+    """By the activation functions' inputs."""
 
 
 class _Activation:
@@ -144,8 +118,8 @@ class _Activation:
     """Whether its derivative is a function of its value, so that it needs no second buffer."""
 
     def __init__(self, name: str, *constants: float) -> None:
-        self._forward = getattr(_aten, name).out
-        self._backward = getattr(_aten, f"{name}_backward")
+        self._forward = getattr(torch.ops.aten, name).out
+        self._backward = getattr(torch.ops.aten, f"{name}_backward")
         self._constants = constants
 
     def linear(self, layer: _Layer, x: Tensor, out: Tensor) -> None:
@@ -153,7 +127,6 @@ class _Activation:
         torch.addmm(layer.bias, x, layer.transposed, out=out)
 
     def forward(self, before: Tensor, after: Tensor) -> None:
-        """Write `after`, the function of `before`."""
         self._forward(before, *self._constants, out=after)
 
     def backward(self, gradient: Tensor, before: Tensor, after: Tensor) -> None:
@@ -218,9 +191,3 @@ _ACTIVATIONS: dict[type[nn.Module], _Activation] = {
     nn.Softplus: _Activation("softplus", 1.0, 20.0),
     nn.Mish: _Mish("mish"),
 }
-
-
-def _activation(layer: nn.Module) -> _Activation:
-    if type(layer) not in _ACTIVATIONS:
-        raise TypeError(f"there is no rule for the gradient of {layer}")
-    return _ACTIVATIONS[type(layer)]

@@ -1,7 +1,4 @@
-"""A policy as ONNX or TorchScript, each compared with the policy itself.
-
-The normalization of observations is inside; exploration noise is not.
-"""
+"""A policy as ONNX or TorchScript, with its normalization; each compared with the policy itself."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -26,7 +23,6 @@ TOLERANCE = 1e-5
 METADATA = "policy.json"
 """The property that has all metadata as JSON."""
 INPUT, OUTPUT = "obs", "actions"
-_CHECKED = 100
 
 
 def export(
@@ -35,10 +31,8 @@ def export(
     """A file's content in one of `FORMATS`, and the largest difference to the policy's actions.
 
     It reads ``obs``, float32 ``(batch, observation_size)``, gives ``actions``, ``(batch,
-    action_size)``, and carries `properties`; TorchScript only `METADATA`. `obs` is to compare on.
-
-    Raises:
-        ExportError: it gives other actions than the policy.
+    action_size)``, and carries `properties`; TorchScript only `METADATA`. On `obs` it is compared:
+    ExportError if it gives other actions than the policy.
     """
     content = FORMATS[kind].convert(policy, properties)
     vector = torch.cat([obs[group] for group in policy.actor.obs_groups], dim=1)
@@ -53,20 +47,19 @@ def export(
 
 
 def random_observations(policy: Policy, obs: TensorDict) -> TensorDict:
-    """Observations, ``{group: (100, size)}``, always the same, to try a policy with.
+    """Always the same ``{group: (100, size)}``, with the sizes of `obs`, to try a policy with.
 
-    They are spread as those that it was trained on; standard normal without normalization. `obs`
-    gives the sizes.
+    They are spread as those that it was trained on; standard normal without normalization.
     """
     generator = torch.Generator().manual_seed(0)
     groups = policy.actor.obs_groups
     sizes = [obs[group].shape[1] for group in groups]
-    values = torch.randn(_CHECKED, sum(sizes), generator=generator)
+    values = torch.randn(100, sum(sizes), generator=generator)
     if policy.actor.obs_normalization:
         normalizer = policy.actor.obs_normalizer
         values = normalizer.mean + normalizer.std * values
     parts = dict(zip(groups, values.split(sizes, dim=1), strict=True))
-    return TensorDict(parts, batch_size=[_CHECKED])
+    return TensorDict(parts, batch_size=[len(values)])
 
 
 def _to_onnx(policy: Policy, properties: dict[str, str]) -> bytes:
@@ -75,14 +68,10 @@ def _to_onnx(policy: Policy, properties: dict[str, str]) -> bytes:
     example = torch.zeros(2, module.input_size)
     # It warns of packages that a policy has no use for.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    names: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT]}
+    shapes = ({0: torch.export.Dim("batch")},)
     program = torch.onnx.export(
-        module,
-        (example,),
-        input_names=[INPUT],
-        output_names=[OUTPUT],
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-        dynamo=True,
-        verbose=False,
+        module, (example,), **names, dynamic_shapes=shapes, dynamo=True, verbose=False
     )
     assert program is not None
     model = program.model_proto
@@ -116,8 +105,7 @@ def _deprecated_torchscript() -> warnings.catch_warnings[None]:
     return warnings.catch_warnings(action="ignore", category=FutureWarning)
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(NamedTuple):
     """A format of exported policies: its file, how to make and how to run the content."""
 
     file: str

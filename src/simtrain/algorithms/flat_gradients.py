@@ -1,7 +1,4 @@
-"""All parameters in one tensor and all gradients in another.
-
-So averaging gradients over ranks is a single all-reduce, and a step of the optimizer one operation.
-"""
+"""All parameters in one tensor and all gradients in another: one all-reduce, one optimizer step."""
 
 from __future__ import annotations
 
@@ -16,10 +13,7 @@ class FlatGradients:
     """Two float32 buffers into which every parameter and its ``.grad`` are views."""
 
     def __init__(self, networks: Sequence[Iterable[nn.Parameter]], extra: int = 0) -> None:
-        """Make the parameters, given by network, and their ``.grad`` views into the buffers.
-
-        `extra` further numbers travel in the same all-reduce, at the end.
-        """
+        """Make the views; `extra` further numbers travel in the same all-reduce, at the end."""
         groups = [[p for p in network if p.requires_grad] for network in networks]
         sizes = [sum(p.numel() for p in group) for group in groups]
         every = [p for group in groups for p in group]
@@ -30,12 +24,9 @@ class FlatGradients:
         self.parameters = nn.Parameter(torch.cat([p.detach().flatten() for p in every]))
         """All parameters; its ``.grad`` is all gradients."""
         self.parameters.grad = self.buffer[: sum(sizes)]
-        views = zip(
-            every, self.split(self.parameters.data), self.split(self.parameters.grad), strict=True
-        )
-        for parameter, value, gradient in views:
-            parameter.data = value
-            parameter.grad = gradient
+        values, gradients = self.split(self.parameters.data), self.split(self.parameters.grad)
+        for parameter, value, gradient in zip(every, values, gradients, strict=True):
+            parameter.data, parameter.grad = value, gradient
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """Views of `flat`, a number for each parameter's entry, in the shapes of the parameters."""
@@ -46,12 +37,12 @@ class FlatGradients:
         """The ``state_dict`` of an optimizer of `parameters` as one of the single parameters."""
         (group,) = state["param_groups"]
         places = range(len(self._shapes))
-        single: dict[int, dict[str, Tensor]] = {place: {} for place in places}
-        for name, value in state["state"][0].items():
-            # Each has its own count of steps: an optimizer that goes on from it counts in place.
-            values = self.split(value) if value.ndim else [value.clone() for _ in places]
-            for place in places:
-                single[place][name] = values[place]
+        # Each has its own count of steps: an optimizer that goes on from it counts in place.
+        parts = {
+            name: self.split(value) if value.ndim else [value.clone() for _ in places]
+            for name, value in state["state"][0].items()
+        }
+        single = {place: {name: parts[name][place] for name in parts} for place in places}
         return {"state": single, "param_groups": [{**group, "params": list(places)}]}
 
     def join_state(self, state: dict[str, Any]) -> dict[str, Tensor]:
@@ -69,10 +60,7 @@ class FlatGradients:
         }
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scale each network's gradients to a norm of at most `max_norm`, in place.
-
-        Returns the sum of the norms before, 0-d: not finite if any gradient is not.
-        """
+        """Scale each network's gradients to at most `max_norm`, in place; the norms' sum before."""
         norms = torch.stack([torch.linalg.vector_norm(part) for part in self.networks])
         factors = (max_norm / (norms + 1e-6)).clamp_(max=1.0)
         for part, factor in zip(self.networks, factors.unbind(), strict=True):

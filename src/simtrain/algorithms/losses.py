@@ -1,8 +1,8 @@
 """PPO's losses on a mini-batch, and their gradients by formula.
 
 Schulman et al., "Proximal policy optimization algorithms", 2017 (https://arxiv.org/abs/1707.06347).
-Each returns what autograd would give for the same loss; numbers that are not finite go on into the
-gradients, so that the step is skipped. Must be called without autograd.
+Numbers that are not finite go on into the gradients, so that the step is skipped. Must be called
+without autograd.
 """
 
 from __future__ import annotations
@@ -21,23 +21,20 @@ _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """The policy's part of PPO's loss, and gradients of ``surrogate - entropy_coef * entropy``."""
+    """Losses, 0-d, and the gradients of ``surrogate - entropy_coef * entropy`` by mean and std."""
 
     surrogate: Tensor
-    """0-d, as the next two."""
     entropy: Tensor
     kl: Tensor
     """Divergence of the policy from the one that collected the samples; not in the loss."""
     mean_gradient: Tensor
-    """Gradient by the actions' means, ``(samples, num_actions)``."""
     std_gradient: Tensor
-    """Gradient by their standard deviations, ``(num_actions,)``."""
 
 
 def policy_losses(
     batch: Samples, mean: Tensor, std: Tensor, clip_param: float, entropy_coef: float
 ) -> PolicyLoss:
-    """The policy's losses and gradients; shapes of `mean` and `std` as of their gradients."""
+    """The policy's losses and gradients; `mean` and `std` are shaped as their gradients."""
     z = (batch.actions - mean).div_(std)
     ratio = log_prob(z, std).sub_(batch.actions_log_prob).exp_()
     surrogate = ratio * batch.advantages.neg()
@@ -48,7 +45,9 @@ def policy_losses(
     by_log_prob = surrogate.masked_fill_(surrogate < clipped, 0.0).div_(len(mean))
     by_mean = z * (by_log_prob / std)
     by_std = (by_log_prob * (z.square_().sub_(1.0))).sum(dim=0)
-    kl = divergence(batch, mean, std).mean()
+    moved = (batch.mean - mean).div_(std).square_().sum(dim=1)
+    change = (batch.std / std).square()
+    kl = moved.add_((change - 1.0 - change.log()).sum()).mul_(0.5).mean()
     return PolicyLoss(loss, entropy, kl, by_mean, (by_std - entropy_coef).div_(std))
 
 
@@ -68,19 +67,9 @@ def value_loss(batch: Samples, values: Tensor, clip_param: float | None) -> tupl
 
 
 def log_prob(z: Tensor, std: Tensor) -> Tensor:
-    """Log-probabilities, ``(..., 1)``, of normal actions `z` standard deviations from their means.
-
-    Shapes: `z` ``(..., num_actions)``, `std` ``(num_actions,)``.
-    """
+    """Log-probabilities, ``(..., 1)``, of normal actions `z` standard deviations from the means."""
     squares = z.square().sum(dim=-1, keepdim=True)
     return squares.mul_(-0.5).sub_((std.log() + _HALF_LOG_2_PI).sum())
-
-
-def divergence(batch: Samples, mean: Tensor, std: Tensor) -> Tensor:
-    """KL divergence of the policy from the one that collected the samples, ``(samples,)``."""
-    moved = (batch.mean - mean).div_(std).square_().sum(dim=1)
-    ratio = (batch.std / std).square()
-    return moved.add_((ratio - 1.0 - ratio.log()).sum()).mul_(0.5)
 
 
 class PolicyStd:
@@ -98,12 +87,10 @@ class PolicyStd:
         value: Tensor = self._parameter.clamp(*self._range)
         return value.exp_() if self._of_log else value
 
-    @torch.no_grad()
     def bound(self) -> None:
         """Bring the parameter back into its range, in place: outside of it, it has no gradient."""
         self._parameter.clamp_(*self._range)
 
-    @torch.no_grad()
     def backward(self, gradient: Tensor, std: Tensor) -> None:
         """Write the parameter's ``.grad``, in place, from the gradient of `std`, its value."""
         if self._of_log:

@@ -11,20 +11,11 @@ from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 
 
 def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:
-    """The policy network of a task with such observations and actions."""
-    return MLPModel(
-        obs,
-        {"actor": list(cfg.obs_groups)},
-        "actor",
-        num_actions,
-        **_network(cfg),
-        distribution_cfg={
-            "class_name": "GaussianDistribution",
-            "init_std": cfg.init_std,
-            "std_type": cfg.std_type,
-            "std_range": cfg.std_range,
-        },
-    )
+    """The policy network."""
+    spread = {"init_std": cfg.init_std, "std_type": cfg.std_type, "std_range": cfg.std_range}
+    gaussian = {"class_name": "GaussianDistribution", **spread}
+    groups = {"actor": list(cfg.obs_groups)}
+    return MLPModel(obs, groups, "actor", num_actions, **_network(cfg), distribution_cfg=gaussian)
 
 
 def make_critic(cfg: PpoCfg, obs: TensorDict) -> MLPModel:
@@ -35,13 +26,10 @@ def make_critic(cfg: PpoCfg, obs: TensorDict) -> MLPModel:
 
 
 def update_normalization(network: MLPModel, obs: TensorDict) -> None:
-    """Learn means and standard deviations of observations, in place.
-
-    rsl_rl makes another tensor of the deviations, which a CUDA graph would not see.
-    """
+    """Learn means and standard deviations of observations, in place."""
     if network.obs_normalization:
         normalizer = network.obs_normalizer
-        std = normalizer.get_buffer("_std")
+        std = normalizer.get_buffer("_std")  # rsl_rl makes another, which a graph would not see
         network.update_normalization(obs)
         normalizer.register_buffer("_std", std.copy_(normalizer.get_buffer("_std")))
 

@@ -18,25 +18,20 @@ class Policy:
     def __init__(
         self, cfg: ActorCfg, obs: TensorDict, num_actions: int, state: dict[str, Tensor]
     ) -> None:
-        """Make the network and load its parameters, a checkpoint's ``actor_state_dict``.
-
-        Raises:
-            ConfigError: the parameters are of another network, or of other observations or actions.
-        """
-        self.actor: MLPModel = make_actor(cfg, obs, num_actions).to(obs.device or "cpu")
+        """Make the network and `load` a checkpoint's ``actor_state_dict``."""
+        self.actor: MLPModel = make_actor(cfg, obs, num_actions).to(obs.device or "cpu").eval()
         self.load(state)
-        self.actor.eval()
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Take over parameters and normalization statistics, in place; ConfigError as above."""
+        """Take over parameters and normalization, in place; ConfigError if shapes differ."""
         mine = {name: tuple(t.shape) for name, t in self.actor.state_dict().items()}
         theirs = {name: tuple(t.shape) for name, t in state.items()}
         if mine != theirs:
             name = min(n for n in {*mine, *theirs} if mine.get(n) != theirs.get(n))
+            there, here = (shapes.get(name, "missing") for shapes in (theirs, mine))
             raise ConfigError(
                 "the checkpoint is of another network, or of a task with other observations or "
-                f"actions: {name} is {theirs.get(name, 'missing')} in the checkpoint and "
-                f"{mine.get(name, 'missing')} here"
+                f"actions: {name} is {there} in the checkpoint and {here} here"
             )
         self.actor.load_state_dict(state)
 

@@ -1,14 +1,10 @@
 """PPO: rsl_rl's models, distributions and storage, with an update that stays on the device.
 
 Schulman et al., "Proximal policy optimization algorithms", 2017 (https://arxiv.org/abs/1707.06347).
-The mathematics are those of ``rsl_rl.algorithms.PPO``. What differs is how they are computed:
-
-- Values, log-probabilities and normalized observations are computed once a rollout rather than at
-  every step and mini-batch: neither networks nor normalizers change in between.
-- Mini-batches are slices of one shuffled copy of the rollout.
-- Networks run in buffers that are made once, and gradients come from formulas: no autograd.
-- Parameters and gradients live in one flat buffer each: one all-reduce and one Adam a mini-batch.
-- The learning rate and the losses are tensors, read back once an update.
+The mathematics are those of ``rsl_rl.algorithms.PPO``, computed in another way: values,
+log-probabilities and normalized observations once a rollout; mini-batches as slices of one shuffled
+copy; networks in buffers that are made once, with gradients by formula; parameters and gradients in
+one flat buffer each; the learning rate and the losses as tensors, read back once an update.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from torch import Tensor
 from simtrain.algorithms.advantages import make_estimator
 from simtrain.algorithms.buffered_mlp import BufferedMlp, normalized_input
 from simtrain.algorithms.flat_gradients import FlatGradients
-from simtrain.algorithms.losses import PolicyLoss, PolicyStd, log_prob, policy_losses, value_loss
+from simtrain.algorithms.losses import PolicyStd, log_prob, policy_losses, value_loss
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
 from simtrain.algorithms.rollout import Rollout, Samples, Transition
 from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
@@ -33,15 +29,14 @@ from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import PpoCfg
 
 LOSSES = ("value", "surrogate", "entropy", "kl")
-MIN_LEARNING_RATE = 1e-5
-MAX_LEARNING_RATE = 1e-2
+MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 1e-2
 
 
 class MiniBatchGraphs(Protocol):
     """Replays `PPO.learn_mini_batch`."""
 
     def prepare(self) -> bool:
-        """Make what is replayed, if need be; whether there is any. All ranks call it together."""
+        """Make what is replayed, if need be; whether there is any. A collective."""
 
     def replay(self, number: int) -> None:
         """See `PPO.learn_mini_batch`."""
@@ -61,21 +56,16 @@ class PPO(RslPPO):  # type: ignore[misc]
         rank: Rank,
         timer: PhaseTimer = NO_TIMER,
     ) -> None:
-        """Make networks, storage and optimizer; every rank starts as rank 0 does.
-
-        `obs` is an observation of the environment, ``{group: (num_envs, size)}``. `timer` is told
-        which phase of an update begins.
-        """
+        """Every rank starts as rank 0 does; `obs` is ``{group: (num_envs, size)}``."""
         actor, critic = make_actor(cfg.actor, obs, num_actions), make_critic(cfg, obs)
         sizes = (actor.obs_dim, critic.obs_dim)
         storage = Rollout(obs, num_actions, num_steps_per_env, sizes, rank.device)
         settings = {f.name: getattr(cfg, f.name) for f in fields(cfg)}
-        del settings["actor"], settings["critic"]
-        super().__init__(actor, critic, storage, **settings, device=rank.device)
-        self.rank = rank
-        self.timer = timer
+        settings |= {"actor": actor, "critic": critic, "storage": storage}
+        super().__init__(**settings, device=rank.device)
+        self.rank, self.timer = rank, timer
         self._make_optimizer(torch.optim.AdamW if cfg.optimizer == "adamw" else torch.optim.Adam)
-        self._shuffled = storage.samples().like()
+        self._shuffled = storage.samples().map(torch.zeros_like)
         self.mini_batches = list(self._shuffled.mini_batches(cfg.num_mini_batches))
         """The shuffled rollout's, overwritten by every update."""
         self._rows = max(storage.num_envs, len(self.mini_batches[0].actions))
@@ -84,22 +74,18 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._std = PolicyStd(self.actor.distribution)
         self._noise = torch.zeros_like(storage.actions[0])
         self._estimate_advantages = make_estimator(rank.device)
+        self.learning_threads = max(1, rank.threads // 2)
+        """Threads that each of the two networks may use within an operation of `update`."""
         self._value_thread: ThreadPoolExecutor | None = None
         if rank.device.type == "cpu" and rank.threads > 1:
-            self._value_thread = ThreadPoolExecutor(
-                1, "value", torch.set_num_threads, (self.learning_threads,)
-            )
+            threads = (self.learning_threads,)
+            self._value_thread = ThreadPoolExecutor(1, "value", torch.set_num_threads, threads)
         for tensor in self.tensors():
             rank.broadcast(tensor)
 
     def tensors(self) -> list[Tensor]:
         """Parameters and buffers of actor and critic, themselves and not copies."""
         return [t for net in (self.actor, self.critic) for t in net.state_dict().values()]
-
-    @property
-    def learning_threads(self) -> int:
-        """Threads that each of the two networks may use within an operation of `update`."""
-        return max(1, self.rank.threads // 2)
 
     @property
     def std(self) -> Tensor:
@@ -120,7 +106,6 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.storage.transitions[self.storage.step].record(rewards, dones, extras["time_outs"])
         self.storage.step += 1
 
-    @torch.no_grad()
     def begin_rollout(self) -> None:
         """Note what holds for all steps of a rollout, in place; `act` does so by itself."""
         self.storage.std.copy_(self.std)
@@ -154,7 +139,13 @@ class PPO(RslPPO):  # type: ignore[misc]
     def update(self, graphs: MiniBatchGraphs | None = None) -> dict[str, float]:
         """Improve policy and value on the rollout, by `graphs` if given; mean losses."""
         self.timer.begin("mini_batches")
-        self._shuffle()
+        order = torch.randperm(len(self._shuffled.actions), device=self.device)
+        self.storage.samples().shuffled(order, out=self._shuffled)
+        if self.normalize_advantage_per_mini_batch:
+            # Mini-batches are the same in every epoch, so that once is enough.
+            size = len(order) // self.num_mini_batches
+            used = self._shuffled.advantages[: size * self.num_mini_batches]
+            self._normalize(used.view(self.num_mini_batches, size))
         learn = self.learn_mini_batch
         if graphs is not None:
             self.timer.begin("other")
@@ -166,40 +157,38 @@ class PPO(RslPPO):  # type: ignore[misc]
             for i in range(self.num_mini_batches):
                 learn(i)
         self.timer.begin("other")
-        obs = self.storage.observations.flatten(0, 1)
-        update_normalization(self.actor, obs)
-        update_normalization(self.critic, obs)
+        for network in (self.actor, self.critic):
+            update_normalization(network, self.storage.observations.flatten(0, 1))
         self.storage.clear()
         means = self._losses / (self.num_learning_epochs * self.num_mini_batches)
         self._all_reduce(means, then="other")
         means /= self.rank.world_size
+        numbers = torch.cat((means, self._lr[None], self._skipped[None]))
         # The one place that waits for the device.
-        *losses, self.learning_rate, skipped = torch.cat(
-            (means, self._lr[None], self._skipped[None])
-        ).tolist()
+        *losses, self.learning_rate, skipped = numbers.tolist()
         self.skipped_steps = int(skipped)
         self._skipped.zero_()
         return dict(zip(LOSSES, losses, strict=True))
 
-    @torch.no_grad()
     def learn_mini_batch(self, number: int) -> None:
         """Learn from a mini-batch of the shuffled rollout, in place."""
         self._losses += self.learn(self.mini_batches[number])
 
     @torch.no_grad()
     def learn(self, batch: Samples) -> Tensor:
-        """One optimizer step, in place; the mini-batch's losses, see `LOSSES`.
-
-        Gradients and divergence are averaged over ranks. Policy and value have no parameter in
-        common: on the CPU the value's gradients are computed in a thread of their own.
-        """
+        """One optimizer step, in place; the mini-batch's `LOSSES`, not averaged over ranks."""
+        # Policy and value share no parameter: on CPU threads, they are learned side by side.
         if self._value_thread is None:
             value = self._learn_value(batch, self.timer)
-            policy = self._learn_policy(batch)
         else:
             future = self._value_thread.submit(self._learn_value, batch, NO_TIMER)
-            policy = self._learn_policy(batch)
-            # Waiting for it is timed as the backward pass, whose last part it is.
+        self.timer.begin("forward")
+        mean, std = self._policy(batch.actor_input), self.std
+        policy = policy_losses(batch, mean, std, self.clip_param, self.entropy_coef)
+        self.timer.begin("backward")
+        self._policy.backward(policy.mean_gradient)
+        self._std.backward(policy.std_gradient, std)
+        if self._value_thread is not None:
             value = future.result()
         self.gradients.extra[0] = policy.kl
         self.timer.begin("optimizer")
@@ -225,9 +214,8 @@ class PPO(RslPPO):  # type: ignore[misc]
         """State of networks and optimizer under rsl_rl's keys, loadable by rsl_rl itself."""
         saved: dict[str, Any] = super().save()
         optimizer = self.gradients.split_state(saved["optimizer_state_dict"])
-        for group in optimizer["param_groups"]:
-            group["lr"] = float(group["lr"])
-            group["fused"] = None
+        (group,) = optimizer["param_groups"]
+        group |= {"lr": float(group["lr"]), "fused": None}
         return {**saved, "optimizer_state_dict": optimizer}
 
     def load(
@@ -246,73 +234,41 @@ class PPO(RslPPO):  # type: ignore[misc]
             for name, moment in self._moments.items():
                 # A state from before the first step has none.
                 moment.copy_(saved[name]) if saved else moment.zero_()
-            self._set_learning_rate(optimizer["param_groups"][0]["lr"])
+            self.learning_rate = float(self._lr.fill_(optimizer["param_groups"][0]["lr"]))
         return bool(iteration)
 
-    def state(self) -> dict[str, Any]:
-        """All that the next update depends on; the storage is empty between two of them."""
-        return self.save()
+    state = save  # the storage is empty between two updates
 
     def set_state(
         self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
     ) -> None:
-        """Continue from `state`, in place, also the optimizer's moments and the learning rate.
+        """Continue from `state`, in place; RuntimeError if the networks are of other shapes.
 
-        Raises:
-            RuntimeError: the networks are of other shapes.
+        `optimizer` and `learning_rate` say whether the moments and that rate are taken over.
         """
         saved_rate = state["optimizer_state_dict"]["param_groups"][0]["lr"]
         rate = float(saved_rate if learning_rate else self._lr)
         self.load(state, {"actor": True, "critic": True, "optimizer": optimizer})
-        self._set_learning_rate(rate)
+        self.learning_rate = float(self._lr.fill_(rate))
 
     def _make_optimizer(self, kind: type[torch.optim.Adam]) -> None:
         """A fused Adam of all parameters in one tensor, and its state on the device."""
-        device = self.rank.device
-        networks = [list(self.actor.parameters()), list(self.critic.parameters())]
         # The divergence that the learning rate follows travels with the gradients.
-        self.gradients = FlatGradients(networks, extra=1)
+        self.gradients = FlatGradients([self.actor.parameters(), self.critic.parameters()], extra=1)
         parameters = self.gradients.parameters
-        self._lr: Tensor = torch.tensor(self.learning_rate, device=device)
+        zero = torch.zeros((), device=self.rank.device)
+        self._lr: Tensor = torch.full_like(zero, self.learning_rate)
         self.optimizer = kind([parameters], lr=self._lr, fused=True)
         # Adam would make these at its first step; a state is loaded into them at any time.
-        self._moments = {
-            "step": torch.zeros((), device=device),
-            "exp_avg": torch.zeros_like(parameters.data),
-            "exp_avg_sq": torch.zeros_like(parameters.data),
-        }
+        moments = {name: torch.zeros_like(parameters.data) for name in ("exp_avg", "exp_avg_sq")}
+        self._moments = {"step": zero.clone(), **moments}
         self.optimizer.state[parameters] = self._moments
         # With this, fused Adam leaves parameters and moments as they are where it is 1.
-        self._not_finite = torch.zeros((), device=device)
-        self.optimizer.found_inf = self._not_finite  # type: ignore[attr-defined]
-        self._skipped: Tensor = torch.zeros((), device=device)
+        self._not_finite = self.optimizer.found_inf = zero.clone()  # type: ignore[attr-defined]
+        self._skipped: Tensor = zero.clone()
         self.skipped_steps = 0
         """Optimizer steps of the last update that were skipped: their gradients were not finite."""
-        self._losses: Tensor = torch.zeros(len(LOSSES), device=device)
-
-    def _set_learning_rate(self, rate: float) -> None:
-        self.learning_rate = float(self._lr.fill_(rate))
-
-    def _shuffle(self) -> None:
-        """Copy the rollout to the mini-batches in a random order, normalized, in place."""
-        count = len(self._shuffled.actions)
-        order = torch.randperm(count, device=self.device)
-        self.storage.samples().shuffled(order, out=self._shuffled)
-        if self.normalize_advantage_per_mini_batch:
-            # Mini-batches are the same in every epoch, so that once is enough.
-            size = count // self.num_mini_batches
-            used = self._shuffled.advantages[: size * self.num_mini_batches]
-            self._normalize(used.view(self.num_mini_batches, size))
-
-    def _learn_policy(self, batch: Samples) -> PolicyLoss:
-        """The policy's losses; writes its gradients."""
-        self.timer.begin("forward")
-        mean, std = self._policy(batch.actor_input), self.std
-        loss = policy_losses(batch, mean, std, self.clip_param, self.entropy_coef)
-        self.timer.begin("backward")
-        self._policy.backward(loss.mean_gradient)
-        self._std.backward(loss.std_gradient, std)
-        return loss
+        self._losses: Tensor = zero.repeat(len(LOSSES))
 
     @torch.no_grad()  # it holds for one thread
     def _learn_value(self, batch: Samples, timer: PhaseTimer) -> Tensor:
@@ -344,10 +300,7 @@ class PPO(RslPPO):  # type: ignore[misc]
 
 
 def adapt_learning_rate(rate: Tensor, kl: Tensor, desired_kl: float) -> None:
-    """Change `rate` by rsl_rl's rule, in place, so that `kl` stays within a factor 2 of its aim.
-
-    `rate` and `kl`, of the policy and the one that collected the samples, are 0-d.
-    """
+    """Change `rate`, 0-d, by rsl_rl's rule, in place: `kl`, 0-d, within a factor 2 of its aim."""
     lower = (rate / 1.5).clamp_(min=MIN_LEARNING_RATE)
     higher = (rate * 1.5).clamp_(max=MAX_LEARNING_RATE)
     too_near = (kl < desired_kl / 2.0) & (kl > 0.0)

@@ -1,8 +1,7 @@
 """The buffers of a rollout, and the mini-batches that are cut from it.
 
-Beside rsl_rl's storage there are the networks' normalized inputs, the means of the actions and the
-time-outs. A step is recorded in a `Transition`, views of the buffers at that step. A CUDA graph
-cannot tell steps apart: it records in a `StagingBuffer`, which is copied into its place.
+A step is recorded in a `Transition`, views of the buffers at that step. A CUDA graph cannot tell
+steps apart: it records in a `StagingBuffer`, which is copied into its place.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Transition:
-    """One step of all environments, ``(num_envs, size)`` each."""
+    """One step of all environments, ``(num_envs, size)``; `dones` uint8, `time_outs` boolean."""
 
     observations: dict[str, Tensor]
     actor_input: Tensor
@@ -29,9 +28,7 @@ class Transition:
     actions: Tensor
     rewards: Tensor
     dones: Tensor
-    """1 where the episode ended, uint8."""
     time_outs: Tensor
-    """Where it was cut by time, boolean."""
 
     def record(self, rewards: Tensor, dones: Tensor, time_outs: Tensor) -> None:
         """Write what the actions led to, ``(num_envs,)`` each, in place."""
@@ -39,18 +36,9 @@ class Transition:
         self.dones[:, 0] = dones
         self.time_outs[:, 0] = time_outs
 
-    def like(self) -> Transition:
-        """Zeros of the same shapes."""
-        observations = {group: torch.zeros_like(t) for group, t in self.observations.items()}
-        rest = {
-            field.name: torch.zeros_like(getattr(self, field.name)) for field in fields(self)[1:]
-        }
-        return Transition(observations, **rest)
-
     def tensors(self) -> list[Tensor]:
         """All of them, always in the same order."""
-        rest = [getattr(self, field.name) for field in fields(self)[1:]]
-        return [*self.observations.values(), *rest]
+        return [*self.observations.values(), *(getattr(self, f.name) for f in fields(self)[1:])]
 
 
 class Rollout(RolloutStorage):  # type: ignore[misc]
@@ -64,11 +52,7 @@ class Rollout(RolloutStorage):  # type: ignore[misc]
         input_sizes: tuple[int, int],
         device: torch.device,
     ) -> None:
-        """Make the buffers on `device`.
-
-        `obs` is an observation of the environment, ``{group: (num_envs, size)}``; `input_sizes` are
-        of policy and value network.
-        """
+        """`obs` is ``{group: (num_envs, size)}``; `input_sizes` are of policy and value network."""
         num_envs = obs.batch_size[0]
         super().__init__("rl", num_envs, num_steps_per_env, obs, [num_actions], device)
         self.actor_input, self.critic_input = (
@@ -80,29 +64,27 @@ class Rollout(RolloutStorage):  # type: ignore[misc]
         """Standard deviations of the actions, the same in all steps, ``(num_actions,)``."""
         self.time_outs = torch.zeros_like(self.dones, dtype=torch.bool)
         self.distribution_params = (self.mean, self.std.expand_as(self.mean))
-        self.transitions = [self.transition(step) for step in range(num_steps_per_env)]
+        self.transitions = [self.transition(itemgetter(i)) for i in range(num_steps_per_env)]
 
-    def transition(self, step: int | slice) -> Transition:
-        """Views of the buffers at one step, or at several."""
-        observations = {group: buffer[step] for group, buffer in self.observations.items()}
-        return Transition(
-            observations, **{f.name: getattr(self, f.name)[step] for f in fields(Transition)[1:]}
-        )
+    def transition(self, view: Callable[[Tensor], Tensor]) -> Transition:
+        """A function of each buffer, as their views at one step."""
+        rest = {f.name: view(getattr(self, f.name)) for f in fields(Transition)[1:]}
+        return Transition({name: view(buf) for name, buf in self.observations.items()}, **rest)
 
     def samples(self) -> Samples:
         """The rollout with steps and environments in one axis; views."""
-        names = [field.name for field in fields(Samples)[:-1]]
-        return Samples(**{n: getattr(self, n).flatten(0, 1) for n in names}, std=self.std)
+        rest = {f.name: getattr(self, f.name).flatten(0, 1) for f in fields(Samples)[:-1]}
+        return Samples(**rest, std=self.std)
 
 
 class StagingBuffer:
     """A transition that is copied into a rollout at a step that is counted on the device."""
 
     def __init__(self, rollout: Rollout) -> None:
-        self.transition = rollout.transition(0).like()
+        self.transition = rollout.transition(lambda buffer: torch.zeros_like(buffer[0]))
         self.step = torch.zeros(1, dtype=torch.long, device=rollout.actions.device)
         """Where the transition goes next."""
-        self._targets = rollout.transition(slice(None)).tensors()
+        self._targets = rollout.transition(itemgetter(slice(None))).tensors()
         self._sources = [tensor.unsqueeze(0) for tensor in self.transition.tensors()]
 
     def store(self) -> None:
@@ -114,7 +96,7 @@ class StagingBuffer:
 
 @dataclass(frozen=True)
 class Samples:
-    """Transitions of a rollout or a mini-batch; the leading axis is the sample, but for `std`."""
+    """Transitions, by sample, and the policy that collected them: `mean` and `std` of actions."""
 
     actor_input: Tensor
     critic_input: Tensor
@@ -124,26 +106,21 @@ class Samples:
     returns: Tensor
     advantages: Tensor
     mean: Tensor
-    """Means of the policy that collected the samples, ``(samples, num_actions)``."""
     std: Tensor
-    """Its standard deviations, the same for all samples, ``(num_actions,)``."""
+    """The same for all samples, ``(num_actions,)``."""
 
-    def like(self) -> Samples:
-        """Zeros of the same shapes; `std` is the same tensor."""
-        return self._map(torch.zeros_like)
+    def map(self, function: Callable[[Tensor], Tensor]) -> Samples:
+        """A function of each tensor; `std` is the same tensor."""
+        changed = {field.name: function(getattr(self, field.name)) for field in fields(self)[:-1]}
+        return replace(self, **changed)
 
     def shuffled(self, order: Tensor, out: Samples) -> None:
         """Write `out`, in place: these in another order; `order` is long, ``(samples,)``."""
-        for field in fields(self)[:-1]:
-            target = getattr(out, field.name)
-            torch.index_select(getattr(self, field.name), 0, order, out=target)
+        for name in (field.name for field in fields(self)[:-1]):
+            torch.index_select(getattr(self, name), 0, order, out=getattr(out, name))
 
     def mini_batches(self, count: int) -> Iterator[Samples]:
         """`count` consecutive slices of equal size; a remainder is left out."""
         size = len(self.actions) // count
         for i in range(count):
-            yield self._map(itemgetter(slice(i * size, (i + 1) * size)))
-
-    def _map(self, function: Callable[[Tensor], Tensor]) -> Samples:
-        changed = {field.name: function(getattr(self, field.name)) for field in fields(self)[:-1]}
-        return replace(self, **changed)
+            yield self.map(itemgetter(slice(i * size, (i + 1) * size)))

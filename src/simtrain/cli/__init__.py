@@ -1,1 +1,1 @@
-"""Commands: each module parses, calls and prints, and leaves the work to the rooms below."""
+"""Commands: each module parses, calls and prints, and leaves the work to other packages."""

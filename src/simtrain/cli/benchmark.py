@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -20,12 +21,11 @@ from simtrain.run.directory import check_file, versions
 
 if TYPE_CHECKING:
     from simtrain.benchmark.figures import Case, Results
-    from simtrain.launch.plan import Devices
+    from simtrain.benchmark.ranks import Settings
 
 TASKS = ("cartpole-balance", "go1-velocity-flat")
 """Tasks that are measured if none is named."""
-_MOST_RANKS = 1024
-_GRACE_SECONDS = 20.0
+_MOST_RANKS, _GRACE_SECONDS = 1024, 20.0
 
 
 @dataclass
@@ -58,11 +58,6 @@ class BenchmarkFlags:
     tolerance: float = 0.1
     """By what fraction a figure may fall below that of --compare before the command fails."""
 
-    @property
-    def picture(self) -> Path:
-        """Where the picture goes."""
-        return self.json.with_suffix(".png")
-
     def check(self) -> None:
         """Raise ConfigError for values that cannot be."""
         for name in ("num_envs", "ranks", "engine"):
@@ -72,55 +67,56 @@ class BenchmarkFlags:
         if max(self.ranks) > _MOST_RANKS:
             raise ConfigError(f"--ranks is {max(self.ranks)}; it must be {_MOST_RANKS} or less")
         if not 0.0 <= self.tolerance < 1.0:
-            raise ConfigError(
-                f"--tolerance is {self.tolerance}; it must be a fraction, 0 or more and below 1"
-            )
+            allowed = "it must be a fraction, 0 or more and below 1"
+            raise ConfigError(f"--tolerance is {self.tolerance}; {allowed}")
         if self.json.suffix == ".png":
             raise ConfigError(f"--json {self.json} would be overwritten by the picture")
-        for path in (self.json, self.picture):
+        for path in (self.json, self.json.with_suffix(".png")):
             check_file(path, "--json")
         if self.compare is not None and self.compare.resolve() == self.json.resolve():
-            raise ConfigError(
-                f"--compare {self.compare} would be overwritten; name another file with --json"
-            )
+            text = "would be overwritten; name another file with --json"
+            raise ConfigError(f"--compare {self.compare} {text}")
 
 
 def benchmark(arguments: Sequence[str]) -> int:
     """Parse the command line, measure, and print, write and compare; the exit code."""
-    # Only now, so that help does not wait for what they import.
-    from simtrain.benchmark.cases import all_cases, check_cases, choose_devices
-    from simtrain.benchmark.figures import Results, as_json, compare, fallen, read_results, tables
-
     words, rest = split_paths(arguments)
     flags = parse_flags("benchmark [task...]", BenchmarkFlags(), rest)
     flags.check()
+
+    # Only now, so that help does not wait for what they import.
+    from simtrain.benchmark.cases import all_cases, check_cases, choose_devices
+    from simtrain.benchmark.figures import Results, as_json, compare, fallen, read_results, tables
+    from simtrain.benchmark.plot import draw
+    from simtrain.benchmark.ranks import Settings
+    from simtrain.launch.rank import share_of_cores
+
     before = None if flags.compare is None else read_results(flags.compare)
     devices = choose_devices(flags.gpu_ids, max(flags.ranks))
     tasks = [str(word) for word in words] or TASKS
     cases = all_cases(tasks, flags.engine, devices.kind, flags.ranks, flags.num_envs)
     if before is not None and not before.by_case().keys() & set(cases):
-        raise ConfigError(
-            f"--compare {flags.compare} has nothing that this benchmark measures; it has "
-            + "; ".join(str(case) for case in before.by_case())
-        )
+        there = "; ".join(str(case) for case in before.by_case())
+        text = "has nothing that this benchmark measures; it has"
+        raise ConfigError(f"--compare {flags.compare} {text} {there}")
     check_cases(cases)
 
-    measured = _measure(cases, flags, devices)
+    threads = flags.cpu_threads or share_of_cores(max(flags.ranks))
+    settings = Settings(devices, threads, flags.repetitions, flags.cuda_graphs)
+    measured = _measure(cases, settings)
     if isinstance(measured, int):
         return measured
     figures, device_name = measured
-    results = Results(figures, _about(device_name, flags, devices))
+    results = Results(figures, _about(device_name, settings))
     changes = [] if before is None else compare(results, before)
     console = table_console()
     for table in tables(results, changes, flags.tolerance):
         console.print(table)
         console.print()
     write_file(flags.json, as_json(results).encode())
-
-    from simtrain.benchmark.plot import draw
-
-    write_file(flags.picture, draw(results))
-    print(f"results: {flags.json}\npicture: {flags.picture}")
+    picture = flags.json.with_suffix(".png")
+    write_file(picture, draw(results))
+    print(f"results: {flags.json}\npicture: {picture}")
     if before is not None:
         _warn_of_differences(before, results, flags)
         lost = fallen(changes, flags.tolerance)
@@ -132,11 +128,9 @@ def benchmark(arguments: Sequence[str]) -> int:
     return DONE
 
 
-def _measure(
-    cases: Sequence[Case], flags: BenchmarkFlags, devices: Devices
-) -> tuple[Any, str] | int:
+def _measure(cases: Sequence[Case], settings: Settings) -> tuple[Any, str] | int:
     """The figures and the device's name, or the exit code if a signal ended it."""
-    from simtrain.benchmark.ranks import Settings, measure_cases
+    from simtrain.benchmark.ranks import measure_cases
     from simtrain.launch.launcher import end_launched_ranks
     from simtrain.launch.stop import StopSignals
     from simtrain.training.stopping import exit_code
@@ -145,39 +139,27 @@ def _measure(
         end_launched_ranks()
         os._exit(exit_code(number))
 
-    stop = StopSignals(
-        _GRACE_SECONDS,
-        on_signal=lambda number: _print_progress(
-            f"{number.name}: stopping; Ctrl-C again stops at once"
-        ),
-        on_expiry=end,
-        on_second_interrupt=lambda: end(Signals.SIGINT),
-    )
-    with stop:
-        settings = Settings(devices, _threads(flags), flags.repetitions, flags.cuda_graphs)
+    def announce(number: Signals) -> None:
+        _print_progress(f"{number.name}: stopping; Ctrl-C again stops at once")
+
+    interrupt = partial(end, Signals.SIGINT)
+    with StopSignals(
+        _GRACE_SECONDS, on_signal=announce, on_expiry=end, on_second_interrupt=interrupt
+    ) as stop:
         measured = measure_cases(cases, settings, _print_progress, stop)
     if measured is None or stop.received is not None:
         return DONE if stop.received is None else exit_code(stop.received)
     return measured.figures, measured.device_name
 
 
-def _threads(flags: BenchmarkFlags) -> int:
-    from simtrain.launch.rank import share_of_cores
-
-    return flags.cpu_threads or share_of_cores(max(flags.ranks))
-
-
-def _about(device_name: str, flags: BenchmarkFlags, devices: Devices) -> dict[str, Any]:
-    threads = _threads(flags)
+def _about(device_name: str, settings: Settings) -> dict[str, Any]:
+    cores, threads = len(os.sched_getaffinity(0)), settings.threads
+    each = f"{threads} thread{'s' if threads > 1 else ''} a rank"
     return {
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "machine": {
-            "device": device_name,
-            "cores": f"{len(os.sched_getaffinity(0))} cores",
-            "threads": f"{threads} thread{'s' if threads > 1 else ''} a rank",
-        },
-        "repetitions": flags.repetitions,
-        "cuda_graphs": flags.cuda_graphs and devices.kind == "cuda",
+        "machine": {"device": device_name, "cores": f"{cores} cores", "threads": each},
+        "repetitions": settings.repetitions,
+        "cuda_graphs": settings.cuda_graphs and settings.devices.kind == "cuda",
         "versions": versions(),
     }
 

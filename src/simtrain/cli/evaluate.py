@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from simtrain.cli.exits import DONE, interruptible, run_command
+from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.output import announced_kernels, table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.config import check_at_least_one, check_finite, check_seed
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from simtrain.training.evaluator import Evaluation
     from simtrain.training.saved_policy import SavedPolicy
 
-USAGE = "usage: evaluate RUN_OR_CHECKPOINT... [flags]"
+_HELP = """\
+usage: evaluate RUN_OR_CHECKPOINT... [flags]
+
+After a run, `--env.*` are flags too, and change the task it is evaluated in:
+`evaluate RUN --help` lists them.
+"""
 _MAX_ENVS = 1024
 
 
@@ -55,9 +60,8 @@ class EvaluateFlags:
         check_at_least_one(self, "episodes", "num_envs")
         check_seed(self.seed)
         if not re.fullmatch(r"auto|cpu|cuda:\d+", self.device):
-            raise ConfigError(
-                f"--device is {self.device!r}; it must be auto, cpu, or cuda:0, cuda:1, ..."
-            )
+            allowed = "it must be auto, cpu, or cuda:0, cuda:1, ..."
+            raise ConfigError(f"--device is {self.device!r}; {allowed}")
         if self.json not in (None, "-"):
             check_file(Path(self.json), "--json")
         check_finite(self)
@@ -70,10 +74,7 @@ class _Flags(EvaluateFlags):
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
 
 
-@dataclass(frozen=True)
-class _Result:
-    """A policy and its evaluation."""
-
+class _Result(NamedTuple):
     saved: SavedPolicy
     flags: _Flags
     engine: EngineCfg
@@ -82,10 +83,18 @@ class _Result:
 
 def evaluate(arguments: Sequence[str]) -> int:
     """Evaluate the policies that a command line names, and print a table or JSON; the exit code."""
-    paths, flags = split_paths(arguments)
-    flags = _with_json_file(flags)
+    paths, words = split_paths(arguments)
+    flags: list[str] = []
+    for flag, following in zip(words, [*words[1:], "--"], strict=False):
+        # --json without a value is --json -.
+        flags += [flag, "-"] if flag == "--json" and following.startswith("--") else [flag]
     if not paths:
-        return _without_paths(flags)
+        if flags and flags[0] in ("-h", "--help"):
+            print(_HELP)
+            parse_flags("evaluate RUN_OR_CHECKPOINT...", EvaluateFlags(), ["--help"])
+        if flags:
+            raise ConfigError(f"the run comes first: `uv run evaluate <run> {' '.join(flags)}`")
+        raise ConfigError("name a run or a checkpoint: `uv run evaluate <run>...`")
 
     # Only now, so that help does not wait for torch and MuJoCo.
     from simtrain.env.model import check_task, evaluation_task
@@ -105,36 +114,14 @@ def evaluate(arguments: Sequence[str]) -> int:
             check_task(parsed.env)
         results = _evaluate_all(policies)
     destination = policies[0][1].json
-    if destination != "-":
-        _print_table(results)
+    if destination == "-":
+        print(_as_json(results), end="")
+        return DONE
+    _print_table(results)
     if destination is not None:
-        text = _as_json(results)
-        if destination == "-":
-            print(text, end="")
-        else:
-            with interruptible():
-                write_file(Path(destination), text.encode(), "--json")
+        with interruptible():
+            write_file(Path(destination), _as_json(results).encode(), "--json")
     return DONE
-
-
-def _with_json_file(flags: list[str]) -> list[str]:
-    """The flags with ``--json -`` where ``--json`` has no value."""
-    result: list[str] = []
-    for flag, following in zip(flags, [*flags[1:], "--"], strict=False):
-        result += [flag, "-"] if flag == "--json" and following.startswith("--") else [flag]
-    return result
-
-
-def _without_paths(flags: list[str]) -> int:
-    if flags and flags[0] in ("-h", "--help"):
-        print(
-            f"{USAGE}\n\nAfter a run, `--env.*` are flags too, and change the task it is evaluated "
-            "in:\n`evaluate RUN --help` lists them.\n"
-        )
-        parse_flags("evaluate RUN_OR_CHECKPOINT...", EvaluateFlags(), ["--help"])
-    if flags:
-        raise ConfigError(f"the run comes first: `uv run evaluate <run> {' '.join(flags)}`")
-    raise ConfigError("name a run or a checkpoint: `uv run evaluate <run>...`")
 
 
 def _evaluate_all(policies: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
@@ -150,16 +137,12 @@ def _evaluate_all(policies: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
     for number, ((saved, flags), engine) in enumerate(zip(policies, engines, strict=True)):
         with status.status(f"evaluating {saved.checkpoint} ({number + 1} of {len(policies)})"):
             # Task files are imported anew for every run: their functions are alike, not the same.
-            settings = as_plain(flags), as_plain(saved.config.ppo.actor)
+            actor, envs, seed = saved.config.ppo.actor, flags.num_envs or _MAX_ENVS, flags.seed
+            settings = as_plain(flags), as_plain(actor)
             if evaluator is None or settings != before:
                 with announced_kernels(engine.name):
                     evaluator = Evaluator(
-                        flags.env,
-                        saved.config.ppo.actor,
-                        flags.episodes,
-                        engine=engine,
-                        max_envs=flags.num_envs or _MAX_ENVS,
-                        seed=flags.seed,
+                        flags.env, actor, flags.episodes, engine=engine, max_envs=envs, seed=seed
                     )
             before = settings
             evaluation = evaluator(saved.content["actor_state_dict"])
@@ -182,10 +165,8 @@ def _choose_engine(flags: EvaluateFlags) -> EngineCfg:
         there = f"the visible GPUs are 0 to {count - 1}" if count else "no GPU is visible"
         raise ConfigError(f"--device {device}: {there}; --device cpu uses the CPU")
     if flags.engine == "mujoco" and flags.device not in ("auto", "cpu"):
-        raise ConfigError(
-            f"--device {device} simulates on the GPU, which --engine mujoco cannot; "
-            "leave one of them out"
-        )
+        text = "simulates on the GPU, which --engine mujoco cannot; leave one of them out"
+        raise ConfigError(f"--device {device} {text}")
     engine = choose_engine(flags.engine, device, len(os.sched_getaffinity(0)))
     if engine.device != "cpu":
         torch.cuda.set_device(engine.device)
@@ -197,14 +178,11 @@ def _print_table(results: list[_Result]) -> None:
 
     from simtrain.training.evaluator import heading, with_margin
 
-    first = results[0]
-    tasks = {result.saved.config.task: None for result in results}
+    _, flags, engine, _ = results[0]
+    tasks = ", ".join({result.saved.config.task: None for result in results})
+    how = f"seed {flags.seed}, {engine.name} on {engine.device}; means with 95 % intervals"
     console = table_console()
-    console.print(
-        f"{', '.join(tasks)}: {first.flags.episodes} episodes, seed {first.flags.seed}, "
-        f"{first.engine.name} on {first.engine.device}; means with 95 % intervals",
-        soft_wrap=True,
-    )
+    console.print(f"{tasks}: {flags.episodes} episodes, {how}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("checkpoint", overflow="fold")
     table.add_column("iteration", justify="right")
@@ -225,31 +203,25 @@ def _print_table(results: list[_Result]) -> None:
 
 
 def _as_json(results: list[_Result]) -> str:
-    text = json.dumps([_json_object(result) for result in results])
+    objects = [
+        {
+            "checkpoint": str(saved.checkpoint),
+            "task": saved.config.task,
+            "iteration": saved.iteration,
+            "episodes": flags.episodes,
+            "seed": flags.seed,
+            "engine": engine.name,
+            "device": str(engine.device),
+            "estimates": {name: asdict(value) for name, value in found.estimates.items()},
+            "per_episode": {
+                "return": found.returns,
+                "length": found.lengths,
+                "failed": found.failed,
+            }
+            | found.metrics,
+        }
+        for saved, flags, engine, found in results
+    ]
     # JSON knows no NaN and no infinity.
-    content = json.loads(text, parse_constant=lambda constant: None)
+    content = json.loads(json.dumps(objects), parse_constant=lambda constant: None)
     return json.dumps(content, indent=2) + "\n"
-
-
-def _json_object(result: _Result) -> dict[str, Any]:
-    evaluation = result.evaluation
-    return {
-        "checkpoint": str(result.saved.checkpoint),
-        "task": result.saved.config.task,
-        "iteration": result.saved.iteration,
-        "episodes": result.flags.episodes,
-        "seed": result.flags.seed,
-        "engine": result.engine.name,
-        "device": str(result.engine.device),
-        "estimates": {name: asdict(estimate) for name, estimate in evaluation.estimates.items()},
-        "per_episode": {
-            "return": evaluation.returns,
-            "length": evaluation.lengths,
-            "failed": evaluation.failed,
-            **evaluation.metrics,
-        },
-    }
-
-
-if __name__ == "__main__":
-    run_command(lambda: evaluate(sys.argv[1:]))

@@ -14,20 +14,12 @@ from typing import NoReturn
 from simtrain.errors import ConfigError, DivergenceError, ExportError, RankError, SimulationError
 from simtrain.launch.processes import limit_spinning
 
-DONE = 0
-FAILED = 1
-MISTAKE = 2
-INTERRUPTED = 130
-TERMINATED = 143
+DONE, FAILED, MISTAKE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 _CODES = {Signals.SIGINT: INTERRUPTED, Signals.SIGTERM: TERMINATED, Signals.SIGUSR1: DONE}
 
 
 def run_command(command: Callable[[], int]) -> NoReturn:
-    """Run a command and exit with its code; known errors end with a message and theirs.
-
-    Other exceptions are mistakes of the program or of a task file: they keep their traceback, and
-    Python exits with 1.
-    """
+    """Run a command and exit with its code; known errors end with a message and no traceback."""
     limit_spinning()
     try:
         code = command()
@@ -40,26 +32,18 @@ def run_command(command: Callable[[], int]) -> NoReturn:
         # The reader of our output is gone (`... | head`), and a message would find none.
         sys.stderr.close()
         code = FAILED
-    sys.exit(_flushed(code))
-
-
-def _flushed(code: int) -> int:
-    """The code to exit with, after all output was written or could not be."""
     try:
         sys.stdout.flush()
     except OSError:
         # Or Python would try again, print an error, and exit with a code of its own.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return code or FAILED
-    return code
+        code = code or FAILED
+    sys.exit(code)
 
 
 def end_at_once_on_signals(*signals: Signals) -> None:
-    """Let these signals, or all that ask to stop, end this process at once, if not handled later.
-
-    Nothing is there to save yet, and an exception could come out of any import, with a traceback or
-    caught by it. What is `interruptible` is excepted.
-    """
+    """Let these signals, or all that ask to stop, end this process unless it is `interruptible`."""
+    # An exception would not do: some imports catch what is raised in them.
     for number in signals or _CODES:
         signal.signal(number, _end_at_once)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from simtrain.cli.exits import DONE, interruptible, run_command
+from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError
 
@@ -47,17 +46,11 @@ def export(arguments: Sequence[str]) -> int:
 
     with interruptible():
         exported = export_policy(saved, folder, config.formats)
-    interface = exported.interface
+    of = exported.interface
     print(f"policy:   {saved.config.task}, iteration {saved.iteration}")
-    print(
-        f"          {interface.observation_size} observations, {interface.action_size} actions, "
-        f"every {interface.control_period:g} s"
-    )
+    sizes = f"{of.observation_size} observations, {of.action_size} actions"
+    print(f"          {sizes}, every {of.control_period:g} s")
     for path in exported.files:
         print(f"written:  {path}")
     print(f"checked:  actions differ by at most {exported.difference:.1e} from the policy's")
     return DONE
-
-
-if __name__ == "__main__":
-    run_command(lambda: export(sys.argv[1:]))

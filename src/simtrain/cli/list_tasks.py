@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from simtrain.cli.exits import DONE, FAILED, run_command
+from simtrain.cli.exits import DONE, FAILED
 from simtrain.cli.output import table_console
 from simtrain.errors import ConfigError
 from simtrain.registry import discover
@@ -26,18 +26,11 @@ def list_tasks(arguments: list[str]) -> int:
     for title in ("task", "description", "from"):
         table.add_column(title, overflow="fold")
     for task in registry.tasks.values():
-        table.add_row(task.name, task.description, _relative(task.source))
+        path = Path(task.source)
+        below = path.is_relative_to(Path.cwd())
+        source = str(path.relative_to(Path.cwd())) if below else task.source
+        table.add_row(task.name, task.description, source)
     table_console().print(table)
-    for path, trace in registry.broken.items():
-        print(f"\n{path} could not be imported:\n{trace}", file=sys.stderr)
+    for file, trace in registry.broken.items():
+        print(f"\n{file} could not be imported:\n{trace}", file=sys.stderr)
     return FAILED if registry.broken else DONE
-
-
-def _relative(source: str) -> str:
-    """Relative to the working directory if it lies below."""
-    path = Path(source)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else source
-
-
-if __name__ == "__main__":
-    run_command(lambda: list_tasks(sys.argv[1:]))

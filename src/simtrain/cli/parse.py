@@ -1,8 +1,7 @@
 """From a command line to a configuration, with tyro; its errors become ConfigErrors of one line.
 
-tyro reports errors in a box of many lines and exits; catching them before takes its private module
-``tyro._errors``. No other module uses it, and ``tests/cli/test_parse.py`` fails if a version of
-tyro changes what is used.
+Catching them takes tyro's private ``tyro._errors``; ``tests/cli/test_parse.py`` fails if a version
+changes what is used of it.
 """
 
 from __future__ import annotations
@@ -36,26 +35,17 @@ _GIVEN = re.compile(r"'[^']*'(, '[^']*')*")
 
 
 def parse_flags(prog: str, default: ConfigT, arguments: Sequence[str]) -> ConfigT:
-    """A copy of `default` with the values that the flags in `arguments` give.
-
-    Raises:
-        ConfigError: an unknown flag or a value of the wrong kind.
-        SystemExit: ``--help`` was printed.
-    """
+    """A copy of `default` with the values that flags give; ConfigError, or SystemExit of --help."""
 
     def raise_config_error(event: _errors.ParseErrorEvent) -> None:
         message = _message(event, default)
         if message is not None:
             raise ConfigError(f"{message}; `{event.prog} --help` lists all flags")
 
+    config = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
     with _errors.on_parse_error(raise_config_error):
-        return tyro.cli(
-            type(default),
-            prog=prog,
-            args=list(arguments),
-            default=default,
-            config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
-        )
+        kind, args = type(default), list(arguments)
+        return tyro.cli(kind, prog=prog, args=args, default=default, config=config)
 
 
 def split_paths(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:

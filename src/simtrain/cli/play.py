@@ -90,11 +90,6 @@ class ReplayConfig:
     port: int = 8080
     """Port of the web viewer; 0 for any that is free."""
 
-    def check(self) -> None:
-        """Raise ConfigError for values that cannot be."""
-        if not 0.0 < self.speed < float("inf"):
-            raise ConfigError(f"--speed is {self.speed}; it must be greater than 0")
-
 
 def play(arguments: Sequence[str]) -> int:
     """Parse the command line, check it, and show what it names; the exit code."""
@@ -105,17 +100,14 @@ def play(arguments: Sequence[str]) -> int:
         return _replay(arguments)
     paths, flags = split_paths(arguments)
     if len(paths) != 1:
-        raise ConfigError(
-            "name one run, checkpoint or task first: `uv run play logs/<task>/<run> [flags]`"
-        )
+        usage = "`uv run play logs/<task>/<run> [flags]`"
+        raise ConfigError(f"name one run, checkpoint or task first: {usage}")
     task, cfg, saved = _open(paths[0])
     config = parse_flags(f"play {paths[0]}", PlayConfig(env=cfg), flags)
     config.check()
     if saved is None and config.policy == "trained":
-        raise ConfigError(
-            f"{task} is a task and has no policy; name a run or a checkpoint of it, "
-            "or use --policy zero or --policy random"
-        )
+        what = "name a run or a checkpoint of it, or use --policy zero or --policy random"
+        raise ConfigError(f"{task} is a task and has no policy; {what}")
     serves = _check_viewer(config)
     env = _build(config)
     act = _policy(config, env, saved)
@@ -123,14 +115,22 @@ def play(arguments: Sequence[str]) -> int:
     if config.video is not None:
         _write_video(config.video, config.seconds, env, act, name)
     if serves:
-        _serve(config, env, act, name)
+        from simtrain.view.opengl import has_display
+        from simtrain.view.web import WebViewer
+
+        if config.viewer == "auto" and not has_display():
+            print("viewer: web, for this machine has no display (--viewer)")
+        viewer = WebViewer(env, act, host=config.host, port=config.port, title=name)
+        print(f"watch {name} at {viewer.url} (Ctrl-C ends)", flush=True)
+        with interruptible(), closing(viewer):
+            viewer.run()
     return DONE
 
 
 def _replay(arguments: Sequence[str]) -> int:
-    """Show the dump that ``--replay`` names."""
     config = parse_flags("play", ReplayConfig(), arguments)
-    config.check()
+    if not 0.0 < config.speed < float("inf"):
+        raise ConfigError(f"--speed is {config.speed}; it must be greater than 0")
     serves = _check_viewer(config)
 
     from simtrain.training.features.failures import read_dump
@@ -175,13 +175,10 @@ def _check_viewer(config: PlayConfig | ReplayConfig) -> bool:
 def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
     """The task's name and configuration, and the policy unless a task was named."""
     if not path.exists():
-        registry = discover()
-        name = str(path)
-        if name in registry.tasks:
-            return name, registry.find(name).configuration(), None
-        raise ConfigError(
-            f"there is no run, checkpoint or task {name}{did_you_mean(name, registry.tasks)}"
-        )
+        name, tasks = str(path), discover().tasks
+        if name in tasks:
+            return name, tasks[name].configuration(), None
+        raise ConfigError(f"there is no run, checkpoint or task {name}{did_you_mean(name, tasks)}")
 
     from simtrain.training.saved_policy import open_policy
 
@@ -190,32 +187,28 @@ def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
 
 
 def _build(config: PlayConfig) -> Env:
+    import torch
+
     from simtrain.env.env import Env
     from simtrain.env.model import check_task, evaluation_task
     from simtrain.env.randomness import seed_everything
 
-    _check_device(config.device)
+    try:
+        device = torch.device(config.device)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        allowed = "it must be cpu, cuda or cuda:<number>"
+        raise ConfigError(f"--device is {config.device!r}; {allowed}")
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ConfigError(f"--device is {config.device}, and torch sees {count} GPUs; use cpu")
     check_task(config.env)
     seed_everything(config.seed)
     cfg = config.env if config.disturbed else evaluation_task(config.env)
     engine = choose_engine(config.engine, config.device)
     with announced_kernels(engine.name):
         return Env(cfg, config.num_envs, engine)
-
-
-def _check_device(name: str) -> None:
-    import torch
-
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"--device is {name!r}; it must be cpu, cuda or cuda:<number>")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"--device is {name}, and torch sees {torch.cuda.device_count()} GPUs; use cpu"
-        )
 
 
 def _policy(config: PlayConfig, env: Env, saved: SavedPolicy | None) -> Act:
@@ -235,25 +228,13 @@ def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> N
 
     from simtrain.view.video import record
 
-    steps = max(1, round(seconds / env.step_dt))
+    steps = range(max(1, round(seconds / env.step_dt)))
     console = Console(stderr=True)
     # Without a terminal it would leave an empty line behind.
     shown = Progress(transient=True, console=console, disable=not console.is_terminal)
     with interruptible(), shown as progress:
-        record(env, act, path, progress.track(range(steps), description="drawing"), note=name)
+        record(env, act, path, progress.track(steps, description="drawing"), note=name)
     print(f"video: {path}")
-
-
-def _serve(config: PlayConfig, env: Env, act: Act, name: str) -> None:
-    from simtrain.view.opengl import has_display
-    from simtrain.view.web import WebViewer
-
-    if config.viewer == "auto" and not has_display():
-        print("viewer: web, for this machine has no display (--viewer)")
-    viewer = WebViewer(env, act, host=config.host, port=config.port, title=name)
-    print(f"watch {name} at {viewer.url} (Ctrl-C ends)", flush=True)
-    with interruptible(), closing(viewer):
-        viewer.run()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simtrain.cli.exits import DONE, interruptible, run_command
+from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError
 
@@ -45,7 +45,9 @@ def report(arguments: Sequence[str]) -> int:
         raise empty[0]
     for problem in empty:
         print(f"warning: left out, {problem}", file=sys.stderr)
-    output = config.output or (paths[0] if len(runs) == 1 else _common_folder(list(runs)))
+    common = Path(os.path.commonpath(runs))
+    common = common.relative_to(Path.cwd()) if common.is_relative_to(Path.cwd()) else common
+    output = config.output or (paths[0] if len(runs) == 1 else common)
     if output.suffix in (".png", ".html") and not output.is_dir():
         picture, page = output.with_suffix(".png"), output.with_suffix(".html")
     else:
@@ -54,13 +56,3 @@ def report(arguments: Sequence[str]) -> int:
         write_report(list(runs.values()), picture, page)
     print(f"picture: {picture}\npage:    {page}")
     return DONE
-
-
-def _common_folder(runs: list[Path]) -> Path:
-    common = Path(os.path.commonpath(runs))
-    here = Path.cwd()
-    return common.relative_to(here) if common.is_relative_to(here) else common
-
-
-if __name__ == "__main__":
-    run_command(lambda: report(sys.argv[1:]))

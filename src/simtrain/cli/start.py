@@ -1,8 +1,4 @@
-"""Entry points of the commands that have nothing to save when they begin.
-
-From before their imports on, Ctrl-C ends them at once and without a traceback. An exception would
-not: some imports catch what is raised in them, and the command would go on. Imports nothing slow.
-"""
+"""Entry points of commands: Ctrl-C ends them at once from before their slow imports on."""
 
 import sys
 from functools import partial

@@ -6,11 +6,20 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from simtrain.cli.exits import end_at_once_on_signals, run_command
+from simtrain.cli.exits import DONE, end_at_once_on_signals, run_command
 from simtrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from simtrain.registry import Registry
+
+_HELP = """\
+usage: train <task> [flags]
+
+Train a policy with PPO on massively parallel MuJoCo simulation.
+
+{tasks}
+
+`train <task> --help` lists the flags, with the task's own values as defaults."""
 
 
 def main() -> None:
@@ -32,8 +41,8 @@ def train(arguments: Sequence[str]) -> int:
         raise ConfigError(f"name a task: `uv run train <task>`.\n{_tasks(registry)}")
     name, *flags = arguments
     if name in ("-h", "--help"):
-        print(_help(registry))
-        return 0
+        print(_HELP.format(tasks=_tasks(registry)))
+        return DONE
     if name.startswith("-"):
         raise ConfigError(f"the task comes first: `uv run train <task> {name} ...`")
     task = registry.find(name)
@@ -59,22 +68,11 @@ def train(arguments: Sequence[str]) -> int:
     return run_job(config, check_task(config.env), saved)
 
 
-def _help(registry: Registry) -> str:
-    return (
-        "usage: train <task> [flags]\n\n"
-        "Train a policy with PPO on massively parallel MuJoCo simulation.\n\n"
-        f"{_tasks(registry)}\n\n"
-        "`train <task> --help` lists the flags, with the task's own values as defaults."
-    )
-
-
 def _tasks(registry: Registry) -> str:
     width = max((len(name) for name in registry.tasks), default=0)
     lines = [f"  {t.name:<{width}}  {t.description}" for t in registry.tasks.values()]
-    lines += [
-        f"  (not importable: {path}: {trace.strip().splitlines()[-1]})"
-        for path, trace in registry.broken.items()
-    ]
+    for path, trace in registry.broken.items():
+        lines.append(f"  (not importable: {path}: {trace.strip().splitlines()[-1]})")
     return "tasks:\n" + "\n".join(lines or ["  none found"])
 
 
