@@ -6,7 +6,6 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from simtrain.run.nan_dump import read_dump, write_dump
 from tiny_task import alive, idle, tiny_env
 from waiting import RefuseWaiting
 
@@ -15,6 +14,7 @@ from simtrain.env.env import Env
 from simtrain.env.nan_guard import STEPS
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
+from simtrain.training.features.failures import read_dump, write_dump
 
 
 def break_one(env: Env, number: int, value: float = float("nan")) -> None:
@@ -121,10 +121,8 @@ def test_the_last_steps_are_kept_and_lead_to_the_failure_again(steps, tmp_path):
     assert kept["time"][-1] == pytest.approx((steps - 1) * env.step_dt)
     assert kept["qvel"][-1, 0] == pytest.approx(1e11)
 
-    folder = write_dump(
-        tmp_path, "it", kept, dump.model, decimation=2, iteration=3, env=1, said=dump.said
-    )
-    saved = read_dump(folder)
+    write_dump(tmp_path / "it", dump, decimation=2, iteration=3)
+    saved = read_dump(tmp_path / "it")
     assert (saved.decimation, saved.iteration, saved.env, saved.said) == (2, 3, 1, dump.said)
     data = mujoco.MjData(saved.model)
     for row in range(saved.steps - 1):

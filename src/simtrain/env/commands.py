@@ -27,8 +27,8 @@ class CommandTerm(ABC):
     """Base of commands; a subclass is made with ``(env, **params)``."""
 
     command: Tensor
-    """The present command of every environment, ``(num_envs, size)``, changed in place; made by
-    `env.buffer` with ``reset=None``, for it is drawn anew by `resample`."""
+    """The present commands, ``(num_envs, size)``, changed in place; an `env.buffer` with
+    ``reset=None``, for `resample` draws it anew."""
     labels: tuple[str, ...] = ()
     """What people see as the names of a command's entries; empty to number them."""
 
@@ -80,10 +80,8 @@ class Commands:
 
     def compute(self) -> None:
         """Draw the commands whose time has come, and let all follow the state."""
-        env = self._env
-        for term, left, (low, high) in zip(
-            self.terms.values(), self._time_left, self._ranges, strict=True
-        ):
+        env, terms = self._env, self.terms.values()
+        for term, left, (low, high) in zip(terms, self._time_left, self._ranges, strict=True):
             due = left <= 0.0
             term.resample(due)
             fresh = torch.empty(env.num_envs, device=env.device).uniform_(low, high)

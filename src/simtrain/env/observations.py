@@ -6,7 +6,7 @@ whole group, whatever the number of terms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from tensordict import TensorDict
@@ -33,14 +33,20 @@ class SharedTerms:
         """What each term returned last, ``(num_envs, size)``."""
 
     def add(self, cfg: ObservationTermCfg, name: str) -> int:
-        """The term's place in `values`."""
+        """The term's place in `values`; ConfigError if its values have another shape."""
         for place, other in enumerate(self._cfgs):
             if other.func is cfg.func and other.params == cfg.params:
                 return place
         term = Term(cfg, self._env, name)
+        value: Tensor = term()
+        if value.ndim != 2 or value.shape[0] != self._env.num_envs:
+            raise ConfigError(
+                f"{name} has shape {tuple(value.shape)}; "
+                f"it must be (num_envs, size), here ({self._env.num_envs}, size)"
+            )
         self._cfgs.append(cfg)
         self.terms.append(term)
-        self.values.append(term())
+        self.values.append(value)
         return len(self.terms) - 1
 
     def compute(self) -> None:
@@ -54,72 +60,65 @@ class ObservationGroup:
     def __init__(
         self, name: str, cfgs: Mapping[str, ObservationTermCfg], env: BaseEnv, shared: SharedTerms
     ) -> None:
-        self.name = name
-        self._num_envs = env.num_envs
         self._shared = shared
         self._places = [
             shared.add(cfg, f"observations.{name}.{term}") for term, cfg in cfgs.items()
         ]
-        self._sizes = [self._size_of(t, i) for t, i in zip(cfgs, self._places, strict=True)]
+        self._sizes = [shared.values[place].shape[1] for place in self._places]
+        sized = [(*item, size) for item, size in zip(cfgs.items(), self._sizes, strict=True)]
+        self.size = 0
+        """Length of the group's vector."""
         self.slices: dict[str, slice] = {}
         """Where each term stands in the group's vector, history included."""
-        start = 0
-        for (term, cfg), size in zip(cfgs.items(), self._sizes, strict=True):
-            width = size * max(cfg.history_length, 1)
-            self.slices[term] = slice(start, start + width)
-            start += width
-        self.size = start
-        """Length of the group's vector."""
-        self.columns = tuple(
-            f"{name}.{term}"
-            for term, size in zip(cfgs, self._sizes, strict=True)
-            for _ in range(size)
-        )
+        for term, cfg, size in sized:
+            start, self.size = self.size, self.size + size * max(cfg.history_length, 1)
+            self.slices[term] = slice(start, self.size)
+        self.columns = tuple(f"{name}.{term}" for term, _, size in sized for _ in range(size))
         """The name of the term of each column, without history."""
-        width = len(self.columns)
-        self.sums = env.variable(f"observations.{name}.sums", torch.zeros(width))
+        self.sums = env.variable(f"observations.{name}.sums", torch.zeros(len(self.columns)))
         """Sums of the columns; not finite for one that was not, and then counts as 0."""
-        self._set_processing(cfgs, env.device)
-        self._random = torch.empty(env.num_envs, width, device=env.device)
+        self._set_processing(list(cfgs.values()), env.device)
+        self._scale: Tensor | None = None
+        if any(cfg.scale is not None for cfg in cfgs.values()):
+            flags = ("env", "observations", name)
+            scales = [_scale_of(cfg, size, flag(*flags, t, "scale")) for t, cfg, size in sized]
+            self._scale = torch.cat(scales).to(env.device)
+        self._random = torch.empty(env.num_envs, len(self.columns), device=env.device)
         self._histories = [
             env.buffer(f"observations.{name}.{term}.history", (cfg.history_length, size), None)
             if cfg.history_length > 1
             else None
-            for (term, cfg), size in zip(cfgs.items(), self._sizes, strict=True)
+            for term, cfg, size in sized
         ]
         has_history = any(history is not None for history in self._histories)
         self._present = torch.empty_like(self._random) if has_history else None
         # Whose histories start with their next observation.
         self._fresh = env.buffer(f"observations.{name}.fresh", reset=True, dtype=torch.bool)
 
-    def _set_processing(self, cfgs: Mapping[str, ObservationTermCfg], device: torch.device) -> None:
-        """Prepare noise, clip and scale; None where no term has one."""
-        terms = list(cfgs.values())
-        repeats = torch.tensor(self._sizes)
+    def _set_processing(self, cfgs: Sequence[ObservationTermCfg], device: torch.device) -> None:
+        """Prepare noise and clip; None where no term has one."""
 
-        def columns(values: list[float]) -> Tensor:
-            """One value a term, repeated over the term's columns."""
-            return torch.tensor(values).repeat_interleave(repeats).to(device)
+        def columns(
+            values: Sequence[tuple[float, float] | None], default: tuple[float, float] = (0.0, 0.0)
+        ) -> tuple[Tensor, Tensor] | None:
+            """Two numbers a term, repeated over the term's columns."""
+            if not any(values):
+                return None
+            numbers = torch.tensor([value or default for value in values])
+            first, second = numbers.repeat_interleave(torch.tensor(self._sizes), dim=0).T
+            return first.contiguous().to(device), second.contiguous().to(device)
 
-        self._uniform = self._normal = self._clip = self._scale = None
-        uniform = [c.noise if isinstance(c.noise, UniformNoiseCfg) else None for c in terms]
-        if any(uniform):
-            self._uniform = (
-                columns([n.n_min if n else 0.0 for n in uniform]),
-                columns([n.n_max - n.n_min if n else 0.0 for n in uniform]),
-            )
-        normal = [c.noise if isinstance(c.noise, GaussianNoiseCfg) else None for c in terms]
-        if any(normal):
-            self._normal = (
-                columns([n.mean if n else 0.0 for n in normal]),
-                columns([n.std if n else 0.0 for n in normal]),
-            )
-        if any(cfg.clip for cfg in terms):
-            bounds = [cfg.clip or (-torch.inf, torch.inf) for cfg in terms]
-            self._clip = (columns([b[0] for b in bounds]), columns([b[1] for b in bounds]))
-        if any(cfg.scale is not None for cfg in terms):
-            scales = zip(cfgs.items(), self._sizes, strict=True)
-            self._scale = torch.cat([self._scale_of(t, c, s) for (t, c), s in scales]).to(device)
+        noises = [cfg.noise for cfg in cfgs]
+        self._uniform = columns(
+            [
+                (n.n_min, n.n_max - n.n_min) if isinstance(n, UniformNoiseCfg) else None
+                for n in noises
+            ]
+        )
+        self._normal = columns(
+            [(n.mean, n.std) if isinstance(n, GaussianNoiseCfg) else None for n in noises]
+        )
+        self._clip = columns([cfg.clip for cfg in cfgs], (-torch.inf, torch.inf))
 
     def compute(self, out: Tensor) -> None:
         """Write the group's observations into `out`, ``(num_envs, size)``, of the terms' values."""
@@ -154,25 +153,6 @@ class ObservationGroup:
             parts.append(history.flatten(1))
         self._fresh.zero_()
         return parts
-
-    def _size_of(self, term: str, place: int) -> int:
-        value = self._shared.values[place]
-        if value.ndim != 2 or value.shape[0] != self._num_envs:
-            raise ConfigError(
-                f"observations.{self.name}.{term} has shape {tuple(value.shape)}; "
-                f"it must be (num_envs, size), here ({self._num_envs}, size)"
-            )
-        return int(value.shape[1])
-
-    def _scale_of(self, term: str, cfg: ObservationTermCfg, size: int) -> Tensor:
-        if isinstance(cfg.scale, tuple):
-            if len(cfg.scale) != size:
-                raise ConfigError(
-                    f"{flag('env', 'observations', self.name, term, 'scale')} has "
-                    f"{len(cfg.scale)} values, and the term has {size}"
-                )
-            return torch.tensor(cfg.scale)
-        return torch.full((size,), 1.0 if cfg.scale is None else cfg.scale)
 
 
 class Observations:
@@ -219,3 +199,11 @@ class Observations:
         for name, group in self.groups.items():
             group.compute(self._buffers[self.turn][name])
         return self.latest
+
+
+def _scale_of(cfg: ObservationTermCfg, size: int, where: str) -> Tensor:
+    if not isinstance(cfg.scale, tuple):
+        return torch.full((size,), 1.0 if cfg.scale is None else cfg.scale)
+    if len(cfg.scale) != size:
+        raise ConfigError(f"{where} has {len(cfg.scale)} values, and the term has {size}")
+    return torch.tensor(cfg.scale)

@@ -27,13 +27,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "numpy": [
-            str(kind),
-            torch.from_numpy(np.asarray(keys, np.int64)),
-            position,
-            has_gauss,
-            gauss,
-        ],
+        "numpy": [str(kind), torch.from_numpy(keys.astype(np.int64)), position, has_gauss, gauss],
         "python": [version, list(words), gauss_next],
     }
 
@@ -69,24 +63,15 @@ def forked_randomness(seed: int, device: torch.device = _CPU) -> Iterator[None]:
         set_random_state(before, device)
 
 
-class ResetSeeds:
-    """Seeds for resets on the CPU, where a step at which no episode ends draws no numbers.
-
-    What one environment sees must not depend on whether another was reset. So the draws of a reset
-    follow from the step alone, and leave torch's default generator as it was.
-    """
-
-    def __init__(self) -> None:
-        """Draw the first seed from torch's default generator."""
-        self.first = int(torch.randint(2**62, ()))
-
-    @contextmanager
-    def at(self, step: int) -> Iterator[None]:
-        """Seed torch's default CPU generator for the resets of `step` within."""
-        generator = torch.default_generator
-        before = generator.get_state()
-        generator.manual_seed(self.first + step)
-        try:
-            yield
-        finally:
-            generator.set_state(before)
+@contextmanager
+def seeded(seed: int | None) -> Iterator[None]:
+    """Draw from `seed` on the CPU within, by torch alone; None to draw on as ever."""
+    if seed is None:
+        yield
+        return
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
