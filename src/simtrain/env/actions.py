@@ -36,18 +36,17 @@ class JointAction(ActionTerm):
         if isinstance(cfg, configs.JointPositionActionCfg) and cfg.use_default_offset:
             # Soft motors sag under the robot's weight, so that a keyframe that stands has targets
             # ahead of its joints.
-            targets = start.ctrl[actuators]
-            if not start.ctrl.any():
-                targets = start.qpos[[int(model.joint(name).qposadr[0]) for name in names]]
+            places = [int(model.joint(name).qposadr[0]) for name in names]
+            targets = start.ctrl[actuators] if start.ctrl.any() else start.qpos[places]
             offset = [a + float(b) for a, b in zip(offset, targets, strict=True)]
+        limited = model.actuator_ctrllimited[actuators].astype(bool)[:, None]
+        limits = np.where(limited, model.actuator_ctrlrange[actuators], (-np.inf, np.inf)).T
         low, high = cfg.clip or (-np.inf, np.inf)
-        limited = model.actuator_ctrllimited[actuators].astype(bool)
-        ranges = model.actuator_ctrlrange[actuators]
+        bounds = np.maximum(limits[0], low), np.minimum(limits[1], high)
         self.scale = torch.tensor(scale, device=device)
         self.offset = torch.tensor(offset, device=device)
         """What zero actions mean, ``(dim,)``."""
-        self.low = _float32(np.where(limited, np.maximum(ranges[:, 0], low), low), device)
-        self.high = _float32(np.where(limited, np.minimum(ranges[:, 1], high), high), device)
+        self.low, self.high = (torch.tensor(b, dtype=torch.float32, device=device) for b in bounds)
         """Bounds of ``ctrl``, ``(dim,)``."""
         self._all = actuators == list(range(model.nu))
         self._actuators = torch.tensor(actuators, dtype=torch.long, device=device)
@@ -118,13 +117,9 @@ def _actuator_of(model: mujoco.MjModel, joint: str, cfg: JointActionCfg) -> int:
             f"{type(cfg).__name__} needs exactly one actuator on joint {joint!r}: {driven}"
         )
     actuator = int(found[0])
-    bias = model.actuator_biasprm[actuator]
     affine = model.actuator_biastype[actuator] == mujoco.mjtBias.mjBIAS_AFFINE.value
-    kind = "motor"
-    if affine and bias[1] != 0.0:
-        kind = "position"
-    elif affine and bias[2] != 0.0:
-        kind = "velocity"
+    position, velocity = affine * model.actuator_biasprm[actuator, 1:3]
+    kind = "position" if position != 0.0 else "velocity" if velocity != 0.0 else "motor"
     wanted = {
         configs.JointEffortActionCfg: "motor",
         configs.JointVelocityActionCfg: "velocity",
@@ -136,7 +131,3 @@ def _actuator_of(model: mujoco.MjModel, joint: str, cfg: JointActionCfg) -> int:
             f"but {model.actuator(actuator).name!r} is a {kind} actuator"
         )
     return actuator
-
-
-def _float32(values: np.ndarray, device: torch.device | str) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.float32, device=device)

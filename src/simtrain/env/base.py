@@ -40,7 +40,6 @@ class BaseEnv:
     """Simulations of a task's model, and the state of whatever runs on them."""
 
     def __init__(self, cfg: TaskCfg, num_envs: int, engine: EngineCfg) -> None:
-        """Build the simulations."""
         self.cfg = cfg
         self.num_envs = num_envs
         self.device = torch.device(engine.device)
@@ -158,7 +157,8 @@ class BaseEnv:
             term = make(self, **params)
         finally:
             self._scope = None
-        kept = self._undeclared(term)
+        undeclared = self._undeclared(term).items()
+        kept = {path: value for path, value in undeclared if isinstance(value, _ARRAYS)}
         if not any(self.num_envs in value.shape for value in kept.values()):
             return term
         larger = self._with_one_more()
@@ -199,27 +199,24 @@ class BaseEnv:
         )
         return larger
 
-    def _undeclared(
-        self, term: object, others: Collection[int] = ()
-    ) -> dict[str, Tensor | np.ndarray]:
-        """The tensors and arrays below `term` that are neither declared nor the engine's own."""
-        known = [value for value, _ in self._declared.values()]
-        known += [value for _, value in _leaves(vars(self.sim), set(), objects=False)]
-        addresses = {_address(value) for value in known if isinstance(value, _ARRAYS)}
-        return {
-            path: value
-            for path, value in _leaves(term, self._own_parts().union(others))
-            if isinstance(value, _ARRAYS) and _address(value) not in addresses
-        }
+    def _undeclared(self, term: object, others: Collection[int] = ()) -> dict[str, Any]:
+        """What `term` keeps, by attribute, that is neither declared nor the engine's own.
+
+        Objects with ids among `others` are left out.
+        """
+        known = {_address(value) for value, _ in self._declared.values()}
+        of_engine = _leaves(vars(self.sim), set(), objects=False)
+        known |= {_address(value) for _, value in of_engine if isinstance(value, _ARRAYS)}
+        leaves = _leaves(term, self._own_parts().union(others))
+        return {path: value for path, value in leaves if _address(value) not in known}
 
     def _kept(self, terms: Mapping[str, object]) -> dict[str, dict[str, Any]]:
         """What each term keeps undeclared, by attribute: values that differ if it has changed."""
-        others = {id(term) for term in terms.values()}
-        kept: dict[str, dict[str, Any]] = {}
+        kept = {}
         for name, term in terms.items():
-            rest = others - {id(term)}
-            arrays = self._undeclared(term, rest).items()
-            kept[name] = {path: _plain(a) for path, a in arrays} | host_state(term, self, rest)
+            others = {id(other) for other in terms.values() if other is not term}
+            values = self._undeclared(term, others).items()
+            kept[name] = {path: _plain(value) for path, value in values}
         return kept
 
     def _own_parts(self) -> set[int]:
@@ -258,16 +255,13 @@ class BaseEnv:
             value.copy_(saved)
 
 
-def host_state(term: object, env: BaseEnv, others: Collection[int] = ()) -> dict[str, Any]:
+def host_state(term: object, env: BaseEnv) -> dict[str, Any]:
     """The numbers, texts and random generators that a term keeps on the host, by attribute.
 
-    A CUDA graph would freeze them. Objects with ids among `others` are left out.
+    A CUDA graph would freeze them.
     """
-    return {
-        path: _plain(value)
-        for path, value in _leaves(term, env._own_parts().union(others))
-        if isinstance(value, _HOST)
-    }
+    leaves = _leaves(term, env._own_parts())
+    return {path: _plain(value) for path, value in leaves if isinstance(value, _HOST)}
 
 
 def _leaves(
@@ -297,14 +291,15 @@ def _leaves(
         yield from _leaves(item, seen, f"{path}.{key}" if path else str(key), objects=objects)
 
 
-def _address(value: Tensor | np.ndarray) -> int:
-    """The memory that a tensor or array looks at, which views of it share."""
+def _address(value: Any) -> int:
+    """The memory of a tensor or array, which views of it share, or else an object's own."""
     if isinstance(value, Tensor):
         return value.untyped_storage().data_ptr()
-    base = value
-    while isinstance(base.base, np.ndarray):
-        base = base.base
-    return base.ctypes.data
+    if not isinstance(value, np.ndarray):
+        return id(value)
+    while isinstance(value.base, np.ndarray):
+        value = value.base
+    return value.ctypes.data
 
 
 def _plain(value: Any) -> Any:

@@ -10,12 +10,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.env.base import BaseEnv
-from simtrain.env.cfg import ActionTerm, TaskCfg
+from simtrain.env.cfg import TaskCfg
 from simtrain.env.commands import Commands
 from simtrain.env.nan_guard import Failures, NanGuard
 from simtrain.env.observations import Observations
 from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
-from simtrain.env.randomness import seeded
 from simtrain.env.terms import Curricula, Episodes, Events, Metrics, Rewards, Term, Terminations
 from simtrain.sim import EngineCfg
 
@@ -64,11 +63,8 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         terms = self.terms()
         self._terms = {name: term for name, term in terms.items() if isinstance(term, Term)}
         self._objects = terms | {name: term.function for name, term in self._terms.items()}
-        self._resets = [
-            term.reset
-            for term in terms.values()
-            if isinstance(term, Term | ActionTerm) and term.reset is not None
-        ]
+        self._resets = [term.reset for term in self._actions.terms.values()]
+        self._resets += [term.reset for term in self._terms.values() if term.reset is not None]
         self._nan_guard = NanGuard(self.sim)
         # On the CPU a step at which no episode ends draws no numbers, and what one environment sees
         # must not depend on whether another was reset: the draws of a reset follow from the step.
@@ -88,8 +84,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
 
     def reset(self) -> TensorDict:
         """Start a new episode in every environment, in place, and observe."""
-        everyone = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        self._reset(everyone)
+        self._reset(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
         self.commands.compute()
         self.sim.forward()
         return self.observations.compute()
@@ -116,11 +111,13 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self.timer.begin("rewards")
         rewards = self.rewards.compute(failed)
         self.metrics.compute()
-        self.episodes.count_step()
+        self.episodes.length += 1.0
         self.timer.begin("resets")
         if self._done_rows is None or self._done_rows.any():
             seed = self._reset_seed
-            with seeded(None if seed is None else seed + int(self.steps.numpy())):
+            with torch.random.fork_rng(devices=[], enabled=seed is not None):
+                if seed is not None:
+                    torch.default_generator.manual_seed(seed + int(self.steps.numpy()))
                 self.episodes.record(dones)
                 self._reset(dones)
         self.commands.compute()
@@ -147,9 +144,8 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
     def state(self) -> dict[str, Any]:
         """Copies of all that the next steps depend on, but for torch's default random generators.
 
-        What was declared, by name, and besides it the simulations, the parameters of terms, the
-        buffer of the latest observations and the seed of resets. On the CPU engine an environment
-        that was made in the same way continues from it exactly, to the bit.
+        On the CPU engine an environment that was made in the same way continues from it exactly, to
+        the bit.
         """
         return {
             **self._declared_state(),

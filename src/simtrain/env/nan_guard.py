@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import mujoco
 import numpy as np
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from simtrain.sim.engine import Engine
+from simtrain.sim.engine import Engine
 
 FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", "mocap_pos", "mocap_quat", "ctrl")
 """MuJoCo's names of the fields that a simulation goes on from."""
@@ -58,11 +56,9 @@ class NanGuard:
     def __init__(self, sim: Engine) -> None:
         self._sim = sim
         # `ctrl` is what the next step takes.
-        rows = [sim.bind(field) if field == "ctrl" else sim.bind_native(field) for field in FIELDS]
-        self._rows = [row.view(sim.num_envs, -1) for row in rows if row.numel()]
-        self._shapes = {
-            field: row.shape[1:] for field, row in zip(FIELDS, rows, strict=True) if row.numel()
-        }
+        rows = {f: sim.bind(f) if f == "ctrl" else sim.bind_native(f) for f in FIELDS}
+        self._shapes = {field: row.shape[1:] for field, row in rows.items() if row.numel()}
+        self._rows = [rows[field].view(sim.num_envs, -1) for field in self._shapes]
         like, width = self._rows[0], sum(row.shape[1] for row in self._rows)
         # The last row takes what is recorded after a failure, and is never read.
         self._ring = like.new_zeros(STEPS + 1, sim.num_envs, width)

@@ -49,10 +49,6 @@ class SharedTerms:
         self.values.append(value)
         return len(self.terms) - 1
 
-    def compute(self) -> None:
-        """Evaluate all terms, into `values`."""
-        self.values[:] = [term() for term in self.terms]
-
 
 class ObservationGroup:
     """The terms of one group, side by side."""
@@ -70,55 +66,51 @@ class ObservationGroup:
         """Length of the group's vector."""
         self.slices: dict[str, slice] = {}
         """Where each term stands in the group's vector, history included."""
+        scales: list[float] = []
         for term, cfg, size in sized:
             start, self.size = self.size, self.size + size * max(cfg.history_length, 1)
             self.slices[term] = slice(start, self.size)
+            scale = 1.0 if cfg.scale is None else cfg.scale
+            scales += scale if isinstance(scale, tuple) else [scale] * size
+            if isinstance(scale, tuple) and len(scale) != size:
+                where = flag("env", "observations", name, term, "scale")
+                raise ConfigError(f"{where} has {len(scale)} values, and the term has {size}")
         self.columns = tuple(f"{name}.{term}" for term, _, size in sized for _ in range(size))
         """The name of the term of each column, without history."""
         self.sums = env.variable(f"observations.{name}.sums", torch.zeros(len(self.columns)))
         """Sums of the columns; not finite for one that was not, and then counts as 0."""
-        self._set_processing(list(cfgs.values()), env.device)
-        self._scale: Tensor | None = None
-        if any(cfg.scale is not None for cfg in cfgs.values()):
-            flags = ("env", "observations", name)
-            scales = [_scale_of(cfg, size, flag(*flags, t, "scale")) for t, cfg, size in sized]
-            self._scale = torch.cat(scales).to(env.device)
+        terms = list(cfgs.values())
+        uniform = [c.noise if isinstance(c.noise, UniformNoiseCfg) else None for c in terms]
+        normal = [c.noise if isinstance(c.noise, GaussianNoiseCfg) else None for c in terms]
+        widths = [n and (n.n_min, n.n_max - n.n_min) for n in uniform]
+        self._uniform = self._pairs(widths, (0.0, 0.0), env.device)
+        self._normal = self._pairs([n and (n.mean, n.std) for n in normal], (0.0, 0.0), env.device)
+        self._clip = self._pairs([c.clip for c in terms], (-torch.inf, torch.inf), env.device)
+        has_scale = any(c.scale is not None for c in terms)
+        self._scale = torch.tensor(scales, device=env.device) if has_scale else None
         self._random = torch.empty(env.num_envs, len(self.columns), device=env.device)
-        self._histories = [
-            env.buffer(f"observations.{name}.{term}.history", (cfg.history_length, size), None)
+        self._histories = {
+            i: env.buffer(f"observations.{name}.{term}.history", (cfg.history_length, size), None)
+            for i, (term, cfg, size) in enumerate(sized)
             if cfg.history_length > 1
-            else None
-            for term, cfg, size in sized
-        ]
-        has_history = any(history is not None for history in self._histories)
-        self._present = torch.empty_like(self._random) if has_history else None
+        }
+        self._present = torch.empty_like(self._random) if self._histories else None
         # Whose histories start with their next observation.
         self._fresh = env.buffer(f"observations.{name}.fresh", reset=True, dtype=torch.bool)
 
-    def _set_processing(self, cfgs: Sequence[ObservationTermCfg], device: torch.device) -> None:
-        """Prepare noise and clip; None where no term has one."""
-
-        def columns(
-            values: Sequence[tuple[float, float] | None], default: tuple[float, float] = (0.0, 0.0)
-        ) -> tuple[Tensor, Tensor] | None:
-            """Two numbers a term, repeated over the term's columns."""
-            if not any(values):
-                return None
-            numbers = torch.tensor([value or default for value in values])
-            first, second = numbers.repeat_interleave(torch.tensor(self._sizes), dim=0).T
-            return first.contiguous().to(device), second.contiguous().to(device)
-
-        noises = [cfg.noise for cfg in cfgs]
-        self._uniform = columns(
-            [
-                (n.n_min, n.n_max - n.n_min) if isinstance(n, UniformNoiseCfg) else None
-                for n in noises
-            ]
-        )
-        self._normal = columns(
-            [(n.mean, n.std) if isinstance(n, GaussianNoiseCfg) else None for n in noises]
-        )
-        self._clip = columns([cfg.clip for cfg in cfgs], (-torch.inf, torch.inf))
+    def _pairs(
+        self,
+        values: Sequence[tuple[float, float] | None],
+        default: tuple[float, float],
+        device: torch.device,
+    ) -> tuple[Tensor, Tensor] | None:
+        """Two numbers a term, each repeated over the term's columns; None if no term has any."""
+        if not any(values):
+            return None
+        repeats = torch.tensor(self._sizes)
+        numbers = torch.tensor([value or default for value in values])
+        first, second = numbers.repeat_interleave(repeats, dim=0).T.contiguous().to(device)
+        return first, second
 
     def compute(self, out: Tensor) -> None:
         """Write the group's observations into `out`, ``(num_envs, size)``, of the terms' values."""
@@ -141,16 +133,13 @@ class ObservationGroup:
 
     def _stacked(self, present: Tensor) -> list[Tensor]:
         """Each term's columns with its history, oldest first; moves the histories on."""
-        parts = []
-        for value, history in zip(present.split(self._sizes, dim=1), self._histories, strict=True):
-            if history is None:
-                parts.append(value)
-                continue
+        parts = list(present.split(self._sizes, dim=1))
+        for i, history in self._histories.items():
             history[:, :-1] = history[:, 1:].clone()
-            history[:, -1] = value
-            repeated = value.unsqueeze(1).expand_as(history)
+            history[:, -1] = parts[i]
+            repeated = parts[i].unsqueeze(1).expand_as(history)
             history.copy_(torch.where(self._fresh.view(-1, 1, 1), repeated, history))
-            parts.append(history.flatten(1))
+            parts[i] = history.flatten(1)
         self._fresh.zero_()
         return parts
 
@@ -167,16 +156,16 @@ class Observations:
         self.groups = {
             name: ObservationGroup(name, terms, env, self._shared) for name, terms in cfgs.items()
         }
-        self._buffers = [
-            {
-                name: env.buffer(f"observations.{name}.{turn}", (group.size,), reset=None)
-                for name, group in self.groups.items()
-            }
-            for turn in ("even", "odd")
-        ]
         self._turns = [
-            TensorDict(dict(buffers), batch_size=[env.num_envs], device=env.device)
-            for buffers in self._buffers
+            TensorDict(
+                {
+                    name: env.buffer(f"observations.{name}.{turn}", (group.size,), reset=None)
+                    for name, group in self.groups.items()
+                },
+                batch_size=[env.num_envs],
+                device=env.device,
+            )
+            for turn in ("even", "odd")
         ]
         self.turn = 0
         """Which of the two sets of buffers has the latest observations."""
@@ -195,15 +184,7 @@ class Observations:
     def compute(self) -> TensorDict:
         """Observe all environments; ``{group: (num_envs, size)}``."""
         self.take_turn()
-        self._shared.compute()
+        self._shared.values[:] = [term() for term in self._shared.terms]
         for name, group in self.groups.items():
-            group.compute(self._buffers[self.turn][name])
+            group.compute(self.latest[name])
         return self.latest
-
-
-def _scale_of(cfg: ObservationTermCfg, size: int, where: str) -> Tensor:
-    if not isinstance(cfg.scale, tuple):
-        return torch.full((size,), 1.0 if cfg.scale is None else cfg.scale)
-    if len(cfg.scale) != size:
-        raise ConfigError(f"{where} has {len(cfg.scale)} values, and the term has {size}")
-    return torch.tensor(cfg.scale)

@@ -22,7 +22,6 @@ class Term:
     """A term's function with its parameters resolved, ready to be called at every step."""
 
     def __init__(self, cfg: configs.TermCfg, env: BaseEnv, name: str) -> None:
-        """Resolve the parameters; `name` is what to call the term, e.g. ``rewards.upright``."""
         self.name = name
         self.params = resolve_params(cfg.params, env.model, env.device)
         """Resolved parameters of a function; a curriculum may change them. Empty for a class."""
@@ -80,10 +79,7 @@ class Rewards:
         """Sums of the values; not finite for a term that was not, whose value then counts as 0."""
 
     def compute(self, failed: Tensor | None = None) -> Tensor:
-        """Rewards of this step, ``(num_envs,)``; overwritten by the next call.
-
-        `failed`, boolean ``(num_envs,)``: environments whose reward is 0, whatever the terms say.
-        """
+        """Rewards now, 0 where `failed`, ``(num_envs,)``; overwritten by the next call."""
         for term, column in zip(self.terms, self._columns, strict=True):
             column.copy_(term.rows())
         if failed is not None:
@@ -109,7 +105,6 @@ class Terminations:
     def __init__(self, cfgs: Mapping[str, configs.TerminationTermCfg], env: BaseEnv) -> None:
         self.names = tuple(cfgs)
         self.terms = make_terms(cfgs, env, "terminations")
-        self._cut = [i for i, cfg in enumerate(cfgs.values()) if cfg.time_out]
         self._failed = [i for i, cfg in enumerate(cfgs.values()) if not cfg.time_out]
         self.flags = torch.zeros(len(cfgs), env.num_envs, dtype=torch.bool, device=env.device).T
         """Which terms ended the episode at this step, ``(num_envs, terms)``."""
@@ -123,10 +118,7 @@ class Terminations:
         """Episodes that ended at this step, ``(num_envs,)``."""
 
     def compute(self, failed: Tensor | None = None) -> Tensor:
-        """Which episodes end now, ``(num_envs,)``; overwritten by the next call.
-
-        `failed`, boolean ``(num_envs,)``: environments whose simulation failed; their episodes end.
-        """
+        """Which episodes end now, also where `failed`, ``(num_envs,)``; overwritten by the next."""
         for term, column in zip(self.terms, self._columns, strict=True):
             column.copy_(term())
         self.terminated.zero_()
@@ -134,9 +126,7 @@ class Terminations:
             self.terminated |= failed
         for i in self._failed:
             self.terminated |= self._columns[i]
-        self.dones.copy_(self.terminated)
-        for i in self._cut:
-            self.dones |= self._columns[i]
+        torch.logical_or(self.terminated, self.flags.any(dim=1), out=self.dones)
         torch.gt(self.dones, self.terminated, out=self.time_outs)
         return self.dones
 
@@ -151,25 +141,24 @@ class Events:
         # Terms of mode ``interval``, seconds until the next time, and their bounds.
         self._intervals: list[tuple[Term, Tensor, tuple[float, float]]] = []
         for term, (name, cfg) in zip(self.terms, cfgs.items(), strict=True):
-            if cfg.mode != "interval":
+            if cfg.mode == "interval":
+                left = env.buffer(f"events.time_left.{name}", reset=None)
+                left.uniform_(*cfg.interval_range_s)
+                self._intervals.append((term, left, cfg.interval_range_s))
+            else:
                 self._by_mode[cfg.mode].append(term)
-                continue
-            left = env.buffer(f"events.time_left.{name}", reset=None)
-            left.uniform_(*cfg.interval_range_s)
-            self._intervals.append((term, left, cfg.interval_range_s))
 
     def startup(self) -> None:
         """Apply the events of mode ``startup`` to all environments."""
-        everyone = torch.ones(self._env.num_envs, dtype=torch.bool, device=self._env.device)
         for term in self._by_mode["startup"]:
-            term(everyone)
+            term(torch.ones(self._env.num_envs, dtype=torch.bool, device=self._env.device))
 
     def reset(self, mask: Tensor) -> None:
         """Apply the events of mode ``reset``, and start the intervals of `mask` anew."""
         for term in self._by_mode["reset"]:
             term(mask)
         for _, left, bounds in self._intervals:
-            _draw_where(mask, left, bounds)
+            draw_where(mask, left, bounds)
 
     def interval(self) -> None:
         """Apply the events of mode ``interval`` to the environments whose time has come."""
@@ -177,7 +166,7 @@ class Events:
             left -= self._env.step_dt
             due = left <= 0.0
             term(due)
-            _draw_where(due, left, bounds)
+            draw_where(due, left, bounds)
 
 
 class Curricula:
@@ -200,10 +189,7 @@ class Curricula:
 
 
 class Metrics:
-    """The values of all metric terms, which evaluation compares policies by, at every step.
-
-    Training does not need them; an `Env` computes them only when it is asked to.
-    """
+    """The values of all metric terms at every step, which evaluation compares policies by."""
 
     def __init__(self, cfgs: Mapping[str, configs.MetricTermCfg], env: BaseEnv) -> None:
         self.names = tuple(cfgs)
@@ -239,18 +225,14 @@ class Episodes:
         self._values = torch.ones(env.num_envs, len(self.names), device=env.device)
         self._latest = env.buffer("episodes.latest", (len(self.names),), reset=None)
         # Not the episode length buffer: that one starts at random values in a training run.
-        self._length = env.buffer("episodes.length")
+        self.length = env.buffer("episodes.length")
         self._sums = env.variable("episodes.sums", torch.zeros(len(self.names)))
-
-    def count_step(self) -> None:
-        """Let every episode be a step longer, in place."""
-        self._length += 1.0
 
     def record(self, dones: Tensor) -> None:
         """Add the episodes that end at this step, `dones` boolean ``(num_envs,)``, in place."""
         values, sums = self._values, self._rewards.episode_sums
         torch.sum(sums, dim=1, out=values[:, 1])
-        values[:, 2] = self._length
+        values[:, 2] = self.length
         torch.div(sums, self._max_seconds, out=values[:, 3 : self._rewards_end])
         values[:, self._rewards_end :] = self._terminations.flags
         torch.where(dones.unsqueeze(1), values, self._latest, out=self._latest)
@@ -268,6 +250,6 @@ class Episodes:
         return sums
 
 
-def _draw_where(mask: Tensor, values: Tensor, bounds: tuple[float, float]) -> None:
+def draw_where(mask: Tensor, values: Tensor, bounds: tuple[float, float]) -> None:
     """Draw `values` anew where `mask`, in place; numbers are drawn for all environments."""
     values.copy_(torch.where(mask, torch.empty_like(values).uniform_(*bounds), values))
