@@ -299,7 +299,7 @@ def _address(value: Any) -> int:
         return id(value)
     while isinstance(value.base, np.ndarray):
         value = value.base
-    return value.ctypes.data
+    return int(value.ctypes.data)
 
 
 def _plain(value: Any) -> Any:

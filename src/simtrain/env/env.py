@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from simtrain.env.cfg import TaskCfg
 from simtrain.env.commands import Commands
 from simtrain.env.nan_guard import Failures, NanGuard
 from simtrain.env.observations import Observations
-from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.env.terms import Curricula, Episodes, Events, Metrics, Rewards, Term, Terminations
+from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.sim import EngineCfg
 
 
@@ -63,7 +64,8 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         terms = self.terms()
         self._terms = {name: term for name, term in terms.items() if isinstance(term, Term)}
         self._objects = terms | {name: term.function for name, term in self._terms.items()}
-        self._resets = [term.reset for term in self._actions.terms.values()]
+        self._resets: list[Callable[[Tensor], None]] = []
+        self._resets += [term.reset for term in self._actions.terms.values()]
         self._resets += [term.reset for term in self._terms.values() if term.reset is not None]
         self._nan_guard = NanGuard(self.sim)
         # On the CPU a step at which no episode ends draws no numbers, and what one environment sees

@@ -82,9 +82,10 @@ class ObservationGroup:
         terms = list(cfgs.values())
         uniform = [c.noise if isinstance(c.noise, UniformNoiseCfg) else None for c in terms]
         normal = [c.noise if isinstance(c.noise, GaussianNoiseCfg) else None for c in terms]
-        widths = [n and (n.n_min, n.n_max - n.n_min) for n in uniform]
+        widths = [(n.n_min, n.n_max - n.n_min) if n else None for n in uniform]
         self._uniform = self._pairs(widths, (0.0, 0.0), env.device)
-        self._normal = self._pairs([n and (n.mean, n.std) for n in normal], (0.0, 0.0), env.device)
+        means = [(n.mean, n.std) if n else None for n in normal]
+        self._normal = self._pairs(means, (0.0, 0.0), env.device)
         self._clip = self._pairs([c.clip for c in terms], (-torch.inf, torch.inf), env.device)
         has_scale = any(c.scale is not None for c in terms)
         self._scale = torch.tensor(scales, device=env.device) if has_scale else None

@@ -9,7 +9,7 @@ import torch
 from torch import profiler
 from torch._C._profiler import _ExperimentalConfig
 
-from simtrain.env.phase_timer import NO_TIMER, Interval, PhaseTimer, make_timer
+from simtrain.phase_timer import NO_TIMER, Interval, PhaseTimer, make_timer
 from simtrain.training.context import RunContext
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.loop import Trainer
