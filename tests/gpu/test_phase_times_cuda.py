@@ -11,8 +11,8 @@ import torch
 from simtrain.algorithms.ppo import PPO
 from simtrain.cli.benchmark import benchmark
 from simtrain.env.env import Env
-from simtrain.env.phase_timer import CudaTimer, make_timer
 from simtrain.launch.rank import Rank
+from simtrain.phase_timer import CudaTimer, make_timer
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.training.graphs.cuda import CudaGraphs

@@ -19,10 +19,10 @@ from tensordict import TensorDict
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
-from simtrain.env.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
 from simtrain.env.randomness import seed_everything
 from simtrain.errors import RankError
 from simtrain.launch.rank import Rank
+from simtrain.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg

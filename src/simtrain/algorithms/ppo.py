@@ -24,8 +24,8 @@ from simtrain.algorithms.flat_gradients import FlatGradients
 from simtrain.algorithms.losses import PolicyStd, log_prob, policy_losses, value_loss
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
 from simtrain.algorithms.rollout import Rollout, Samples, Transition
-from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
+from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.ppo_cfg import PpoCfg
 
 LOSSES = ("value", "surrogate", "entropy", "kl")

@@ -77,8 +77,8 @@ def measure_rank(
 ) -> Measured | None:
     """Measure cases as one rank of a job; None if it was told to stop."""
     from simtrain.benchmark.layers import Clock, StoppedError, device_name, measure_layers
-    from simtrain.env.phase_timer import make_timer
     from simtrain.env.randomness import seed_everything
+    from simtrain.phase_timer import make_timer
     from simtrain.training.gpu import check_gpu, out_of_memory_as_config_error
     from simtrain.training.worker import make_trainer
 

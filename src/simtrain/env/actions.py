@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import mujoco
 import numpy as np
 import torch
 from torch import Tensor
 
-from simtrain.env.cfg import (
-    ActionTerm,
-    ActionTermCfg,
-    InitialState,
-    JointActionCfg,
-    JointEffortActionCfg,
-    JointPositionActionCfg,
-    JointVelocityActionCfg,
-)
+from simtrain.env import cfg as configs
+from simtrain.env.cfg import ActionTerm, InitialState, JointActionCfg
 from simtrain.env.names import Joints, as_index, find_joints, match_values
 from simtrain.errors import ConfigError, flag
 from simtrain.sim.engine import Index
@@ -32,31 +27,27 @@ class JointAction(ActionTerm):
         device: torch.device | str,
     ) -> None:
         self.joints: Joints = find_joints(model, cfg.joints, device)
-        """The joints, in the order of the actions."""
         actuators = [_actuator_of(model, name, cfg) for name in self.joints.names]
         self.dim = len(actuators)
         self.actuators = tuple(actuators)
         names = self.joints.names
         scale = match_values(cfg.scale, names, 1.0, "scale")
         offset = match_values(cfg.offset, names, 0.0, "offset")
-        if isinstance(cfg, JointPositionActionCfg) and cfg.use_default_offset:
+        if isinstance(cfg, configs.JointPositionActionCfg) and cfg.use_default_offset:
             # Soft motors sag under the robot's weight, so that a keyframe that stands has targets
             # ahead of its joints.
-            targets = start.ctrl[actuators]
-            if not start.ctrl.any():
-                targets = start.qpos[[int(model.joint(name).qposadr[0]) for name in names]]
+            places = [int(model.joint(name).qposadr[0]) for name in names]
+            targets = start.ctrl[actuators] if start.ctrl.any() else start.qpos[places]
             offset = [a + float(b) for a, b in zip(offset, targets, strict=True)]
+        limited = model.actuator_ctrllimited[actuators].astype(bool)[:, None]
+        limits = np.where(limited, model.actuator_ctrlrange[actuators], (-np.inf, np.inf)).T
         low, high = cfg.clip or (-np.inf, np.inf)
-        limited = model.actuator_ctrllimited[actuators].astype(bool)
-        ranges = model.actuator_ctrlrange[actuators]
+        bounds = np.maximum(limits[0], low), np.minimum(limits[1], high)
         self.scale = torch.tensor(scale, device=device)
-        """Factors, ``(dim,)``."""
         self.offset = torch.tensor(offset, device=device)
         """What zero actions mean, ``(dim,)``."""
-        self.low = _float32(np.where(limited, np.maximum(ranges[:, 0], low), low), device)
-        """Smallest ``ctrl``, ``(dim,)``."""
-        self.high = _float32(np.where(limited, np.minimum(ranges[:, 1], high), high), device)
-        """Largest ``ctrl``, ``(dim,)``."""
+        self.low, self.high = (torch.tensor(b, dtype=torch.float32, device=device) for b in bounds)
+        """Bounds of ``ctrl``, ``(dim,)``."""
         self._all = actuators == list(range(model.nu))
         self._actuators = torch.tensor(actuators, dtype=torch.long, device=device)
 
@@ -75,7 +66,7 @@ class Actions:
 
     def __init__(
         self,
-        cfgs: dict[str, ActionTermCfg],
+        cfgs: Mapping[str, configs.ActionTermCfg],
         model: mujoco.MjModel,
         start: InitialState,
         device: torch.device | str,
@@ -83,7 +74,10 @@ class Actions:
         self.terms: dict[str, ActionTerm] = {}
         for name, cfg in cfgs.items():
             try:
-                self.terms[name] = _build(cfg, model, start, device)
+                if isinstance(cfg, JointActionCfg):
+                    self.terms[name] = JointAction(cfg, model, start, device)
+                else:
+                    self.terms[name] = cfg.build(model, start, device)
             except ConfigError as error:
                 raise ConfigError(f"{flag('env', 'actions', name)}: {error}") from error
         self.dim = sum(term.dim for term in self.terms.values())
@@ -106,17 +100,9 @@ class Actions:
             term.apply(part, ctrl)
 
 
-def _build(
-    cfg: ActionTermCfg, model: mujoco.MjModel, start: InitialState, device: torch.device | str
-) -> ActionTerm:
-    if isinstance(cfg, JointActionCfg):
-        return JointAction(cfg, model, start, device)
-    return cfg.build(model, start, device)
-
-
 def find_actuators_of(model: mujoco.MjModel, joints: Joints, device: torch.device | str) -> Index:
     """The position actuators that drive `joints`, in their order; ConfigError if one has none."""
-    cfg = JointPositionActionCfg(joints.names)
+    cfg = configs.JointPositionActionCfg(joints.names)
     return as_index([_actuator_of(model, name, cfg) for name in joints.names], device)
 
 
@@ -131,17 +117,13 @@ def _actuator_of(model: mujoco.MjModel, joint: str, cfg: JointActionCfg) -> int:
             f"{type(cfg).__name__} needs exactly one actuator on joint {joint!r}: {driven}"
         )
     actuator = int(found[0])
-    bias = model.actuator_biasprm[actuator]
     affine = model.actuator_biastype[actuator] == mujoco.mjtBias.mjBIAS_AFFINE.value
-    kind = "motor"
-    if affine and bias[1] != 0.0:
-        kind = "position"
-    elif affine and bias[2] != 0.0:
-        kind = "velocity"
+    position, velocity = affine * model.actuator_biasprm[actuator, 1:3]
+    kind = "position" if position != 0.0 else "velocity" if velocity != 0.0 else "motor"
     wanted = {
-        JointEffortActionCfg: "motor",
-        JointVelocityActionCfg: "velocity",
-        JointPositionActionCfg: "position",
+        configs.JointEffortActionCfg: "motor",
+        configs.JointVelocityActionCfg: "velocity",
+        configs.JointPositionActionCfg: "position",
     }.get(type(cfg), kind)
     if kind != wanted:
         raise ConfigError(
@@ -149,7 +131,3 @@ def _actuator_of(model: mujoco.MjModel, joint: str, cfg: JointActionCfg) -> int:
             f"but {model.actuator(actuator).name!r} is a {kind} actuator"
         )
     return actuator
-
-
-def _float32(values: np.ndarray, device: torch.device | str) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.float32, device=device)

@@ -7,13 +7,13 @@ each environment that a term keeps undeclared is an error when the term is made.
 
 from __future__ import annotations
 
+import copy
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -30,6 +30,7 @@ from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg, make_engine
 from simtrain.sim.engine import Engine
 
+_ARRAYS = (Tensor, np.ndarray)
 _HOST = (bool, int, float, str, np.generic, torch.Generator, np.random.Generator, random.Random)
 _NOT_OBJECTS = (type, types.FunctionType, types.MethodType, types.ModuleType)
 _LARGE = 2**20  # larger arrays are data, bytes
@@ -39,7 +40,6 @@ class BaseEnv:
     """Simulations of a task's model, and the state of whatever runs on them."""
 
     def __init__(self, cfg: TaskCfg, num_envs: int, engine: EngineCfg) -> None:
-        """Build the simulations."""
         self.cfg = cfg
         self.num_envs = num_envs
         self.device = torch.device(engine.device)
@@ -58,10 +58,11 @@ class BaseEnv:
         self.step_dt = cfg.timestep * cfg.decimation
         """Seconds of a control step."""
         self.max_episode_length_s = cfg.episode_length_s
-        """Longest episode in seconds."""
         self.max_episode_length = max(1, round(cfg.episode_length_s / self.step_dt))
         """Longest episode in control steps."""
-        self._declared: dict[str, _Declared] = {}
+        # By name: a tensor or generator, and the value of an environment's row when its episode
+        # ends, None to keep it.
+        self._declared: dict[str, tuple[Any, float | None]] = {}
         self._scope: str | None = None
         self._built = False
         self.terrain: Terrain | None = None
@@ -113,36 +114,21 @@ class BaseEnv:
         reset: float | None = 0.0,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """Declare state with a row for each environment; for the ``__init__`` of a term's class.
+        """Declare state with a row for each environment, ``(num_envs, *shape)``, in ``__init__``.
 
-        It is saved and restored with the environment; change it in place.
-
-        Args:
-            name: a name that the term uses once.
-            shape: the shape of an environment's row.
-            reset: the value at the start, and again wherever an episode ends; None for zero at the
-                start and no reset.
-            dtype: the type of its numbers.
-
-        Returns:
-            a tensor ``(num_envs, *shape)``, whose storage stays the same.
+        It is saved and restored with the environment; change it in place. A term uses a name once.
+        `reset` is the value at the start, and again wherever an episode ends; None for zero at the
+        start and no reset.
         """
-        size = (self.num_envs, *shape)
-        rows = torch.full(size, reset or 0, dtype=dtype, device=self.device)
+        rows = torch.full((self.num_envs, *shape), reset or 0, dtype=dtype, device=self.device)
         self.declare(name, rows, reset)
         return rows
 
     def variable(self, name: str, initial: Tensor) -> Tensor:
         """Declare other state that changes in training: bounds, counters, normalizers, parameters.
 
-        It is saved and restored with the environment, and never reset. Change it in place.
-
-        Args:
-            name: a name that the term uses once.
-            initial: the tensor to keep, of any shape.
-
-        Returns:
-            `initial` itself if it is on the environment's device, else a copy there.
+        It is saved and restored with the environment, and never reset. Returns `initial`, to be
+        changed in place, or a copy of it if it is not on the environment's device.
         """
         value = initial.to(self.device)
         self.declare(name, value, None)
@@ -158,109 +144,106 @@ class BaseEnv:
         full = name if self._scope is None else f"{self._scope}.{name}"
         if full in self._declared:
             raise ConfigError(f"{full} is declared twice; give each buffer a name of its own")
-        self._declared[full] = _Declared(value, reset)
+        self._declared[full] = (value, reset)
 
     def make_term(self, name: str, make: Callable[..., Any], params: dict[str, Any]) -> Any:
         """An object of a term's class; what it declares is called ``<name>.<...>``.
 
-        Raises:
-            ConfigError: it keeps a row for each environment without having declared it.
+        ConfigError if it keeps a row for each environment without having declared it. As a size may
+        be `num_envs` by coincidence, it is made again with one environment more, without trace.
         """
         self._scope = name
         try:
             term = make(self, **params)
         finally:
             self._scope = None
-        kept = self._undeclared(term)
-        if any(self.num_envs in value.shape for value in kept.values()):
-            self._refuse_rows(name, kept, make, params)
+        undeclared = self._undeclared(term).items()
+        kept = {path: value for path, value in undeclared if isinstance(value, _ARRAYS)}
+        if not any(self.num_envs in value.shape for value in kept.values()):
+            return term
+        larger = self._with_one_more()
+        try:
+            with forked_randomness(0):
+                grown = dict(_leaves(make(larger, **params), self._own_parts() | {id(larger)}))
+        except Exception:  # noqa: BLE001 - whatever a user's class raises
+            return term  # what cannot be compared is not refused
+        for path, value in kept.items():
+            other = grown.get(path)
+            if not isinstance(other, _ARRAYS) or other.shape == value.shape:
+                continue
+            sizes = list(value.shape)
+            del sizes[next(i for i, size in enumerate(other.shape) if size != sizes[i])]
+            dtype = torch.as_tensor(value).dtype
+            arguments = [f'"{path.split(".")[-1].lstrip("_")}"']
+            arguments += [str(tuple(sizes))] if sizes else []
+            arguments += [f"dtype={dtype}"] if dtype != torch.float32 else []
+            raise ConfigError(
+                f"{name}: the attribute `{path}` has one row for each environment and is not "
+                f"declared; write `self.{path} = env.buffer({', '.join(arguments)})`"
+            )
         return term
 
-    def _undeclared(
-        self, term: object, others: Collection[int] = ()
-    ) -> dict[str, Tensor | np.ndarray]:
-        """The tensors and arrays below `term` that are neither declared nor the engine's own."""
-        known = {_address(d.value) for d in self._declared.values() if isinstance(d.value, Tensor)}
+    def _with_one_more(self) -> BaseEnv:
+        """The environment as terms see it when they are made, with one row more."""
+
+        def grow(rows: Tensor) -> Tensor:
+            return torch.cat((rows, rows[:1])) if rows.shape[:1] == (self.num_envs,) else rows
+
+        declared = {id(value) for value, _ in self._declared.values()}
+        larger = copy.copy(self)
+        vars(larger).update(
+            {name: grow(value) for name, value in vars(self).items() if id(value) in declared},
+            num_envs=self.num_envs + 1,
+            bind=lambda field: grow(self.bind(field)),
+            _declared={},
+        )
+        return larger
+
+    def _undeclared(self, term: object, others: Collection[int] = ()) -> dict[str, Any]:
+        """What `term` keeps, by attribute, that is neither declared nor the engine's own.
+
+        Objects with ids among `others` are left out.
+        """
+        known = {_address(value) for value, _ in self._declared.values()}
         of_engine = _leaves(vars(self.sim), set(), objects=False)
-        known |= {_address(value) for _, value in of_engine if _is_array(value)}
-        return {
-            path: value
-            for path, value in _leaves(term, self._own_parts().union(others))
-            if _is_array(value) and _address(value) not in known
-        }
+        known |= {_address(value) for _, value in of_engine if isinstance(value, _ARRAYS)}
+        leaves = _leaves(term, self._own_parts().union(others))
+        return {path: value for path, value in leaves if _address(value) not in known}
 
     def _kept(self, terms: Mapping[str, object]) -> dict[str, dict[str, Any]]:
         """What each term keeps undeclared, by attribute: values that differ if it has changed."""
-        others = {id(term) for term in terms.values()}
-        kept: dict[str, dict[str, Any]] = {}
+        kept = {}
         for name, term in terms.items():
-            arrays = self._undeclared(term, others - {id(term)})
-            kept[name] = {path: _plain(value) for path, value in arrays.items()}
-            kept[name] |= host_state(term, self, others - {id(term)})
+            others = {id(other) for other in terms.values() if other is not term}
+            values = self._undeclared(term, others).items()
+            kept[name] = {path: _plain(value) for path, value in values}
         return kept
 
     def _own_parts(self) -> set[int]:
         """Objects that a term may refer to and that are no part of it."""
         return {id(self), *(id(value) for value in vars(self).values())}
 
-    def _refuse_rows(
-        self,
-        name: str,
-        kept: Mapping[str, Tensor | np.ndarray],
-        make: Callable[..., Any],
-        params: dict[str, Any],
-    ) -> None:
-        """Raise ConfigError for what grows with the number of environments.
-
-        A size may be `num_envs` by coincidence. So the term is made once more for one environment
-        more, without trace.
-        """
-        with forked_randomness(0):
-            try:
-                larger = make(_LargerEnv(self), **params)
-            except Exception:  # noqa: BLE001 - whatever a user's class raises
-                return  # what cannot be compared is not refused
-        grown = dict(_leaves(larger, self._own_parts()))
-        for path, value in kept.items():
-            other = grown.get(path)
-            if not _is_array(other) or other.shape == value.shape:
-                continue
-            sizes = list(value.shape)
-            rows = next(i for i, size in enumerate(other.shape) if size != sizes[i])
-            del sizes[rows]
-            arguments = [repr(path.split(".")[-1].lstrip("_")).replace("'", '"')]
-            if sizes:
-                arguments.append(str(tuple(sizes)))
-            dtype = torch.as_tensor(value).dtype
-            if dtype != torch.float32:
-                arguments.append(f"dtype={dtype}")
-            raise ConfigError(
-                f"{name}: the attribute `{path}` has one row for each environment and is not "
-                f"declared; write `self.{path} = env.buffer({', '.join(arguments)})`"
-            )
-
     def _reset_declared(self, mask: Tensor) -> None:
         """Give the environments in `mask` the values that episodes start with, in place."""
-        for declared in self._declared.values():
-            if declared.reset is not None:
-                rows = declared.value
-                rows.masked_fill_(mask.view(-1, *(1,) * (rows.ndim - 1)), declared.reset)
+        for rows, value in self._declared.values():
+            if value is not None:
+                rows.masked_fill_(mask.view(-1, *(1,) * (rows.ndim - 1)), value)
 
     def _declared_state(self) -> dict[str, Tensor]:
         """Copies of all that was declared, on the CPU, by name."""
         return {
-            name: declared.value.detach().to("cpu", copy=True)
-            if isinstance(declared.value, Tensor)
-            else declared.value.get_state()
-            for name, declared in self._declared.items()
+            name: value.detach().to("cpu", copy=True)
+            if isinstance(value, Tensor)
+            else value.get_state()
+            for name, (value, _) in self._declared.items()
         }
 
     def _set_declared_state(self, state: Mapping[str, Any]) -> None:
         """Put back what `_declared_state` returned, in place; ValueError if it does not fit."""
-        for name, declared in self._declared.items():
+        for name, (value, _) in self._declared.items():
             if name not in state:
                 raise ValueError(f"the saved state does not fit: {name} is not in the saved state")
-            value, saved = declared.value, state[name]
+            saved = state[name]
             if isinstance(value, torch.Generator):
                 value.set_state(saved)
                 continue
@@ -272,49 +255,13 @@ class BaseEnv:
             value.copy_(saved)
 
 
-@dataclass(frozen=True)
-class _Declared:
-    value: Any
-    """A tensor or a torch.Generator."""
-    reset: float | None
-    """The value of an environment's row when its episode ends; None to keep it."""
-
-
-class _LargerEnv:
-    """An environment as terms see it when they are made, with one row more."""
-
-    def __init__(self, env: BaseEnv) -> None:
-        self._env = env
-        self.num_envs = env.num_envs + 1
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._env, name)
-        rows = [d.value for d in self._env._declared.values()]
-        return self._larger(value) if any(value is row for row in rows) else value
-
-    def bind(self, field: str) -> Tensor:
-        return self._larger(self._env.bind(field))
-
-    def declare(self, name: str, value: Any, reset: float | None) -> None:
-        """Nothing is kept of what is made here."""
-
-    buffer = BaseEnv.buffer
-    variable = BaseEnv.variable
-
-    def _larger(self, value: Tensor) -> Tensor:
-        return torch.cat((value, value[:1])) if value.shape[:1] == (self._env.num_envs,) else value
-
-
-def host_state(term: object, env: BaseEnv, others: Collection[int] = ()) -> dict[str, Any]:
+def host_state(term: object, env: BaseEnv) -> dict[str, Any]:
     """The numbers, texts and random generators that a term keeps on the host, by attribute.
 
-    A CUDA graph would freeze them. Objects with ids among `others` are left out.
+    A CUDA graph would freeze them.
     """
-    return {
-        path: _plain(value)
-        for path, value in _leaves(term, env._own_parts().union(others))
-        if isinstance(value, _HOST)
-    }
+    leaves = _leaves(term, env._own_parts())
+    return {path: _plain(value) for path, value in leaves if isinstance(value, _HOST)}
 
 
 def _leaves(
@@ -322,43 +269,37 @@ def _leaves(
 ) -> Iterator[tuple[str, Any]]:
     """Tensors, arrays, generators, numbers and texts in containers and attributes, by path.
 
-    Args:
-        value: where to begin.
-        seen: ids of objects that are left out; changed in place.
-        path: where `value` stands.
-        objects: whether to look into the attributes of objects.
+    Objects with ids among `seen`, which is changed in place, are left out, and the attributes of
+    all objects unless `objects`.
     """
-    if isinstance(value, _HOST) or _is_array(value):
+    if isinstance(value, (*_HOST, *_ARRAYS)):
         yield path, value
         return
     if value is None or isinstance(value, _NOT_OBJECTS) or id(value) in seen:
         return
     seen.add(id(value))
-    items: Iterator[tuple[Any, Any]] = iter(())
+    items: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, Mapping):
-        items = iter(list(value.items()))
+        items = value.items()
     elif isinstance(value, list | tuple | deque):
-        items = enumerate(list(value))
+        items = enumerate(value)
     elif isinstance(value, set | frozenset):
         items = enumerate(sorted(value, key=str))
     elif objects and hasattr(value, "__dict__"):
-        items = iter(list(vars(value).items()))
-    for key, item in items:
+        items = vars(value).items()
+    for key, item in list(items):
         yield from _leaves(item, seen, f"{path}.{key}" if path else str(key), objects=objects)
 
 
-def _is_array(value: object) -> TypeGuard[Tensor | np.ndarray]:
-    return isinstance(value, Tensor | np.ndarray)
-
-
-def _address(value: Tensor | np.ndarray) -> int:
-    """The memory that a tensor or array looks at, which views of it share."""
+def _address(value: Any) -> int:
+    """The memory of a tensor or array, which views of it share, or else an object's own."""
     if isinstance(value, Tensor):
         return value.untyped_storage().data_ptr()
-    base = value
-    while isinstance(base.base, np.ndarray):
-        base = base.base
-    return int(base.__array_interface__["data"][0])
+    if not isinstance(value, np.ndarray):
+        return id(value)
+    while isinstance(value.base, np.ndarray):
+        value = value.base
+    return int(value.ctypes.data)
 
 
 def _plain(value: Any) -> Any:

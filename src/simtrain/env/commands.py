@@ -12,6 +12,7 @@ from torch import Tensor
 from simtrain.env.base import BaseEnv
 from simtrain.env.cfg import CommandTermCfg
 from simtrain.env.names import resolve_params
+from simtrain.env.terms import draw_where
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class CommandTerm(ABC):
     """Base of commands; a subclass is made with ``(env, **params)``."""
 
     command: Tensor
-    """The present command of every environment, ``(num_envs, size)``, changed in place; made by
-    `env.buffer` with ``reset=None``, for it is drawn anew by `resample`."""
+    """The present commands, ``(num_envs, size)``, changed in place; an `env.buffer` with
+    ``reset=None``, for `resample` draws it anew."""
     labels: tuple[str, ...] = ()
     """What people see as the names of a command's entries; empty to number them."""
 
@@ -58,13 +59,13 @@ class Commands:
 
     def __init__(self, cfgs: Mapping[str, CommandTermCfg], env: BaseEnv) -> None:
         self._env = env
-        self._ranges = [cfg.resampling_time_range for cfg in cfgs.values()]
+        self._ranges = {name: cfg.resampling_time_range for name, cfg in cfgs.items()}
         self.terms: dict[str, CommandTerm] = {}
         for name, cfg in cfgs.items():
             params = resolve_params(cfg.params, env.model, env.device)
             self.terms[name] = env.make_term(f"commands.{name}", cfg.func, params)
         # Zero after a reset, so that commands are drawn anew.
-        self._time_left = [env.buffer(f"commands.time_left.{name}") for name in cfgs]
+        self._time_left = {name: env.buffer(f"commands.time_left.{name}") for name in cfgs}
         self._held: dict[str, Tensor] = {}
 
     def hold(self, name: str, values: Sequence[float]) -> None:
@@ -76,19 +77,16 @@ class Commands:
     def release(self, name: str) -> None:
         """Let a held command be drawn anew at the next `compute`, and follow its term again."""
         if self._held.pop(name, None) is not None:
-            self._time_left[list(self.terms).index(name)].zero_()
+            self._time_left[name].zero_()
 
     def compute(self) -> None:
         """Draw the commands whose time has come, and let all follow the state."""
-        env = self._env
-        for term, left, (low, high) in zip(
-            self.terms.values(), self._time_left, self._ranges, strict=True
-        ):
+        for name, term in self.terms.items():
+            left = self._time_left[name]
             due = left <= 0.0
             term.resample(due)
-            fresh = torch.empty(env.num_envs, device=env.device).uniform_(low, high)
-            left.copy_(torch.where(due, fresh, left))
-            left -= env.step_dt
+            draw_where(due, left, self._ranges[name])
+            left -= self._env.step_dt
             term.update()
         for name, values in self._held.items():
             self.terms[name].command.copy_(values.expand_as(self.terms[name].command))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,21 +11,12 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.env.base import BaseEnv
-from simtrain.env.cfg import ActionTerm, TaskCfg
+from simtrain.env.cfg import TaskCfg
 from simtrain.env.commands import Commands
 from simtrain.env.nan_guard import Failures, NanGuard
 from simtrain.env.observations import Observations
-from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
-from simtrain.env.randomness import ResetSeeds
-from simtrain.env.terms import (
-    Curricula,
-    Episodes,
-    Events,
-    Metrics,
-    Rewards,
-    Term,
-    Terminations,
-)
+from simtrain.env.terms import Curricula, Episodes, Events, Metrics, Rewards, Term, Terminations
+from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.sim import EngineCfg
 
 
@@ -50,18 +41,12 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         metrics: bool = False,
         timer: PhaseTimer = NO_TIMER,
     ) -> None:
-        """Build the simulations and all terms, and reset.
+        """Build the simulations and all terms, and reset; all tensors live on the engine's device.
 
-        Args:
-            cfg: the task.
-            num_envs: number of environments.
-            engine: the physics engine; all tensors live on its device.
-            metrics: whether to compute the task's metrics at every step, which evaluation needs.
-            timer: told which phase of a step begins.
-
-        Raises:
-            ConfigError: the task does not fit its model (`check_task` finds the same sooner), or a
-                term keeps state that it has not declared.
+        `metrics`: whether to compute the task's metrics at every step, which evaluation needs.
+        `timer` is told which phase of a step begins. Raises ConfigError if the task does not fit
+        its model (`check_task` finds the same sooner), or a term keeps state that it has not
+        declared.
         """
         super().__init__(cfg, num_envs, engine)
         self.timer = timer
@@ -76,20 +61,20 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self.sim.forward()
         self.observations = Observations(cfg.observations, self)
         self._built = True
-        self._resets = [
-            term.reset
-            for term in self.terms().values()
-            if isinstance(term, Term | ActionTerm) and term.reset is not None
-        ]
+        terms = self.terms()
+        self._terms = {name: term for name, term in terms.items() if isinstance(term, Term)}
+        self._objects = terms | {name: term.function for name, term in self._terms.items()}
+        self._resets: list[Callable[[Tensor], None]] = []
+        self._resets += [term.reset for term in self._actions.terms.values()]
+        self._resets += [term.reset for term in self._terms.values() if term.reset is not None]
         self._nan_guard = NanGuard(self.sim)
-        self._reset_seeds: ResetSeeds | None = None
-        if self.device.type == "cpu":
-            # For both engines, so that they draw the same.
-            self._reset_seeds = ResetSeeds()
-            self._step_count = self.steps.numpy()
+        # On the CPU a step at which no episode ends draws no numbers, and what one environment sees
+        # must not depend on whether another was reset: the draws of a reset follow from the step.
+        # For both engines, so that they draw the same.
+        self._reset_seed = int(torch.randint(2**62, ())) if self.device.type == "cpu" else None
         self._done_rows = self.terminations.dones.numpy() if self.sim.synchronous else None
         self.reset()
-        self._kept_at_start = self._kept(self._objects())
+        self._kept_at_start = self._kept(self._objects)
 
     def command(self, name: str) -> Tensor:
         """The present command `name`, ``(num_envs, size)``."""
@@ -101,8 +86,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
 
     def reset(self) -> TensorDict:
         """Start a new episode in every environment, in place, and observe."""
-        everyone = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        self._reset(everyone)
+        self._reset(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
         self.commands.compute()
         self.sim.forward()
         return self.observations.compute()
@@ -110,14 +94,10 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """Advance every environment by one control step, in place.
 
-        Args:
-            actions: ``(num_envs, num_actions)``.
-
-        Returns:
-            observations, rewards ``(num_envs,)``, dones ``(num_envs,)`` boolean, and extras with
-            ``time_outs`` ``(num_envs,)`` and ``log``, which is computed when it is asked for.
-            Observations are of the new episode where one ended. They stay valid until the step
-            after the next, the others until the next step.
+        Takes actions ``(num_envs, num_actions)``; returns observations, rewards ``(num_envs,)``,
+        dones ``(num_envs,)`` boolean, and extras with ``time_outs`` ``(num_envs,)`` and ``log``,
+        which is computed when it is asked for. Observations are of the new episode where one ended.
+        They stay valid until the step after the next, the others until the next step.
         """
         self.timer.begin("physics")
         self.previous_actions.copy_(self.actions)
@@ -133,24 +113,20 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self.timer.begin("rewards")
         rewards = self.rewards.compute(failed)
         self.metrics.compute()
-        self.episodes.count_step()
+        self.episodes.length += 1.0
         self.timer.begin("resets")
-        if self._reset_seeds is None:
-            self._end_episodes(dones)
-        elif self._done_rows is None or self._done_rows.any():
-            with self._reset_seeds.at(int(self._step_count)):
-                self._end_episodes(dones)
+        if self._done_rows is None or self._done_rows.any():
+            seed = self._reset_seed
+            with torch.random.fork_rng(devices=[], enabled=seed is not None):
+                if seed is not None:
+                    torch.default_generator.manual_seed(seed + int(self.steps.numpy()))
+                self.episodes.record(dones)
+                self._reset(dones)
         self.commands.compute()
         self.events.interval()
         self.sim.forward()
         self.timer.begin("observations")
-        observations = self.observations.compute()
-        return (
-            observations,
-            rewards,
-            dones,
-            _Extras(self.terminations.time_outs, self._means),
-        )
+        return self.observations.compute(), rewards, dones, _Extras(self)
 
     def terms(self) -> dict[str, object]:
         """The terms at work by name, e.g. ``rewards.upright``; those that are shared once."""
@@ -170,72 +146,49 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
     def state(self) -> dict[str, Any]:
         """Copies of all that the next steps depend on, but for torch's default random generators.
 
-        What was declared, by name, and besides it the simulations, the parameters of terms, the
-        buffer of the latest observations and the seed of resets. On the CPU engine an environment
-        that was made in the same way continues from it exactly, to the bit.
+        On the CPU engine an environment that was made in the same way continues from it exactly, to
+        the bit.
         """
         return {
             **self._declared_state(),
             "engine": {name: value.cpu() for name, value in self.sim.state().items()},
-            "params": {name: _plain_params(term) for name, term in self._parametric()},
+            "params": {
+                name: {key: value for key, value in term.params.items() if _is_plain(value)}
+                for name, term in self._terms.items()
+            },
             "observations.turn": self.observations.turn,
-            "reset_seed": self._reset_seeds and self._reset_seeds.first,
+            "reset_seed": self._reset_seed,
         }
 
     @torch.inference_mode()
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned, in place: tensors keep their storage.
 
-        Raises:
-            ValueError: it is the state of another task, number of environments or engine, or was
-                saved by an older version.
+        ValueError if it is the state of another task, number of environments or engine, or was
+        saved by an older version.
         """
         if "engine" not in state:
             raise ValueError("the saved state was written by an older version of simtrain")
         self._set_declared_state(state)
         self.sim.set_state(state["engine"])
-        for name, term in self._parametric():
-            for param in _plain_params(term).keys() - state["params"][name].keys():
-                del term.params[param]
-            term.params.update(state["params"][name])
+        for name, term in self._terms.items():
+            kept = {key: value for key, value in term.params.items() if not _is_plain(value)}
+            term.params = kept | state["params"][name]
         if self.observations.turn != state["observations.turn"]:
             self.observations.take_turn()
-        if self._reset_seeds is not None and state["reset_seed"] is not None:
-            self._reset_seeds.first = state["reset_seed"]
+        if self._reset_seed is not None and state["reset_seed"] is not None:
+            self._reset_seed = state["reset_seed"]
         self._nan_guard.restart()
 
     def undeclared_changes(self) -> list[str]:
-        """The terms that have changed what `state` does not hold, since the environment was built.
-
-        One sentence for each attribute.
-        """
-        now = self._kept(self._objects())
+        """A sentence for each attribute of a term that changed and that `state` does not hold."""
+        now = self._kept(self._objects)
         return [
             f"{name} keeps `{path}`, which is not saved; declare it with env.buffer or env.variable"
             for name, before in self._kept_at_start.items()
             for path in sorted(before.keys() | now[name].keys())
             if before.get(path, self) != now[name].get(path, self)
         ]
-
-    def _objects(self) -> dict[str, object]:
-        """The functions and objects of all terms, by the terms' names."""
-        return {
-            name: term.function if isinstance(term, Term) else term
-            for name, term in self.terms().items()
-        }
-
-    def _parametric(self) -> Iterator[tuple[str, Term]]:
-        for name, term in self.terms().items():
-            if isinstance(term, Term):
-                yield name, term
-
-    def _means(self) -> dict[str, Tensor]:
-        return {**self.episodes.latest_means(), **self.curricula.log}
-
-    def _end_episodes(self, dones: Tensor) -> None:
-        """Record the episodes that end, and start new ones in their place."""
-        self.episodes.record(dones)
-        self._reset(dones)
 
     def _reset(self, mask: Tensor) -> None:
         self.curricula.compute(mask)
@@ -251,22 +204,17 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
 class _Extras(dict[str, Any]):
     """The extras of a step, of which ``log`` is computed when it is asked for."""
 
-    def __init__(self, time_outs: Tensor, log: Callable[[], dict[str, Tensor]]) -> None:
-        super().__init__(time_outs=time_outs)
-        self._log = log
+    def __init__(self, env: Env) -> None:
+        super().__init__(time_outs=env.terminations.time_outs)
+        self._env = env
 
     def __contains__(self, key: object) -> bool:
         return key == "log" or super().__contains__(key)
 
     def __missing__(self, key: str) -> Any:
-        if key == "log":
-            return self._log()
-        raise KeyError(key)
-
-
-def _plain_params(term: Term) -> dict[str, Any]:
-    """A term's parameters that are numbers, texts or sequences of them."""
-    return {name: value for name, value in term.params.items() if _is_plain(value)}
+        if key != "log":
+            raise KeyError(key)
+        return self._env.episodes.latest_means() | self._env.curricula.log
 
 
 def _is_plain(value: Any) -> bool:

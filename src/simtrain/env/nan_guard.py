@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import mujoco
 import numpy as np
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from simtrain.sim.engine import Engine
+from simtrain.sim.engine import Engine
 
 FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", "mocap_pos", "mocap_quat", "ctrl")
 """MuJoCo's names of the fields that a simulation goes on from."""
@@ -35,8 +33,7 @@ class Dump:
     said: str
     """What the engine said of it."""
     states: dict[str, np.ndarray]
-    """MuJoCo's name of a field -> its values before each of the steps, oldest first. The simulation
-    failed in the last of them."""
+    """MuJoCo's name of a field -> values before each step, oldest first; the last one failed."""
     model: bytes
     """The environment's model as MuJoCo's MJB."""
 
@@ -59,17 +56,12 @@ class NanGuard:
     def __init__(self, sim: Engine) -> None:
         self._sim = sim
         # `ctrl` is what the next step takes.
-        rows = [sim.bind(field) if field == "ctrl" else sim.bind_native(field) for field in FIELDS]
-        self._rows = [row.view(sim.num_envs, -1) for row in rows if row.numel()]
-        self._shapes = {
-            field: row.shape[1:] for field, row in zip(FIELDS, rows, strict=True) if row.numel()
-        }
-        width = sum(row.shape[1] for row in self._rows)
-        like = self._rows[0]
+        rows = {f: sim.bind(f) if f == "ctrl" else sim.bind_native(f) for f in FIELDS}
+        self._shapes = {field: row.shape[1:] for field, row in rows.items() if row.numel()}
+        self._rows = [rows[field].view(sim.num_envs, -1) for field in self._shapes]
+        like, width = self._rows[0], sum(row.shape[1] for row in self._rows)
         # The last row takes what is recorded after a failure, and is never read.
-        self._ring = torch.zeros(
-            STEPS + 1, sim.num_envs, width, dtype=like.dtype, device=sim.device
-        )
+        self._ring = like.new_zeros(STEPS + 1, sim.num_envs, width)
         self._fresh = torch.zeros_like(self._ring[:1])
         self._failed_rows = sim.failed.numpy() if sim.synchronous else None
         # Steps are counted on the host if it knows at once what failed, else on the device alone.
@@ -79,13 +71,13 @@ class NanGuard:
         # Of the first failure: step x environments + environment.
         self._first = torch.full((), _NEVER, dtype=torch.long, device=sim.device)
         self._everyone = torch.arange(sim.num_envs, device=sim.device)
-        self._failed = False
+        # Of the first failure, where the host knows at once.
         self._model: mujoco.MjModel | None = None
 
     def record(self) -> None:
         """Keep the present states and controls, in place; to be called before a physics step."""
         if self._failed_rows is not None:
-            if not self._failed:
+            if self._model is None:
                 torch.cat(self._rows, dim=1, out=self._ring[self._step % STEPS])
             self._step += 1
         else:
@@ -95,10 +87,7 @@ class NanGuard:
             self._steps += 1
 
     def check(self) -> Tensor | None:
-        """Which environments failed in the physics step, boolean ``(num_envs,)``; counts them.
-
-        None if it is known that there are none.
-        """
+        """Count and return who failed in the step, ``(num_envs,)``; None if it is known: nobody."""
         failed = self._sim.failed
         if self._failed_rows is not None and not self._failed_rows.any():
             return None
@@ -108,8 +97,7 @@ class NanGuard:
         # A number of the host in `torch.where` would be copied to the device, and waited for.
         first = number.masked_fill(~failed, _NEVER).amin()
         torch.minimum(self._first, first, out=self._first)
-        if self._failed_rows is not None and not self._failed:
-            self._failed = True
+        if self._failed_rows is not None and self._model is None:
             self._model = self._sim.get_model(int(first) % self._sim.num_envs)
         return failed
 
@@ -124,10 +112,8 @@ class NanGuard:
         resets, first, steps, *flags = torch.cat([*counts, *finite]).tolist()
         names = [name for several, _ in sums for name in several]
         terms = tuple(dict.fromkeys(n for n, fine in zip(names, flags, strict=True) if not fine))
-        dump = None
-        if resets:
-            dump = self._dump(first)
-            # What came after the failure was not kept.
+        dump = self._dump(first) if resets else None
+        if resets:  # what came after the failure was not kept
             self._start = steps if self._failed_rows is None else self._step
         for _, total in sums:
             total.zero_()
@@ -143,22 +129,19 @@ class NanGuard:
     def _forget(self) -> None:
         self._counts.zero_()
         self._first.fill_(_NEVER)
-        self._failed = False
         self._model = None
 
     def _dump(self, first: int) -> Dump:
         step, env = divmod(first, self._sim.num_envs)
         slots = [s % STEPS for s in range(max(self._start, step - STEPS + 1), step + 1)]
         rows = self._ring[:, env].cpu().numpy()[slots]
-        states = {}
-        start = 0
-        for (field, shape), part in zip(self._shapes.items(), self._rows, strict=True):
-            stop = start + part.shape[1]
-            states[field] = rows[:, start:stop].reshape(-1, *shape)
-            start = stop
+        parts = np.split(rows, np.cumsum([part.shape[1] for part in self._rows])[:-1], axis=1)
+        states = {
+            field: part.reshape(-1, *shape)
+            for (field, shape), part in zip(self._shapes.items(), parts, strict=True)
+        }
         # On a GPU the failure is known only now, and its model may have been randomized anew.
         model = self._model or self._sim.get_model(env)
-        self._model = None
         data = np.zeros(mujoco.mj_sizeModel(model), dtype=np.uint8)
         mujoco.mj_saveModel(model, None, data)
         return Dump(env, self._sim.failure_message(), states, data.tobytes())

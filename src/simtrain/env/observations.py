@@ -6,7 +6,7 @@ whole group, whatever the number of terms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from tensordict import TensorDict
@@ -33,19 +33,21 @@ class SharedTerms:
         """What each term returned last, ``(num_envs, size)``."""
 
     def add(self, cfg: ObservationTermCfg, name: str) -> int:
-        """The term's place in `values`."""
+        """The term's place in `values`; ConfigError if its values have another shape."""
         for place, other in enumerate(self._cfgs):
             if other.func is cfg.func and other.params == cfg.params:
                 return place
         term = Term(cfg, self._env, name)
+        value: Tensor = term()
+        if value.ndim != 2 or value.shape[0] != self._env.num_envs:
+            raise ConfigError(
+                f"{name} has shape {tuple(value.shape)}; "
+                f"it must be (num_envs, size), here ({self._env.num_envs}, size)"
+            )
         self._cfgs.append(cfg)
         self.terms.append(term)
-        self.values.append(term())
+        self.values.append(value)
         return len(self.terms) - 1
-
-    def compute(self) -> None:
-        """Evaluate all terms, into `values`."""
-        self.values[:] = [term() for term in self.terms]
 
 
 class ObservationGroup:
@@ -54,72 +56,62 @@ class ObservationGroup:
     def __init__(
         self, name: str, cfgs: Mapping[str, ObservationTermCfg], env: BaseEnv, shared: SharedTerms
     ) -> None:
-        self.name = name
-        self._num_envs = env.num_envs
         self._shared = shared
         self._places = [
             shared.add(cfg, f"observations.{name}.{term}") for term, cfg in cfgs.items()
         ]
-        self._sizes = [self._size_of(t, i) for t, i in zip(cfgs, self._places, strict=True)]
+        self._sizes = [shared.values[place].shape[1] for place in self._places]
+        sized = [(*item, size) for item, size in zip(cfgs.items(), self._sizes, strict=True)]
+        self.size = 0
+        """Length of the group's vector."""
         self.slices: dict[str, slice] = {}
         """Where each term stands in the group's vector, history included."""
-        start = 0
-        for (term, cfg), size in zip(cfgs.items(), self._sizes, strict=True):
-            width = size * max(cfg.history_length, 1)
-            self.slices[term] = slice(start, start + width)
-            start += width
-        self.size = start
-        """Length of the group's vector."""
-        self.columns = tuple(
-            f"{name}.{term}"
-            for term, size in zip(cfgs, self._sizes, strict=True)
-            for _ in range(size)
-        )
+        scales: list[float] = []
+        for term, cfg, size in sized:
+            start, self.size = self.size, self.size + size * max(cfg.history_length, 1)
+            self.slices[term] = slice(start, self.size)
+            scale = 1.0 if cfg.scale is None else cfg.scale
+            scales += scale if isinstance(scale, tuple) else [scale] * size
+            if isinstance(scale, tuple) and len(scale) != size:
+                where = flag("env", "observations", name, term, "scale")
+                raise ConfigError(f"{where} has {len(scale)} values, and the term has {size}")
+        self.columns = tuple(f"{name}.{term}" for term, _, size in sized for _ in range(size))
         """The name of the term of each column, without history."""
-        width = len(self.columns)
-        self.sums = env.variable(f"observations.{name}.sums", torch.zeros(width))
+        self.sums = env.variable(f"observations.{name}.sums", torch.zeros(len(self.columns)))
         """Sums of the columns; not finite for one that was not, and then counts as 0."""
-        self._set_processing(cfgs, env.device)
-        self._random = torch.empty(env.num_envs, width, device=env.device)
-        self._histories = [
-            env.buffer(f"observations.{name}.{term}.history", (cfg.history_length, size), None)
+        terms = list(cfgs.values())
+        uniform = [c.noise if isinstance(c.noise, UniformNoiseCfg) else None for c in terms]
+        normal = [c.noise if isinstance(c.noise, GaussianNoiseCfg) else None for c in terms]
+        widths = [(n.n_min, n.n_max - n.n_min) if n else None for n in uniform]
+        self._uniform = self._pairs(widths, (0.0, 0.0), env.device)
+        means = [(n.mean, n.std) if n else None for n in normal]
+        self._normal = self._pairs(means, (0.0, 0.0), env.device)
+        self._clip = self._pairs([c.clip for c in terms], (-torch.inf, torch.inf), env.device)
+        has_scale = any(c.scale is not None for c in terms)
+        self._scale = torch.tensor(scales, device=env.device) if has_scale else None
+        self._random = torch.empty(env.num_envs, len(self.columns), device=env.device)
+        self._histories = {
+            i: env.buffer(f"observations.{name}.{term}.history", (cfg.history_length, size), None)
+            for i, (term, cfg, size) in enumerate(sized)
             if cfg.history_length > 1
-            else None
-            for (term, cfg), size in zip(cfgs.items(), self._sizes, strict=True)
-        ]
-        has_history = any(history is not None for history in self._histories)
-        self._present = torch.empty_like(self._random) if has_history else None
+        }
+        self._present = torch.empty_like(self._random) if self._histories else None
         # Whose histories start with their next observation.
         self._fresh = env.buffer(f"observations.{name}.fresh", reset=True, dtype=torch.bool)
 
-    def _set_processing(self, cfgs: Mapping[str, ObservationTermCfg], device: torch.device) -> None:
-        """Prepare noise, clip and scale; None where no term has one."""
-        terms = list(cfgs.values())
+    def _pairs(
+        self,
+        values: Sequence[tuple[float, float] | None],
+        default: tuple[float, float],
+        device: torch.device,
+    ) -> tuple[Tensor, Tensor] | None:
+        """Two numbers a term, each repeated over the term's columns; None if no term has any."""
+        if not any(values):
+            return None
         repeats = torch.tensor(self._sizes)
-
-        def columns(values: list[float]) -> Tensor:
-            """One value a term, repeated over the term's columns."""
-            return torch.tensor(values).repeat_interleave(repeats).to(device)
-
-        self._uniform = self._normal = self._clip = self._scale = None
-        uniform = [c.noise if isinstance(c.noise, UniformNoiseCfg) else None for c in terms]
-        if any(uniform):
-            self._uniform = (
-                columns([n.n_min if n else 0.0 for n in uniform]),
-                columns([n.n_max - n.n_min if n else 0.0 for n in uniform]),
-            )
-        normal = [c.noise if isinstance(c.noise, GaussianNoiseCfg) else None for c in terms]
-        if any(normal):
-            self._normal = (
-                columns([n.mean if n else 0.0 for n in normal]),
-                columns([n.std if n else 0.0 for n in normal]),
-            )
-        if any(cfg.clip for cfg in terms):
-            bounds = [cfg.clip or (-torch.inf, torch.inf) for cfg in terms]
-            self._clip = (columns([b[0] for b in bounds]), columns([b[1] for b in bounds]))
-        if any(cfg.scale is not None for cfg in terms):
-            scales = zip(cfgs.items(), self._sizes, strict=True)
-            self._scale = torch.cat([self._scale_of(t, c, s) for (t, c), s in scales]).to(device)
+        numbers = torch.tensor([value or default for value in values])
+        first, second = numbers.repeat_interleave(repeats, dim=0).T.contiguous().to(device)
+        return first, second
 
     def compute(self, out: Tensor) -> None:
         """Write the group's observations into `out`, ``(num_envs, size)``, of the terms' values."""
@@ -142,37 +134,15 @@ class ObservationGroup:
 
     def _stacked(self, present: Tensor) -> list[Tensor]:
         """Each term's columns with its history, oldest first; moves the histories on."""
-        parts = []
-        for value, history in zip(present.split(self._sizes, dim=1), self._histories, strict=True):
-            if history is None:
-                parts.append(value)
-                continue
+        parts = list(present.split(self._sizes, dim=1))
+        for i, history in self._histories.items():
             history[:, :-1] = history[:, 1:].clone()
-            history[:, -1] = value
-            repeated = value.unsqueeze(1).expand_as(history)
+            history[:, -1] = parts[i]
+            repeated = parts[i].unsqueeze(1).expand_as(history)
             history.copy_(torch.where(self._fresh.view(-1, 1, 1), repeated, history))
-            parts.append(history.flatten(1))
+            parts[i] = history.flatten(1)
         self._fresh.zero_()
         return parts
-
-    def _size_of(self, term: str, place: int) -> int:
-        value = self._shared.values[place]
-        if value.ndim != 2 or value.shape[0] != self._num_envs:
-            raise ConfigError(
-                f"observations.{self.name}.{term} has shape {tuple(value.shape)}; "
-                f"it must be (num_envs, size), here ({self._num_envs}, size)"
-            )
-        return int(value.shape[1])
-
-    def _scale_of(self, term: str, cfg: ObservationTermCfg, size: int) -> Tensor:
-        if isinstance(cfg.scale, tuple):
-            if len(cfg.scale) != size:
-                raise ConfigError(
-                    f"{flag('env', 'observations', self.name, term, 'scale')} has "
-                    f"{len(cfg.scale)} values, and the term has {size}"
-                )
-            return torch.tensor(cfg.scale)
-        return torch.full((size,), 1.0 if cfg.scale is None else cfg.scale)
 
 
 class Observations:
@@ -187,16 +157,16 @@ class Observations:
         self.groups = {
             name: ObservationGroup(name, terms, env, self._shared) for name, terms in cfgs.items()
         }
-        self._buffers = [
-            {
-                name: env.buffer(f"observations.{name}.{turn}", (group.size,), reset=None)
-                for name, group in self.groups.items()
-            }
-            for turn in ("even", "odd")
-        ]
         self._turns = [
-            TensorDict(dict(buffers), batch_size=[env.num_envs], device=env.device)
-            for buffers in self._buffers
+            TensorDict(
+                {
+                    name: env.buffer(f"observations.{name}.{turn}", (group.size,), reset=None)
+                    for name, group in self.groups.items()
+                },
+                batch_size=[env.num_envs],
+                device=env.device,
+            )
+            for turn in ("even", "odd")
         ]
         self.turn = 0
         """Which of the two sets of buffers has the latest observations."""
@@ -215,7 +185,7 @@ class Observations:
     def compute(self) -> TensorDict:
         """Observe all environments; ``{group: (num_envs, size)}``."""
         self.take_turn()
-        self._shared.compute()
+        self._shared.values[:] = [term() for term in self._shared.terms]
         for name, group in self.groups.items():
-            group.compute(self._buffers[self.turn][name])
+            group.compute(self.latest[name])
         return self.latest

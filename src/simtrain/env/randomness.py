@@ -23,17 +23,12 @@ def seed_everything(seed: int) -> None:
 def random_state(device: torch.device) -> dict[str, Any]:
     """The states of all random generators that a rank on `device` uses, as plain data."""
     kind, keys, position, has_gauss, gauss = np.random.get_state()
+    numpy_words = torch.from_numpy(np.asarray(keys, np.int64))
     version, words, gauss_next = random.getstate()
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "numpy": [
-            str(kind),
-            torch.from_numpy(np.asarray(keys, np.int64)),
-            position,
-            has_gauss,
-            gauss,
-        ],
+        "numpy": [str(kind), numpy_words, position, has_gauss, gauss],
         "python": [version, list(words), gauss_next],
     }
 
@@ -51,10 +46,7 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
 
 @contextmanager
 def forked_randomness(seed: int, device: torch.device = _CPU) -> Iterator[None]:
-    """Draw from `seed` within; afterwards all generators continue as if nothing had been drawn.
-
-    Generators of GPUs other than `device` are left alone.
-    """
+    """Draw from `seed` within, and go on as if nothing had been drawn; leaves other GPUs alone."""
     before = random_state(device)
     try:
         # Not torch.manual_seed, which seeds every GPU.
@@ -67,26 +59,3 @@ def forked_randomness(seed: int, device: torch.device = _CPU) -> Iterator[None]:
         yield
     finally:
         set_random_state(before, device)
-
-
-class ResetSeeds:
-    """Seeds for resets on the CPU, where a step at which no episode ends draws no numbers.
-
-    What one environment sees must not depend on whether another was reset. So the draws of a reset
-    follow from the step alone, and leave torch's default generator as it was.
-    """
-
-    def __init__(self) -> None:
-        """Draw the first seed from torch's default generator."""
-        self.first = int(torch.randint(2**62, ()))
-
-    @contextmanager
-    def at(self, step: int) -> Iterator[None]:
-        """Seed torch's default CPU generator for the resets of `step` within."""
-        generator = torch.default_generator
-        before = generator.get_state()
-        generator.manual_seed(self.first + step)
-        try:
-            yield
-        finally:
-            generator.set_state(before)

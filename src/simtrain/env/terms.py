@@ -12,15 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from simtrain.env import cfg as configs
 from simtrain.env.base import BaseEnv
-from simtrain.env.cfg import (
-    CurriculumTermCfg,
-    EventTermCfg,
-    MetricTermCfg,
-    RewardTermCfg,
-    TermCfg,
-    TerminationTermCfg,
-)
 from simtrain.env.names import resolve_params
 from simtrain.errors import ConfigError
 
@@ -28,8 +21,7 @@ from simtrain.errors import ConfigError
 class Term:
     """A term's function with its parameters resolved, ready to be called at every step."""
 
-    def __init__(self, cfg: TermCfg, env: BaseEnv, name: str) -> None:
-        """Resolve the parameters; `name` is what to call the term, e.g. ``rewards.upright``."""
+    def __init__(self, cfg: configs.TermCfg, env: BaseEnv, name: str) -> None:
         self.name = name
         self.params = resolve_params(cfg.params, env.model, env.device)
         """Resolved parameters of a function; a curriculum may change them. Empty for a class."""
@@ -42,10 +34,7 @@ class Term:
         """Called with the mask of environments that are reset, boolean ``(num_envs,)``."""
 
     def __call__(self, *arguments: Tensor) -> Any:
-        """The term's value now; `arguments` come between the environment and the parameters.
-
-        An exception gets a note that names the term.
-        """
+        """The term's value now; `arguments` come between the environment and the parameters."""
         try:
             return self.function(self._env, *arguments, **self.params)
         except Exception as error:
@@ -63,7 +52,7 @@ class Term:
         return value
 
 
-def make_terms(cfgs: Mapping[str, TermCfg], env: BaseEnv, kind: str) -> list[Term]:
+def make_terms(cfgs: Mapping[str, configs.TermCfg], env: BaseEnv, kind: str) -> list[Term]:
     """The terms of one kind, called ``<kind>.<name>``."""
     return [Term(cfg, env, f"{kind}.{name}") for name, cfg in cfgs.items()]
 
@@ -71,7 +60,7 @@ def make_terms(cfgs: Mapping[str, TermCfg], env: BaseEnv, kind: str) -> list[Ter
 class Rewards:
     """The weighted sum of a task's reward terms, and its sums over episodes."""
 
-    def __init__(self, cfgs: Mapping[str, RewardTermCfg], env: BaseEnv) -> None:
+    def __init__(self, cfgs: Mapping[str, configs.RewardTermCfg], env: BaseEnv) -> None:
         self.names = tuple(cfgs)
         self.terms = make_terms(cfgs, env, "rewards")
         rates = torch.tensor([cfg.weight * env.step_dt for cfg in cfgs.values()])
@@ -90,10 +79,7 @@ class Rewards:
         """Sums of the values; not finite for a term that was not, whose value then counts as 0."""
 
     def compute(self, failed: Tensor | None = None) -> Tensor:
-        """Rewards of this step, ``(num_envs,)``; overwritten by the next call.
-
-        `failed`, boolean ``(num_envs,)``: environments whose reward is 0, whatever the terms say.
-        """
+        """Rewards now, 0 where `failed`, ``(num_envs,)``; overwritten by the next call."""
         for term, column in zip(self.terms, self._columns, strict=True):
             column.copy_(term.rows())
         if failed is not None:
@@ -116,28 +102,23 @@ class Rewards:
 class Terminations:
     """Why and whether episodes end."""
 
-    def __init__(self, cfgs: Mapping[str, TerminationTermCfg], env: BaseEnv) -> None:
+    def __init__(self, cfgs: Mapping[str, configs.TerminationTermCfg], env: BaseEnv) -> None:
         self.names = tuple(cfgs)
         self.terms = make_terms(cfgs, env, "terminations")
-        self._cut = [i for i, cfg in enumerate(cfgs.values()) if cfg.time_out]
         self._failed = [i for i, cfg in enumerate(cfgs.values()) if not cfg.time_out]
         self.flags = torch.zeros(len(cfgs), env.num_envs, dtype=torch.bool, device=env.device).T
         """Which terms ended the episode at this step, ``(num_envs, terms)``."""
         env.declare("terminations.flags", self.flags, None)
         self._columns = self.flags.unbind(1)
         self.terminated = env.buffer("terminations.terminated", reset=None, dtype=torch.bool)
-        """Episodes that failed or succeeded at this step, or whose simulation failed,
-        ``(num_envs,)``."""
+        """Episodes that ended at this step otherwise than by being cut, ``(num_envs,)``."""
         self.time_outs = env.buffer("terminations.time_outs", reset=None, dtype=torch.bool)
         """Episodes that were cut at this step and did not end otherwise, ``(num_envs,)``."""
         self.dones = env.buffer("terminations.dones", reset=None, dtype=torch.bool)
         """Episodes that ended at this step, ``(num_envs,)``."""
 
     def compute(self, failed: Tensor | None = None) -> Tensor:
-        """Which episodes end now, ``(num_envs,)``; overwritten by the next call.
-
-        `failed`, boolean ``(num_envs,)``: environments whose simulation failed; their episodes end.
-        """
+        """Which episodes end now, also where `failed`, ``(num_envs,)``; overwritten by the next."""
         for term, column in zip(self.terms, self._columns, strict=True):
             column.copy_(term())
         self.terminated.zero_()
@@ -145,9 +126,7 @@ class Terminations:
             self.terminated |= failed
         for i in self._failed:
             self.terminated |= self._columns[i]
-        self.dones.copy_(self.terminated)
-        for i in self._cut:
-            self.dones |= self._columns[i]
+        torch.logical_or(self.terminated, self.flags.any(dim=1), out=self.dones)
         torch.gt(self.dones, self.terminated, out=self.time_outs)
         return self.dones
 
@@ -155,50 +134,48 @@ class Terminations:
 class Events:
     """What happens to environments at start-up, at resets and at intervals."""
 
-    def __init__(self, cfgs: Mapping[str, EventTermCfg], env: BaseEnv) -> None:
+    def __init__(self, cfgs: Mapping[str, configs.EventTermCfg], env: BaseEnv) -> None:
         self._env = env
         self.terms = make_terms(cfgs, env, "events")
-        self._by_mode: dict[str, list[Term]] = {"startup": [], "reset": [], "interval": []}
-        for term, cfg in zip(self.terms, cfgs.values(), strict=True):
-            self._by_mode[cfg.mode].append(term)
-        intervals = {n: c.interval_range_s for n, c in cfgs.items() if c.mode == "interval"}
-        self._ranges = list(intervals.values())
-        self._time_left = [env.buffer(f"events.time_left.{n}", reset=None) for n in intervals]
-        for left, (low, high) in zip(self._time_left, self._ranges, strict=True):
-            left.uniform_(low, high)
+        self._by_mode: dict[str, list[Term]] = {"startup": [], "reset": []}
+        # Terms of mode ``interval``, seconds until the next time, and their bounds.
+        self._intervals: list[tuple[Term, Tensor, tuple[float, float]]] = []
+        for term, (name, cfg) in zip(self.terms, cfgs.items(), strict=True):
+            if cfg.mode == "interval":
+                left = env.buffer(f"events.time_left.{name}", reset=None)
+                left.uniform_(*cfg.interval_range_s)
+                self._intervals.append((term, left, cfg.interval_range_s))
+            else:
+                self._by_mode[cfg.mode].append(term)
 
     def startup(self) -> None:
         """Apply the events of mode ``startup`` to all environments."""
-        everyone = torch.ones(self._env.num_envs, dtype=torch.bool, device=self._env.device)
         for term in self._by_mode["startup"]:
-            term(everyone)
+            term(torch.ones(self._env.num_envs, dtype=torch.bool, device=self._env.device))
 
     def reset(self, mask: Tensor) -> None:
         """Apply the events of mode ``reset``, and start the intervals of `mask` anew."""
         for term in self._by_mode["reset"]:
             term(mask)
-        for left, bounds in zip(self._time_left, self._ranges, strict=True):
-            _draw_where(mask, left, bounds)
+        for _, left, bounds in self._intervals:
+            draw_where(mask, left, bounds)
 
     def interval(self) -> None:
         """Apply the events of mode ``interval`` to the environments whose time has come."""
-        for term, left, bounds in zip(
-            self._by_mode["interval"], self._time_left, self._ranges, strict=True
-        ):
+        for term, left, bounds in self._intervals:
             left -= self._env.step_dt
             due = left <= 0.0
             term(due)
-            _draw_where(due, left, bounds)
+            draw_where(due, left, bounds)
 
 
 class Curricula:
     """Changes of the task as training goes on."""
 
-    def __init__(self, cfgs: Mapping[str, CurriculumTermCfg], env: BaseEnv) -> None:
+    def __init__(self, cfgs: Mapping[str, configs.CurriculumTermCfg], env: BaseEnv) -> None:
         self._tags = [f"Curriculum/{name}" for name in cfgs]
         self.terms = make_terms(cfgs, env, "curricula")
-        means = env.variable("curricula.means", torch.zeros(len(cfgs)))
-        self._means = means.unbind()
+        self._means = env.variable("curricula.means", torch.zeros(len(cfgs))).unbind()
         self.log: dict[str, Tensor] = {}
         """What the terms last returned, as means, by ``Curriculum/<term>``; changed in place."""
 
@@ -212,12 +189,9 @@ class Curricula:
 
 
 class Metrics:
-    """The values of all metric terms, which evaluation compares policies by, at every step.
+    """The values of all metric terms at every step, which evaluation compares policies by."""
 
-    Training does not need them; an `Env` computes them only when it is asked to.
-    """
-
-    def __init__(self, cfgs: Mapping[str, MetricTermCfg], env: BaseEnv) -> None:
+    def __init__(self, cfgs: Mapping[str, configs.MetricTermCfg], env: BaseEnv) -> None:
         self.names = tuple(cfgs)
         means = [cfg.reduce == "mean" for cfg in cfgs.values()]
         self.is_mean = torch.tensor(means, dtype=torch.bool, device=env.device)
@@ -243,30 +217,22 @@ class Episodes:
         self._rewards = rewards
         self._terminations = terminations
         self._max_seconds = env.max_episode_length_s
-        self.names = (
-            "count",
-            "return",
-            "length",
-            *(f"Episode_Reward/{name}" for name in rewards.names),
-            *(f"Episode_Termination/{name}" for name in terminations.names),
-        )
+        rewards_of = (f"Episode_Reward/{name}" for name in rewards.names)
+        ends = (f"Episode_Termination/{name}" for name in terminations.names)
+        self.names = ("count", "return", "length", *rewards_of, *ends)
         """What stands in the columns of `take`."""
         self._rewards_end = 3 + len(rewards.names)
         self._values = torch.ones(env.num_envs, len(self.names), device=env.device)
         self._latest = env.buffer("episodes.latest", (len(self.names),), reset=None)
         # Not the episode length buffer: that one starts at random values in a training run.
-        self._length = env.buffer("episodes.length")
+        self.length = env.buffer("episodes.length")
         self._sums = env.variable("episodes.sums", torch.zeros(len(self.names)))
-
-    def count_step(self) -> None:
-        """Let every episode be a step longer, in place."""
-        self._length += 1.0
 
     def record(self, dones: Tensor) -> None:
         """Add the episodes that end at this step, `dones` boolean ``(num_envs,)``, in place."""
         values, sums = self._values, self._rewards.episode_sums
         torch.sum(sums, dim=1, out=values[:, 1])
-        values[:, 2] = self._length
+        values[:, 2] = self.length
         torch.div(sums, self._max_seconds, out=values[:, 3 : self._rewards_end])
         values[:, self._rewards_end :] = self._terminations.flags
         torch.where(dones.unsqueeze(1), values, self._latest, out=self._latest)
@@ -284,6 +250,6 @@ class Episodes:
         return sums
 
 
-def _draw_where(mask: Tensor, values: Tensor, bounds: tuple[float, float]) -> None:
+def draw_where(mask: Tensor, values: Tensor, bounds: tuple[float, float]) -> None:
     """Draw `values` anew where `mask`, in place; numbers are drawn for all environments."""
     values.copy_(torch.where(mask, torch.empty_like(values).uniform_(*bounds), values))

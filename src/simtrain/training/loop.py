@@ -13,10 +13,10 @@ from rsl_rl.models import MLPModel
 from simtrain.algorithms.ppo import PPO
 from simtrain.env.env import Env
 from simtrain.env.nan_guard import Failures
-from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.env.randomness import random_state, set_random_state
 from simtrain.launch.rank import Rank
 from simtrain.metric_tags import TAG
+from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.sim.engine import Overflow
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.graphs.cuda import GraphBackend

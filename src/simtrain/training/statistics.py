@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from simtrain.env.phase_timer import Interval
 from simtrain.launch.rank import Rank
 from simtrain.metric_tags import PHASES
+from simtrain.phase_timer import Interval
 
 MIN_EPISODES = 100
 """Episodes that mean returns are taken over, at least, once so many have finished (as rsl_rl)."""

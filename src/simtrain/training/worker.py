@@ -11,9 +11,9 @@ import torch
 from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
-from simtrain.env.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.env.randomness import seed_everything
 from simtrain.launch.rank import Rank
+from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.sim import choose_engine
 from simtrain.training.context import RunContext, TrainingResult
 from simtrain.training.features import Feature

@@ -11,9 +11,9 @@ import torch
 from tiny_training import Collected, make_context, run_for, tiny_config, tiny_trainer
 
 from simtrain import RewardTermCfg, TerminationTermCfg
-from simtrain.env.phase_timer import NO_TIMER, CpuTimer
 from simtrain.launch.rank import Rank
 from simtrain.metric_tags import PHASES, TAG, metric_tags
+from simtrain.phase_timer import NO_TIMER, CpuTimer
 from simtrain.registry import default_config
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.timing import Timing

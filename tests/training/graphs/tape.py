@@ -30,7 +30,7 @@ class Tape:
         self.captures = self.replays = 0
         if env is not None:
             # On CUDA the draws of resets come from the device's generator alone.
-            env._reset_seeds = None
+            env._reset_seed = None
             sim: Any = env.sim
             # Nor does the host know there whether a mask selects any.
             sim.reads_masks = False

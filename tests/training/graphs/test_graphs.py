@@ -25,8 +25,8 @@ from simtrain import (
 from simtrain.algorithms.ppo import PPO
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
-from simtrain.env.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
 from simtrain.launch.rank import Rank
+from simtrain.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.training.features.timing import TracedTimer

@@ -11,8 +11,8 @@ from rich.table import Table
 from torch import profiler
 from torch._C._profiler import _ExperimentalConfig
 
-from simtrain.env.phase_timer import NO_TIMER, Interval, PhaseTimer, make_timer
 from simtrain.metric_tags import GROUPS
+from simtrain.phase_timer import NO_TIMER, Interval, PhaseTimer, make_timer
 from simtrain.training.context import RunContext
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.loop import Trainer

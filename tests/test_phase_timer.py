@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from simtrain.env.phase_timer import NO_TIMER, CpuTimer, make_timer
+from simtrain.phase_timer import NO_TIMER, CpuTimer, make_timer
 
 
 def test_a_phase_lasts_until_the_next_begins():

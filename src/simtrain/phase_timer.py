@@ -7,7 +7,7 @@ them, and they are read once an iteration. On the CPU it is the calling thread's
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -49,22 +49,19 @@ class CpuTimer(PhaseTimer):
     """Times the calling thread."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._phases: list[str] = []
-        self._starts: list[float] = []
         self._clock = clock
+        self._starts: list[tuple[str, float]] = []
 
     def begin(self, phase: str) -> None:
         """See `PhaseTimer.begin`."""
-        if self._paused:
-            return
-        self._phases.append(phase)
-        self._starts.append(self._clock())
+        if not self._paused:
+            self._starts.append((phase, self._clock()))
 
     def take(self, then: str) -> list[Interval]:
         """See `PhaseTimer.take`."""
         self.begin(then)
-        found = _intervals(self._phases, [b - a for a, b in pairwise(self._starts)])
-        self._phases, self._starts = [then], self._starts[-1:]
+        found = [(phase, end - start) for (phase, start), (_, end) in pairwise(self._starts)]
+        del self._starts[:-1]
         return found
 
 
@@ -72,36 +69,27 @@ class CudaTimer(PhaseTimer):
     """Times what PyTorch's current stream does, by events that are used again and again."""
 
     def __init__(self) -> None:
-        self._phases: list[str] = []
-        self._events: list[torch.cuda.Event] = []
+        self._starts: list[tuple[str, torch.cuda.Event]] = []
+        self._unused: list[torch.cuda.Event] = []
 
     def begin(self, phase: str) -> None:
         """See `PhaseTimer.begin`."""
-        if self._paused:
-            return
-        number = len(self._phases)
-        if number == len(self._events):
-            self._events.append(torch.cuda.Event(enable_timing=True))
-        self._events[number].record()
-        self._phases.append(phase)
+        if not self._paused:
+            event = self._unused.pop() if self._unused else torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._starts.append((phase, event))
 
     def take(self, then: str) -> list[Interval]:
         """See `PhaseTimer.take`."""
         self.begin(then)
-        last = len(self._phases) - 1
-        self._events[last].synchronize()
-        events = self._events[: last + 1]
-        found = _intervals(self._phases, [a.elapsed_time(b) / 1e3 for a, b in pairwise(events)])
-        self._phases = [then]
-        self._events[0], self._events[last] = self._events[last], self._events[0]
+        self._starts[-1][1].synchronize()
+        pairs = pairwise(self._starts)
+        found = [(phase, a.elapsed_time(b) / 1e3) for (phase, a), (_, b) in pairs]
+        self._unused += [event for _, event in self._starts[:-1]]
+        del self._starts[:-1]
         return found
 
 
 def make_timer(device: torch.device) -> PhaseTimer:
     """A timer for `device`."""
     return CudaTimer() if device.type == "cuda" else CpuTimer()
-
-
-def _intervals(phases: Sequence[str], seconds: Sequence[float]) -> list[Interval]:
-    """What each phase but the last, which has only begun, took."""
-    return list(zip(phases[:-1], seconds, strict=True))
