@@ -1,7 +1,5 @@
 """Configurations as trees of named values: for YAML, for flags, and for a resumed run."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import reduce
 from operator import getitem

@@ -1,7 +1,5 @@
 """The errors that a command turns into an exit code and a message, without a traceback."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Names of the metrics that training logs, and of an iteration's phases, which add up to it."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 GROUPS = {

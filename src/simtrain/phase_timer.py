@@ -4,8 +4,6 @@ On a GPU a phase begins when the device gets there: CUDA events mark the places,
 them, and they are read once an iteration. On the CPU it is the calling thread's clock.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

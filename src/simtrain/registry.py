@@ -5,8 +5,6 @@ working directory and its parents, in the tasks that ship with simtrain, and in 
 group ``simtrain.tasks`` of installed packages. One name in two files is an error.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import inspect

@@ -3,8 +3,6 @@
 An episode that was cut by time is bootstrapped with the value of its last state.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 

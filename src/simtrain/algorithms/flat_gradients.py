@@ -1,7 +1,5 @@
 """All parameters in one tensor and all gradients in another: one all-reduce, one optimizer step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

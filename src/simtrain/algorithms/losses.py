@@ -5,8 +5,6 @@ Numbers that are not finite go on into the gradients, so that the step is skippe
 without autograd.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The networks of a task: rsl_rl's models, made as the configuration says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rsl_rl.models import MLPModel

@@ -1,7 +1,5 @@
 """A trained policy without its exploration."""
 
-from __future__ import annotations
-
 import torch
 from rsl_rl.models import MLPModel
 from tensordict import TensorDict

@@ -7,8 +7,6 @@ copy; networks in buffers that are made once, with gradients by formula; paramet
 one flat buffer each; the learning rate and the losses as tensors, read back once an update.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Which cases a benchmark measures, on which devices; checked before anything is measured."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Iterable, Sequence

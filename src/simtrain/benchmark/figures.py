@@ -3,8 +3,6 @@
 Imports nothing heavy, so that a mistake in a command is reported at once.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ honest ratios. Several ranks go through each block at the same time, and the slo
 GPU every block ends when the device is done.
 """
 
-from __future__ import annotations
-
 import platform
 import time
 from collections.abc import Callable

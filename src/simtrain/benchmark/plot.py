@@ -4,8 +4,6 @@ A row for each task on an engine and device: throughput of every layer over envi
 fraction of bare physics, and, where several numbers of ranks were measured, weak scaling.
 """
 
-from __future__ import annotations
-
 import io
 from itertools import cycle
 from typing import Any

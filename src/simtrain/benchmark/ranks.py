@@ -4,8 +4,6 @@ Nothing is left of one job when the next begins, and the command itself stays fr
 threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass

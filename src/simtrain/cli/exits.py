@@ -1,7 +1,5 @@
 """How a command ends: exit codes, and messages instead of tracebacks."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

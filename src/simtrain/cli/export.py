@@ -1,7 +1,5 @@
 """``uv run export <run or checkpoint>``: a trained policy as ONNX and TorchScript."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``uv run list-tasks``: every task, what it is, and where it comes from."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Catching them takes tyro's private ``tyro._errors``; ``tests/cli/test_parse.py``
 changes what is used of it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``uv run report <run>...``: learning curves of runs as a picture and a web page."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

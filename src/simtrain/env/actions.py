@@ -1,7 +1,5 @@
 """Actions at work: from the policy's output to the engine's ``ctrl``, in place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import mujoco

@@ -1,7 +1,5 @@
 """Commands: what the policy is asked to do, drawn anew at resets and from time to time."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The environment: runs a task on an engine, as rsl_rl's ``VecEnv``. Knows nothing of PPO."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ A robot's program needs to know them besides the network. Numbers are those of t
 domain randomization.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

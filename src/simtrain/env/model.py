@@ -1,7 +1,5 @@
 """From a task's configuration to a compiled MuJoCo model, checked; and the task for evaluation."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import hashlib

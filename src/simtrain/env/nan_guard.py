@@ -5,8 +5,6 @@ a ring of states and controls is recorded before every step, and stays as it is 
 failure on until it is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A group's terms are concatenated first; noise, clip and scale are then one opera
 whole group, whatever the number of terms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

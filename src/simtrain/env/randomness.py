@@ -1,7 +1,5 @@
 """The random generators that a rank uses: seeded, saved, restored and forked."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

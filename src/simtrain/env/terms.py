@@ -3,8 +3,6 @@
 Every method is batched and works in place where it can; none waits for the device.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -6,8 +6,6 @@ level and column, and may walk on to others. The heights of a tile come from a f
 those in `simtrain.mdp.terrain`.
 """
 
-from __future__ import annotations
-
 import mujoco
 import numpy as np
 import torch

@@ -5,8 +5,6 @@ over the network if need be. An event is a log record with an object attached: t
 text, and the command gets the object, a `RankEvent` or something that rank 0 shows.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from multiprocessing.connection import Connection

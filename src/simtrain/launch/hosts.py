@@ -4,8 +4,6 @@ torchrunx starts a process on each host and waits minutes for it, without a word
 not come. So every host is asked first, over the connection that torchrunx will use.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

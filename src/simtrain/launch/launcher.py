@@ -12,8 +12,6 @@ ask to stop may also come to all processes at once: the command and the ranks ac
 others ignore them.
 """
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

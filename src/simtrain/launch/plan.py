@@ -1,7 +1,5 @@
 """The plan of a job: its hosts and the devices of its ranks, from ``--gpu-ids`` to ``cuda:i``."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Imports no torch, so that it can act before torch is imported.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

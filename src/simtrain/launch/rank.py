@@ -1,7 +1,5 @@
 """`Rank`: one process of a training job, and the collectives that the project uses."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

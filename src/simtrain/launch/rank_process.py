@@ -1,7 +1,5 @@
 """One rank of a job, in a process that torchrunx starts."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

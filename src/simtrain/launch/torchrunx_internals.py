@@ -4,8 +4,6 @@ tests/launch/test_torchrunx_internals.py fails where a new version of torchrunx 
 takes long to import, and only runs of several ranks need it, so each function imports it.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import subprocess

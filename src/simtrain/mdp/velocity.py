@@ -5,8 +5,6 @@ a foot ``FR_foot`` is a site, with a contact sensor ``FR_foot_contact`` (``data=
 a sensor ``FR_foot_linvel`` of its velocity along the world's axes. Imports no torch.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A file holds tensors and plain values, with rsl_rl's keys in checkpoints. Each r
 that `torch.save` makes carries a CRC-32, which is checked when the file is read.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import re

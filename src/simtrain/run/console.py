@@ -1,7 +1,5 @@
 """What a person sees while training: a live view on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager

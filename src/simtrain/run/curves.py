@@ -3,8 +3,6 @@
 Reads run directories, of finished and of running training alike; draws nothing.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The run directory, and files that are written whole or not at all."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import itertools
 import os

@@ -4,8 +4,6 @@ A resumed run goes on in both: what was written of later iterations is cut off, 
 iteration is missing or there twice.
 """
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json

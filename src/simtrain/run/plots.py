@@ -4,8 +4,6 @@ For every task a row that compares its groups of runs (return, episode length, t
 every group a row with what it consists of: reward terms, ends of episodes, phases of an iteration.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import math

@@ -1,7 +1,5 @@
 """Reports of runs: learning curves as a PNG, and as a web page of one file with tables."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta

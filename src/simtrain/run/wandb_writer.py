@@ -1,7 +1,5 @@
 """The metrics and checkpoints of a run on Weights & Biases, for ``--logger wandb``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

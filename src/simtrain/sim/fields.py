@@ -1,7 +1,5 @@
 """MuJoCo's fields, by rules that the engines share: a task that runs on one runs on the other."""
 
-from __future__ import annotations
-
 import mujoco
 import mujoco.batch
 import numpy as np

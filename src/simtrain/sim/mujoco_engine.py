@@ -4,8 +4,6 @@ Physics runs in float64 on the batch's state rows. Terms see float32 mirrors of 
 after every call; what terms write goes into mirror and row together, for the masked rows alone.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import warnings

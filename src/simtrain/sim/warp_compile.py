@@ -1,7 +1,5 @@
 """Reports that Warp compiles kernels, which happens once per machine and takes minutes."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

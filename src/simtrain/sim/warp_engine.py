@@ -7,8 +7,6 @@ environments, as they know no mask. (A CUDA graph could skip them, but its condi
 allocate memory, as they do.) The host knows from the calls made, and waits for nothing.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable, Hashable

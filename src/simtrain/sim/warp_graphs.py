@@ -1,7 +1,5 @@
 """Sequences of Warp launches as graphs that are replayed in one call, on PyTorch's stream."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 from collections.abc import Callable, Hashable, Iterator

@@ -3,8 +3,6 @@
 The sizes are probed on the CPU and checked against a GPU's memory; what overflows is reported.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A thread that works on the newest of what it is given, so that training does not wait."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

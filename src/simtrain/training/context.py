@@ -1,7 +1,5 @@
 """All that one rank knows of the run that it trains, and the result of that."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -3,8 +3,6 @@
 Nothing is written before the files, read back, have given the same actions as the policy itself.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Errors for people where a GPU cannot be used, or has too little memory."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

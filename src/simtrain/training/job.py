@@ -1,7 +1,5 @@
 """A training job from its checked configuration to its exit code."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Trained policies: from a run directory back to a task, its environments and the actions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """From sums on each rank to the numbers of an iteration, over all ranks."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 

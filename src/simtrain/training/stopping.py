@@ -1,7 +1,5 @@
 """Stop signals of a run: messages to the user, the deadline, and the end where it expires."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

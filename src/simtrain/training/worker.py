@@ -1,7 +1,5 @@
 """One rank's training: environments, algorithm and features are made, and the loop runs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import closing

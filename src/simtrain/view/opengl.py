@@ -5,8 +5,6 @@ else the window system of a display. A missing library is named by its package. 
 ``MUJOCO_GL`` once, while it is imported; so this module imports it only inside functions.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from contextlib import suppress

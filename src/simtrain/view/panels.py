@@ -4,8 +4,6 @@ Viser calls back from threads of its own. Nothing here touches the environment f
 put requests into a queue, which the viewer's loop carries out between two steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any

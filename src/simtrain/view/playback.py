@@ -1,7 +1,5 @@
 """Environments stepped by a policy in real time, faster, slower, or step by step."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

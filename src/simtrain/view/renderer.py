@@ -1,7 +1,5 @@
 """Pictures of an environment, drawn without a window: the robot, its commands, lines of text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import suppress

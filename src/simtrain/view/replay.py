@@ -1,7 +1,5 @@
 """The last steps of a simulation that failed, one by one, as a video or on a page."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The server of a page with a 3-D scene: viser, on one address, without its own announcements."""
 
-from __future__ import annotations
-
 import io
 import logging
 import socket

@@ -1,7 +1,5 @@
 """Videos of a policy: step its environments, draw one of them, write an MP4 file."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator

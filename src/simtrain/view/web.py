@@ -1,7 +1,5 @@
 """The web viewer: a page with the robot in 3-D, its commands and rewards, served by viser."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any

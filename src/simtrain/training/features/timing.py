@@ -1,7 +1,5 @@
 """Where the time goes: phases of an iteration in a table, and a trace by ``torch.profiler``."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Self

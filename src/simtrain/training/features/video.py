@@ -1,7 +1,5 @@
 """Videos of the policy while it trains, without changing its training by a bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Self
 

@@ -5,8 +5,6 @@ becomes another tensor. Sums whose order is left to chance differ a little, and 
 few environments; so what counts is whether many numbers differ by much.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ What a function does on the host is not recorded: it must be the same each time,
 wait for the device.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

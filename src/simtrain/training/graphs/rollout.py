@@ -4,8 +4,6 @@ There are two graphs, for observations go to two sets of buffers in turn. When t
 steps are made eagerly, captured, replayed and compared, and everything is put back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

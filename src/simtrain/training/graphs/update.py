@@ -4,8 +4,6 @@ There is one for each mini-batch, for they lie in different places. Before the f
 learned from eagerly and by graphs from the same start, compared, and everything is put back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 
