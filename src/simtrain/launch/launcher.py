@@ -279,10 +279,7 @@ class _Monitor:
         if all(failed.cause == "peer" for failed in self.failures):
             local = self.job.hosts == ("localhost",)
             seconds = _PEER_FAILURE_SECONDS if local else _REMOTE_PEER_FAILURE_SECONDS
-        limits = (
-            (self.log_server_end_time, _LAUNCHER_SECONDS),
-            (self.first_failure_time, seconds),
-        )
+        limits = ((self.log_server_end_time, _LAUNCHER_SECONDS), (self.first_failure_time, seconds))
         now = time.monotonic()
         return any(began is not None and now > began + seconds for began, seconds in limits)
 

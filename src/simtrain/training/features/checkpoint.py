@@ -60,11 +60,7 @@ class Checkpoint(Feature):
     phase = "saving"
 
     def __init__(
-        self,
-        context: RunContext,
-        trainer: Trainer,
-        recorder: Recorder,
-        features: Sequence[Feature],
+        self, context: RunContext, trainer: Trainer, recorder: Recorder, features: Sequence[Feature]
     ) -> None:
         """Prepare; `features` are all that go along, and may be completed later."""
         self._context = context
