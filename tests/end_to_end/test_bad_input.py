@@ -144,7 +144,7 @@ def test_no_task_lists_all_and_the_files_that_do_not_import(here):
 def _run(command: str, folder: Path) -> subprocess.CompletedProcess:
     module, *arguments = command.split()
     return subprocess.run(
-        [sys.executable, "-m", f"simtrain.cli.{module}", *arguments],
+        [Path(sys.executable).with_name(module.replace("_", "-")), *arguments],
         cwd=folder, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
 
@@ -190,11 +190,13 @@ def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(h
 )
 def test_help_and_lists_import_neither_torch_nor_a_simulator(command, says, tmp_path):
     module, *arguments = command.split()
+    entry = "train import main" if module == "train" else f"start import {module} as main"
     program = f"""
-import runpy, sys
+import sys
 sys.argv[1:] = {arguments}
 try:
-    runpy.run_module("simtrain.cli.{module}", run_name="__main__", alter_sys=True)
+    from simtrain.cli.{entry}
+    main()
 finally:
     heavy = "torch mujoco mujoco_warp warp rsl_rl tensordict tensorboard wandb".split()
     print("heavy:", *[name for name in heavy if name in sys.modules])

@@ -32,7 +32,7 @@ FLAGS = f"""
 
 def _run(module: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", f"simtrain.cli.{module}", *arguments],
+        [Path(sys.executable).with_name(module.replace("_", "-")), *arguments],
         cwd=cwd, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from job import Job, make_tasks, timeless_metrics
-from simtrain.run.resume import open_run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from simtrain.run.checkpoint import read_checkpoint
+from simtrain.training.features.checkpoint import open_run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -172,7 +172,7 @@ def test_a_full_disk_does_not_end_training_but_is_told(start, small_disk):
     assert "warning: the last checkpoint or metrics could not be written" in job.output
     (run,) = small_disk.glob("*/2*")
     saved = open_run(run)
-    assert not saved.complaints
+    assert not saved.warnings
     assert 0 < saved.iteration < 60
     assert read_checkpoint(run / f"model_{saved.iteration}.pt")["iter"] == saved.iteration
     assert not list(run.glob(".*"))

@@ -120,7 +120,6 @@ def test_a_checkpoint_loads_without_running_code_and_in_rsl_rls_runner(run):
     }  # fmt: skip
     infos = {"task": TASK, "env_steps": ENVS * STEPS * 3}
     assert saved["iter"] == 3
-    assert len(saved["infos"].pop("checksum")) == 64
     assert saved["infos"] == infos
 
     env = Env(discover().find(TASK).make(), 4, EngineCfg(threads=1))
