@@ -54,8 +54,7 @@ class KernelEstimator:
         wp.init()
         if device.type == "cuda" and not wp.is_cuda_available():
             raise RuntimeError("Warp finds no CUDA driver that is new enough")
-        self._torch_device = device
-        self._device = wp.device_from_torch(device)
+        self._torch_device, self._device = device, wp.device_from_torch(device)
         self._streams: dict[int, wp.Stream] = {}
 
     def __call__(self, rollout: Rollout, last_values: Tensor, gamma: float, lam: float) -> None:

@@ -19,9 +19,7 @@ from simtrain.errors import ExportError
 
 TOLERANCE = 1e-5
 """Largest difference of an action, relative to the action where that is larger than 1."""
-
-METADATA = "policy.json"
-"""The property that has all metadata as JSON."""
+METADATA = "policy.json"  # the property that has all metadata as JSON
 INPUT, OUTPUT = "obs", "actions"
 
 
@@ -47,10 +45,7 @@ def export(
 
 
 def random_observations(policy: Policy, obs: TensorDict) -> TensorDict:
-    """Always the same ``{group: (100, size)}``, with the sizes of `obs`, to try a policy with.
-
-    They are spread as those that it was trained on; standard normal without normalization.
-    """
+    """Always the same ``{group: (100, size)}``, spread as in training, else standard normal."""
     generator = torch.Generator().manual_seed(0)
     groups = policy.actor.obs_groups
     sizes = [obs[group].shape[1] for group in groups]
@@ -96,8 +91,7 @@ def _to_torchscript(policy: Policy, properties: dict[str, str]) -> bytes:
 
 def _run_torchscript(content: bytes, obs: np.ndarray) -> np.ndarray:
     with _deprecated_torchscript(), torch.inference_mode():
-        module = torch.jit.load(io.BytesIO(content))
-        return np.asarray(module(torch.from_numpy(obs)))
+        return np.asarray(torch.jit.load(io.BytesIO(content))(torch.from_numpy(obs)))
 
 
 def _deprecated_torchscript() -> warnings.catch_warnings[None]:

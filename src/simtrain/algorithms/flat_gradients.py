@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class FlatGradients:
-    """Two float32 buffers into which every parameter and its ``.grad`` are views."""
+    """Every parameter and its ``.grad`` as views into float32 `parameters` and `buffer`."""
 
     def __init__(self, networks: Sequence[Iterable[nn.Parameter]], extra: int = 0) -> None:
         """Make the views; `extra` further numbers travel in the same all-reduce, at the end."""
@@ -17,10 +17,8 @@ class FlatGradients:
         every = [p for group in groups for p in group]
         self._shapes = [p.shape for p in every]
         self.buffer = torch.zeros(sum(sizes) + extra, device=every[0].device)
-        """Gradients, then the extra numbers."""
         *self.networks, self.extra = self.buffer.split([*sizes, extra])
         self.parameters = nn.Parameter(torch.cat([p.detach().flatten() for p in every]))
-        """All parameters; its ``.grad`` is all gradients."""
         self.parameters.grad = self.buffer[: sum(sizes)]
         values, gradients = self.split(self.parameters.data), self.split(self.parameters.grad)
         for parameter, value, gradient in zip(every, values, gradients, strict=True):

@@ -23,8 +23,7 @@ class PolicyLoss:
 
     surrogate: Tensor
     entropy: Tensor
-    kl: Tensor
-    """Divergence of the policy from the one that collected the samples; not in the loss."""
+    kl: Tensor  # divergence from the policy that collected the samples; not in the loss
     mean_gradient: Tensor
     std_gradient: Tensor
 

@@ -33,5 +33,4 @@ def update_normalization(network: MLPModel, obs: TensorDict) -> None:
 
 
 def _network(cfg: ActorCfg | CriticCfg) -> dict[str, Any]:
-    names = ("hidden_dims", "activation", "obs_normalization")
-    return {name: getattr(cfg, name) for name in names}
+    return {n: getattr(cfg, n) for n in ("hidden_dims", "activation", "obs_normalization")}

@@ -65,7 +65,6 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._make_optimizer(torch.optim.AdamW if cfg.optimizer == "adamw" else torch.optim.Adam)
         self._shuffled = storage.samples().map(torch.zeros_like)
         self.mini_batches = list(self._shuffled.mini_batches(cfg.num_mini_batches))
-        """The shuffled rollout's, overwritten by every update."""
         self._rows = max(storage.num_envs, len(self.mini_batches[0].actions))
         self._policy = BufferedMlp(self.actor.mlp, self._rows)
         self._value = BufferedMlp(self.critic.mlp, self._rows)
@@ -115,8 +114,7 @@ class PPO(RslPPO):  # type: ignore[misc]
             stored.copy_(obs[group])
         normalized_input(self.actor, obs, out=transition.actor_input)
         mean = self._policy(transition.actor_input, out=transition.mean)
-        noise = self._noise.normal_()
-        return torch.addcmul(mean, noise, self.storage.std, out=transition.actions)
+        return torch.addcmul(mean, self._noise.normal_(), self.storage.std, out=transition.actions)
 
     @torch.no_grad()
     def compute_returns(self, obs: TensorDict) -> None:
@@ -240,10 +238,7 @@ class PPO(RslPPO):  # type: ignore[misc]
     def set_state(
         self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
     ) -> None:
-        """Continue from `state`, in place; RuntimeError if the networks are of other shapes.
-
-        `optimizer` and `learning_rate` say whether the moments and that rate are taken over.
-        """
+        """Take over `state`, in place, moments and rate if told; RuntimeError if shapes differ."""
         saved_rate = state["optimizer_state_dict"]["param_groups"][0]["lr"]
         rate = float(saved_rate if learning_rate else self._lr)
         self.load(state, {"actor": True, "critic": True, "optimizer": optimizer})
@@ -264,8 +259,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         # With this, fused Adam leaves parameters and moments as they are where it is 1.
         self._not_finite = self.optimizer.found_inf = zero.clone()  # type: ignore[attr-defined]
         self._skipped: Tensor = zero.clone()
-        self.skipped_steps = 0
-        """Optimizer steps of the last update that were skipped: their gradients were not finite."""
+        self.skipped_steps = 0  # of the last update: their gradients were not finite
         self._losses: Tensor = zero.repeat(len(LOSSES))
 
     @torch.no_grad()  # it holds for one thread

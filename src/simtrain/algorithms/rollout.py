@@ -21,10 +21,8 @@ class Transition:
     """One step of all environments, ``(num_envs, size)``; `dones` uint8, `time_outs` boolean."""
 
     observations: dict[str, Tensor]
-    actor_input: Tensor
-    """The policy network's input: its groups side by side, normalized."""
-    mean: Tensor
-    """Actions without exploration."""
+    actor_input: Tensor  # the policy network's groups side by side, normalized
+    mean: Tensor  # actions without exploration
     actions: Tensor
     rewards: Tensor
     dones: Tensor
@@ -60,8 +58,7 @@ class Rollout(RolloutStorage):  # type: ignore[misc]
         )
         self.last_critic_input = torch.zeros_like(self.critic_input[0])
         self.mean = torch.zeros_like(self.actions)
-        self.std = torch.zeros_like(self.actions[0, 0])
-        """Standard deviations of the actions, the same in all steps, ``(num_actions,)``."""
+        self.std = torch.zeros_like(self.actions[0, 0])  # of the actions, the same in all steps
         self.time_outs = torch.zeros_like(self.dones, dtype=torch.bool)
         self.distribution_params = (self.mean, self.std.expand_as(self.mean))
         self.transitions = [self.transition(itemgetter(i)) for i in range(num_steps_per_env)]
@@ -83,7 +80,6 @@ class StagingBuffer:
     def __init__(self, rollout: Rollout) -> None:
         self.transition = rollout.transition(lambda buffer: torch.zeros_like(buffer[0]))
         self.step = torch.zeros(1, dtype=torch.long, device=rollout.actions.device)
-        """Where the transition goes next."""
         self._targets = rollout.transition(itemgetter(slice(None))).tensors()
         self._sources = [tensor.unsqueeze(0) for tensor in self.transition.tensors()]
 
@@ -106,8 +102,7 @@ class Samples:
     returns: Tensor
     advantages: Tensor
     mean: Tensor
-    std: Tensor
-    """The same for all samples, ``(num_actions,)``."""
+    std: Tensor  # the same for all samples, ``(num_actions,)``
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Samples:
         """A function of each tensor; `std` is the same tensor."""

@@ -27,10 +27,7 @@ _CASE: dict[str, Any] = {"task": str, "engine": str, "device": str, "ranks": int
 
 @dataclass(frozen=True)
 class Case:
-    """A task with the engine, devices and sizes that the layers are measured with.
-
-    The networks are on `device`, ``cpu`` or ``cuda``; `num_envs` are those of each rank.
-    """
+    """What is measured; networks are on `device`, ``cpu`` or ``cuda``, `num_envs` on each rank."""
 
     task: str
     engine: EngineName
@@ -49,8 +46,7 @@ class Figure:
 
     case: Case
     layer: str
-    steps_per_second: float
-    """The median of all repetitions."""
+    steps_per_second: float  # the median of all repetitions
     lowest: float
     highest: float
     of_physics: float

@@ -27,8 +27,7 @@ def draw(results: Results) -> bytes:
     groups: dict[tuple[str, str, str], list[Case]] = {}
     for case in results.by_case():
         groups.setdefault((case.task, case.engine, case.device), []).append(case)
-    most = max(case.ranks for case in results.by_case())
-    columns = 3 if most > 1 else 2
+    columns = 3 if any(case.ranks > 1 for case in results.by_case()) else 2
     height = _ROW_HEIGHT * len(groups) + _HEADER
     with STYLE():
         sheet = Sheet(figsize=(_PANEL_WIDTH * columns, height), layout="constrained")

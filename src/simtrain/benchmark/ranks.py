@@ -1,7 +1,6 @@
 """A benchmark's cases on their ranks: each number of ranks is a job of processes of its own.
 
-Nothing is left of one job when the next begins, and the command itself stays free of GPUs and
-threads.
+Nothing is left of one job when the next begins; the command itself uses no GPU or threads.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +22,7 @@ class Settings:
     """How the cases of a benchmark are measured; n ranks take the first n devices."""
 
     devices: Devices
-    threads: int
-    """CPU threads of each rank."""
+    threads: int  # of each rank, on the CPU
     repetitions: int
     cuda_graphs: bool
 
@@ -93,8 +91,7 @@ def measure_rank(
             closing(make_trainer(config, rank, make_timer(rank.device), say)) as trainer,
         ):
             try:
-                clock = Clock(rank, stop)
-                seconds = measure_layers(trainer, settings.repetitions, clock, say)
+                seconds = measure_layers(trainer, settings.repetitions, Clock(rank, stop), say)
             except StoppedError:
                 return None
         steps = case.ranks * case.num_envs * config.num_steps_per_env

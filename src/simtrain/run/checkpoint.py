@@ -18,8 +18,7 @@ from torch import Tensor
 from simtrain.errors import ConfigError
 from simtrain.run.directory import written_whole
 
-BEST = "best.pt"
-"""The checkpoint with the best evaluation of a run."""
+BEST = "best.pt"  # the checkpoint with the best evaluation of a run
 _KEYS = ("actor_state_dict", "critic_state_dict", "iter", "infos")
 
 
@@ -30,41 +29,24 @@ def model_path(run: Path, iteration: int) -> Path:
 
 def model_paths(run: Path) -> list[Path]:
     """The checkpoints of a run, oldest first; without `BEST`."""
-    numbered = {
-        int(match[1]): path
-        for path in run.glob("model_*.pt")
-        if (match := re.fullmatch(r"model_(\d+)\.pt", path.name))
-    }
-    return [numbered[iteration] for iteration in sorted(numbered)]
+    paths = (p for p in run.glob("model_*.pt") if re.fullmatch(r"model_\d+\.pt", p.name))
+    return sorted(paths, key=lambda path: int(path.stem.removeprefix("model_")))
 
 
 def save_model(path: Path, iteration: int, networks: dict[str, Any], infos: dict[str, Any]) -> None:
-    """Write a checkpoint, whole or not at all.
-
-    Args:
-        path: the file, see `model_path`.
-        iteration: how many iterations were trained.
-        networks: ``PPO.save()``: state of actor, critic and optimizer.
-        infos: plain values to keep beside them.
-    """
+    """Write ``PPO.save()`` and plain values, `infos`, to a checkpoint, whole or not at all."""
     write_tensors(path, {**networks, "iter": iteration, "infos": infos})
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The checkpoint that a user names: a file, or the newest of a run directory.
-
-    Raises:
-        ConfigError: there is none; says what is there.
-    """
+    """The checkpoint at `path`, a file or a run's newest; ConfigError if there is none."""
     if path.is_file():
         return path
     if not path.exists():
         raise ConfigError(f"there is no run or checkpoint {path}")
-    newest = model_paths(path)
-    if newest:
+    if newest := model_paths(path):
         return newest[-1]
-    runs = sorted({file.parent for file in path.glob("*/**/model_*.pt")})
-    if runs:
+    if runs := sorted({file.parent for file in path.glob("*/**/model_*.pt")}):
         raise ConfigError(f"{path} is no run directory; the newest run below it is {runs[-1]}")
     if (path / "config.yaml").exists():
         raise ConfigError(f"the run {path} has no checkpoint yet (model_<iteration>.pt)")
@@ -72,11 +54,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read what `save_model` wrote, or rsl_rl's runner.
-
-    Raises:
-        ConfigError: the file is damaged, is something else, or cannot be read; says which.
-    """
+    """Read what `save_model` or rsl_rl's runner wrote; ConfigError if that cannot be, says why."""
     content = read_tensors(path, "checkpoint", device)
     if not all(key in content for key in _KEYS):
         raise ConfigError(f"{path} is no checkpoint of simtrain: it needs {', '.join(_KEYS)}")
@@ -86,21 +64,14 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
 def write_tensors(path: Path, content: dict[str, Any], previous: Path | None = None) -> None:
     """Write tensors and plain values, whole or not at all; see `written_whole`."""
     # torch's own errors do not say what is wrong with the disk.
-    data = packed(content)
     with written_whole(path, previous) as file:
-        file.write(data)
+        file.write(packed(content))
 
 
 def read_tensors(path: Path, kind: str, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read what `write_tensors` wrote.
+    """Read what `write_tensors` wrote; messages call the file a `kind`, e.g. ``checkpoint``.
 
-    Args:
-        path: the file.
-        kind: its kind in messages, e.g. ``checkpoint``.
-        device: where tensors go.
-
-    Raises:
-        ConfigError: the file cannot be read, is damaged, or would need to run code; says which.
+    ConfigError if the file cannot be read, is damaged, or would need to run code; says which.
     """
     try:
         data = path.read_bytes()

@@ -33,12 +33,11 @@ class Status:
         return str(timedelta(seconds=round(self.seconds_left)))
 
     def __str__(self) -> str:
-        width = len(str(self.iterations))
         episodes = "no episode has finished yet"
         if self.mean_return is not None:
             episodes = f"return {self.mean_return:.2f}  length {self.mean_length:.0f}"
         steps = f"env steps {self.env_steps:,}  {self.steps_per_second:,.0f} steps/s"
-        count = f"{self.iteration:>{width}}/{self.iterations}"
+        count = f"{self.iteration:>{len(str(self.iterations))}}/{self.iterations}"
         return f"iteration {count}  {steps}  {episodes}  left {self.time_left}"
 
 

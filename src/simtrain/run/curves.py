@@ -1,7 +1,4 @@
-"""Learning curves as numbers: what runs logged, and means over runs that differ by their seed.
-
-Reads run directories, of finished and of running training alike; draws nothing.
-"""
+"""Learning curves as numbers: what runs logged, and means over runs that differ by their seed."""
 
 import json
 import math
@@ -24,8 +21,7 @@ RETURN, LENGTH, SPEED = "Train/mean_reward", "Train/mean_episode_length", "Perf/
 EVALUATED = "Eval/mean_return"
 REST = "rest"
 """Seconds of an iteration that are in no ``Perf/*_time``, where its phases were not timed."""
-MAX_POINTS = 200
-"""Points that a curve has at most; more are averaged."""
+MAX_POINTS = 200  # that a curve has at most; more are averaged
 # After Okabe and Ito (2008): told apart by color-blind people too.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 
@@ -40,8 +36,7 @@ class Run:
 
     path: Path
     config: dict[str, Any]
-    devices: list[str]
-    """The device of each rank."""
+    devices: list[str]  # of each rank
     commit: str | None
     """Short hash of the repository's commit, with a + for changes since; None outside of one."""
     columns: dict[str, np.ndarray]
@@ -88,8 +83,7 @@ class Run:
 class Group:
     """Runs of one task with the same settings; their seeds may differ."""
 
-    label: str
-    """How it differs from the other groups of its task."""
+    label: str  # how it differs from the other groups of its task
     runs: tuple[Run, ...]
     color: str = COLORS[0]
 
@@ -104,12 +98,10 @@ class Curve:
     """A tag over several runs; arrays of one length, ``x`` ascending."""
 
     x: np.ndarray
-    mean: np.ndarray
-    """Mean over the runs that have come so far; 0 where none has logged it."""
+    mean: np.ndarray  # over the runs that have come so far; 0 where none has logged it
     low: np.ndarray
     high: np.ndarray
-    count: np.ndarray
-    """How many runs these are, on average over the points that one of these stands for."""
+    count: np.ndarray  # of these runs, on average over the points that one of these stands for
 
 
 def read_run(path: Path) -> Run:

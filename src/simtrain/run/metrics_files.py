@@ -1,7 +1,6 @@
 """The metrics of a run: metrics.jsonl and TensorBoard's event file.
 
-A resumed run goes on in both: what was written of later iterations is cut off, so that no
-iteration is missing or there twice.
+A resumed run goes on in both: what was written of later iterations is cut off.
 """
 
 import fcntl
@@ -93,17 +92,11 @@ class MetricsWriter:
 
 
 class _AppendedFile:
-    """A file to append entries to; what cannot be written waits for the next call.
-
-    After every call it ends with a whole entry. Only making it raises OSError.
-    """
+    """Appends whole entries; those that fail wait for the next call. Only making it raises."""
 
     def __init__(self, path: Path) -> None:
-        self.error: str | None = None
-        """Why entries are waiting, or None if none are."""
-        self.descriptor = -1
-        self._path = path
-        self._waiting = b""
+        self.error: str | None = None  # why entries are waiting, if any are
+        self.descriptor, self._path, self._waiting = -1, path, b""
         self._open()
 
     def append(self, entry: bytes) -> None:
@@ -128,8 +121,7 @@ class _AppendedFile:
                 with suppress(OSError):
                     os.ftruncate(self.descriptor, size)
         else:
-            self._waiting = b""
-            self.error = None
+            self._waiting, self.error = b"", None
 
     def _open(self) -> None:
         self.descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

@@ -30,14 +30,12 @@ _PART_COLORS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6BB1", "#B8A300",
 )  # fmt: skip
 _OTHERS_COLOR, _FAINT = "#B3B3B3", "#666666"
-
 # Inches: sizes of the figure, and left edges and widths of the panels of a row. Legends of the rows
 # of groups stand to the right of their panels.
 _WIDTH, _PANEL = 15.0, 2.7
 _TITLE, _HEADER, _GAP = 0.75, 0.35, 0.9
 _COMPARISON_ROW = ((0.7, 4.0), (5.75, 4.0), (10.8, 4.0))
 _GROUP_ROW = ((0.7, 3.7), (7.35, 2.1), (11.45, 1.9))
-
 Text = Callable[[float], str]
 STYLE = partial(matplotlib.style.context, Path(__file__).with_suffix(".mplstyle"), after_reset=True)
 """How simtrain's pictures look, and not what the user's own matplotlibrc asks for."""
@@ -69,8 +67,7 @@ class _Sheet:
 
     def __init__(self, figure: Figure, height: float) -> None:
         self.figure = figure
-        self._height = height
-        self._y = height
+        self._height = self._y = height
 
     def add_line(self, height: float, text: str, **style: Any) -> None:
         """A line of text, `height` high."""
@@ -150,10 +147,7 @@ def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> bool:
 
 
 def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) -> None:
-    """Reward terms, ends of episodes and phases of an iteration of one group.
-
-    Parts come in the order of `everyone`, so that they have one color in all groups.
-    """
+    """What a group consists of; in the order of `everyone`, for one color in all groups."""
     own = set(group.tags("Perf/"))
     times = phase_tags([tag for tag in _by_size(everyone, "Perf/", axis) if tag in own])
     columns = [run.columns for run in group.runs]
@@ -173,10 +167,7 @@ def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) 
 def _draw_stack(
     ax: Axes, title: str, found: dict[str, Curve], complete: float, text: Text, mean: bool = False
 ) -> None:
-    """Areas above zero for what adds and below for what takes away, and the sum as a line.
-
-    Pale beyond `complete`, where runs are missing. The legend has last values, or the mean.
-    """
+    """Areas above and below zero, and their sum; pale beyond `complete`, where runs are missing."""
     ax.set_title(title)
     ax.yaxis.set_major_formatter(lambda y, _: text(y))
     if not found:
@@ -245,8 +236,7 @@ def _subtitle(runs: list[Run], groups: int) -> str:
 
 def _short(tag: str, characters: int) -> str:
     """A tag's own name, cut to so many characters."""
-    name = tag.rsplit("/", 1)[-1]
-    name = name.removesuffix("_time") if tag.startswith("Perf/") else name
+    name = tag.rsplit("/", 1)[-1].removesuffix("_time" if tag.startswith("Perf/") else "")
     return name if len(name) <= characters else f"{name[: characters - 1]}…"
 
 

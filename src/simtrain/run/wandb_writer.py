@@ -8,7 +8,6 @@ from typing import Any, Literal
 import wandb
 
 Mode = Literal["online", "offline", "disabled"]
-
 # Seconds for W&B's server to answer at the start, and to upload what is left at the end.
 _TIMEOUTS: dict[str, Any] = {"init_timeout": 30.0, "finish_timeout": 60.0}
 

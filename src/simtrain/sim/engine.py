@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 EngineName = Literal["mujoco", "warp"]
-
 Index: TypeAlias = "slice | torch.Tensor"
 """Which entries of a field's second axis a write goes to: a slice or a LongTensor."""
 ALL = slice(None)

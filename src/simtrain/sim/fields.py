@@ -12,12 +12,10 @@ from simtrain.sim.engine import ALL, Index
 _USER_INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat")
 STATE_FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", *_USER_INPUTS)
 """The fields that `Engine.write` accepts besides expanded model fields."""
-
 _JOINT_FORCES = ("qacc", "qacc_smooth", "qfrc_actuator", "qfrc_constraint", "qfrc_smooth")
 _BODY_FORCES = ("cacc", "cfrc_ext", "cfrc_int")
 ACCELERATION_FIELDS = frozenset({*_JOINT_FORCES, *_BODY_FORCES, "act_dot", "actuator_force"})
 """Derived fields that depend on accelerations; `acceleration_sensors` says which sensors do."""
-
 _RNE_SENSORS = ("ACCELEROMETER", "FORCE", "TORQUE", "FRAMELINACC", "FRAMEANGACC")
 _SENSORS_THAT_NEED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_BODY_FORCES, _RNE_SENSORS),

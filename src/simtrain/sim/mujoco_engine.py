@@ -33,8 +33,7 @@ class MujocoEngine(Engine):
     ) -> None:
         # `failed` reports warnings; MuJoCo would also print them and write MUJOCO_LOG.TXT.
         mujoco.set_mju_user_warning(ignore_warning)
-        self.num_envs = num_envs
-        self.device = torch.device("cpu")
+        self.num_envs, self.device = num_envs, torch.device("cpu")
         threads = threads or len(os.sched_getaffinity(0))
         self._batch = mujoco.batch.Batch(_without_islands(model), num_envs, nthread=threads)
         self.threads = int(self._batch.nthread)
@@ -42,14 +41,13 @@ class MujocoEngine(Engine):
         self._keyframe = -1 if keyframe is None else keyframe
         self._stale = torch.zeros(num_envs, dtype=torch.bool)  # written or reset, no forward yet
         self.failed = torch.zeros(num_envs, dtype=torch.bool)
-        self._failure_message = ""
         self._warnings = self._batch.warning[:, :, 1]  # counts of each kind since the last reset
         # Field -> its float32 mirror and the batch's float64 rows.
         self._bound: dict[str, tuple[Tensor, Tensor]] = {}
         self._expanded: dict[str, tuple[Tensor, Tensor]] = {}
         self._acceleration_sensors = fields.acceleration_sensors(self.model)
         self._other_sensors = (~self._acceleration_sensors).nonzero().flatten()
-        self._const_was_set = False
+        self._const_was_set, self._failure_message = False, ""
         self.bind("ctrl")
         self.reset()
         self.forward()

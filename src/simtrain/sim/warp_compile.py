@@ -8,8 +8,7 @@ from pathlib import Path
 
 import warp as wp
 
-_POLL_S = 0.5
-_REPORT_EVERY_S = 15.0
+_POLL_S, _REPORT_EVERY_S = 0.5, 15.0
 
 
 @contextmanager

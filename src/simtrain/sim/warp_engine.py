@@ -29,7 +29,6 @@ _INITIAL_FIELDS = {"qpos0": "qpos", "body_pos": "mocap_pos", "body_quat": "mocap
 """Model fields that MuJoCo's default initial state is taken from."""
 _APPLIED_FIELDS = frozenset({"ctrl", "qacc_warmstart", "qfrc_applied", "xfrc_applied"})
 """State fields that no position- or velocity-dependent field follows from."""
-
 _CONSTANTS = (
     *("actuator_acc0", "body_invweight0", "body_subtreemass", "dof_invweight0", "eq_data"),
     *("cam_mat0", "cam_pos0", "cam_poscom0", "light_dir0", "light_pos0", "light_poscom0"),
@@ -55,10 +54,8 @@ class WarpEngine(Engine):
         max_contacts: int | None = None,
         max_constraints: int | None = None,
     ) -> None:
-        """Raises `ConfigError` for a model, device or memory that cannot do; steps too may raise
-        `torch.OutOfMemoryError`."""
-        self.model = copy.copy(model)
-        self.num_envs = num_envs
+        """ConfigError if model, device or memory cannot do; steps may raise OutOfMemoryError."""
+        self.model, self.num_envs = copy.copy(model), num_envs
         self.device = torch.device(cfg.device)
         if self.device == torch.device("cuda"):
             self.device = torch.device("cuda", torch.cuda.current_device())
@@ -198,10 +195,7 @@ class WarpEngine(Engine):
 
     def _run_masked(self, key: str, launches: Callable[[], None], mask: Tensor | None) -> None:
         """Run launches that change the state or model where `_mask` is true, set from `mask`."""
-        if mask is None:
-            self._mask.fill_(True)
-        else:
-            self._mask.copy_(mask)
+        self._mask.fill_(True) if mask is None else self._mask.copy_(mask)
         self._run(key, launches)
         self._mark_stale(mask)
 
@@ -260,8 +254,7 @@ class _Physics:
     """
 
     def __init__(self, model: mujoco.MjModel, warp_model: mjw.Model, data: mjw.Data) -> None:
-        self._model = warp_model
-        self._data = data
+        self._model, self._data = warp_model, data
         self.posvel_data = dataclasses.replace(
             data, cacc=wp.zeros_like(data.cacc), cfrc_int=wp.zeros_like(data.cfrc_int)
         )

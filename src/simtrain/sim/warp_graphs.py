@@ -25,8 +25,7 @@ class WarpGraphs:
                 "the warp engine cannot use the GPU: Warp finds no CUDA driver that is new enough; "
                 "update the NVIDIA driver, or use --engine mujoco"
             )
-        self._torch_device = device
-        self._device = wp.device_from_torch(device)
+        self._torch_device, self._device = device, wp.device_from_torch(device)
         try:
             self._device.get_cuda_compile_arch()
         except RuntimeError as error:
@@ -36,9 +35,8 @@ class WarpGraphs:
         self._streams: dict[int, wp.Stream] = {}
         # PyTorch's default stream cannot be captured.
         self._capture_stream = None if self._device.is_cpu else wp.Stream(self._device)
-        self._in_torch_graph = False
         self._torch_graphs: list[wp.Graph] = []
-        self.enabled = True
+        self.enabled, self._in_torch_graph = True, False
         self.conditional = self._device.is_cpu or wp.is_conditional_graph_supported()
         """Whether a loop can end early, on a condition on the device, without waiting for it."""
         if self._device.is_cuda and not wp.is_mempool_enabled(self._device):

@@ -8,7 +8,6 @@ No ``from __future__ import annotations`` here: Warp reads the annotations as ty
 import warp as wp
 
 wp.set_module_options({"enable_backward": False})
-
 Mask = wp.array[bool]
 Integers = wp.array[int]
 Rows = wp.array2d[float]

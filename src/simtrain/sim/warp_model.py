@@ -30,12 +30,7 @@ _SWITCHED_ON = {
     "tendon_stiffness": "has_tendon_stiffness",
 }
 """Features that MuJoCo Warp turns off for a model whose own values are zero."""
-
-_SIMULATIONS = 16
-_SAMPLES = 40
-_DURATION_S = 1.5
-_MARGIN = 1.5
-
+_SIMULATIONS, _SAMPLES, _DURATION_S, _MARGIN = 16, 40, 1.5, 1.5
 _CONTACTS = mjw.OverflowType.BROADPHASE | mjw.OverflowType.NARROWPHASE | mjw.OverflowType.CCD
 _CONSTRAINTS = mjw.OverflowType.NEFC | mjw.OverflowType.NJMAX_NNZ
 _OTHERS = {
@@ -103,10 +98,7 @@ def owner_of(model: Any, field: str) -> tuple[Any, str]:
 
 
 def expand_array(model: mujoco.MjModel, warp_model: mjw.Model, field: str, num_envs: int) -> Tensor:
-    """Give a model field one row per environment, in place on `warp_model`; a view of the rows.
-
-    Shape ``(num_envs, *MuJoCo's shape)``. Graphs captured before still use the shared values.
-    """
+    """Give a field rows, in place on `warp_model`; a view, ``(num_envs, *MuJoCo's shape)``."""
     _check_expandable(field)
     owner, name = owner_of(warp_model, field)
     array = getattr(owner, name)

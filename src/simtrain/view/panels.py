@@ -17,7 +17,6 @@ from simtrain.view.playback import Playback
 
 Request = Callable[[], None]
 Requests = SimpleQueue[Request]
-
 _SPEEDS = {"1/8": 0.125, "1/4": 0.25, "1/2": 0.5, "1": 1.0, "2": 2.0, "4": 4.0}
 _COLORS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b",
@@ -113,8 +112,7 @@ class RewardPanel:
     """A live plot of the reward, or of one term or all of them, over the latest seconds."""
 
     def __init__(self, gui: viser.GuiApi, playback: Playback) -> None:
-        self._playback = playback
-        self._names = playback.env.rewards.names
+        self._playback, self._names = playback, playback.env.rewards.names
         options = ("total", *self._names, "all terms")
         self._choice = gui.add_dropdown("Show", options=options, initial_value="total")
         self._one = _plot(gui, ("reward",), height=200)

@@ -14,7 +14,6 @@ from simtrain.env.env import Env
 
 Act = Callable[[TensorDict], Tensor]
 """A policy: observations ``{group: (num_envs, size)}`` to actions ``(num_envs, num_actions)``."""
-
 _HISTORY_S = 10.0
 
 
@@ -30,21 +29,14 @@ class Playback:
 
     def __init__(self, env: Env, act: Act) -> None:
         self.env = env
-        self.paused = False
+        self.paused, self.time_s = False, 0.0
         self.speed = 1.0  # simulated seconds a second
-        self.time_s = 0.0
         self.history: deque[Step] = deque(maxlen=max(2, round(_HISTORY_S / env.step_dt)))
-        self.ended = [""] * env.num_envs
-        """The terminations that ended each environment's latest episode."""
-        self._act = act
-        self._obs = env.reset()
-        self._due_s = 0.0
+        self.ended = [""] * env.num_envs  # by which terminations the latest episodes ended
+        self._act, self._obs, self._due_s = act, env.reset(), 0.0
 
     def advance(self, passed_s: float) -> None:
-        """Do the control steps that are due after `passed_s` more of real time, in place.
-
-        The rest is dropped where simulating takes longer: the picture slows down.
-        """
+        """Do, in place, the steps due after `passed_s` more of real time; drop what is late."""
         if self.paused:
             return
         self._due_s += passed_s * self.speed

@@ -27,10 +27,7 @@ class Canvas:
     """Draws pictures of a simulation; a context manager, for it holds an OpenGL context."""
 
     def __init__(self, model: mujoco.MjModel, width: int, height: int) -> None:
-        """Open an OpenGL context, or raise RenderingError; the pictures' size is in pixels.
-
-        The quality that `model` asks for is changed in place to what the machine can draw.
-        """
+        """Open an OpenGL context, or raise RenderingError; may lower `model`'s quality in place."""
         model.vis.global_.offwidth = max(width, model.vis.global_.offwidth)
         model.vis.global_.offheight = max(height, model.vis.global_.offheight)
         if model.nlight == 0:  # MuJoCo's headlight alone is dim

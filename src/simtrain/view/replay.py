@@ -19,7 +19,7 @@ _LAST_STEP_VIDEO_S, _LAST_STEP_PAGE_S = 2.0, 1.5
 
 
 class Replay:
-    """A simulation, `data`, that stands in one of the last steps before it failed."""
+    """A simulation, `data`, in one of the last steps before it failed; `failure` says how."""
 
     def __init__(
         self, model: mujoco.MjModel, states: dict[str, np.ndarray], decimation: int, message: str
@@ -29,15 +29,12 @@ class Replay:
         `states` are MuJoCo's fields before each, ``(steps, ...)``, `message` is the engine's.
         """
         mujoco.set_mju_user_warning(ignore_warning)  # `failure` has it
-        self.model = model
-        self.data = mujoco.MjData(model)
-        self.steps = len(states["qpos"])
+        self.model, self.data = model, mujoco.MjData(model)
+        self._states, self.steps = states, len(states["qpos"])
         self.step_dt = float(model.opt.timestep) * decimation
-        self._states = states
         self.failure = self._fail_again(decimation) or [
             "simulated again on the CPU it does not fail; training said: " + message
         ]
-        """What happens in the last step, in lines."""
         self.show(0)
 
     def show(self, step: int) -> list[str]:
@@ -126,8 +123,7 @@ class ReplayPage(PageServer):
         """Start the server, see `PageServer`."""
         super().__init__(host, port, "replay of a failure")
         gui = self.server.gui
-        self._replay = replay
-        self._frames = replay.frames(speed)
+        self._replay, self._frames = replay, replay.frames(speed)
         self._scene = ViserMujocoScene(self.server, replay.model, 1)
         self._scene.create_scene_gui(camera_distance=3.0 * robot_radius(replay.model))
         self._text = gui.add_markdown("")

@@ -16,8 +16,7 @@ from simtrain.errors import ConfigError
 from simtrain.view.playback import Act
 from simtrain.view.renderer import Picture
 
-Size = tuple[int, int]
-"""Width and height in pixels, even."""
+Size = tuple[int, int]  # width and height in pixels, even
 _MAX_FPS = 30.0
 
 
@@ -59,10 +58,7 @@ def record(
 
 @contextmanager
 def writing_video(path: Path, size: Size, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
-    """A function that appends a frame, uint8 ``(height, width, 3)``, to an MP4 file.
-
-    The file is written whole or not at all; ConfigError if it cannot be.
-    """
+    """A function that appends a frame, uint8 ``(height, width, 3)``; ConfigError if it cannot."""
     temporary = _temporary(path)
     try:
         options: Any = {"codec": "libx264", "quality": 7, "macro_block_size": 2}
