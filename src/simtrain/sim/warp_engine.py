@@ -195,7 +195,10 @@ class WarpEngine(Engine):
 
     def _run_masked(self, key: str, launches: Callable[[], None], mask: Tensor | None) -> None:
         """Run launches that change the state or model where `_mask` is true, set from `mask`."""
-        self._mask.fill_(True) if mask is None else self._mask.copy_(mask)
+        if mask is None:
+            self._mask.fill_(True)
+        else:
+            self._mask.copy_(mask)
         self._run(key, launches)
         self._mark_stale(mask)
 
