@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from simtrain.registry import task
 
 __version__ = "0.1.0"
-
 __all__ = [
     "ActionTermCfg",
     "ActorCfg",

@@ -24,7 +24,6 @@ from simtrain.ppo_cfg import PpoCfg
 TagsAndValues = Annotated[
     UseAppendAction[tuple[tuple[str, float], ...]], arg(metavar="METRIC VALUE")
 ]
-
 Flag = Annotated[
     bool,
     tyro.constructors.PrimitiveConstructorSpec(
@@ -147,16 +146,14 @@ class TrainConfig:
         free = ("env", *_FROM_ZERO)
         check_at_least_one(self, *(".".join(path) for path in whole if path[0] not in free))
         most = max(64, 4 * (os.cpu_count() or 1))
-        threads = self.cpu_threads
-        if threads is not None and threads > most:
+        if (threads := self.cpu_threads or 0) > most:
             raise ConfigError(f"--cpu-threads is {threads}; at most {most} make sense here")
         if self.max_restarts < 0:
             raise ConfigError(f"--max-restarts is {self.max_restarts}; it must be 0 or more")
         check_seed(self.seed)
         check_finite(self)
         for name in _POSITIVE:
-            value = attrgetter(name)(self)
-            if not value > 0.0:
+            if not (value := attrgetter(name)(self)) > 0.0:
                 raise ConfigError(f"{flag(name)} is {value}; it must be greater than 0")
         self._check_ppo()
         self._check_network("actor")
@@ -180,9 +177,8 @@ class TrainConfig:
             raise ConfigError(f"--ppo.actor.std-range is {low} {high}; {allowed}")
         samples, batches = self.num_envs * self.num_steps_per_env, self.ppo.num_mini_batches
         if samples < batches:
-            there = f"{samples} samples (--num-envs x --num-steps-per-env)"
-            text = f"{batches} mini-batches (--ppo.num-mini-batches) cannot be made of {there}"
-            raise ConfigError(text)
+            text = f"{batches} mini-batches (--ppo.num-mini-batches) cannot be made of {samples}"
+            raise ConfigError(f"{text} samples (--num-envs x --num-steps-per-env)")
 
     def _check_network(self, network: str) -> None:
         cfg = getattr(self.ppo, network)

@@ -15,8 +15,7 @@ FROM_TASK = ("num_envs", "num_steps_per_env", "max_iterations", "ppo")
 """Settings of a run that its task has too, as defaults."""
 DECISIVE = ("task", "engine", "deterministic", *FROM_TASK[:2], "seed", "env", "ppo")
 """Settings that decide the results of training; all others may change when a run is resumed."""
-_OF_ONE_COMMAND = ("resume", "resume_with_changes", "log_root", "run_name")
-"""Settings that a resumed run does not take over."""
+_OF_ONE_COMMAND = ("resume", "resume_with_changes", "log_root", "run_name")  # not taken over
 
 
 def as_plain(value: Any) -> Any:
@@ -63,10 +62,8 @@ def leaves(tree: Any, path: tuple[str, ...] = (), *, suppressed: bool = True) ->
     parts = _parts(tree, suppressed)
     if not parts:
         return {path: tree}
-    found: Leaves = {}
-    for name, part in parts.items():
-        found |= leaves(part, (*path, str(name)), suppressed=suppressed)
-    return found
+    below = (leaves(p, (*path, str(n)), suppressed=suppressed) for n, p in parts.items())
+    return {at: value for found in below for at, value in found.items()}
 
 
 def flags_of(config: object) -> list[str]:

@@ -3,8 +3,7 @@
 from typing import Any, Protocol
 
 GROUPS = {
-    # A step of the environments.
-    "rollout": {
+    "rollout": {  # a step of the environments
         "inference": "policy inference",
         "physics": "physics",
         "terminations": "terminations",
@@ -14,8 +13,7 @@ GROUPS = {
         "storage": "storage",
         "rollout_graph": "whole steps, as CUDA graphs",
     },
-    # Learning from a rollout.
-    "update": {
+    "update": {  # learning from a rollout
         "advantage": "values and advantages",
         "mini_batches": "making mini-batches",
         "forward": "forward",
@@ -30,9 +28,7 @@ GROUPS = {
 }
 """Group -> its phases, and how a table calls them."""
 PHASES = {name: label for group in GROUPS.values() for name, label in group.items()}
-
 TAG = "Perf/time/"  # prefix of the metric with a phase's seconds
-
 EVALUATION_TAGS = ("mean_return", "mean_episode_length", "failure_rate", "iteration")
 """Results of every evaluation, logged as ``Eval/<name>``; a task's own metrics follow."""
 

@@ -11,8 +11,7 @@ from itertools import pairwise
 
 import torch
 
-Interval = tuple[str, float]
-"""A phase and how long it lasted, in seconds."""
+Interval = tuple[str, float]  # a phase and how long it lasted, in seconds
 
 
 class PhaseTimer:
@@ -24,10 +23,7 @@ class PhaseTimer:
         """From here on it is `phase`, until the next one begins."""
 
     def take(self, then: str) -> list[Interval]:
-        """All intervals since this was last called, in order; from here on it is `then`.
-
-        Waits for a GPU. What came before the first call is forgotten.
-        """
+        """Wait for a GPU; all intervals since the last call, in order. From now on it is `then`."""
         return []
 
     @contextmanager
@@ -81,8 +77,7 @@ class CudaTimer(PhaseTimer):
         """See `PhaseTimer.take`."""
         self.begin(then)
         self._starts[-1][1].synchronize()
-        pairs = pairwise(self._starts)
-        found = [(phase, a.elapsed_time(b) / 1e3) for (phase, a), (_, b) in pairs]
+        found = [(phase, a.elapsed_time(b) / 1e3) for (phase, a), (_, b) in pairwise(self._starts)]
         self._unused += [event for _, event in self._starts[:-1]]
         del self._starts[:-1]
         return found

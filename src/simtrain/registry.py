@@ -59,8 +59,7 @@ class Registry:
     """All tasks that were found, and the task files that could not be imported."""
 
     tasks: dict[str, Task]
-    broken: dict[str, str]
-    """File -> traceback."""
+    broken: dict[str, str]  # file -> traceback
 
     def find(self, name: str) -> Task:
         """The task of this name; else a ConfigError with the nearest, and files not imported."""
@@ -96,10 +95,9 @@ def discover() -> Registry:
         for found in _tasks_of(loaded, source):
             other = registry.tasks.get(found.name, found)
             if other.make is not found.make:
-                same = other.source == source
-                both = f"both in {source}" if same else f"{other.source} and {source}"
-                text = f"two tasks are called {found.name!r}: {both}; rename one of them"
-                raise ConfigError(text)
+                first = "both in" if other.source == source else f"{other.source} and"
+                text = f"two tasks are called {found.name!r}: {first} {source}"
+                raise ConfigError(f"{text}; rename one of them")
             registry.tasks[found.name] = found
     return registry
 

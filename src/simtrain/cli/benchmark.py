@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from simtrain.benchmark.figures import Case, Results
     from simtrain.benchmark.ranks import Settings
 
-TASKS = ("cartpole-balance", "go1-velocity-flat")
-"""Tasks that are measured if none is named."""
+TASKS = ("cartpole-balance", "go1-velocity-flat")  # measured if none is named
 _MOST_RANKS, _GRACE_SECONDS = 1024, 20.0
 
 
@@ -100,7 +99,6 @@ def benchmark(arguments: Sequence[str]) -> int:
         text = "has nothing that this benchmark measures; it has"
         raise ConfigError(f"--compare {flags.compare} {text} {there}")
     check_cases(cases)
-
     threads = flags.cpu_threads or share_of_cores(max(flags.ranks))
     settings = Settings(devices, threads, flags.repetitions, flags.cuda_graphs)
     measured = _measure(cases, settings)
@@ -113,8 +111,8 @@ def benchmark(arguments: Sequence[str]) -> int:
     for table in tables(results, changes, flags.tolerance):
         console.print(table)
         console.print()
-    write_file(flags.json, as_json(results).encode())
     picture = flags.json.with_suffix(".png")
+    write_file(flags.json, as_json(results).encode())
     write_file(picture, draw(results))
     print(f"results: {flags.json}\npicture: {picture}")
     if before is not None:
@@ -142,10 +140,9 @@ def _measure(cases: Sequence[Case], settings: Settings) -> tuple[Any, str] | int
     def announce(number: Signals) -> None:
         _print_progress(f"{number.name}: stopping; Ctrl-C again stops at once")
 
-    interrupt = partial(end, Signals.SIGINT)
-    with StopSignals(
-        _GRACE_SECONDS, on_signal=announce, on_expiry=end, on_second_interrupt=interrupt
-    ) as stop:
+    stop = StopSignals(_GRACE_SECONDS, on_signal=announce, on_expiry=end)
+    stop.on_second_interrupt = partial(end, Signals.SIGINT)
+    with stop:
         measured = measure_cases(cases, settings, _print_progress, stop)
     if measured is None or stop.received is not None:
         return DONE if stop.received is None else exit_code(stop.received)

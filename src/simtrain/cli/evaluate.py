@@ -185,10 +185,9 @@ def _print_table(results: list[_Result]) -> None:
     console.print(f"{tasks}: {flags.episodes} episodes, {how}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("checkpoint", overflow="fold")
-    table.add_column("iteration", justify="right")
     names = list(dict.fromkeys(name for r in results for name in r.evaluation.estimates))
-    for name in names:
-        table.add_column(heading(name), justify="right")
+    for title in ("iteration", *map(heading, names)):
+        table.add_column(title, justify="right")
     for result in results:
         estimates = result.evaluation.estimates
         table.add_row(
@@ -212,15 +211,11 @@ def _as_json(results: list[_Result]) -> str:
             "seed": flags.seed,
             "engine": engine.name,
             "device": str(engine.device),
-            "estimates": {name: asdict(value) for name, value in found.estimates.items()},
-            "per_episode": {
-                "return": found.returns,
-                "length": found.lengths,
-                "failed": found.failed,
-            }
-            | found.metrics,
+            "estimates": {name: asdict(value) for name, value in it.estimates.items()},
+            "per_episode": {"return": it.returns, "length": it.lengths, "failed": it.failed}
+            | it.metrics,
         }
-        for saved, flags, engine, found in results
+        for saved, flags, engine, it in results
     ]
     # JSON knows no NaN and no infinity.
     content = json.loads(json.dumps(objects), parse_constant=lambda constant: None)

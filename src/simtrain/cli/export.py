@@ -25,10 +25,8 @@ def export(arguments: Sequence[str]) -> int:
     paths, flags = split_paths(arguments)
     config = parse_flags("export <run or checkpoint>", ExportConfig(), flags)
     if len(paths) != 1:
-        raise ConfigError(
-            "name one run directory or checkpoint: `uv run export <run or checkpoint>`"
-            + (f", not {len(paths)}" if paths else "")
-        )
+        text = "name one run directory or checkpoint: `uv run export <run or checkpoint>`"
+        raise ConfigError(f"{text}, not {len(paths)}" if paths else text)
     if not config.formats:
         raise ConfigError("--formats needs one or more of onnx, torchscript")
 

@@ -24,9 +24,8 @@ def list_tasks(arguments: list[str]) -> int:
     for title in ("task", "description", "from"):
         table.add_column(title, overflow="fold")
     for task in registry.tasks.values():
-        path = Path(task.source)
-        below = path.is_relative_to(Path.cwd())
-        source = str(path.relative_to(Path.cwd())) if below else task.source
+        path, here = Path(task.source), Path.cwd()
+        source = str(path.relative_to(here)) if path.is_relative_to(here) else task.source
         table.add_row(task.name, task.description, source)
     table_console().print(table)
     for file, trace in registry.broken.items():

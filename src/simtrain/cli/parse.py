@@ -1,7 +1,6 @@
 """From a command line to a configuration, with tyro; its errors become ConfigErrors of one line.
 
-Catching them takes tyro's private ``tyro._errors``; ``tests/cli/test_parse.py`` fails if a version
-changes what is used of it.
+Catching them takes tyro's private ``_errors``; ``tests/cli/test_parse.py`` fails if that changes.
 """
 
 import re
@@ -17,7 +16,6 @@ from simtrain.config_tree import flags_of
 from simtrain.errors import ConfigError, did_you_mean
 
 ConfigT = TypeVar("ConfigT")
-
 _KINDS: dict[object, str] = {
     NoneType: "None",
     int: "a whole number",
@@ -28,21 +26,20 @@ _KINDS: dict[object, str] = {
     (tuple, tuple[str, float], ...): "a name and a number",
     dict: "pairs of a name and a number",
 }
+# The words given for a flag, as tyro's messages about a value of the wrong kind quote them.
 _GIVEN = re.compile(r"'[^']*'(, '[^']*')*")
-"""The words given for a flag, as tyro's messages about a value of the wrong kind quote them."""
 
 
 def parse_flags(prog: str, default: ConfigT, arguments: Sequence[str]) -> ConfigT:
     """A copy of `default` with the values that flags give; ConfigError, or SystemExit of --help."""
 
     def raise_config_error(event: _errors.ParseErrorEvent) -> None:
-        message = _message(event, default)
-        if message is not None:
+        if (message := _message(event, default)) is not None:
             raise ConfigError(f"{message}; `{event.prog} --help` lists all flags")
 
+    kind, args = type(default), list(arguments)
     config = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
     with _errors.on_parse_error(raise_config_error):
-        kind, args = type(default), list(arguments)
         return tyro.cli(kind, prog=prog, args=args, default=default, config=config)
 
 
@@ -57,8 +54,7 @@ def _message(event: _errors.ParseErrorEvent, config: object) -> str | None:
         unknown = [token for token in event.tokens if token.startswith("-")] or event.tokens
         flag = unknown[0].split("=", 1)[0]
         return f"there is no flag {flag}{did_you_mean(flag, flags_of(config))}"
-    argument = getattr(event, "argument", None)
-    if argument is None:
+    if (argument := getattr(event, "argument", None)) is None:
         return None
     flag = str(argument.lowered.name_or_flags[-1])
     if isinstance(event, _errors.InvalidChoice):

@@ -198,8 +198,7 @@ def _build(config: PlayConfig) -> Env:
     except RuntimeError:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
-        allowed = "it must be cpu, cuda or cuda:<number>"
-        raise ConfigError(f"--device is {config.device!r}; {allowed}")
+        raise ConfigError(f"--device is {config.device!r}; it must be cpu, cuda or cuda:<number>")
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
         raise ConfigError(f"--device is {config.device}, and torch sees {count} GPUs; use cpu")

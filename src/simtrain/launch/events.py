@@ -1,8 +1,7 @@
 """Events that ranks send to the command that launched them, through torchrunx's log stream.
 
-torchrunx sends every log record of a rank to a server that it forks from the launching process,
-over the network if need be. An event is a log record with an object attached: the log file gets its
-text, and the command gets the object, a `RankEvent` or something that rank 0 shows.
+torchrunx sends every log record of a rank to a server that it forks from the launching process. An
+event is a record with an object attached: the log file gets its text, the command the object.
 """
 
 import logging
@@ -14,9 +13,8 @@ from typing import ClassVar, Literal
 from simtrain.launch.torchrunx_internals import source
 
 Cause = Literal["config", "simulation", "exception", "divergence", "job", "peer"]
-"""Kind of an error: in the configuration, in the simulation, in the program or the task; one that
-all ranks find together, in training or elsewhere; a collective that broke as another rank is gone.
-"""
+"""Kind of an error: in configuration, simulation, program or task; one that all ranks find, in
+training or elsewhere; a collective that broke as another rank is gone."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +79,14 @@ class EventHandler(logging.Handler):
 
     def __init__(self, connection: Connection, main_host: str) -> None:
         super().__init__()
-        self._connection = connection
-        self._main_host = main_host
+        self._connection, self._main_host = connection, main_host
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record's event, if it has one; not what libraries log for themselves."""
         event, (host, local_rank, is_printed) = getattr(record, "event", None), source(record)
         if event is None and (host, local_rank) == (self._main_host, 0):
             text = record.getMessage()
-            is_warning = record.levelno >= logging.WARNING
-            if not text.startswith("[Gloo] ") if is_printed else is_warning:
+            if not text.startswith("[Gloo] ") if is_printed else record.levelno >= logging.WARNING:
                 event = text
         if event is not None:
             self._connection.send(event)

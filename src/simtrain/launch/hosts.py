@@ -19,7 +19,6 @@ from simtrain.errors import ConfigError
 from simtrain.launch.torchrunx_internals import run_on_host
 
 _PROBE_SECONDS = 45.0  # for all hosts at once
-
 _PROBE = """
 import json, os, socket, sys
 import simtrain
@@ -42,10 +41,8 @@ def check_own_name() -> None:
     try:
         socket.getaddrinfo(name, None)
     except OSError as error:
-        raise ConfigError(
-            f"several ranks find this machine by its name {name!r}, which does not resolve "
-            f"({error}); add a line `127.0.0.1 {name}` to /etc/hosts"
-        ) from error
+        fix = f"which does not resolve ({error}); add a line `127.0.0.1 {name}` to /etc/hosts"
+        raise ConfigError(f"several ranks find this machine by its name {name!r}, {fix}") from error
 
 
 def probe_hosts(
@@ -53,8 +50,7 @@ def probe_hosts(
 ) -> list[tuple[str | None, int]]:
     """Ask every host for its ``CUDA_VISIBLE_DEVICES``, and its number of GPUs if `count_gpus`.
 
-    Raises ConfigError if a host is named twice, does not answer, lacks this Python environment, or
-    cannot reach this machine.
+    ConfigError if one is named twice, or has no answer, not this Python, or no way to this machine.
     """
     for host in hosts:
         if hosts.count(host) > 1:
@@ -64,13 +60,11 @@ def probe_hosts(
     check_own_name()
     answers: dict[str, tuple[str | None, int] | str] = {}
     with socket.create_server((socket.getfqdn(), 0)) as listener:
-        port = str(listener.getsockname()[1])
-        command = _in_this_environment(
-            sys.executable, "-c", _PROBE, socket.getfqdn(), port, "gpus" if count_gpus else ""
-        )
+        port, what = str(listener.getsockname()[1]), "gpus" if count_gpus else ""
+        probe = _in_this_environment(sys.executable, "-c", _PROBE, socket.getfqdn(), port, what)
 
         def ask(host: str) -> None:
-            answers[host] = _ask(host, command, ssh_config)
+            answers[host] = _ask(host, probe, ssh_config)
 
         threads = [threading.Thread(target=ask, args=(host,), daemon=True) for host in hosts]
         for thread in threads:
@@ -89,11 +83,8 @@ def probe_hosts(
 
 def _in_this_environment(*command: str) -> str:
     """A shell command that runs `command` in this folder, with these settings of Python."""
-    exports = [
-        f"{name}={value}"
-        for name, value in os.environ.items()
-        if name in ("PATH", "LD_LIBRARY_PATH") or name.startswith("PYTHON")
-    ]
+    kept = [n for n in os.environ if n in ("PATH", "LD_LIBRARY_PATH") or n.startswith("PYTHON")]
+    exports = [f"{name}={os.environ[name]}" for name in kept]
     folder = shlex.quote(str(Path.cwd()))
     return f"cd {folder} && export {shlex.join(exports)} && {shlex.join(command)}"
 
@@ -112,9 +103,7 @@ def _ask(host: str, command: str, ssh_config: str | None) -> tuple[str | None, i
             visible, gpus, unreachable = json.loads(line.removeprefix("simtrain:"))
             if unreachable is None:
                 return visible, gpus
-            return (
-                f"cannot connect to this machine ({socket.getfqdn()}): {unreachable}; "
-                "its name must resolve there, and no firewall be between"
-            )
+            text = f"cannot connect to this machine ({socket.getfqdn()}): {unreachable}"
+            return f"{text}; its name must resolve there, and no firewall be between"
     lines = (errors or output).strip().splitlines() or ["the command printed nothing there"]
     return f"cannot be used: {lines[-1]}"

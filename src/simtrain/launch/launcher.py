@@ -6,10 +6,9 @@ Four kinds of processes make up a job of several ranks:
                 └─────── agent of each host ── its ranks
 
 The command forks the launcher, which runs ``torchrunx.Launcher`` in a session of its own. So Ctrl-C
-in a terminal reaches the command alone, which asks rank 0 to stop; and when the launcher is done or
-something went wrong, the command knows which processes must be gone, and sees to it. Signals that
-ask to stop may also come to all processes at once: the command and the ranks act on them, and the
-others ignore them.
+in a terminal reaches the command alone, which asks rank 0 to stop; and in the end the command knows
+which processes must be gone, and sees to it. Signals that ask to stop may also come to all
+processes at once: the command and the ranks act on them, and the others ignore them.
 """
 
 import logging
@@ -27,7 +26,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 from simtrain.errors import ConfigError, DivergenceError, RankError
 from simtrain.launch.events import EventHandler, RankFailed, RankFinished, RankStarted, StopReceived
@@ -65,19 +64,16 @@ def launch_ranks(
     has received a signal, and `stop` receives those of ranks. What ranks print goes to files in
     `log_dir`, unless that is empty. No process of the job is left in the end.
 
-    Raises:
-        ConfigError: a rank found a mistake in the configuration.
-        DivergenceError: the ranks found together that training cannot go on.
-        RankError: a rank failed, or was killed.
+    ConfigError if a rank found a mistake in the configuration, DivergenceError if the ranks found
+    together that training cannot go on, RankError if a rank failed or was killed.
     """
     events, event_end = multiprocessing.Pipe(duplex=False)
     outcome, outcome_end = multiprocessing.Pipe(duplex=False)
     handlers = partial(_log_handlers, event_end.fileno(), job, log_dir, check_log_level())
     with tempfile.TemporaryFile() as output:
+        given = RankProgram(job, function, args), handlers, event_end, outcome_end, output
         launcher = multiprocessing.get_context("fork").Process(
-            target=_run_launcher,
-            args=(RankProgram(job, function, args), handlers, event_end, outcome_end, output),
-            name=_NAME,
+            target=_run_launcher, args=given, name=_NAME
         )
         # Until the launcher ignores signals, one to all processes must not count as two.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -97,15 +93,13 @@ def launch_ranks(
                 grace = _END_SECONDS if job.hosts == ("localhost",) else _REMOTE_END_SECONDS
         finally:
             launcher.join(grace)
-            if launcher.is_alive():
-                launcher.kill()
+            launcher.kill()
             launcher.join()
             assert launcher.pid is not None
             end_session(launcher.pid, grace)
         monitor.read_events()
         output.seek(0)
-        result: ResultT = monitor.result(output.read().decode(errors="replace"), log_dir)
-        return result
+        return cast(ResultT, monitor.result(output.read().decode(errors="replace"), log_dir))
 
 
 def end_launched_ranks() -> None:
@@ -125,9 +119,8 @@ def check_log_level() -> int:
     name = os.environ.get("TORCHRUNX_LOG_LEVEL", "INFO")
     levels = logging.getLevelNamesMapping()
     if not name.isdigit() and name not in levels:
-        raise ConfigError(
-            f"TORCHRUNX_LOG_LEVEL is {name!r}; it must be a number or one of {', '.join(levels)}"
-        )
+        text = f"TORCHRUNX_LOG_LEVEL is {name!r}; it must be a number or one of"
+        raise ConfigError(f"{text} {', '.join(levels)}")
     return int(name) if name.isdigit() else levels[name]
 
 
@@ -142,10 +135,9 @@ def _run_launcher(
     os.setsid()
     die_with_parent()
     ignore_stop_signals()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(output.fileno(), 1)
-    os.dup2(output.fileno(), 2)
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        stream.flush()
+        os.dup2(output.fileno(), number)
 
     import torchrunx
 
@@ -158,12 +150,10 @@ def _run_launcher(
         # The ranks make their process group themselves: with a deadline, after each has the
         # CUDA_VISIBLE_DEVICES of its host, and with Gloo beside NCCL.
         backend=None,
-        # A run of hours must not end because a busy machine kept an agent waiting for a minute; one
-        # that died is noticed at once, by its closed connection.
+        # For a busy machine. An agent that died is noticed at once, by its closed connection.
         agent_timeout=300,
         copy_env_vars=(*torchrunx.DEFAULT_ENV_VARS_FOR_COPY, *variables),
-        # Agents would handle the signals that they are to ignore. They end with their ranks, or
-        # when they lose the launcher.
+        # Agents are to ignore the others; they end with their ranks, or if they lose the launcher.
         extra_env_vars={"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGHUP,SIGQUIT"},
     )
     launcher.set_logging_handlers(handlers)
@@ -181,10 +171,9 @@ def _run_launcher(
 def _log_handlers(events: int, job: Job, log_dir: str, log_level: int) -> list[logging.Handler]:
     """Handlers of log records; called in the log server, which has the descriptor `events`."""
     die_with_parent()
-    connection = Connection(events, readable=False)
     ranks = [devices.ranks for devices in job.devices]
     files = log_file_handlers(job.hosts, ranks, log_dir, log_level) if log_dir else []
-    return [EventHandler(connection, job.hosts[0]), *files]
+    return [EventHandler(Connection(events, readable=False), job.hosts[0]), *files]
 
 
 @dataclass
@@ -214,10 +203,8 @@ class _Monitor:
     def wait(self) -> None:
         """Hand on what rank 0 shows until the job is over; interrupt it once this is to stop."""
         while not self._is_over():
-            sources: list[Connection | int] = [self.outcome, self.launcher.sentinel]
-            if self.log_server_end_time is None:
-                sources.append(self.events)
-            ready = wait(sources, timeout=0.2)
+            events = [self.events] if self.log_server_end_time is None else []
+            ready = wait([self.outcome, self.launcher.sentinel, *events], timeout=0.2)
             if self.events in ready:
                 self.read_events()
             if self.outcome in ready:
@@ -225,7 +212,7 @@ class _Monitor:
                 self.launcher_error, self.agent_failed = _receive(self.outcome) or (gone, False)
             if self.stop() and not self.interrupted and 0 in self.started:
                 self.interrupted = True
-                self._interrupt_rank_0()
+                self._interrupt(self.started[0])
 
     def result(self, output: str, log_dir: str) -> Any:
         """Rank 0's result, or an error; `output` is what launcher and starting agents printed."""
@@ -243,10 +230,9 @@ class _Monitor:
         gone = "the log server is gone, the process on this machine through which ranks report"
         error = self.launcher_error or f"{gone}; {_OUT_OF_MEMORY}"
         reason, pid = parse_killed(error) or ("", 0)
-        for rank in self.started.values():
-            if rank.pid == pid:
-                killed = f"{rank.name} was killed: {reason}, process {pid}"
-                raise RankError(f"{killed}; {_OUT_OF_MEMORY}")
+        killed = [rank.name for rank in self.started.values() if rank.pid == pid]
+        if killed:
+            raise RankError(f"{killed[0]} was killed: {reason}, process {pid}; {_OUT_OF_MEMORY}")
         if self.agent_failed:
             error, output = self._failed_agent(), "" if self.started else output
         elif self.failures:
@@ -292,9 +278,8 @@ class _Monitor:
             f"there, is gone: it was killed, or the host went down; {_OUT_OF_MEMORY}"
         )
 
-    def _interrupt_rank_0(self) -> None:
+    def _interrupt(self, rank: RankStarted) -> None:
         """Interrupt rank 0, which tells the others at the end of its iteration."""
-        rank = self.started[0]
         if rank.host == "localhost":
             with suppress(ProcessLookupError):
                 os.kill(rank.pid, signal.SIGINT)

@@ -21,18 +21,15 @@ class Devices:
 
     kind: Literal["cuda", "cpu"]
     ranks: int
-    visible: str
-    """``CUDA_VISIBLE_DEVICES`` for the ranks: rank i then uses ``cuda:i``; empty for the CPU."""
+    visible: str  # CUDA_VISIBLE_DEVICES for the ranks: rank i then uses cuda:i; empty for the CPU
 
     def device(self, local_rank: int) -> str:
         """Torch's name of a rank's device."""
         return f"cuda:{local_rank}" if self.kind == "cuda" else "cpu"
 
     def use(self, local_rank: int) -> torch.device:
-        """Give this process its device: sets ``CUDA_VISIBLE_DEVICES`` and torch's current GPU.
-
-        CUDA reads the variable once, so this comes before torch or Warp first uses a GPU.
-        """
+        """Give this process its device, and make it torch's current one."""
+        # CUDA reads it once, so this comes before torch or Warp first uses a GPU.
         os.environ["CUDA_VISIBLE_DEVICES"] = self.visible
         device = torch.device(self.device(local_rank))
         if device.type == "cuda":
@@ -55,12 +52,9 @@ class Job:
     threads: int | None = None
     collective_timeout: float = 60.0
     grace_seconds: float = 30.0
-    ssh_config: str | None = None
-    """File with SSH settings of the hosts; None for the user's."""
-    in_process: bool = False
-    """Whether the only rank runs in the process of the command."""
-    evaluator: Devices | None = None
-    """Device of the evaluator process, on the first host."""
+    ssh_config: str | None = None  # file with SSH settings of the hosts; None for the user's
+    in_process: bool = False  # whether the only rank runs in the process of the command
+    evaluator: Devices | None = None  # device of the evaluator process, on the first host
 
     @property
     def placements(self) -> list[tuple[str, Devices, int]]:
@@ -145,10 +139,8 @@ def resolve_hosts(
             raise ConfigError(f"host {hosts[i]}: {error}" if hosts else str(error)) from error
         if devices[i].kind != devices[0].kind:
             without = hosts[i] if devices[i].kind == "cpu" else hosts[0]
-            raise ConfigError(
-                f"host {without} has no GPU and others have; name hosts of one kind, "
-                "or train on the CPU of all with --gpu-ids None"
-            )
+            what = "name hosts of one kind, or train on the CPU of all with --gpu-ids None"
+            raise ConfigError(f"host {without} has no GPU and others have; {what}")
     return tuple(devices)
 
 
@@ -166,10 +158,9 @@ def resolve_devices(
         return Devices("cpu", cpu_workers, "")
     there_is = _there_is(entries, visible)
     if cpu_workers != 1:
-        raise ConfigError(
-            f"--cpu-workers {cpu_workers} is for training on the CPU, and {there_is}; "
-            "add --gpu-ids None to train on the CPU, or leave --cpu-workers out to train on GPUs"
-        )
+        text = f"--cpu-workers {cpu_workers} is for training on the CPU, and {there_is}"
+        fix = "add --gpu-ids None to train on the CPU, or leave --cpu-workers out to train on GPUs"
+        raise ConfigError(f"{text}; {fix}")
     if gpu_ids == "all" and not entries:
         raise ConfigError(f"--gpu-ids all: {there_is}{hint}")
     if isinstance(gpu_ids, str):
@@ -180,9 +171,8 @@ def resolve_devices(
         if not 0 <= gpu < len(entries):
             raise ConfigError(f"--gpu-ids {gpu}: {there_is}{hint}")
         if times > 1:
-            raise ConfigError(
-                f"--gpu-ids names GPU {gpu} {times} times; each rank needs its own, and {there_is}"
-            )
+            text = f"--gpu-ids names GPU {gpu} {times} times; each rank needs its own"
+            raise ConfigError(f"{text}, and {there_is}")
     return Devices("cuda", len(gpu_ids), ",".join(entries[gpu] for gpu in gpu_ids))
 
 
@@ -190,13 +180,10 @@ def resolve_evaluator(device: str | None, visible: str | None, gpu_count: int) -
     """The device that ``--eval-device`` asks for, if any; the rest as in `resolve_devices`."""
     if device is None or device == "cpu":
         return None if device is None else Devices("cpu", 1, "")
-    entries = _entries(visible, gpu_count)
-    gpu = int(device.removeprefix("cuda:"))
+    entries, gpu = _entries(visible, gpu_count), int(device.removeprefix("cuda:"))
     if gpu >= len(entries):
-        there_is = _there_is(entries, visible)
-        raise ConfigError(
-            f"--eval-device {device}: {there_is}; --eval-device cpu evaluates on the CPU"
-        )
+        text = f"--eval-device {device}: {_there_is(entries, visible)}"
+        raise ConfigError(f"{text}; --eval-device cpu evaluates on the CPU")
     return Devices("cuda", 1, entries[gpu])
 
 

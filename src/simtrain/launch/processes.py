@@ -1,7 +1,4 @@
-"""Processes on Linux: that they do not outlive each other, nor slow each other down.
-
-Imports no torch, so that it can act before torch is imported.
-"""
+"""Processes on Linux: that they neither outlive nor slow down each other. Imports no torch."""
 
 import ctypes
 import os
@@ -48,8 +45,7 @@ def end_session(session: int, grace: float) -> None:
     while _session_members(session) and time.monotonic() < deadline:
         time.sleep(0.05)
     for _ in range(100):
-        members = _session_members(session)
-        if not members:
+        if not (members := _session_members(session)):
             return
         for member in members:
             with suppress(ProcessLookupError):

@@ -18,8 +18,7 @@ class Rank:
     """
 
     rank: int
-    local_rank: int
-    """Number of this process on its host."""
+    local_rank: int  # number of this process on its host
     world_size: int
     device: torch.device
     seed: int
@@ -43,10 +42,7 @@ class Rank:
         return tensor
 
     def all_gather(self, values: Sequence[float]) -> Tensor:
-        """The values of all ranks, float64 on the CPU, ``(world_size, len(values))``.
-
-        Every rank gives equally many. It travels between CPUs and waits for no GPU.
-        """
+        """What all give, equally many; float64, between CPUs, ``(world_size, len(values))``."""
         mine = torch.tensor(values, dtype=torch.float64).reshape(1, -1)
         if self.world_size == 1:
             return mine

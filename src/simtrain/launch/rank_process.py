@@ -66,11 +66,9 @@ class RankProgram:
         return _unpickled, (), self.__dict__  # the state comes after the call
 
     def __call__(self) -> None:
-        """Make this process a rank, run the function and send what it returns.
-
-        An error is sent and ends the process, for torchrunx would keep a process whose function
-        raised until all others have returned, and they wait for it in a collective.
-        """
+        """Make this process a rank, run the function and send what it returns, or the error."""
+        # An error ends the process: torchrunx would keep it until all others have returned, and
+        # they wait for it in a collective.
         die_with_parent()
         connect_log_stream()
         job, number = self.job, int(os.environ["RANK"])
@@ -127,17 +125,15 @@ def _states(pids: list[int]) -> set[str]:
 def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) -> None:
     """Connect the ranks, and reduce one number over all of them on their devices and on their CPUs.
 
-    Collectives that never finish are the most frequent trouble with several GPUs, and say nothing
-    by themselves. Here they would be a matter of the machine, so this comes before anything is
-    built. If it takes longer than `timeout` seconds, another thread calls `on_timeout` with the
-    error's text.
+    Collectives that never finish are the most frequent trouble with several GPUs, and say nothing.
+    Here they are a matter of the machine, so this comes before anything is built. After `timeout`
+    seconds another thread calls `on_timeout` with the error's text.
     """
     first = f"the first collective of {rank.world_size} ranks"
     text = f"{first} did not finish within {timeout:g} s (--collective-timeout).\n{ADVICE}"
-    deadline = threading.Timer(timeout, on_timeout, (text,))
+    deadline, cuda = threading.Timer(timeout, on_timeout, (text,)), rank.device.type == "cuda"
     deadline.daemon = True
     deadline.start()
-    cuda = rank.device.type == "cuda"
     try:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo",
@@ -162,8 +158,7 @@ def _cause_and_text(error: BaseException) -> tuple[events.Cause, str]:
             return cause, str(error)
     found = traceback.TracebackException.from_exception(error)
     in_collective = os.path.join("torch", "distributed") in found.stack[-1].filename  # noqa: PTH118
-    own = [frame for frame in found.stack if frame.filename != __file__]
-    found.stack = traceback.StackSummary.from_list(own)
+    found.stack = traceback.StackSummary.from_list(f for f in found.stack if f.filename != __file__)
     text = "".join(found.format(chain=error.__cause__ is not None)).rstrip()
     return "peer" if in_collective else "exception", text
 

@@ -17,7 +17,6 @@ from signal import Signals
 
 STOP_SIGNALS = (Signals.SIGINT, Signals.SIGTERM, Signals.SIGUSR1)
 """Ctrl-C, the end of a job, and what SLURM can send some time before that."""
-
 _END = b"\0"
 
 
@@ -35,11 +34,10 @@ class StopSignals:
     on_signal: Callable[[Signals], None] = lambda number: None
     on_expiry: Callable[[Signals], None] = lambda number: None
     on_second_interrupt: Callable[[], None] = lambda: None
+    # So long SIGINT after the first signal is taken for the same one: a signal to a whole process
+    # group comes a second time from a parent that passes it on, as uv does.
     repeat_seconds: float = 0.5
-    """How long SIGINT after the first signal is taken for the same one: a signal to a whole process
-    group comes a second time from a parent that passes it on, as uv does."""
-    received: Signals | None = field(default=None, init=False)
-    """The first signal received, or None."""
+    received: Signals | None = field(default=None, init=False)  # the first one
 
     def __post_init__(self) -> None:
         self._pipe: int | None = None

@@ -23,10 +23,8 @@ def slurm_hosts() -> tuple[str, ...]:
     try:
         return tuple(slurm_hosts())
     except RuntimeError as error:
-        raise ConfigError(
-            "--hosts slurm is for use inside a SLURM allocation (salloc, sbatch): "
-            "SLURM_JOB_ID is not set"
-        ) from error
+        text = "--hosts slurm is for use inside a SLURM allocation (salloc, sbatch)"
+        raise ConfigError(f"{text}: SLURM_JOB_ID is not set") from error
     except (OSError, subprocess.CalledProcessError) as error:
         raise ConfigError(f"--hosts slurm: `scontrol show hostnames` failed: {error}") from error
 
