@@ -140,9 +140,10 @@ def _measure(cases: Sequence[Case], settings: Settings) -> tuple[Any, str] | int
     def announce(number: Signals) -> None:
         _print_progress(f"{number.name}: stopping; Ctrl-C again stops at once")
 
-    stop = StopSignals(_GRACE_SECONDS, on_signal=announce, on_expiry=end)
-    stop.on_second_interrupt = partial(end, Signals.SIGINT)
-    with stop:
+    interrupt = partial(end, Signals.SIGINT)
+    with StopSignals(
+        _GRACE_SECONDS, on_signal=announce, on_expiry=end, on_second_interrupt=interrupt
+    ) as stop:
         measured = measure_cases(cases, settings, _print_progress, stop)
     if measured is None or stop.received is not None:
         return DONE if stop.received is None else exit_code(stop.received)
