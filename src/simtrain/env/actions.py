@@ -25,10 +25,9 @@ class JointAction(ActionTerm):
         device: torch.device | str,
     ) -> None:
         self.joints: Joints = find_joints(model, cfg.joints, device)
-        actuators = [_actuator_of(model, name, cfg) for name in self.joints.names]
-        self.dim = len(actuators)
-        self.actuators = tuple(actuators)
         names = self.joints.names
+        actuators = [_actuator_of(model, name, cfg) for name in names]
+        self.dim, self.actuators = len(actuators), tuple(actuators)
         scale = match_values(cfg.scale, names, 1.0, "scale")
         offset = match_values(cfg.offset, names, 0.0, "offset")
         if isinstance(cfg, configs.JointPositionActionCfg) and cfg.use_default_offset:
@@ -41,11 +40,9 @@ class JointAction(ActionTerm):
         limits = np.where(limited, model.actuator_ctrlrange[actuators], (-np.inf, np.inf)).T
         low, high = cfg.clip or (-np.inf, np.inf)
         bounds = np.maximum(limits[0], low), np.minimum(limits[1], high)
-        self.scale = torch.tensor(scale, device=device)
-        self.offset = torch.tensor(offset, device=device)
-        """What zero actions mean, ``(dim,)``."""
+        # The offset is what zero actions mean; low and high bound ``ctrl``. All are ``(dim,)``.
+        self.scale, self.offset = (torch.tensor(v, device=device) for v in (scale, offset))
         self.low, self.high = (torch.tensor(b, dtype=torch.float32, device=device) for b in bounds)
-        """Bounds of ``ctrl``, ``(dim,)``."""
         self._all = actuators == list(range(model.nu))
         self._actuators = torch.tensor(actuators, dtype=torch.long, device=device)
 
@@ -83,11 +80,9 @@ class Actions:
         for name, term in self.terms.items():
             for actuator in term.actuators:
                 if actuator in taken:
-                    raise ConfigError(
-                        f"{flag('env', 'actions', taken[actuator])} and "
-                        f"{flag('env', 'actions', name)} both drive the actuator "
-                        f"{model.actuator(actuator).name!r}"
-                    )
+                    both = " and ".join(flag("env", "actions", n) for n in (taken[actuator], name))
+                    what = model.actuator(actuator).name
+                    raise ConfigError(f"{both} both drive the actuator {what!r}")
                 taken[actuator] = name
         self._sizes = [term.dim for term in self.terms.values()]
 
@@ -106,14 +101,13 @@ def find_actuators_of(model: mujoco.MjModel, joints: Joints, device: torch.devic
 
 def _actuator_of(model: mujoco.MjModel, joint: str, cfg: JointActionCfg) -> int:
     """The one actuator that drives `joint`, checked to be of the kind that `cfg` speaks to."""
+    what = type(cfg).__name__
     transmissions = (mujoco.mjtTrn.mjTRN_JOINT.value, mujoco.mjtTrn.mjTRN_JOINTINPARENT.value)
     driving = np.isin(model.actuator_trntype, transmissions)
     found = np.flatnonzero(driving & (model.actuator_trnid[:, 0] == model.joint(joint).id))
     if len(found) != 1:
         driven = ", ".join(model.actuator(int(i)).name for i in found) or "no actuator drives it"
-        raise ConfigError(
-            f"{type(cfg).__name__} needs exactly one actuator on joint {joint!r}: {driven}"
-        )
+        raise ConfigError(f"{what} needs exactly one actuator on joint {joint!r}: {driven}")
     actuator = int(found[0])
     affine = model.actuator_biastype[actuator] == mujoco.mjtBias.mjBIAS_AFFINE.value
     position, velocity = affine * model.actuator_biasprm[actuator, 1:3]
@@ -124,8 +118,6 @@ def _actuator_of(model: mujoco.MjModel, joint: str, cfg: JointActionCfg) -> int:
         configs.JointPositionActionCfg: "position",
     }.get(type(cfg), kind)
     if kind != wanted:
-        raise ConfigError(
-            f"{type(cfg).__name__} needs a {wanted} actuator on joint {joint!r}, "
-            f"but {model.actuator(actuator).name!r} is a {kind} actuator"
-        )
+        found_one = f"{model.actuator(actuator).name!r} is a {kind} actuator"
+        raise ConfigError(f"{what} needs a {wanted} actuator on joint {joint!r}, but {found_one}")
     return actuator

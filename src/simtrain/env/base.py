@@ -40,19 +40,12 @@ class BaseEnv:
     """Simulations of a task's model, and the state of whatever runs on them."""
 
     def __init__(self, cfg: TaskCfg, num_envs: int, engine: EngineCfg) -> None:
-        self.cfg = cfg
-        self.num_envs = num_envs
+        self.cfg, self.num_envs = cfg, num_envs
         self.device = torch.device(engine.device)
         self.model: mujoco.MjModel = compile_model(cfg)
         keyframe = find_keyframe(self.model, cfg.keyframe)
-        self.sim: Engine = make_engine(
-            engine,
-            self.model,
-            num_envs,
-            keyframe=keyframe,
-            max_contacts=cfg.sim.max_contacts,
-            max_constraints=cfg.sim.max_constraints,
-        )
+        room = {"max_contacts": cfg.sim.max_contacts, "max_constraints": cfg.sim.max_constraints}
+        self.sim: Engine = make_engine(engine, self.model, num_envs, keyframe=keyframe, **room)
         self.physics_dt = cfg.timestep
         """Seconds of a physics step."""
         self.step_dt = cfg.timestep * cfg.decimation
@@ -137,10 +130,8 @@ class BaseEnv:
     def declare(self, name: str, value: Tensor | torch.Generator, reset: float | None) -> None:
         """Declare a tensor of any layout, or a random generator; see `buffer` and `variable`."""
         if self._built and self._scope is None:
-            raise ConfigError(
-                f"the state {name!r} is declared too late: declare it in the __init__ of a term's "
-                "class"
-            )
+            where = "in the __init__ of a term's class"
+            raise ConfigError(f"the state {name!r} is declared too late: declare it {where}")
         full = name if self._scope is None else f"{self._scope}.{name}"
         if full in self._declared:
             raise ConfigError(f"{full} is declared twice; give each buffer a name of its own")
@@ -177,10 +168,9 @@ class BaseEnv:
             arguments = [f'"{path.split(".")[-1].lstrip("_")}"']
             arguments += [str(tuple(sizes))] if sizes else []
             arguments += [f"dtype={dtype}"] if dtype != torch.float32 else []
-            raise ConfigError(
-                f"{name}: the attribute `{path}` has one row for each environment and is not "
-                f"declared; write `self.{path} = env.buffer({', '.join(arguments)})`"
-            )
+            is_rows = f"the attribute `{path}` has one row for each environment and is not declared"
+            wanted = f"self.{path} = env.buffer({', '.join(arguments)})"
+            raise ConfigError(f"{name}: {is_rows}; write `{wanted}`")
         return term
 
     def _with_one_more(self) -> BaseEnv:
@@ -200,10 +190,7 @@ class BaseEnv:
         return larger
 
     def _undeclared(self, term: object, others: Collection[int] = ()) -> dict[str, Any]:
-        """What `term` keeps, by attribute, that is neither declared nor the engine's own.
-
-        Objects with ids among `others` are left out.
-        """
+        """What `term` keeps, by attribute, but for the declared, the engine's and ids `others`."""
         known = {_address(value) for value, _ in self._declared.values()}
         of_engine = _leaves(vars(self.sim), set(), objects=False)
         known |= {_address(value) for _, value in of_engine if isinstance(value, _ARRAYS)}
@@ -212,12 +199,11 @@ class BaseEnv:
 
     def _kept(self, terms: Mapping[str, object]) -> dict[str, dict[str, Any]]:
         """What each term keeps undeclared, by attribute: values that differ if it has changed."""
-        kept = {}
-        for name, term in terms.items():
-            others = {id(other) for other in terms.values() if other is not term}
-            values = self._undeclared(term, others).items()
-            kept[name] = {path: _plain(value) for path, value in values}
-        return kept
+        ids = {id(term) for term in terms.values()}
+        return {
+            name: {k: _plain(v) for k, v in self._undeclared(term, ids - {id(term)}).items()}
+            for name, term in terms.items()
+        }
 
     def _own_parts(self) -> set[int]:
         """Objects that a term may refer to and that are no part of it."""
@@ -240,26 +226,22 @@ class BaseEnv:
 
     def _set_declared_state(self, state: Mapping[str, Any]) -> None:
         """Put back what `_declared_state` returned, in place; ValueError if it does not fit."""
+        unfit = "the saved state does not fit"
         for name, (value, _) in self._declared.items():
             if name not in state:
-                raise ValueError(f"the saved state does not fit: {name} is not in the saved state")
+                raise ValueError(f"{unfit}: {name} is not in the saved state")
             saved = state[name]
             if isinstance(value, torch.Generator):
                 value.set_state(saved)
                 continue
             if value.shape != saved.shape or value.dtype != saved.dtype:
-                raise ValueError(
-                    f"the saved state does not fit: {name} has shape {tuple(value.shape)} of "
-                    f"{value.dtype}, the saved {tuple(saved.shape)} of {saved.dtype}"
-                )
+                has, was = (f"{tuple(t.shape)} of {t.dtype}" for t in (value, saved))
+                raise ValueError(f"{unfit}: {name} has shape {has}, the saved {was}")
             value.copy_(saved)
 
 
 def host_state(term: object, env: BaseEnv) -> dict[str, Any]:
-    """The numbers, texts and random generators that a term keeps on the host, by attribute.
-
-    A CUDA graph would freeze them.
-    """
+    """A term's numbers, texts and generators on the host: a CUDA graph would freeze them."""
     leaves = _leaves(term, env._own_parts())
     return {path: _plain(value) for path, value in leaves if isinstance(value, _HOST)}
 

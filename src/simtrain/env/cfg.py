@@ -111,8 +111,7 @@ class ObservationTermCfg(TermCfg):
         **params: Any,
     ) -> None:
         super().__init__(func, **params)
-        self.noise, self.clip, self.scale = noise, clip, scale
-        self.history_length = history_length
+        self.noise, self.clip, self.scale, self.history_length = noise, clip, scale, history_length
 
 
 @dataclass(init=False)

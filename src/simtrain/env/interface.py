@@ -1,7 +1,6 @@
-"""The inputs and outputs of a policy: order, meaning and scale of observations and actions.
+"""What a robot's program needs besides the network: order, meaning, scale of inputs and outputs.
 
-A robot's program needs to know them besides the network. Numbers are those of the task, before
-domain randomization.
+Numbers are those of the task, before domain randomization.
 """
 
 import dataclasses
@@ -45,13 +44,10 @@ class ObservationPart:
 
 @dataclass(frozen=True)
 class ActionPart:
-    """An action term's place in the policy's output: `size` entries from `start` on.
-
-    `kind` is its class: JointPositionActionCfg gives target positions, and so on.
-    """
+    """An action term's place in the policy's output: `size` entries from `start` on."""
 
     term: str
-    kind: str
+    kind: str  # its class: JointPositionActionCfg gives target positions, and so on
     start: int
     size: int
 
@@ -94,8 +90,7 @@ class Interface:
     joint_stiffness: list[float]
     joint_damping: list[float]
     actuator_gear: list[float]
-    initial_joint_pos: dict[str, float]
-    """Every hinge and slide of the model, driven or not, and where episodes start."""
+    initial_joint_pos: dict[str, float]  # of every hinge and slide, driven or not
 
 
 def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
@@ -153,9 +148,8 @@ def _observations(env: Env, obs_groups: Sequence[str]) -> list[ObservationPart]:
             factor = 1.0 if cfg.scale is None else cfg.scale
             scale = list(factor) if isinstance(factor, tuple) else factor
             history = cfg.history_length
-            parts.append(
-                ObservationPart(group, term, start, size, function, params, clip, scale, history)
-            )
+            part = ObservationPart(group, term, start, size, function, params, clip, scale, history)
+            parts.append(part)
         before += env.observations.groups[group].size
     return parts
 

@@ -4,7 +4,7 @@ import contextlib
 import copy
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import get_args
 
@@ -166,7 +166,9 @@ def _discard_visuals(cfg: TaskCfg, spec: mujoco.MjSpec) -> None:
         return
     visuals = [geom.name for geom in spec.geoms if not geom.contype and not geom.conaffinity]
     named: set[str] = set()
-    for pattern in (pattern for term in _terms(cfg) for pattern in patterns_of("geoms", term)):
+    kinds = (cfg.rewards, cfg.terminations, cfg.events, cfg.commands, cfg.curricula, cfg.metrics)
+    groups: Iterable[Mapping[str, TermCfg]] = (*cfg.observations.values(), *kinds)
+    for pattern in (p for g in groups for term in g.values() for p in patterns_of("geoms", term)):
         with contextlib.suppress(re.error):  # told when the term is checked
             named.update(name for name in visuals if re.fullmatch(pattern, name))
     if "" in named:  # what has no name cannot be told from the others
@@ -178,13 +180,6 @@ def _discard_visuals(cfg: TaskCfg, spec: mujoco.MjSpec) -> None:
         spec.add_tuple(
             name="geoms that terms name", objtype=types, objname=sorted(named), objprm=zeros
         )
-
-
-def _terms(cfg: TaskCfg) -> Iterator[TermCfg]:
-    for group in cfg.observations.values():
-        yield from group.values()
-    for kind in ("rewards", "terminations", "events", "commands", "curricula", "metrics"):
-        yield from getattr(cfg, kind).values()
 
 
 def _one_line(error: Exception) -> str:

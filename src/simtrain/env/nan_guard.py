@@ -17,8 +17,7 @@ from simtrain.sim.engine import Engine
 
 FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", "mocap_pos", "mocap_quat", "ctrl")
 """MuJoCo's names of the fields that a simulation goes on from."""
-STEPS = 50
-"""How many control steps are kept."""
+STEPS = 50  # control steps that are kept
 _NEVER = 2**62
 
 
@@ -26,26 +25,20 @@ _NEVER = 2**62
 class Dump:
     """The last steps of an environment before its simulation failed."""
 
-    env: int
-    """Its number in its rank."""
-    said: str
-    """What the engine said of it."""
+    env: int  # its number in its rank
+    said: str  # what the engine said of it
     states: dict[str, np.ndarray]
     """MuJoCo's name of a field -> values before each step, oldest first; the last one failed."""
-    model: bytes
-    """The environment's model as MuJoCo's MJB."""
+    model: bytes  # the environment's, as MuJoCo's MJB
 
 
 @dataclass(frozen=True)
 class Failures:
     """What went wrong in some steps."""
 
-    resets: int
-    """How often an environment was reset because its simulation failed."""
-    dump: Dump | None
-    """The first of these."""
-    terms: tuple[str, ...]
-    """Rewards and observations that were not finite, and counted as 0."""
+    resets: int  # how often an environment was reset because its simulation failed
+    dump: Dump | None  # the first of these
+    terms: tuple[str, ...]  # rewards and observations that were not finite, and counted as 0
 
 
 class NanGuard:
@@ -100,11 +93,7 @@ class NanGuard:
         return failed
 
     def take(self, sums: Sequence[tuple[tuple[str, ...], Tensor]]) -> Failures:
-        """The failures since the last call; starts anew, in place; waits for the device.
-
-        `sums` are names, and for each a number that is not finite if something of that name was
-        not; they are set to zero.
-        """
+        """The failures since the last call, from names and `sums`; starts anew, and waits."""
         counts = [self._counts.sum()[None], self._first[None], self._steps]
         finite = [total.isfinite().long() for _, total in sums]
         resets, first, steps, *flags = torch.cat([*counts, *finite]).tolist()

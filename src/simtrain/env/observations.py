@@ -17,18 +17,13 @@ from simtrain.errors import ConfigError, flag
 
 
 class SharedTerms:
-    """Terms that several groups may see; each is evaluated once a step.
-
-    Terms of the same function and the same parameters are one: their noise, clip, scale and history
-    are the group's affair.
-    """
+    """Terms that groups share, evaluated once a step; one for a function and its parameters."""
 
     def __init__(self, env: BaseEnv) -> None:
         self._env = env
         self._cfgs: list[ObservationTermCfg] = []
         self.terms: list[Term] = []
-        self.values: list[Tensor] = []
-        """What each term returned last, ``(num_envs, size)``."""
+        self.values: list[Tensor] = []  # what each term returned last, ``(num_envs, size)``
 
     def add(self, cfg: ObservationTermCfg, name: str) -> int:
         """The term's place in `values`; ConfigError if its values have another shape."""
@@ -38,10 +33,8 @@ class SharedTerms:
         term = Term(cfg, self._env, name)
         value: Tensor = term()
         if value.ndim != 2 or value.shape[0] != self._env.num_envs:
-            raise ConfigError(
-                f"{name} has shape {tuple(value.shape)}; "
-                f"it must be (num_envs, size), here ({self._env.num_envs}, size)"
-            )
+            needs = f"it must be (num_envs, size), here ({self._env.num_envs}, size)"
+            raise ConfigError(f"{name} has shape {tuple(value.shape)}; {needs}")
         self._cfgs.append(cfg)
         self.terms.append(term)
         self.values.append(value)
@@ -55,15 +48,11 @@ class ObservationGroup:
         self, name: str, cfgs: Mapping[str, ObservationTermCfg], env: BaseEnv, shared: SharedTerms
     ) -> None:
         self._shared = shared
-        self._places = [
-            shared.add(cfg, f"observations.{name}.{term}") for term, cfg in cfgs.items()
-        ]
+        self._places = [shared.add(c, f"observations.{name}.{term}") for term, c in cfgs.items()]
         self._sizes = [shared.values[place].shape[1] for place in self._places]
         sized = [(*item, size) for item, size in zip(cfgs.items(), self._sizes, strict=True)]
-        self.size = 0
-        """Length of the group's vector."""
-        self.slices: dict[str, slice] = {}
-        """Where each term stands in the group's vector, history included."""
+        self.size = 0  # of the group's vector
+        self.slices: dict[str, slice] = {}  # where terms stand in it, history included
         scales: list[float] = []
         for term, cfg, size in sized:
             start, self.size = self.size, self.size + size * max(cfg.history_length, 1)
@@ -144,11 +133,7 @@ class ObservationGroup:
 
 
 class Observations:
-    """All groups, in two sets of buffers that take turns.
-
-    What `compute` returns stays as it is until the call after the next, so that a caller can keep
-    the observation that an action was chosen by until the step is done.
-    """
+    """All groups, in two buffers each: what `compute` returns lasts until the call after next."""
 
     def __init__(self, cfgs: Mapping[str, Mapping[str, ObservationTermCfg]], env: BaseEnv) -> None:
         self._shared = SharedTerms(env)
@@ -166,10 +151,8 @@ class Observations:
             )
             for turn in ("even", "odd")
         ]
-        self.turn = 0
-        """Which of the two sets of buffers has the latest observations."""
+        self.turn = 0  # which of the two sets of buffers has the latest observations
         self.terms = self._shared.terms
-        """All terms; those that several groups share once."""
 
     @property
     def latest(self) -> TensorDict:

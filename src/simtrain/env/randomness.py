@@ -20,13 +20,12 @@ def seed_everything(seed: int) -> None:
 
 def random_state(device: torch.device) -> dict[str, Any]:
     """The states of all random generators that a rank on `device` uses, as plain data."""
-    kind, keys, position, has_gauss, gauss = np.random.get_state()
-    numpy_words = torch.from_numpy(np.asarray(keys, np.int64))
+    kind, keys, *rest = np.random.get_state()
     version, words, gauss_next = random.getstate()
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "numpy": [str(kind), numpy_words, position, has_gauss, gauss],
+        "numpy": [str(kind), torch.from_numpy(np.asarray(keys, np.int64)), *rest],
         "python": [version, list(words), gauss_next],
     }
 

@@ -1,7 +1,4 @@
-"""Terms at work: rewards, terminations, events, curricula and metrics, for all environments.
-
-Every method is batched and works in place where it can; none waits for the device.
-"""
+"""Terms at work: batched over environments, in place where they can, none waits for the device."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -43,10 +40,8 @@ class Term:
         """The term's value now, which must be ``(num_envs,)``; ConfigError if it is not."""
         value: Tensor = self()
         if value.shape != (self._env.num_envs,):
-            raise ConfigError(
-                f"{self.name} has shape {tuple(value.shape)}; "
-                f"it must be (num_envs,), here {(self._env.num_envs,)}"
-            )
+            needs = f"it must be (num_envs,), here {(self._env.num_envs,)}"
+            raise ConfigError(f"{self.name} has shape {tuple(value.shape)}; {needs}")
         return value
 
 
@@ -59,8 +54,7 @@ class Rewards:
     """The weighted sum of a task's reward terms, and its sums over episodes."""
 
     def __init__(self, cfgs: Mapping[str, configs.RewardTermCfg], env: BaseEnv) -> None:
-        self.names = tuple(cfgs)
-        self.terms = make_terms(cfgs, env, "rewards")
+        self.names, self.terms = tuple(cfgs), make_terms(cfgs, env, "rewards")
         rates = torch.tensor([cfg.weight * env.step_dt for cfg in cfgs.values()])
         self._rates = env.variable("rewards.rates", rates)
         self._step_dt = env.step_dt
@@ -101,8 +95,7 @@ class Terminations:
     """Why and whether episodes end."""
 
     def __init__(self, cfgs: Mapping[str, configs.TerminationTermCfg], env: BaseEnv) -> None:
-        self.names = tuple(cfgs)
-        self.terms = make_terms(cfgs, env, "terminations")
+        self.names, self.terms = tuple(cfgs), make_terms(cfgs, env, "terminations")
         self._failed = [i for i, cfg in enumerate(cfgs.values()) if not cfg.time_out]
         self.flags = torch.zeros(len(cfgs), env.num_envs, dtype=torch.bool, device=env.device).T
         """Which terms ended the episode at this step, ``(num_envs, terms)``."""
@@ -174,8 +167,7 @@ class Curricula:
         self._tags = [f"Curriculum/{name}" for name in cfgs]
         self.terms = make_terms(cfgs, env, "curricula")
         self._means = env.variable("curricula.means", torch.zeros(len(cfgs))).unbind()
-        self.log: dict[str, Tensor] = {}
-        """What the terms last returned, as means, by ``Curriculum/<term>``; changed in place."""
+        self.log: dict[str, Tensor] = {}  # what terms last returned, as means, by their tags
 
     def compute(self, mask: Tensor) -> None:
         """Let every term look at the environments about to be reset."""
@@ -212,13 +204,11 @@ class Episodes:
     """
 
     def __init__(self, rewards: Rewards, terminations: Terminations, env: BaseEnv) -> None:
-        self._rewards = rewards
-        self._terminations = terminations
+        self._rewards, self._terminations = rewards, terminations
         self._max_seconds = env.max_episode_length_s
         rewards_of = (f"Episode_Reward/{name}" for name in rewards.names)
         ends = (f"Episode_Termination/{name}" for name in terminations.names)
-        self.names = ("count", "return", "length", *rewards_of, *ends)
-        """What stands in the columns of `take`."""
+        self.names = ("count", "return", "length", *rewards_of, *ends)  # columns of `take`
         self._rewards_end = 3 + len(rewards.names)
         self._values = torch.ones(env.num_envs, len(self.names), device=env.device)
         self._latest = env.buffer("episodes.latest", (len(self.names),), reset=None)

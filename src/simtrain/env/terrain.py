@@ -15,8 +15,7 @@ from simtrain.env.cfg import TerrainCfg
 from simtrain.env.names import check_parameters, check_positive
 from simtrain.errors import ConfigError, flag
 
-NAME = "terrain"
-"""Name of the height field and of its geom."""
+NAME = "terrain"  # of the height field and of its geom
 _BASE = 1.0  # thickness below the lowest point, m
 _SPAWN = 0.5  # environments start above the highest point within this distance of the middle, m
 
@@ -32,14 +31,9 @@ def add_terrain(cfg: TerrainCfg, spec: mujoco.MjSpec) -> None:
     rows, columns = heights.shape
     low = float(heights.min())
     depth = max(float(heights.max()) - low, 1e-3)
-    half_x, half_y = ((n - 1) * cfg.resolution / 2 for n in (columns, rows))
-    spec.add_hfield(
-        name=NAME,
-        size=[half_x, half_y, depth, _BASE],
-        nrow=rows,
-        ncol=columns,
-        userdata=((heights - low) / depth).ravel().tolist(),
-    )
+    size = [*((n - 1) * cfg.resolution / 2 for n in (columns, rows)), depth, _BASE]
+    data = ((heights - low) / depth).ravel().tolist()
+    spec.add_hfield(name=NAME, size=size, nrow=rows, ncol=columns, userdata=data)
     geom = spec.worldbody.add_geom(
         name=NAME, type=mujoco.mjtGeom.mjGEOM_HFIELD, hfieldname=NAME, pos=[0.0, 0.0, low]
     )
@@ -48,10 +42,7 @@ def add_terrain(cfg: TerrainCfg, spec: mujoco.MjSpec) -> None:
 
 
 def make_heights(cfg: TerrainCfg) -> np.ndarray:
-    """Heights of all tiles and the border, m, float32, ``(nodes along y, nodes along x)``.
-
-    The same for the same configuration. MuJoCo's order: rows of the height field go along y.
-    """
+    """Heights of all tiles and the border, m, float32: rows go along y, as in MuJoCo."""
     nodes, border = _nodes(cfg)
     shape = [count * nodes + 1 + 2 * border for count in (cfg.num_columns, cfg.num_levels)]
     heights = np.zeros(shape, dtype=np.float32)
@@ -84,7 +75,6 @@ class Terrain:
     def __init__(
         self, cfg: TerrainCfg, model: mujoco.MjModel, num_envs: int, device: torch.device
     ) -> None:
-        """Read the heights from the model, and spread the environments over columns and levels."""
         self.num_levels, self.tile_size = cfg.num_levels, cfg.tile_size
         field = model.hfield(NAME)
         heights = field.data * float(field.size[2]) + float(model.geom(NAME).pos[2])
@@ -96,7 +86,6 @@ class Terrain:
         squares = np.stack((a, b, c, heights[1:, 1:] - a - b - c), axis=-1)
         self._grid_rows, self._grid_columns = a.shape
         self._squares = torch.as_tensor(squares, dtype=torch.float32).reshape(-1, 4).to(device)
-
         self._tiles = torch.as_tensor(_tile_origins(cfg, heights), device=device)
         self.columns = torch.arange(num_envs, device=device) * cfg.num_columns // num_envs
         first = cfg.num_levels - 1 if cfg.max_initial_level is None else cfg.max_initial_level
@@ -120,10 +109,7 @@ class Terrain:
         return torch.addcmul(torch.addcmul(a, b, u), torch.addcmul(c, d, u), v)
 
     def move(self, mask: Tensor, change: Tensor) -> None:
-        """Change the levels of the environments in `mask` by `change`, long, in place.
-
-        An environment that masters the last level continues at a random one.
-        """
+        """Change the levels in `mask` by `change`, long, in place; beyond the last, to any."""
         levels = (self.levels + change).clamp_(min=0)
         anywhere = torch.randint_like(levels, self.num_levels)
         levels = torch.where(levels < self.num_levels, levels, anywhere)
@@ -161,7 +147,5 @@ def check_terrain(cfg: TerrainCfg) -> None:
         raise ConfigError(f"--env.terrain.max-initial-level is {first}; levels go from 0 to {last}")
     # Nodes of all tiles must fall on one grid.
     if abs(cfg.tile_size / cfg.resolution - 2 * round(cfg.tile_size / cfg.resolution / 2)) > 1e-6:
-        raise ConfigError(
-            f"--env.terrain.tile-size is {cfg.tile_size}; it must be an even multiple of "
-            f"--env.terrain.resolution, {cfg.resolution}"
-        )
+        multiple = f"an even multiple of --env.terrain.resolution, {cfg.resolution}"
+        raise ConfigError(f"--env.terrain.tile-size is {cfg.tile_size}; it must be {multiple}")

@@ -45,9 +45,8 @@ class terrain_levels:
         position = env.bind("qpos")[:, env.base.position]
         walked = torch.linalg.vector_norm(position[:, :2] - terrain.origins[:, :2], dim=1)
         speed = torch.linalg.vector_norm(env.command(self._command)[:, :2], dim=1)
-        commanded = speed * env.max_episode_length_s
         up = walked > terrain.tile_size / 2.0
-        down = (walked < commanded / 2.0) & ~up
+        down = (walked < speed * env.max_episode_length_s / 2.0) & ~up
         # The first reset, before anything was walked, changes nothing.
         terrain.move(mask & (env.episode_length_buf > 0), up.long() - down.long())
         return terrain.levels.float().mean()

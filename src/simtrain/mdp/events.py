@@ -15,11 +15,8 @@ from simtrain.errors import ConfigError
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
 from simtrain.mdp.uniform import Bounds, Uniform
 
-Ranges = Mapping[str, Bounds]
-"""Bounds by axis; those of an axis that is not named are 0."""
-
-AXES = ("x", "y", "z", "roll", "pitch", "yaw")
-"""Keys of `Ranges`: along the world's axes, m or m/s, and about them, rad or rad/s."""
+Ranges = Mapping[str, Bounds]  # by axis; those of an axis that is not named are 0
+AXES = ("x", "y", "z", "roll", "pitch", "yaw")  # along the world's, m or m/s; about, rad or rad/s
 
 
 class reset_root_state_uniform:
@@ -35,8 +32,7 @@ class reset_root_state_uniform:
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
-        base = env.base
-        offset = self._offset.draw()
+        base, offset = env.base, self._offset.draw()
         position = env.initial_qpos[base.position] + offset[:, :3]
         if env.terrain is not None:
             position += env.terrain.origins

@@ -44,8 +44,7 @@ class joint_pos_rel:
     """
 
     def __init__(self, env: Env, joints: Joints, biased: bool = False) -> None:
-        self._joints = joints
-        self._initial = env.initial_qpos[joints.qpos]
+        self._joints, self._initial = joints, env.initial_qpos[joints.qpos]
         self._servos: Tensor | None = None
         if biased:
             self._actuators = find_actuators_of(env.model, joints, env.device)

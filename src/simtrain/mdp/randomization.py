@@ -24,8 +24,7 @@ class randomize_friction:
     """
 
     def __init__(self, env: Env, geoms: Entities, friction: Bounds) -> None:
-        self._geoms = geoms
-        self._uniform = _uniform(env, friction, 1)
+        self._geoms, self._uniform = geoms, _uniform(env, friction, 1)
         self._values = env.sim.expand("geom_friction")
 
     def __call__(self, env: Env, mask: Tensor) -> None:
@@ -39,8 +38,7 @@ class randomize_mass:
     """Scale mass and inertia of bodies, each by a factor of its own: their density changes."""
 
     def __init__(self, env: Env, bodies: Entities, scale: Bounds) -> None:
-        self._bodies = bodies
-        self._uniform = _uniform(env, scale, len(bodies))
+        self._bodies, self._uniform = bodies, _uniform(env, scale, len(bodies))
         self._mass = _nominal(env, "body_mass", bodies.ids)
         self._inertia = _nominal(env, "body_inertia", bodies.ids)
 

@@ -1,7 +1,4 @@
-"""The state of a legged robot that several terms read: its base, its feet and its command.
-
-What "the base" is, and how the feet's sensors are laid out, stands in `simtrain.mdp.observations`.
-"""
+"""A legged robot's state for several terms, in the words of `simtrain.mdp.observations`."""
 
 from torch import Tensor
 

@@ -7,10 +7,7 @@ from torch import Tensor
 
 
 def quat_from_euler(roll: Tensor, pitch: Tensor, yaw: Tensor) -> Tensor:
-    """The rotation by `roll` about x, `pitch` about y and then `yaw` about z, rad, fixed axes.
-
-    Shape: ``(..., 4)`` from angles of one shape ``(...)``.
-    """
+    """By `roll` about x, `pitch` about y, then `yaw` about z, fixed axes, rad: ``(..., 4)``."""
     cr, cp, cy = (0.5 * roll).cos(), (0.5 * pitch).cos(), (0.5 * yaw).cos()
     sr, sp, sy = (0.5 * roll).sin(), (0.5 * pitch).sin(), (0.5 * yaw).sin()
     w = cr * cp * cy + sr * sp * sy

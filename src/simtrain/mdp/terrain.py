@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-Range = tuple[float, float]
-"""A value at difficulty 0 and at difficulty 1."""
+Range = tuple[float, float]  # a value at difficulty 0 and at difficulty 1
 
 
 class _Tile:
@@ -32,8 +31,7 @@ class _Tile:
 
     def value(self, bounds: Range) -> float:
         """The value between `bounds` that belongs to the difficulty."""
-        first, last = bounds
-        return first + self.difficulty * (last - first)
+        return bounds[0] + self.difficulty * (bounds[1] - bounds[0])
 
     def run(self, platform_width: float) -> float:
         """Distance from the edge of the tile to that of the platform."""

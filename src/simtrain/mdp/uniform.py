@@ -11,10 +11,7 @@ Bounds = tuple[float, float]
 
 
 class Uniform:
-    """Draws between bounds, a pair for each column, from torch's default generator.
-
-    They are drawn for all environments: what one sees does not depend on the resets of others.
-    """
+    """Draws between bounds, a pair a column, for all environments, from torch's generator."""
 
     def __init__(self, env: Env, bounds: Sequence[Bounds]) -> None:
         ends = torch.tensor(list(bounds), dtype=torch.float32, device=env.device)
