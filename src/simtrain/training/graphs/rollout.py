@@ -119,7 +119,8 @@ class RolloutGraphs:
         restore()
         try:
             for _ in range(2):
-                self._graphs[env.observations.turn] = self._backend.capture(captured_step)
+                turn = env.observations.turn  # the step takes the next one
+                self._graphs[turn] = self._backend.capture(captured_step)
         except RefusedError as error:
             return str(error)
         restore()
