@@ -28,11 +28,9 @@ OF_A_STEP = {
     "algorithms/buffered_mlp.py normalized_input add",
     # Which commands and interval events are due, and when they are next.
     "env/commands.py compute le",
-    "env/commands.py compute empty",
-    "env/commands.py compute where",
     "env/terms.py interval le",
-    "env/terms.py interval where",
-    "env/terms.py _draw empty",
+    "env/terms.py draw_where empty_like",
+    "env/terms.py draw_where where",
 }
 """What may make a new tensor in a step: file, function and operation. Terms are the task's own."""
 

@@ -11,7 +11,7 @@ from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
-from simtrain.training.loop import Trainer
+from simtrain.training.loop import Trainer, train
 
 
 @pytest.mark.parametrize("task", ["cartpole-swingup", "go1-velocity-rough", "g1-velocity-flat"])
@@ -21,7 +21,7 @@ def test_a_rollout_does_not_wait_for_the_device(task: str) -> None:
     env = Env(cfg, 4, EngineCfg(threads=1))
     rank = Rank(0, 0, 1, env.device, seed=0, threads=1)
     trainer = Trainer(env, PPO(cfg.ppo, env.get_observations(), env.num_actions, 12, rank), rank)
-    trainer.run(1, lambda iteration: None, lambda: False)
+    train(trainer, [], 1, lambda: False)
     with RefuseWaiting():
         trainer.collect()
     finished = dict(zip(env.episodes.names, env.episodes.take().tolist(), strict=True))["count"]

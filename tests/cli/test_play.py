@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from needs_opengl import needs_opengl
 
 from simtrain.cli.play import play
 from simtrain.errors import ConfigError
-from simtrain.view import opengl
 
 TASK = "cartpole-balance"
 TRAIN = "--gpu-ids None --num-envs 8 --num-steps-per-env 8 --max-iterations 2 --save-interval 1"
@@ -112,7 +112,14 @@ def test_a_port_in_use_ends_with_exit_code_2_and_no_traceback(here):
 
 
 def test_without_opengl_the_missing_package_is_named(here, monkeypatch):
-    monkeypatch.setattr(opengl, "_loads", lambda library: False)
+    real = ctypes.CDLL
+
+    def load(library, *args, **kwargs):
+        if library in ("libEGL.so.1", "libOSMesa.so.8"):
+            raise OSError(library)
+        return real(library, *args, **kwargs)
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
     for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match="apt-get install libegl1"):

@@ -5,7 +5,7 @@ from simtrain.run.wandb_writer import WandbWriter
 def test_a_server_that_cannot_be_reached_does_not_end_the_run(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(wandb_writer, "_START_SECONDS", 1.0)
+    monkeypatch.setitem(wandb_writer._TIMEOUTS, "init_timeout", 1.0)
     said = []
     writer = WandbWriter(tmp_path, "tests", "auto", {"seed": 1}, said.append)
     writer.write(1, 8, 0.5, {"Loss/value": 1.0})

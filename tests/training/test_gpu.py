@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from simtrain.errors import ConfigError
-from simtrain.training.gpu import check_gpu, too_little_memory, too_little_memory_told
+from simtrain.training.gpu import check_gpu, out_of_memory_as_config_error, too_little_memory
 
 GIB = 2**30
 TORCH = "CUDA out of memory. Tried to allocate 12.00 GiB. GPU 0 has a total capacity of 24.00 GiB"
@@ -27,7 +27,10 @@ def test_it_asks_for_fewer_where_nobody_knows_how_much_was_missing() -> None:
 
 
 def test_other_errors_and_the_cpu_are_left_alone() -> None:
-    with pytest.raises(torch.OutOfMemoryError), too_little_memory_told(4, torch.device("cpu")):
+    with (
+        pytest.raises(torch.OutOfMemoryError),
+        out_of_memory_as_config_error(4, torch.device("cpu")),
+    ):
         raise torch.OutOfMemoryError(TORCH)
 
 

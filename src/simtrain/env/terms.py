@@ -117,7 +117,7 @@ class Terminations:
             self.terminated |= failed
         for i in self._failed:
             self.terminated |= self._columns[i]
-        torch.logical_or(self.terminated, self.flags.any(dim=1), out=self.dones)
+        torch.any(self.flags, dim=1, out=self.dones).logical_or_(self.terminated)
         torch.gt(self.dones, self.terminated, out=self.time_outs)
         return self.dones
 

@@ -57,8 +57,6 @@ _ENVIRONMENT_FLAGS = ("--env", "--num-envs", "--engine", "--seed")
 class Checkpoint(Feature):
     """Saves every ``--save-interval`` iterations and at the end; rank 0 writes for all."""
 
-    phase = "saving"
-
     def __init__(
         self, context: RunContext, trainer: Trainer, recorder: Recorder, features: Sequence[Feature]
     ) -> None:
@@ -126,7 +124,7 @@ class Checkpoint(Feature):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        self._trainer.timer.begin(self.phase)
+        self._trainer.timer.begin("saving")
         if self._writer is not None:
             self._writer.close()
             self._report()
@@ -139,6 +137,7 @@ class Checkpoint(Feature):
         """
         context, trainer = self._context, self._trainer
         if iteration.number % context.config.save_interval == 0 or iteration.is_last:
+            trainer.timer.begin("saving")
             check_same_tensors(trainer.ppo.tensors(), context.rank, iteration.number)
             content = self._gather()
             if self._writer is not None and content is not None:
