@@ -53,7 +53,7 @@ def test_a_nan_in_one_environment_of_256_leaves_the_others_as_they_are_to_the_bi
         assert torch.equal(value[100], other[100]) == (step < 2)
     failures = env.failures()
     assert (failures.resets, failures.dump.env, failures.terms) == (1, 100, ())
-    assert "QVEL" in failures.dump.said
+    assert "QVEL" in failures.dump.message
     assert env.episodes.take().isfinite().all()
     assert env.failures().resets == 0
 
@@ -84,7 +84,7 @@ def test_without_waiting_for_the_device_the_first_failure_is_kept_as_well():
             assert torch.equal(value[number], other[number]) == (step < failed_at)
     failures = env.failures()
     assert (failures.resets, failures.terms) == (3, ())
-    assert (failures.dump.env, failures.dump.said) == (2, "its state is not finite")
+    assert (failures.dump.env, failures.dump.message) == (2, "its state is not finite")
     times = failures.dump.states["time"]
     assert len(times) == STEPS
     assert times[-1] == pytest.approx(first * env.step_dt)
@@ -123,7 +123,7 @@ def test_the_last_steps_are_kept_and_lead_to_the_failure_again(steps, tmp_path):
 
     write_dump(tmp_path, dump, decimation=2, iteration=3)
     saved = read_dump(tmp_path)
-    assert (saved.decimation, saved.iteration, saved.env, saved.said) == (2, 3, 1, dump.said)
+    assert (saved.decimation, saved.iteration, saved.env, saved.message) == (2, 3, 1, dump.message)
     data = mujoco.MjData(saved.model)
     for row in range(len(saved.states["qpos"]) - 1):
         for name in kept:
@@ -199,4 +199,4 @@ def test_a_control_that_is_not_finite_is_a_failure_as_well():
     env.step(torch.tensor([[0.5], [float("nan")]]))
     failures = env.failures()
     assert (failures.resets, failures.dump.env) == (1, 1)
-    assert "CTRL" in failures.dump.said
+    assert "CTRL" in failures.dump.message

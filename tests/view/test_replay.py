@@ -45,7 +45,7 @@ def rewrite(dump, **changes):
 
 
 def _replay(dump):
-    return Replay(dump.model, dump.states, dump.decimation, dump.said)
+    return Replay(dump.model, dump.states, dump.decimation, dump.message)
 
 
 def test_each_step_is_shown_with_its_largest_values(dump):

@@ -137,8 +137,8 @@ def _replay(arguments: Sequence[str]) -> int:
     from simtrain.view.replay import Replay, ReplayPage, record_replay
 
     dump = read_dump(config.replay)
-    replay = Replay(dump.model, dump.states, dump.decimation, dump.said)
-    print(f"environment {dump.env} in iteration {dump.iteration}: {dump.said}")
+    replay = Replay(dump.model, dump.states, dump.decimation, dump.message)
+    print(f"environment {dump.env} in iteration {dump.iteration}: {dump.message}")
     for line in replay.show(replay.steps - 1):
         print(f"  {line}")
     if config.video is not None:

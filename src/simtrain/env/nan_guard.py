@@ -26,7 +26,7 @@ class Dump:
     """The last steps of an environment before its simulation failed."""
 
     env: int  # its number in its rank
-    said: str  # what the engine said of it
+    message: str  # what the engine said of it
     states: dict[str, np.ndarray]
     """MuJoCo's name of a field -> values before each step, oldest first; the last one failed."""
     model: bytes  # the environment's, as MuJoCo's MJB

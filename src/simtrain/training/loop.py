@@ -20,7 +20,7 @@ from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.sim.engine import Overflow
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.graphs.cuda import GraphBackend
-from simtrain.training.graphs.rollout import RolloutGraphs
+from simtrain.training.graphs.rollout import RolloutGraphs, collect_transition
 from simtrain.training.graphs.update import UpdateGraphs
 from simtrain.training.statistics import EpisodeStatistics, Reduction, Sums, phase_seconds
 
@@ -120,7 +120,10 @@ class Trainer:
     def collect(self) -> None:
         """Fill the storage with a rollout, and compute its returns."""
         if self._rollout_graphs is None or not self._rollout_graphs.collect():
-            self._step_eagerly()
+            self.ppo.begin_rollout()
+            for transition in self.ppo.storage.transitions:
+                collect_transition(self.env, self.ppo, transition)
+                self.ppo.storage.step += 1
         self.timer.begin("advantage")
         self.ppo.compute_returns(self.env.get_observations().to(self.rank.device))
 
@@ -152,19 +155,6 @@ class Trainer:
         self._env_is_fresh = False
         self._warned = set(state["warned"])
         set_random_state(state["random"], self.rank.device)
-
-    def _step_eagerly(self) -> None:
-        env, ppo = self.env, self.ppo
-        learner = self.rank.device
-        obs = env.get_observations()
-        for _ in range(self._steps):
-            self.timer.begin("inference")
-            if env.device != learner:  # physics on CPU threads, networks on a GPU
-                obs = obs.to(learner)
-            actions = ppo.act(obs)
-            obs, rewards, dones, extras = env.step(actions.to(env.device))
-            self.timer.begin("storage")
-            ppo.process_env_step(obs, rewards, dones, extras)
 
     def _summary(
         self,

@@ -99,7 +99,7 @@ class FailureMonitor(Feature):
                 continue
             message = (
                 f"warning: the simulation of environment {dump.env} of rank {rank} failed and was "
-                f"reset: {dump.said}"
+                f"reset: {dump.message}"
             )
             name = f"iteration_{iteration.number}_rank_{rank}_env_{dump.env}"
             folder = context.run / "nan_dump" / name
@@ -125,7 +125,7 @@ class SavedDump:
     iteration: int
     env: int
     """The environment's number in its rank."""
-    said: str
+    message: str
     """The engine's message about the failure."""
 
 
@@ -136,7 +136,7 @@ def write_dump(folder: Path, dump: Dump, decimation: int, iteration: int) -> Non
         "decimation": decimation,
         "iteration": iteration,
         "env": dump.env,
-        "said": dump.said,
+        "said": dump.message,
         "model_sha256": hashlib.sha256(dump.model).hexdigest(),
     }
     arrays = {**dump.states, **{name: np.array(fact) for name, fact in facts.items()}}
@@ -172,7 +172,7 @@ def read_dump(folder: Path) -> SavedDump:
             "the version that wrote them, which stands in the run's config.yaml"
         ) from error
     _check_states(folder, compiled, states)
-    return SavedDump(compiled, states, **facts, said=said)
+    return SavedDump(compiled, states, **facts, message=said)
 
 
 def _check_states(folder: Path, model: mujoco.MjModel, states: dict[str, np.ndarray]) -> None:

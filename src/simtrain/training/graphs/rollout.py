@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from simtrain.algorithms.ppo import PPO
-from simtrain.algorithms.rollout import StagingBuffer
+from simtrain.algorithms.rollout import StagingBuffer, Transition
 from simtrain.env.env import Env
 from simtrain.env.randomness import random_state, set_random_state
 from simtrain.training.graphs.check import Record, differing, host_values, record
@@ -69,12 +69,9 @@ class RolloutGraphs:
         self._graphs[observations.turn]()
         observations.take_turn()
 
-    @torch.no_grad()
     def _eager_step(self) -> None:
         """The same without a graph."""
-        env, ppo, transition = self._env, self._ppo, self._staging.transition
-        _, rewards, dones, extras = env.step(ppo.act_in(env.get_observations(), transition))
-        transition.record(rewards, dones, extras["time_outs"])
+        collect_transition(self._env, self._ppo, self._staging.transition)
         self._staging.store()
 
     @torch.inference_mode()
@@ -137,3 +134,16 @@ class RolloutGraphs:
             step()
             records.append(record(env))
         return records
+
+
+@torch.no_grad()
+def collect_transition(env: Env, ppo: PPO, transition: Transition) -> None:
+    """Act, step the environments, and write that to `transition`, in place: a rollout's step."""
+    env.timer.begin("inference")
+    obs, learner = env.get_observations(), transition.actions.device
+    if env.device != learner:  # physics on CPU threads, networks on a GPU
+        obs = obs.to(learner)
+    actions = ppo.act_in(obs, transition)
+    _, rewards, dones, extras = env.step(actions.to(env.device))
+    env.timer.begin("storage")
+    transition.record(rewards, dones, extras["time_outs"])
