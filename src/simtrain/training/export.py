@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simtrain import __version__
 from simtrain.algorithms.export import FORMATS, INPUT, METADATA, OUTPUT, export, random_observations
 from simtrain.env.env import Env
 from simtrain.env.interface import Interface, describe_interface
 from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
-from simtrain.run.directory import make_folder, written_whole
+from simtrain.run.directory import make_folder, versions, written_whole
 from simtrain.sim import EngineCfg
 from simtrain.training.saved_policy import SavedPolicy
 
@@ -67,7 +66,7 @@ def _metadata(saved: SavedPolicy, interface: Interface, names: dict[str, str]) -
         "iteration": saved.iteration,
         "run": saved.run.resolve().name,
         "checkpoint": saved.checkpoint.name,
-        "simtrain_version": __version__,
+        "simtrain_version": versions()["simtrain"],
         "files": names,
         "input": INPUT,
         "output": OUTPUT,
