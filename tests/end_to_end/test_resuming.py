@@ -137,6 +137,7 @@ def test_a_rank_killed_three_times_is_started_again_and_the_run_ends(start):
         job.wait_until(lambda n=restart: job.output.count("going on with") == n)
         shown = len(job.output)
         job.wait_until(lambda n=shown: job.output.count("\niteration", n) > 2)
+        job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
         if restart < 3:
             os.kill(job.ranks()[0], signal.SIGKILL)
             job.wait_for(f"restart {restart + 1} of 3 in {2**restart} s")
