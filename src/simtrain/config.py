@@ -21,6 +21,9 @@ from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, flag
 from simtrain.ppo_cfg import PpoCfg
 
+Words = Annotated[
+    UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="FLAG LOW HIGH [SCALE]")
+]
 TagsAndValues = Annotated[
     UseAppendAction[tuple[tuple[str, float], ...]], arg(metavar="METRIC VALUE")
 ]
@@ -108,6 +111,34 @@ class TrainConfig:
     """End training when a metric reaches or exceeds a value, e.g. Eval/mean_return 45."""
     stop_below: TagsAndValues = ()
     """End training when a metric falls to or below a value, e.g. Eval/failure_rate 0.01."""
+    population: int | None = None
+    """Train so many members side by side, each a training of its own with its own seed and
+    hyper-parameters, and let the better take the place of the worse; None for one training."""
+    ranks_per_member: int = 1
+    """Ranks of each member, which average its gradients."""
+    population_interval: int = 20
+    """Iterations between two exchanges: members are evaluated, selected and mutated."""
+    population_warm_up: int = 40
+    """Iterations before the first exchange in which members are selected."""
+    population_grace: int = 40
+    """Iterations for which a member that was replaced is left alone."""
+    population_fitness: str = "mean_return:max"
+    """What members are selected by: mean_return, mean_episode_length, failure_rate or one of the
+    task's metrics, and whether more of it is better (max) or less (min)."""
+    population_selection: Literal["tournament", "truncation"] = "tournament"
+    """Whom a member may copy: the best of a few that are drawn, or, for the worst, one of the
+    best."""
+    population_tournament_size: int = 2
+    """Members that are drawn for a tournament."""
+    population_share: float = 0.25
+    """Share of the members that copy from as large a share of the best, by truncation."""
+    population_mutate: Words = ()
+    """A number that evolves, its bounds and over what it is drawn evenly: linear, log or complement
+    (the logarithm of 1 - x), e.g. ppo.entropy-coef 1e-4 0.05 log. Without any: desired-kl (or
+    learning-rate, if it is fixed), entropy-coef, clip-param, num-learning-epochs, gamma and lam."""
+    population_mutations: tuple[float, float, float, float] = (0.4, 0.4, 0.2, 0.0)
+    """Relative frequencies of no mutation and of those of hyper-parameters, of parameters (noise
+    on a share of the weights) and of the architecture (a layer wider, or one more)."""
     logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
     """Where metrics go besides metrics.jsonl and the console."""
     wandb_project: str = "simtrain"
@@ -148,8 +179,9 @@ class TrainConfig:
         most = max(64, 4 * (os.cpu_count() or 1))
         if (threads := self.cpu_threads or 0) > most:
             raise ConfigError(f"--cpu-threads is {threads}; at most {most} make sense here")
-        if self.max_restarts < 0:
-            raise ConfigError(f"--max-restarts is {self.max_restarts}; it must be 0 or more")
+        for name in _FROM_ZERO[1:]:
+            if (value := getattr(self, name)) < 0:
+                raise ConfigError(f"{flag(name)} is {value}; it must be 0 or more")
         check_seed(self.seed)
         check_finite(self)
         for name in _POSITIVE:
@@ -194,7 +226,8 @@ class TrainConfig:
                 raise ConfigError(text)
 
 
-_FROM_ZERO = ("seed", "max_restarts")  # all other whole numbers are counts, 1 or more
+# All other whole numbers are counts, 1 or more.
+_FROM_ZERO = ("seed", "max_restarts", "population_warm_up", "population_grace")
 _OF_PPO = ("learning_rate", "clip_param", "desired_kl", "max_grad_norm", "actor.init_std")
 _POSITIVE = (*(f"ppo.{name}" for name in _OF_PPO), "collective_timeout", "grace_seconds")
 

@@ -13,6 +13,12 @@ Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the val
 
 FROM_TASK = ("num_envs", "num_steps_per_env", "max_iterations", "ppo")
 """Settings of a run that its task has too, as defaults."""
+POPULATION = (
+    *("population", "ranks_per_member", "population_interval", "population_warm_up"),
+    *("population_grace", "population_fitness", "population_selection", "population_share"),
+    *("population_tournament_size", "population_mutate", "population_mutations"),
+)
+"""Settings of a population, which decide only where there is one."""
 DECISIVE = ("task", "engine", "deterministic", *FROM_TASK[:2], "seed", "env", "ppo")
 """Settings that decide the results of training; all others may change when a run is resumed."""
 _OF_ONE_COMMAND = ("resume", "resume_with_changes", "log_root", "run_name")  # not taken over
@@ -86,8 +92,9 @@ def continued(default: ConfigT, run_default: dict[str, Any], run: dict[str, Any]
 
 def differences(run: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
     """Settings that decide the results and differ: flag -> its values; both are from `resolved`."""
+    names = DECISIVE + (POPULATION if run.get("population") or now.get("population") else ())
     # The model is not compared, for its file may have moved.
-    before, after = (leaves({name: tree.get(name) for name in DECISIVE}) for tree in (run, now))
+    before, after = (leaves({name: tree.get(name) for name in names}) for tree in (run, now))
     return {
         flag(*path): f"{_shown(before, path)} in the run, {_shown(after, path)} now"
         for path in {**before, **after}

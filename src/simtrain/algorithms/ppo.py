@@ -244,6 +244,12 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.load(state, {"actor": True, "critic": True, "optimizer": optimizer})
         self.learning_rate = float(self._lr.fill_(rate))
 
+    def set_hyper_parameter(self, name: str, value: float) -> None:
+        """Change a number of the configuration that an update reads anew, such as ``gamma``."""
+        setattr(self, name, value)
+        if name == "learning_rate":
+            self._lr.fill_(value)
+
     def _make_optimizer(self, kind: type[torch.optim.Adam]) -> None:
         """A fused Adam of all parameters in one tensor, and its state on the device."""
         # The divergence that the learning rate follows travels with the gradients.

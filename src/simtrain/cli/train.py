@@ -35,6 +35,7 @@ def train(arguments: Sequence[str]) -> int:
     from simtrain.config import TrainConfig
     from simtrain.registry import discover
     from simtrain.training.features.evaluation import check_evaluation_flags
+    from simtrain.training.population.hyper_parameters import check_population_flags
 
     registry = discover()
     if not arguments:
@@ -58,6 +59,7 @@ def train(arguments: Sequence[str]) -> int:
         config = parse_flags(f"train {name}", run_default, flags)
     config.check()
     check_evaluation_flags(config)
+    check_population_flags(config)
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
     from simtrain.env.model import check_task

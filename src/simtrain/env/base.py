@@ -56,6 +56,7 @@ class BaseEnv:
         # By name: a tensor or generator, and the value of an environment's row when its episode
         # ends, None to keep it.
         self._declared: dict[str, tuple[Any, float | None]] = {}
+        self._variables: list[Tensor] = []
         self._scope: str | None = None
         self._built = False
         self.terrain: Terrain | None = None
@@ -125,7 +126,21 @@ class BaseEnv:
         """
         value = initial.to(self.device)
         self.declare(name, value, None)
+        self._variables.append(value)
         return value
+
+    def variables(self) -> list[Tensor]:
+        """Copies on the CPU of what `variable` declared and has no row for each environment."""
+        return [value.to("cpu", copy=True) for value in self._shared_variables()]
+
+    def set_variables(self, values: Sequence[Tensor]) -> None:
+        """Take over what `variables` of another environment of the task returned, in place."""
+        for variable, value in zip(self._shared_variables(), values, strict=True):
+            variable.copy_(value)
+
+    def _shared_variables(self) -> list[Tensor]:
+        own = () if self.terrain is None else (self.terrain.levels, self.terrain.origins)
+        return [v for v in self._variables if not any(v is rows for rows in own)]
 
     def declare(self, name: str, value: Tensor | torch.Generator, reset: float | None) -> None:
         """Declare a tensor of any layout, or a random generator; see `buffer` and `variable`."""

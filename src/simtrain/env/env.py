@@ -178,6 +178,13 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
             self._reset_seed = state["reset_seed"]
         self._nan_guard.restart()
 
+    def set_parameter(self, term: str, name: str, value: float) -> None:
+        """Change a number of a term, such as the ``weight`` of ``rewards.upright``, in place."""
+        if name == "weight":
+            self.rewards.set_weight(term.removeprefix("rewards."), value)
+        else:
+            self._terms[term].params[name] = value
+
     def undeclared_changes(self) -> list[str]:
         """A sentence for each attribute of a term that changed and that `state` does not hold."""
         now = self._kept(self._objects)

@@ -212,7 +212,9 @@ class _Monitor:
                 self.launcher_error, self.agent_failed = _receive(self.outcome) or (gone, False)
             if self.stop() and not self.interrupted and 0 in self.started:
                 self.interrupted = True
-                self._interrupt(self.started[0])
+                for ranks in self.job.member_ranks():
+                    if ranks[0] in self.started:
+                        self._interrupt(self.started[ranks[0]])
 
     def result(self, output: str, log_dir: str) -> Any:
         """Rank 0's result, or an error; `output` is what launcher and starting agents printed."""
@@ -279,7 +281,7 @@ class _Monitor:
         )
 
     def _interrupt(self, rank: RankStarted) -> None:
-        """Interrupt rank 0, which tells the others at the end of its iteration."""
+        """Interrupt the first rank of a member, which tells its others after an iteration."""
         if rank.host == "localhost":
             with suppress(ProcessLookupError):
                 os.kill(rank.pid, signal.SIGINT)

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
@@ -17,7 +17,7 @@ GpuIds = tuple[int, ...] | Literal["auto", "all"] | None
 
 @dataclass(frozen=True)
 class Devices:
-    """What the ranks of one host compute on: one GPU each, or the CPU."""
+    """What the ranks of one host compute on: GPUs, in turn if there are more ranks, or the CPU."""
 
     kind: Literal["cuda", "cpu"]
     ranks: int
@@ -25,7 +25,12 @@ class Devices:
 
     def device(self, local_rank: int) -> str:
         """Torch's name of a rank's device."""
-        return f"cuda:{local_rank}" if self.kind == "cuda" else "cpu"
+        return f"cuda:{local_rank % self.gpus}" if self.kind == "cuda" else "cpu"
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs; 0 for the CPU."""
+        return len(self.visible.split(",")) if self.kind == "cuda" else 0
 
     def use(self, local_rank: int) -> torch.device:
         """Give this process its device, and make it torch's current one."""
@@ -43,7 +48,7 @@ class Job:
 
     Rank i has seed `seed` + i, and `threads` CPU threads; None shares a host's cores among its
     ranks. The first collective may take `collective_timeout` seconds, and ranks have
-    `grace_seconds` to end after a signal.
+    `grace_seconds` to end after a signal. Members of a population go to the hosts in turn.
     """
 
     hosts: tuple[str, ...]
@@ -55,6 +60,7 @@ class Job:
     ssh_config: str | None = None  # file with SSH settings of the hosts; None for the user's
     in_process: bool = False  # whether the only rank runs in the process of the command
     evaluator: Devices | None = None  # device of the evaluator process, on the first host
+    members: int = 1  # of a population, each of equally many ranks
 
     @property
     def placements(self) -> list[tuple[str, Devices, int]]:
@@ -67,6 +73,17 @@ class Job:
         """Number of ranks."""
         return sum(devices.ranks for devices in self.devices)
 
+    def member_ranks(self) -> list[list[int]]:
+        """The ranks of each member."""
+        if self.members == 1:
+            return [list(range(self.world_size))]
+        each = self.world_size // self.members
+        ranks: dict[int, list[int]] = {}
+        for rank, (host, _, local_rank) in enumerate(self.placements):
+            member = local_rank // each * len(self.hosts) + self.hosts.index(host)
+            ranks.setdefault(member, []).append(rank)
+        return [ranks[member] for member in range(self.members)]
+
     def rank_names(self) -> list[str]:
         """Device of each rank; with the host's name if there are several."""
         prefix = "{} " if len(self.hosts) > 1 else ""
@@ -78,10 +95,17 @@ class Job:
         threads = self.threads or share_of_cores(devices.ranks)
         torch.set_num_threads(threads)
         device = devices.use(local_rank)
-        return Rank(rank, local_rank, self.world_size, device, self.seed + rank, threads)
+        # Ranks of a member follow each other, as do members, wherever they are.
+        place = [each for ranks in self.member_ranks() for each in ranks].index(rank)
+        return Rank(rank, local_rank, self.world_size, device, self.seed + place, threads)
 
     def __str__(self) -> str:
         names = self.rank_names()
+        if self.members > 1:
+            names = list(dict.fromkeys(names))
+            each = self.world_size // self.members
+            ranks = f", {each} ranks each" if each > 1 else ""
+            return f"{self.members} members on {', '.join(names)}{ranks}"
         return f"{len(names)} rank{'s' if len(names) > 1 else ''} on {', '.join(names)}"
 
 
@@ -98,6 +122,8 @@ class LaunchFlags(Protocol):
     max_restarts: int
     seed: int
     eval_device: str | None
+    population: int | None
+    ranks_per_member: int
 
 
 def plan_job(flags: LaunchFlags) -> Job:
@@ -110,6 +136,8 @@ def plan_job(flags: LaunchFlags) -> Job:
         gpu_count = torch.cuda.device_count() if may_use_gpus else 0
         found = [(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu_count)]
     devices = resolve_hosts(flags, hosts, found)
+    if flags.population is not None:
+        devices = _with_members(devices, flags.population, flags.ranks_per_member)
     # A rank that may be started again has a process of its own to lose.
     in_process = not hosts and devices[0].ranks == 1 and flags.max_restarts == 0
     if not in_process:
@@ -124,7 +152,27 @@ def plan_job(flags: LaunchFlags) -> Job:
         ssh_config=flags.ssh_config,
         in_process=in_process,
         evaluator=resolve_evaluator(flags.eval_device, *found[0]),
+        members=flags.population or 1,
     )
+
+
+def _with_members(devices: tuple[Devices, ...], members: int, each: int) -> tuple[Devices, ...]:
+    """The same devices with the ranks of a population, whose members go to the hosts in turn."""
+    if members < len(devices):
+        text = f"{members} members (--population) for {len(devices)} hosts (--hosts)"
+        raise ConfigError(f"{text}: each host needs one")
+    most = max(64, 4 * len(os.sched_getaffinity(0)))
+    result = []
+    for i, those in enumerate(devices):
+        ranks = len(range(i, members, len(devices))) * each
+        if those.kind == "cuda" and each > those.gpus:
+            text = f"--ranks-per-member is {each}, and there are {those.gpus} GPUs in --gpu-ids"
+            raise ConfigError(f"{text}; ranks of one member need a GPU each")
+        if ranks > most:
+            text = f"--population {members} with --ranks-per-member {each} makes {ranks} ranks"
+            raise ConfigError(f"{text} on a host; at most {most} make sense here")
+        result.append(replace(those, ranks=ranks))
+    return tuple(result)
 
 
 def resolve_hosts(

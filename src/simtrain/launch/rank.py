@@ -1,8 +1,10 @@
 """`Rank`: one process of a training job, and the collectives that the project uses."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,9 +14,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of a job, with its own seed and number of CPU threads.
+    """One process of a job, or of a `group` of its ranks, with its own seed and number of threads.
 
-    Collectives do nothing in a job of one; those on objects pickle, so they are for rare use.
+    Collectives are those of the group; they do nothing in one of a single rank. Those on objects
+    pickle, so they are for rare use.
     """
 
     rank: int
@@ -23,6 +26,7 @@ class Rank:
     device: torch.device
     seed: int
     threads: int
+    group: dist.ProcessGroup | None = None  # of all ranks, if None
 
     @property
     def is_main(self) -> bool:
@@ -32,13 +36,13 @@ class Rank:
     def all_reduce(self, tensor: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         """Combine `tensor` over all ranks, in place; returns it."""
         if self.world_size > 1:
-            dist.all_reduce(tensor, op=op)
+            dist.all_reduce(tensor, op=op, group=self.group)
         return tensor
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Replace `tensor` by that of rank 0, in place; returns it."""
         if self.world_size > 1:
-            dist.broadcast(tensor, src=0)
+            dist.broadcast(tensor, group=self.group, group_src=0)
         return tensor
 
     def all_gather(self, values: Sequence[float]) -> Tensor:
@@ -47,7 +51,7 @@ class Rank:
         if self.world_size == 1:
             return mine
         everyone = [torch.empty_like(mine) for _ in range(self.world_size)]
-        dist.all_gather(everyone, mine)
+        dist.all_gather(everyone, mine, group=self.group)
         return torch.cat(everyone)
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
@@ -62,29 +66,61 @@ class Rank:
         """What every rank gave, by rank."""
         values = [value] * self.world_size
         if self.world_size > 1:
-            dist.all_gather_object(values, value)
+            dist.all_gather_object(values, value, group=self.group)
         return values
 
     def gather_objects(self, value: Any) -> list[Any] | None:
         """What every rank gave, by rank, on rank 0; None on others."""
         values = [value] * self.world_size if self.is_main else None
         if self.world_size > 1:
-            dist.gather_object(value, values)
+            dist.gather_object(value, values, group=self.group, group_dst=0)
         return values
 
     def scatter_objects(self, values: list[Any] | None) -> Any:
         """This rank's own of `values`, which rank 0 gives, one for each."""
         mine = (values or [None])[:1]
         if self.world_size > 1:
-            dist.scatter_object_list(mine, values)
+            dist.scatter_object_list(mine, values, group=self.group, group_src=0)
         return mine[0]
 
     def broadcast_object(self, value: Any) -> Any:
         """What rank 0 gave. It travels between CPUs."""
         values = [value]
         if self.world_size > 1:
-            dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+            cpu = torch.device("cpu")
+            dist.broadcast_object_list(values, device=cpu, group=self.group, group_src=0)
         return values[0]
+
+    def send_object(self, value: Any, to: int) -> None:
+        """Hand `value` to the rank `to`, which receives it; it travels between CPUs."""
+        cpu = torch.device("cpu")
+        dist.send_object_list([value], device=cpu, group=self.group, group_dst=to)
+
+    def receive_object(self, sender: int) -> Any:
+        """What the rank `sender` sends to this one."""
+        values = [None]
+        cpu = torch.device("cpu")
+        dist.recv_object_list(values, device=cpu, group=self.group, group_src=sender)
+        return values[0]
+
+    def within(self, groups: Sequence[Sequence[int]], *, on_device: bool = True) -> Rank | None:
+        """This process as a rank of its one of `groups`, lists of ranks; None if it is in none.
+
+        All ranks call it together, with the same groups. Without `on_device`, collectives of the
+        group are on tensors of the CPU alone.
+        """
+        mine = None
+        for ranks in groups:
+            is_mine = self.rank in ranks
+            group: Any = None
+            if len(ranks) > 1:
+                device = self.device.type if on_device else "cpu"
+                backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+                group = dist.new_group(list(ranks), backend=backend)
+            if is_mine:
+                place = list(ranks).index(self.rank)
+                mine = replace(self, rank=place, world_size=len(ranks), group=group)
+        return mine
 
 
 def share_of_cores(ranks: int) -> int:

@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from signal import Signals
 from typing import Any, NoReturn
@@ -95,7 +95,9 @@ class RankProgram:
         events.send(events.RankStarted(number, device, host, os.getpid()))
         try:
             rank = job.make_rank(number)
-            rendezvous(rank, job.collective_timeout, on_timeout)
+            # Members may share a GPU, and NCCL does not connect two ranks on one.
+            first = rank if job.members == 1 else replace(rank, device=torch.device("cpu"))
+            rendezvous(first, job.collective_timeout, on_timeout)
             everyone = rank.all_gather_objects((host, os.getpid()))
             peers += [pid for its_host, pid in everyone if its_host == host]
             result = self.function(rank, events.send, stop, *self.args)

@@ -19,6 +19,7 @@ from simtrain.errors import ConfigError
 from simtrain.run.directory import written_whole
 
 BEST = "best.pt"  # the checkpoint with the best evaluation of a run
+BEST_CONFIG = "best.yaml"  # its configuration, where that is not the run's: in a population
 _KEYS = ("actor_state_dict", "critic_state_dict", "iter", "infos")
 
 
@@ -46,6 +47,8 @@ def find_checkpoint(path: Path) -> Path:
         raise ConfigError(f"there is no run or checkpoint {path}")
     if newest := model_paths(path):
         return newest[-1]
+    if (path / BEST_CONFIG).exists():
+        return path / BEST
     if runs := sorted({file.parent for file in path.glob("*/**/model_*.pt")}):
         raise ConfigError(f"{path} is no run directory; the newest run below it is {runs[-1]}")
     if (path / "config.yaml").exists():

@@ -103,9 +103,9 @@ def write_config(path: Path, config: dict[str, Any], devices: list[str]) -> None
         file.write(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
 
 
-def read_config_file(run: Path) -> dict[str, Any]:
+def read_config_file(run: Path, name: str = "config.yaml") -> dict[str, Any]:
     """What `write_config` wrote; ConfigError if there is none, or it is damaged."""
-    path = run / "config.yaml"
+    path = run / name
     try:
         content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not isinstance(content["config"]["task"], str):

@@ -23,6 +23,19 @@ class Resumption:
 
 
 @dataclass(frozen=True)
+class Membership:
+    """The place of a rank in a population."""
+
+    member: int
+    """The member that it belongs to, from 0."""
+    count: int
+    """Number of members."""
+    firsts: Rank | None
+    """This process as a rank of those that speak for their members, each numbered as its member;
+    None on other ranks."""
+
+
+@dataclass(frozen=True)
 class SharedContext:
     """The part of a `RunContext` that is the same on all ranks; it travels to them pickled."""
 
@@ -34,6 +47,8 @@ class SharedContext:
     """How to resume a run; None to begin one."""
     evaluator: Devices | None = None
     """Devices of a process that evaluates beside training; None for no such process."""
+    members: tuple[tuple[int, ...], ...] = ()
+    """The ranks of each member of a population; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,8 @@ class RunContext:
     stop: Callable[[], bool]
     """Whether the user or the system asked the run to stop."""
     shared: SharedContext
+    population: Membership | None = None
+    """The rank's place in a population, whose member `rank` then is about; None for none."""
 
     @property
     def run(self) -> Path:

@@ -141,7 +141,8 @@ class Evaluator:
             seed: of starts, commands and noise.
         """
         self.episodes = episodes
-        self._actor = actor
+        self.actor = actor
+        """The network of the policies; another one counts from the next evaluation on."""
         self._seed = seed
         rounds = math.ceil(episodes / min(episodes, max_envs or episodes))
         # Rounds of equal size: an environment has its own ground and its own friction.
@@ -152,6 +153,7 @@ class Evaluator:
             self.env.metrics.compute()
         self._threads = engine.threads
         self._policy: Policy | None = None
+        self._policy_cfg = actor
 
     def __call__(
         self, state: dict[str, Tensor], stop: Callable[[], bool] = lambda: False
@@ -192,12 +194,12 @@ class Evaluator:
         )
 
     def _load(self, state: dict[str, Tensor]) -> Policy:
-        if self._policy is None:
-            env = self.env
+        if self._policy is None or self._policy_cfg != self.actor:
+            env, self._policy_cfg = self.env, self.actor
             # A new network draws its parameters.
             with forked_randomness(self._seed, env.device):
                 obs = env.get_observations()
-                self._policy = Policy(self._actor, obs, env.num_actions, state)
+                self._policy = Policy(self.actor, obs, env.num_actions, state)
         else:
             self._policy.load(state)
         return self._policy

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mujoco
 
@@ -25,7 +25,13 @@ from simtrain.run.directory import VIDEOS, make_folder, make_run_directory, show
 from simtrain.run.metrics_files import METRICS, check_idle
 from simtrain.run.report import PICTURE
 from simtrain.sim import choose_engine
-from simtrain.training.context import Resumption, RunContext, SharedContext, TrainingResult
+from simtrain.training.context import (
+    Membership,
+    Resumption,
+    RunContext,
+    SharedContext,
+    TrainingResult,
+)
 from simtrain.training.features.checkpoint import SavedRun, can_resume, open_run, plan_resumption
 from simtrain.training.features.evaluation import check_evaluation_flags
 from simtrain.training.stopping import Stopping, exit_code
@@ -55,7 +61,8 @@ def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None =
         resumption, more = plan_resumption(saved, config, job, model)
         lines += more
         trained = (saved.iteration, saved.content["env_steps"])
-    iterations = config.iterations(job.world_size, iteration=trained[0], env_steps=trained[1])
+    each = job.world_size // job.members
+    iterations = config.iterations(each, iteration=trained[0], env_steps=trained[1] // job.members)
     if saved is not None and saved.iteration >= iterations:
         print(f"{saved.path} is done: it was trained for {saved.iteration} iterations")
         return 0
@@ -163,7 +170,9 @@ class _Attempt:
     def __call__(self, resumption: Resumption | None) -> TrainingResult:
         """Train, in this process or as several ranks."""
         config, job, run = self.config, self.job, self.run
-        shared = SharedContext(run, tuple(job.rank_names()), resumption, job.evaluator)
+        members = tuple(map(tuple, job.member_ranks())) if job.members > 1 else ()
+        names = tuple(job.rank_names())
+        shared = SharedContext(run, names, resumption, job.evaluator, members)
         if self.rank is not None:
             from simtrain.training.worker import run_worker
 
@@ -209,8 +218,13 @@ def train_rank(
     """Train as one rank of several, in a process of its own; `values` are the configuration's."""
     from simtrain.training.worker import run_worker
 
-    config = overlay(default_config(task), values)
-    return run_worker(RunContext(config, rank, _RemoteConsole(show), stop, shared))
+    config, population = overlay(default_config(task), values), None
+    if shared.members:
+        firsts = rank.within([[ranks[0] for ranks in shared.members]], on_device=False)
+        member = next(i for i, ranks in enumerate(shared.members) if rank.rank in ranks)
+        population = Membership(member, len(shared.members), firsts)
+        rank = cast(Rank, rank.within(shared.members))
+    return run_worker(RunContext(config, rank, _RemoteConsole(show), stop, shared, population))
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,6 @@ class Trainer:
     ) -> None:
         """Prepare; `timer` is that of `env` and `ppo`, `graphs` makes graphs, None for none."""
         self.env = env
-        self.ppo = ppo
         self.rank = rank
         self.timer = timer
         self.iteration = 0
@@ -69,14 +68,22 @@ class Trainer:
         self._reduce = Reduction(rank)
         self._warned: set[str] = set()
         self._env_is_fresh = True
+        self._backend = graphs
         self._update_graphs: UpdateGraphs | None = None
         self._rollout_graphs: RolloutGraphs | None = None
-        if graphs is not None:
-            self._update_graphs = UpdateGraphs(ppo, graphs)
-            if not env.sim.synchronous:
-                self._rollout_graphs = RolloutGraphs(env, ppo, graphs)
         self._steps = ppo.storage.num_transitions_per_env
-        self._rollout_threads = rollout_threads(ppo.actor, env.num_envs, rank.threads)
+        self.set_ppo(ppo)
+
+    def set_ppo(self, ppo: PPO) -> None:
+        """From now on train `ppo`: another, or the same with other settings, which graphs hold."""
+        self.close()
+        self.ppo = ppo
+        if self._backend is not None:
+            self._update_graphs = UpdateGraphs(ppo, self._backend)
+            if not self.env.sim.synchronous:
+                self._rollout_graphs = RolloutGraphs(self.env, ppo, self._backend)
+        self._rollout_threads = rollout_threads(ppo.actor, self.env.num_envs, self.rank.threads)
+        ppo.train_mode()
 
     def close(self) -> None:
         """Drop all graphs; before the process group whose collectives they captured goes."""

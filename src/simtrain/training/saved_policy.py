@@ -11,7 +11,7 @@ from simtrain.config import TrainConfig
 from simtrain.config_tree import overlay
 from simtrain.errors import ConfigError
 from simtrain.registry import default_config
-from simtrain.run.checkpoint import find_checkpoint, read_checkpoint
+from simtrain.run.checkpoint import BEST, BEST_CONFIG, find_checkpoint, read_checkpoint
 from simtrain.run.directory import read_config_file
 
 
@@ -42,7 +42,9 @@ class SavedPolicy:
 def open_policy(path: Path) -> SavedPolicy:
     """The policy in a run directory or checkpoint; ConfigError if there is none that is whole."""
     checkpoint = find_checkpoint(path)
-    plain = read_config_file(checkpoint.parent)["config"]
+    has_own = checkpoint.name == BEST and (checkpoint.parent / BEST_CONFIG).exists()
+    name = BEST_CONFIG if has_own else "config.yaml"
+    plain = read_config_file(checkpoint.parent, name)["config"]
     content = read_checkpoint(checkpoint)
     task = content["infos"].get("task") if isinstance(content["infos"], dict) else None
     if task != plain["task"]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 
 import torch
 
@@ -12,6 +13,7 @@ from simtrain.env.env import Env
 from simtrain.env.randomness import seed_everything
 from simtrain.launch.rank import Rank
 from simtrain.phase_timer import NO_TIMER, PhaseTimer
+from simtrain.run.checkpoint import BEST
 from simtrain.sim import choose_engine
 from simtrain.training.context import RunContext, TrainingResult
 from simtrain.training.features import Feature
@@ -48,6 +50,8 @@ def run_worker(context: RunContext) -> TrainingResult | None:
 
 def _train(context: RunContext, trainer: Trainer) -> TrainingResult | None:
     """Make the features, restore a saved state, and run the loop."""
+    if context.population is not None:
+        return _train_member(context, trainer)
     timing, recorder = Timing(context, trainer), Recorder(context, trainer)
     features: list[Feature] = []
     checkpoint = Checkpoint(context, trainer, recorder, features)
@@ -72,6 +76,25 @@ def _train(context: RunContext, trainer: Trainer) -> TrainingResult | None:
     return TrainingResult(checkpoint.saved, checkpoint.error or recorder.error, timing.phases)
 
 
+def _train_member(context: RunContext, trainer: Trainer) -> TrainingResult | None:
+    """The same for a rank of a population's member."""
+    from simtrain.training.features.population import Population
+
+    population = Population(context, trainer, partial(_make_ppo, trainer.env, context.rank))
+    population.restore()
+    iterations = context.iterations(trainer.iteration, trainer.env_steps)
+    train(trainer, [population], iterations, context.stop)
+    if not population.is_writer:
+        return None
+    best = context.run / BEST
+    return TrainingResult(best if best.exists() else None, population.error)
+
+
+def _make_ppo(env: Env, rank: Rank, config: TrainConfig, timer: PhaseTimer = NO_TIMER) -> PPO:
+    obs = env.get_observations().to(rank.device)
+    return PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank, timer)
+
+
 def make_trainer(
     config: TrainConfig,
     rank: Rank,
@@ -80,8 +103,7 @@ def make_trainer(
 ) -> Trainer:
     """A rank's environments and algorithm, ready to train; `say` shows a line on rank 0."""
     env = make_env(config, rank, timer, say)
-    obs = env.get_observations().to(rank.device)
-    ppo = PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank, timer)
+    ppo = _make_ppo(env, rank, config, timer)
     graphs = make_graph_backend(rank.device) if config.cuda_graphs else None
     return Trainer(env, ppo, rank, timer, graphs)
 

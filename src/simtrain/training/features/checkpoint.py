@@ -82,43 +82,15 @@ class Checkpoint(Feature):
         Raises:
             ConfigError: the state does not fit.
         """
-        resumption, rank, trainer = (
-            self._context.shared.resumption,
-            self._context.rank,
-            self._trainer,
-        )
+        resumption, rank = self._context.shared.resumption, self._context.rank
         if resumption is None:
             return
-        parts = None
-        if rank.is_main:
-            content = read_resume_state(resumption.file)
-            own = content["ranks"] if resumption.same_environments else []
-            shared = {name: content[name] for name in ("trainer", "learner", "features", "steps")}
-            parts = [(shared, own[i] if i < len(own) else None) for i in range(rank.world_size)]
-        shared, mine = rank.scatter_objects(parts)
-        try:
-            trainer.set_state(shared["trainer"])
-            trainer.ppo.set_state(
-                shared["learner"],
-                optimizer="--ppo.optimizer" not in resumption.changed,
-                learning_rate="--ppo.learning-rate" not in resumption.changed,
-            )
-            for feature in self._features:
-                if feature.name in shared["features"]:
-                    feature.set_state(shared["features"][feature.name])
-            if mine is None:
-                # Curricula go by how far training is.
-                trainer.env.steps.fill_(shared["steps"])
-                return
-            if isinstance(mine, Tensor):
-                mine = unpacked(mine.numpy().tobytes())
-            trainer.set_rank_state(mine)
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"{resumption.file} cannot be resumed: {error}") from error
+        content = read_resume_state(resumption.file) if rank.is_main else None
+        put_back(content, self._trainer, rank, self._features, resumption)
 
     def __enter__(self) -> Self:
         if self._context.rank.is_main:
-            self._constant = self._constant_content()
+            self._constant = constant_content(self._context, self._trainer)
             remove_leftovers(self._context.run)
             self._writer = NewestItemWorker(self._write, "saver", retry_seconds=RETRY_SECONDS)
         return self
@@ -157,33 +129,7 @@ class Checkpoint(Feature):
             if rank.is_main and change not in self._warned:
                 self._warned.add(change)
                 self._messages.append(f"warning: a resumed run would not be exact: {change}")
-        own = trainer.rank_state()
-        ranks = rank.gather_objects(None if rank.is_main else packed(own))
-        if ranks is None:
-            return None
-        others = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in ranks[1:]]
-        return {
-            "iteration": trainer.iteration,
-            "env_steps": trainer.env_steps,
-            "steps": int(trainer.env.steps),
-            "trainer": trainer.state(),
-            "learner": copied_to_host(trainer.ppo.state()),
-            "features": {feature.name: feature.state() for feature in self._features},
-            "ranks": [own, *others],
-        }
-
-    def _constant_content(self) -> dict[str, Any]:
-        config, rank = self._context.config, self._context.rank
-        engine = choose_engine(config.engine, rank.device).name
-        return {
-            "format": FORMAT,
-            "task": config.task,
-            "config": {**resolved(config), "engine": engine},
-            "default": resolved(default_config(config.task)),
-            "model": model_digest(self._trainer.env.model),
-            "threads": rank.threads,
-            "versions": versions(),
-        }
+        return training_state(trainer, rank, self._features)
 
     def _write(self, content: dict[str, Any]) -> bool:
         """Write checkpoint and state, in the thread; whether that succeeded."""
@@ -220,6 +166,80 @@ class Checkpoint(Feature):
         if saved is not None and saved != self._recorded:
             self._recorded = saved
             self._recorder.save_checkpoint(saved)
+
+
+def training_state(
+    trainer: Trainer, rank: Rank, features: Sequence[Feature]
+) -> dict[str, Any] | None:
+    """Copies of the whole training state on rank 0, None on others. Waits for the device."""
+    own = trainer.rank_state()
+    ranks = rank.gather_objects(None if rank.is_main else packed(own))
+    if ranks is None:
+        return None
+    others = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in ranks[1:]]
+    return {
+        "iteration": trainer.iteration,
+        "env_steps": trainer.env_steps,
+        "steps": int(trainer.env.steps),
+        "trainer": trainer.state(),
+        "learner": copied_to_host(trainer.ppo.state()),
+        "features": {feature.name: feature.state() for feature in features},
+        "ranks": [own, *others],
+    }
+
+
+def put_back(
+    content: dict[str, Any] | None,
+    trainer: Trainer,
+    rank: Rank,
+    features: Sequence[Feature],
+    resumption: Resumption,
+) -> None:
+    """Continue from a `training_state`, which rank 0 gives, in place; all ranks call it together.
+
+    Raises:
+        ConfigError: the state does not fit.
+    """
+    parts = None
+    if content is not None:
+        own = content["ranks"] if resumption.same_environments else []
+        shared = {name: content[name] for name in ("trainer", "learner", "features", "steps")}
+        parts = [(shared, own[i] if i < len(own) else None) for i in range(rank.world_size)]
+    shared, mine = rank.scatter_objects(parts)
+    try:
+        trainer.set_state(shared["trainer"])
+        trainer.ppo.set_state(
+            shared["learner"],
+            optimizer="--ppo.optimizer" not in resumption.changed,
+            learning_rate="--ppo.learning-rate" not in resumption.changed,
+        )
+        for feature in features:
+            if feature.name in shared["features"]:
+                feature.set_state(shared["features"][feature.name])
+        if mine is None:
+            # Curricula go by how far training is.
+            trainer.env.steps.fill_(shared["steps"])
+            return
+        if isinstance(mine, Tensor):
+            mine = unpacked(mine.numpy().tobytes())
+        trainer.set_rank_state(mine)
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"{resumption.file} cannot be resumed: {error}") from error
+
+
+def constant_content(context: RunContext, trainer: Trainer) -> dict[str, Any]:
+    """What every saved state of a run has in common: what it was trained with."""
+    config, rank = context.config, context.rank
+    engine = choose_engine(config.engine, rank.device).name
+    return {
+        "format": FORMAT,
+        "task": config.task,
+        "config": {**resolved(config), "engine": engine},
+        "default": resolved(default_config(config.task)),
+        "model": model_digest(trainer.env.model),
+        "threads": rank.threads,
+        "versions": versions(),
+    }
 
 
 def check_same_tensors(tensors: Iterable[Tensor], rank: Rank, iteration: int) -> None:

@@ -1,0 +1,477 @@
+"""A population: members train side by side, and now and then the better replace the worse.
+
+Between two exchanges a member is a training of its own, which waits for nobody. In an exchange all
+are evaluated on the same seeds, decide together, as each computes the same, who is replaced by whom
+and how it is mutated (`evolution`), and send each other networks, normalizers, optimizer,
+hyper-parameters and curricula; environments go on as they are. The first rank of each member
+speaks for it; rank 0 of the run writes all files. The whole population is saved at once, so that it
+goes on exactly, whenever it was killed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+
+from simtrain.algorithms import network_morphism as morphism
+from simtrain.config import TrainConfig
+from simtrain.env.model import evaluation_task
+from simtrain.env.randomness import forked_randomness
+from simtrain.errors import DivergenceError
+from simtrain.run.checkpoint import copied_to_host, packed, unpacked
+from simtrain.run.console import Status
+from simtrain.sim import choose_engine
+from simtrain.training.background import NewestItemWorker
+from simtrain.training.evaluator import Evaluator
+from simtrain.training.features import Feature, Iteration
+from simtrain.training.features.checkpoint import (
+    RETRY_SECONDS,
+    constant_content,
+    put_back,
+    read_resume_state,
+    training_state,
+    write_resume_state,
+)
+from simtrain.training.population.evolution import Candidate, Decision, Values, evolve
+from simtrain.training.population.hyper_parameters import (
+    fitness_of,
+    hyper_parameters,
+    mutations_of,
+    selection_of,
+    term_parameter,
+    values_of,
+    with_values,
+)
+from simtrain.training.population.records import PopulationRecords, Row, table
+
+if TYPE_CHECKING:
+    from simtrain.algorithms.ppo import PPO
+    from simtrain.training.context import RunContext
+    from simtrain.training.loop import Trainer
+
+
+@dataclass
+class Member:
+    """What is a member's own beside its training."""
+
+    values: Values
+    """Its hyper-parameters."""
+    actor_dims: tuple[int, ...]
+    critic_dims: tuple[int, ...]
+    replaced: int = 0
+    """The iteration at which it was last replaced."""
+    best: float = -math.inf
+    """The best fitness of any member so far, the larger the better."""
+    wall_s: float = 0.0
+    is_due: bool = False
+    """Whether training stopped where an exchange is still to come."""
+    held: list[Any] = field(default_factory=list)
+    """The metrics of that iteration, which the exchange adds to."""
+
+
+class Population(Feature):
+    """One member of a population, on each of its ranks."""
+
+    phase = "evaluation"
+
+    def __init__(
+        self, context: RunContext, trainer: Trainer, make_ppo: Callable[[TrainConfig], PPO]
+    ) -> None:
+        """Prepare; `make_ppo` makes the algorithm of a member whose networks have other sizes."""
+        assert context.population is not None
+        self._context, self._trainer, self._make_ppo = context, trainer, make_ppo
+        self._config, self._place = context.config, context.population
+        self._firsts = context.population.firsts
+        self._hyper_parameters = hyper_parameters(self._config)
+        values = values_of(self._config, self._hyper_parameters)
+        if self._place.member > 0:
+            rng = np.random.default_rng([self._config.seed, self._place.member])
+            values = {each.flag: each.draw(rng) for each in self._hyper_parameters}
+        self._mine = Member(
+            values,
+            actor_dims=tuple(self._config.ppo.actor.hidden_dims),
+            critic_dims=tuple(self._config.ppo.critic.hidden_dims),
+        )
+        self._rows: list[Row] = []
+        self._warnings: list[str] = []
+        self._learns = True
+        self._waited = 0.0
+        self._evaluator: Evaluator | None = None
+        self._records: PopulationRecords | None = None
+        self._saved_records: dict[str, Any] = {}
+        self._writer: NewestItemWorker[dict[str, Any]] | None = None
+        self._shown_error: str | None = None
+        self.error: str | None = None
+        """Why the last state could not be written, or None if it was."""
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this rank writes the files of the run."""
+        return self._firsts is not None and self._firsts.is_main
+
+    def restore(self) -> None:
+        """Begin with the member's own hyper-parameters, or put a saved state back, in place.
+
+        Raises:
+            ConfigError: the state does not fit.
+        """
+        resumption, rank = self._context.shared.resumption, self._context.rank
+        if resumption is None:
+            self._become(self._mine)
+            return
+        content = None
+        if self._firsts is not None:
+            parts = None
+            if self._firsts.is_main:
+                whole = read_resume_state(resumption.file)
+                parts = [member.numpy().tobytes() for member in whole["members"]]
+                self._saved_records = whole["population"]
+            content = unpacked(self._firsts.scatter_objects(parts))
+        saved = rank.broadcast_object(None if content is None else content.pop("member"))
+        sizes = {name: tuple(saved[name]) for name in ("actor_dims", "critic_dims")}
+        self._become(Member(**{**saved, **sizes}))
+        self._rows = [tuple(row) for row in self._mine.held]
+        put_back(content, self._trainer, rank, (), resumption)
+
+    def __enter__(self) -> Self:
+        context, trainer = self._context, self._trainer
+        self._iterations = context.iterations(trainer.iteration, trainer.env_steps)
+        self._start = time.perf_counter() - self._mine.wall_s
+        self._first = trainer.iteration
+        if self._firsts is not None:
+            engine = choose_engine(self._config.engine, context.rank.device, context.rank.threads)
+            task, episodes = evaluation_task(self._config.env), self._config.eval_episodes
+            actor = self._own_config().ppo.actor
+            self._evaluator = Evaluator(task, actor, episodes, engine=engine)
+            configs = self._firsts.gather_objects(self._own_config())
+            if configs is not None:
+                devices, before = list(context.shared.devices), self._saved_records
+                self._records = PopulationRecords(context.run, configs, devices, before)
+                self._constant = constant_content(context, trainer)
+                self._writer = NewestItemWorker(self._write, "saver", retry_seconds=RETRY_SECONDS)
+        self._last_meeting = time.perf_counter()
+        if self._mine.is_due:
+            self._meet(trainer.iteration, stopped=False)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        self._trainer.timer.begin("saving")
+        if self._writer is not None:
+            self._writer.close()
+        if self._records is not None:
+            self._records.close()
+
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Record the iteration; exchange and save where that is due, together with all members.
+
+        Raises:
+            DivergenceError: no member can learn any more.
+        """
+        number, config = iteration.number, self._config
+        losses = [value for tag, value in iteration.metrics.items() if tag.startswith("Loss/")]
+        self._learns = all(map(math.isfinite, losses))
+        self._mine.wall_s = time.perf_counter() - self._start
+        values = {f"Population/{name}": value for name, value in self._mine.values.items()}
+        metrics = {**iteration.metrics, **values}
+        self._rows.append((number, iteration.env_steps, self._mine.wall_s, metrics))
+        self._warnings += iteration.warnings
+        if self._records is not None:
+            self._show(iteration)
+        intervals = (config.population_interval, config.save_interval)
+        if iteration.is_last or any(number % interval == 0 for interval in intervals):
+            stopped = iteration.is_last and number < self._iterations
+            iteration.is_last |= self._meet(number, stopped=stopped)
+
+    def _meet(self, number: int, *, stopped: bool) -> bool:
+        """Exchange and save as is due after iteration `number`; whether training was stopped.
+
+        Members that were told to stop may be at different iterations; all of them then save.
+        """
+        rank, config = self._context.rank, self._config
+        if self._firsts is not None:
+            began = time.perf_counter()
+            stopped = bool(self._firsts.all_gather([float(stopped)]).any())
+            now = time.perf_counter()
+            self._waited = (now - began) / max(now - self._last_meeting, 1e-9)
+            self._last_meeting = now
+        stopped = bool(rank.broadcast_object(stopped))
+        is_end = number >= self._iterations
+        due = number % config.population_interval == 0 or is_end
+        self._mine.is_due, self._mine.held = due and stopped, []
+        if due and not stopped:
+            self._exchange(number)
+        elif due:
+            self._mine.held = [list(row) for row in self._rows[-1:]]
+            del self._rows[-1:]
+        self._trainer.timer.begin("saving")
+        self._hand_in()
+        if stopped or is_end or number % config.save_interval == 0:
+            self._save()
+        return stopped
+
+    def _exchange(self, number: int) -> None:
+        """Evaluate, select and mutate, in place; all ranks of all members call it together."""
+        trainer, rank, firsts = self._trainer, self._context.rank, self._firsts
+        outcome: tuple[Decision, Member, bytes | None] | None = None
+        if firsts is not None:
+            candidate, estimate = self._evaluate(number)
+            everyone = firsts.all_gather_objects((candidate, estimate, self._mine))
+            candidates, estimates, members = map(list, zip(*everyone, strict=True))
+            decisions = self._decide(number, candidates, members)
+            self._keep_best(number, candidates)
+            if self._records is not None:
+                self._record(number, candidates, estimates, members, decisions)
+            mine = decisions[firsts.rank]
+            state = self._hand_over(decisions)
+            outcome = mine, members[mine.parent], state
+        decision, parent, state = rank.broadcast_object(outcome)
+        if state is None and decision.mutation == "none":
+            return
+        changes: dict[str, Any] = {"values": decision.values}
+        if state is not None:
+            dims = {"actor_dims": parent.actor_dims, "critic_dims": parent.critic_dims}
+            changes |= {**dims, "replaced": number}
+        handed = None if state is None else unpacked(state)
+        self._become(replace(self._mine, **changes), handed)
+        seed = [self._config.seed, number, self._place.member]
+        if decision.mutation == "parameters":
+            morphism.add_noise(trainer.ppo.actor.mlp, np.random.default_rng(seed))
+        elif decision.mutation == "architecture":
+            self._grow(np.random.default_rng(seed))
+
+    def _evaluate(self, number: int) -> tuple[Candidate, tuple[float, float, float]]:
+        """This member as a candidate, and its fitness with the ends of its interval."""
+        assert self._evaluator is not None
+        name, sign = fitness_of(self._config)
+        self._evaluator.actor = self._own_config().ppo.actor
+        evaluation = self._evaluator(self._trainer.ppo.save()["actor_state_dict"])
+        assert evaluation is not None
+        if self._rows:
+            tags = evaluation.tags(number)
+            self._rows[-1][3].update({**tags, "Population/waiting": self._waited})
+        found = evaluation.estimates[name]
+        low = found.low if sign > 0.0 else -found.high
+        candidate = Candidate(
+            sign * found.value, low, number - self._mine.replaced, learns=self._learns
+        )
+        return candidate, (found.value, found.low, found.high)
+
+    def _decide(
+        self, number: int, candidates: list[Candidate], members: list[Member]
+    ) -> list[Decision]:
+        """The decisions about all members, the same on each."""
+        if not any(candidate.is_sound for candidate in candidates):
+            raise DivergenceError(
+                f"at iteration {number} no member of the population has a finite fitness and "
+                "finite losses; a smaller --ppo.learning-rate or narrower bounds may help"
+            )
+        values = [member.values for member in members]
+        if number < self._config.population_warm_up or number >= self._iterations:
+            return [Decision(i, "none", mine) for i, mine in enumerate(values)]
+        return evolve(
+            candidates,
+            values,
+            self._hyper_parameters,
+            selection_of(self._config),
+            mutations_of(self._config),
+            np.random.default_rng([self._config.seed, number]),
+        )
+
+    def _hand_over(self, decisions: list[Decision]) -> bytes | None:
+        """Send this member to those that copy it; the state of the one that it copies, if any."""
+        firsts, trainer = self._firsts, self._trainer
+        assert firsts is not None
+        own, received = None, None
+        for i, decision in enumerate(decisions):
+            if decision.parent == i:
+                continue
+            if decision.parent == firsts.rank:
+                if own is None:
+                    learner = copied_to_host(trainer.ppo.state())
+                    own = packed({"learner": learner, "env": trainer.env.variables()})
+                firsts.send_object(own, to=i)
+            elif i == firsts.rank:
+                received = firsts.receive_object(decision.parent)
+        return received
+
+    def _become(self, member: Member, state: dict[str, Any] | None = None) -> None:
+        """Take on sizes, hyper-parameters and, if given, a handed over `state`, in place."""
+        trainer, self._mine = self._trainer, member
+        ppo = trainer.ppo
+        if (morphism.sizes_of(ppo.actor.mlp), morphism.sizes_of(ppo.critic.mlp)) != (
+            member.actor_dims,
+            member.critic_dims,
+        ):
+            with forked_randomness(0, self._context.rank.device):
+                ppo = self._make_ppo(self._own_config())
+        if state is not None:
+            ppo.set_state(state["learner"])
+            trainer.env.set_variables(state["env"])
+        for name, value in member.values.items():
+            if name.startswith("ppo."):
+                ppo.set_hyper_parameter(name.removeprefix("ppo.").replace("-", "_"), value)
+            else:
+                trainer.env.set_parameter(*term_parameter(self._config, name), value)
+        trainer.set_ppo(ppo)  # also to drop graphs, which hold numbers of before
+
+    def _grow(self, rng: np.random.Generator) -> None:
+        """Let both networks grow without changing what they compute; the optimizer starts anew."""
+        before, sizes, layers = self._trainer.ppo, [], []
+        configs = self._config.ppo.actor, self._config.ppo.critic
+        for network, cfg in zip((before.actor, before.critic), configs, strict=True):
+            dims, change = morphism.grow(morphism.sizes_of(network.mlp), cfg.activation, rng)
+            sizes.append(dims)
+            layers.append(change(morphism.layers_of(network.mlp)))
+        self._become(replace(self._mine, actor_dims=sizes[0], critic_dims=sizes[1]))
+        after = self._trainer.ppo
+        after.set_hyper_parameter("learning_rate", before.learning_rate)
+        pairs = ((before.actor, after.actor), (before.critic, after.critic))
+        for (old, new), its_layers in zip(pairs, layers, strict=True):
+            others = {k: v for k, v in old.state_dict().items() if not k.startswith("mlp.")}
+            new.load_state_dict(others, strict=False)
+            morphism.set_layers(new.mlp, its_layers)
+
+    def _own_config(self) -> TrainConfig:
+        """The configuration with this member's hyper-parameters and sizes."""
+        config = with_values(self._config, self._mine.values)
+        actor = replace(config.ppo.actor, hidden_dims=self._mine.actor_dims)
+        critic = replace(config.ppo.critic, hidden_dims=self._mine.critic_dims)
+        return replace(config, ppo=replace(config.ppo, actor=actor, critic=critic))
+
+    def _keep_best(self, number: int, candidates: list[Candidate]) -> None:
+        """Let rank 0 write the fittest policy, if none was as fit before."""
+        firsts, ppo = self._firsts, self._trainer.ppo
+        assert firsts is not None
+        winner = max(range(len(candidates)), key=lambda i: candidates[i].score)
+        if candidates[winner].score <= self._mine.best:
+            return
+        self._mine.best = candidates[winner].score
+        policy = (copied_to_host(ppo.save()), self._own_config(), self._trainer.env_steps)
+        found = firsts.gather_objects(packed(policy[0]) if winner == firsts.rank else None)
+        configs = firsts.gather_objects(policy[1:] if winner == firsts.rank else None)
+        if self._records is not None and found is not None and configs is not None:
+            config, env_steps = configs[winner]
+            infos = {"task": config.task, "env_steps": env_steps, "member": winner}
+            infos[self._config.population_fitness] = self._mine.best
+            try:
+                self._records.save_best(config, number, unpacked(found[winner]), infos)
+            except OSError as error:  # a full disk is no reason for a training to end
+                self._context.console.say(f"warning: best.pt cannot be written: {error.strerror}")
+
+    def _record(
+        self,
+        number: int,
+        candidates: list[Candidate],
+        estimates: list[tuple[float, float, float]],
+        members: list[Member],
+        decisions: list[Decision],
+    ) -> None:
+        """Write and show an exchange, on rank 0."""
+        assert self._records is not None
+        lines: list[dict[str, Any]] = [
+            {
+                "member": i,
+                **dict(zip(("fitness", "low", "high"), estimates[i], strict=True)),
+                "score": candidates[i].score,
+                "learns": candidates[i].learns,
+                "values": members[i].values,
+                "parent": decisions[i].parent,
+                "mutation": decisions[i].mutation,
+                "becomes": decisions[i].values,
+            }
+            for i in range(len(members))
+        ]
+        scores = [candidate.score for candidate in candidates if candidate.is_sound]
+        steps = self._trainer.env_steps * len(members)
+        metrics = {"Population/best_score": max(scores), "Population/mean_score": fmean(scores)}
+        metrics["Population/replaced"] = float(sum(d.parent != i for i, d in enumerate(decisions)))
+        self._records.write_exchange((number, steps, self._mine.wall_s, metrics), lines)
+        self._context.console.say(f"exchange after iteration {number}:")
+        self._context.console.say(table(lines, self._config.population_fitness.split(":")[0]))
+        if number >= self._iterations:
+            winner = lines[max(range(len(lines)), key=lambda i: candidates[i].score)]
+            flags = " ".join(f"--{name} {value:.6g}" for name, value in winner["values"].items())
+            self._context.console.say(f"the winner is member {winner['member']}: {flags}")
+
+    def _hand_in(self) -> None:
+        """Give rank 0 the metrics and warnings since the last time."""
+        if self._firsts is None:
+            return
+        everyone = self._firsts.gather_objects((self._rows, self._warnings))
+        self._rows, self._warnings = [], []
+        if self._records is not None and everyone is not None:
+            self._records.write([rows for rows, _ in everyone])
+            for i, (_, warnings) in enumerate(everyone):
+                for warning in warnings:
+                    self._context.console.say(f"warning: member {i}: {warning}")
+
+    def _save(self) -> None:
+        """Have the state of all members written; all ranks of all members call it together."""
+        trainer, rank, firsts = self._trainer, self._context.rank, self._firsts
+        content = training_state(trainer, rank, ())
+        if firsts is None:
+            return
+        assert content is not None
+        content["member"] = asdict(self._mine)
+        written = trainer.iteration - len(self._mine.held)
+        mine = packed(content), trainer.iteration, trainer.env_steps, written
+        everyone = firsts.gather_objects(mine)
+        if self._records is None or self._writer is None or everyone is None:
+            return
+        contents, iterations, steps, written_of_all = zip(*everyone, strict=True)
+        self._writer.submit(
+            {
+                **self._constant,
+                "iteration": min(iterations),
+                "env_steps": sum(steps),
+                "members": [torch.frombuffer(bytearray(c), dtype=torch.uint8) for c in contents],
+                "population": {**self._records.state(), "iterations": list(written_of_all)},
+                "ranks": [None] * len(self._context.shared.devices),
+            }
+        )
+
+    def _write(self, content: dict[str, Any]) -> bool:
+        """Write the state, in the thread; whether that succeeded."""
+        assert self._records is not None
+        try:
+            self._records.sync()
+            write_resume_state(self._context.run, content)
+        except (OSError, RuntimeError) as failure:
+            self.error = getattr(failure, "strerror", None) or str(failure).splitlines()[0]
+        else:
+            self.error = None
+        return self.error is None
+
+    def _show(self, iteration: Iteration) -> None:
+        """Show the progress of the first member, and what cannot be written."""
+        metrics, number = iteration.metrics, iteration.number
+        seconds = time.perf_counter() - self._start
+        left = seconds / (number - self._first) * (self._iterations - number)
+        console, count = self._context.console, self._place.count
+        console.show(
+            Status(
+                iteration=number,
+                iterations=self._iterations,
+                env_steps=iteration.env_steps * count,
+                steps_per_second=metrics["Perf/total_fps"] * count,
+                mean_return=metrics.get("Train/mean_reward"),
+                mean_length=metrics.get("Train/mean_episode_length"),
+                max_episode_length=self._trainer.env.max_episode_length,
+                seconds_left=0.0 if iteration.is_last else left,
+            )
+        )
+        assert self._records is not None
+        error = self.error or self._records.error
+        if error != self._shown_error:
+            self._shown_error = error
+            text = "the population is written again, without a gap"
+            if error is not None:
+                text = f"warning: the population cannot be written, trying again: {error}"
+            console.say(text)

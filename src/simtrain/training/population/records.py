@@ -1,0 +1,124 @@
+"""The files of a population, which the run's rank 0 writes, and its table on the console.
+
+population.jsonl        a line an exchange: every member's fitness, parent, mutation and numbers
+metrics.jsonl           a line an exchange: the best and the mean fitness, and the best's metrics
+members/<i>/            metrics.jsonl and TensorBoard's events of each member, a line an iteration
+best.pt, best.yaml      the fittest policy of all exchanges, and the configuration that it had
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from simtrain.config import TrainConfig
+from simtrain.config_tree import resolved
+from simtrain.errors import ConfigError
+from simtrain.run.checkpoint import BEST, BEST_CONFIG, save_model
+from simtrain.run.directory import write_config, written_whole
+from simtrain.run.metrics_files import MetricsWriter
+
+LINEAGE, MEMBERS = "population.jsonl", "members"
+Row = tuple[int, int, float, dict[str, float]]
+"""Iteration, environment steps, seconds and metrics, as `MetricsWriter.write` takes them."""
+
+
+class PopulationRecords:
+    """Writes the files of a population, and goes on with them where a resumed run left off."""
+
+    def __init__(
+        self, run: Path, configs: Sequence[TrainConfig], devices: list[str], state: dict[str, Any]
+    ) -> None:
+        """Open the files; `configs` are those of the members, `state` is `state()` of before.
+
+        Raises:
+            ConfigError: another process writes to the run, or its folder cannot be written to.
+        """
+        self._run = run
+        self._devices = devices
+        self._lineage: list[dict[str, Any]] = json.loads(state.get("lineage", "[]"))
+        self.best = float(state.get("best", -math.inf))
+        """The best fitness so far, the larger the better."""
+        after = self._lineage[-1]["iteration"] if self._lineage else 0
+        events = configs[0].logger == "tensorboard"
+        self._own = MetricsWriter(run, tensorboard=events, after=after)
+        iterations: list[int] = state.get("iterations", [0] * len(configs))
+        try:
+            for i, config in enumerate(configs):
+                folder = run / MEMBERS / str(i)
+                folder.mkdir(parents=True, exist_ok=True)
+                write_config(folder / "config.yaml", resolved(config), devices)
+            write_config(run / "config.yaml", resolved(configs[0]), devices)
+            self._write_lineage()
+        except OSError as error:
+            raise ConfigError(f"{run} cannot be written: {error.strerror}") from error
+        self._members = [
+            MetricsWriter(run / MEMBERS / str(i), tensorboard=events, after=iteration)
+            for i, iteration in enumerate(iterations)
+        ]
+
+    @property
+    def error(self) -> str | None:
+        """Why metrics wait to be written, or None if none do."""
+        return next((w.error for w in (self._own, *self._members) if w.error is not None), None)
+
+    def state(self) -> dict[str, Any]:
+        """What the next exchanges depend on."""
+        return {"lineage": json.dumps(self._lineage), "best": self.best}
+
+    def write(self, rows: Sequence[Sequence[Row]]) -> None:
+        """Write the iterations of each member since the last call."""
+        for writer, its_rows in zip(self._members, rows, strict=True):
+            for row in its_rows:
+                writer.write(*row)
+
+    def write_exchange(self, row: Row, members: list[dict[str, Any]]) -> None:
+        """Write an exchange: the run's own metrics, and what became of each member."""
+        self._own.write(*row)
+        iteration, env_steps, wall_s, _ = row
+        line = {"iteration": iteration, "env_steps": env_steps, "wall_s": round(wall_s, 3)}
+        self._lineage.append({**line, "members": members})
+        self._write_lineage()
+
+    def save_best(
+        self, config: TrainConfig, iteration: int, networks: dict[str, Any], infos: dict[str, Any]
+    ) -> None:
+        """Keep the best policy so far; OSError if it cannot be written."""
+        write_config(self._run / BEST_CONFIG, resolved(config), self._devices)
+        save_model(self._run / BEST, iteration, networks, infos)
+
+    def sync(self) -> None:
+        """Wait until the metrics are on the disk; for another thread."""
+        for writer in (self._own, *self._members):
+            writer.sync()
+
+    def close(self) -> None:
+        """Write what waits, and close the files."""
+        for writer in (self._own, *self._members):
+            writer.close()
+
+    def _write_lineage(self) -> None:
+        with written_whole(self._run / LINEAGE) as file:
+            file.write("".join(json.dumps(line) + "\n" for line in self._lineage).encode())
+
+
+def table(members: Sequence[Mapping[str, Any]], fitness: str) -> str:
+    """What became of the members in an exchange, for people, best first."""
+    names = [name.rsplit(".", 1)[-1] for name in members[0]["values"]]
+    rows = [["member", fitness, "parent", "mutation", *names]]
+    for one in sorted(members, key=lambda each: -each["score"]):
+        margin = (one["high"] - one["low"]) / 2.0
+        interval = f" ± {margin:.3g}" if math.isfinite(margin) else ""
+        was = "" if one["parent"] == one["member"] else str(one["parent"])
+        kind = "" if one["mutation"] == "none" else one["mutation"].replace("_", "-")
+        numbers = [f"{value:.4g}" for value in one["values"].values()]
+        rows.append([str(one["member"]), f"{one['fitness']:.4g}{interval}", was, kind, *numbers])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
+    return "\n".join(lines)
