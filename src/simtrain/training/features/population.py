@@ -148,10 +148,11 @@ class Population(Feature):
         if self._firsts is not None:
             engine = choose_engine(self._config.engine, context.rank.device, context.rank.threads)
             task, episodes = evaluation_task(self._config.env), self._config.eval_episodes
-            actor = self._own_config().ppo.actor
+            actor = self._config_of(self._mine).ppo.actor
             self._evaluator = Evaluator(task, actor, episodes, engine=engine)
-            configs = self._firsts.gather_objects(self._own_config())
-            if configs is not None:
+            members = self._firsts.gather_objects(self._mine)
+            if members is not None:
+                configs = [self._config_of(member) for member in members]
                 devices, before = list(context.shared.devices), self._saved_records
                 self._records = PopulationRecords(context.run, configs, devices, before)
                 self._constant = constant_content(context, trainer)
@@ -250,7 +251,7 @@ class Population(Feature):
         """This member as a candidate, and its fitness with the ends of its interval."""
         assert self._evaluator is not None
         name, sign = fitness_of(self._config)
-        self._evaluator.actor = self._own_config().ppo.actor
+        self._evaluator.actor = self._config_of(self._mine).ppo.actor
         evaluation = self._evaluator(self._trainer.ppo.save()["actor_state_dict"])
         assert evaluation is not None
         if self._rows:
@@ -310,7 +311,7 @@ class Population(Feature):
             member.critic_dims,
         ):
             with forked_randomness(0, self._context.rank.device):
-                ppo = self._make_ppo(self._own_config())
+                ppo = self._make_ppo(self._config_of(self._mine))
         if state is not None:
             ppo.set_state(state["learner"])
             trainer.env.set_variables(state["env"])
@@ -338,11 +339,11 @@ class Population(Feature):
             new.load_state_dict(others, strict=False)
             morphism.set_layers(new.mlp, its_layers)
 
-    def _own_config(self) -> TrainConfig:
-        """The configuration with this member's hyper-parameters and sizes."""
-        config = with_values(self._config, self._mine.values)
-        actor = replace(config.ppo.actor, hidden_dims=self._mine.actor_dims)
-        critic = replace(config.ppo.critic, hidden_dims=self._mine.critic_dims)
+    def _config_of(self, member: Member) -> TrainConfig:
+        """The configuration with a member's hyper-parameters and sizes."""
+        config = with_values(self._config, member.values)
+        actor = replace(config.ppo.actor, hidden_dims=member.actor_dims)
+        critic = replace(config.ppo.critic, hidden_dims=member.critic_dims)
         return replace(config, ppo=replace(config.ppo, actor=actor, critic=critic))
 
     def _keep_best(self, number: int, candidates: list[Candidate]) -> None:
@@ -353,15 +354,15 @@ class Population(Feature):
         if candidates[winner].score <= self._mine.best:
             return
         self._mine.best = candidates[winner].score
-        policy = (copied_to_host(ppo.save()), self._own_config(), self._trainer.env_steps)
-        found = firsts.gather_objects(packed(policy[0]) if winner == firsts.rank else None)
-        configs = firsts.gather_objects(policy[1:] if winner == firsts.rank else None)
-        if self._records is not None and found is not None and configs is not None:
-            config, env_steps = configs[winner]
+        mine = packed(copied_to_host(ppo.save())), self._mine, self._trainer.env_steps
+        found = firsts.gather_objects(mine if winner == firsts.rank else None)
+        if self._records is not None and found is not None:
+            networks, member, env_steps = found[winner]
+            config = self._config_of(member)
             infos = {"task": config.task, "env_steps": env_steps, "member": winner}
             infos[self._config.population_fitness] = self._mine.best
             try:
-                self._records.save_best(config, number, unpacked(found[winner]), infos)
+                self._records.save_best(config, number, unpacked(networks), infos)
             except OSError as error:  # a full disk is no reason for a training to end
                 self._context.console.say(f"warning: best.pt cannot be written: {error.strerror}")
 
