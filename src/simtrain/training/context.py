@@ -1,6 +1,6 @@
 """All that one rank knows of the run that it trains, and the result of that."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,18 @@ class Membership:
     firsts: Rank | None
     """This process as a rank of those that speak for their members, each numbered as its member;
     None on other ranks."""
+
+
+def join_member(rank: Rank, members: Sequence[Sequence[int]]) -> tuple[Rank, Membership]:
+    """This process as a rank of its member, one of these lists of ranks, and its place.
+
+    All ranks of all members call it together.
+    """
+    firsts = rank.within([[ranks[0] for ranks in members]], on_device=False)
+    place = next(i for i, ranks in enumerate(members) if rank.rank in ranks)
+    own = rank.within(members)
+    assert own is not None
+    return own, Membership(place, len(members), firsts)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import mujoco
 
@@ -26,7 +26,6 @@ from simtrain.run.metrics_files import METRICS, check_idle
 from simtrain.run.report import PICTURE
 from simtrain.sim import choose_engine
 from simtrain.training.context import (
-    Membership,
     Resumption,
     RunContext,
     SharedContext,
@@ -220,10 +219,7 @@ def train_rank(
 
     config, population = overlay(default_config(task), values), None
     if shared.members:
-        firsts = rank.within([[ranks[0] for ranks in shared.members]], on_device=False)
-        member = next(i for i, ranks in enumerate(shared.members) if rank.rank in ranks)
-        population = Membership(member, len(shared.members), firsts)
-        rank = cast(Rank, rank.within(shared.members))
+        rank, population = join_member(rank, shared.members)
     return run_worker(RunContext(config, rank, _RemoteConsole(show), stop, shared, population))
 
 
