@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import torch
 from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 
+from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 
 
@@ -23,13 +25,31 @@ def make_critic(cfg: PpoCfg, obs: TensorDict) -> MLPModel:
     return MLPModel(obs, {"critic": groups}, "critic", 1, **_network(cfg.critic))
 
 
-def update_normalization(network: MLPModel, obs: TensorDict) -> None:
-    """Learn means and standard deviations of observations, in place."""
-    if network.obs_normalization:
-        normalizer = network.obs_normalizer
-        std = normalizer.get_buffer("_std")  # rsl_rl makes another, which a graph would not see
-        network.update_normalization(obs)
-        normalizer.register_buffer("_std", std.copy_(normalizer.get_buffer("_std")))
+def update_normalization(network: MLPModel, obs: TensorDict, rank: Rank) -> None:
+    """Learn means and standard deviations of observations, of all ranks, in place.
+
+    rsl_rl's own update would sum over all processes there are, whatever they train.
+    """
+    if not network.obs_normalization:
+        return
+    x = torch.cat([obs[group] for group in network.obs_groups], dim=-1)
+    buffers = dict(network.obs_normalizer.named_buffers())
+    mean, var, std, seen = (buffers[name] for name in ("_mean", "_var", "_std", "count"))
+    number = torch.full_like(seen, len(x))
+    new_var = torch.var(x, dim=0, correction=0, keepdim=True)
+    new_mean = torch.mean(x, dim=0, keepdim=True)
+    if rank.world_size > 1:
+        # First the mean of all, then the variances around it (Chan, Golub and LeVeque, 1983).
+        own_mean = new_mean
+        rank.all_reduce(number)
+        new_mean = rank.all_reduce(own_mean * len(x)) / number
+        new_var = rank.all_reduce(len(x) * (new_var + (own_mean - new_mean).square())) / number
+    seen += number
+    rate = number / seen
+    difference = new_mean - mean
+    mean += rate * difference
+    var += rate * (new_var - var + difference * (new_mean - mean))
+    torch.sqrt(var, out=std)
 
 
 def _network(cfg: ActorCfg | CriticCfg) -> dict[str, Any]:

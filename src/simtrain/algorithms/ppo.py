@@ -154,7 +154,7 @@ class PPO(RslPPO):  # type: ignore[misc]
                 learn(i)
         self.timer.begin("other")
         for network in (self.actor, self.critic):
-            update_normalization(network, self.storage.observations.flatten(0, 1))
+            update_normalization(network, self.storage.observations.flatten(0, 1), self.rank)
         self.storage.clear()
         means = self._losses / (self.num_learning_epochs * self.num_mini_batches)
         self._all_reduce(means, then="other")

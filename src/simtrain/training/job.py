@@ -30,6 +30,7 @@ from simtrain.training.context import (
     RunContext,
     SharedContext,
     TrainingResult,
+    join_member,
 )
 from simtrain.training.features.checkpoint import SavedRun, can_resume, open_run, plan_resumption
 from simtrain.training.features.evaluation import check_evaluation_flags

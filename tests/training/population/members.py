@@ -148,6 +148,43 @@ def stopped(folder: Path) -> None:
     print("stopped", flush=True)
 
 
+def two_ranks_each(folder: Path) -> None:
+    """How far gradients and parameters of members of two ranks are from those of one alone."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from two_ranks import ENVS, update
+
+    fork = multiprocessing.get_context("fork")
+    store, results = folder / "store", [folder / f"ranks.{i}" for i in range(4)]
+
+    def run(number: int) -> None:
+        torch.set_num_threads(1)
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(str(store), 4), rank=number, world_size=4
+        )
+        rank = Rank(number, number, 4, torch.device("cpu"), seed=3 + number, threads=1)
+        rank, _ = join_member(rank, ((0, 1), (2, 3)))
+        mine = slice(rank.rank * ENVS, (rank.rank + 1) * ENVS)
+        torch.save(update(rank, ENVS, mine)["tensors"], results[number])
+        dist.destroy_process_group()
+
+    ranks = [fork.Process(target=run, args=(i,)) for i in range(4)]
+    for process in ranks:
+        process.start()
+    alone = Rank(0, 0, 1, torch.device("cpu"), seed=3, threads=1)
+    expected = update(alone, 2 * ENVS, slice(None))["tensors"]
+    for process in ranks:
+        process.join()
+        assert process.exitcode == 0
+    errors = [
+        max(
+            float((a - b).abs().max() / b.abs().max().clamp(min=1e-3))
+            for a, b in zip(torch.load(path), expected, strict=True)
+        )
+        for path in results
+    ]
+    print("ranks:", *errors, flush=True)
+
+
 def lines_of(run: Path) -> int:
     path = run / "population.jsonl"
     return len(path.read_text().splitlines()) if path.exists() else 0
@@ -177,3 +214,4 @@ def numbers_of(run: Path) -> dict[str, list[dict[str, Any]]]:
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]))
     stopped(Path(sys.argv[1]))
+    two_ranks_each(Path(sys.argv[1]))  # last, for here this process computes, too

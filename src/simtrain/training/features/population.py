@@ -168,6 +168,9 @@ class Population(Feature):
             self._writer.close()
         if self._records is not None:
             self._records.close()
+            if kind is None:
+                fitness = fitness_of(self._config)[0]
+                self._records.draw(fitness, self._context.console.say)
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Record the iteration; exchange and save where that is due, together with all members.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import BEST, BEST_CONFIG, save_model
 from simtrain.run.directory import write_config, written_whole
 from simtrain.run.metrics_files import MetricsWriter
+from simtrain.run.report import PICTURE
 
 LINEAGE, MEMBERS = "population.jsonl", "members"
 Row = tuple[int, int, float, dict[str, float]]
@@ -80,7 +81,9 @@ class PopulationRecords:
         self._own.write(*row)
         iteration, env_steps, wall_s, _ = row
         line = {"iteration": iteration, "env_steps": env_steps, "wall_s": round(wall_s, 3)}
-        self._lineage.append({**line, "members": members})
+        # JSON knows no NaN and no infinity: they become null.
+        plain = [{k: _finite(v) for k, v in member.items()} for member in members]
+        self._lineage.append({**line, "members": plain})
         self._write_lineage()
 
     def save_best(
@@ -89,6 +92,20 @@ class PopulationRecords:
         """Keep the best policy so far; OSError if it cannot be written."""
         write_config(self._run / BEST_CONFIG, resolved(config), self._devices)
         save_model(self._run / BEST, iteration, networks, infos)
+
+    def draw(self, fitness: str, say: Callable[[str], None]) -> None:
+        """Leave the picture of the population in the run; if that fails, only say so."""
+        if not self._lineage:
+            return
+        try:
+            from simtrain.run.population_plot import draw_population
+
+            name = f"{self._run.parent.name}/{self._run.name}"
+            picture = draw_population(self._lineage, name, fitness)
+            with written_whole(self._run / PICTURE) as file:
+                file.write(picture)
+        except Exception as error:  # noqa: BLE001 - a picture is no reason for a training to fail
+            say(f"warning: {PICTURE} could not be drawn: {type(error).__name__}: {error}")
 
     def sync(self) -> None:
         """Wait until the metrics are on the disk; for another thread."""
@@ -103,6 +120,10 @@ class PopulationRecords:
     def _write_lineage(self) -> None:
         with written_whole(self._run / LINEAGE) as file:
             file.write("".join(json.dumps(line) + "\n" for line in self._lineage).encode())
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(members: Sequence[Mapping[str, Any]], fitness: str) -> str:

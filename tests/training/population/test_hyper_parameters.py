@@ -1,0 +1,100 @@
+"""Which numbers evolve, and mistakes in the flags of a population."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simtrain.cli.parse import parse_flags
+from simtrain.errors import ConfigError
+from simtrain.registry import default_config
+from simtrain.training.population.evolution import HyperParameter
+from simtrain.training.population.hyper_parameters import (
+    check_population_flags,
+    hyper_parameters,
+    term_parameter,
+    values_of,
+    with_values,
+)
+
+TASK = default_config("go1-velocity-flat")
+
+
+def config_of(command: str):
+    return parse_flags("train", TASK, command.split())
+
+
+def test_the_target_of_the_adaptive_schedule_evolves_and_not_the_learning_rate():
+    names = [each.flag for each in hyper_parameters(TASK)]
+    assert "ppo.desired-kl" in names
+    assert "ppo.learning-rate" not in names
+    fixed = config_of("--ppo.schedule fixed")
+    names = [each.flag for each in hyper_parameters(fixed)]
+    assert "ppo.learning-rate" in names
+    assert "ppo.desired-kl" not in names
+
+
+def test_flags_name_what_evolves_and_over_what_it_is_drawn():
+    config = config_of(
+        "--population 2 --population-mutate ppo.entropy-coef 1e-4 0.05 log "
+        "--population-mutate env.rewards.posture.weight -2 0 "
+        "--population-mutate ppo.num_learning_epochs 2 6"
+    )
+    check_population_flags(config)
+    assert hyper_parameters(config) == (
+        HyperParameter("ppo.entropy-coef", 1e-4, 0.05, "log"),
+        HyperParameter("env.rewards.posture.weight", -2.0, 0.0),
+        HyperParameter("ppo.num-learning-epochs", 2.0, 6.0, is_whole=True),
+    )
+
+
+def test_values_are_read_from_a_configuration_and_laid_over_it():
+    evolving = (
+        HyperParameter("ppo.gamma", 0.9, 0.999, "complement"),
+        HyperParameter("env.rewards.track-lin-vel-xy.std", 0.1, 1.0),
+    )
+    changed = with_values(TASK, {"ppo.gamma": 0.5, "env.rewards.track-lin-vel-xy.std": 0.7})
+    assert values_of(changed, evolving) == {
+        "ppo.gamma": 0.5,
+        "env.rewards.track-lin-vel-xy.std": 0.7,
+    }
+    assert values_of(TASK, evolving)["ppo.gamma"] == TASK.ppo.gamma
+    place = term_parameter(TASK, "env.rewards.track-lin-vel-xy.std")
+    assert place == ("rewards.track_lin_vel_xy", "std")
+
+
+MUTATE = "--population 2 --population-mutate"
+MISTAKES = [
+    ("--population 1", "--population is 1; it must be 2 or more"),
+    ("--ranks-per-member 2", "--ranks-per-member 2 is of a population; add --population"),
+    ("--population 2 --cpu-workers 2", "the ranks of a population follow from --population and"),
+    ("--population 2 --eval-interval 5", "--eval-interval does not go with --population"),
+    ("--population 2 --population-share 0.7", "--population-share is 0.7; it must be greater"),
+    ("--population 2 --population-mutations 0 0 0 0", "give four frequencies of 0 or more"),
+    (
+        "--population 2 --population-fitness lin_vel_err:min",
+        "is 'lin_vel_err:min'; evaluations of the task give mean_return, mean_episode_length, ",
+    ),
+    ("--population 2 --population-fitness mean_return:most", "after the colon stands max or min"),
+    (f"{MUTATE} ppo.entropy-coef 1e-4", "give a flag, two bounds and, if need be, a scale"),
+    (f"{MUTATE} ppo.entropy-koef 0 1", "no number of the task is called so (did you mean 'ppo.en"),
+    (f"{MUTATE} num-envs 64 128", "no number of the task is called so"),
+    (f"{MUTATE} ppo.num-mini-batches 2 8", "ppo.num-mini-batches is fixed once environments"),
+    (f"{MUTATE} env.timestep 0.001 0.01", "env.timestep is fixed once environments and networks"),
+    (f"{MUTATE} ppo.gamma 0.99 0.9", "the first bound must be below the second"),
+    (f"{MUTATE} ppo.gamma low 0.9", "its bounds must be numbers"),
+    (f"{MUTATE} ppo.gamma 0.9 1.5", "--ppo.gamma is 1.5, not in [0, 1]"),
+    (f"{MUTATE} ppo.gamma 0.9 1 complement", "its bounds must be below 1"),
+    (f"{MUTATE} ppo.entropy-coef 0 1 log", "its bounds must be greater than 0"),
+    (f"{MUTATE} ppo.entropy-coef 0.1 1 loq", "the scale must be one of linear, log, complement"),
+    (f"{MUTATE} ppo.lam 0.9 0.99 {MUTATE[15:]} ppo.lam 0.9 0.95", "names ppo.lam twice"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[m[0] for m in MISTAKES])
+def test_a_mistake_is_told_in_one_line(command, message):
+    with pytest.raises(ConfigError) as error:
+        check_population_flags(replace(config_of(command)))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,97 @@
+"""Populations of real ranks: exact after kills and stops, and equal to members by themselves."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from PIL import Image
+
+from simtrain.run.checkpoint import read_checkpoint
+from simtrain.run.population_plot import ancestors, read_lineage
+from simtrain.training.saved_policy import open_policy
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """What `members.py` leaves: populations that were killed, stopped, or not, and their ranks."""
+    here = tmp_path_factory.mktemp("populations")
+    program = Path(__file__).with_name("members.py")
+    result = subprocess.run(
+        [sys.executable, str(program), str(here), "6"],
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    (here / "output").write_text(result.stdout)
+    return here
+
+
+@pytest.mark.timeout(300)
+def test_populations_that_are_killed_or_stopped_go_on_as_if_nothing_had_happened(folder):
+    output = (folder / "output").read_text().splitlines()
+    assert len([line for line in output if line.startswith("after")]) == 6
+    assert "stopped" in output
+
+
+def test_members_of_two_ranks_learn_as_one_from_both_batches(folder):
+    """`members.py` compares them, and says by how much they differ."""
+    (line,) = [x for x in (folder / "output").read_text().splitlines() if x.startswith("ranks:")]
+    assert max(map(float, line.split()[1:])) < 1e-5
+
+
+def test_the_lineage_says_who_was_replaced_by_whom(folder):
+    exchanges = read_lineage(folder / "uninterrupted")
+    assert [line["iteration"] for line in exchanges] == [2, 4, 6, 8, 10, 12, 13]
+    assert all(one["parent"] == one["member"] for one in exchanges[-1]["members"])
+    kinds = {one["mutation"] for exchange in exchanges for one in exchange["members"]}
+    assert {"hyper_parameters", "none"} < kinds
+    for exchange, following in itertools.pairwise(exchanges):
+        for one, later in zip(exchange["members"], following["members"], strict=True):
+            assert one["becomes"] == later["values"]
+            if one["mutation"] != "hyper_parameters":
+                assert one["becomes"] == exchange["members"][one["parent"]]["values"]
+
+
+def test_every_member_has_metrics_of_every_iteration_with_its_numbers(folder):
+    run = folder / "uninterrupted"
+    exchanges = read_lineage(run)
+    for member in range(3):
+        lines = (run / "members" / str(member) / "metrics.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        assert [row["iteration"] for row in rows] == list(range(1, 14))
+        for exchange in exchanges:
+            row = rows[exchange["iteration"] - 1]
+            mine = exchange["members"][member]
+            assert row["Eval/mean_return"] == pytest.approx(mine["fitness"])
+            assert row["Population/ppo.gamma"] == mine["values"]["ppo.gamma"]
+
+
+def test_the_best_policy_has_a_configuration_of_its_own_and_can_be_used(folder):
+    run = folder / "uninterrupted"
+    best = read_checkpoint(run / "best.pt")
+    scores = [one["score"] for exchange in read_lineage(run) for one in exchange["members"]]
+    assert best["infos"]["mean_return:max"] == pytest.approx(max(scores))
+    config = yaml.safe_load((run / "best.yaml").read_text())["config"]
+    found = open_policy(run)
+    assert found.checkpoint == run / "best.pt"
+    assert list(found.config.ppo.actor.hidden_dims) == config["ppo"]["actor"]["hidden_dims"]
+    weight = best["actor_state_dict"]["mlp.0.weight"]
+    assert weight.shape[0] == found.config.ppo.actor.hidden_dims[0]
+
+
+def test_the_picture_of_a_population_is_left_in_its_run(folder):
+    with Image.open(folder / "uninterrupted" / "report.png") as picture:
+        assert picture.width == 1500
+
+
+def test_ancestors_are_followed_through_those_that_were_copied():
+    def exchange(*parents: int) -> dict:
+        return {"members": [{"parent": parent} for parent in parents]}
+
+    # Member 0 becomes 2 at first; then 1 becomes 0; nobody after that.
+    assert ancestors([exchange(2, 1, 2), exchange(0, 0, 2), exchange(0, 1, 2)], 1) == [2, 0, 1]
