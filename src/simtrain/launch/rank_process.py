@@ -1,6 +1,7 @@
 """One rank of a job, in a process that torchrunx starts."""
 
 import atexit
+import multiprocessing
 import os
 import signal
 import sys
@@ -51,25 +52,21 @@ _CAUSES: tuple[tuple[type[Exception], events.Cause], ...] = (
 
 @dataclass
 class RankProgram:
-    """The program of every rank of a job, for torchrunx; unpickling it ignores `STOP_SIGNALS`.
-
-    torchrunx's agents, on every host, unpickle it first. SLURM sends such signals to all processes
-    of a job, and an agent that acted on them would end its ranks unsaved.
-    """
+    """The program of every rank of a job, for torchrunx."""
 
     __name__ = "run_rank"
     job: Job
     function: Callable[..., object]
     args: tuple[Any, ...]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (), self.__dict__  # the state comes after the call
-
     def __call__(self) -> None:
         """Make this process a rank, run the function and send what it returns, or the error."""
         # An error ends the process: torchrunx would keep it until all others have returned, and
         # they wait for it in a collective.
-        die_with_parent()
+        agent = multiprocessing.parent_process()
+        assert agent is not None
+        assert agent.pid is not None
+        die_with_parent(agent.pid)
         connect_log_stream()
         job, number = self.job, int(os.environ["RANK"])
         device, host = job.rank_names()[number], job.placements[number][0]
@@ -111,11 +108,6 @@ class RankProgram:
                 time.sleep(0.05)
             _exit()
         events.send(events.RankFinished(number, device, result if number == 0 else None))
-
-
-def _unpickled() -> RankProgram:
-    ignore_stop_signals()
-    return RankProgram.__new__(RankProgram)
 
 
 def _states(pids: list[int]) -> set[str]:
