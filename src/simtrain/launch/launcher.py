@@ -29,13 +29,17 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from simtrain.errors import ConfigError, DivergenceError, RankError
-from simtrain.launch.events import EventHandler, RankFailed, RankFinished, RankStarted, StopReceived
-from simtrain.launch.plan import Job
-from simtrain.launch.processes import (
-    die_with_parent,
-    end_session,
-    end_session_without_reader,
+from simtrain.launch.events import (
+    EventHandler,
+    Heartbeat,
+    RankFailed,
+    RankFinished,
+    RankStarted,
+    StopReceived,
 )
+from simtrain.launch.heartbeat import RankWatch
+from simtrain.launch.plan import Job
+from simtrain.launch.processes import die_with_parent, end_session, end_session_without_reader
 from simtrain.launch.rank_process import RankProgram
 from simtrain.launch.stop import STOP_SIGNALS, StopSignals, ignore_stop_signals
 from simtrain.launch.torchrunx_internals import (
@@ -209,6 +213,10 @@ class _Monitor:
     launcher_has_ended: bool = False  # by itself
     agent_failed: bool = False  # whether the error is that an agent is gone
     interrupted: bool = False
+    rank_hangs: bool = False
+
+    def __post_init__(self) -> None:
+        self._watch = RankWatch(self.job, self.receive)
 
     @property
     def is_finished(self) -> bool:
@@ -227,12 +235,17 @@ class _Monitor:
                 outcome = _receive(self.outcome)
                 self.launcher_has_ended = outcome is not None
                 self.launcher_error, self.agent_failed = outcome or (gone, False)
+            if not self.failures and self.log_server_end_time is None:
+                self.rank_hangs = self._watch.check(self.started, self.finished)
             if self.stop() and not self.interrupted and 0 in self.started:
                 self.interrupted = True
                 self._interrupt(self.started[0])
 
     def result(self, output: str, log_dir: str) -> Any:
         """Rank 0's result, or an error; `output` is what launcher and starting agents printed."""
+        late = [f"{who} {what}" for who, what in self._watch.late.items()]
+        if self.rank_hangs:
+            raise RankError(f"{'; '.join(late)} (--collective-timeout)")
         failed = {failed.cause: failed for failed in reversed(self.failures)}
         if "config" in failed:
             raise ConfigError(failed["config"].text)
@@ -241,7 +254,7 @@ class _Monitor:
         if "divergence" in failed:
             raise DivergenceError(failed["divergence"].text)
         if "job" in failed:
-            raise RankError(failed["job"].text)
+            raise RankError("; ".join([*late, failed["job"].text]))
         if self.is_finished:
             return self.finished[0].result
         gone = "the log server is gone, the process on this machine through which ranks report"
@@ -265,6 +278,8 @@ class _Monitor:
                 self.log_server_end_time = time.monotonic()
             elif isinstance(event, RankStarted):
                 self.started[event.rank] = event
+            elif isinstance(event, Heartbeat):
+                self._watch.hear(event)
             elif isinstance(event, RankFinished):
                 self.finished[event.rank] = event
             elif isinstance(event, RankFailed):
@@ -276,7 +291,7 @@ class _Monitor:
                 self.stop.receive(event.signal)
 
     def _is_over(self) -> bool:
-        if self.is_finished or self.launcher_error is not None:
+        if self.is_finished or self.launcher_error is not None or self.rank_hangs:
             return True
         seconds = _FAILURE_SECONDS
         if all(failed.cause == "peer" for failed in self.failures):
