@@ -54,8 +54,10 @@ class TrainConfig:
     --gpu-ids and --cpu-workers hold for each."""
     ssh_config: str | None = None
     """File with SSH settings of the hosts; None for ~/.ssh/config."""
-    collective_timeout: float = 60.0
-    """Seconds that several ranks have to reach each other at the start."""
+    collective_timeout: float = 600.0
+    """Seconds after which a rank that does not answer, or keeps the others waiting in an iteration,
+    ends the job; it is told of after a tenth of them. The ranks' first collective may take as long.
+    """
     grace_seconds: float = 30.0
     """Seconds that a run has to finish its iteration and save once it is told to stop."""
     torchrunx_log_dir: str | None = None

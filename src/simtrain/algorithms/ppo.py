@@ -160,8 +160,8 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._all_reduce(means, then="other")
         means /= self.rank.world_size
         numbers = torch.cat((means, self._lr[None], self._skipped[None]))
-        # The one place that waits for the device.
-        *losses, self.learning_rate, skipped = numbers.tolist()
+        with self.rank.progress:  # the one place that waits for the device, and so for other ranks'
+            *losses, self.learning_rate, skipped = numbers.tolist()
         self.skipped_steps = int(skipped)
         self._skipped.zero_()
         return dict(zip(LOSSES, losses, strict=True))

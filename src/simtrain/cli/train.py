@@ -25,7 +25,7 @@ Train a policy with PPO on massively parallel MuJoCo simulation.
 def main() -> None:
     """Entry point of the ``train`` command."""
     end_at_once_on_signals()
-    run_command(lambda: train(sys.argv[1:]))
+    run_command(lambda: train(sys.argv[1:]), outlives_output=True)
 
 
 def train(arguments: Sequence[str]) -> int:

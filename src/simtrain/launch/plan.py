@@ -42,7 +42,7 @@ class Job:
     """The ranks of a job: on hosts, of which the first has rank 0, and the `devices` of each.
 
     Rank i has seed `seed` + i, and `threads` CPU threads; None shares a host's cores among its
-    ranks. The first collective may take `collective_timeout` seconds, and ranks have
+    ranks. A rank that hangs ends the job after `collective_timeout` seconds, and ranks have
     `grace_seconds` to end after a signal.
     """
 
@@ -50,7 +50,7 @@ class Job:
     devices: tuple[Devices, ...]
     seed: int = 0
     threads: int | None = None
-    collective_timeout: float = 60.0
+    collective_timeout: float = 600.0
     grace_seconds: float = 30.0
     ssh_config: str | None = None  # file with SSH settings of the hosts; None for the user's
     in_process: bool = False  # whether the only rank runs in the process of the command

@@ -37,8 +37,11 @@ def train(
         for feature in features:
             entered.enter_context(feature)
         trainer.begin()
+        progress = trainer.rank.progress
         while trainer.iteration < iterations:
+            progress.iteration = trainer.iteration + 1
             iteration = trainer.iterate(iterations, stop)
+            progress.iteration = None
             for feature in features:
                 trainer.timer.begin(feature.phase)
                 feature.after_iteration(iteration)
