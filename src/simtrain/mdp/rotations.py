@@ -8,30 +8,29 @@ from torch import Tensor
 
 def quat_from_euler(roll: Tensor, pitch: Tensor, yaw: Tensor) -> Tensor:
     """By `roll` about x, `pitch` about y, then `yaw` about z, fixed axes, rad: ``(..., 4)``."""
-    cr, cp, cy = (0.5 * roll).cos(), (0.5 * pitch).cos(), (0.5 * yaw).cos()
-    sr, sp, sy = (0.5 * roll).sin(), (0.5 * pitch).sin(), (0.5 * yaw).sin()
-    w = cr * cp * cy + sr * sp * sy
-    x = sr * cp * cy - cr * sp * sy
-    y = cr * sp * cy + sr * cp * sy
-    z = cr * cp * sy - sr * sp * cy
-    return torch.stack((w, x, y, z), dim=-1)
+    half = 0.5 * torch.stack((roll, pitch, yaw), dim=-1)
+    about_x, about_y, about_z = torch.stack((half.cos(), half.sin()), dim=-1).unbind(-2)
+    # Products of a cosine or sine of each of the three, c c c to s s s.
+    products = about_x.unsqueeze(-1) * about_y.unsqueeze(-2)
+    products = products.unsqueeze(-1) * about_z[..., None, None, :]
+    ccc, ccs, csc, css, scc, scs, ssc, sss = products.flatten(-3).unbind(-1)
+    return torch.stack((ccc + sss, scc - css, csc + scs, ccs - ssc), dim=-1)
 
 
 def quat_mul(first: Tensor, second: Tensor) -> Tensor:
     """The product: the rotation `second`, then `first`. Shape: ``(..., 4)``."""
-    w1, x1, y1, z1 = first.unbind(-1)
-    w2, x2, y2, z2 = second.unbind(-1)
-    w = w1 * w2 - x1 * x2 - y1 * y2 - z1 * z2
-    x = w1 * x2 + x1 * w2 + y1 * z2 - z1 * y2
-    y = w1 * y2 - x1 * z2 + y1 * w2 + z1 * x2
-    z = w1 * z2 + x1 * y2 - y1 * x2 + z1 * w2
-    return torch.stack((w, x, y, z), dim=-1)
+    w, x, y, z = second.unbind(-1)
+    _, nx, ny, nz = (-second).unbind(-1)
+    # What the units 1, i, j and k make of `second`.
+    rows = torch.stack((w, x, y, z, nx, w, nz, y, ny, z, w, nx, nz, ny, x, w), dim=-1)
+    return (first.unsqueeze(-1) * rows.unflatten(-1, (4, 4))).sum(dim=-2)
 
 
 def yaw_of(quaternion: Tensor) -> Tensor:
     """The angle of the rotated x axis about the vertical, rad. Shape: ``(...)``."""
-    w, x, y, z = quaternion.unbind(-1)
-    return torch.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+    products = quaternion.unsqueeze(-1) * quaternion.unsqueeze(-2)
+    wz, xy, yy, zz = (products[..., i, j] for i, j in ((0, 3), (1, 2), (2, 2), (3, 3)))
+    return torch.atan2(wz + xy, 0.5 - (yy + zz))
 
 
 def wrap_to_pi(angle: Tensor) -> Tensor:
