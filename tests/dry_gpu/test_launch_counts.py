@@ -17,12 +17,12 @@ PARTS = (
     *("reset events", "resets", "commands", "interval events", "observations", "step"),
 )
 BOUNDS = {
-    "cartpole-balance": (2, 11, 6, 26, 5, 6, 0, 10, 6, 0, 0, 7, 5),
-    "cartpole-swingup": (2, 11, 6, 26, 5, 6, 0, 6, 6, 0, 0, 7, 5),
-    "g1-velocity-flat": (2, 11, 8, 68, 5, 6, 0, 31, 10, 24, 8, 25, 5),
-    "g1-velocity-rough": (2, 11, 26, 82, 5, 6, 32, 32, 10, 24, 8, 70, 5),
-    "go1-velocity-flat": (2, 11, 7, 58, 5, 6, 0, 31, 9, 24, 8, 21, 5),
-    "go1-velocity-rough": (2, 11, 11, 72, 5, 6, 32, 32, 9, 24, 8, 66, 5),
+    "cartpole-balance": (2, 11, 6, 26, 4, 6, 0, 10, 6, 0, 0, 7, 5),
+    "cartpole-swingup": (2, 11, 6, 26, 4, 6, 0, 6, 6, 0, 0, 7, 5),
+    "g1-velocity-flat": (2, 11, 8, 68, 5, 6, 0, 30, 10, 27, 8, 25, 5),
+    "g1-velocity-rough": (2, 11, 25, 81, 5, 6, 30, 31, 10, 27, 8, 71, 5),
+    "go1-velocity-flat": (2, 11, 7, 58, 5, 6, 0, 30, 9, 27, 8, 21, 5),
+    "go1-velocity-rough": (2, 11, 11, 71, 5, 6, 30, 31, 9, 27, 8, 67, 5),
 }
 """By task, the most kernels of each of `PARTS`."""
 

@@ -89,6 +89,7 @@ class Terrain:
         self._row_length = a.shape[1]
         counts = [[float(count)] for count in reversed(a.shape)]
         self._num_squares = torch.tensor(counts, device=device)
+        self._last_square = self._num_squares - 1.0
         self._squares = torch.as_tensor(squares, dtype=torch.float32).reshape(-1, 4).to(device)
         self._tiles = torch.as_tensor(_tile_origins(cfg, heights), device=device)
         self.columns = torch.arange(num_envs, device=device) * cfg.num_columns // num_envs
@@ -106,7 +107,7 @@ class Terrain:
         places = points.movedim(-1, 0).contiguous().flatten(1)
         places = ((places + self._half_size) / self._resolution).clamp_(min=0.0)
         places = torch.minimum(places, self._num_squares)
-        square = torch.minimum(places.floor(), self._num_squares - 1.0)
+        square = torch.minimum(places.floor(), self._last_square)
         column, row = square.long()
         number = torch.add(column, row, alpha=self._row_length)
         a, b, c, d = self._squares.index_select(0, number).unbind(1)
