@@ -19,7 +19,7 @@ def _once(function: Callable[Concatenate[Env, P], Tensor]) -> Callable[Concatena
     """Compute a function once for all terms that give it the same arguments."""
 
     @functools.wraps(function)
-    def shared(env: Env, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+    def shared(env: Env, /, *args: P.args, **kwargs: P.kwargs) -> Tensor:
         # Each term has a `Sensors` of its own, with the same names.
         names = (getattr(arg, "names", arg) for arg in (*args, *kwargs.values()))
         return env.once((function, *names), lambda: function(env, *args, **kwargs))

@@ -22,7 +22,8 @@ def quat_mul(first: Tensor, second: Tensor) -> Tensor:
     (w, x, y, z), (_, nx, ny, nz) = second, -second
     # What the units 1, i, j and k make of `second`.
     rows = torch.stack((w, x, y, z, nx, w, nz, y, ny, z, w, nx, nz, ny, x, w))
-    return (first.unsqueeze(1) * rows.unflatten(0, (4, 4))).sum(dim=0).movedim(0, -1)
+    product: Tensor = (first.unsqueeze(1) * rows.unflatten(0, (4, 4))).sum(dim=0)
+    return product.movedim(0, -1)
 
 
 def yaw_of(quaternion: Tensor) -> Tensor:
