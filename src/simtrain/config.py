@@ -72,7 +72,8 @@ class TrainConfig:
     """Replay whole steps of rollouts and mini-batches of updates as CUDA graphs, where a task's
     terms allow it; False launches each operation by itself, and tells the phases apart."""
     num_envs: int = 1024
-    """Environments of each rank: a second GPU doubles the experience of an iteration."""
+    """Environments of each rank: a second GPU doubles the experience of an iteration. A task may
+    have another default for GPUs."""
     num_steps_per_env: int = 24
     """Steps of a rollout."""
     max_iterations: int = 1000
@@ -130,9 +131,11 @@ class TrainConfig:
     ppo: PpoCfg = field(default_factory=PpoCfg)
 
     @staticmethod
-    def of_task(name: str, task: TaskCfg) -> TrainConfig:
-        """The configuration that a task asks for."""
+    def of_task(name: str, task: TaskCfg, *, on_gpu: bool = False) -> TrainConfig:
+        """The configuration that a task asks for, with physics on the CPU or on GPUs."""
         own: dict[str, Any] = {setting: getattr(task, setting) for setting in FROM_TASK}
+        if on_gpu and task.num_envs_on_gpu is not None:
+            own["num_envs"] = task.num_envs_on_gpu
         return TrainConfig(name, env=task, **own)
 
     def iterations(self, world_size: int, *, iteration: int = 0, env_steps: int = 0) -> int:

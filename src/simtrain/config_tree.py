@@ -33,7 +33,7 @@ def as_plain(value: Any) -> Any:
 def resolved(config: Any) -> dict[str, Any]:
     """A `TrainConfig` as `as_plain` has it, every value once: the run's own, not the task's."""
     plain: dict[str, Any] = as_plain(config)
-    for name in FROM_TASK:
+    for name in (*FROM_TASK, "num_envs_on_gpu"):
         del plain["env"][name]
     return plain
 

@@ -30,8 +30,13 @@ _KINDS: dict[object, str] = {
 _GIVEN = re.compile(r"'[^']*'(, '[^']*')*")
 
 
-def parse_flags(prog: str, default: ConfigT, arguments: Sequence[str]) -> ConfigT:
-    """A copy of `default` with the values that flags give; ConfigError, or SystemExit of --help."""
+def parse_flags(
+    prog: str, default: ConfigT, arguments: Sequence[str], description: str | None = None
+) -> ConfigT:
+    """A copy of `default` with the values that flags give; ConfigError, or SystemExit of --help.
+
+    The help begins with `description`, None for the configuration's docstring.
+    """
 
     def raise_config_error(event: _errors.ParseErrorEvent) -> None:
         if (message := _message(event, default)) is not None:
@@ -40,7 +45,9 @@ def parse_flags(prog: str, default: ConfigT, arguments: Sequence[str]) -> Config
     kind, args = type(default), list(arguments)
     config = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
     with _errors.on_parse_error(raise_config_error):
-        return tyro.cli(kind, prog=prog, args=args, default=default, config=config)
+        return tyro.cli(
+            kind, prog=prog, description=description, args=args, default=default, config=config
+        )
 
 
 def split_paths(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:

@@ -35,10 +35,16 @@ class SharedTerms:
         if value.ndim != 2 or value.shape[0] != self._env.num_envs:
             needs = f"it must be (num_envs, size), here ({self._env.num_envs}, size)"
             raise ConfigError(f"{name} has shape {tuple(value.shape)}; {needs}")
+        term.check_device(value)
         self._cfgs.append(cfg)
         self.terms.append(term)
         self.values.append(value)
         return len(self.terms) - 1
+
+    def compute(self) -> None:
+        """Evaluate every term into `values`, in place."""
+        with self._env.unchanging_state():
+            self.values[:] = [term() for term in self.terms]
 
 
 class ObservationGroup:
@@ -83,8 +89,9 @@ class ObservationGroup:
             if cfg.history_length > 1
         }
         self._present = torch.empty_like(self._random) if self._histories else None
-        # Whose histories start with their next observation.
-        self._fresh = env.buffer(f"observations.{name}.fresh", reset=True, dtype=torch.bool)
+        if self._histories:
+            # Whose histories start with their next observation.
+            self._fresh = env.buffer(f"observations.{name}.fresh", reset=True, dtype=torch.bool)
 
     def _pairs(
         self,
@@ -166,7 +173,7 @@ class Observations:
     def compute(self) -> TensorDict:
         """Observe all environments; ``{group: (num_envs, size)}``."""
         self.take_turn()
-        self._shared.values[:] = [term() for term in self._shared.terms]
+        self._shared.compute()
         for name, group in self.groups.items():
             group.compute(self.latest[name])
         return self.latest

@@ -84,7 +84,12 @@ class Terrain:
         a = heights[:-1, :-1]
         b, c = heights[:-1, 1:] - a, heights[1:, :-1] - a
         squares = np.stack((a, b, c, heights[1:, 1:] - a - b - c), axis=-1)
-        self._grid_rows, self._grid_columns = a.shape
+        # Along x and y, in the first axis.
+        self._half_size = torch.tensor(self.half_size, device=device).unsqueeze(1)
+        self._row_length = a.shape[1]
+        counts = [[float(count)] for count in reversed(a.shape)]
+        self._num_squares = torch.tensor(counts, device=device)
+        self._last_square = self._num_squares - 1.0
         self._squares = torch.as_tensor(squares, dtype=torch.float32).reshape(-1, 4).to(device)
         self._tiles = torch.as_tensor(_tile_origins(cfg, heights), device=device)
         self.columns = torch.arange(num_envs, device=device) * cfg.num_columns // num_envs
@@ -99,14 +104,16 @@ class Terrain:
         border that of the border. (MuJoCo divides each square between four nodes into two
         triangles; the two agree on its edges.)
         """
-        rows, columns, (half_x, half_y) = self._grid_rows, self._grid_columns, self.half_size
-        u = ((points[..., 0] + half_x) / self._resolution).clamp_(0.0, columns)
-        v = ((points[..., 1] + half_y) / self._resolution).clamp_(0.0, rows)
-        column, row = u.floor().clamp_(max=columns - 1), v.floor().clamp_(max=rows - 1)
-        u, v = u - column, v - row
-        square = (row.long() * columns + column.long()).flatten()
-        a, b, c, d = self._squares.index_select(0, square).view(*u.shape, 4).unbind(-1)
-        return torch.addcmul(torch.addcmul(a, b, u), torch.addcmul(c, d, u), v)
+        places = points.movedim(-1, 0).contiguous().flatten(1)
+        places = ((places + self._half_size) / self._resolution).clamp_(min=0.0)
+        places = torch.minimum(places, self._num_squares)
+        square = torch.minimum(places.floor(), self._last_square)
+        column, row = square.long()
+        number = torch.add(column, row, alpha=self._row_length)
+        a, b, c, d = self._squares.index_select(0, number).unbind(1)
+        u, v = places - square
+        heights = torch.addcmul(torch.addcmul(a, b, u), torch.addcmul(c, d, u), v)
+        return heights.view(points.shape[:-1])
 
     def move(self, mask: Tensor, change: Tensor) -> None:
         """Change the levels in `mask` by `change`, long, in place; beyond the last, to any."""

@@ -15,7 +15,7 @@ from simtrain.config import TrainConfig
 from simtrain.config_tree import as_plain, overlay
 from simtrain.errors import ConfigError, RankError
 from simtrain.launch.launcher import check_log_level, choose_log_dir, launch_ranks
-from simtrain.launch.plan import Job, plan_job
+from simtrain.launch.plan import Job
 from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals
 from simtrain.registry import default_config
@@ -33,18 +33,19 @@ from simtrain.training.stopping import Stopping, exit_code
 _LONGEST_PAUSE = 60.0  # seconds
 
 
-def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None = None) -> int:
+def run_job(
+    config: TrainConfig, job: Job, model: mujoco.MjModel, saved: SavedRun | None = None
+) -> int:
     """Run a training job whose configuration was checked; the exit code.
 
     `model` is the task's, `saved` the run to resume, or None for a new one.
 
     Raises:
-        ConfigError: there is no such device or host, or the configuration is not the saved run's.
+        ConfigError: a device cannot do, or the configuration is not the saved run's.
         DivergenceError: nothing could be learned any more.
         SimulationError: MuJoCo failed.
         RankError: a rank of several failed.
     """
-    job = plan_job(config)
     # CUDA_VISIBLE_DEVICES is read once: set it before Warp or torch first uses a GPU.
     rank = job.make_rank() if job.in_process else None
     _check_on_devices(config, job, model)
@@ -92,6 +93,11 @@ def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None =
     if result.error is not None:
         return 1
     return 0 if stop.received is None else exit_code(stop.received)
+
+
+def simulates_on_gpu(config: TrainConfig, job: Job) -> bool:
+    """Whether physics runs on GPUs, for which a task may have another number of environments."""
+    return choose_engine(config.engine, job.devices[0].kind).device == "cuda"
 
 
 def _check_on_devices(config: TrainConfig, job: Job, model: mujoco.MjModel) -> None:
@@ -232,6 +238,10 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
         lines.append(f"training on {found} (--gpu-ids)")
     if config.engine == "mujoco" and job.devices[0].kind == "cuda":
         lines.append("physics on CPU threads (--engine mujoco), learning on the GPU")
+    default = config.env.num_envs_on_gpu
+    if simulates_on_gpu(config, job) and config.num_envs == default != config.env.num_envs:
+        text = "environments on each GPU, the task's default there (--num-envs)"
+        lines.append(f"{config.num_envs:,} {text}")
     if not job.in_process:
         steps = config.num_envs * config.num_steps_per_env * job.world_size
         lines.append(
