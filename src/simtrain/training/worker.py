@@ -101,11 +101,6 @@ def make_env(config: TrainConfig, rank: Rank, timer: PhaseTimer, say: Callable[[
         rank.barrier()
     with compilation_announced(say if rank.is_main else lambda message: None):
         env = build()
-        start = env.sim.state()
-        # The first step compiles its kernels, the second makes a graph of it.
-        env.sim.step(config.env.decimation)
-        env.sim.step(config.env.decimation)
-        env.sim.set_state(start)
     if rank.local_rank == 0:
         rank.barrier()
     return env
