@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -20,7 +20,8 @@ from typing import Any
 import warp as wp
 
 _MOST_WORKERS = 16  # each takes about half a GiB
-_REPORT_EVERY_S = 10.0
+_POLL_S, _REPORT_EVERY_S = 0.5, 10.0
+_finding = threading.Lock()
 _report: ContextVar[Callable[[str], None]] = ContextVar("report", default=lambda text: None)
 
 Variant = tuple[wp.Module, int]
@@ -50,13 +51,16 @@ def load_kernels(launches: Callable[[], None]) -> None:
     before, reported = _compiled(), None
     pool = ThreadPoolExecutor(max(1, min(cores, len(variants), _MOST_WORKERS)))
     try:
-        futures = [pool.submit(wp.force_load, device, [module], size) for module, size in variants]
-        for ready, future in enumerate(as_completed(futures), start=1):
-            future.result()
+        pending = {pool.submit(wp.force_load, device, [module], size) for module, size in variants}
+        while pending:
+            done, pending = wait(pending, timeout=_POLL_S)
+            for future in done:
+                future.result()
             now = time.monotonic()
             if _compiled() > before and (reported is None or now - reported >= _REPORT_EVERY_S):
-                text = f"{ready} of {len(variants)} modules after {now - start:.0f} s"
-                _report.get()(f"compiling kernels, once per machine: {text}")
+                ready = f"{len(variants) - len(pending)} of {len(variants)} modules"
+                text = f"compiling kernels, once per machine: {ready} after {now - start:.0f} s"
+                _report.get()(text)
                 reported = now
     finally:
         pool.shutdown(cancel_futures=True)
@@ -68,26 +72,27 @@ def load_kernels(launches: Callable[[], None]) -> None:
 def find_modules(launches: Callable[[], None]) -> list[Variant]:
     """The modules that `launches` would load, in order, while none of its kernels runs."""
     found: dict[Variant, None] = {}
-    thread = threading.get_ident()
-    load, suggested_block_size = wp.Module.load, wp.get_suggested_block_size
+    thread = threading.get_ident()  # what others launch meanwhile runs
+    with _finding:
+        load, suggested_block_size = wp.Module.load, wp.get_suggested_block_size
 
-    def note(module: wp.Module, device: Any, block_dim: int | None = None, **options: Any) -> Any:
-        if threading.get_ident() != thread:
-            return load(module, device, block_dim, **options)
-        found[module, block_dim or module.options["block_dim"]] = None
-        return None  # which tells `wp.launch` that there is nothing to launch
+        def note(module: wp.Module, device: Any, block_dim: int | None = None, **more: Any) -> Any:
+            if threading.get_ident() != thread:
+                return load(module, device, block_dim, **more)
+            found[module, block_dim or module.options["block_dim"]] = None
+            return None  # which tells `wp.launch` that there is nothing to launch
 
-    def suggest(kernel: wp.Kernel, device: Any = None) -> Any:
-        if threading.get_ident() != thread or not wp.get_device(device).is_cuda:
-            return suggested_block_size(kernel, device)
-        kernel.module.load(device)
-        return 256, 1
+        def suggest(kernel: wp.Kernel, device: Any = None) -> Any:
+            if threading.get_ident() != thread or not wp.get_device(device).is_cuda:
+                return suggested_block_size(kernel, device)
+            kernel.module.load(device)
+            return 256, 1
 
-    wp.Module.load, wp.get_suggested_block_size = note, suggest
-    try:
-        launches()
-    finally:
-        wp.Module.load, wp.get_suggested_block_size = load, suggested_block_size
+        wp.Module.load, wp.get_suggested_block_size = note, suggest
+        try:
+            launches()
+        finally:
+            wp.Module.load, wp.get_suggested_block_size = load, suggested_block_size
     return list(found)
 
 
