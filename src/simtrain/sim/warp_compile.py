@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
+from glob import glob
 from typing import Any
 
 import warp as wp
@@ -98,4 +98,5 @@ def find_modules(launches: Callable[[], None]) -> list[Variant]:
 
 def _compiled() -> int:
     """How many files there are in Warp's cache: a folder a module, a binary a kind of device."""
-    return sum(1 for _ in Path(wp.config.kernel_cache_dir).glob("*/*"))
+    # Not pathlib, which would raise as folders in which modules are built come and go.
+    return len(glob("*/*", root_dir=wp.config.kernel_cache_dir))
