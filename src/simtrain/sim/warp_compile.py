@@ -99,4 +99,4 @@ def find_modules(launches: Callable[[], None]) -> list[Variant]:
 def _compiled() -> int:
     """How many files there are in Warp's cache: a folder a module, a binary a kind of device."""
     # Not pathlib, which would raise as folders in which modules are built come and go.
-    return len(glob("*/*", root_dir=wp.config.kernel_cache_dir))
+    return len(glob("*/*", root_dir=wp.config.kernel_cache_dir))  # noqa: PTH207
