@@ -43,8 +43,8 @@ class TrainConfig:
 
     task: Suppress[str]
     gpu_ids: tuple[int, ...] | Literal["auto", "all"] | None = "auto"
-    """GPUs to train on, a rank each, as indices into CUDA_VISIBLE_DEVICES if that is set; None is
-    the CPU, auto the first GPU if there is one."""
+    """GPUs to train on, a rank each: their numbers in nvidia-smi, or indices into
+    CUDA_VISIBLE_DEVICES if that is set; None is the CPU, auto the first GPU if there is one."""
     cpu_workers: int = 1
     """Ranks when training on the CPU."""
     cpu_threads: int | None = None

@@ -75,11 +75,10 @@ def measure_rank(
     from simtrain.benchmark.layers import Clock, StoppedError, device_name, measure_layers
     from simtrain.env.randomness import seed_everything
     from simtrain.phase_timer import make_timer
-    from simtrain.training.gpu import check_gpu, out_of_memory_as_config_error
+    from simtrain.training.gpu import out_of_memory_as_config_error
     from simtrain.training.worker import make_trainer
 
     say = show if rank.is_main else lambda message: None
-    check_gpu(rank.device)
     figures: list[Figure] = []
     for case in cases:
         say(f"measuring {case}")

@@ -155,10 +155,10 @@ def _evaluate_all(policies: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
 
 def _choose_engine(flags: EvaluateFlags) -> EngineCfg:
     """The engine and the device of environments and policy; ConfigError if there is no such GPU."""
-    import torch
+    from simtrain.launch.plan import count_gpus, use_gpu
 
     device = flags.device
-    count = 0 if device == "cpu" else torch.cuda.device_count()
+    count = 0 if device == "cpu" else count_gpus()
     if device == "auto":
         device = "cuda:0" if count else "cpu"
     if device != "cpu" and int(device.removeprefix("cuda:")) >= count:
@@ -169,7 +169,7 @@ def _choose_engine(flags: EvaluateFlags) -> EngineCfg:
         raise ConfigError(f"--device {device} {text}")
     engine = choose_engine(flags.engine, device, len(os.sched_getaffinity(0)))
     if engine.device != "cpu":
-        torch.cuda.set_device(engine.device)
+        use_gpu(engine.device, "--device cpu uses the CPU")
     return engine
 
 

@@ -192,6 +192,7 @@ def _build(config: PlayConfig) -> Env:
     from simtrain.env.env import Env
     from simtrain.env.model import check_task, evaluation_task
     from simtrain.env.randomness import seed_everything
+    from simtrain.launch.plan import count_gpus, use_gpu
 
     try:
         device = torch.device(config.device)
@@ -199,9 +200,11 @@ def _build(config: PlayConfig) -> Env:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"--device is {config.device!r}; it must be cpu, cuda or cuda:<number>")
-    count = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise ConfigError(f"--device is {config.device}, and torch sees {count} GPUs; use cpu")
+    if device.type == "cuda":
+        count = count_gpus()
+        if (device.index or 0) >= count:
+            raise ConfigError(f"--device is {config.device}, and torch sees {count} GPUs; use cpu")
+        use_gpu(torch.device("cuda", device.index or 0), "--device cpu uses the CPU")
     check_task(config.env)
     seed_everything(config.seed)
     cfg = config.env if config.disturbed else evaluation_task(config.env)
