@@ -4,7 +4,8 @@ A group's terms are concatenated first; noise, clip and scale are then one opera
 whole group, whatever the number of terms.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from tensordict import TensorDict
@@ -133,7 +134,10 @@ class ObservationGroup:
 
 
 class Observations:
-    """All groups, in two buffers each: what `compute` returns lasts until the call after next."""
+    """All groups, in two buffers each: what `compute` returns lasts until the call after next.
+
+    rsl_rl's PPO stores the observations that it acted on after the step that follows.
+    """
 
     def __init__(self, cfgs: Mapping[str, Mapping[str, ObservationTermCfg]], env: BaseEnv) -> None:
         self._shared = SharedTerms(env)
@@ -152,6 +156,7 @@ class Observations:
             for turn in ("even", "odd")
         ]
         self.turn = 0  # which of the two sets of buffers has the latest observations
+        self._alternates = True
         self.terms = self._shared.terms
 
     @property
@@ -159,13 +164,26 @@ class Observations:
         """What `compute` returned last."""
         return self._turns[self.turn]
 
-    def take_turn(self) -> None:
-        """Let the other set of buffers be the latest, filled by a graph."""
-        self.turn = 1 - self.turn
+    def use_first_buffers(self) -> None:
+        """Let the latest observations stand in the first set of buffers, in place."""
+        if self.turn != 0:
+            for name, values in self.latest.items():
+                self._turns[0][name].copy_(values)
+            self.turn = 0
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Within, `compute` overwrites the latest observations, for who has copied them."""
+        self._alternates = False
+        try:
+            yield
+        finally:
+            self._alternates = True
 
     def compute(self) -> TensorDict:
         """Observe all environments; ``{group: (num_envs, size)}``."""
-        self.take_turn()
+        if self._alternates:
+            self.turn = 1 - self.turn
         self._shared.values[:] = [term() for term in self._shared.terms]
         for name, group in self.groups.items():
             group.compute(self.latest[name])
