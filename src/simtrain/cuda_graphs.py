@@ -17,24 +17,32 @@ class RefusedError(Exception):
     """Something cannot be a graph; the text says what, for a person."""
 
 
-class Graphs(Protocol):
-    """What some functions launched, to be launched again."""
+class Graphs:
+    """Graphs of some functions, as `torch.cuda.CUDAGraph`, and what must live as long."""
+
+    def __init__(self) -> None:
+        self.graphs: list[Any] = []
+        self.kept: list[object] = []
 
     def replay(self, number: int = 0) -> None:
         """Launch what the function of that number launched."""
+        # A graph's numbers for the random generator are ordinary tensors.
+        with torch.inference_mode(False):
+            self.graphs[number].replay()
 
     def close(self) -> None:
         """End the graphs now, whoever still refers to them."""
+        for graph in self.graphs:
+            graph.reset()
+        self.graphs.clear()
+        self.kept.clear()
 
 
 class GraphBackend(Protocol):
     """Makes graphs."""
 
     def capture(self, *functions: Callable[[], object]) -> Graphs:
-        """Record what each function launches, one after the other, or `RefusedError`.
-
-        What a function returns lives as long as the graphs, which share one pool of memory.
-        """
+        """Record what each launches and keep what it returns, or `RefusedError`; in one pool."""
 
     def without_waiting(self) -> AbstractContextManager[None]:
         """A context in which waiting for the device is an error."""
@@ -51,7 +59,7 @@ class CudaGraphs:
 
     def capture(self, *functions: Callable[[], object]) -> Graphs:
         """See `GraphBackend.capture`. Nothing is launched; waits for the device."""
-        captured, pool = _CapturedGraphs(), torch.cuda.graph_pool_handle()
+        captured, pool = Graphs(), torch.cuda.graph_pool_handle()
         try:
             for function in functions:
                 graph = torch.cuda.CUDAGraph()
@@ -101,25 +109,6 @@ class CudaGraphs:
             yield
         finally:
             torch.cuda.set_sync_debug_mode(before)
-
-
-class _CapturedGraphs:
-    """See `Graphs`."""
-
-    def __init__(self) -> None:
-        self.graphs: list[torch.cuda.CUDAGraph] = []
-        self.kept: list[object] = []
-
-    def replay(self, number: int = 0) -> None:
-        # A graph's numbers for the random generator are ordinary tensors.
-        with torch.inference_mode(False):
-            self.graphs[number].replay()
-
-    def close(self) -> None:
-        for graph in self.graphs:
-            graph.reset()
-        self.graphs.clear()
-        self.kept.clear()
 
 
 def make_graph_backend(device: torch.device) -> GraphBackend | None:

@@ -156,14 +156,13 @@ class Report(logging.Handler):
 
 
 def run_rank(
-    number: int, port: int, report: Connection, function: Any, run: Path, tape: type[Tape] | None
+    number: int, port: int, report: Connection, function: Any, run: Path, tape: type[Tape]
 ) -> None:
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(number)}
     logging.getLogger("simtrain").setLevel(logging.INFO)
     logging.getLogger("simtrain").addHandler(Report(report))
-    if tape is not None:
-        use_tape(tape)
+    use_tape(tape)
     if run.name.startswith("hangs"):
         update.DEADLINE_SECONDS = rollout.DEADLINE_SECONDS = SECONDS
     job = Job(("localhost",), (DEVICES,), seed=3, threads=1, grace_seconds=5.0)
@@ -220,7 +219,6 @@ def main(folder: Path) -> None:
     env = Env(default_config(TASK).env, 1, EngineCfg("warp"))
     env.step(torch.zeros(1, env.num_actions))  # compiles
     scenarios: dict[str, tuple[Any, ...]] = {
-        "eager": ((None, None),),
         "graphs": ((Tape, Tape),),
         "refuses": ((Tape, Refuses),),
         "breaks": ((Tape, Breaks),),

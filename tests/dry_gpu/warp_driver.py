@@ -324,7 +324,7 @@ class Driver:
         if capture is not None and self.owned.get(pointer) == capture.graph:
             self.note("free")
             del self.owned[pointer]
-        elif pointer not in self.owned:  # a graph keeps its own
+        if pointer not in self.owned:  # or the graph keeps it
             self.memory.pop(pointer, None)
 
     def wp_alloc_device_default(self, of: int, size: int, tag: Any) -> int:
@@ -447,6 +447,7 @@ class _Executable:
         self.module_hash, self.handle, self.det_launch_meta_map = b"", 1, {}
 
     def get_kernel_hooks(self, kernel: Any) -> Any:
+        kernel.grid_stride = False  # found out when code is generated, which takes long
         return context.KernelHooks(1, None, 0, 0)
 
 
@@ -478,7 +479,6 @@ def _load_nothing(runtime: Any) -> None:
             return load(module, device, block_dim, **rest)
         block_dim = module.options["block_dim"] if block_dim is None else block_dim
         if (module, block_dim) not in loaded:
-            module.get_module_hash(block_dim)  # finds what a launch looks up
             loaded[module, block_dim] = _Executable(module, device)
         return loaded[module, block_dim]
 

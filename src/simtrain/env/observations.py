@@ -164,17 +164,13 @@ class Observations:
         """What `compute` returned last."""
         return self._turns[self.turn]
 
-    def use_first_buffers(self) -> None:
-        """Let the latest observations stand in the first set of buffers, in place."""
+    @contextmanager
+    def in_one_buffer(self) -> Iterator[None]:
+        """Within, the latest are always in the first buffers; for who copies them before a step."""
         if self.turn != 0:
             for name, values in self.latest.items():
                 self._turns[0][name].copy_(values)
-            self.turn = 0
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Within, `compute` overwrites the latest observations, for who has copied them."""
-        self._alternates = False
+        self.turn, self._alternates = 0, False
         try:
             yield
         finally:

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from waiting import RefuseWaiting
 
-from simtrain.cuda_graphs import RefusedError, describe
+from simtrain.cuda_graphs import Graphs, RefusedError, describe
 from simtrain.env.env import Env
 
 
@@ -61,9 +61,11 @@ class Tape:
         """Recordings that something still refers to."""
         return sum(reference() is not None for reference in self.made)
 
-    def capture(self, *functions: Callable[[], object]) -> Recordings:
+    def capture(self, *functions: Callable[[], object]) -> Graphs:
         """Record the functions, which also run; see `GraphBackend.capture`."""
-        return Recordings(self, [self._record(function) for function in functions])
+        captured = Graphs()
+        captured.graphs += [self._record(function) for function in functions]
+        return captured
 
     def _record(self, function: Callable[[], object]) -> Recording:
         self._recorder = _Recorder()
@@ -75,7 +77,7 @@ class Tape:
             raise RefusedError(describe(error)) from error
         finally:
             steps, self._recorder = self._recorder.steps, None
-        recording = Recording(steps, kept)
+        recording = Recording(self, steps, kept)
         self.made.append(weakref.ref(recording))
         return recording
 
@@ -84,29 +86,22 @@ class Tape:
         return RefuseWaiting()
 
 
-@dataclass
+@dataclass(eq=False)
 class Recording:
     """In the place of a `torch.cuda.CUDAGraph`."""
 
+    tape: Tape
     steps: list[Callable[[], None]]
     kept: object
 
-
-@dataclass
-class Recordings:
-    """See `simtrain.cuda_graphs.Graphs`."""
-
-    tape: Tape
-    recordings: list[Recording]
-
-    def replay(self, number: int = 0) -> None:
+    def replay(self) -> None:
         self.tape.replays += 1
         with torch.inference_mode():
-            for step in self.recordings[number].steps:
+            for step in self.steps:
                 step()
 
-    def close(self) -> None:
-        self.recordings.clear()
+    def reset(self) -> None:
+        self.steps.clear()
 
 
 class _Recorder(TorchDispatchMode):

@@ -45,15 +45,16 @@ class RolloutGraphs:
         if make:
             env.timer.begin("other")
             deadline = self._ppo.rank.deadline(DEADLINE_SECONDS, "making CUDA graphs of rollouts")
-            with env.timer.paused(), deadline as any_rank:
+            with env.timer.paused(), deadline as any_rank, env.observations.in_one_buffer():
                 self._make(any_rank)
         if self._graphs is None or self.outdated:
             return False
         env.timer.begin("rollout_graph")
-        self._begin()
-        for _ in range(self._ppo.storage.num_transitions_per_env):
-            self._graphs.replay()
-            self._ppo.storage.step += 1
+        with env.observations.in_one_buffer():
+            self._begin()
+            for _ in range(self._ppo.storage.num_transitions_per_env):
+                self._graphs.replay()
+                self._ppo.storage.step += 1
         return True
 
     def close(self) -> None:
@@ -64,7 +65,6 @@ class RolloutGraphs:
 
     def _begin(self) -> None:
         self._env.sim.forward()  # what was written since the last step
-        self._env.observations.use_first_buffers()
         self._ppo.begin_rollout()
         self._staging.step.zero_()
 
@@ -74,8 +74,8 @@ class RolloutGraphs:
         self._staging.store()
 
     def _captured_step(self) -> object:
-        """The same within a capture; what the graph keeps. Acting has copied the observations."""
-        with self._env.sim.in_torch_graph() as kept, self._env.observations.in_place():
+        """The same within a capture; what the graph keeps."""
+        with self._env.sim.in_torch_graph() as kept:
             self._eager_step()
         return kept
 
