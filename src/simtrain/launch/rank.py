@@ -69,17 +69,15 @@ class Rank:
             yield lambda flag: self.any(flag)[0]
             return
         end_job, store = self.end_job, dist.group.WORLD.get_group_store()
-
-        def times(rank: int, add: int = 0) -> int:
-            return store.add(f"{doing}/{rank}", add)
+        counters = [f"{doing}/{rank}" for rank in range(self.world_size)]
 
         def expire() -> None:
-            calls = [times(rank) for rank in range(self.world_size)]
+            calls = [store.add(counter, 0) for counter in counters]
             behind = [str(rank) for rank, count in enumerate(calls) if count == min(calls)]
             end_job(f"rank {' and '.join(behind)} did not finish {doing} within {seconds:g} s")
 
         def any_rank(flag: bool) -> bool:
-            times(self.rank, 1)
+            store.add(counters[self.rank], 1)
             return self.any(flag)[0]
 
         with time_limit(seconds, expire):

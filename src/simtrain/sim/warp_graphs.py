@@ -131,6 +131,7 @@ class WarpGraphs:
 
         try:
             if self._cuda is not None:
+                wp.synchronize_device(self._device)  # frees what earlier graphs held
                 replay = self._cuda.capture(joined).replay
             else:
                 with wp.ScopedCapture(force_module_load=False) as capture:
