@@ -65,10 +65,11 @@ class Rank:
         After `seconds` the job ends, whatever the ranks wait for, and the error names those that
         have called `any` less often than others.
         """
-        if self.world_size == 1 or self.end_job is None:
+        end_job, group = self.end_job, dist.group.WORLD
+        if end_job is None or group is None:
             yield lambda flag: self.any(flag)[0]
             return
-        end_job, store = self.end_job, dist.group.WORLD.get_group_store()
+        store = group.get_group_store()
         counters = [f"{doing}/{rank}" for rank in range(self.world_size)]
 
         def expire() -> None:

@@ -105,8 +105,8 @@ class WarpGraphs:
 
         Yields what holds the kernels and the memory that they use.
         """
-        device, graph = self._device, None
-        stream = current_stream(self._torch_device)
+        device, stream = self._device, current_stream(self._torch_device)
+        graph: wp.Graph | None = None
         try:
             # The kernels are loaded; to load all others takes minutes on drivers before CUDA 12.3.
             with self.scope(), wp.ScopedCapture(external=True, force_module_load=False):
@@ -129,6 +129,7 @@ class WarpGraphs:
                 launches()
             return graph
 
+        replay: Callable[[], None]
         try:
             if self._cuda is not None:
                 wp.synchronize_device(self._device)  # frees what earlier graphs held
