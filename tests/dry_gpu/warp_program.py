@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from warp_driver import Capture, Driver, install
+from cuda_driver import Capture, Driver
+from warp_driver import install
 
 DRIVER: Driver = install()  # before simtrain uses Warp
 
