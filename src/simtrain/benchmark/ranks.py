@@ -3,6 +3,7 @@
 Nothing is left of one job when the next begins; the command itself uses no GPU or threads.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -95,5 +96,6 @@ def measure_rank(
                 return None
         steps = case.ranks * case.num_envs * config.num_steps_per_env
         figures += figures_of(case, steps, seconds)
-        del trainer  # before the next is built
+        del trainer
+        gc.collect()  # it is gone before the next is built
     return Measured(tuple(figures), device_name(rank.device))

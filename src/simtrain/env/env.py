@@ -175,8 +175,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         for name, term in self._terms.items():
             kept = {key: value for key, value in term.params.items() if not _is_plain(value)}
             term.params = kept | state["params"][name]
-        if self.observations.turn != state["observations.turn"]:
-            self.observations.take_turn()
+        self.observations.turn = state["observations.turn"]
         if self._reset_seed is not None and state["reset_seed"] is not None:
             self._reset_seed = state["reset_seed"]
         self._nan_guard.restart()

@@ -4,7 +4,8 @@ A group's terms are concatenated first; noise, clip and scale are then one opera
 whole group, whatever the number of terms.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from tensordict import TensorDict
@@ -140,7 +141,10 @@ class ObservationGroup:
 
 
 class Observations:
-    """All groups, in two buffers each: what `compute` returns lasts until the call after next."""
+    """All groups, in two buffers each: what `compute` returns lasts until the call after next.
+
+    rsl_rl's PPO stores the observations that it acted on after the step that follows.
+    """
 
     def __init__(self, cfgs: Mapping[str, Mapping[str, ObservationTermCfg]], env: BaseEnv) -> None:
         self._shared = SharedTerms(env)
@@ -159,6 +163,7 @@ class Observations:
             for turn in ("even", "odd")
         ]
         self.turn = 0  # which of the two sets of buffers has the latest observations
+        self._alternates = True
         self.terms = self._shared.terms
 
     @property
@@ -166,13 +171,22 @@ class Observations:
         """What `compute` returned last."""
         return self._turns[self.turn]
 
-    def take_turn(self) -> None:
-        """Let the other set of buffers be the latest, filled by a graph."""
-        self.turn = 1 - self.turn
+    @contextmanager
+    def in_one_buffer(self) -> Iterator[None]:
+        """Within, the latest are always in the first buffers; for who copies them before a step."""
+        if self.turn != 0:
+            for name, values in self.latest.items():
+                self._turns[0][name].copy_(values)
+        self.turn, self._alternates = 0, False
+        try:
+            yield
+        finally:
+            self._alternates = True
 
     def compute(self) -> TensorDict:
         """Observe all environments; ``{group: (num_envs, size)}``."""
-        self.take_turn()
+        if self._alternates:
+            self.turn = 1 - self.turn
         self._shared.compute()
         for name, group in self.groups.items():
             group.compute(self.latest[name])

@@ -1,7 +1,9 @@
 """`Rank`: one process of a training job, and the collectives that the project uses."""
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +46,8 @@ class Rank:
     device: torch.device
     seed: int
     threads: int
+    end_job: Callable[[str], None] | None = None
+    """Ends this rank with the text of an error, and with it the job; from any thread."""
     progress: Progress = field(default_factory=Progress, repr=False, compare=False)
 
     @property
@@ -78,6 +82,32 @@ class Rank:
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """Each flag, true if it is true on any rank; a collective on the CPU."""
         return tuple(self.all_gather(flags).any(dim=0).tolist())
+
+    @contextmanager
+    def deadline(self, seconds: float, doing: str) -> Iterator[Callable[[bool], bool]]:
+        """Limit the time of what all ranks do together, at the same time; yields `any` of one flag.
+
+        After `seconds` the job ends, whatever the ranks wait for, and the error names those that
+        have called `any` less often than others.
+        """
+        end_job, group = self.end_job, dist.group.WORLD
+        if end_job is None or group is None:
+            yield lambda flag: self.any(flag)[0]
+            return
+        store = group.get_group_store()
+        counters = [f"{doing}/{rank}" for rank in range(self.world_size)]
+
+        def expire() -> None:
+            calls = [store.add(counter, 0) for counter in counters]
+            behind = [str(rank) for rank, count in enumerate(calls) if count == min(calls)]
+            end_job(f"rank {' and '.join(behind)} did not finish {doing} within {seconds:g} s")
+
+        def any_rank(flag: bool) -> bool:
+            store.add(counters[self.rank], 1)
+            return self.any(flag)[0]
+
+        with time_limit(seconds, expire):
+            yield any_rank
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""
@@ -114,6 +144,18 @@ class Rank:
             with self.progress:
                 dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]
+
+
+@contextmanager
+def time_limit(seconds: float, action: Callable[[], None]) -> Iterator[None]:
+    """Call `action`, in another thread, if the block takes longer."""
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def share_of_cores(ranks: int) -> int:

@@ -1,16 +1,17 @@
 """One rank of a job, in a process that torchrunx starts."""
 
 import atexit
+import gc
 import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from signal import Signals
 from typing import Any, NoReturn
 
@@ -22,7 +23,7 @@ from simtrain.launch import events
 from simtrain.launch.heartbeat import ADVICE, send_heartbeats
 from simtrain.launch.plan import Job
 from simtrain.launch.processes import die_with_parent, state_and_session
-from simtrain.launch.rank import Rank
+from simtrain.launch.rank import Rank, time_limit
 from simtrain.launch.stop import StopSignals, ignore_stop_signals
 from simtrain.launch.torchrunx_internals import connect_log_stream
 
@@ -80,7 +81,7 @@ class RankProgram:
         atexit.register(ignore_stop_signals)
         events.send(events.RankStarted(number, device, host, os.getpid()))
         try:
-            rank = job.make_rank(number)
+            rank = replace(job.make_rank(number), end_job=on_timeout)
             send_heartbeats(rank, device, job.collective_timeout)
             with rank.progress:
                 rendezvous(rank, job.collective_timeout, on_timeout)
@@ -88,7 +89,8 @@ class RankProgram:
             everyone = rank.all_gather_objects((host, os.getpid()))
             peers += [pid for its_host, pid in everyone if its_host == host]
             result = self.function(rank, events.send, stop, *self.args)
-            dist.destroy_process_group()
+            events.send(events.RankFinished(number, device, result if number == 0 else None))
+            end_process_group(rank)
         except BaseException as error:  # noqa: BLE001 - sys.exit in a task too; sent, and the end
             cause, text = _cause_and_text(error)
             events.send(events.RankFailed(number, device, cause, text))
@@ -99,7 +101,6 @@ class RankProgram:
                     break
                 time.sleep(0.05)
             _exit()
-        events.send(events.RankFinished(number, device, result if number == 0 else None))
 
 
 def _states(pids: list[int]) -> set[str]:
@@ -115,25 +116,34 @@ def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) ->
     """
     first = f"the first collective of {rank.world_size} ranks"
     text = f"{first} did not finish within {timeout:g} s (--collective-timeout).\n{ADVICE}"
-    deadline, cuda = threading.Timer(timeout, on_timeout, (text,)), rank.device.type == "cuda"
-    deadline.daemon = True
-    deadline.start()
+    cuda = rank.device.type == "cuda"
     try:
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if cuda else "gloo",
-            rank=rank.rank,
-            world_size=rank.world_size,
-            timeout=timedelta(seconds=max(_COLLECTIVE_SECONDS, 3.0 * timeout)),
-            device_id=rank.device if cuda else None,
-        )
-        total = float(rank.all_reduce(torch.ones((), device=rank.device)))
-        count = len(rank.all_gather([0.0]))
+        with time_limit(timeout, partial(on_timeout, text)):
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if cuda else "gloo",
+                rank=rank.rank,
+                world_size=rank.world_size,
+                timeout=timedelta(seconds=max(_COLLECTIVE_SECONDS, 3.0 * timeout)),
+                device_id=rank.device if cuda else None,
+            )
+            total = float(rank.all_reduce(torch.ones((), device=rank.device)))
+            count = len(rank.all_gather([0.0]))
         if (total, count) != (rank.world_size, rank.world_size):
             raise RuntimeError(f"{first} gave {total:g} and {count} instead of {rank.world_size}")
     except Exception as error:
         raise RankError(f"the ranks could not connect: {error}\n{ADVICE}") from error
-    finally:
-        deadline.cancel()
+
+
+def end_process_group(rank: Rank) -> None:
+    """Disconnect the ranks.
+
+    NCCL waits until no CUDA graph is left that captured one of its collectives, and then for ever.
+    Who made graphs has closed them; this frees what only the garbage collector finds.
+    """
+    gc.collect()
+    if rank.device.type == "cuda":
+        torch.cuda.synchronize(rank.device)
+    dist.destroy_process_group()
 
 
 def _cause_and_text(error: BaseException) -> tuple[events.Cause, str]:

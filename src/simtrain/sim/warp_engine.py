@@ -188,7 +188,7 @@ class WarpEngine(Engine):
         peaks = warp_model.BufferSizes(-(-contacts // self.num_envs), constraints)
         return warp_model.read_overflow(bits, self._sizes, peaks)
 
-    def in_torch_graph(self) -> AbstractContextManager[None]:
+    def in_torch_graph(self) -> AbstractContextManager[object]:
         return self.graphs.in_torch_graph()
 
     def _run(self, key: Hashable, launches: Callable[[], None]) -> None:

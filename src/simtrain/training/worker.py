@@ -8,6 +8,7 @@ import torch
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig
+from simtrain.cuda_graphs import make_graph_backend
 from simtrain.env.env import Env
 from simtrain.env.randomness import seed_everything
 from simtrain.launch.rank import Rank
@@ -22,7 +23,6 @@ from simtrain.training.features.recorder import Recorder
 from simtrain.training.features.timing import Timing, training_timer
 from simtrain.training.features.video import TrainingVideo
 from simtrain.training.gpu import out_of_memory_as_config_error
-from simtrain.training.graphs.cuda import make_graph_backend
 from simtrain.training.loop import Trainer, train
 
 
