@@ -69,7 +69,7 @@ MISTAKES = [
         "--gpu-ids is 'first'; it must be None, one or more whole numbers, ",
     ),
     (f"{TASK} --env.model {{here}}", "{here} is a folder; name its MJCF file (--env.model)"),
-    (f"{TASK} --grace-seconds 0", "--grace-seconds is 0.0; it must be greater than 0"),
+    (f"{TASK} --grace-seconds 0", "--grace-seconds is 0.0; it must be 0.001 or more"),
     (f"{TASK} --grace-seconds inf", "--grace-seconds is inf; it must be a finite number"),
     (
         f"{TASK} --gpu-ids None --cpu-workers 2 --torchrunx-log-dir /proc/logs",
@@ -113,7 +113,7 @@ MISTAKES = [
         f"{TASK} --phase-times False --stop-below Perf/time/physics 1",
         "--stop-below: training logs no metric 'Perf/time/physics'",
     ),
-    (f"{TASK} --env.decimation 0", "--env.decimation is 0; it must be greater than 0"),
+    (f"{TASK} --env.decimation 0", "--env.decimation is 0; it must be 1 or more"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Errors for people where a GPU cannot be used, or has too little memory."""
+"""Errors for people where a GPU cannot be used, or a device has too little memory."""
 
 import re
 from collections.abc import Iterator
@@ -27,9 +27,15 @@ def check_gpu(device: torch.device) -> None:
 
 @contextmanager
 def out_of_memory_as_config_error(num_envs: int, device: torch.device) -> Iterator[None]:
-    """Turn running out of a GPU's memory into a ConfigError that says how many would fit."""
+    """Turn running out of memory into a ConfigError; on a GPU it says how many would fit."""
     if device.type != "cuda":
-        yield
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
+                raise
+            text = f"this machine's memory is too small for {num_envs} environments"
+            raise ConfigError(f"{text}: use a smaller --num-envs") from error
         return
     free = torch.cuda.mem_get_info(device)[0]
     try:

@@ -30,6 +30,9 @@ def state(iteration: int, task: str = "hop") -> dict[str, Any]:
         "task": task,
         "iteration": iteration,
         "env_steps": 8 * iteration,
+        **dict.fromkeys(("steps", "threads"), 1),
+        "model": "digest",
+        **dict.fromkeys(("versions", "config", "default", "trainer", "learner", "features"), {}),
         "ranks": [{"env": {"x": torch.randn(64, generator=random)}, "none": None}] * 2,
         "numbers": [1, 2.5, float("nan"), True, "text"],
     }
@@ -163,7 +166,14 @@ def test_latest_is_the_newest_run_of_the_task_that_can_go_on(tmp_path):
     (tmp_path / "hop" / "2030-01-03_00-00-00").mkdir()
     found = find_run("latest", tmp_path, "hop")
     assert found.path.name == "2030-01-02_00-00-00_wide"
-    assert "2030-01-03_00-00-00, the newest run, has no resume.pt yet" in found.warnings[0]
+    assert "2030-01-03_00-00-00, a newer run, has no resume.pt yet" in found.warnings[0]
+
+
+def test_latest_is_the_run_that_was_saved_last_whatever_its_name(tmp_path):
+    for i, name in enumerate(("2030-01-02_00-00-00", "2030-01-01_00-00-00")):
+        run = run_of(tmp_path / "hop" / name, 3)
+        os.utime(run / NEWEST, (1000.0 + i, 1000.0 + i))
+    assert find_run("latest", tmp_path, "hop").path.name == "2030-01-01_00-00-00"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from simtrain.config import TrainConfig
+from simtrain.config_tree import checkpoint_infos
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.metric_tags import metric_tags
 from simtrain.training.features import Feature, Iteration
@@ -113,7 +114,7 @@ class PeriodicEvaluation(Feature):
         networks = self._ppo.save()
         if not self._in_process:
             networks = copied_to_host(networks)  # training goes on to change them
-        infos = {"task": self._context.config.task, "env_steps": iteration.env_steps}
+        infos = checkpoint_infos(self._context.config, iteration.env_steps)
         self._evaluations.submit(PolicySnapshot(iteration.number, networks, infos))
 
     def _take_results(self, metrics: dict[str, float]) -> None:
