@@ -64,18 +64,12 @@ def test_an_archive_that_grows_is_refused(tmp_path):
     path = tmp_path / "bomb.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("zeros", bytes(2**20))
-    with zipfile.ZipFile(path) as archive, pytest.raises(ConfigError, match="packed into"):
+    with zipfile.ZipFile(path) as archive, pytest.raises(ValueError, match="packed into"):
         check_uncompressed(archive, path.stat().st_size)
 
 
-def test_what_damage_leads_to_is_told_in_one_line():
-    with (
-        pytest.raises(ConfigError, match="^file is damaged: bad$"),
-        damage_as_config_error("file is damaged"),
-    ):
-        raise TypeError("bad\nworse")
-    with (
-        pytest.raises(ConfigError, match="^file is damaged: RecursionError$"),
-        damage_as_config_error("file is damaged"),
-    ):
-        raise RecursionError
+@pytest.mark.parametrize("error", [TypeError("bad\nworse"), RecursionError("bad")])
+def test_what_damage_leads_to_is_told_in_one_line(error):
+    with pytest.raises(ConfigError) as told, damage_as_config_error("file is damaged"):
+        raise error
+    assert str(told.value) == "file is damaged: bad"

@@ -18,7 +18,7 @@ def test_what_fits_is_not_refused_and_what_does_not_is_told_with_the_number_that
     )
     with pytest.raises(ConfigError, match=message):
         memory.check_memory(2**31, 100)
-    with pytest.raises(ConfigError, match="100 environments in each of 4 ranks need .* fewer"):
+    with pytest.raises(ConfigError, match=r"100 environments in each of 4 ranks need .* fewer"):
         memory.check_memory(2**31, 100, 4)
 
 

@@ -70,11 +70,10 @@ def check_bounds(config: object, *where: str) -> None:
     """Raise ConfigError for a number of `config`, whose flag is `where`, out of its bounds."""
     for path, value in leaves(config).items():
         shown, name, is_param = flag(*where, *path), path[-1], "params" in path
-        own = (*where, *path)[0] == "env"  # a task's own classes may have any whole numbers
+        # A task's own classes may have any whole numbers.
+        count = (1 if (*where, *path)[0] != "env" else -_MOST, _MOST)
         for number in _numbers(value):
-            default = (1, _MOST) if type(number) is int and not own else (-_MOST, _MOST)
-            if type(number) is float:
-                default = (-_LARGEST_FLOAT32, _LARGEST_FLOAT32)
+            default = count if type(number) is int else (-_LARGEST_FLOAT32, _LARGEST_FLOAT32)
             low, high = default if is_param else _BOUNDS.get(name, default)
             if type(number) is float and not math.isfinite(number) and number not in (low, high):
                 raise ConfigError(f"{shown} is {number}; it must be a finite number")
@@ -95,5 +94,5 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def _text(number: float) -> str:
-    """A number in a message: one of hundreds of digits says no more than its beginning."""
-    return str(number) if abs(number) < 1e30 or type(number) is float else f"{str(number)[:20]}..."
+    long = type(number) is int and abs(number) >= 10**30
+    return "a number of more than 30 digits" if long else str(number)

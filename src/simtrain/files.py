@@ -62,9 +62,9 @@ def damage_as_config_error(text: str) -> Iterator[None]:
 
 
 def check_uncompressed(archive: zipfile.ZipFile, size: int) -> None:
-    """Raise ConfigError for a zip archive of `size` bytes that would grow by being unpacked."""
+    """Raise ValueError for a zip archive of `size` bytes that would grow by being unpacked."""
     if (unpacked := sum(record.file_size for record in archive.infolist())) > size:
-        raise ConfigError(f"{gib(unpacked)} are packed into {gib(size)}: this is no file of ours")
+        raise ValueError(f"{gib(unpacked)} are packed into {gib(size)}")
 
 
 def _short(path: Path | str) -> str:

@@ -71,7 +71,7 @@ def bytes_per_env(model: mujoco.MjModel) -> int:
     """Memory of an environment on the CPU engine, at least: its state and its last steps."""
     size = int(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION.value))
     kept = 1 + model.nq + 2 * model.nv + model.na + 7 * model.nmocap + model.nu
-    return 8 * (2 * size + (STEPS + 1) * kept)
+    return 8 * (2 * size + (STEPS + 1) * int(kept))
 
 
 def find_keyframe(model: mujoco.MjModel, name: str | None) -> int | None:

@@ -113,7 +113,7 @@ def read_tensors(path: Path, kind: str, device: torch.device | str = "cpu") -> d
 
 
 def _check_archive(path: Path, data: bytes) -> None:
-    """Raise ConfigError unless the archive's checksums are right, and nothing is compressed."""
+    """Raise ConfigError unless checksums are right, ValueError for what grows by unpacking."""
     # torch itself does not look at the checksums of the archive.
     if not zipfile.is_zipfile(io.BytesIO(data)):
         return

@@ -133,15 +133,15 @@ def bytes_of_rank(config: TrainConfig, model: mujoco.MjModel) -> int:
     the model's own state.
     """
     envs, samples = config.num_envs, config.num_envs * config.num_steps_per_env
-    observed = model.nq + model.nv + model.nu
-    per_sample = (len(config.env.observations) + 4) * observed + 4 * model.nu + 12
+    observed, actions = int(model.nq + model.nv + model.nu), int(model.nu)
+    per_sample = (len(config.env.observations) + 4) * observed + 4 * actions + 12
     rows = max(envs, samples // config.ppo.num_mini_batches)
     floats = samples * per_sample
     for sizes in (config.ppo.actor.hidden_dims, config.ppo.critic.hidden_dims):
-        layers = (observed, *sizes, model.nu)
+        layers = (observed, *sizes, actions)
         weights = sum(a * b for a, b in pairwise(layers))
         # As measured: outputs and gradients; weights with gradients, moments and copies.
-        floats += 2 * rows * sum(sizes) + 7 * weights
+        floats += 2 * rows * sum(sizes) + 6 * weights
     return _PROCESS_BYTES + envs * bytes_per_env(model) + 4 * floats
 
 

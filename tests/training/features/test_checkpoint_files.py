@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def state(iteration: int, task: str = "hop") -> dict[str, Any]:
         "env_steps": 8 * iteration,
         **dict.fromkeys(("steps", "threads"), 1),
         "model": "digest",
-        **dict.fromkeys(("versions", "config", "default", "trainer", "learner", "features"), {}),
+        **{key: {} for key in ("versions", "config", "default", "trainer", "learner", "features")},
         "ranks": [{"env": {"x": torch.randn(64, generator=random)}, "none": None}] * 2,
         "numbers": [1, 2.5, float("nan"), True, "text"],
     }
@@ -192,3 +193,39 @@ def test_a_run_that_cannot_go_on_is_told(name, message, tmp_path, monkeypatch):
     write_resume_state(Path("other"), state(1, task="walk"))
     with pytest.raises(ConfigError, match=message):
         find_run(name, Path("logs"), "hop")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("iteration", "x"),
+        ("iteration", -1),
+        ("ranks", []),
+        ("learner", [1]),
+        ("env_steps", 2**70),
+        ("versions", {"torch": 5}),
+        ("features", {"Recorder": torch.zeros(1).expand(2**36)}),  # 256 GiB in a few bytes
+    ],
+)
+def test_a_crafted_state_is_told(key, value, tmp_path):
+    for iteration in (1, 2):
+        write_resume_state(tmp_path, state(iteration))
+    torch.save({**state(2), key: value}, tmp_path / NEWEST)
+    found = open_run(tmp_path)
+    assert (found.file.name, found.iteration) == (PREVIOUS, 1)
+    assert str(tmp_path / NEWEST) in found.warnings[0]
+    (tmp_path / PREVIOUS).unlink()
+    with pytest.raises(ConfigError, match=r"resume.pt is"):
+        open_run(tmp_path)
+
+
+def test_a_bomb_is_not_unpacked(tmp_path):
+    torch.save({"x": torch.zeros(2**22)}, tmp_path / "model_1.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "model_1.pt") as stored,
+        zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as bomb,
+    ):
+        for name in stored.namelist():
+            bomb.writestr(name, stored.read(name))
+    with pytest.raises(ConfigError, match="GiB are packed into"):
+        read_checkpoint(tmp_path / "bomb.pt")
