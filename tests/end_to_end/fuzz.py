@@ -279,7 +279,7 @@ class Fuzzer:
             "folder": lambda: (file.unlink(), file.mkdir()),
             "loop": lambda: (file.unlink(), file.symlink_to(file)),
             "device": lambda: (file.unlink(), file.symlink_to("/dev/zero")),
-            "sparse": lambda: os.truncate(file, 2**44),
+            "sparse": lambda: os.truncate(file, 2**42),
             "deep": lambda: file.write_bytes(b"[" * 100_000),
         }
         if choose.random() < 0.5:

@@ -227,7 +227,7 @@ def test_the_metrics_of_another_run_are_told(tmp_path):
     )
 
 
-@pytest.mark.parametrize("place", [3, 9, 40, -2])  # in its length, that one's checksum, the event
+@pytest.mark.parametrize("place", [3, 9, 25, -2])  # in its length, that one's checksum, the event
 def test_a_flipped_byte_in_a_record_of_tensorboard_loses_that_record_alone(tmp_path, place):
     write(tmp_path, range(1, 21))
     (events,) = tmp_path.glob("events.*")

@@ -24,7 +24,9 @@ METRICS = "metrics.jsonl"
 class MetricsWriter:
     """Appends one JSON object an iteration to ``metrics.jsonl``, and the tags to TensorBoard."""
 
-    def __init__(self, run: Path, *, tensorboard: bool, after: int = 0, env_steps: int = 0) -> None:
+    def __init__(
+        self, run: Path, *, tensorboard: bool, after: int = 0, env_steps: int | None = None
+    ) -> None:
         """Make the files, or go on with them after so many iterations and environment steps.
 
         ConfigError if neither can be done; `warnings` tell what is damaged or missing.

@@ -31,33 +31,32 @@ def parse_row(line: bytes) -> dict[str, Any] | None:
     return row if whole and axes[0] > 0.0 else None
 
 
-def cut_lines(path: Path, after: int, env_steps: int) -> list[str]:
+def cut_lines(path: Path, after: int, env_steps: int | None) -> list[str]:
     """Cut off the lines after an iteration with so many `env_steps`, in place; warnings.
 
     OSError or ConfigError if that cannot be done.
     """
     lines = read_file(path, "").splitlines(keepends=True)
-    rows = [parse_row(line) if line.endswith(b"\n") else None for line in lines]
-    found = [(i, int(row["iteration"])) for i, row in enumerate(rows) if row is not None]
-    kept: list[tuple[int, int]] = []
-    for (i, number), (_, following) in pairwise([*found, (-1, 2**63)]):
+    rows = ((i, parse_row(line)) for i, line in enumerate(lines) if line.endswith(b"\n"))
+    found = [(i, row) for i, row in rows if row is not None]
+    kept: dict[int, dict[str, Any]] = {}
+    last = 0.0
+    for (i, row), (_, following) in pairwise([*found, (0, {"iteration": math.inf})]):
         # One that is not between its neighbours has a damaged number.
-        if number <= after and (not kept or kept[-1][1] < number) and number < following:
-            kept.append((i, number))
-    complete = [number for _, number in kept] == list(range(1, after + 1))
-    end = kept[-1][0] + 1 if kept else 0
-    if not complete:  # the last of them may be among what cannot be read
-        end = next((i for i, number in found if i >= end and number > after), len(lines))
-    whole = {i for i, _ in kept}
-    good = b"".join(lines[i] for i in sorted(whole))
-    damaged = b"".join(lines[i] for i in range(end) if i not in whole)
+        if row["iteration"] <= after and last < row["iteration"] < following["iteration"]:
+            kept[i], last = row, row["iteration"]
+    missing = sorted({*range(1, after + 1)} - {row["iteration"] for row in kept.values()})
+    end = max(kept, default=-1) + 1
+    if missing:  # the last of them may be among what cannot be read
+        end = next((i for i, row in found if i >= end and row["iteration"] > after), len(lines))
+    good = b"".join(lines[i] for i in kept)
+    damaged = b"".join(lines[i] for i in range(end) if i not in kept)
     warnings = _rewrite(path, path.with_name(DAMAGED_LINES), good, damaged)
-    if not complete:
-        missing = sorted({*range(1, after + 1)} - {number for _, number in kept})
+    if missing:
         shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
         warnings.append(f"{path} lacks {len(missing)} of the {after} iterations so far: {shown}")
-    elif kept and (row := rows[kept[-1][0]]) is not None and row["env_steps"] != env_steps:
-        told = f"{row['env_steps']:,.0f} environment steps, and the checkpoint {env_steps:,}"
+    elif kept and env_steps not in (None, steps := kept[end - 1]["env_steps"]):
+        told = f"{steps:,.0f} environment steps, and the checkpoint {env_steps:,}"
         warnings.append(f"{path} is of another run: its iteration {after} has {told}")
     return warnings
 

@@ -289,11 +289,7 @@ def write_resume_state(run: Path, content: dict[str, Any]) -> None:
 
 
 def read_resume_state(path: Path) -> dict[str, Any]:
-    """Read what `write_resume_state` wrote.
-
-    Raises:
-        ConfigError: the file is damaged or of another version of simtrain; says which.
-    """
+    """Read what `write_resume_state` wrote; ConfigError if it is damaged or of another version."""
     content = read_tensors(path, "training state")
     if content.get("format") != FORMAT:
         raise ConfigError(f"{path} was saved by another version of simtrain")
@@ -315,11 +311,7 @@ def _saved_at(run: Path) -> float:
 
 
 def open_run(run: Path) -> SavedRun:
-    """The newest whole state of a run.
-
-    Raises:
-        ConfigError: there is none; says what is there.
-    """
+    """The newest whole state of a run; ConfigError if there is none, which says what is there."""
     warnings: list[str] = []
     for file in (run / NEWEST, run / PREVIOUS):
         if file.exists():
@@ -337,7 +329,7 @@ def open_run(run: Path) -> SavedRun:
 
 
 def find_run(name: str, log_root: Path, task: str) -> SavedRun:
-    """The run that ``--resume`` names: a folder, or ``latest`` for the newest of a task.
+    """The run that ``--resume`` names: a folder, or ``latest`` for the one that was saved last.
 
     Raises:
         ConfigError: there is no such run, it is of another task, or has no whole state.
@@ -353,10 +345,9 @@ def find_run(name: str, log_root: Path, task: str) -> SavedRun:
             raise ConfigError(
                 f"no run of {task} below --log-root {log_root} can be resumed: none has a {NEWEST}"
             )
-        latest = max(able, key=lambda run: (_saved_at(run), run))
-        found = open_run(latest)
-        newer = [run for run in runs if run not in able and run.stat().st_mtime > _saved_at(latest)]
-        told = (f"{run}, a newer run, has no {NEWEST} yet" for run in sorted(newer))
+        found = open_run(max(able, key=lambda run: (_saved_at(run), run)))
+        newer = (run for run in runs if run.stat().st_mtime > _saved_at(found.path))
+        told = (f"{run}, a newer run, has no {NEWEST} yet" for run in newer if not can_resume(run))
         found = replace(found, warnings=(*told, *found.warnings))
     its_task = found.content["task"]
     if its_task != task:
