@@ -39,8 +39,9 @@ from simtrain.cli.export import ExportConfig, export
 from simtrain.cli.play import PlayConfig, ReplayConfig, play
 from simtrain.cli.report import ReportConfig, report
 from simtrain.cli.train import train
-from simtrain.config_tree import flags_of
+from simtrain.config_tree import leaves
 from simtrain.env.base import make_engine
+from simtrain.errors import flag
 from simtrain.registry import default_config
 
 SECONDS = 10
@@ -182,7 +183,7 @@ class Fuzzer:
     random: random.Random
     problems: list[str] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
-    slowest: float = 0.0
+    slowest: tuple[float, str] = (0.0, "")
 
     def __post_init__(self) -> None:
         make_tasks(self.folder)
@@ -193,22 +194,29 @@ class Fuzzer:
         os.chdir(self.folder)
         assert self.command("train", [TASK, *SMALL, "--log-root", "template"]).code == 0
         (self.run,) = (self.folder / "template" / TASK).iterdir()
-        self.flags = {
-            "train": flags_of(default_config(TASK)),
-            "evaluate": [*flags_of(EvaluateFlags()), "--env.timestep", "--env.decimation"],
-            "play": [*flags_of(PlayConfig()), *flags_of(ReplayConfig())],
-            "export": flags_of(ExportConfig()),
-            "report": flags_of(ReportConfig()),
-            "benchmark": flags_of(BenchmarkFlags()),
+        configs = {
+            "train": default_config(TASK),
+            "evaluate": EvaluateFlags(),
+            "play": PlayConfig(env=default_config(TASK).env),
+            "export": ExportConfig(),
+            "report": ReportConfig(),
+            "benchmark": BenchmarkFlags(),
         }
+        self.flags = {
+            name: {flag(*path): value for path, value in leaves(of, suppressed=False).items()}
+            for name, of in configs.items()
+        }
+        self.flags["play"] |= {flag(*path): v for path, v in leaves(ReplayConfig()).items()}
         self.expected = {name: self.results(name, self.run, "whole") for name in FILES_COMMANDS}
         assert all(found for _, found in self.expected.values()), self.expected
+        self.slowest = (0.0, "")  # that was with imports
 
     def command(self, name: str, arguments: list[str]) -> Ended:
         start = time.monotonic()
         with nothing_slow():
             ended = run(name, arguments)
-        self.slowest = max(self.slowest, time.monotonic() - start)
+        took = time.monotonic() - start
+        self.slowest = max(self.slowest, (took, f"{name} {' '.join(arguments)[:300]}"))
         return ended
 
     def wrong_flags(self) -> None:
@@ -226,13 +234,31 @@ class Fuzzer:
         if self.random.random() < 0.1:
             given = [self.word(), *given[1:]]
         for _ in range(self.random.choice((1, 1, 2))):
-            words = [self.word() for _ in range(self.random.choice((1, 1, 1, 2, 3)))]
-            given += [self.random.choice(self.flags[name]), *words]
+            name_of, default = self.random.choice(list(self.flags[name].items()))
+            given += [name_of, *self.words(default)]
         ended = self.command(name, given)
         left = list((self.folder / "logs").glob("*/*"))
         if ended.problem is None and ended.code == 2 and left:
             ended.problem = f"it left {left}"
         self.note(name, given, ended)
+
+    def words(self, default: object) -> list[str]:
+        """Words for a flag: mostly as many, and of the kind, of what it is by default."""
+        if self.random.random() < 0.2:
+            return [self.word() for _ in range(self.random.choice((1, 1, 2)))]
+        count = len(default) if isinstance(default, tuple) else 1
+        sample = default[0] if isinstance(default, tuple) and default else default
+        if isinstance(sample, bool):
+            return ["True"]
+        if isinstance(sample, int):
+            return [str(self.random.choice((0, -1, 2, 7, 100, 10**5, 10**9, 2**40, 10**400)))]
+        if isinstance(sample, float):
+            return [self.number() for _ in range(count)]
+        return [self.random.choice(WORDS) for _ in range(count)]
+
+    def number(self) -> str:
+        scale = 10.0 ** self.random.choice((-300, -12, -3, 0, 0, 0, 3, 12, 300))
+        return str(self.random.choice((-1, 1)) * self.random.random() * scale)
 
     def word(self) -> str:
         return self.random.choice(self.random.choice((NUMBERS, WORDS)))
@@ -246,7 +272,14 @@ class Fuzzer:
         names += [path.name for path in copy.glob("events.*")]
         file = copy / self.random.choice(names)
         what, is_value = self.damage(file)
-        name = self.random.choice(FILES_COMMANDS)
+        readers = {
+            ".yaml": FILES_COMMANDS[:3],
+            ".pt": FILES_COMMANDS[:2],
+            ".jsonl": ("report", "train"),
+        }
+        name = self.random.choice(readers.get(file.suffix, ("train",)))
+        if file.name == "resume.pt":
+            name = "train"
         ended, found = self.results(name, copy, "copy")
         _, expected = self.expected[name]
         # A number that was replaced by another one in a file with checksums of its own, or in
@@ -374,7 +407,9 @@ def main() -> int:
                 kind()
             seconds = time.monotonic() - start
             print(f"{kind.__name__}: {options.cases} in {seconds:.0f} s: {dict(fuzzer.outcomes)}")
-        print(f"the longest took {fuzzer.slowest:.1f} s; {len(fuzzer.problems)} problems")
+        seconds, longest = fuzzer.slowest
+        print(f"the longest took {seconds:.1f} s: {longest}")
+        print(f"{len(fuzzer.problems)} problems")
         for problem in fuzzer.problems:
             print(f"\n{problem}")
         os.chdir("/")

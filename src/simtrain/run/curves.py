@@ -44,8 +44,8 @@ class Run:
     columns: dict[str, np.ndarray]
     """Every tag, and ``iteration``, ``env_steps``, ``wall_s``: a number an iteration, NaN where
     there is none. Not empty."""
-    damaged: int = 0
-    """Lines of metrics.jsonl that are left out, without one that was still being written."""
+    missing: int = 0
+    """Iterations that metrics.jsonl lacks, for it is damaged."""
 
     @property
     def name(self) -> str:
@@ -126,15 +126,18 @@ def read_run(path: Path) -> Run:
     content = read_config_file(path)
     metrics = path / METRICS
     lines = read_file(metrics, "").splitlines(keepends=True) if metrics.exists() else []
-    rows, damaged = _rows(lines)
+    rows = _rows(lines)
     if not rows:
         raise NothingLoggedError(f"the run {path} has no complete iteration yet (metrics.jsonl)")
+    missing = int(rows[-1]["iteration"]) - len(rows)
+    if lines[-1].endswith(b"\n") and parse_row(lines[-1]) is None:
+        missing += 1
     with damage_as_config_error(f"{path / 'config.yaml'} is not the configuration of a run"):
         git = content.get("git") or {}
         changes = "+" if git.get("changed") else ""
         commit = f"{git['commit'][:8]}{changes}" if "commit" in git else None
         devices = [str(device) for device in content.get("devices") or ["cpu"]]
-        run = Run(path, content["config"], devices, commit, _columns(rows), damaged)
+        run = Run(path, content["config"], devices, commit, _columns(rows), missing)
         json.dumps(run.settings, default=str)
     return run
 
@@ -210,20 +213,14 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
     return labelled
 
 
-def _rows(lines: list[bytes]) -> tuple[list[dict[str, Any]], int]:
-    """The rows of metrics.jsonl, those that a resumed run wrote anew only once, and how many lines
-    are damaged.
-    """
+def _rows(lines: list[bytes]) -> list[dict[str, Any]]:
+    """The complete lines of metrics.jsonl; those that a resumed run wrote anew only once."""
     rows: list[dict[str, Any]] = []
-    damaged = 0
-    for i, line in enumerate(lines):
-        if (row := parse_row(line)) is not None:
-            while rows and rows[-1]["iteration"] >= row["iteration"]:
-                rows.pop()
-            rows.append(row)
-        elif i < len(lines) - 1 or line.endswith(b"\n"):
-            damaged += 1
-    return rows, damaged
+    for row in filter(None, map(parse_row, lines)):
+        while rows and rows[-1]["iteration"] >= row["iteration"]:
+            rows.pop()
+        rows.append(row)
+    return rows
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:

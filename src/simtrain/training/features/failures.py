@@ -160,6 +160,8 @@ def read_dump(folder: Path) -> SavedDump:
             check_uncompressed(archive.zip, len(data))
             states = {name: archive[name] for name in archive.files}
         facts = {name: int(states.pop(name)) for name in ("decimation", "iteration", "env")}
+        if not 1 <= facts["decimation"] <= 10_000:
+            raise ValueError(f"its decimation is {facts['decimation']}")
         said, digest = (str(states.pop(name)) for name in ("said", "model_sha256"))
         model = read_file(folder / _MODEL, "the dump's model")
     # MuJoCo itself hardly checks a binary model.
@@ -172,7 +174,8 @@ def read_dump(folder: Path) -> SavedDump:
             f"{folder / _MODEL} cannot be loaded by MuJoCo {mujoco.__version__}: models are for "
             "the version that wrote them, which stands in the run's config.yaml"
         ) from error
-    _check_states(folder, compiled, states)
+    with damage_as_config_error(f"the dump {folder} is damaged"):
+        _check_states(folder, compiled, states)
     return SavedDump(compiled, states, **facts, message=said)
 
 
