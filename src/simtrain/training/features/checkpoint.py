@@ -276,9 +276,8 @@ class SavedRun:
 
     def configuration(self, default: TrainConfig) -> TrainConfig:
         """The run's configuration where no flags are given; `default` is that of its task now."""
-        content = self.content
         with damage_as_config_error(f"{self.file} does not fit the task as it is now"):
-            config = continued(default, content["default"], content["config"])
+            config = continued(default, self.content["default"], self.content["config"])
             check_types(config)
         return config
 
@@ -291,7 +290,7 @@ def write_resume_state(run: Path, content: dict[str, Any]) -> None:
 def read_resume_state(path: Path) -> dict[str, Any]:
     """Read what `write_resume_state` wrote; ConfigError if it is damaged or of another version."""
     content = read_tensors(path, "training state")
-    if content.get("format") != FORMAT:
+    if type(found := content.get("format")) is not int or found != FORMAT:
         raise ConfigError(f"{path} was saved by another version of simtrain")
     check_kinds(path, content, _KINDS)
     if not content["ranks"]:
@@ -368,11 +367,12 @@ def plan_resumption(
     if saved.content["model"] != model_digest(model):
         changed["--env.model"] = "the model, or MuJoCo's version, is not the run's"
     if changed and not config.resume_with_changes:
-        shown = "\n".join(f"  {flag}: {what}" for flag, what in changed.items())
-        raise ConfigError(
-            f"the configuration is not that of {saved.path}:\n{shown}\n"
-            "leave out these flags, or go on with --resume-with-changes True"
-        )
+        lines = [f"  {flag}: {what:.200}" for flag, what in changed.items()]
+        if len(lines) > 10:
+            lines[10:] = [f"  and {len(lines) - 10} more"]
+        advice = "leave out these flags, or go on with --resume-with-changes True"
+        text = f"the configuration is not that of {saved.path}:"
+        raise ConfigError("\n".join([text, *lines, advice]))
     same_environments = not any(flag.startswith(_ENVIRONMENT_FLAGS) for flag in changed)
     lines = [f"warning: {warning}" for warning in saved.warnings]
     lines.append(f"going on with {saved.path} after iteration {saved.iteration}")
