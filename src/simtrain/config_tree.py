@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
-from simtrain.errors import ConfigError, flag
+from simtrain.errors import flag
 
 ConfigT = TypeVar("ConfigT")
 Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value
@@ -48,7 +48,7 @@ def resolved(config: Any) -> dict[str, Any]:
 def overlay(default: ConfigT, plain: Any) -> ConfigT:
     """A copy of `default` with the values of `plain`, from `as_plain`; functions stay the same.
 
-    ConfigError for a value that is not of the kind of that in `default`; see also `check_types`.
+    TypeError for a value that is not of the kind of that in `default`; see also `check_types`.
     """
     result: Any = plain
     parts = _parts(default)
@@ -57,11 +57,11 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
             result = {name: overlay(default.get(name), item) for name, item in plain.items()}
             for name in default.keys() & result.keys():
                 if default[name] is not None and _kind(default[name]) != _kind(result[name]):
-                    raise ConfigError(f"{name} cannot be {plain[name]!r:.60}")
+                    raise TypeError(f"{name} cannot be {plain[name]!r:.60}")
     elif parts is not None and plain is not None:
         make: Any = type(default)
         if not isinstance(plain, dict):
-            raise ConfigError(f"a {make.__name__} cannot be {plain!r:.60}")
+            raise TypeError(f"a {make.__name__} cannot be {plain!r:.60}")
         result = make(**{n: overlay(p, plain[n]) if n in plain else p for n, p in parts.items()})
     elif callable(default) and plain == _function_name(default):
         result = default
@@ -127,7 +127,7 @@ def checkpoint_infos(config: Any, env_steps: int) -> dict[str, Any]:
 
 
 def check_types(config: object) -> None:
-    """Raise ConfigError for a value of a configuration that its field may not have."""
+    """Raise TypeError for a value of a configuration that its field may not have."""
     if isinstance(config, dict):
         for item in config.values():
             check_types(item)
@@ -140,7 +140,7 @@ def check_types(config: object) -> None:
             check_type(value, hints[field.name], collection_check_strategy=_ALL)
         except TypeCheckError as error:
             reason = str(error).split("\n")[0]
-            raise ConfigError(f"{flag(field.name)} cannot be {value!r:.60}: {reason}") from error
+            raise TypeError(f"{flag(field.name)} cannot be {value!r:.60}: {reason}") from error
         check_types(value)
 
 

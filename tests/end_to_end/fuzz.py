@@ -119,6 +119,8 @@ def run(command: str, arguments: list[str]) -> Ended:
     errors = [line for line in ended.err.splitlines() if not line.startswith("warning: ")]
     if problem is None and code not in (0, 1, 2):
         ended.problem = f"exit code {code}"
+    elif code == 1 and ended.told:
+        pass  # a run whose last checkpoint could not be written, say
     elif problem is None and code != 0 and not (1 <= len(errors) <= 14 and "error: " in ended.err):
         ended.problem = f"exit code {code} with {len(errors)} lines"
     elif "Traceback" in ended.err:

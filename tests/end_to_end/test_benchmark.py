@@ -120,6 +120,7 @@ MISTAKES = [
     (f"{TASK} --cpu-threads 0", "--cpu-threads is 0; it must be 1 or more"),
     (f"{TASK} --engine warped", "--engine is 'warped'; it must be one of"),
     (f"{TASK} --gpu-ids 99", "--gpu-ids 99: "),
+    (f"{TASK} --json .", "--json . cannot be written: it is a folder"),
     (f"{TASK} --tolerance 1", "--tolerance is 1.0; it must be 0.999 or less"),
     (f"{TASK} --tolerance -0.1", "--tolerance is -0.1; it must be 0 or more"),
     (f"{TASK} --tolerance nan", "--tolerance is nan; it must be a finite number"),

@@ -66,8 +66,8 @@ class BenchmarkFlags:
         check_bounds(self)
         if self.json.suffix == ".png":
             raise ConfigError(f"--json {self.json} would be overwritten by the picture")
-        for path in (self.json, self.json.with_suffix(".png")):
-            check_file(path, "--json")
+        check_file(self.json, "--json")
+        check_file(self.json.with_suffix(".png"), "--json")
         if self.compare is not None and self.compare.resolve() == self.json.resolve():
             text = "would be overwritten; name another file with --json"
             raise ConfigError(f"--compare {self.compare} {text}")

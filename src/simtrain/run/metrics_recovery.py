@@ -8,7 +8,7 @@ import json
 import math
 import os
 import struct
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def cut_lines(path: Path, after: int, env_steps: int | None) -> list[str]:
         # One that is not between its neighbours has a damaged number.
         if row["iteration"] <= after and last < row["iteration"] < following["iteration"]:
             kept[i], last = row, row["iteration"]
-    missing = sorted({*range(1, after + 1)} - {row["iteration"] for row in kept.values()})
+    missing = after - len(kept)
     end = max(kept, default=-1) + 1
     if missing:  # the last of them may be among what cannot be read
         end = next((i for i, row in found if i >= end and row["iteration"] > after), len(lines))
@@ -53,8 +53,10 @@ def cut_lines(path: Path, after: int, env_steps: int | None) -> list[str]:
     damaged = b"".join(lines[i] for i in range(end) if i not in kept)
     warnings = _rewrite(path, path.with_name(DAMAGED_LINES), good, damaged)
     if missing:
-        shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-        warnings.append(f"{path} lacks {len(missing)} of the {after} iterations so far: {shown}")
+        numbers = {row["iteration"] for row in kept.values()}
+        first = [*islice((n for n in range(1, after + 1) if n not in numbers), 5)]
+        shown = ", ".join(map(str, first)) + (", ..." if missing > 5 else "")
+        warnings.append(f"{path} lacks {missing} of the {after} iterations so far: {shown}")
     elif kept and env_steps not in (None, steps := kept[end - 1]["env_steps"]):
         told = f"{steps:,.0f} environment steps, and the checkpoint {env_steps:,}"
         warnings.append(f"{path} is of another run: its iteration {after} has {told}")

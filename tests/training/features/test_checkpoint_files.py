@@ -33,7 +33,8 @@ def state(iteration: int, task: str = "hop") -> dict[str, Any]:
         "env_steps": 8 * iteration,
         **dict.fromkeys(("steps", "threads"), 1),
         "model": "digest",
-        **{key: {} for key in ("versions", "config", "default", "trainer", "learner", "features")},
+        **{key: {} for key in ("versions", "config", "default", "learner", "features")},
+        "trainer": {"iteration": iteration, "env_steps": 8 * iteration},
         "ranks": [{"env": {"x": torch.randn(64, generator=random)}, "none": None}] * 2,
         "numbers": [1, 2.5, float("nan"), True, "text"],
     }
@@ -202,6 +203,7 @@ def test_a_run_that_cannot_go_on_is_told(name, message, tmp_path, monkeypatch):
         ("iteration", -1),
         ("ranks", []),
         ("learner", [1]),
+        ("trainer", {"iteration": torch.zeros(2), "env_steps": 16}),
         ("env_steps", 2**70),
         ("versions", {"torch": 5}),
         ("features", {"Recorder": torch.zeros(1).expand(2**36)}),  # 256 GiB in a few bytes

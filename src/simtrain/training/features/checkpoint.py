@@ -293,6 +293,7 @@ def read_resume_state(path: Path) -> dict[str, Any]:
     if type(found := content.get("format")) is not int or found != FORMAT:
         raise ConfigError(f"{path} was saved by another version of simtrain")
     check_kinds(path, content, _KINDS)
+    check_kinds(path, content["trainer"], dict.fromkeys(("iteration", "env_steps"), int))
     if not content["ranks"]:
         raise ConfigError(f"{path} is damaged: it has no ranks")
     return content
