@@ -369,11 +369,10 @@ def plan_resumption(
         changed["--env.model"] = "the model, or MuJoCo's version, is not the run's"
     if changed and not config.resume_with_changes:
         lines = [f"  {flag}: {what:.200}" for flag, what in changed.items()]
-        if len(lines) > 10:
-            lines[10:] = [f"  and {len(lines) - 10} more"]
+        lines[10:] = [f"  and {len(lines) - 10} more"] * (len(lines) > 10)
         advice = "leave out these flags, or go on with --resume-with-changes True"
-        text = f"the configuration is not that of {saved.path}:"
-        raise ConfigError("\n".join([text, *lines, advice]))
+        title = f"the configuration is not that of {saved.path}:"
+        raise ConfigError("\n".join([title, *lines, advice]))
     same_environments = not any(flag.startswith(_ENVIRONMENT_FLAGS) for flag in changed)
     lines = [f"warning: {warning}" for warning in saved.warnings]
     lines.append(f"going on with {saved.path} after iteration {saved.iteration}")
