@@ -58,7 +58,8 @@ def damage_as_config_error(text: str) -> Iterator[None]:
         raise
     except Exception as error:  # what broken content leads to is not known beforehand
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ConfigError(f"{text}: {lines[0][:200]}") from error
+        lacks = "it lacks " if isinstance(error, KeyError) else ""
+        raise ConfigError(f"{text}: {lacks}{lines[0][:200]}") from error
 
 
 def check_uncompressed(archive: zipfile.ZipFile, size: int) -> None:
