@@ -66,7 +66,7 @@ MISTAKES = [
     (f"{TASK} --policy zero --videos out.mp4", "no flag --videos (did you mean '--video'"),
     (f"{TASK} --policy zero --video out.gif", "--video is out.gif; give a file that ends with"),
     (f"{TASK} --policy zero --video no/out.mp4", "cannot be written: there is no folder no"),
-    (f"{TASK} --policy zero --video a.mp4 --seconds 0", "--seconds is 0.0; it must be 0.001 or more"),
+    (f"{TASK} --policy zero --video a.mp4 --seconds 0", "--seconds is 0.0; it must be 0.001"),
     (f"{TASK} --policy zero --viewer none", "--viewer none shows nothing; add --video out.mp4"),
     (f"{TASK} --policy zero --num-envs 0", "--num-envs is 0; it must be 1 or more"),
     (f"{TASK} --policy zero --seed -1", "--seed is -1; it must be 0 or more"),
