@@ -212,3 +212,12 @@ def test_a_crafted_checkpoint_is_told(kind: str, tmp_path: Path, run: Path) -> N
     torch.save(content, path)
     with pytest.raises(ConfigError, match="not finite numbers" if kind == "nan" else "is damaged"):
         open_policy(path)
+
+
+def test_a_checkpoint_under_the_name_of_another_is_told(tmp_path: Path, run: Path) -> None:
+    path = _with_config(run, tmp_path) / "model_2.pt"
+    path.rename(tmp_path / "model_7.pt")
+    with pytest.raises(ConfigError, match=r"model_7.pt is damaged: it is model_2.pt, by what it"):
+        open_policy(tmp_path)
+    (tmp_path / "model_7.pt").rename(tmp_path / "chosen.pt")
+    assert open_policy(tmp_path / "chosen.pt").iteration == 2

@@ -13,7 +13,7 @@ from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error
 from simtrain.registry import default_config
-from simtrain.run.checkpoint import find_checkpoint, read_checkpoint
+from simtrain.run.checkpoint import find_checkpoint, model_path, model_paths, read_checkpoint
 from simtrain.run.directory import read_config_file
 
 
@@ -61,6 +61,9 @@ def open_policy(path: Path) -> SavedPolicy:
         )
     if not all(tensor.isfinite().all() for tensor in content["actor_state_dict"].values()):
         raise ConfigError(f"the policy in {checkpoint} has parameters that are not finite numbers")
+    own_name = model_path(checkpoint.parent, content["iter"])
+    if checkpoint.name != own_name.name and checkpoint in model_paths(checkpoint.parent):
+        raise ConfigError(f"{checkpoint} is damaged: it is {own_name.name}, by what it holds")
     config, digest = _configuration(checkpoint.parent / "config.yaml", plain)
     # Checkpoints of before have no digest.
     changed = infos.get(CONFIG_DIGEST, digest) != digest
