@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.output import announced_kernels, table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.config import check_at_least_one, check_finite, check_seed
 from simtrain.config_tree import as_plain
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
@@ -57,14 +57,12 @@ class EvaluateFlags:
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be."""
-        check_at_least_one(self, "episodes", "num_envs")
-        check_seed(self.seed)
+        check_bounds(self)
         if not re.fullmatch(r"auto|cpu|cuda:\d+", self.device):
             allowed = "it must be auto, cpu, or cuda:0, cuda:1, ..."
             raise ConfigError(f"--device is {self.device!r}; {allowed}")
         if self.json not in (None, "-"):
             check_file(Path(self.json), "--json")
-        check_finite(self)
 
 
 @dataclass
@@ -105,6 +103,8 @@ def evaluate(arguments: Sequence[str]) -> int:
     for path in paths:
         with redirect_stdout(sys.stderr):
             saved = open_policy(path)
+        if saved.changed:
+            print(f"warning: {saved.difference}", file=sys.stderr)
         default = _Flags(env=evaluation_task(saved.config.env))
         parsed = parse_flags(f"evaluate {path}", default, flags)
         parsed.check()

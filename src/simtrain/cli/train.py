@@ -51,13 +51,12 @@ def train(arguments: Sequence[str]) -> int:
     config = parse_flags(f"train {name}", default, flags, _description(task, default))
     saved = None
     if config.resume is not None:
-        from simtrain.config_tree import continued
         from simtrain.training.features.checkpoint import find_run
 
         saved = find_run(config.resume, config.log_root, name)
-        run_default = continued(default, saved.content["default"], saved.content["config"])
-        config = parse_flags(f"train {name}", run_default, flags)
+        config = parse_flags(f"train {name}", saved.configuration(default), flags)
     config.check()
+    config.check_on_machine()
     check_evaluation_flags(config)
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.

@@ -23,11 +23,12 @@ from torch import Tensor
 
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import TaskCfg
-from simtrain.env.model import compile_model, find_keyframe, initial_state
+from simtrain.env.model import bytes_per_env, compile_model, find_keyframe, initial_state
 from simtrain.env.names import Base, find_base
 from simtrain.env.randomness import forked_randomness
 from simtrain.env.terrain import Terrain
 from simtrain.errors import ConfigError, call_term
+from simtrain.memory import check_memory
 from simtrain.sim import EngineCfg, make_engine
 from simtrain.sim.engine import Engine
 
@@ -44,6 +45,8 @@ class BaseEnv:
         self.cfg, self.num_envs = cfg, num_envs
         self.device = torch.device(engine.device)
         self.model: mujoco.MjModel = compile_model(cfg)
+        if engine.name == "mujoco":
+            check_memory(num_envs * bytes_per_env(self.model), num_envs)
         keyframe = find_keyframe(self.model, cfg.keyframe)
         room = {"max_contacts": cfg.sim.max_contacts, "max_constraints": cfg.sim.max_constraints}
         self.sim: Engine = make_engine(engine, self.model, num_envs, keyframe=keyframe, **room)

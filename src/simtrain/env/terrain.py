@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from simtrain.bounds import check_bounds
 from simtrain.env.cfg import TerrainCfg
-from simtrain.env.names import check_parameters, check_positive
+from simtrain.env.names import check_parameters
 from simtrain.errors import ConfigError, flag
 
 NAME = "terrain"  # of the height field and of its geom
+_MOST = 2**24  # nodes: more than a hundred times those of a usual terrain
 _BASE = 1.0  # thickness below the lowest point, m
 _SPAWN = 0.5  # environments start above the highest point within this distance of the middle, m
 
@@ -148,7 +150,12 @@ def check_terrain(cfg: TerrainCfg) -> None:
         raise ConfigError("the terrain needs a sub-terrain with a proportion greater than 0")
     for name, tile in cfg.sub_terrains.items():
         check_parameters(flag("env", "terrain", "sub_terrains", name), tile, leading=4)
-    check_positive(cfg, ("resolution", "tile_size", "num_levels", "num_columns"), "env", "terrain")
+    check_bounds(cfg, "env", "terrain")
+    nodes, border = _nodes(cfg)
+    size = (cfg.num_columns * nodes + 2 * border) * (cfg.num_levels * nodes + 2 * border)
+    if size > _MOST:
+        text = f"the terrain has {size:,} nodes, and {_MOST:,} are the most"
+        raise ConfigError(f"{text}; use fewer tiles or a larger --env.terrain.resolution")
     first, last = cfg.max_initial_level, cfg.num_levels - 1
     if first is not None and not 0 <= first <= last:
         raise ConfigError(f"--env.terrain.max-initial-level is {first}; levels go from 0 to {last}")

@@ -1,4 +1,4 @@
-"""The error for people where a GPU has too little memory."""
+"""The error for people where a device has too little memory."""
 
 import re
 from collections.abc import Iterator
@@ -20,13 +20,19 @@ _OUT_OF_MEMORY = re.compile(
 
 @contextmanager
 def out_of_memory_as_config_error(num_envs: int, device: torch.device) -> Iterator[None]:
-    """Turn running out of a GPU's memory into a ConfigError that says how many would fit.
+    """Turn running out of memory into a ConfigError; on a GPU it says how many would fit.
 
     Only PyTorch's own allocator raises `torch.OutOfMemoryError`; the driver, when it launches a
     graph, and other libraries raise a RuntimeError with a text.
     """
     if device.type != "cuda":
-        yield
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
+                raise
+            text = f"this machine's memory is too small for {num_envs} environments"
+            raise ConfigError(f"{text}: use a smaller --num-envs") from error
         return
     free = torch.cuda.mem_get_info(device)[0]
     try:
