@@ -10,6 +10,7 @@ import subprocess
 import time
 from contextlib import nullcontext
 from logging.handlers import SocketHandler
+from typing import Any
 
 from simtrain.errors import ConfigError
 
@@ -37,6 +38,19 @@ def run_on_host(
 
     out, err = execute_command(command, host, ssh_config_file=ssh_config, return_stdout_stderr=wait)
     return out, err
+
+
+def start_agents_by(module: str) -> None:
+    """Let launchers in this process start agents by ``python -m <module>``, with arguments."""
+    import torchrunx.launcher
+
+    build = torchrunx.launcher.build_launch_command
+
+    def build_launch_command(**arguments: Any) -> str:
+        command: str = build(**arguments)
+        return command.replace(" -m torchrunx ", f" -m {module} ")
+
+    torchrunx.launcher.build_launch_command = build_launch_command
 
 
 def log_file_handlers(

@@ -86,7 +86,7 @@ def _draw_tree(ax: Axes, exchanges: Sequence[Exchange], places: Sequence[int]) -
         for one in exchange["members"]:
             member, parent = one["member"], one["parent"]
             is_winners = places[i] == member
-            style = {"color": f"C{member}", "linewidth": 3.0 if is_winners else 0.8}
+            style: dict[str, Any] = {"color": f"C{member}", "linewidth": 3.0 if is_winners else 0.8}
             ax.plot([before, x], [member, member], **style)
             if parent != member:
                 taken = i + 1 < len(places) and places[i + 1] == member and places[i] == parent

@@ -22,6 +22,7 @@ import torch
 
 from simtrain.algorithms import network_morphism as morphism
 from simtrain.config import TrainConfig
+from simtrain.config_tree import checkpoint_infos
 from simtrain.env.model import evaluation_task
 from simtrain.env.randomness import forked_randomness
 from simtrain.errors import DivergenceError
@@ -179,6 +180,8 @@ class Population(Feature):
             DivergenceError: no member can learn any more.
         """
         number, config = iteration.number, self._config
+        with self._context.rank.progress:
+            pass  # members go on by themselves: nobody keeps the others waiting who does
         losses = [value for tag, value in iteration.metrics.items() if tag.startswith("Loss/")]
         self._learns = all(map(math.isfinite, losses))
         self._mine.wall_s = time.perf_counter() - self._start
@@ -362,7 +365,7 @@ class Population(Feature):
         if self._records is not None and found is not None:
             networks, member, env_steps = found[winner]
             config = self._config_of(member)
-            infos = {"task": config.task, "env_steps": env_steps, "member": winner}
+            infos = {**checkpoint_infos(config, env_steps), "member": winner}
             infos[self._config.population_fitness] = self._mine.best
             try:
                 self._records.save_best(config, number, unpacked(networks), infos)
