@@ -68,10 +68,10 @@ def _draw_fitness(
     x = [exchange["iteration"] for exchange in exchanges]
     for member in range(len(exchanges[0]["members"])):
         facts = [exchange["members"][member] for exchange in exchanges]
-        y, low, high = ([_number(f[key]) for f in facts] for key in ("fitness", "low", "high"))
+        y, low, high = ([_number(f[key]) for f in facts] for key in ("value", "low", "high"))
         (line,) = ax.plot(x, y, label=f"member {member}")
         ax.fill_between(x, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    best = [_number(e["members"][i]["fitness"]) for e, i in zip(exchanges, places, strict=True)]
+    best = [_number(e["members"][i]["value"]) for e, i in zip(exchanges, places, strict=True)]
     ax.plot(x, best, color="black", linewidth=1.0, linestyle=":", label="the winner's line")
     ax.set_ylabel(fitness)
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -67,7 +67,7 @@ def test_every_member_has_metrics_of_every_iteration_with_its_numbers(folder):
         for exchange in exchanges:
             row = rows[exchange["iteration"] - 1]
             mine = exchange["members"][member]
-            assert row["Eval/mean_return"] == pytest.approx(mine["fitness"])
+            assert row["Eval/mean_return"] == pytest.approx(mine["value"])
             assert row["Population/ppo.gamma"] == mine["values"]["ppo.gamma"]
 
 

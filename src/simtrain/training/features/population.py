@@ -13,18 +13,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 
-from simtrain.algorithms import network_morphism as morphism
 from simtrain.config import TrainConfig
 from simtrain.config_tree import checkpoint_infos
 from simtrain.env.model import evaluation_task
-from simtrain.env.randomness import forked_randomness
 from simtrain.errors import DivergenceError
 from simtrain.run.checkpoint import copied_to_host, packed, unpacked
 from simtrain.run.console import Status
@@ -40,41 +38,21 @@ from simtrain.training.features.checkpoint import (
     training_state,
     write_resume_state,
 )
-from simtrain.training.population.evolution import Candidate, Decision, Values, evolve
+from simtrain.training.population.evolution import Candidate, Decision, evolve
 from simtrain.training.population.hyper_parameters import (
     fitness_of,
     hyper_parameters,
     mutations_of,
     selection_of,
-    term_parameter,
     values_of,
-    with_values,
 )
-from simtrain.training.population.records import PopulationRecords, Row, table
+from simtrain.training.population.member import Member, MemberTraining
+from simtrain.training.population.records import PopulationRecords, Row, Standing, describe, table
 
 if TYPE_CHECKING:
     from simtrain.algorithms.ppo import PPO
     from simtrain.training.context import RunContext
     from simtrain.training.loop import Trainer
-
-
-@dataclass
-class Member:
-    """What is a member's own beside its training."""
-
-    values: Values
-    """Its hyper-parameters."""
-    actor_dims: tuple[int, ...]
-    critic_dims: tuple[int, ...]
-    replaced: int = 0
-    """The iteration at which it was last replaced."""
-    best: float = -math.inf
-    """The best fitness of any member so far, the larger the better."""
-    wall_s: float = 0.0
-    is_due: bool = False
-    """Whether training stopped where an exchange is still to come."""
-    held: list[Any] = field(default_factory=list)
-    """The metrics of that iteration, which the exchange adds to."""
 
 
 class Population(Feature):
@@ -87,7 +65,7 @@ class Population(Feature):
     ) -> None:
         """Prepare; `make_ppo` makes the algorithm of a member whose networks have other sizes."""
         assert context.population is not None
-        self._context, self._trainer, self._make_ppo = context, trainer, make_ppo
+        self._context, self._trainer = context, trainer
         self._config, self._place = context.config, context.population
         self._firsts = context.population.firsts
         self._hyper_parameters = hyper_parameters(self._config)
@@ -95,11 +73,12 @@ class Population(Feature):
         if self._place.member > 0:
             rng = np.random.default_rng([self._config.seed, self._place.member])
             values = {each.flag: each.draw(rng) for each in self._hyper_parameters}
-        self._mine = Member(
+        facts = Member(
             values,
             actor_dims=tuple(self._config.ppo.actor.hidden_dims),
             critic_dims=tuple(self._config.ppo.critic.hidden_dims),
         )
+        self._member = MemberTraining(trainer, self._config, make_ppo, facts)
         self._rows: list[Row] = []
         self._warnings: list[str] = []
         self._learns = True
@@ -117,6 +96,10 @@ class Population(Feature):
         """Whether this rank writes the files of the run."""
         return self._firsts is not None and self._firsts.is_main
 
+    @property
+    def _mine(self) -> Member:
+        return self._member.facts
+
     def restore(self) -> None:
         """Begin with the member's own hyper-parameters, or put a saved state back, in place.
 
@@ -125,7 +108,7 @@ class Population(Feature):
         """
         resumption, rank = self._context.shared.resumption, self._context.rank
         if resumption is None:
-            self._become(self._mine)
+            self._member.become(self._mine)
             return
         content = None
         if self._firsts is not None:
@@ -137,7 +120,7 @@ class Population(Feature):
             content = unpacked(self._firsts.scatter_objects(parts))
         saved = rank.broadcast_object(None if content is None else content.pop("member"))
         sizes = {name: tuple(saved[name]) for name in ("actor_dims", "critic_dims")}
-        self._become(Member(**{**saved, **sizes}))
+        self._member.become(Member(**{**saved, **sizes}))
         self._rows = [tuple(row) for row in self._mine.held]
         put_back(content, self._trainer, rank, (), resumption)
 
@@ -149,11 +132,11 @@ class Population(Feature):
         if self._firsts is not None:
             engine = choose_engine(self._config.engine, context.rank.device, context.rank.threads)
             task, episodes = evaluation_task(self._config.env), self._config.eval_episodes
-            actor = self._config_of(self._mine).ppo.actor
+            actor = self._member.config().ppo.actor
             self._evaluator = Evaluator(task, actor, episodes, engine=engine)
             members = self._firsts.gather_objects(self._mine)
             if members is not None:
-                configs = [self._config_of(member) for member in members]
+                configs = [self._member.config(member) for member in members]
                 devices, before = list(context.shared.devices), self._saved_records
                 self._records = PopulationRecords(context.run, configs, devices, before)
                 self._constant = constant_content(context, trainer)
@@ -225,19 +208,17 @@ class Population(Feature):
 
     def _exchange(self, number: int) -> None:
         """Evaluate, select and mutate, in place; all ranks of all members call it together."""
-        trainer, rank, firsts = self._trainer, self._context.rank, self._firsts
+        rank, firsts = self._context.rank, self._firsts
         outcome: tuple[Decision, Member, bytes | None] | None = None
         if firsts is not None:
-            candidate, estimate = self._evaluate(number)
-            everyone = firsts.all_gather_objects((candidate, estimate, self._mine))
-            candidates, estimates, members = map(list, zip(*everyone, strict=True))
-            decisions = self._decide(number, candidates, members)
-            self._keep_best(number, candidates)
+            standings = firsts.all_gather_objects(self._evaluate(number))
+            decisions = self._decide(number, standings)
+            winner = max(range(len(standings)), key=lambda i: standings[i].candidate.score)
+            self._keep_best(number, winner, standings[winner].candidate.score)
             if self._records is not None:
-                self._record(number, candidates, estimates, members, decisions)
+                self._record(number, winner, standings, decisions)
             mine = decisions[firsts.rank]
-            state = self._hand_over(decisions)
-            outcome = mine, members[mine.parent], state
+            outcome = mine, standings[mine.parent].facts, self._hand_over(decisions)
         decision, parent, state = rank.broadcast_object(outcome)
         if state is None and decision.mutation == "none":
             return
@@ -245,41 +226,35 @@ class Population(Feature):
         if state is not None:
             dims = {"actor_dims": parent.actor_dims, "critic_dims": parent.critic_dims}
             changes |= {**dims, "replaced": number}
-        handed = None if state is None else unpacked(state)
-        self._become(replace(self._mine, **changes), handed)
+        self._member.become(replace(self._mine, **changes), state)
         seed = [self._config.seed, number, self._place.member]
-        if decision.mutation == "parameters":
-            morphism.add_noise(trainer.ppo.actor.mlp, np.random.default_rng(seed))
-        elif decision.mutation == "architecture":
-            self._grow(np.random.default_rng(seed))
+        self._member.mutate(decision.mutation, np.random.default_rng(seed))
 
-    def _evaluate(self, number: int) -> tuple[Candidate, tuple[float, float, float]]:
-        """This member as a candidate, and its fitness with the ends of its interval."""
+    def _evaluate(self, number: int) -> Standing:
+        """This member as selection sees it."""
         assert self._evaluator is not None
         name, sign = fitness_of(self._config)
-        self._evaluator.actor = self._config_of(self._mine).ppo.actor
+        self._evaluator.actor = self._member.config().ppo.actor
         evaluation = self._evaluator(self._trainer.ppo.save()["actor_state_dict"])
         assert evaluation is not None
         if self._rows:
             tags = evaluation.tags(number)
             self._rows[-1][3].update({**tags, "Population/waiting": self._waited})
-        found = evaluation.estimates[name]
-        low = found.low if sign > 0.0 else -found.high
-        candidate = Candidate(
-            sign * found.value, low, number - self._mine.replaced, learns=self._learns
-        )
-        return candidate, (found.value, found.low, found.high)
+        fitness = evaluation.estimates[name]
+        low = fitness.low if sign > 0.0 else -fitness.high
+        age = number - self._mine.replaced
+        candidate = Candidate(sign * fitness.value, low, age, learns=self._learns)
+        return Standing(candidate, fitness, self._mine)
 
-    def _decide(
-        self, number: int, candidates: list[Candidate], members: list[Member]
-    ) -> list[Decision]:
+    def _decide(self, number: int, standings: list[Standing]) -> list[Decision]:
         """The decisions about all members, the same on each."""
+        candidates = [standing.candidate for standing in standings]
         if not any(candidate.is_sound for candidate in candidates):
             raise DivergenceError(
                 f"at iteration {number} no member of the population has a finite fitness and "
                 "finite losses; a smaller --ppo.learning-rate or narrower bounds may help"
             )
-        values = [member.values for member in members]
+        values = [standing.facts.values for standing in standings]
         if number < self._config.population_warm_up or number >= self._iterations:
             return [Decision(i, "none", mine) for i, mine in enumerate(values)]
         return evolve(
@@ -293,78 +268,32 @@ class Population(Feature):
 
     def _hand_over(self, decisions: list[Decision]) -> bytes | None:
         """Send this member to those that copy it; the state of the one that it copies, if any."""
-        firsts, trainer = self._firsts, self._trainer
+        firsts = self._firsts
         assert firsts is not None
         own, received = None, None
         for i, decision in enumerate(decisions):
             if decision.parent == i:
                 continue
             if decision.parent == firsts.rank:
-                if own is None:
-                    learner = copied_to_host(trainer.ppo.state())
-                    own = packed({"learner": learner, "env": trainer.env.variables()})
+                own = own or self._member.handed_over()
                 firsts.send_object(own, to=i)
             elif i == firsts.rank:
                 received = firsts.receive_object(decision.parent)
         return received
 
-    def _become(self, member: Member, state: dict[str, Any] | None = None) -> None:
-        """Take on sizes, hyper-parameters and, if given, a handed over `state`, in place."""
-        trainer, self._mine = self._trainer, member
-        ppo = trainer.ppo
-        if (morphism.sizes_of(ppo.actor.mlp), morphism.sizes_of(ppo.critic.mlp)) != (
-            member.actor_dims,
-            member.critic_dims,
-        ):
-            with forked_randomness(0, self._context.rank.device):
-                ppo = self._make_ppo(self._config_of(self._mine))
-        if state is not None:
-            ppo.set_state(state["learner"])
-            trainer.env.set_variables(state["env"])
-        for name, value in member.values.items():
-            if name.startswith("ppo."):
-                ppo.set_hyper_parameter(name.removeprefix("ppo.").replace("-", "_"), value)
-            else:
-                trainer.env.set_parameter(*term_parameter(self._config, name), value)
-        trainer.set_ppo(ppo)  # also to drop graphs, which hold numbers of before
-
-    def _grow(self, rng: np.random.Generator) -> None:
-        """Let both networks grow without changing what they compute; the optimizer starts anew."""
-        before, sizes, layers = self._trainer.ppo, [], []
-        configs = self._config.ppo.actor, self._config.ppo.critic
-        for network, cfg in zip((before.actor, before.critic), configs, strict=True):
-            dims, change = morphism.grow(morphism.sizes_of(network.mlp), cfg.activation, rng)
-            sizes.append(dims)
-            layers.append(change(morphism.layers_of(network.mlp)))
-        self._become(replace(self._mine, actor_dims=sizes[0], critic_dims=sizes[1]))
-        after = self._trainer.ppo
-        after.set_hyper_parameter("learning_rate", before.learning_rate)
-        pairs = ((before.actor, after.actor), (before.critic, after.critic))
-        for (old, new), its_layers in zip(pairs, layers, strict=True):
-            others = {k: v for k, v in old.state_dict().items() if not k.startswith("mlp.")}
-            new.load_state_dict(others, strict=False)
-            morphism.set_layers(new.mlp, its_layers)
-
-    def _config_of(self, member: Member) -> TrainConfig:
-        """The configuration with a member's hyper-parameters and sizes."""
-        config = with_values(self._config, member.values)
-        actor = replace(config.ppo.actor, hidden_dims=member.actor_dims)
-        critic = replace(config.ppo.critic, hidden_dims=member.critic_dims)
-        return replace(config, ppo=replace(config.ppo, actor=actor, critic=critic))
-
-    def _keep_best(self, number: int, candidates: list[Candidate]) -> None:
+    def _keep_best(self, number: int, winner: int, score: float) -> None:
         """Let rank 0 write the fittest policy, if none was as fit before."""
-        firsts, ppo = self._firsts, self._trainer.ppo
+        firsts = self._firsts
         assert firsts is not None
-        winner = max(range(len(candidates)), key=lambda i: candidates[i].score)
-        if candidates[winner].score <= self._mine.best:
+        if score <= self._mine.best:
             return
-        self._mine.best = candidates[winner].score
-        mine = packed(copied_to_host(ppo.save())), self._mine, self._trainer.env_steps
+        self._mine.best = score
+        networks = packed(copied_to_host(self._trainer.ppo.save()))
+        mine = networks, self._mine, self._trainer.env_steps
         found = firsts.gather_objects(mine if winner == firsts.rank else None)
         if self._records is not None and found is not None:
             networks, member, env_steps = found[winner]
-            config = self._config_of(member)
+            config = self._member.config(member)
             infos = {**checkpoint_infos(config, env_steps), "member": winner}
             infos[self._config.population_fitness] = self._mine.best
             try:
@@ -373,39 +302,26 @@ class Population(Feature):
                 self._context.console.say(f"warning: best.pt cannot be written: {error.strerror}")
 
     def _record(
-        self,
-        number: int,
-        candidates: list[Candidate],
-        estimates: list[tuple[float, float, float]],
-        members: list[Member],
-        decisions: list[Decision],
+        self, number: int, winner: int, standings: list[Standing], decisions: list[Decision]
     ) -> None:
         """Write and show an exchange, on rank 0."""
         assert self._records is not None
-        lines: list[dict[str, Any]] = [
-            {
-                "member": i,
-                **dict(zip(("fitness", "low", "high"), estimates[i], strict=True)),
-                "score": candidates[i].score,
-                "learns": candidates[i].learns,
-                "values": members[i].values,
-                "parent": decisions[i].parent,
-                "mutation": decisions[i].mutation,
-                "becomes": decisions[i].values,
-            }
-            for i in range(len(members))
-        ]
-        scores = [candidate.score for candidate in candidates if candidate.is_sound]
-        steps = self._trainer.env_steps * len(members)
-        metrics = {"Population/best_score": max(scores), "Population/mean_score": fmean(scores)}
-        metrics["Population/replaced"] = float(sum(d.parent != i for i, d in enumerate(decisions)))
+        lines = describe(standings, decisions)
+        scores = [s.candidate.score for s in standings if s.candidate.is_sound]
+        replaced = sum(decision.parent != i for i, decision in enumerate(decisions))
+        metrics = {
+            "Population/best_score": max(scores),
+            "Population/mean_score": fmean(scores),
+            "Population/replaced": float(replaced),
+        }
+        steps = self._trainer.env_steps * len(standings)
         self._records.write_exchange((number, steps, self._mine.wall_s, metrics), lines)
-        self._context.console.say(f"exchange after iteration {number}:")
-        self._context.console.say(table(lines, self._config.population_fitness.split(":")[0]))
+        say = self._context.console.say
+        say(f"exchange after iteration {number}:")
+        say(table(lines, fitness_of(self._config)[0]))
         if number >= self._iterations:
-            winner = lines[max(range(len(lines)), key=lambda i: candidates[i].score)]
-            flags = " ".join(f"--{name} {value:.6g}" for name, value in winner["values"].items())
-            self._context.console.say(f"the winner is member {winner['member']}: {flags}")
+            flags = (f"--{name} {value:.6g}" for name, value in lines[winner]["values"].items())
+            say(f"the winner is member {winner}: {' '.join(flags)}")
 
     def _hand_in(self) -> None:
         """Give rank 0 the metrics and warnings since the last time."""
@@ -421,7 +337,7 @@ class Population(Feature):
 
     def _save(self) -> None:
         """Have the state of all members written; all ranks of all members call it together."""
-        trainer, rank, firsts = self._trainer, self._context.rank, self._firsts
+        rank, firsts = self._context.rank, self._firsts
         content = training_state(trainer, rank, ())
         if firsts is None:
             return

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,40 @@ from simtrain.run.checkpoint import BEST, BEST_CONFIG, save_model
 from simtrain.run.directory import write_config, written_whole
 from simtrain.run.metrics_files import MetricsWriter
 from simtrain.run.report import PICTURE
+from simtrain.training.evaluator import Estimate
+from simtrain.training.population.evolution import Candidate, Decision
+from simtrain.training.population.member import Member
 
 LINEAGE, MEMBERS = "population.jsonl", "members"
 Row = tuple[int, int, float, dict[str, float]]
 """Iteration, environment steps, seconds and metrics, as `MetricsWriter.write` takes them."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A member in an exchange."""
+
+    candidate: Candidate
+    fitness: Estimate
+    """As the evaluation gives it, whatever of it is better."""
+    facts: Member
+
+
+def describe(standings: Sequence[Standing], decisions: Sequence[Decision]) -> list[dict[str, Any]]:
+    """An exchange as plain data, by member: `values` are those before it, `becomes` after it."""
+    return [
+        {
+            "member": i,
+            **asdict(standing.fitness),
+            "score": standing.candidate.score,
+            "learns": standing.candidate.learns,
+            "values": standing.facts.values,
+            "parent": decision.parent,
+            "mutation": decision.mutation,
+            "becomes": decision.values,
+        }
+        for i, (standing, decision) in enumerate(zip(standings, decisions, strict=True))
+    ]
 
 
 class PopulationRecords:
