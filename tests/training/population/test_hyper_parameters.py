@@ -84,7 +84,7 @@ MISTAKES = [
     (f"{MUTATE} env.timestep 0.001 0.01", "env.timestep is fixed once environments and networks"),
     (f"{MUTATE} ppo.gamma 0.99 0.9", "the first bound must be below the second"),
     (f"{MUTATE} ppo.gamma low 0.9", "its bounds must be numbers"),
-    (f"{MUTATE} ppo.gamma 0.9 1.5", "--ppo.gamma is 1.5, not in [0, 1]"),
+    (f"{MUTATE} ppo.gamma 0.9 1.5", "--ppo.gamma is 1.5; it must be 1 or less"),
     (f"{MUTATE} ppo.gamma 0.9 1 complement", "its bounds must be below 1"),
     (f"{MUTATE} ppo.entropy-coef 0 1 log", "its bounds must be greater than 0"),
     (f"{MUTATE} ppo.entropy-coef 0.1 1 loq", "the scale must be one of linear, log, complement"),

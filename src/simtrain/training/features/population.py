@@ -337,7 +337,7 @@ class Population(Feature):
 
     def _save(self) -> None:
         """Have the state of all members written; all ranks of all members call it together."""
-        rank, firsts = self._context.rank, self._firsts
+        trainer, rank, firsts = self._trainer, self._context.rank, self._firsts
         content = training_state(trainer, rank, ())
         if firsts is None:
             return
