@@ -167,7 +167,7 @@ def table(members: Sequence[Mapping[str, Any]], fitness: str) -> str:
         was = "" if one["parent"] == one["member"] else str(one["parent"])
         kind = "" if one["mutation"] == "none" else one["mutation"].replace("_", "-")
         numbers = [f"{value:.4g}" for value in one["values"].values()]
-        rows.append([str(one["member"]), f"{one['fitness']:.4g}{interval}", was, kind, *numbers])
+        rows.append([str(one["member"]), f"{one['value']:.4g}{interval}", was, kind, *numbers])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
