@@ -31,10 +31,16 @@ from typing import IO, Any, TypeVar, cast
 from simtrain.errors import ConfigError, DivergenceError, RankError
 from simtrain.launch.events import EventHandler, RankFailed, RankFinished, RankStarted, StopReceived
 from simtrain.launch.plan import Job
+from simtrain.launch.private import ONLY_LOOPBACK, private_folder
 from simtrain.launch.processes import die_with_parent, end_session
 from simtrain.launch.rank_process import RankProgram
 from simtrain.launch.stop import STOP_SIGNALS, StopSignals, ignore_stop_signals
-from simtrain.launch.torchrunx_internals import log_file_handlers, parse_killed, run_on_host
+from simtrain.launch.torchrunx_internals import (
+    launch_privately,
+    log_file_handlers,
+    parse_killed,
+    run_on_host,
+)
 
 ResultT = TypeVar("ResultT")
 
@@ -56,13 +62,14 @@ def launch_ranks(
     receive: Callable[[object], None],
     stop: StopSignals,
     log_dir: str,
+    shared: Path | None = None,
 ) -> ResultT:
     """Run ``function(rank, show, stop, *args)`` as every rank of a job; rank 0's result.
 
     `function` is importable by its name, and `args` are pickled. `show` hands what rank 0 gives it
     to `receive`, which also gets the lines that rank 0 prints. Rank 0 is interrupted once `stop`
     has received a signal, and `stop` receives those of ranks. What ranks print goes to files in
-    `log_dir`, unless that is empty. No process of the job is left in the end.
+    `log_dir`, unless that is empty. `shared` is a folder that all hosts see. No process of the job is left in the end.
 
     ConfigError if a rank found a mistake in the configuration, DivergenceError if the ranks found
     together that training cannot go on, RankError if a rank failed or was killed.
@@ -70,7 +77,8 @@ def launch_ranks(
     events, event_end = multiprocessing.Pipe(duplex=False)
     outcome, outcome_end = multiprocessing.Pipe(duplex=False)
     handlers = partial(_log_handlers, event_end.fileno(), job, log_dir, check_log_level())
-    with tempfile.TemporaryFile() as output:
+    one_machine = job.hosts == ("localhost",)
+    with private_folder(None if one_machine else shared), tempfile.TemporaryFile() as output:
         given = RankProgram(job, function, args), handlers, event_end, outcome_end, output
         launcher = multiprocessing.get_context("fork").Process(
             target=_run_launcher, args=given, name=_NAME
@@ -142,6 +150,10 @@ def _run_launcher(
     import torchrunx
 
     job = program.job
+    one_machine = job.hosts == ("localhost",)
+    launch_privately(one_machine=one_machine)
+    if one_machine:
+        os.environ.update(ONLY_LOOPBACK)
     variables = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GOMP*", "GLOO*")
     launcher = torchrunx.Launcher(
         hostnames=list(job.hosts),
@@ -152,7 +164,10 @@ def _run_launcher(
         backend=None,
         # For a busy machine. An agent that died is noticed at once, by its closed connection.
         agent_timeout=300,
-        copy_env_vars=(*torchrunx.DEFAULT_ENV_VARS_FOR_COPY, *variables),
+        # On a command line, which every user of a host can read; on one machine they are inherited.
+        copy_env_vars=()
+        if one_machine
+        else (*torchrunx.DEFAULT_ENV_VARS_FOR_COPY, *variables),
         # Agents are to ignore the others; they end with their ranks, or if they lose the launcher.
         extra_env_vars={"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGHUP,SIGQUIT"},
     )

@@ -19,10 +19,11 @@ import torch.distributed as dist
 from simtrain.errors import ConfigError, DivergenceError, RankError, SimulationError
 from simtrain.launch import events
 from simtrain.launch.plan import Job
+from simtrain.launch.private import check_members, make_store
 from simtrain.launch.processes import die_with_parent, state_and_session
 from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals, ignore_stop_signals
-from simtrain.launch.torchrunx_internals import connect_log_stream
+from simtrain.launch.torchrunx_internals import connect_log_stream, report_privately
 
 # How many seconds it may take:
 _GRACE_SECONDS = 10.0  # a rank to end when torchrunx ends the job, or the command should have
@@ -51,10 +52,11 @@ _CAUSES: tuple[tuple[type[Exception], events.Cause], ...] = (
 
 @dataclass
 class RankProgram:
-    """The program of every rank of a job, for torchrunx; unpickling it ignores `STOP_SIGNALS`.
+    """The program of every rank of a job, for torchrunx.
 
-    torchrunx's agents, on every host, unpickle it first. SLURM sends such signals to all processes
-    of a job, and an agent that acted on them would end its ranks unsaved.
+    Unpickling it, which ranks and agents do before anything else with it, prepares their process.
+    It ignores `STOP_SIGNALS`: SLURM sends them to all processes of a job, and an agent that acted
+    on them would end its ranks unsaved. And its log stream will show the job's key.
     """
 
     __name__ = "run_rank"
@@ -115,6 +117,7 @@ class RankProgram:
 
 def _unpickled() -> RankProgram:
     ignore_stop_signals()
+    report_privately()
     return RankProgram.__new__(RankProgram)
 
 
@@ -134,6 +137,7 @@ def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) ->
     deadline, cuda = threading.Timer(timeout, on_timeout, (text,)), rank.device.type == "cuda"
     deadline.daemon = True
     deadline.start()
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo",
@@ -141,11 +145,12 @@ def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) ->
             world_size=rank.world_size,
             timeout=timedelta(seconds=_COLLECTIVE_SECONDS),
             device_id=rank.device if cuda else None,
+            store=make_store("ranks", rank.world_size, rank.is_main, address),
         )
+        check_members("ranks", rank.world_size, lambda own: rank.all_gather(own.tolist()).byte())
         total = float(rank.all_reduce(torch.ones((), device=rank.device)))
-        count = len(rank.all_gather([0.0]))
-        if (total, count) != (rank.world_size, rank.world_size):
-            raise RuntimeError(f"{first} gave {total:g} and {count} instead of {rank.world_size}")
+        if total != rank.world_size:
+            raise RuntimeError(f"{first} gave {total:g} instead of {rank.world_size}")
     except Exception as error:
         raise RankError(f"the ranks could not connect: {error}\n{ADVICE}") from error
     finally:

@@ -6,14 +6,23 @@ takes long to import, and only runs of several ranks need it, so each function i
 
 import logging
 import re
+import socket
 import subprocess
 import time
 from contextlib import nullcontext
+from datetime import timedelta
 from logging.handlers import SocketHandler
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
 
 from simtrain.errors import ConfigError
+from simtrain.launch.private import LOOPBACK, admit, check_members, make_store, show_key
 
 _CONNECT_SECONDS = 20.0
+_ResultT = TypeVar("_ResultT")
 
 
 def slurm_hosts() -> tuple[str, ...]:
@@ -58,6 +67,100 @@ def source(record: logging.LogRecord) -> tuple[str | None, int | None, bool]:
     """Host and local rank that a log record comes from, and whether it is a line printed there."""
     fields = record.__dict__
     return fields.get("hostname"), fields.get("local_rank"), record.module == "log_streaming"
+
+
+def launch_privately(*, one_machine: bool) -> None:
+    """Have torchrunx's launcher, which is to be this process, let only the job's processes in.
+
+    On one machine it listens on loopback alone.
+    """
+    from torchrunx import launcher
+    from torchrunx.utils import log_streaming
+
+    class LogServer(log_streaming._LogRecordSocketReceiver):
+        """torchrunx's, which unpickles what it is sent; this one from who knows the job's key."""
+
+        def finish_request(self, request: Any, client_address: Any) -> None:
+            if admit(request):  # in a thread of the connection
+                super().finish_request(request, client_address)
+
+    def agent_command(*args: Any, **kwargs: Any) -> str:
+        module = "-m simtrain.launch.agent "
+        return original_command(*args, **kwargs).replace("-m torchrunx ", module)
+
+    original_command = launcher.build_launch_command
+    changed: Any = launcher
+    changed.build_launch_command = agent_command
+    changed.LauncherAgentGroup = _agent_group()
+    if one_machine:
+        changed.socket = SimpleNamespace(getfqdn=lambda: LOOPBACK)
+    changed = log_streaming
+    changed._LogRecordSocketReceiver = LogServer
+
+
+def report_privately() -> None:
+    """Have torchrunx's agent or rank in this process show the job's key to the log server."""
+    from torchrunx.utils import log_streaming
+
+    changed: Any = log_streaming
+    changed.SocketHandler = _LogStream
+
+
+def join_privately() -> None:
+    """Have torchrunx's agent, which is to be this process, connect to the job's processes alone."""
+    from torchrunx import agent
+
+    report_privately()
+    changed: Any = agent
+    changed.LauncherAgentGroup = _agent_group()
+
+
+class _LogStream(SocketHandler):
+    """Sends log records to a server that knows the job's key."""
+
+    def makeSocket(self, timeout: float = 1.0) -> socket.socket:  # noqa: N802 - logging's name
+        connection = super().makeSocket(timeout)
+        try:
+            show_key(connection)
+        except OSError:
+            connection.close()
+            raise
+        connection.settimeout(timeout)
+        return connection
+
+
+def _agent_group() -> type:
+    from torchrunx.utils.comm import AgentPayload, LauncherAgentGroup
+
+    class AgentGroup(LauncherAgentGroup[_ResultT]):
+        """torchrunx's, of processes that know the job's key, on the network of the launcher."""
+
+        def __post_init__(self) -> None:
+            address = self.launcher_hostname, self.launcher_port
+            store = make_store("agents", self.world_size, self.rank == 0, address)
+            self.group = dist.init_process_group(
+                "gloo",
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=timedelta(seconds=self.agent_timeout),
+                store=store,
+            )
+            check_members("agents", self.world_size, self._gather_digests)
+
+        def sync_payloads(self, payload: Any) -> Any:
+            if isinstance(payload, AgentPayload):
+                # At its address towards the launcher, and at no other, rank 0 will listen.
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
+                    unused.connect((self.launcher_hostname, self.launcher_port))
+                    payload.hostname = unused.getsockname()[0]
+            return super().sync_payloads(payload)
+
+        def _gather_digests(self, digest: torch.Tensor) -> torch.Tensor:
+            everyone = torch.empty(self.world_size, len(digest), dtype=digest.dtype)
+            dist.all_gather(list(everyone.unbind()), digest)
+            return everyone
+
+    return AgentGroup
 
 
 def connect_log_stream() -> None:

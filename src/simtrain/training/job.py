@@ -178,6 +178,7 @@ class _Attempt:
                 receive=self._show,
                 stop=self.stop,
                 log_dir=choose_log_dir(config.torchrunx_log_dir, run),
+                shared=run,
             )
         assert result is not None
         return result
