@@ -146,7 +146,8 @@ class Job:
 
     def agent(self) -> int:
         """The process of torchrunx that starts the ranks of this host."""
-        (agent,) = (p for p in self.processes() if b"\0-m\0simtrain.launch.agent\0" in _read(p, "cmdline"))
+        mark = b"\0-m\0simtrain.launch.agent\0"
+        (agent,) = (p for p in self.processes() if mark in _read(p, "cmdline"))
         return agent
 
     def log_server(self) -> int:

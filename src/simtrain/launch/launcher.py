@@ -69,7 +69,8 @@ def launch_ranks(
     `function` is importable by its name, and `args` are pickled. `show` hands what rank 0 gives it
     to `receive`, which also gets the lines that rank 0 prints. Rank 0 is interrupted once `stop`
     has received a signal, and `stop` receives those of ranks. What ranks print goes to files in
-    `log_dir`, unless that is empty. `shared` is a folder that all hosts see. No process of the job is left in the end.
+    `log_dir`, unless that is empty. `shared` is a folder that all hosts see, if there are several.
+    No process of the job is left in the end.
 
     ConfigError if a rank found a mistake in the configuration, DivergenceError if the ranks found
     together that training cannot go on, RankError if a rank failed or was killed.
@@ -77,8 +78,8 @@ def launch_ranks(
     events, event_end = multiprocessing.Pipe(duplex=False)
     outcome, outcome_end = multiprocessing.Pipe(duplex=False)
     handlers = partial(_log_handlers, event_end.fileno(), job, log_dir, check_log_level())
-    one_machine = job.hosts == ("localhost",)
-    with private_folder(None if one_machine else shared), tempfile.TemporaryFile() as output:
+    folder = private_folder(None if job.on_one_machine else shared)
+    with folder, tempfile.TemporaryFile() as output:
         given = RankProgram(job, function, args), handlers, event_end, outcome_end, output
         launcher = multiprocessing.get_context("fork").Process(
             target=_run_launcher, args=given, name=_NAME
@@ -98,7 +99,7 @@ def launch_ranks(
             if monitor.is_finished:
                 stop.cancel_deadline()
             if monitor.is_finished or monitor.launcher_error is not None:
-                grace = _END_SECONDS if job.hosts == ("localhost",) else _REMOTE_END_SECONDS
+                grace = _END_SECONDS if job.on_one_machine else _REMOTE_END_SECONDS
         finally:
             launcher.join(grace)
             launcher.kill()
@@ -150,9 +151,8 @@ def _run_launcher(
     import torchrunx
 
     job = program.job
-    one_machine = job.hosts == ("localhost",)
-    launch_privately(one_machine=one_machine)
-    if one_machine:
+    launch_privately(one_machine=job.on_one_machine)
+    if job.on_one_machine:
         os.environ.update(ONLY_LOOPBACK)
     variables = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GOMP*", "GLOO*")
     launcher = torchrunx.Launcher(
@@ -166,7 +166,7 @@ def _run_launcher(
         agent_timeout=300,
         # On a command line, which every user of a host can read; on one machine they are inherited.
         copy_env_vars=()
-        if one_machine
+        if job.on_one_machine
         else (*torchrunx.DEFAULT_ENV_VARS_FOR_COPY, *variables),
         # Agents are to ignore the others; they end with their ranks, or if they lose the launcher.
         extra_env_vars={"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGHUP,SIGQUIT"},
@@ -278,7 +278,7 @@ class _Monitor:
             return True
         seconds = _FAILURE_SECONDS
         if all(failed.cause == "peer" for failed in self.failures):
-            local = self.job.hosts == ("localhost",)
+            local = self.job.on_one_machine
             seconds = _PEER_FAILURE_SECONDS if local else _REMOTE_PEER_FAILURE_SECONDS
         limits = ((self.log_server_end_time, _LAUNCHER_SECONDS), (self.first_failure_time, seconds))
         now = time.monotonic()

@@ -74,35 +74,52 @@ def show_key(connection: socket.socket) -> None:
         raise ConnectionRefusedError("another process answers at the port of the job's log server")
 
 
-def make_store(name: str, size: int, is_main: bool, address: tuple[str, int]) -> dist.Store:
-    """The store by which `size` processes connect; TCP at an address that is not `LOOPBACK`."""
+def meet(name: str, rank: int, size: int, address: tuple[str, int]) -> dist.Store:
+    """Wait until all processes of a group are here; the store by which they connect.
+
+    Files if the address, of rank 0, is `LOOPBACK`, else TCP at that address alone. Gloo listens
+    until all have connected, and takes whoever comes first for the process that it waits for; so it
+    is to be started when this returns, and then has all within milliseconds.
+    """
     host, port = address
     if host == LOOPBACK:
-        return dist.FileStore(str(_folder() / name), size)
-    if not is_main:
-        return dist.TCPStore(host, port, size, is_master=False)
-    # Left to itself it would listen on every interface.
-    family, kind, _, _, bound = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(bound)
-    listener.listen(128)
-    return dist.TCPStore(
-        host, port, size, is_master=True, master_listen_fd=listener.detach(), use_libuv=False
-    )
+        store: dist.Store = dist.FileStore(str(_folder() / name), size)
+    else:
+        listener = _listen(host, port) if rank == 0 else None
+        store = dist.TCPStore(host, port, size, rank == 0, master_listen_fd=listener)
+    store.set(f"{name}/{rank}", "")
+    store.wait([f"{name}/{other}" for other in range(size)])
+    return store
 
 
 def check_members(name: str, size: int, gather: Callable[[Tensor], Tensor]) -> None:
     """Raise RankError unless every process of a group knows the job's key; a collective.
 
-    Gloo takes whoever connects first for the process that it waits for. `gather` gives the digests
-    of all, ``(size, 32)`` uint8, for its own, ``(32,)``; tensors, as objects would be unpickled.
+    `gather` gives the digests of all, ``(size, 32)`` uint8, for this one's, ``(32,)``: tensors, as
+    objects would be unpickled.
     """
     digests = [_digest(name.encode(), str(index).encode()) for index in range(size)]
     expected = torch.tensor([list(digest) for digest in digests], dtype=torch.uint8)
     gathered = gather(expected[dist.get_rank()])
     if not torch.equal(gathered, expected):
         raise RankError("a process that is not of this job has connected to it")
+
+
+def address_towards(host: str) -> str:
+    """The address by which this machine connects to a host; `LOOPBACK` for `LOOPBACK`."""
+    family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as unused:
+        unused.connect(address)  # sends nothing
+        return str(unused.getsockname()[0])
+
+
+def _listen(host: str, port: int) -> int:
+    """A listening socket at one address; by itself, TCPStore listens at all of this machine."""
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind)
+    listener.bind(address)
+    listener.listen(128)
+    return listener.detach()
 
 
 def _digest(*parts: bytes) -> bytes:

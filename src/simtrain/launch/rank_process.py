@@ -19,7 +19,7 @@ import torch.distributed as dist
 from simtrain.errors import ConfigError, DivergenceError, RankError, SimulationError
 from simtrain.launch import events
 from simtrain.launch.plan import Job
-from simtrain.launch.private import check_members, make_store
+from simtrain.launch.private import check_members, meet
 from simtrain.launch.processes import die_with_parent, state_and_session
 from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals, ignore_stop_signals
@@ -36,8 +36,8 @@ What usually is the matter, most frequent first, and what to try:
      set NCCL_P2P_DISABLE=1, or boot the kernel with iommu=pt
   2. Shared memory is too small in a container:
      set NCCL_SHM_DISABLE=1, or start it with more (docker run --shm-size=1g, or --ipc=host)
-  3. A host name does not resolve: `getent hosts $(hostname)` must print an address on every host;
-     add the name to /etc/hosts
+  3. Of several hosts, the name of one does not resolve: `getent hosts $(hostname)` must print an
+     address on every host; add the name to /etc/hosts
   4. A port is blocked: a firewall must let ranks connect to each other on any port; with several
      network interfaces, name one with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME
 NCCL_DEBUG=INFO shows what NCCL does, in the ranks' logs."""
@@ -139,13 +139,14 @@ def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) ->
     deadline.start()
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
+        store = meet("ranks", rank.rank, rank.world_size, address)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo",
             rank=rank.rank,
             world_size=rank.world_size,
             timeout=timedelta(seconds=_COLLECTIVE_SECONDS),
             device_id=rank.device if cuda else None,
-            store=make_store("ranks", rank.world_size, rank.is_main, address),
+            store=store,
         )
         check_members("ranks", rank.world_size, lambda own: rank.all_gather(own.tolist()).byte())
         total = float(rank.all_reduce(torch.ones((), device=rank.device)))

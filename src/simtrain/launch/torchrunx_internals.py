@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from simtrain.errors import ConfigError
-from simtrain.launch.private import LOOPBACK, admit, check_members, make_store, show_key
+from simtrain.launch.private import LOOPBACK, address_towards, admit, check_members, meet, show_key
 
 _CONNECT_SECONDS = 20.0
 _ResultT = TypeVar("_ResultT")
@@ -80,6 +80,8 @@ def launch_privately(*, one_machine: bool) -> None:
     class LogServer(log_streaming._LogRecordSocketReceiver):
         """torchrunx's, which unpickles what it is sent; this one from who knows the job's key."""
 
+        request_queue_size = 128
+
         def finish_request(self, request: Any, client_address: Any) -> None:
             if admit(request):  # in a thread of the connection
                 super().finish_request(request, client_address)
@@ -118,7 +120,7 @@ def join_privately() -> None:
 class _LogStream(SocketHandler):
     """Sends log records to a server that knows the job's key."""
 
-    def makeSocket(self, timeout: float = 1.0) -> socket.socket:  # noqa: N802 - logging's name
+    def makeSocket(self, timeout: float = 1.0) -> socket.socket:
         connection = super().makeSocket(timeout)
         try:
             show_key(connection)
@@ -137,7 +139,7 @@ def _agent_group() -> type:
 
         def __post_init__(self) -> None:
             address = self.launcher_hostname, self.launcher_port
-            store = make_store("agents", self.world_size, self.rank == 0, address)
+            store = meet("agents", self.rank, self.world_size, address)
             self.group = dist.init_process_group(
                 "gloo",
                 rank=self.rank,
@@ -149,10 +151,8 @@ def _agent_group() -> type:
 
         def sync_payloads(self, payload: Any) -> Any:
             if isinstance(payload, AgentPayload):
-                # At its address towards the launcher, and at no other, rank 0 will listen.
-                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
-                    unused.connect((self.launcher_hostname, self.launcher_port))
-                    payload.hostname = unused.getsockname()[0]
+                # Rank 0 listens at the address that its host is given here, and at no other.
+                payload.hostname = address_towards(self.launcher_hostname)
             return super().sync_payloads(payload)
 
         def _gather_digests(self, digest: torch.Tensor) -> torch.Tensor:

@@ -210,7 +210,7 @@ def train_rank(
     """Train as one rank of several, in a process of its own; `values` are the configuration's."""
     from simtrain.training.worker import run_worker
 
-    config = overlay(default_config(task), values)
+    config = overlay(default_config(task, quiet=True), values)
     return run_worker(RunContext(config, rank, _RemoteConsole(show), stop, shared))
 
 
