@@ -143,8 +143,8 @@ def test_messages_that_are_none_and_others_than_of_controls_do_nothing(port):
         send(one, type="GuiUpdateMessage", uuid=[1], updates={"value": 1})
         send(one, type="FileTransferStartUpload", source_component_uuid=speed, transfer_uuid="x",
              filename="x", mime_type="x", part_count=0, size_bytes=0)  # fmt: skip
-        send(one, type="ViewerCameraMessage", wxyz=1, position="x")
-        for garbage in (b"", b"\xc1", b"\x93", "text"):
+        camera = msgspec.msgpack.encode({"type": "ViewerCameraMessage", "wxyz": 1})
+        for garbage in (b"", b"\xc1", b"\x93", "text", camera):
             with page(port) as broken:
                 broken.send(garbage)
         send(one, type="GuiUpdateMessage", uuid=speed, updates={"value": "2"})

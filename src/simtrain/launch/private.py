@@ -4,7 +4,11 @@ Only the user can read the folder. Whoever connects to a process of the job show
 key, before anything that it sends is unpickled. A job on one machine listens on loopback alone, and
 its processes find each other by files in the folder; one on several hosts finds them by
 `torch.distributed.TCPStore`, which asks nobody who they are.
+
+Imports torch only where that is needed: agents begin here.
 """
+
+from __future__ import annotations
 
 import hmac
 import os
@@ -15,12 +19,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import torch
-import torch.distributed as dist
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from simtrain.errors import RankError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
 LOOPBACK = "127.0.0.1"
 ONLY_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -74,19 +79,22 @@ def show_key(connection: socket.socket) -> None:
         raise ConnectionRefusedError("another process answers at the port of the job's log server")
 
 
-def meet(name: str, rank: int, size: int, address: tuple[str, int]) -> dist.Store:
+def meet(name: str, rank: int, size: int, address: tuple[str, int]) -> Store:
     """Wait until all processes of a group are here; the store by which they connect.
 
     Files if the address, of rank 0, is `LOOPBACK`, else TCP at that address alone. Gloo listens
     until all have connected, and takes whoever comes first for the process that it waits for; so it
     is to be started when this returns, and then has all within milliseconds.
     """
+    from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
+
     host, port = address
+    store: Store
     if host == LOOPBACK:
-        store: dist.Store = dist.FileStore(str(_folder() / name), size)
+        store = FileStore(str(_folder() / name), size)
     else:
         listener = _listen(host, port) if rank == 0 else None
-        store = dist.TCPStore(host, port, size, rank == 0, master_listen_fd=listener)
+        store = TCPStore(host, port, size, rank == 0, master_listen_fd=listener)
     store.set(f"{name}/{rank}", "")
     store.wait([f"{name}/{other}" for other in range(size)])
     return store
@@ -98,6 +106,9 @@ def check_members(name: str, size: int, gather: Callable[[Tensor], Tensor]) -> N
     `gather` gives the digests of all, ``(size, 32)`` uint8, for this one's, ``(32,)``: tensors, as
     objects would be unpickled.
     """
+    import torch
+    import torch.distributed as dist
+
     digests = [_digest(name.encode(), str(index).encode()) for index in range(size)]
     expected = torch.tensor([list(digest) for digest in digests], dtype=torch.uint8)
     gathered = gather(expected[dist.get_rank()])

@@ -23,7 +23,7 @@ from simtrain.launch.private import check_members, meet
 from simtrain.launch.processes import die_with_parent, state_and_session
 from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals, ignore_stop_signals
-from simtrain.launch.torchrunx_internals import connect_log_stream, report_privately
+from simtrain.launch.torchrunx_internals import connect_log_stream
 
 # How many seconds it may take:
 _GRACE_SECONDS = 10.0  # a rank to end when torchrunx ends the job, or the command should have
@@ -52,11 +52,10 @@ _CAUSES: tuple[tuple[type[Exception], events.Cause], ...] = (
 
 @dataclass
 class RankProgram:
-    """The program of every rank of a job, for torchrunx.
+    """The program of every rank of a job, for torchrunx; unpickling it ignores `STOP_SIGNALS`.
 
-    Unpickling it, which ranks and agents do before anything else with it, prepares their process.
-    It ignores `STOP_SIGNALS`: SLURM sends them to all processes of a job, and an agent that acted
-    on them would end its ranks unsaved. And its log stream will show the job's key.
+    torchrunx's agents, on every host, unpickle it first. SLURM sends such signals to all processes
+    of a job, and an agent that acted on them would end its ranks unsaved.
     """
 
     __name__ = "run_rank"
@@ -117,7 +116,6 @@ class RankProgram:
 
 def _unpickled() -> RankProgram:
     ignore_stop_signals()
-    report_privately()
     return RankProgram.__new__(RankProgram)
 
 

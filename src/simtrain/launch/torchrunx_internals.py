@@ -15,9 +15,6 @@ from logging.handlers import SocketHandler
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-import torch
-import torch.distributed as dist
-
 from simtrain.errors import ConfigError
 from simtrain.launch.private import LOOPBACK, address_towards, admit, check_members, meet, show_key
 
@@ -77,7 +74,7 @@ def launch_privately(*, one_machine: bool) -> None:
     from torchrunx import launcher
     from torchrunx.utils import log_streaming
 
-    class LogServer(log_streaming._LogRecordSocketReceiver):
+    class LogServer(log_streaming._LogRecordSocketReceiver):  # type: ignore[misc]
         """torchrunx's, which unpickles what it is sent; this one from who knows the job's key."""
 
         request_queue_size = 128
@@ -88,7 +85,7 @@ def launch_privately(*, one_machine: bool) -> None:
 
     def agent_command(*args: Any, **kwargs: Any) -> str:
         module = "-m simtrain.launch.agent "
-        return original_command(*args, **kwargs).replace("-m torchrunx ", module)
+        return str(original_command(*args, **kwargs)).replace("-m torchrunx ", module)
 
     original_command = launcher.build_launch_command
     changed: Any = launcher
@@ -100,27 +97,36 @@ def launch_privately(*, one_machine: bool) -> None:
     changed._LogRecordSocketReceiver = LogServer
 
 
-def report_privately() -> None:
-    """Have torchrunx's agent or rank in this process show the job's key to the log server."""
-    from torchrunx.utils import log_streaming
-
-    changed: Any = log_streaming
-    changed.SocketHandler = _LogStream
-
-
 def join_privately() -> None:
     """Have torchrunx's agent, which is to be this process, connect to the job's processes alone."""
     from torchrunx import agent
 
-    report_privately()
+    _show_key_to_log_server()
     changed: Any = agent
     changed.LauncherAgentGroup = _agent_group()
+    changed.worker_entrypoint = run_rank
 
 
-class _LogStream(SocketHandler):
+def run_rank(arguments: bytes) -> object:
+    """Run torchrunx's program of a rank in this process, which an agent has spawned."""
+    from torchrunx.worker import worker_entrypoint
+
+    _show_key_to_log_server()
+    return worker_entrypoint(arguments)
+
+
+def _show_key_to_log_server() -> None:
+    from torchrunx.utils import log_streaming
+
+    changed: Any = log_streaming
+    changed.SocketHandler = LogStream
+
+
+class LogStream(SocketHandler):
     """Sends log records to a server that knows the job's key."""
 
     def makeSocket(self, timeout: float = 1.0) -> socket.socket:
+        """Connect; OSError if there is no such server."""
         connection = super().makeSocket(timeout)
         try:
             show_key(connection)
@@ -132,9 +138,11 @@ class _LogStream(SocketHandler):
 
 
 def _agent_group() -> type:
+    import torch
+    import torch.distributed as dist
     from torchrunx.utils.comm import AgentPayload, LauncherAgentGroup
 
-    class AgentGroup(LauncherAgentGroup[_ResultT]):
+    class AgentGroup(LauncherAgentGroup[_ResultT]):  # type: ignore[misc]
         """torchrunx's, of processes that know the job's key, on the network of the launcher."""
 
         def __post_init__(self) -> None:
