@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Suppress, UseAppendAction, arg
 
-from simtrain.config_tree import FROM_TASK, leaves
+from simtrain.bounds import check_bounds
+from simtrain.config_tree import FROM_TASK
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, flag
 from simtrain.ppo_cfg import PpoCfg
@@ -43,8 +42,8 @@ class TrainConfig:
 
     task: Suppress[str]
     gpu_ids: tuple[int, ...] | Literal["auto", "all"] | None = "auto"
-    """GPUs to train on, a rank each, as indices into CUDA_VISIBLE_DEVICES if that is set; None is
-    the CPU, auto the first GPU if there is one."""
+    """GPUs to train on, a rank each: their numbers in nvidia-smi, or indices into
+    CUDA_VISIBLE_DEVICES if that is set; None is the CPU, auto the first GPU if there is one."""
     cpu_workers: int = 1
     """Ranks when training on the CPU."""
     cpu_threads: int | None = None
@@ -54,8 +53,10 @@ class TrainConfig:
     --gpu-ids and --cpu-workers hold for each."""
     ssh_config: str | None = None
     """File with SSH settings of the hosts; None for ~/.ssh/config."""
-    collective_timeout: float = 60.0
-    """Seconds that several ranks have to reach each other at the start."""
+    collective_timeout: float = 600.0
+    """Seconds after which a rank that does not answer, or keeps the others waiting in an iteration,
+    ends the job; it is told of after a tenth of them. The ranks' first collective may take as long.
+    """
     grace_seconds: float = 30.0
     """Seconds that a run has to finish its iteration and save once it is told to stop."""
     torchrunx_log_dir: str | None = None
@@ -70,7 +71,8 @@ class TrainConfig:
     """Replay whole steps of rollouts and mini-batches of updates as CUDA graphs, where a task's
     terms allow it; False launches each operation by itself, and tells the phases apart."""
     num_envs: int = 1024
-    """Environments of each rank: a second GPU doubles the experience of an iteration."""
+    """Environments of each rank: a second GPU doubles the experience of an iteration. A task may
+    have another default for GPUs."""
     num_steps_per_env: int = 24
     """Steps of a rollout."""
     max_iterations: int = 1000
@@ -128,9 +130,11 @@ class TrainConfig:
     ppo: PpoCfg = field(default_factory=PpoCfg)
 
     @staticmethod
-    def of_task(name: str, task: TaskCfg) -> TrainConfig:
-        """The configuration that a task asks for."""
+    def of_task(name: str, task: TaskCfg, *, on_gpu: bool = False) -> TrainConfig:
+        """The configuration that a task asks for, with physics on the CPU or on GPUs."""
         own: dict[str, Any] = {setting: getattr(task, setting) for setting in FROM_TASK}
+        if on_gpu and task.num_envs_on_gpu is not None:
+            own["num_envs"] = task.num_envs_on_gpu
         return TrainConfig(name, env=task, **own)
 
     def iterations(self, world_size: int, *, iteration: int = 0, env_steps: int = 0) -> int:
@@ -142,19 +146,7 @@ class TrainConfig:
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be; names are checked with the model."""
-        whole = [path for path, value in leaves(self).items() if type(value) is int]
-        free = ("env", *_FROM_ZERO)
-        check_at_least_one(self, *(".".join(path) for path in whole if path[0] not in free))
-        most = max(64, 4 * (os.cpu_count() or 1))
-        if (threads := self.cpu_threads or 0) > most:
-            raise ConfigError(f"--cpu-threads is {threads}; at most {most} make sense here")
-        if self.max_restarts < 0:
-            raise ConfigError(f"--max-restarts is {self.max_restarts}; it must be 0 or more")
-        check_seed(self.seed)
-        check_finite(self)
-        for name in _POSITIVE:
-            if not (value := attrgetter(name)(self)) > 0.0:
-                raise ConfigError(f"{flag(name)} is {value}; it must be greater than 0")
+        check_bounds(self)
         self._check_ppo()
         self._check_network("actor")
         self._check_network("critic")
@@ -167,13 +159,19 @@ class TrainConfig:
         if not self.run_name.isprintable():
             raise ConfigError(f"{name} be of printable characters, in one line")
 
+    def check_on_machine(self) -> None:
+        """Raise ConfigError for what this machine has not; runs of others are not asked for it."""
+        most = max(64, 4 * (os.cpu_count() or 1))
+        for name in ("cpu_threads", "cpu_workers"):
+            if (count := getattr(self, name) or 0) > most:
+                raise ConfigError(f"{flag(name)} is {count}; at most {most} make sense here")
+        if self.ssh_config is not None and not Path(self.ssh_config).is_file():
+            raise ConfigError(f"--ssh-config {self.ssh_config} is not a file")
+
     def _check_ppo(self) -> None:
-        for name in ("gamma", "lam"):
-            if not 0.0 <= getattr(self.ppo, name) <= 1.0:
-                raise ConfigError(f"--ppo.{name} is {getattr(self.ppo, name)}, not in [0, 1]")
         std, (low, high) = self.ppo.actor.init_std, self.ppo.actor.std_range
-        if not 0.0 < low <= std <= high:
-            allowed = f"it must be greater than 0 and contain --ppo.actor.init-std, {std}"
+        if not low <= std <= high:
+            allowed = f"it must contain --ppo.actor.init-std, {std}"
             raise ConfigError(f"--ppo.actor.std-range is {low} {high}; {allowed}")
         samples, batches = self.num_envs * self.num_steps_per_env, self.ppo.num_mini_batches
         if samples < batches:
@@ -183,7 +181,7 @@ class TrainConfig:
     def _check_network(self, network: str) -> None:
         cfg = getattr(self.ppo, network)
         name, there = f"--ppo.{network}", self.env.observations
-        if not cfg.hidden_dims or min(cfg.hidden_dims) < 1:
+        if not cfg.hidden_dims:
             raise ConfigError(f"{name}.hidden-dims is {cfg.hidden_dims}; give one or more sizes")
         if not cfg.obs_groups:
             raise ConfigError(f"{name}.obs-groups needs one or more names")
@@ -192,43 +190,6 @@ class TrainConfig:
             if group not in there and not network == group == "critic":
                 text = f"{name}.obs-groups names {group!r}; the task has {', '.join(there)}"
                 raise ConfigError(text)
-
-
-_FROM_ZERO = ("seed", "max_restarts")  # all other whole numbers are counts, 1 or more
-_OF_PPO = ("learning_rate", "clip_param", "desired_kl", "max_grad_norm", "actor.init_std")
-_POSITIVE = (*(f"ppo.{name}" for name in _OF_PPO), "collective_timeout", "grace_seconds")
-
-
-def check_at_least_one(config: object, *names: str) -> None:
-    """Raise ConfigError for counts below 1, alone or in a tuple; None is none."""
-    for name in names:
-        value = attrgetter(name)(config)
-        smallest = min(value) if isinstance(value, tuple) else value
-        if smallest is not None and smallest < 1:
-            raise ConfigError(f"{flag(name)} is {smallest}; it must be 1 or more")
-
-
-def check_seed(seed: int) -> None:
-    """Raise ConfigError for a seed that NumPy does not take."""
-    if not 0 <= seed < 2**32:
-        raise ConfigError(f"--seed is {seed}, not in [0, 2^32)")
-
-
-def check_finite(config: object) -> None:
-    """Raise ConfigError for a number in a configuration that is NaN, or infinite and no bound."""
-    for path, value in leaves(config).items():
-        for number in _numbers(value):
-            endless = math.isinf(number) and not any(name.startswith("clip") for name in path)
-            if math.isnan(number) or endless:
-                raise ConfigError(f"{flag(*path)} is {number}; it must be a finite number")
-
-
-def _numbers(value: Any) -> Iterator[float]:
-    if isinstance(value, float):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _numbers(item)
 
 
 def _truth(word: str) -> bool:

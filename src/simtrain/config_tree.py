@@ -1,10 +1,14 @@
 """Configurations as trees of named values: for YAML, for flags, and for a resumed run."""
 
 import dataclasses
+import hashlib
+import json
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_type_hints
+
+from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from simtrain.errors import flag
 
@@ -15,6 +19,9 @@ FROM_TASK = ("num_envs", "num_steps_per_env", "max_iterations", "ppo")
 """Settings of a run that its task has too, as defaults."""
 DECISIVE = ("task", "engine", "deterministic", *FROM_TASK[:2], "seed", "env", "ppo")
 """Settings that decide the results of training; all others may change when a run is resumed."""
+CONFIG_DIGEST = "config_sha256"
+"""Where a checkpoint's ``infos`` have its `config_digest`."""
+_ALL = CollectionCheckStrategy.ALL_ITEMS
 _OF_ONE_COMMAND = ("resume", "resume_with_changes", "log_root", "run_name")  # not taken over
 
 
@@ -33,20 +40,28 @@ def as_plain(value: Any) -> Any:
 def resolved(config: Any) -> dict[str, Any]:
     """A `TrainConfig` as `as_plain` has it, every value once: the run's own, not the task's."""
     plain: dict[str, Any] = as_plain(config)
-    for name in FROM_TASK:
+    for name in (*FROM_TASK, "num_envs_on_gpu"):
         del plain["env"][name]
     return plain
 
 
 def overlay(default: ConfigT, plain: Any) -> ConfigT:
-    """A copy of `default` with the values of `plain`, from `as_plain`; functions stay the same."""
+    """A copy of `default` with the values of `plain`, from `as_plain`; functions stay the same.
+
+    TypeError for a value that is not of the kind of that in `default`; see also `check_types`.
+    """
     result: Any = plain
     parts = _parts(default)
     if isinstance(default, dict):
         if isinstance(plain, dict):
             result = {name: overlay(default.get(name), item) for name, item in plain.items()}
+            for name in default.keys() & result.keys():
+                if default[name] is not None and _kind(default[name]) != _kind(result[name]):
+                    raise TypeError(f"{name} cannot be {plain[name]!r:.60}")
     elif parts is not None and plain is not None:
         make: Any = type(default)
+        if not isinstance(plain, dict):
+            raise TypeError(f"a {make.__name__} cannot be {plain!r:.60}")
         result = make(**{n: overlay(p, plain[n]) if n in plain else p for n, p in parts.items()})
     elif callable(default) and plain == _function_name(default):
         result = default
@@ -95,6 +110,40 @@ def differences(run: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def config_digest(plain: Any) -> str:
+    """A SHA-256, in hexadecimal digits, of what decides the results in `resolved` values.
+
+    Where the model's file lies is no part of it, for runs are moved.
+    """
+    tree = {name: plain.get(name) for name in DECISIVE}
+    tree["env"] = {name: value for name, value in tree["env"].items() if name != "model"}
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def checkpoint_infos(config: Any, env_steps: int) -> dict[str, Any]:
+    """The plain values of a checkpoint of `TrainConfig` `config` after so many steps."""
+    digest = config_digest(resolved(config))
+    return {"task": config.task, "env_steps": env_steps, CONFIG_DIGEST: digest}
+
+
+def check_types(config: object) -> None:
+    """Raise TypeError for a value of a configuration that its field may not have."""
+    if isinstance(config, dict):
+        for item in config.values():
+            check_types(item)
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        return
+    hints = get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        try:
+            check_type(value, hints[field.name], collection_check_strategy=_ALL)
+        except TypeCheckError as error:
+            reason = str(error).split("\n")[0]
+            raise TypeError(f"{flag(field.name)} cannot be {value!r:.60}: {reason}") from error
+        check_types(value)
+
+
 def _parts(value: Any, suppressed: bool = True) -> dict[str, Any] | None:
     """The named parts of a dataclass or a mapping; None for anything else."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -104,6 +153,14 @@ def _parts(value: Any, suppressed: bool = True) -> dict[str, Any] | None:
             if suppressed or not str(field.type).startswith("Suppress")
         }
     return value if isinstance(value, dict) else None
+
+
+def _kind(value: Any) -> Any:
+    """What two values of one parameter have in common; names may be one or several."""
+    if isinstance(value, tuple | list):
+        kinds = {_kind(item) for item in value}
+        return str if kinds == {str} else frozenset(kinds)
+    return float if type(value) is int else type(value)
 
 
 def _function_name(function: Any) -> str:

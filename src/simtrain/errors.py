@@ -1,7 +1,8 @@
 """The errors that a command turns into an exit code and a message, without a traceback."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 
 class ConfigError(ValueError):
@@ -22,6 +23,15 @@ class DivergenceError(RuntimeError):
 
 class ExportError(RuntimeError):
     """An exported policy does not act as the trained one; nothing was written. Exit code 1."""
+
+
+def call_term(name: str, function: Callable[..., Any], *arguments: Any, **params: Any) -> Any:
+    """Call what a task's author wrote; what it raises says in a note which term it is."""
+    try:
+        return function(*arguments, **params)
+    except Exception as error:
+        error.add_note(f"in the term {name}")
+        raise
 
 
 def flag(*path: str) -> str:

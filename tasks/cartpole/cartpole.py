@@ -90,6 +90,7 @@ def _cartpole() -> TaskCfg:
             "cart_distance": MetricTermCfg(distance_from_middle, joints="slider"),
         },
         num_envs=256,
+        num_envs_on_gpu=4096,
         num_steps_per_env=32,
         max_iterations=150,
         ppo=PpoCfg(

@@ -123,6 +123,7 @@ def g1_velocity_flat() -> TaskCfg:
             **velocity_resets(JOINTS, joint_position=0.05, push=0.3),
         },
         num_envs=512,
+        num_envs_on_gpu=4096,
         num_steps_per_env=24,
         max_iterations=1500,
         ppo=PpoCfg(

@@ -102,6 +102,7 @@ def go1_velocity_flat() -> TaskCfg:
             **velocity_resets(JOINTS, joint_position=0.1, push=0.5),
         },
         num_envs=1024,
+        num_envs_on_gpu=4096,
         num_steps_per_env=24,
         max_iterations=300,
         ppo=PpoCfg(

@@ -58,7 +58,7 @@ def test_clipping_is_torchs_of_each_network_separately():
             mine.grad = other.grad.clone()
     small = torch.linalg.vector_norm(flat.networks[0]).item() * 2.0
     assert torch.linalg.vector_norm(flat.networks[1]) > small
-    flat.clip(small)
+    flat.clip(flat.norms(), small)
     for copy, network in zip(copies, networks, strict=True):
         nn.utils.clip_grad_norm_(copy.parameters(), small)
         for mine, other in zip(copy.parameters(), network.parameters(), strict=True):

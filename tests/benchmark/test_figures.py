@@ -94,7 +94,7 @@ def test_foreign_and_damaged_files_are_told(tmp_path):
         "[]": "was not written by this version's `benchmark`",
         '{"figures": []}': "was not written by this version's `benchmark`",
         json.dumps({**content, "figures": 3}): "is damaged",
-        json.dumps({**content, "figures": [{}]}): "is damaged: KeyError",
+        json.dumps({**content, "figures": [{}]}): "is damaged: it lacks 'task'",
         change(content, steps_per_second=0): "is damaged",
         change(content, steps_per_second="fast"): "is damaged",
         change(content, layer="roof"): "is damaged",

@@ -116,7 +116,7 @@ MISTAKES = [
     ("{tmp}/half.pt", "a checkpoint is used from its run directory"),
     ("{run} --episodes 0", "--episodes is 0; it must be 1 or more"),
     ("{run} --num-envs 0", "--num-envs is 0; it must be 1 or more"),
-    ("{run} --seed -1", "--seed is -1, not in [0, 2^32)"),
+    ("{run} --seed -1", "--seed is -1; it must be 0 or more"),
     ("{run} --device gpu", "--device is 'gpu'; it must be auto, cpu, or cuda:0, cuda:1, ..."),
     ("{run} --device cuda:99", "--device cuda:99: "),
     ("{run} --engine warped", "--engine is 'warped'; it must be one of"),

@@ -66,3 +66,41 @@ def test_output_that_cannot_be_written_is_a_failure_without_a_traceback():
             env={**os.environ, "PYTHONUNBUFFERED": ""},
         )  # fmt: skip
     assert (result.returncode, result.stderr) == (1, b"")
+
+
+PRINTS = """if True:
+    import os, sys
+    from simtrain.cli.exits import run_command
+
+    def command():
+        for number in range(3):
+            print(f"line {number}", flush=True)
+        print("a warning", file=sys.stderr)
+        with open(sys.argv[1], "w") as file:
+            file.write(f"went on, with descriptor {file.fileno()}")
+        return 0
+
+    run_command(command, outlives_output=True)
+    """
+
+
+@pytest.mark.parametrize("output", ["|& true", ">&- 2>&-", "<&- >&- 2>&-", "> /dev/full 2>&1"])
+def test_a_command_outlives_its_output(output, tmp_path):
+    """Also where a file could take the descriptor of a stream that is closed."""
+    script = f'(sleep 0.5; "$0" -c "$1" "$2") {output}; exit ${{PIPESTATUS[0]}}'
+    ran = [sys.executable, PRINTS, str(tmp_path / "file")]
+    result = subprocess.run(
+        ["bash", "-c", script, *ran], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert (tmp_path / "file").read_text() == "went on, with descriptor 3"
+
+
+def test_a_command_that_has_nothing_to_do_but_print_ends_with_its_reader():
+    program = PRINTS.replace(", outlives_output=True", "")
+    script = '(sleep 1; "$0" -c "$1" /dev/null) | true; exit ${PIPESTATUS[0]}'
+    result = subprocess.run(
+        ["bash", "-c", script, sys.executable, program], capture_output=True, text=True,
+        timeout=100, check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (1, "")

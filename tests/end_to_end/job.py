@@ -145,16 +145,21 @@ class Job:
         ]
 
     def agent(self) -> int:
-        """The process of torchrunx that starts the ranks of this host."""
-        mark = b"\0-m\0simtrain.launch.agent\0"
-        (agent,) = (p for p in self.processes() if mark in _read(p, "cmdline"))
+        """The process that starts the ranks of this host."""
+        (agent,) = (
+            p for p in self.processes() if b"\0simtrain.launch.agent\0" in _read(p, "cmdline")
+        )
         return agent
 
     def log_server(self) -> int:
         """The process that the ranks report to: a fork of a fork of the command."""
-        (launcher,) = self._forks_of(self.process.pid)
-        (server,) = self._forks_of(launcher)
+        (server,) = self._forks_of(self.launcher())
         return server
+
+    def launcher(self) -> int:
+        """The fork of the command that runs torchrunx."""
+        (launcher,) = self._forks_of(self.process.pid)
+        return launcher
 
     def _forks_of(self, parent: int) -> list[int]:
         command = _read(self.process.pid, "cmdline")

@@ -44,11 +44,12 @@ if RANK is not None:
 
 
 class Upright:
-    """The pole's height; optionally breaks in a rank, or is stuck for ever after some steps."""
+    """The pole's height; optionally breaks in a rank, or is stuck there after some steps."""
 
     def __init__(self, env, joints, break_rank=-1, stuck_after=-1):
         self._joints = joints
         self._breaks = str(break_rank) == RANK
+        self._may_stick = self._breaks or break_rank == -1
         self._stuck_after = stuck_after
         self._steps = 0
         print(f"the task says hello from rank {RANK}")
@@ -57,7 +58,7 @@ class Upright:
         self._steps += 1
         if self._breaks and self._steps > 20:
             raise ValueError(f"no step number {self._steps}")
-        while self._steps > self._stuck_after >= 0:
+        while self._may_stick and self._steps > self._stuck_after >= 0:
             time.sleep(60.0)
         return env.bind("qpos")[:, self._joints.qpos][:, 0].cos()
 

@@ -69,7 +69,7 @@ MISTAKES = [
         "--gpu-ids is 'first'; it must be None, one or more whole numbers, ",
     ),
     (f"{TASK} --env.model {{here}}", "{here} is a folder; name its MJCF file (--env.model)"),
-    (f"{TASK} --grace-seconds 0", "--grace-seconds is 0.0; it must be greater than 0"),
+    (f"{TASK} --grace-seconds 0", "--grace-seconds is 0.0; it must be 0.001 or more"),
     (f"{TASK} --grace-seconds inf", "--grace-seconds is inf; it must be a finite number"),
     (
         f"{TASK} --gpu-ids None --cpu-workers 2 --torchrunx-log-dir /proc/logs",
@@ -113,11 +113,17 @@ MISTAKES = [
         f"{TASK} --phase-times False --stop-below Perf/time/physics 1",
         "--stop-below: training logs no metric 'Perf/time/physics'",
     ),
-    (f"{TASK} --env.decimation 0", "--env.decimation is 0; it must be greater than 0"),
+    (f"{TASK} --gpu-ids None --cpu-workers 100000", "--cpu-workers is 100000; at most"),
+    (f"{TASK} --ssh-config gone", "--ssh-config gone is not a file"),
+    (f"{TASK} --log-root=", "--log-root is empty; it must be a path"),
+    (f"{TASK} --log-root {'a' * 5000}", "(5000 characters) cannot be used: File name too long"),
+    (f"{TASK} --resume {'a' * 300}", " cannot be used: File name too long"),
+    (f"{TASK} --env.model /dev/zero", "the model /dev/zero is no regular file (--env.model)"),
+    (f"{TASK} --env.decimation 0", "--env.decimation is 0; it must be 1 or more"),
 ]
 
 
-@pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[m[0] for m in MISTAKES])
+@pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[m[0][:80] for m in MISTAKES])
 def test_a_mistake_is_told_in_one_line_and_nothing_is_written(command, message, here):
     before = sorted(here.iterdir())
     with pytest.raises(ConfigError) as error:

@@ -96,6 +96,18 @@ def test_two_hosts_train_together_and_stop_together(ssh_config, tmp_path):
     assert logs == {f"{host}{rank}.log" for host in HOSTS for rank in ("", "[0]")}
 
 
+def test_a_killed_command_leaves_no_process_on_other_hosts(ssh_config, tmp_path):
+    flags = ("--gpu-ids", "None", "--num-envs", "4", "--torchrunx-log-dir", "")
+    hosts = ("--hosts", *HOSTS, "--ssh-config", str(ssh_config))
+    job = Job(tmp_path, "cartpole-balance", *flags, *hosts)
+    try:
+        job.wait_until(lambda: len(job.ranks()) == 2)  # while they start
+        job.process.kill()
+        job.wait_for_end()
+    finally:
+        job.kill()
+
+
 def test_a_host_that_does_not_answer_is_named_with_the_reason(tmp_path):
     nothing_listens = write_ssh_config(tmp_path, free_port())
     with pytest.raises(ConfigError, match=rf"host {HOSTS[0]} cannot be used: .*Unable to connect"):

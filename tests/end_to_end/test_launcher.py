@@ -1,12 +1,14 @@
 """Signals to, and the end of, single processes of a job of two ranks."""
 
 import os
+import random
 import signal
 import time
 from pathlib import Path
 
 import pytest
 from job import Job
+from orphans import seconds_until_none_is_left, wait_for_moment
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -46,8 +48,20 @@ def test_sigterm_to_a_single_rank_lets_all_ranks_finish(job):
     assert "rank 0 is done, stopped by SIGTERM" in job.output
 
 
-def test_a_killed_command_leaves_no_process_behind(job):
-    job.process.kill()
+@pytest.mark.parametrize("stage", [2, 4, 5, 6, 8, 9])
+def test_a_command_killed_at_any_moment_leaves_no_process_behind(stage, start):
+    """From the first fork to ranks at work, see `wait_for_moment`."""
+    job = start()
+    wait_for_moment(job, stage, "at work")
+    time.sleep(random.Random(stage).uniform(0.0, 1.0))
+    _, seconds = seconds_until_none_is_left(job)
+    assert seconds < 5.0
+
+
+def test_agent_and_ranks_end_with_all_that_started_them(job):
+    launcher = job.launcher()
+    for pid in (job.log_server(), launcher, job.process.pid):
+        os.kill(pid, signal.SIGKILL)
     job.wait_for_end()
 
 
@@ -87,11 +101,29 @@ def test_a_frozen_rank_does_not_keep_ctrl_c_waiting(start):
     )
 
 
+def test_a_frozen_rank_is_told_of_and_in_the_end_ends_the_job(start):
+    job = start(collective_timeout=10.0)
+    job.wait_for("at work")
+    frozen = job.ranks()[-1]
+    name = f"rank 1 on cpu (process {frozen} on localhost)"
+    os.kill(frozen, signal.SIGSTOP)
+    job.wait_for(f"warning: {name} has not answered for 1 s, and was at ")
+    os.kill(frozen, signal.SIGCONT)
+    job.wait_for(f"{name} went on")
+    assert job.output.count("warning: ") == 1
+    os.kill(frozen, signal.SIGSTOP)
+    assert job.wait() == 1, job.output
+    last = job.output.splitlines()[-1]
+    assert last.startswith(f"error: {name} has not answered for 10 s, and was at ")
+    assert last.endswith("(--collective-timeout)")
+
+
 def test_a_rank_that_hangs_at_the_start_ends_the_job_with_advice(start):
     job = start(collective_timeout=3.0)
     job.wait_until(lambda: bool(job.ranks()))
     os.kill(job.ranks()[0], signal.SIGSTOP)
     assert job.wait() == 1, job.output
+    assert "error: rank 0 on cpu" in job.output
     assert "the first collective of 2 ranks did not finish within 3 s" in job.output
     advice = ["IOMMU", "NCCL_P2P_DISABLE=1", "iommu=pt", "Shared memory", "NCCL_SHM_DISABLE=1",
               "host name", "port"]  # fmt: skip

@@ -55,6 +55,21 @@ def test_a_killed_rank_ends_the_job_with_the_command_to_resume(start):
     assert f"to go on: uv run train user-pendulum --resume {relative}" in job.output
 
 
+def test_a_rank_that_is_stuck_in_a_term_ends_the_job_and_is_named_with_the_place(start):
+    """The other rank, which waits for it in a collective, is not to blame."""
+    stuck = ("--env.rewards.upright.break-rank", "1", "--env.rewards.upright.stuck-after", "18")
+    job = start(*stuck, "--save-interval", "1", "--collective-timeout", "8")
+    job.wait_for("warning: rank 1 on cpu (process ")
+    assert seconds_to_end(job, 1) < 60.0
+    (line,) = (line for line in job.output.splitlines() if line.startswith("error: "))
+    assert line.startswith("error: rank 1 on cpu (process ")
+    assert " on localhost) has kept the others waiting for 8 s, and is in iteration 3, at " in line
+    assert "tasks/pendulum.py:" in line
+    assert line.endswith(" in Upright.__call__ (--collective-timeout)")
+    relative = job.run.relative_to(job.folder)
+    assert f"to go on: uv run train user-pendulum --resume {relative}" in job.output
+
+
 def test_ctrl_c_saves_and_stops_all_ranks(start):
     """Also with W&B, which has a process of its own and is offline without an API key."""
     wandb = ("--logger", "wandb", "--wandb-project", "tests")

@@ -31,7 +31,8 @@ def start(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 0)]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 0)],
 )
 def test_a_signal_stops_training_after_saving(number, code, start):
     job = start("--grace-seconds", "100")

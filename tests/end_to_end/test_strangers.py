@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from job import TWO_RANKS, Job, make_tasks, timeless_metrics
 
-FLAGS = (*TWO_RANKS, "--max-iterations", "60", "--save-interval", "100")
+FLAGS = (*TWO_RANKS, "--max-iterations", "400", "--save-interval", "100")
 NONCE = 32  # bytes: all that a log server says to someone it does not know
 
 pytestmark = pytest.mark.timeout(300)

@@ -125,7 +125,7 @@ MISTAKES = {
         _observe(ObservationTermCfg(mdp.last_action, history_length=-1)),
         r"--env\.observations\.actor\.term0\.history-length is -1; it must be 0 or more",
     ),
-    "no time step": ({"timestep": 0.0}, r"--env\.timestep is 0\.0; it must be greater than 0"),
+    "no time step": ({"timestep": 0.0}, r"--env\.timestep is 0\.0; it must be 1e-06 or more"),
     "no decimation": ({"decimation": 0}, r"--env\.decimation is 0"),
     "no time": ({"episode_length_s": -1.0}, r"--env\.episode-length-s is -1\.0"),
     "an unknown keyframe": (

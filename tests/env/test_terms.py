@@ -7,6 +7,7 @@ from tiny_task import STEP_DT, at_step, idle, steps_lived, tiny_env, values
 from simtrain import (
     CurriculumTermCfg,
     EventTermCfg,
+    ObservationTermCfg,
     RewardTermCfg,
     TerminationTermCfg,
     mdp,
@@ -215,3 +216,51 @@ def test_an_exception_in_a_term_names_the_term():
     with pytest.raises(ValueError, match="oh") as caught:
         idle(env)
     assert caught.value.__notes__ == ["in the term rewards.odd"]
+
+
+def test_a_termination_of_another_shape_is_named():
+    wrong = TerminationTermCfg(lambda env: torch.zeros(env.num_envs, 1, dtype=torch.bool))
+    with pytest.raises(ConfigError, match=r"terminations.wrong has shape \(2, 1\)"):
+        idle(tiny_env(2, terminations={"wrong": wrong}))
+
+
+def test_terms_of_other_dtypes_count_as_numbers_and_truths():
+    env = tiny_env(
+        2,
+        rewards={
+            "whole": RewardTermCfg(lambda env: torch.tensor([1, 2]), weight=1.0),
+            "double": RewardTermCfg(lambda env: torch.tensor([0.5, 0.0]).double(), weight=1.0),
+            "true": RewardTermCfg(lambda env: torch.tensor([False, True]), weight=1.0),
+        },
+        terminations={"number": TerminationTermCfg(lambda env: torch.tensor([0.0, 2.0]))},
+    )
+    _, rewards, dones, _ = idle(env)
+    torch.testing.assert_close(rewards, torch.tensor([1.5, 3.0]) * STEP_DT)
+    assert dones.tolist() == [False, True]
+
+
+def test_terms_share_a_value_until_the_state_changes():
+    calls = []
+
+    def shared(env):
+        return env.once("lived", lambda: calls.append("made") or steps_lived(env))
+
+    def reward(env):
+        calls.append("reward")
+        return shared(env)[:, 0]
+
+    env = tiny_env(
+        2,
+        rewards={
+            "a": RewardTermCfg(reward, weight=1.0),
+            "b": RewardTermCfg(lambda env: reward(env), weight=1.0),
+        },
+        observations={"actor": {"c": ObservationTermCfg(shared)}},
+        events={"d": EventTermCfg(lambda env, mask: shared(env), mode="interval")},
+    )
+    calls.clear()
+    obs, rewards, _, _ = idle(env, 2)
+    step = ["reward", "made", "reward", "made", "made"]
+    assert calls == step + step
+    torch.testing.assert_close(rewards, torch.full((2,), 4.0) * STEP_DT)
+    torch.testing.assert_close(obs["actor"], torch.full((2, 1), 2.0))

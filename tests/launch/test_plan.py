@@ -1,7 +1,10 @@
+import os
+
 import pytest
+import torch
 
 from simtrain.errors import ConfigError
-from simtrain.launch.plan import Devices, resolve_devices, resolve_evaluator
+from simtrain.launch.plan import Devices, count_gpus, resolve_devices, resolve_evaluator
 
 GPU = "GPU-8f6d2c3a-1111-2222-3333-444455556666"
 MIG = "MIG-GPU-8f6d2c3a/1/0"
@@ -63,6 +66,21 @@ def test_mistakes_say_what_is_visible(gpu_ids, cpu_workers, visible, gpu_count, 
 def test_rank_i_uses_cuda_i():
     assert [Devices("cuda", 2, "4,6").device(i) for i in range(2)] == ["cuda:0", "cuda:1"]
     assert Devices("cpu", 2, "").device(1) == "cpu"
+
+
+@pytest.mark.parametrize(("value", "order"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST",) * 2])
+def test_gpus_are_numbered_as_nvidia_smi_does_unless_told_otherwise(value, order, monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", value or "")
+    if value is None:
+        monkeypatch.delenv("CUDA_DEVICE_ORDER")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: os.environ["CUDA_DEVICE_ORDER"])
+    assert count_gpus() == order
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_pytorch_cannot_use_is_a_mistake_for_every_rank():
+    with pytest.raises(ConfigError, match=r"^PyTorch cannot use the GPU: .* \(--gpu-ids None "):
+        Devices("cuda", 2, "0,1").use(1)
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,9 @@ def test_only_the_user_can_read_the_folder_which_is_gone_in_the_end(tmp_path):
 def test_processes_on_one_machine_meet_without_a_port(job):
     ports = Path("/proc/net/tcp").read_text().count(" 0A ")
     stores = []
-    other = threading.Thread(target=lambda: stores.append(meet("all", 1, 2, (LOOPBACK, 0))))
+    other = threading.Thread(target=lambda: stores.append(meet("all", 1, 2, (LOOPBACK, 0), 20.0)))
     other.start()
-    store = meet("all", 0, 2, (LOOPBACK, 0))
+    store = meet("all", 0, 2, (LOOPBACK, 0), 20.0)
     other.join()
     store.set("key", "value")
     assert stores[0].get("key") == b"value"
@@ -125,7 +125,7 @@ def test_processes_on_one_machine_meet_without_a_port(job):
 def test_of_several_hosts_the_first_listens_at_its_own_address_alone(job):
     with socket.create_server(("127.0.0.9", 0)) as free:
         address = free.getsockname()
-    store = meet("all", 0, 1, address)
+    store = meet("all", 0, 1, address, 20.0)
     store.set("key", "value")
     assert dist.TCPStore(*address, is_master=False).get("key") == b"value"
     with pytest.raises(ConnectionRefusedError):

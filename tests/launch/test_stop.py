@@ -105,3 +105,15 @@ def test_afterwards_signals_are_handled_as_before():
         assert [signal.getsignal(number) for number in STOP_SIGNALS] != before
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_sighup_that_is_ignored_stays_so():
+    """As ``nohup`` starts a command."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals(SECONDS) as stop:
+            send(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert not stop()
+    finally:
+        signal.signal(signal.SIGHUP, before)

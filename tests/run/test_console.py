@@ -1,8 +1,5 @@
-import errno
 import io
-import sys
 
-import pytest
 from rich.console import Console
 
 from simtrain.run.console import Status, TrainingConsole
@@ -53,27 +50,3 @@ def test_on_a_terminal_a_live_view_shows_the_latest_iteration():
 
 def test_the_live_view_says_when_no_episode_has_finished():
     assert "none yet" in _shown(FIRST, terminal=True)
-
-
-def test_training_outlives_an_output_that_takes_nothing(monkeypatch):
-    class Full(io.StringIO):
-        def flush(self) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(sys, "stdout", Full())
-    with TrainingConsole("hop", 150) as view:
-        view.show(STATUS)
-        view.say("saved")
-        monkeypatch.setattr(sys, "stdout", io.StringIO())
-        view.say("there is room again")
-    assert sys.stdout.getvalue() == "there is room again\n"
-
-
-def test_training_ends_when_the_reader_of_its_output_is_gone(monkeypatch):
-    class Gone(io.StringIO):
-        def write(self, text: str) -> int:
-            raise BrokenPipeError
-
-    monkeypatch.setattr(sys, "stdout", Gone())
-    with pytest.raises(io.UnsupportedOperation), TrainingConsole("hop", 150) as view:
-        view.say("anybody there?")

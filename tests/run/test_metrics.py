@@ -1,4 +1,6 @@
 import json
+import os
+import struct
 import subprocess
 import sys
 
@@ -143,3 +145,100 @@ print(writer.error)
     )  # fmt: skip
     assert result.stdout.splitlines() == ["File too large 2", "None"]
     assert iterations(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def damaged(line: bytes) -> bytes:
+    return line.replace(b'"iteration"', b'"iter\xfftion"')
+
+
+def resume(run, after, env_steps=None):
+    """Go on after an iteration, and add one more; the warnings."""
+    steps = 8 * after if env_steps is None else env_steps
+    writer = MetricsWriter(run, tensorboard=True, after=after, env_steps=steps)
+    writer.write(after + 1, steps + 8, 0.0, {"a": float(after + 1)})
+    writer.close()
+    return writer.warnings
+
+
+def test_nothing_is_told_of_metrics_that_are_whole(tmp_path):
+    write(tmp_path, range(1, 21))
+    assert resume(tmp_path, 10) == []
+    assert iterations(tmp_path) == list(range(1, 12))
+
+
+def test_a_damaged_line_is_kept_aside_and_the_others_stay(tmp_path):
+    write(tmp_path, range(1, 21))
+    path = tmp_path / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], damaged(lines[2]), *lines[3:]]))
+    told = resume(tmp_path, 20)
+    assert iterations(tmp_path) == [1, 2, *range(4, 22)]
+    assert (tmp_path / "metrics.damaged.jsonl").read_bytes() == damaged(lines[2])
+    assert "metrics.jsonl is damaged" in told[0]
+    assert "metrics.damaged.jsonl" in told[0]
+    assert told[1] == f"{path} lacks 1 of the 20 iterations so far: 3"
+
+
+def test_a_file_that_was_written_anew_is_locked_as_the_one_before(tmp_path):
+    write(tmp_path, [1, 2, 3])
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"?\n" + path.read_bytes())
+    writer = MetricsWriter(tmp_path, tensorboard=False, after=3, env_steps=24)
+    with pytest.raises(ConfigError, match="still being trained by another process"):
+        check_idle(tmp_path)
+    writer.close()
+
+
+def test_metrics_that_are_no_file_do_not_hang(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    check_idle(tmp_path)
+    with pytest.raises(ConfigError, match=r"metrics.jsonl cannot be written: No such device"):
+        MetricsWriter(tmp_path, tensorboard=False, after=3)
+
+
+@pytest.mark.parametrize("number", [2, 7, 90, 10**400])
+def test_a_line_with_a_damaged_number_of_its_iteration_takes_no_other_with_it(tmp_path, number):
+    write(tmp_path, range(1, 21))
+    path = tmp_path / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(b'"iteration": 3', f'"iteration": {number}'.encode())
+    path.write_bytes(b"".join(lines))
+    told = resume(tmp_path, 20)
+    assert len(told) == 2
+    assert iterations(tmp_path) == [1, 2, *range(4, 22)]
+
+
+@pytest.mark.parametrize("content", [b"", b"a text\nof\nlines\n", bytes(5000), b"[" * 10**5])
+def test_an_emptied_or_foreign_file_is_told_and_kept(tmp_path, content):
+    write(tmp_path, range(1, 4))
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    told = resume(tmp_path, 3)
+    assert told[-1].endswith("metrics.jsonl lacks 3 of the 3 iterations so far: 1, 2, 3")
+    assert iterations(tmp_path) == [4]
+    if content:
+        assert (tmp_path / "metrics.damaged.jsonl").read_bytes() == content
+
+
+def test_the_metrics_of_another_run_are_told(tmp_path):
+    write(tmp_path, range(1, 4))
+    (told,) = resume(tmp_path, 3, env_steps=48)
+    assert told.endswith(
+        "is of another run: its iteration 3 has 24 environment steps, and the checkpoint 48"
+    )
+
+
+@pytest.mark.parametrize("place", [3, 9, 25, -2])  # in its length, that one's checksum, the event
+def test_a_flipped_byte_in_a_record_of_tensorboard_loses_that_record_alone(tmp_path, place):
+    write(tmp_path, range(1, 21))
+    (events,) = tmp_path.glob("events.*")
+    data = events.read_bytes()
+    starts = [0]
+    while starts[-1] < len(data):
+        starts.append(starts[-1] + 16 + struct.unpack_from("<Q", data, starts[-1])[0])
+    start, end = starts[10:12]  # the first record is the file's version
+    at = start + place if place >= 0 else end + place
+    events.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+    (told,) = resume(tmp_path, 18)
+    assert f"{events} is damaged" in told
+    assert [step for step, _ in scalars(tmp_path, "a")] == [*range(1, 10), *range(11, 20)]
+    assert (tmp_path / "events.damaged").stat().st_size == end - start

@@ -9,7 +9,7 @@ from engine_models import MIXED, compile_xml
 from waiting import RefuseWaiting
 
 from simtrain.errors import ConfigError
-from simtrain.sim import EngineCfg, warp_kernels
+from simtrain.sim import EngineCfg
 from simtrain.sim.mujoco_engine import MujocoEngine
 from simtrain.sim.warp_engine import WarpEngine
 from simtrain.sim.warp_model import check_model
@@ -61,12 +61,6 @@ def test_the_state_of_another_engine_is_refused() -> None:
     for one, other in (engines, engines[::-1]):
         with pytest.raises(ValueError, match="of another engine"):
             one.set_state(other.state())
-
-
-def test_its_own_kernels_compile_for_gpus(tmp_path) -> None:
-    """Warp's compiler for CUDA needs no GPU."""
-    warp.compile_aot_module(warp_kernels, arch=[75, 90], module_dir=tmp_path, use_ptx=True)
-    assert {path.suffixes[-2] for path in tmp_path.glob("*.ptx")} == {".sm75", ".sm90"}
 
 
 def move(engine: WarpEngine) -> list[torch.Tensor]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from simtrain.errors import ConfigError
-from simtrain.training.gpu import check_gpu, out_of_memory_as_config_error, too_little_memory
+from simtrain.training.gpu import out_of_memory_as_config_error, too_little_memory
 
 GIB = 2**30
 TORCH = "CUDA out of memory. Tried to allocate 12.00 GiB. GPU 0 has a total capacity of 24.00 GiB"
@@ -34,8 +34,47 @@ def test_other_errors_and_the_cpu_are_left_alone() -> None:
         raise torch.OutOfMemoryError(TORCH)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_a_gpu_that_pytorch_cannot_use_is_refused_with_its_reason() -> None:
-    check_gpu(torch.device("cpu"))
-    with pytest.raises(ConfigError, match=r"cannot use the GPU: .* \(--gpu-ids None trains"):
-        check_gpu(torch.device("cuda:0"))
+@pytest.fixture
+def gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU of 16 GiB that is half full the second time it is asked."""
+    free = iter((16 * GIB, 8 * GIB))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (next(free), 24 * GIB))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError(TORCH),
+        torch.AcceleratorError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"),
+        RuntimeError(WARP),
+        RuntimeError("Graph launch error: Warp CUDA error 2: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        torch.distributed.DistBackendError(
+            "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error\n"
+            "ncclUnhandledCudaError: Call to CUDA function failed.\n"
+            "Last error:\nCuda failure 2 'out of memory'"
+        ),
+    ],
+)
+def test_running_out_of_memory_is_known_by_the_texts_of_all_libraries(error, gpu_memory) -> None:
+    with (
+        pytest.raises(ConfigError, match="too small for 64 environments"),
+        out_of_memory_as_config_error(64, torch.device("cuda")),
+    ):
+        raise error
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: an illegal memory access was encountered",
+        "Failed to allocate memory during graph capture because memory pools are not enabled",
+        "rank 1 was killed by SIGKILL, which often means that the machine ran out of memory",
+    ],
+)
+def test_other_failures_stay_what_they_are(text, gpu_memory) -> None:
+    with (
+        pytest.raises(RuntimeError, match=text),
+        out_of_memory_as_config_error(64, torch.device("cuda")),
+    ):
+        raise RuntimeError(text)

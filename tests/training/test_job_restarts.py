@@ -67,6 +67,9 @@ class Job:
             "iteration": iteration,
             "env_steps": 8,
             "ranks": [{"x": torch.zeros(1)}],
+            "steps": 1,
+            "trainer": {"iteration": iteration, "env_steps": 8},
+            **{key: {} for key in ("default", "learner", "features")},
         }
         write_resume_state(self.run, state)
 

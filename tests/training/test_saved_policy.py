@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from simtrain.cli.evaluate import evaluate
+from simtrain.cli.export import export
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
@@ -130,3 +132,92 @@ def test_an_undisturbed_task_has_no_noise_pushes_and_curricula(run: Path) -> Non
     assert not calm.curricula
     assert calm.terrain is not None
     assert calm.terrain.max_initial_level is None
+
+
+def _with_config(run: Path, folder: Path, *changes: tuple[str, str]) -> Path:
+    """A copy of a run's checkpoint beside its configuration with changes."""
+    config = (run / "config.yaml").read_text()
+    for before, after in changes:
+        assert before in config
+        config = config.replace(before, after, 1)
+    (folder / "config.yaml").write_text(config)
+    (folder / "model_2.pt").write_bytes((run / "model_2.pt").read_bytes())
+    return folder
+
+
+def test_a_changed_configuration_is_known(tmp_path: Path, run: Path) -> None:
+    assert not open_policy(run).changed
+    moved = _with_config(run, tmp_path, ("save_interval: 1", "save_interval: 7"))
+    assert not open_policy(moved).changed  # it does not decide the results
+    saved = open_policy(_with_config(run, tmp_path, ("weight: 3.0", "weight: 3.1")))
+    assert saved.changed
+    assert saved.difference.endswith("is not the configuration that model_2.pt was trained with")
+
+
+def test_a_changed_configuration_is_told_and_not_exported_unless_asked_for(
+    tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(_with_config(run, tmp_path, ("weight: 3.0", "weight: 3.1")))
+    with pytest.raises(ConfigError, match=r"trained with; --with-changes True exports it all the"):
+        export([path])
+    assert export([path, "--with-changes", "--formats", "torchscript"]) == 0
+    capsys.readouterr()
+    assert evaluate([path, "--episodes", "1", "--device", "cpu"]) == 0
+    assert f"warning: {tmp_path}/config.yaml is not the conf" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_before_has_no_digest_and_is_taken(tmp_path: Path, run: Path) -> None:
+    path = _with_config(run, tmp_path, ("weight: 3.0", "weight: 3.1")) / "model_2.pt"
+    content = torch.load(path, weights_only=True)
+    assert content["infos"].pop("config_sha256")
+    torch.save(content, path)
+    assert not open_policy(path).changed
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("timestep: ", "timestep: -1 # ", "--env.timestep is -1; it must be 1e-06 or more"),
+        ("decimation: ", "decimation: 1000000000 # ", "--env.decimation is 1000000000; it must"),
+        ("  num_envs: 8", "  num_envs: many", "--num-envs cannot be 'many'"),
+        ("weight: 3.0", "weight: '3.0'", "--weight cannot be '3.0'"),
+        ("pole_joints: hinge", "pole_joints: 5", "pole_joints cannot be 5"),
+        ("  ppo:", "  ppo: 5\n  other:", "a PpoCfg cannot be 5"),
+        ("config:", "config: " + "[" * 10**4, "is damaged, or not the configuration of a run"),
+        ("config:", "x: &x [1, 2]\ny: *x\nconfig:", "it refers to its own parts"),
+    ],
+)
+def test_a_configuration_is_checked_as_that_of_a_training(
+    before: str, after: str, message: str, tmp_path: Path, run: Path
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        open_policy(_with_config(run, tmp_path, (before, after)))
+    assert message in str(error.value)
+    assert f"{tmp_path}/config.yaml" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["number", "list", "nan", "iteration"])
+def test_a_crafted_checkpoint_is_told(kind: str, tmp_path: Path, run: Path) -> None:
+    path = _with_config(run, tmp_path) / "model_2.pt"
+    content = torch.load(path, weights_only=True)
+    if kind == "nan":
+        content["actor_state_dict"]["mlp.0.bias"][0] = torch.nan
+    elif kind == "number":
+        content["actor_state_dict"]["mlp.0.bias"] = 5
+    elif kind == "list":
+        content["actor_state_dict"] = [1, 2]
+    else:
+        content["iter"] = "x"
+    torch.save(content, path)
+    with pytest.raises(ConfigError, match="not finite numbers" if kind == "nan" else "is damaged"):
+        open_policy(path)
+
+
+def test_a_checkpoint_under_the_name_of_another_is_told(tmp_path: Path, run: Path) -> None:
+    path = _with_config(run, tmp_path) / "model_2.pt"
+    path.rename(tmp_path / "model_7.pt")
+    with pytest.raises(ConfigError, match=r"model_7.pt is damaged: it is model_2.pt, by what it"):
+        open_policy(tmp_path)
+    (tmp_path / "model_7.pt").rename(tmp_path / "chosen.pt")
+    assert open_policy(tmp_path / "chosen.pt").iteration == 2

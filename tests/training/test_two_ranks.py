@@ -54,6 +54,15 @@ def test_after_20_iterations_all_ranks_hold_the_same_bits(found):
         assert torch.equal(tensor, other)
 
 
+def test_ranks_on_other_hardware_hold_the_same_bits_though_their_norms_differ(found):
+    tensors = zip(*(found[rank]["trained on other hardware"] for rank in "01"), strict=True)
+    assert all(torch.equal(tensor, other) for tensor, other in tensors)
+
+
+def test_ranks_on_the_same_hardware_do_not_exchange_norms(found):
+    assert found["0"]["update"]["broadcasts"] == 0
+
+
 def test_rank_0_starts_from_the_states_of_a_single_rank_and_rank_1_from_others(found):
     assert torch.equal(found["0"]["state"], found["alone"]["state"])
     assert (found["1"]["state"] != found["alone"]["state"]).all()

@@ -10,6 +10,7 @@ import multiprocessing
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def run(number: int, store: Path, results: Path) -> None:
         "update per mini-batch": update(rank, ENVS, mine, per_mini_batch=True),
         "state": initial_state(rank),
         "trained": trained(rank),
+        "trained on other hardware": trained_on_other_hardware(rank),
         "reduced": reduced(rank),
         "any": any_rank(rank),
         "difference": difference(rank),
@@ -120,13 +122,13 @@ def update(
     torch.manual_seed(1)
     ppo = PPO(cfg, observed(last), ACTIONS, STEPS, rank)
     gradients: list[torch.Tensor] = []
-    clip = ppo.gradients.clip
+    norms = ppo.gradients.norms
 
-    def noting(norm: float) -> torch.Tensor:
+    def noting() -> torch.Tensor:
         gradients.append(ppo.gradients.buffer.clone())
-        return clip(norm)
+        return norms()
 
-    ppo.gradients.clip = noting
+    ppo.gradients.norms = noting
     ppo.train_mode()
     with torch.inference_mode():
         for (obs, rewards, dones, time_outs), draw in zip(rollout, noise, strict=True):
@@ -138,10 +140,11 @@ def update(
             extras = {"time_outs": (dones & time_outs)[mine]}
             ppo.process_env_step(observed(obs), rewards[mine], dones[mine], extras)
         ppo.compute_returns(observed(last))
-    with counted("all_reduce") as calls:
+    with counted("all_reduce") as calls, counted("broadcast") as broadcasts:
         losses = ppo.update()
     return {
         "all-reduces": len(calls),
+        "broadcasts": len(broadcasts),
         "gradients": gradients,
         "tensors": [tensor.clone() for tensor in ppo.tensors()],
         "losses": losses,
@@ -165,6 +168,18 @@ def trained(rank: Rank) -> list[torch.Tensor]:
     env = cartpole(rank)
     ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
     train(Trainer(env, ppo, rank), [], 20, lambda: False)
+    return [tensor.clone() for tensor in ppo.tensors()]
+
+
+def trained_on_other_hardware(rank: Rank) -> list[torch.Tensor]:
+    """Parameters after an update in which rank 1 adds in another order than rank 0 does."""
+    env = cartpole(rank)
+    own = replace(rank, threads=1 + rank.rank)
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, own)
+    ppo.max_grad_norm = 1e-3  # so that the norms matter
+    norms = ppo.gradients.norms
+    ppo.gradients.norms = lambda: norms() * (1.0 + rank.rank * 2.0**-20)
+    train(Trainer(env, ppo, own), [], 1, lambda: False)
     return [tensor.clone() for tensor in ppo.tensors()]
 
 

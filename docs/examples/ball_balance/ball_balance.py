@@ -109,6 +109,7 @@ def ball_balance() -> TaskCfg:
         # --8<-- [end:metrics]
         # --8<-- [start:ppo]
         num_envs=256,
+        num_envs_on_gpu=4096,
         num_steps_per_env=24,
         max_iterations=120,
         ppo=PpoCfg(

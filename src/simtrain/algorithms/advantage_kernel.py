@@ -11,6 +11,7 @@ import warp as wp
 from torch import Tensor
 
 from simtrain.algorithms.rollout import Rollout
+from simtrain.warp_runtime import current_stream, init_warp
 
 wp.set_module_options({"enable_backward": False})
 
@@ -51,11 +52,10 @@ class KernelEstimator:
     """Estimates advantages on one device; RuntimeError if Warp cannot use it."""
 
     def __init__(self, device: torch.device) -> None:
-        wp.init()
+        init_warp()
         if device.type == "cuda" and not wp.is_cuda_available():
             raise RuntimeError("Warp finds no CUDA driver that is new enough")
         self._torch_device, self._device = device, wp.device_from_torch(device)
-        self._streams: dict[int, wp.Stream] = {}
 
     def __call__(self, rollout: Rollout, last_values: Tensor, gamma: float, lam: float) -> None:
         """See `simtrain.algorithms.advantages.estimate_by_steps`; on PyTorch's current stream."""
@@ -66,15 +66,8 @@ class KernelEstimator:
             inputs=[*map(_flat, given), wp.from_torch(last_values.view(-1)), gamma, lam],
             outputs=[_flat(rollout.advantages), _flat(rollout.returns)],
             device=self._device,
-            stream=self._stream() if self._device.is_cuda else None,
+            stream=current_stream(self._torch_device) if self._device.is_cuda else None,
         )
-
-    def _stream(self) -> wp.Stream:
-        """PyTorch's current stream. Warp forgets it everywhere once such an object is gone."""
-        stream = torch.cuda.current_stream(self._torch_device)
-        if stream.cuda_stream not in self._streams:
-            self._streams[stream.cuda_stream] = wp.stream_from_torch(stream)
-        return self._streams[stream.cuda_stream]
 
 
 def _flat(tensor: Tensor) -> wp.array:

@@ -55,10 +55,12 @@ class FlatGradients:
             for name, first in parts[0].items()
         }
 
-    def clip(self, max_norm: float) -> Tensor:
-        """Scale each network's gradients to at most `max_norm`, in place; the norms' sum before."""
-        norms = torch.stack([torch.linalg.vector_norm(part) for part in self.networks])
+    def norms(self) -> Tensor:
+        """The norm of each network's gradients."""
+        return torch.stack([torch.linalg.vector_norm(part) for part in self.networks])
+
+    def clip(self, norms: Tensor, max_norm: float) -> None:
+        """Scale each network's gradients, of `norms`, to at most `max_norm`, in place."""
         factors = (max_norm / (norms + 1e-6)).clamp_(max=1.0)
         for part, factor in zip(self.networks, factors.unbind(), strict=True):
             part.mul_(factor)
-        return norms.sum()

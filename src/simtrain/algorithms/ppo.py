@@ -79,6 +79,9 @@ class PPO(RslPPO):  # type: ignore[misc]
             self._value_thread = ThreadPoolExecutor(1, "value", torch.set_num_threads, threads)
         for tensor in self.tensors():
             rank.broadcast(tensor)
+        self._ranks_add_alike = len(set(rank.all_gather_objects(_order_of_sums(rank)))) == 1
+        """Whether equal numbers have equal sums on all ranks, to the last bit. Ranks apply equal
+        gradients to equal parameters, one by one; only the norms in between are sums."""
 
     def tensors(self) -> list[Tensor]:
         """Parameters and buffers of actor and critic, themselves and not copies."""
@@ -160,8 +163,8 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._all_reduce(means, then="other")
         means /= self.rank.world_size
         numbers = torch.cat((means, self._lr[None], self._skipped[None]))
-        # The one place that waits for the device.
-        *losses, self.learning_rate, skipped = numbers.tolist()
+        with self.rank.progress:  # the one place that waits for the device, and so for other ranks'
+            *losses, self.learning_rate, skipped = numbers.tolist()
         self.skipped_steps = int(skipped)
         self._skipped.zero_()
         return dict(zip(LOSSES, losses, strict=True))
@@ -193,9 +196,12 @@ class PPO(RslPPO):  # type: ignore[misc]
             self.gradients.buffer /= self.rank.world_size
         if self.schedule == "adaptive":
             adapt_learning_rate(self._lr, self.gradients.extra[0], self.desired_kl)
-        norm = self.gradients.clip(self.max_grad_norm)
+        norms = self.gradients.norms()
+        if not self._ranks_add_alike:
+            self.rank.broadcast(norms)
+        self.gradients.clip(norms, self.max_grad_norm)
         # The gradients are those of all ranks, and so is what follows from them.
-        self._not_finite.copy_(~norm.isfinite())
+        self._not_finite.copy_(~norms.sum().isfinite())
         self._skipped += self._not_finite
         self.optimizer.step()
         self._std.bound()
@@ -289,6 +295,13 @@ class PPO(RslPPO):  # type: ignore[misc]
             self.timer.begin("all_reduce")
             self.rank.all_reduce(tensor)
             self.timer.begin(then)
+
+
+def _order_of_sums(rank: Rank) -> tuple[str, int]:
+    """What decides in which order PyTorch adds the entries of a large tensor on a rank's device."""
+    if rank.device.type == "cuda":
+        return torch.cuda.get_device_name(rank.device), 0
+    return torch.backends.cpu.get_cpu_capability(), rank.threads
 
 
 def adapt_learning_rate(rate: Tensor, kl: Tensor, desired_kl: float) -> None:

@@ -7,17 +7,13 @@ from typing import Literal
 
 from simtrain.benchmark.figures import Case
 from simtrain.errors import ConfigError
-from simtrain.launch.plan import Devices, GpuIds, resolve_devices
+from simtrain.launch.plan import Devices, GpuIds, count_gpus, resolve_devices
 from simtrain.sim import EngineName, choose_engine
 
 
 def choose_devices(gpu_ids: GpuIds, ranks: int) -> Devices:
     """The devices that ``--gpu-ids`` names, ``auto`` all GPUs or the CPU; at least `ranks`."""
-    count = 0
-    if gpu_ids is not None:
-        import torch
-
-        count = torch.cuda.device_count()
+    count = 0 if gpu_ids is None else count_gpus()
     if gpu_ids == "auto":
         gpu_ids = "all" if count else None
     devices = resolve_devices(gpu_ids, 1, os.environ.get("CUDA_VISIBLE_DEVICES"), count)

@@ -13,6 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from simtrain.errors import ConfigError
+from simtrain.files import damage_as_config_error, read_file
 from simtrain.sim import EngineName
 
 LAYERS = {"physics": "bare physics", "env_step": "env step", "rollout": "rollout"}
@@ -133,18 +134,13 @@ def as_json(results: Results) -> str:
 
 def read_results(path: Path) -> Results:
     """What `as_json` wrote; ConfigError if the file cannot be read, or is of another kind."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"--compare {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"--compare {path} is not JSON: {error}") from error
+    data = read_file(path, "--compare")
+    with damage_as_config_error(f"--compare {path} is not JSON"):
+        content = json.loads(data.decode())
     if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
         raise ConfigError(f"--compare {path} was not written by this version's `benchmark`")
-    try:
+    with damage_as_config_error(f"--compare {path} is damaged"):
         figures = tuple(_figure(row) for row in content.pop("figures"))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"--compare {path} is damaged: {error!r}") from error
     content.pop("unit", None)
     return Results(figures, content)
 
@@ -186,6 +182,6 @@ def _fraction(value: float | None) -> str:
 def _figure(row: dict[str, Any]) -> Figure:
     case = Case(**{name: kind(row[name]) for name, kind in _CASE.items()})
     numbers = {name: float(row[name]) for name in _NUMBERS}
-    if row["layer"] not in LAYERS or not all(number > 0.0 for number in numbers.values()):
+    if row["layer"] not in LAYERS or not all(0.0 < number < 1e30 for number in numbers.values()):
         raise ValueError(row)
     return Figure(case, row["layer"], **numbers)

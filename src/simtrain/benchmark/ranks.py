@@ -3,6 +3,7 @@
 Nothing is left of one job when the next begins; the command itself uses no GPU or threads.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -73,11 +74,10 @@ def measure_rank(
     from simtrain.benchmark.layers import Clock, StoppedError, device_name, measure_layers
     from simtrain.env.randomness import seed_everything
     from simtrain.phase_timer import make_timer
-    from simtrain.training.gpu import check_gpu, out_of_memory_as_config_error
+    from simtrain.training.gpu import out_of_memory_as_config_error
     from simtrain.training.worker import make_trainer
 
     say = show if rank.is_main else lambda message: None
-    check_gpu(rank.device)
     figures: list[Figure] = []
     for case in cases:
         say(f"measuring {case}")
@@ -94,5 +94,6 @@ def measure_rank(
                 return None
         steps = case.ranks * case.num_envs * config.num_steps_per_env
         figures += figures_of(case, steps, seconds)
-        del trainer  # before the next is built
+        del trainer
+        gc.collect()  # it is gone before the next is built
     return Measured(tuple(figures), device_name(rank.device))

@@ -12,10 +12,11 @@ from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, FAILED, end_at_once_on_signals, run_command
 from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.config import Flag, check_at_least_one
+from simtrain.config import Flag
 from simtrain.errors import ConfigError
 from simtrain.run.directory import check_file, versions
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from simtrain.benchmark.ranks import Settings
 
 TASKS = ("cartpole-balance", "go1-velocity-flat")  # measured if none is named
-_MOST_RANKS, _GRACE_SECONDS = 1024, 20.0
+_GRACE_SECONDS = 20.0
 
 
 @dataclass
@@ -62,16 +63,11 @@ class BenchmarkFlags:
         for name in ("num_envs", "ranks", "engine"):
             if not getattr(self, name):
                 raise ConfigError(f"--{name.replace('_', '-')} needs one or more values")
-        check_at_least_one(self, "num_envs", "ranks", "repetitions", "cpu_threads")
-        if max(self.ranks) > _MOST_RANKS:
-            raise ConfigError(f"--ranks is {max(self.ranks)}; it must be {_MOST_RANKS} or less")
-        if not 0.0 <= self.tolerance < 1.0:
-            allowed = "it must be a fraction, 0 or more and below 1"
-            raise ConfigError(f"--tolerance is {self.tolerance}; {allowed}")
+        check_bounds(self)
         if self.json.suffix == ".png":
             raise ConfigError(f"--json {self.json} would be overwritten by the picture")
-        for path in (self.json, self.json.with_suffix(".png")):
-            check_file(path, "--json")
+        check_file(self.json, "--json")
+        check_file(self.json.with_suffix(".png"), "--json")
         if self.compare is not None and self.compare.resolve() == self.json.resolve():
             text = "would be overwritten; name another file with --json"
             raise ConfigError(f"--compare {self.compare} {text}")

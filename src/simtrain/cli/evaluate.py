@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.output import announced_kernels, table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.config import check_at_least_one, check_finite, check_seed
 from simtrain.config_tree import as_plain
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
@@ -57,14 +57,12 @@ class EvaluateFlags:
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be."""
-        check_at_least_one(self, "episodes", "num_envs")
-        check_seed(self.seed)
+        check_bounds(self)
         if not re.fullmatch(r"auto|cpu|cuda:\d+", self.device):
             allowed = "it must be auto, cpu, or cuda:0, cuda:1, ..."
             raise ConfigError(f"--device is {self.device!r}; {allowed}")
         if self.json not in (None, "-"):
             check_file(Path(self.json), "--json")
-        check_finite(self)
 
 
 @dataclass
@@ -105,6 +103,8 @@ def evaluate(arguments: Sequence[str]) -> int:
     for path in paths:
         with redirect_stdout(sys.stderr):
             saved = open_policy(path)
+        if saved.changed:
+            print(f"warning: {saved.difference}", file=sys.stderr)
         default = _Flags(env=evaluation_task(saved.config.env))
         parsed = parse_flags(f"evaluate {path}", default, flags)
         parsed.check()
@@ -155,10 +155,10 @@ def _evaluate_all(policies: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
 
 def _choose_engine(flags: EvaluateFlags) -> EngineCfg:
     """The engine and the device of environments and policy; ConfigError if there is no such GPU."""
-    import torch
+    from simtrain.launch.plan import count_gpus, use_gpu
 
     device = flags.device
-    count = 0 if device == "cpu" else torch.cuda.device_count()
+    count = 0 if device == "cpu" else count_gpus()
     if device == "auto":
         device = "cuda:0" if count else "cpu"
     if device != "cpu" and int(device.removeprefix("cuda:")) >= count:
@@ -169,7 +169,7 @@ def _choose_engine(flags: EvaluateFlags) -> EngineCfg:
         raise ConfigError(f"--device {device} {text}")
     engine = choose_engine(flags.engine, device, len(os.sched_getaffinity(0)))
     if engine.device != "cpu":
-        torch.cuda.set_device(engine.device)
+        use_gpu(engine.device, "--device cpu uses the CPU")
     return engine
 
 

@@ -9,16 +9,23 @@ from signal import Signals
 from types import FrameType
 from typing import NoReturn
 
+from simtrain.cli.output import open_standard_streams
 from simtrain.errors import ConfigError, DivergenceError, ExportError, RankError, SimulationError
 from simtrain.launch.processes import limit_spinning
+from simtrain.launch.stop import heeded_signals
 
-DONE, FAILED, MISTAKE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
-_CODES = {Signals.SIGINT: INTERRUPTED, Signals.SIGTERM: TERMINATED, Signals.SIGUSR1: DONE}
+DONE, FAILED, MISTAKE, HUNG_UP, INTERRUPTED, TERMINATED = 0, 1, 2, 129, 130, 143
+_CODES = {Signals.SIGHUP: HUNG_UP, Signals.SIGINT: INTERRUPTED, Signals.SIGTERM: TERMINATED}
 
 
-def run_command(command: Callable[[], int]) -> NoReturn:
-    """Run a command and exit with its code; known errors end with a message and no traceback."""
+def run_command(command: Callable[[], int], *, outlives_output: bool = False) -> NoReturn:
+    """Run a command and exit with its code; known errors end with a message and no traceback.
+
+    What standard output and error refuse ends the command, unless it `outlives_output`: a disk is
+    full, a terminal gone, or the program at the other end of a pipe.
+    """
     limit_spinning()
+    open_standard_streams(lossy=outlives_output)
     try:
         code = command()
     except (ConfigError, SimulationError, RankError, DivergenceError, ExportError) as error:
@@ -42,7 +49,7 @@ def run_command(command: Callable[[], int]) -> NoReturn:
 def end_at_once_on_signals(*signals: Signals) -> None:
     """Let these signals, or all that ask to stop, end this process unless it is `interruptible`."""
     # An exception would not do: some imports catch what is raised in them.
-    for number in signals or _CODES:
+    for number in signals or heeded_signals():
         signal.signal(number, _end_at_once)
 
 
@@ -59,4 +66,4 @@ def interruptible() -> Iterator[None]:
 def _end_at_once(number: int, frame: FrameType | None) -> None:
     with suppress(OSError, RuntimeError):  # closed, or in the middle of writing
         sys.stdout.flush()
-    os._exit(_CODES[Signals(number)])
+    os._exit(_CODES.get(Signals(number), DONE))

@@ -7,6 +7,7 @@ from typing import Literal
 
 from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.config import Flag
 from simtrain.errors import ConfigError
 
 
@@ -18,6 +19,8 @@ class ExportConfig:
     """Folder for policy.onnx, policy.pt and policy.json; None for <run>/exported."""
     formats: tuple[Literal["onnx", "torchscript"], ...] = ("onnx", "torchscript")
     """What to write besides policy.json."""
+    with_changes: Flag = False
+    """Export although config.yaml is not what the policy was trained with."""
 
 
 def export(arguments: Sequence[str]) -> int:
@@ -35,6 +38,8 @@ def export(arguments: Sequence[str]) -> int:
     from simtrain.training.saved_policy import open_policy
 
     saved = open_policy(paths[0])
+    if saved.changed and not config.with_changes:
+        raise ConfigError(f"{saved.difference}; --with-changes True exports it all the same")
     folder = config.output or saved.run / "exported"
     check_folder(folder, "--output")
 

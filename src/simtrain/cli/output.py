@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simtrain.errors import ConfigError
 
@@ -12,6 +15,35 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from simtrain.sim import EngineName
+
+
+class _LossyFile(io.FileIO):
+    """A file that drops what cannot be written; later output is written if it then can be."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data) or len(data)
+        except OSError:
+            return len(data)
+
+
+def open_standard_streams(*, lossy: bool) -> None:
+    """Open those standard streams that are closed (``>&-``): files would take their descriptors.
+
+    With `lossy`, what standard output and error cannot write is dropped, and no error.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # It takes the lowest descriptor that is free, which is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", closefd=False))
+        if lossy and descriptor:
+            stream = getattr(sys, name)
+            file = io.BufferedWriter(_LossyFile(descriptor, "w", closefd=False))
+            settings = {"encoding": stream.encoding, "errors": stream.errors}
+            setattr(sys, name, io.TextIOWrapper(file, line_buffering=True, **settings))
 
 
 def table_console() -> Console:

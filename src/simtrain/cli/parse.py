@@ -5,6 +5,7 @@ Catching them takes tyro's private ``_errors``; ``tests/cli/test_parse.py`` fail
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -12,8 +13,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import tyro
 from tyro import _errors
 
-from simtrain.config_tree import flags_of
-from simtrain.errors import ConfigError, did_you_mean
+from simtrain.config_tree import flags_of, leaves
+from simtrain.errors import ConfigError, did_you_mean, flag
+from simtrain.files import check_path
 
 ConfigT = TypeVar("ConfigT")
 _KINDS: dict[object, str] = {
@@ -30,8 +32,13 @@ _KINDS: dict[object, str] = {
 _GIVEN = re.compile(r"'[^']*'(, '[^']*')*")
 
 
-def parse_flags(prog: str, default: ConfigT, arguments: Sequence[str]) -> ConfigT:
-    """A copy of `default` with the values that flags give; ConfigError, or SystemExit of --help."""
+def parse_flags(
+    prog: str, default: ConfigT, arguments: Sequence[str], description: str | None = None
+) -> ConfigT:
+    """A copy of `default` with the values that flags give; ConfigError, or SystemExit of --help.
+
+    The help begins with `description`, None for the configuration's docstring.
+    """
 
     def raise_config_error(event: _errors.ParseErrorEvent) -> None:
         if (message := _message(event, default)) is not None:
@@ -40,36 +47,55 @@ def parse_flags(prog: str, default: ConfigT, arguments: Sequence[str]) -> Config
     kind, args = type(default), list(arguments)
     config = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
     with _errors.on_parse_error(raise_config_error):
-        return tyro.cli(kind, prog=prog, args=args, default=default, config=config)
+        parsed = tyro.cli(
+            kind, prog=prog, description=description, args=args, default=default, config=config
+        )
+    _check_paths(parsed, args)
+    return parsed
 
 
 def split_paths(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
     """The paths that a command line begins with, up to its first flag, and the rest."""
     flags = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
+    for path in arguments[:flags]:
+        check_path(path, "the path")
+    if "" in arguments[:flags]:
+        raise ConfigError("one of the paths is empty")
     return [Path(path) for path in arguments[:flags]], list(arguments[flags:])
+
+
+def _check_paths(config: object, arguments: Sequence[str]) -> None:
+    """Raise ConfigError for paths that can be none, and empty ones: they would mean this folder."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    empty = {name.replace("_", "-") for name, value in pairwise(words) if not value}
+    for path, value in leaves(config).items():
+        if isinstance(value, Path) and flag(*path) in empty:
+            raise ConfigError(f"{flag(*path)} is empty; it must be a path")
+        if isinstance(value, Path) or (isinstance(value, str) and len(path) == 1):
+            check_path(value, flag(*path))
 
 
 def _message(event: _errors.ParseErrorEvent, config: object) -> str | None:
     if isinstance(event, _errors.UnrecognizedArgs):
         unknown = [token for token in event.tokens if token.startswith("-")] or event.tokens
-        flag = unknown[0].split("=", 1)[0]
-        return f"there is no flag {flag}{did_you_mean(flag, flags_of(config))}"
+        name = unknown[0].split("=", 1)[0]
+        return f"there is no flag {name}{did_you_mean(name, flags_of(config))}"
     if (argument := getattr(event, "argument", None)) is None:
         return None
-    flag = str(argument.lowered.name_or_flags[-1])
+    name = str(argument.lowered.name_or_flags[-1])
     if isinstance(event, _errors.InvalidChoice):
-        return f"{flag} is {event.value!r}; it must be one of {', '.join(event.choices)}"
+        return f"{name} is {event.value!r}; it must be one of {', '.join(event.choices)}"
     if isinstance(event, _errors.BadValue):
-        return f"{flag} needs a value"
+        return f"{name} needs a value"
     if isinstance(event, _errors.InstantiationFailure):
         message = " ".join(event.message.split())
         given, kinds = _GIVEN.search(message), _in_words(argument.field.type_stripped)
         if given is None or kinds is None:
-            return f"{flag}: {message}"
+            return f"{name}: {message}"
         words = given[0]
         if kinds == "a name and a number":  # they are shown as one
             words = repr(words.replace("'", "").replace(",", ""))
-        return f"{flag} is {words}; it must be {kinds}"
+        return f"{name} is {words}; it must be {kinds}"
     return None
 
 

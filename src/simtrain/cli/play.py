@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, interruptible, run_command
 from simtrain.cli.output import announced_kernels
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.config import Flag, check_at_least_one, check_seed
+from simtrain.config import Flag
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.registry import discover
@@ -68,10 +69,7 @@ class PlayConfig:
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be."""
-        check_at_least_one(self, "num_envs")
-        check_seed(self.seed)
-        if not 0.0 < self.seconds < float("inf"):
-            raise ConfigError(f"--seconds is {self.seconds}; it must be greater than 0")
+        check_bounds(self)
 
 
 @dataclass
@@ -130,8 +128,7 @@ def play(arguments: Sequence[str]) -> int:
 
 def _replay(arguments: Sequence[str]) -> int:
     config = parse_flags("play", ReplayConfig(), arguments)
-    if not 0.0 < config.speed < float("inf"):
-        raise ConfigError(f"--speed is {config.speed}; it must be greater than 0")
+    check_bounds(config)
     serves = _check_viewer(config)
 
     from simtrain.training.features.failures import read_dump
@@ -158,8 +155,6 @@ def _check_viewer(config: PlayConfig | ReplayConfig) -> bool:
     serves = config.viewer == "web" or (config.viewer == "auto" and config.video is None)
     if not serves and config.video is None:
         raise ConfigError("--viewer none shows nothing; add --video out.mp4")
-    if not 0 <= config.port < 2**16:
-        raise ConfigError(f"--port is {config.port}; it must be from 0 to 65535")
     if config.video is not None:
         from simtrain.view.opengl import choose_backend
         from simtrain.view.video import check_video_path
@@ -190,6 +185,8 @@ def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
     from simtrain.training.saved_policy import open_policy
 
     saved = open_policy(path)
+    if saved.changed:
+        print(f"warning: {saved.difference}", file=sys.stderr)
     return saved.config.task, saved.config.env, saved
 
 
@@ -199,6 +196,7 @@ def _build(config: PlayConfig) -> Env:
     from simtrain.env.env import Env
     from simtrain.env.model import check_task, evaluation_task
     from simtrain.env.randomness import seed_everything
+    from simtrain.launch.plan import count_gpus, use_gpu
 
     try:
         device = torch.device(config.device)
@@ -206,9 +204,11 @@ def _build(config: PlayConfig) -> Env:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"--device is {config.device!r}; it must be cpu, cuda or cuda:<number>")
-    count = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise ConfigError(f"--device is {config.device}, and torch sees {count} GPUs; use cpu")
+    if device.type == "cuda":
+        count = count_gpus()
+        if (device.index or 0) >= count:
+            raise ConfigError(f"--device is {config.device}, and torch sees {count} GPUs; use cpu")
+        use_gpu(torch.device("cuda", device.index or 0), "--device cpu uses the CPU")
     check_task(config.env)
     seed_everything(config.seed)
     cfg = config.env if config.disturbed else evaluation_task(config.env)

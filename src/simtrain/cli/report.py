@@ -41,6 +41,9 @@ def report(arguments: Sequence[str]) -> int:
             empty.append(error)
     if not runs:
         raise empty[0]
+    for run in (run for run in runs.values() if run.missing):
+        text = f"metrics.jsonl is damaged: {run.missing} iterations are left out"
+        print(f"warning: {run.path / text}", file=sys.stderr)
     for problem in empty:
         print(f"warning: left out, {problem}", file=sys.stderr)
     common = Path(os.path.commonpath(runs))

@@ -10,7 +10,8 @@ from simtrain.cli.exits import DONE, end_at_once_on_signals, run_command
 from simtrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from simtrain.registry import Registry
+    from simtrain.config import TrainConfig
+    from simtrain.registry import Registry, Task
 
 _HELP = """\
 usage: train <task> [flags]
@@ -25,7 +26,7 @@ Train a policy with PPO on massively parallel MuJoCo simulation.
 def main() -> None:
     """Entry point of the ``train`` command."""
     end_at_once_on_signals()
-    run_command(lambda: train(sys.argv[1:]))
+    run_command(lambda: train(sys.argv[1:]), outlives_output=True)
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -47,25 +48,39 @@ def train(arguments: Sequence[str]) -> int:
         raise ConfigError(f"the task comes first: `uv run train <task> {name} ...`")
     task = registry.find(name)
     default = TrainConfig.of_task(name, task.configuration())
-    config = parse_flags(f"train {name}", default, flags)
+    config = parse_flags(f"train {name}", default, flags, _description(task, default))
     saved = None
     if config.resume is not None:
-        from simtrain.config_tree import continued
         from simtrain.training.features.checkpoint import find_run
 
         saved = find_run(config.resume, config.log_root, name)
-        run_default = continued(default, saved.content["default"], saved.content["config"])
-        config = parse_flags(f"train {name}", run_default, flags)
+        config = parse_flags(f"train {name}", saved.configuration(default), flags)
     config.check()
+    config.check_on_machine()
     check_evaluation_flags(config)
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
     from simtrain.env.model import check_task
+    from simtrain.launch.plan import plan_job
     from simtrain.run.directory import check_folder
-    from simtrain.training.job import run_job
+    from simtrain.training.job import run_job, simulates_on_gpu
 
     check_folder(config.log_root, "--log-root")
-    return run_job(config, check_task(config.env), saved)
+    model = check_task(config.env)
+    job = plan_job(config)
+    if saved is None and simulates_on_gpu(config, job):
+        default = TrainConfig.of_task(name, task.configuration(), on_gpu=True)
+        config = parse_flags(f"train {name}", default, flags)
+        config.check()
+    return run_job(config, job, model, saved)
+
+
+def _description(task: Task, default: TrainConfig) -> str:
+    """What the help of a task begins with."""
+    numbers = f"{default.num_envs:,} environments"
+    if (on_gpu := default.env.num_envs_on_gpu) not in (None, default.num_envs):
+        numbers += f" where physics runs on the CPU, and {on_gpu:,} on each GPU"
+    return f"Train a policy with PPO. {task.description} Default: {numbers} (--num-envs)."
 
 
 def _tasks(registry: Registry) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 from simtrain.env import cfg as configs
 from simtrain.env.cfg import ActionTerm, InitialState, JointActionCfg
 from simtrain.env.names import Joints, as_index, find_joints, match_values
-from simtrain.errors import ConfigError, flag
+from simtrain.errors import ConfigError, call_term, flag
 from simtrain.sim.engine import Index
 
 
@@ -89,8 +89,8 @@ class Actions:
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """Write `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``, in place."""
         parts = actions.split(self._sizes, dim=1)
-        for term, part in zip(self.terms.values(), parts, strict=True):
-            term.apply(part, ctrl)
+        for (name, term), part in zip(self.terms.items(), parts, strict=True):
+            call_term(f"actions.{name}", term.apply, part, ctrl)
 
 
 def find_actuators_of(model: mujoco.MjModel, joints: Joints, device: torch.device | str) -> Index:

@@ -11,7 +11,8 @@ import copy
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -22,11 +23,12 @@ from torch import Tensor
 
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import TaskCfg
-from simtrain.env.model import compile_model, find_keyframe, initial_state
+from simtrain.env.model import bytes_per_env, compile_model, find_keyframe, initial_state
 from simtrain.env.names import Base, find_base
 from simtrain.env.randomness import forked_randomness
 from simtrain.env.terrain import Terrain
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, call_term
+from simtrain.memory import check_memory
 from simtrain.sim import EngineCfg, make_engine
 from simtrain.sim.engine import Engine
 
@@ -43,6 +45,8 @@ class BaseEnv:
         self.cfg, self.num_envs = cfg, num_envs
         self.device = torch.device(engine.device)
         self.model: mujoco.MjModel = compile_model(cfg)
+        if engine.name == "mujoco":
+            check_memory(num_envs * bytes_per_env(self.model), num_envs)
         keyframe = find_keyframe(self.model, cfg.keyframe)
         room = {"max_contacts": cfg.sim.max_contacts, "max_constraints": cfg.sim.max_constraints}
         self.sim: Engine = make_engine(engine, self.model, num_envs, keyframe=keyframe, **room)
@@ -58,6 +62,7 @@ class BaseEnv:
         self._declared: dict[str, tuple[Any, float | None]] = {}
         self._scope: str | None = None
         self._built = False
+        self._shared: dict[Hashable, Tensor] | None = None
         self.terrain: Terrain | None = None
         """Where environments live on the terrain, if the task has one."""
         if cfg.terrain is not None:
@@ -99,6 +104,27 @@ class BaseEnv:
     def bind(self, field: str) -> Tensor:
         """An MjData field, float32 ``(num_envs, ...)``, refreshed in place; see `Engine.bind`."""
         return self.sim.bind(field)
+
+    def once(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+        """The value of `compute`, for all terms that ask for `key` in the same state; read-only.
+
+        Computed once where terms only look at the state: for terminations, rewards and metrics
+        together, and for observations. Anywhere else, such as in events, it is computed each time.
+        """
+        if self._shared is None:
+            return compute()
+        if key not in self._shared:
+            self._shared[key] = compute()
+        return self._shared[key]
+
+    @contextmanager
+    def unchanging_state(self) -> Iterator[None]:
+        """Within, neither state nor commands change, and `once` keeps what it computed."""
+        self._shared = {}
+        try:
+            yield
+        finally:
+            self._shared = None
 
     def buffer(
         self,
@@ -145,7 +171,7 @@ class BaseEnv:
         """
         self._scope = name
         try:
-            term = make(self, **params)
+            term = call_term(name, make, self, **params)
         finally:
             self._scope = None
         undeclared = self._undeclared(term).items()

@@ -353,6 +353,9 @@ class TaskCfg:
     metrics: dict[str, MetricTermCfg] = field(default_factory=dict)
     sim: SimCfg = field(default_factory=SimCfg)
     num_envs: Suppress[int] = 1024
+    """Default of --num-envs where physics runs on the CPU."""
+    num_envs_on_gpu: Suppress[int | None] = None
+    """And where it runs on GPUs, on each; None for the same."""
     num_steps_per_env: Suppress[int] = 24
     max_iterations: Suppress[int] = 1000
     ppo: Suppress[PpoCfg] = field(default_factory=PpoCfg)

@@ -11,6 +11,7 @@ from simtrain.env.base import BaseEnv
 from simtrain.env.cfg import CommandTermCfg
 from simtrain.env.names import resolve_params
 from simtrain.env.terms import draw_where
+from simtrain.errors import call_term
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,9 @@ class Commands:
         for name, term in self.terms.items():
             left = self._time_left[name]
             due = left <= 0.0
-            term.resample(due)
+            call_term(f"commands.{name}", term.resample, due)
             draw_where(due, left, self._ranges[name])
             left -= self._env.step_dt
-            term.update()
+            call_term(f"commands.{name}", term.update)
         for name, values in self._held.items():
             self.terms[name].command.copy_(values.expand_as(self.terms[name].command))

@@ -14,6 +14,7 @@ from simtrain.env.commands import Commands
 from simtrain.env.nan_guard import Failures, NanGuard
 from simtrain.env.observations import Observations
 from simtrain.env.terms import Curricula, Episodes, Events, Metrics, Rewards, Term, Terminations
+from simtrain.errors import call_term
 from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.sim import EngineCfg
 
@@ -62,9 +63,10 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         terms = self.terms()
         self._terms = {name: term for name, term in terms.items() if isinstance(term, Term)}
         self._objects = terms | {name: term.function for name, term in self._terms.items()}
-        self._resets: list[Callable[[Tensor], None]] = []
-        self._resets += [term.reset for term in self._actions.terms.values()]
-        self._resets += [term.reset for term in self._terms.values() if term.reset is not None]
+        self._resets: dict[str, Callable[[Tensor], None]] = {
+            **{f"actions.{name}": term.reset for name, term in self._actions.terms.items()},
+            **{n: term.reset for n, term in self._terms.items() if term.reset is not None},
+        }
         self._nan_guard = NanGuard(self.sim)
         # On the CPU a step at which no episode ends draws no numbers, and what one environment sees
         # must not depend on whether another was reset: the draws of a reset follow from the step.
@@ -106,11 +108,12 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         failed = self._nan_guard.check()
         self._episode_length += 1
         self.steps += 1
-        self.timer.begin("terminations")
-        dones = self.terminations.compute(failed)
-        self.timer.begin("rewards")
-        rewards = self.rewards.compute(failed)
-        self.metrics.compute()
+        with self.unchanging_state():
+            self.timer.begin("terminations")
+            dones = self.terminations.compute(failed)
+            self.timer.begin("rewards")
+            rewards = self.rewards.compute(failed)
+            self.metrics.compute()
         self.episodes.length += 1.0
         self.timer.begin("resets")
         if self._done_rows is None or self._done_rows.any():
@@ -172,8 +175,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         for name, term in self._terms.items():
             kept = {key: value for key, value in term.params.items() if not _is_plain(value)}
             term.params = kept | state["params"][name]
-        if self.observations.turn != state["observations.turn"]:
-            self.observations.take_turn()
+        self.observations.turn = state["observations.turn"]
         if self._reset_seed is not None and state["reset_seed"] is not None:
             self._reset_seed = state["reset_seed"]
         self._nan_guard.restart()
@@ -192,8 +194,8 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self.curricula.compute(mask)
         self.sim.reset(mask)
         self._reset_declared(mask)
-        for reset in self._resets:
-            reset(mask)
+        for name, reset in self._resets.items():
+            call_term(name, reset, mask)
         self.events.reset(mask)
         # Last, for events may depend on how long the episode was.
         self._episode_length.masked_fill_(mask, 0)

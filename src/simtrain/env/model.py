@@ -11,9 +11,11 @@ from typing import get_args
 import mujoco
 import numpy as np
 
+from simtrain.bounds import check_bounds
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import EventMode, InitialState, Reduce, TaskCfg, TermCfg
-from simtrain.env.names import check_positive, check_term, patterns_of
+from simtrain.env.names import check_term, patterns_of
+from simtrain.env.nan_guard import STEPS
 from simtrain.env.terrain import add_terrain, check_terrain
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.metric_tags import EVALUATION_TAGS
@@ -35,8 +37,10 @@ def compile_model(cfg: TaskCfg, *, visuals: bool = False) -> mujoco.MjModel:
         what = str(cfg.model)
         if cfg.model.is_dir():
             raise ConfigError(f"the model {what} is a folder; name its MJCF file (--env.model)")
-        if not cfg.model.is_file():
+        if not cfg.model.exists():
             raise ConfigError(f"the model {what} does not exist (--env.model)")
+        if not cfg.model.is_file():
+            raise ConfigError(f"the model {what} is no regular file (--env.model)")
         try:
             spec = mujoco.MjSpec.from_file(str(cfg.model))
         except ValueError as error:
@@ -63,6 +67,13 @@ def model_digest(model: mujoco.MjModel) -> str:
     return hashlib.sha256(data.data).hexdigest()
 
 
+def bytes_per_env(model: mujoco.MjModel) -> int:
+    """Memory of an environment on the CPU engine, at least: its state and its last steps."""
+    size = int(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION.value))
+    kept = 1 + model.nq + 2 * model.nv + model.na + 7 * model.nmocap + model.nu
+    return 8 * (2 * size + (STEPS + 1) * int(kept))
+
+
 def find_keyframe(model: mujoco.MjModel, name: str | None) -> int | None:
     """The id of the keyframe that episodes start from; None is MuJoCo's default state."""
     if name is None:
@@ -83,11 +94,7 @@ def initial_state(model: mujoco.MjModel, keyframe: int | None) -> InitialState:
 
 def check_task(cfg: TaskCfg) -> mujoco.MjModel:
     """Compile the model and resolve all names in the task against it; the model, or ConfigError."""
-    check_positive(cfg, ("timestep", "decimation", "episode_length_s"), "env")
-    for name in ("iterations", "ls_iterations", "max_contacts", "max_constraints"):
-        count = getattr(cfg.sim, name)
-        if count is not None and count < 1:
-            raise ConfigError(f"{flag('env', 'sim', name)} is {count}; it must be 1 or more")
+    check_bounds(cfg, "env")
     model = compile_model(cfg)
     start = initial_state(model, find_keyframe(model, cfg.keyframe))
     if not cfg.actions:
@@ -100,11 +107,7 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
         if not terms:
             raise ConfigError(f"observations.{group} has no terms")
         for name, term in terms.items():
-            where = ("env", "observations", group, name)
-            check_term(flag(*where), term, model)
-            if term.history_length < 0:
-                where_it_is = flag(*where, "history_length")
-                raise ConfigError(f"{where_it_is} is {term.history_length}; it must be 0 or more")
+            check_term(flag("env", "observations", group, name), term, model)
     if not cfg.rewards:
         raise ConfigError("the task has no rewards")
     for kind in ("rewards", "terminations", "commands", "metrics"):

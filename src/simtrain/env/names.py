@@ -14,7 +14,7 @@ import mujoco
 import torch
 
 from simtrain.env.cfg import Names, TermCfg
-from simtrain.errors import ConfigError, did_you_mean, flag
+from simtrain.errors import ConfigError, did_you_mean
 from simtrain.sim.engine import Index
 
 _FREE, _BALL = mujoco.mjtJoint.mjJNT_FREE.value, mujoco.mjtJoint.mjJNT_BALL.value
@@ -157,14 +157,6 @@ def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
         if is_range and not (isinstance(value, tuple | list) and len(value) == len(default)):
             needs = f"takes {len(default)} values such as {default}"
             raise ConfigError(f"{where}.{name.replace('_', '-')} {needs}, not {value}")
-
-
-def check_positive(cfg: object, names: Sequence[str], *where: str) -> None:
-    """Raise ConfigError unless the fields `names` of `cfg`, whose flag is `where`, are positive."""
-    for name in names:
-        value = getattr(cfg, name)
-        if not value > 0:
-            raise ConfigError(f"{flag(*where, name)} is {value}; it must be greater than 0")
 
 
 def patterns_of(kind: str, cfg: TermCfg) -> list[str]:

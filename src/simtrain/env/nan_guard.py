@@ -61,7 +61,10 @@ class NanGuard:
         self._counts = torch.zeros(sim.num_envs, dtype=torch.long, device=sim.device)
         # Of the first failure: step x environments + environment.
         self._first = torch.full((), _NEVER, dtype=torch.long, device=sim.device)
-        self._everyone = torch.arange(sim.num_envs, device=sim.device)
+        # Plus the number of steps so far x environments: the number of a failure in the last step.
+        self._numbers = torch.arange(sim.num_envs, device=sim.device) - sim.num_envs
+        # A number of the host in `torch.where` would be copied to the device, and waited for.
+        self._never = torch.full_like(self._first, _NEVER)
         # Of the first failure, where the host knows at once.
         self._model: mujoco.MjModel | None = None
 
@@ -84,9 +87,8 @@ class NanGuard:
             return None
         self._counts += failed
         step: int | Tensor = self._steps if self._failed_rows is None else self._step
-        number = self._everyone + (step - 1) * self._sim.num_envs
-        # A number of the host in `torch.where` would be copied to the device, and waited for.
-        first = number.masked_fill(~failed, _NEVER).amin()
+        numbers = torch.add(self._numbers, step, alpha=self._sim.num_envs)
+        first = torch.where(failed, numbers, self._never).amin()
         torch.minimum(self._first, first, out=self._first)
         if self._failed_rows is not None and self._model is None:
             self._model = self._sim.get_model(int(first) % self._sim.num_envs)

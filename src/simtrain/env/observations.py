@@ -4,7 +4,8 @@ A group's terms are concatenated first; noise, clip and scale are then one opera
 whole group, whatever the number of terms.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from tensordict import TensorDict
@@ -35,10 +36,16 @@ class SharedTerms:
         if value.ndim != 2 or value.shape[0] != self._env.num_envs:
             needs = f"it must be (num_envs, size), here ({self._env.num_envs}, size)"
             raise ConfigError(f"{name} has shape {tuple(value.shape)}; {needs}")
+        term.check_device(value)
         self._cfgs.append(cfg)
         self.terms.append(term)
         self.values.append(value)
         return len(self.terms) - 1
+
+    def compute(self) -> None:
+        """Evaluate every term into `values`, in place."""
+        with self._env.unchanging_state():
+            self.values[:] = [term() for term in self.terms]
 
 
 class ObservationGroup:
@@ -83,8 +90,9 @@ class ObservationGroup:
             if cfg.history_length > 1
         }
         self._present = torch.empty_like(self._random) if self._histories else None
-        # Whose histories start with their next observation.
-        self._fresh = env.buffer(f"observations.{name}.fresh", reset=True, dtype=torch.bool)
+        if self._histories:
+            # Whose histories start with their next observation.
+            self._fresh = env.buffer(f"observations.{name}.fresh", reset=True, dtype=torch.bool)
 
     def _pairs(
         self,
@@ -133,7 +141,10 @@ class ObservationGroup:
 
 
 class Observations:
-    """All groups, in two buffers each: what `compute` returns lasts until the call after next."""
+    """All groups, in two buffers each: what `compute` returns lasts until the call after next.
+
+    rsl_rl's PPO stores the observations that it acted on after the step that follows.
+    """
 
     def __init__(self, cfgs: Mapping[str, Mapping[str, ObservationTermCfg]], env: BaseEnv) -> None:
         self._shared = SharedTerms(env)
@@ -152,6 +163,7 @@ class Observations:
             for turn in ("even", "odd")
         ]
         self.turn = 0  # which of the two sets of buffers has the latest observations
+        self._alternates = True
         self.terms = self._shared.terms
 
     @property
@@ -159,14 +171,23 @@ class Observations:
         """What `compute` returned last."""
         return self._turns[self.turn]
 
-    def take_turn(self) -> None:
-        """Let the other set of buffers be the latest, filled by a graph."""
-        self.turn = 1 - self.turn
+    @contextmanager
+    def in_one_buffer(self) -> Iterator[None]:
+        """Within, the latest are always in the first buffers; for who copies them before a step."""
+        if self.turn != 0:
+            for name, values in self.latest.items():
+                self._turns[0][name].copy_(values)
+        self.turn, self._alternates = 0, False
+        try:
+            yield
+        finally:
+            self._alternates = True
 
     def compute(self) -> TensorDict:
         """Observe all environments; ``{group: (num_envs, size)}``."""
-        self.take_turn()
-        self._shared.values[:] = [term() for term in self._shared.terms]
+        if self._alternates:
+            self.turn = 1 - self.turn
+        self._shared.compute()
         for name, group in self.groups.items():
             group.compute(self.latest[name])
         return self.latest

@@ -10,7 +10,7 @@ from torch import Tensor
 from simtrain.env import cfg as configs
 from simtrain.env.base import BaseEnv
 from simtrain.env.names import resolve_params
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, call_term
 
 
 class Term:
@@ -30,19 +30,25 @@ class Term:
 
     def __call__(self, *arguments: Tensor) -> Any:
         """The term's value now; `arguments` come between the environment and the parameters."""
-        try:
-            return self.function(self._env, *arguments, **self.params)
-        except Exception as error:
-            error.add_note(f"in the term {self.name}")
-            raise
+        return call_term(self.name, self.function, self._env, *arguments, **self.params)
 
-    def rows(self) -> Tensor:
-        """The term's value now, which must be ``(num_envs,)``; ConfigError if it is not."""
+    def rows(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The term's value now, on the environment's device, ``(num_envs,)``.
+
+        ConfigError if the value has another shape, or is elsewhere.
+        """
         value: Tensor = self()
         if value.shape != (self._env.num_envs,):
             needs = f"it must be (num_envs,), here {(self._env.num_envs,)}"
             raise ConfigError(f"{self.name} has shape {tuple(value.shape)}; {needs}")
-        return value
+        self.check_device(value)
+        return value.to(dtype)
+
+    def check_device(self, value: Tensor) -> None:
+        """Raise ConfigError for a value that a GPU would have to fetch from the host."""
+        if value.device != self._env.device:
+            text = f"it must be on {self._env.device}, as env.device says"
+            raise ConfigError(f"{self.name} is on {value.device}; {text}")
 
 
 def make_terms(cfgs: Mapping[str, configs.TermCfg], env: BaseEnv, kind: str) -> list[Term]:
@@ -58,11 +64,11 @@ class Rewards:
         rates = torch.tensor([cfg.weight * env.step_dt for cfg in cfgs.values()])
         self._rates = env.variable("rewards.rates", rates)
         self._step_dt = env.step_dt
-        # Column by column in memory, as terms write them.
-        self.values = torch.zeros(len(cfgs), env.num_envs, device=env.device).T
+        # Term by term in memory, as they come.
+        self._rows = torch.zeros(len(cfgs), env.num_envs, device=env.device)
+        self.values = self._rows.T
         """The terms' values at the latest step, without weights, ``(num_envs, terms)``."""
         env.declare("rewards.values", self.values, None)
-        self._columns = self.values.unbind(1)
         self._total = torch.zeros(env.num_envs, device=env.device)
         self.episode_sums = torch.zeros_like(self.values)
         """Each term's weighted sum over the present episode, ``(num_envs, terms)``."""
@@ -72,8 +78,8 @@ class Rewards:
 
     def compute(self, failed: Tensor | None = None) -> Tensor:
         """Rewards now, 0 where `failed`, ``(num_envs,)``; overwritten by the next call."""
-        for term, column in zip(self.terms, self._columns, strict=True):
-            column.copy_(term.rows())
+        if self.terms:
+            torch.stack([term.rows() for term in self.terms], out=self._rows)
         if failed is not None:
             self.values.masked_fill_(failed.unsqueeze(1), 0.0)
         self.sums += self.values.sum(dim=0)
@@ -96,11 +102,15 @@ class Terminations:
 
     def __init__(self, cfgs: Mapping[str, configs.TerminationTermCfg], env: BaseEnv) -> None:
         self.names, self.terms = tuple(cfgs), make_terms(cfgs, env, "terminations")
-        self._failed = [i for i, cfg in enumerate(cfgs.values()) if not cfg.time_out]
-        self.flags = torch.zeros(len(cfgs), env.num_envs, dtype=torch.bool, device=env.device).T
+        # Term by term in memory, and last which simulations failed.
+        shape = (len(cfgs) + 1, env.num_envs)
+        self._rows = torch.zeros(shape, dtype=torch.bool, device=env.device)
+        fails = [[not cfg.time_out] for cfg in cfgs.values()]
+        self._fails = torch.tensor([*fails, [True]], device=env.device)
+        self._nobody = torch.zeros_like(self._rows[0])
+        self.flags = self._rows[:-1].T
         """Which terms ended the episode at this step, ``(num_envs, terms)``."""
         env.declare("terminations.flags", self.flags, None)
-        self._columns = self.flags.unbind(1)
         self.terminated = env.buffer("terminations.terminated", reset=None, dtype=torch.bool)
         """Episodes that ended at this step otherwise than by being cut, ``(num_envs,)``."""
         self.time_outs = env.buffer("terminations.time_outs", reset=None, dtype=torch.bool)
@@ -110,14 +120,10 @@ class Terminations:
 
     def compute(self, failed: Tensor | None = None) -> Tensor:
         """Which episodes end now, also where `failed`, ``(num_envs,)``; overwritten by the next."""
-        for term, column in zip(self.terms, self._columns, strict=True):
-            column.copy_(term())
-        self.terminated.zero_()
-        if failed is not None:
-            self.terminated |= failed
-        for i in self._failed:
-            self.terminated |= self._columns[i]
-        torch.any(self.flags, dim=1, out=self.dones).logical_or_(self.terminated)
+        rows = [term.rows(torch.bool) for term in self.terms]
+        torch.stack([*rows, self._nobody if failed is None else failed], out=self._rows)
+        torch.any(self._rows, dim=0, out=self.dones)
+        torch.any(self._rows & self._fails, dim=0, out=self.terminated)
         torch.gt(self.dones, self.terminated, out=self.time_outs)
         return self.dones
 
@@ -192,8 +198,8 @@ class Metrics:
 
     def compute(self) -> None:
         """Evaluate every term into `values`, in place; ConfigError if one has another shape."""
-        for i, term in enumerate(self.terms):
-            self.values[:, i] = term.rows()
+        if self.terms:
+            torch.stack([term.rows() for term in self.terms], dim=1, out=self.values)
 
 
 class Episodes:
@@ -240,4 +246,4 @@ class Episodes:
 
 def draw_where(mask: Tensor, values: Tensor, bounds: tuple[float, float]) -> None:
     """Draw `values` anew where `mask`, in place; numbers are drawn for all environments."""
-    values.copy_(torch.where(mask, torch.empty_like(values).uniform_(*bounds), values))
+    torch.where(mask, torch.empty_like(values).uniform_(*bounds), values, out=values)

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from simtrain.bounds import check_bounds
 from simtrain.env.cfg import TerrainCfg
-from simtrain.env.names import check_parameters, check_positive
+from simtrain.env.names import check_parameters
 from simtrain.errors import ConfigError, flag
 
 NAME = "terrain"  # of the height field and of its geom
+_MOST = 2**24  # nodes: more than a hundred times those of a usual terrain
 _BASE = 1.0  # thickness below the lowest point, m
 _SPAWN = 0.5  # environments start above the highest point within this distance of the middle, m
 
@@ -84,7 +86,12 @@ class Terrain:
         a = heights[:-1, :-1]
         b, c = heights[:-1, 1:] - a, heights[1:, :-1] - a
         squares = np.stack((a, b, c, heights[1:, 1:] - a - b - c), axis=-1)
-        self._grid_rows, self._grid_columns = a.shape
+        # Along x and y, in the first axis.
+        self._half_size = torch.tensor(self.half_size, device=device).unsqueeze(1)
+        self._row_length = a.shape[1]
+        counts = [[float(count)] for count in reversed(a.shape)]
+        self._num_squares = torch.tensor(counts, device=device)
+        self._last_square = self._num_squares - 1.0
         self._squares = torch.as_tensor(squares, dtype=torch.float32).reshape(-1, 4).to(device)
         self._tiles = torch.as_tensor(_tile_origins(cfg, heights), device=device)
         self.columns = torch.arange(num_envs, device=device) * cfg.num_columns // num_envs
@@ -99,14 +106,16 @@ class Terrain:
         border that of the border. (MuJoCo divides each square between four nodes into two
         triangles; the two agree on its edges.)
         """
-        rows, columns, (half_x, half_y) = self._grid_rows, self._grid_columns, self.half_size
-        u = ((points[..., 0] + half_x) / self._resolution).clamp_(0.0, columns)
-        v = ((points[..., 1] + half_y) / self._resolution).clamp_(0.0, rows)
-        column, row = u.floor().clamp_(max=columns - 1), v.floor().clamp_(max=rows - 1)
-        u, v = u - column, v - row
-        square = (row.long() * columns + column.long()).flatten()
-        a, b, c, d = self._squares.index_select(0, square).view(*u.shape, 4).unbind(-1)
-        return torch.addcmul(torch.addcmul(a, b, u), torch.addcmul(c, d, u), v)
+        places = points.movedim(-1, 0).contiguous().flatten(1)
+        places = ((places + self._half_size) / self._resolution).clamp_(min=0.0)
+        places = torch.minimum(places, self._num_squares)
+        square = torch.minimum(places.floor(), self._last_square)
+        column, row = square.long()
+        number = torch.add(column, row, alpha=self._row_length)
+        a, b, c, d = self._squares.index_select(0, number).unbind(1)
+        u, v = places - square
+        heights = torch.addcmul(torch.addcmul(a, b, u), torch.addcmul(c, d, u), v)
+        return heights.view(points.shape[:-1])
 
     def move(self, mask: Tensor, change: Tensor) -> None:
         """Change the levels in `mask` by `change`, long, in place; beyond the last, to any."""
@@ -141,7 +150,12 @@ def check_terrain(cfg: TerrainCfg) -> None:
         raise ConfigError("the terrain needs a sub-terrain with a proportion greater than 0")
     for name, tile in cfg.sub_terrains.items():
         check_parameters(flag("env", "terrain", "sub_terrains", name), tile, leading=4)
-    check_positive(cfg, ("resolution", "tile_size", "num_levels", "num_columns"), "env", "terrain")
+    check_bounds(cfg, "env", "terrain")
+    nodes, border = _nodes(cfg)
+    size = (cfg.num_columns * nodes + 2 * border) * (cfg.num_levels * nodes + 2 * border)
+    if size > _MOST:
+        text = f"the terrain has {size:,} nodes, and {_MOST:,} are the most"
+        raise ConfigError(f"{text}; use fewer tiles or a larger --env.terrain.resolution")
     first, last = cfg.max_initial_level, cfg.num_levels - 1
     if first is not None and not 0 <= first <= last:
         raise ConfigError(f"--env.terrain.max-initial-level is {first}; levels go from 0 to {last}")

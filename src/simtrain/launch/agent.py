@@ -1,12 +1,51 @@
-"""torchrunx's agent of a host, which starts the ranks there, as a process that keeps strangers out.
+"""The agent of a host, which starts its ranks: ``python -m simtrain.launch.agent ...``.
 
-Run as ``python -m simtrain.launch.agent``, with the arguments of ``python -m torchrunx``.
+It is torchrunx's, with its arguments. From before torch is imported, this one ignores signals that
+ask to stop, which SLURM sends to all processes of a job, and which would end the ranks unsaved; and
+it ends if it loses the launcher, which it finds by the log server. Its ranks end with it.
 """
 
+import os
 import runpy
+import socket
+import sys
+import threading
+import time
 
+from simtrain.launch.private import show_key
+from simtrain.launch.stop import ignore_stop_signals
 from simtrain.launch.torchrunx_internals import join_privately
 
-if __name__ == "__main__":
+# How many seconds it may take:
+_CONNECT_SECONDS = 20.0  # the log server to listen
+_END_SECONDS = 4.0  # the command to end the job by itself, and say why
+
+
+def main() -> None:
+    """Run torchrunx's agent."""
+    ignore_stop_signals()
+    flags = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+    server = flags["--launcher-hostname"], int(flags["--logger-port"])
+    threading.Thread(target=_end_without, args=(server,), daemon=True).start()
     join_privately()
     runpy.run_module("torchrunx", run_name="__main__", alter_sys=True)
+
+
+def _end_without(server: tuple[str, int]) -> None:
+    """End this process once the server does not hold the other end of a connection any more."""
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection(server, timeout=_CONNECT_SECONDS) as connection:
+                show_key(connection)
+                connection.settimeout(None)
+                connection.recv(1)
+            break
+        except OSError:
+            time.sleep(0.1)
+    time.sleep(_END_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -68,9 +68,21 @@ class RankFailed(RankEvent):
     description = " failed:\n{text}"
 
 
+@dataclass(frozen=True)
+class Heartbeat(RankEvent):
+    """A rank's process answers; `place` is where in the code it is, the rest as in `Progress`."""
+
+    iteration: int | None
+    waits: int
+    is_waiting: bool
+    place: str
+    description = " is at {place}"
+
+
 def send(event: object) -> None:
     """Send an event from a rank; it is on its way when this returns."""
-    level = logging.ERROR if isinstance(event, RankFailed) else logging.INFO
+    levels = {RankFailed: logging.ERROR, Heartbeat: logging.DEBUG}
+    level = levels.get(type(event), logging.INFO)
     logging.getLogger("simtrain").log(level, "%s", event, extra={"event": event})
 
 

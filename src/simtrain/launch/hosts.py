@@ -28,6 +28,7 @@ try:
 except OSError as error:
     unreachable = str(error)
 if sys.argv[3] == "gpus":
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     import torch
     gpus = torch.cuda.device_count()
 answer = os.environ.get("CUDA_VISIBLE_DEVICES"), gpus, unreachable

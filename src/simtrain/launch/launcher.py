@@ -29,10 +29,18 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from simtrain.errors import ConfigError, DivergenceError, RankError
-from simtrain.launch.events import EventHandler, RankFailed, RankFinished, RankStarted, StopReceived
+from simtrain.launch.events import (
+    EventHandler,
+    Heartbeat,
+    RankFailed,
+    RankFinished,
+    RankStarted,
+    StopReceived,
+)
+from simtrain.launch.heartbeat import RankWatch
 from simtrain.launch.plan import Job
 from simtrain.launch.private import ONLY_LOOPBACK, private_folder
-from simtrain.launch.processes import die_with_parent, end_session
+from simtrain.launch.processes import die_with_parent, end_session, end_session_without_reader
 from simtrain.launch.rank_process import RankProgram
 from simtrain.launch.stop import STOP_SIGNALS, StopSignals, ignore_stop_signals
 from simtrain.launch.torchrunx_internals import (
@@ -40,6 +48,7 @@ from simtrain.launch.torchrunx_internals import (
     log_file_handlers,
     parse_killed,
     run_on_host,
+    start_agents_by,
 )
 
 ResultT = TypeVar("ResultT")
@@ -78,9 +87,10 @@ def launch_ranks(
     events, event_end = multiprocessing.Pipe(duplex=False)
     outcome, outcome_end = multiprocessing.Pipe(duplex=False)
     handlers = partial(_log_handlers, event_end.fileno(), job, log_dir, check_log_level())
+    pipes = events, event_end, outcome_end
     folder = private_folder(None if job.on_one_machine else shared)
     with folder, tempfile.TemporaryFile() as output:
-        given = RankProgram(job, function, args), handlers, event_end, outcome_end, output
+        given = os.getpid(), RankProgram(job, function, args), handlers, pipes, output
         launcher = multiprocessing.get_context("fork").Process(
             target=_run_launcher, args=given, name=_NAME
         )
@@ -98,7 +108,7 @@ def launch_ranks(
             monitor.wait()
             if monitor.is_finished:
                 stop.cancel_deadline()
-            if monitor.is_finished or monitor.launcher_error is not None:
+            if monitor.is_finished or monitor.launcher_has_ended:
                 grace = _END_SECONDS if job.on_one_machine else _REMOTE_END_SECONDS
         finally:
             launcher.join(grace)
@@ -134,16 +144,18 @@ def check_log_level() -> int:
 
 
 def _run_launcher(
+    command: int,
     program: RankProgram,
     handlers: Callable[[], list[logging.Handler]],
-    event_end: Connection,
-    outcome: Connection,
+    pipes: tuple[Connection, Connection, Connection],
     output: IO[bytes],
 ) -> None:
     """Run the job in the launcher's process, and send how it ended."""
     os.setsid()
-    die_with_parent()
+    die_with_parent(command)
     ignore_stop_signals()
+    events, event_end, outcome = pipes
+    events.close()  # so that the command alone can read them
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         stream.flush()
         os.dup2(output.fileno(), number)
@@ -169,8 +181,9 @@ def _run_launcher(
         if job.on_one_machine
         else (*torchrunx.DEFAULT_ENV_VARS_FOR_COPY, *variables),
         # Agents are to ignore the others; they end with their ranks, or if they lose the launcher.
-        extra_env_vars={"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGHUP,SIGQUIT"},
+        extra_env_vars={"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"},
     )
+    start_agents_by("simtrain.launch.agent")
     launcher.set_logging_handlers(handlers)
     # The first fork is the log server's. It alone keeps the pipe, so that its end is noticed.
     os.register_at_fork(after_in_parent=event_end.close)
@@ -185,7 +198,8 @@ def _run_launcher(
 
 def _log_handlers(events: int, job: Job, log_dir: str, log_level: int) -> list[logging.Handler]:
     """Handlers of log records; called in the log server, which has the descriptor `events`."""
-    die_with_parent()
+    # Not the launcher, which may be busy. It comes before agents, and so before what it is to end.
+    end_session_without_reader(events)
     ranks = [devices.ranks for devices in job.devices]
     files = log_file_handlers(job.hosts, ranks, log_dir, log_level) if log_dir else []
     return [EventHandler(Connection(events, readable=False), job.hosts[0]), *files]
@@ -207,8 +221,13 @@ class _Monitor:
     first_failure_time: float | None = None
     log_server_end_time: float | None = None  # after the end of all ranks, unless it was killed
     launcher_error: str | None = None  # of torchrunx's launcher, empty if all went well
+    launcher_has_ended: bool = False  # by itself
     agent_failed: bool = False  # whether the error is that an agent is gone
     interrupted: bool = False
+    rank_hangs: bool = False
+
+    def __post_init__(self) -> None:
+        self._watch = RankWatch(self.job, self.receive)
 
     @property
     def is_finished(self) -> bool:
@@ -224,13 +243,20 @@ class _Monitor:
                 self.read_events()
             if self.outcome in ready:
                 gone = f"the launching process on this machine is gone; {_OUT_OF_MEMORY}"
-                self.launcher_error, self.agent_failed = _receive(self.outcome) or (gone, False)
+                outcome = _receive(self.outcome)
+                self.launcher_has_ended = outcome is not None
+                self.launcher_error, self.agent_failed = outcome or (gone, False)
+            if not self.failures and self.log_server_end_time is None:
+                self.rank_hangs = self._watch.check(self.started, self.finished)
             if self.stop() and not self.interrupted and 0 in self.started:
                 self.interrupted = True
                 self._interrupt(self.started[0])
 
     def result(self, output: str, log_dir: str) -> Any:
         """Rank 0's result, or an error; `output` is what launcher and starting agents printed."""
+        late = [f"{who} {what}" for who, what in self._watch.late.items()]
+        if self.rank_hangs:
+            raise RankError(f"{'; '.join(late)} (--collective-timeout)")
         failed = {failed.cause: failed for failed in reversed(self.failures)}
         if "config" in failed:
             raise ConfigError(failed["config"].text)
@@ -239,7 +265,7 @@ class _Monitor:
         if "divergence" in failed:
             raise DivergenceError(failed["divergence"].text)
         if "job" in failed:
-            raise RankError(failed["job"].text)
+            raise RankError("; ".join([*late, failed["job"].text]))
         if self.is_finished:
             return self.finished[0].result
         gone = "the log server is gone, the process on this machine through which ranks report"
@@ -263,6 +289,8 @@ class _Monitor:
                 self.log_server_end_time = time.monotonic()
             elif isinstance(event, RankStarted):
                 self.started[event.rank] = event
+            elif isinstance(event, Heartbeat):
+                self._watch.hear(event)
             elif isinstance(event, RankFinished):
                 self.finished[event.rank] = event
             elif isinstance(event, RankFailed):
@@ -274,7 +302,7 @@ class _Monitor:
                 self.stop.receive(event.signal)
 
     def _is_over(self) -> bool:
-        if self.is_finished or self.launcher_error is not None:
+        if self.is_finished or self.launcher_error is not None or self.rank_hangs:
             return True
         seconds = _FAILURE_SECONDS
         if all(failed.cause == "peer" for failed in self.failures):

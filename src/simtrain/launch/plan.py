@@ -28,13 +28,36 @@ class Devices:
         return f"cuda:{local_rank}" if self.kind == "cuda" else "cpu"
 
     def use(self, local_rank: int) -> torch.device:
-        """Give this process its device, and make it torch's current one."""
+        """Give this process its device, and make it torch's current one; see `use_gpu`."""
         # CUDA reads it once, so this comes before torch or Warp first uses a GPU.
         os.environ["CUDA_VISIBLE_DEVICES"] = self.visible
         device = torch.device(self.device(local_rank))
         if device.type == "cuda":
-            torch.cuda.set_device(device)
+            use_gpu(device, "--gpu-ids None trains on the CPU")
         return device
+
+
+def count_gpus() -> int:
+    """Number of visible GPUs; from now on this process and its children number them in one order.
+
+    CUDA's own order puts the fastest GPU first, nvidia-smi's is that of the bus. The variable is
+    read when CUDA is first used; a value that the user has set holds.
+    """
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    return torch.cuda.device_count()
+
+
+def use_gpu(device: torch.device | str, instead: str) -> None:
+    """Make a GPU torch's current one; ConfigError, which says what to do `instead`, if it cannot.
+
+    There can be one that PyTorch cannot use: the driver is too old for it, say.
+    """
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    try:
+        torch.cuda.set_device(device)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"PyTorch cannot use the GPU: {reason} ({instead})") from error
 
 
 @dataclass(frozen=True)
@@ -42,7 +65,7 @@ class Job:
     """The ranks of a job: on hosts, of which the first has rank 0, and the `devices` of each.
 
     Rank i has seed `seed` + i, and `threads` CPU threads; None shares a host's cores among its
-    ranks. The first collective may take `collective_timeout` seconds, and ranks have
+    ranks. A rank that hangs ends the job after `collective_timeout` seconds, and ranks have
     `grace_seconds` to end after a signal.
     """
 
@@ -50,7 +73,7 @@ class Job:
     devices: tuple[Devices, ...]
     seed: int = 0
     threads: int | None = None
-    collective_timeout: float = 60.0
+    collective_timeout: float = 600.0
     grace_seconds: float = 30.0
     ssh_config: str | None = None  # file with SSH settings of the hosts; None for the user's
     in_process: bool = False  # whether the only rank runs in the process of the command
@@ -112,7 +135,7 @@ def plan_job(flags: LaunchFlags) -> Job:
     if hosts:
         found = probe_hosts(hosts, flags.ssh_config, count_gpus=may_use_gpus)
     else:
-        gpu_count = torch.cuda.device_count() if may_use_gpus else 0
+        gpu_count = count_gpus() if may_use_gpus else 0
         found = [(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu_count)]
     devices = resolve_hosts(flags, hosts, found)
     # A rank that may be started again has a process of its own to lose.

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,24 +80,26 @@ def show_key(connection: socket.socket) -> None:
         raise ConnectionRefusedError("another process answers at the port of the job's log server")
 
 
-def meet(name: str, rank: int, size: int, address: tuple[str, int]) -> Store:
+def meet(name: str, rank: int, size: int, address: tuple[str, int], timeout: float) -> Store:
     """Wait until all processes of a group are here; the store by which they connect.
 
     Files if the address, of rank 0, is `LOOPBACK`, else TCP at that address alone. Gloo listens
     until all have connected, and takes whoever comes first for the process that it waits for; so it
-    is to be started when this returns, and then has all within milliseconds.
+    is to be started when this returns, and then has all within milliseconds. An error of torch's if
+    that takes more than `timeout` seconds.
     """
     from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 
     host, port = address
+    limit = timedelta(seconds=timeout)
     store: Store
     if host == LOOPBACK:
         store = FileStore(str(_folder() / name), size)
     else:
         listener = _listen(host, port) if rank == 0 else None
-        store = TCPStore(host, port, size, rank == 0, master_listen_fd=listener)
+        store = TCPStore(host, port, size, rank == 0, limit, master_listen_fd=listener)
     store.set(f"{name}/{rank}", "")
-    store.wait([f"{name}/{other}" for other in range(size)])
+    store.wait([f"{name}/{other}" for other in range(size)], limit)
     return store
 
 

@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import select
 import signal
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -21,9 +23,8 @@ def limit_spinning() -> None:
         os.environ["GOMP_SPINCOUNT"] = "10000"
 
 
-def die_with_parent(parent: int | None = None) -> None:
-    """Have the kernel kill this process when its `parent` is gone; an id finds one gone already."""
-    parent = parent or os.getppid()
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its `parent` is gone, or now if it is gone already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -53,7 +54,24 @@ def end_session(session: int, grace: float) -> None:
         time.sleep(0.05)
 
 
+def end_session_without_reader(pipe: int) -> None:
+    """Kill the processes of this one's session, itself last, once nobody can read from a pipe.
+
+    A thread waits for that. `pipe` is the descriptor of the end that is written to.
+    """
+
+    def wait_and_end() -> None:
+        reader = select.poll()
+        reader.register(pipe, 0)  # for errors alone
+        reader.poll()
+        end_session(os.getsid(0), 0.0)
+        os._exit(1)
+
+    threading.Thread(target=wait_and_end, daemon=True).start()
+
+
 def _session_members(session: int) -> list[int]:
+    """Processes of a session that run, without this one."""
     pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
-    found = [(pid, *state_and_session(pid)) for pid in pids]
+    found = [(pid, *state_and_session(pid)) for pid in pids if pid != os.getpid()]
     return [pid for pid, state, its in found if its == session and state not in ("Z", "X")]

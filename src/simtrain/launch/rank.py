@@ -1,13 +1,36 @@
 """`Rank`: one process of a training job, and the collectives that the project uses."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+
+@dataclass
+class Progress:
+    """How far a rank is: its main thread writes this, and its heartbeat reads it.
+
+    Within this, as a context, the rank waits for others: in a collective, or for its GPU's.
+    """
+
+    iteration: int | None = 0
+    """The one that all ranks work on, 0 for the first collective; None where one may work alone."""
+    waits: int = 0
+    """How often it has begun to wait."""
+    is_waiting: bool = False
+
+    def __enter__(self) -> None:
+        self.waits += 1
+        self.is_waiting = True
+
+    def __exit__(self, *exception: object) -> None:
+        self.is_waiting = False
 
 
 @dataclass(frozen=True)
@@ -23,6 +46,9 @@ class Rank:
     device: torch.device
     seed: int
     threads: int
+    end_job: Callable[[str], None] | None = None
+    """Ends this rank with the text of an error, and with it the job; from any thread."""
+    progress: Progress = field(default_factory=Progress, repr=False, compare=False)
 
     @property
     def is_main(self) -> bool:
@@ -32,13 +58,15 @@ class Rank:
     def all_reduce(self, tensor: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         """Combine `tensor` over all ranks, in place; returns it."""
         if self.world_size > 1:
-            dist.all_reduce(tensor, op=op)
+            with self.progress:
+                dist.all_reduce(tensor, op=op)
         return tensor
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Replace `tensor` by that of rank 0, in place; returns it."""
         if self.world_size > 1:
-            dist.broadcast(tensor, src=0)
+            with self.progress:
+                dist.broadcast(tensor, src=0)
         return tensor
 
     def all_gather(self, values: Sequence[float]) -> Tensor:
@@ -47,12 +75,39 @@ class Rank:
         if self.world_size == 1:
             return mine
         everyone = [torch.empty_like(mine) for _ in range(self.world_size)]
-        dist.all_gather(everyone, mine)
+        with self.progress:
+            dist.all_gather(everyone, mine)
         return torch.cat(everyone)
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """Each flag, true if it is true on any rank; a collective on the CPU."""
         return tuple(self.all_gather(flags).any(dim=0).tolist())
+
+    @contextmanager
+    def deadline(self, seconds: float, doing: str) -> Iterator[Callable[[bool], bool]]:
+        """Limit the time of what all ranks do together, at the same time; yields `any` of one flag.
+
+        After `seconds` the job ends, whatever the ranks wait for, and the error names those that
+        have called `any` less often than others.
+        """
+        end_job, group = self.end_job, dist.group.WORLD
+        if end_job is None or group is None:
+            yield lambda flag: self.any(flag)[0]
+            return
+        store = group.get_group_store()
+        counters = [f"{doing}/{rank}" for rank in range(self.world_size)]
+
+        def expire() -> None:
+            calls = [store.add(counter, 0) for counter in counters]
+            behind = [str(rank) for rank, count in enumerate(calls) if count == min(calls)]
+            end_job(f"rank {' and '.join(behind)} did not finish {doing} within {seconds:g} s")
+
+        def any_rank(flag: bool) -> bool:
+            store.add(counters[self.rank], 1)
+            return self.any(flag)[0]
+
+        with time_limit(seconds, expire):
+            yield any_rank
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""
@@ -62,29 +117,45 @@ class Rank:
         """What every rank gave, by rank."""
         values = [value] * self.world_size
         if self.world_size > 1:
-            dist.all_gather_object(values, value)
+            with self.progress:
+                dist.all_gather_object(values, value)
         return values
 
     def gather_objects(self, value: Any) -> list[Any] | None:
         """What every rank gave, by rank, on rank 0; None on others."""
         values = [value] * self.world_size if self.is_main else None
         if self.world_size > 1:
-            dist.gather_object(value, values)
+            with self.progress:
+                dist.gather_object(value, values)
         return values
 
     def scatter_objects(self, values: list[Any] | None) -> Any:
         """This rank's own of `values`, which rank 0 gives, one for each."""
         mine = (values or [None])[:1]
         if self.world_size > 1:
-            dist.scatter_object_list(mine, values)
+            with self.progress:
+                dist.scatter_object_list(mine, values)
         return mine[0]
 
     def broadcast_object(self, value: Any) -> Any:
         """What rank 0 gave. It travels between CPUs."""
         values = [value]
         if self.world_size > 1:
-            dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+            with self.progress:
+                dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]
+
+
+@contextmanager
+def time_limit(seconds: float, action: Callable[[], None]) -> Iterator[None]:
+    """Call `action`, in another thread, if the block takes longer."""
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def share_of_cores(ranks: int) -> int:

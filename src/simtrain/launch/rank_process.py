@@ -1,15 +1,17 @@
 """One rank of a job, in a process that torchrunx starts."""
 
 import atexit
+import gc
+import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from signal import Signals
 from typing import Any, NoReturn
 
@@ -18,29 +20,18 @@ import torch.distributed as dist
 
 from simtrain.errors import ConfigError, DivergenceError, RankError, SimulationError
 from simtrain.launch import events
+from simtrain.launch.heartbeat import ADVICE, send_heartbeats
 from simtrain.launch.plan import Job
 from simtrain.launch.private import check_members, meet
 from simtrain.launch.processes import die_with_parent, state_and_session
-from simtrain.launch.rank import Rank
+from simtrain.launch.rank import Rank, time_limit
 from simtrain.launch.stop import StopSignals, ignore_stop_signals
 from simtrain.launch.torchrunx_internals import connect_log_stream
 
 # How many seconds it may take:
 _GRACE_SECONDS = 10.0  # a rank to end when torchrunx ends the job, or the command should have
 _PEER_FAILURE_SECONDS = 5.0  # torchrunx to find the end of another rank, before that of this one
-_COLLECTIVE_SECONDS = 1800.0  # a later collective: another rank may save, or record a video
-
-ADVICE = """\
-What usually is the matter, most frequent first, and what to try:
-  1. GPUs cannot reach each other's memory behind an IOMMU (hangs at the first collective):
-     set NCCL_P2P_DISABLE=1, or boot the kernel with iommu=pt
-  2. Shared memory is too small in a container:
-     set NCCL_SHM_DISABLE=1, or start it with more (docker run --shm-size=1g, or --ipc=host)
-  3. Of several hosts, the name of one does not resolve: `getent hosts $(hostname)` must print an
-     address on every host; add the name to /etc/hosts
-  4. A port is blocked: a firewall must let ranks connect to each other on any port; with several
-     network interfaces, name one with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME
-NCCL_DEBUG=INFO shows what NCCL does, in the ranks' logs."""
+_COLLECTIVE_SECONDS = 1800.0  # a later collective, or more: rank 0 may evaluate, or record a video
 
 _CAUSES: tuple[tuple[type[Exception], events.Cause], ...] = (
     (ConfigError, "config"),
@@ -52,25 +43,21 @@ _CAUSES: tuple[tuple[type[Exception], events.Cause], ...] = (
 
 @dataclass
 class RankProgram:
-    """The program of every rank of a job, for torchrunx; unpickling it ignores `STOP_SIGNALS`.
-
-    torchrunx's agents, on every host, unpickle it first. SLURM sends such signals to all processes
-    of a job, and an agent that acted on them would end its ranks unsaved.
-    """
+    """The program of every rank of a job, for torchrunx."""
 
     __name__ = "run_rank"
     job: Job
     function: Callable[..., object]
     args: tuple[Any, ...]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (), self.__dict__  # the state comes after the call
-
     def __call__(self) -> None:
         """Make this process a rank, run the function and send what it returns, or the error."""
         # An error ends the process: torchrunx would keep it until all others have returned, and
         # they wait for it in a collective.
-        die_with_parent()
+        agent = multiprocessing.parent_process()
+        assert agent is not None
+        assert agent.pid is not None
+        die_with_parent(agent.pid)
         connect_log_stream()
         job, number = self.job, int(os.environ["RANK"])
         device, host = job.rank_names()[number], job.placements[number][0]
@@ -95,12 +82,16 @@ class RankProgram:
         atexit.register(ignore_stop_signals)
         events.send(events.RankStarted(number, device, host, os.getpid()))
         try:
-            rank = job.make_rank(number)
-            rendezvous(rank, job.collective_timeout, on_timeout)
+            rank = replace(job.make_rank(number), end_job=on_timeout)
+            send_heartbeats(rank, device, job.collective_timeout)
+            with rank.progress:
+                rendezvous(rank, job.collective_timeout, on_timeout)
+            rank.progress.iteration = None
             everyone = rank.all_gather_objects((host, os.getpid()))
             peers += [pid for its_host, pid in everyone if its_host == host]
             result = self.function(rank, events.send, stop, *self.args)
-            dist.destroy_process_group()
+            events.send(events.RankFinished(number, device, result if number == 0 else None))
+            end_process_group(rank)
         except BaseException as error:  # noqa: BLE001 - sys.exit in a task too; sent, and the end
             cause, text = _cause_and_text(error)
             events.send(events.RankFailed(number, device, cause, text))
@@ -111,12 +102,6 @@ class RankProgram:
                     break
                 time.sleep(0.05)
             _exit()
-        events.send(events.RankFinished(number, device, result if number == 0 else None))
-
-
-def _unpickled() -> RankProgram:
-    ignore_stop_signals()
-    return RankProgram.__new__(RankProgram)
 
 
 def _states(pids: list[int]) -> set[str]:
@@ -132,28 +117,36 @@ def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) ->
     """
     first = f"the first collective of {rank.world_size} ranks"
     text = f"{first} did not finish within {timeout:g} s (--collective-timeout).\n{ADVICE}"
-    deadline, cuda = threading.Timer(timeout, on_timeout, (text,)), rank.device.type == "cuda"
-    deadline.daemon = True
-    deadline.start()
+    cuda = rank.device.type == "cuda"
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
-        store = meet("ranks", rank.rank, rank.world_size, address)
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if cuda else "gloo",
-            rank=rank.rank,
-            world_size=rank.world_size,
-            timeout=timedelta(seconds=_COLLECTIVE_SECONDS),
-            device_id=rank.device if cuda else None,
-            store=store,
-        )
-        check_members("ranks", rank.world_size, lambda own: rank.all_gather(own.tolist()).byte())
-        total = float(rank.all_reduce(torch.ones((), device=rank.device)))
+        with time_limit(timeout, partial(on_timeout, text)):
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if cuda else "gloo",
+                rank=rank.rank,
+                world_size=rank.world_size,
+                timeout=timedelta(seconds=max(_COLLECTIVE_SECONDS, 3.0 * timeout)),
+                device_id=rank.device if cuda else None,
+                store=meet("ranks", rank.rank, rank.world_size, address, 2.0 * timeout),
+            )
+            check_members("ranks", rank.world_size, lambda own: rank.all_gather(own).byte())
+            total = float(rank.all_reduce(torch.ones((), device=rank.device)))
         if total != rank.world_size:
             raise RuntimeError(f"{first} gave {total:g} instead of {rank.world_size}")
     except Exception as error:
         raise RankError(f"the ranks could not connect: {error}\n{ADVICE}") from error
-    finally:
-        deadline.cancel()
+
+
+def end_process_group(rank: Rank) -> None:
+    """Disconnect the ranks.
+
+    NCCL waits until no CUDA graph is left that captured one of its collectives, and then for ever.
+    Who made graphs has closed them; this frees what only the garbage collector finds.
+    """
+    gc.collect()
+    if rank.device.type == "cuda":
+        torch.cuda.synchronize(rank.device)
+    dist.destroy_process_group()
 
 
 def _cause_and_text(error: BaseException) -> tuple[events.Cause, str]:

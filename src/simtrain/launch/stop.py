@@ -15,14 +15,14 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from signal import Signals
 
-STOP_SIGNALS = (Signals.SIGINT, Signals.SIGTERM, Signals.SIGUSR1)
-"""Ctrl-C, the end of a job, and what SLURM can send some time before that."""
+STOP_SIGNALS = (Signals.SIGINT, Signals.SIGTERM, Signals.SIGHUP, Signals.SIGUSR1)
+"""Ctrl-C, the end of a job, the end of a terminal, and what SLURM can send some time before."""
 _END = b"\0"
 
 
 @dataclass
 class StopSignals:
-    """Catches `STOP_SIGNALS` while it is entered, which only the main thread can do.
+    """Catches `heeded_signals` while it is entered, which only the main thread can do.
 
     The first one is given to `on_signal` at once, and to `on_expiry` if this is still entered
     `seconds` later; when SIGINT follows it, `on_second_interrupt` is called. They are called from
@@ -51,13 +51,13 @@ class StopSignals:
         # Written to as soon as a signal comes, whatever the main thread does.
         self._wakeup = signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
         # Unlike SIG_IGN, a handler that does nothing lets signals reach the pipe.
-        self._previous = [signal.signal(n, lambda *of_signal: None) for n in STOP_SIGNALS]
+        self._previous = {n: signal.signal(n, lambda *of_signal: None) for n in heeded_signals()}
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.cancel_deadline()
         signal.set_wakeup_fd(self._wakeup)
-        for number, handler in zip(STOP_SIGNALS, self._previous, strict=True):
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._write(_END)
 
@@ -107,6 +107,12 @@ class StopSignals:
         with self._lock:
             if not self._cancelled:
                 action()
+
+
+def heeded_signals() -> tuple[Signals, ...]:
+    """`STOP_SIGNALS`, without SIGHUP where it is ignored: under ``nohup``, and in ranks."""
+    is_ignored = signal.getsignal(Signals.SIGHUP) is signal.SIG_IGN
+    return tuple(n for n in STOP_SIGNALS if n != Signals.SIGHUP or not is_ignored)
 
 
 def ignore_stop_signals() -> None:

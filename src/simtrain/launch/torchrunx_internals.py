@@ -45,6 +45,19 @@ def run_on_host(
     return out, err
 
 
+def start_agents_by(module: str) -> None:
+    """Let launchers in this process start agents by ``python -m <module>``, with arguments."""
+    import torchrunx.launcher
+
+    build = torchrunx.launcher.build_launch_command
+
+    def build_launch_command(**arguments: Any) -> str:
+        command: str = build(**arguments)
+        return command.replace(" -m torchrunx ", f" -m {module} ")
+
+    torchrunx.launcher.build_launch_command = build_launch_command
+
+
 def log_file_handlers(
     hosts: tuple[str, ...], ranks: list[int], folder: str, level: int
 ) -> list[logging.Handler]:
@@ -83,13 +96,7 @@ def launch_privately(*, one_machine: bool) -> None:
             if admit(request):  # in a thread of the connection
                 super().finish_request(request, client_address)
 
-    def agent_command(*args: Any, **kwargs: Any) -> str:
-        module = "-m simtrain.launch.agent "
-        return str(original_command(*args, **kwargs)).replace("-m torchrunx ", module)
-
-    original_command = launcher.build_launch_command
     changed: Any = launcher
-    changed.build_launch_command = agent_command
     changed.LauncherAgentGroup = _agent_group()
     if one_machine:
         changed.socket = SimpleNamespace(getfqdn=lambda: LOOPBACK)
@@ -147,7 +154,7 @@ def _agent_group() -> type:
 
         def __post_init__(self) -> None:
             address = self.launcher_hostname, self.launcher_port
-            store = meet("agents", self.rank, self.world_size, address)
+            store = meet("agents", self.rank, self.world_size, address, self.agent_timeout)
             self.group = dist.init_process_group(
                 "gloo",
                 rank=self.rank,

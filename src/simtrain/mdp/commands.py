@@ -57,7 +57,8 @@ class UniformVelocityCommand(CommandTerm):
             yaw = yaw_of(self._env.bind("qpos")[:, self._env.base.quaternion])
             rate = wrap_to_pi(self._drawn[:, 3] - yaw) * self.heading_stiffness
             rate = torch.clamp(rate, self.low[2], self.high[2])
-            self.command[:, 2] = torch.where(self._kinds[:, 0], rate, self._drawn[:, 2])
+            own = self.command[:, 2]
+            torch.where(self._kinds[:, 0], rate, own, out=own)
         if self.rel_standing_envs > 0.0:
             self.command.masked_fill_(self._kinds[:, 1:], 0.0)
 

@@ -45,8 +45,8 @@ class terrain_levels:
         position = env.bind("qpos")[:, env.base.position]
         walked = torch.linalg.vector_norm(position[:, :2] - terrain.origins[:, :2], dim=1)
         speed = torch.linalg.vector_norm(env.command(self._command)[:, :2], dim=1)
-        up = walked > terrain.tile_size / 2.0
-        down = (walked < speed * env.max_episode_length_s / 2.0) & ~up
+        down = walked < speed * (env.max_episode_length_s / 2.0)
+        change = down.long().neg_().masked_fill_(walked > terrain.tile_size / 2.0, 1)
         # The first reset, before anything was walked, changes nothing.
-        terrain.move(mask & (env.episode_length_buf > 0), up.long() - down.long())
+        terrain.move(mask & (env.episode_length_buf > 0), change)
         return terrain.levels.float().mean()

@@ -27,12 +27,11 @@ class reset_root_state_uniform:
     """
 
     def __init__(self, env: Env, pose_range: Ranges, velocity_range: Ranges | None = None) -> None:
-        self._offset = _uniform(env, pose_range)
-        self._velocity = _uniform(env, velocity_range or {})
+        self._uniform = Uniform(env, _by_axis(pose_range), _by_axis(velocity_range or {}))
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
-        base, offset = env.base, self._offset.draw()
+        base, (offset, velocity) = env.base, self._uniform.draw()
         position = env.initial_qpos[base.position] + offset[:, :3]
         if env.terrain is not None:
             position += env.terrain.origins
@@ -40,19 +39,19 @@ class reset_root_state_uniform:
         pose = torch.cat((position, quat_mul(turn, env.initial_qpos[base.quaternion])), dim=1)
         env.sim.write("qpos", pose, mask, slice(base.position.start, base.quaternion.stop))
         entries = slice(base.linear.start, base.angular.stop)
-        env.sim.write("qvel", self._velocity.draw(), mask, entries)
+        env.sim.write("qvel", velocity, mask, entries)
 
 
 class push_by_setting_velocity:
     """Add a uniform change to the base's velocity, m/s along world axes and rad/s about its own."""
 
     def __init__(self, env: Env, velocity_range: Ranges) -> None:
-        self._change = _uniform(env, velocity_range)
+        self._change = Uniform(env, _by_axis(velocity_range))
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
         entries = slice(env.base.linear.start, env.base.angular.stop)
-        velocity = env.bind("qvel")[:, entries] + self._change.draw()
+        velocity = env.bind("qvel")[:, entries] + self._change.draw()[0]
         env.sim.write("qvel", velocity, mask, entries)
 
 
@@ -88,9 +87,9 @@ def reset_joints_gaussian(
     env.sim.write("qvel", velocity_std * noise[1], mask, joints.qvel)
 
 
-def _uniform(env: Env, ranges: Ranges) -> Uniform:
-    """Draws along and about `AXES`."""
+def _by_axis(ranges: Ranges) -> list[Bounds]:
+    """Bounds along and about `AXES`."""
     unknown = [axis for axis in ranges if axis not in AXES]
     if unknown:
         raise ConfigError(f"there is no axis {unknown[0]!r}; there are {', '.join(AXES)}")
-    return Uniform(env, [ranges.get(axis, (0.0, 0.0)) for axis in AXES])
+    return [ranges.get(axis, (0.0, 0.0)) for axis in AXES]

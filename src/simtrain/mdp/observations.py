@@ -11,14 +11,19 @@ from torch import Tensor
 from simtrain.env.actions import find_actuators_of
 from simtrain.env.env import Env
 from simtrain.env.names import Entities, Joints, Sensors
-from simtrain.mdp.robot_state import base_rotation, feet_forces, feet_touch, height_above_ground
+from simtrain.mdp.robot_state import (
+    base_rotation,
+    base_velocity,
+    feet_forces,
+    feet_touch,
+    height_above_ground,
+)
 from simtrain.mdp.rotations import yaw_of
 
 
 def base_lin_vel(env: Env) -> Tensor:
     """Velocity of the base in its own frame, m/s. Shape: ``(num_envs, 3)``."""
-    velocity = env.bind("qvel")[:, env.base.linear]
-    return (base_rotation(env) * velocity.unsqueeze(2)).sum(dim=1)
+    return base_velocity(env)
 
 
 def base_ang_vel(env: Env) -> Tensor:
@@ -111,14 +116,15 @@ class height_scan:
 
     def __call__(self, env: Env) -> Tensor:
         """Points from back to front, and then from right to left: ``(num_envs, points)``."""
-        x, y, z = env.bind("qpos")[:, env.base.position].unsqueeze(2).unbind(1)
-        distance = (z - self._offset).expand(-1, len(self._x))
+        position = env.bind("qpos")[:, env.base.position].T.unsqueeze(2)
+        distance = (position[2] - self._offset).expand(-1, len(self._x))
         if env.terrain is None:
             return distance
         yaw = yaw_of(env.bind("qpos")[:, env.base.quaternion]).unsqueeze(1)
         cos, sin = yaw.cos(), yaw.sin()
-        points = (x + cos * self._x - sin * self._y, y + sin * self._x + cos * self._y)
-        return distance - env.terrain.height(torch.stack(points, dim=-1))
+        forward, left = torch.stack((cos, sin)), torch.stack((-sin, cos))
+        points = position[:2] + forward * self._x + left * self._y
+        return distance - env.terrain.height(points.movedim(0, -1))
 
 
 class foot_air_time:

@@ -24,13 +24,13 @@ class randomize_friction:
     """
 
     def __init__(self, env: Env, geoms: Entities, friction: Bounds) -> None:
-        self._geoms, self._uniform = geoms, _uniform(env, friction, 1)
+        self._geoms, self._uniform = geoms, _uniform(env, 1, friction)
         self._values = env.sim.expand("geom_friction")
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
         values = self._values[:, self._geoms.ids].clone()
-        values[:, :, 0] = self._uniform.draw()
+        values[:, :, 0] = self._uniform.draw()[0]
         env.sim.write("geom_friction", values, mask, self._geoms.ids)
 
 
@@ -38,13 +38,13 @@ class randomize_mass:
     """Scale mass and inertia of bodies, each by a factor of its own: their density changes."""
 
     def __init__(self, env: Env, bodies: Entities, scale: Bounds) -> None:
-        self._bodies, self._uniform = bodies, _uniform(env, scale, len(bodies))
+        self._bodies, self._uniform = bodies, _uniform(env, len(bodies), scale)
         self._mass = _nominal(env, "body_mass", bodies.ids)
         self._inertia = _nominal(env, "body_inertia", bodies.ids)
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
-        scale = self._uniform.draw()
+        scale = self._uniform.draw()[0]
         env.sim.write("body_mass", self._mass * scale, mask, self._bodies.ids)
         env.sim.write("body_inertia", self._inertia * scale.unsqueeze(2), mask, self._bodies.ids)
         env.sim.set_const(mask)
@@ -54,14 +54,13 @@ class randomize_center_of_mass:
     """Move the centres of mass of bodies, each by an `offset` along its body's x, y and z, m."""
 
     def __init__(self, env: Env, bodies: Entities, offset: tuple[Bounds, Bounds, Bounds]) -> None:
-        self._bodies = bodies
-        self._uniforms = [_uniform(env, bounds, len(bodies)) for bounds in offset]
+        self._bodies, self._uniform = bodies, _uniform(env, len(bodies), *offset)
         self._position = _nominal(env, "body_ipos", bodies.ids)
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
-        offset = torch.stack([uniform.draw() for uniform in self._uniforms], dim=2)
-        env.sim.write("body_ipos", self._position + offset, mask, self._bodies.ids)
+        position = self._position + self._uniform.draw().movedim(0, 2)
+        env.sim.write("body_ipos", position, mask, self._bodies.ids)
         env.sim.set_const(mask)
 
 
@@ -70,8 +69,7 @@ class randomize_actuator_gains:
 
     def __init__(self, env: Env, joints: Joints, stiffness: Bounds, damping: Bounds) -> None:
         self._actuators = find_actuators_of(env.model, joints, env.device)
-        self._stiffness = _uniform(env, stiffness, len(joints))
-        self._damping = _uniform(env, damping, len(joints))
+        self._uniform = _uniform(env, len(joints), stiffness, damping)
         self._gain = _nominal(env, "actuator_gainprm", self._actuators)
         self._bias = _nominal(env, "actuator_biasprm", self._actuators)
         self._biases = env.sim.expand("actuator_biasprm")
@@ -80,7 +78,7 @@ class randomize_actuator_gains:
         """Change the environments in `mask`."""
         # Force: gainprm[0] ctrl + biasprm[0] + biasprm[1] q + biasprm[2] qvel, with
         # biasprm[1] = -kp and biasprm[2] = -kv; biasprm[0] scales along, for an encoder's bias.
-        kp, kv = self._stiffness.draw(), self._damping.draw()
+        kp, kv = self._uniform.draw()
         gain = self._gain.repeat(env.num_envs, 1, 1)
         gain[:, :, 0] *= kp
         bias = self._bias.repeat(env.num_envs, 1, 1)
@@ -102,22 +100,22 @@ class randomize_encoder_bias:
 
     def __init__(self, env: Env, joints: Joints, bias: Bounds) -> None:
         self._actuators = find_actuators_of(env.model, joints, env.device)
-        self._uniform = _uniform(env, bias, len(joints))
+        self._uniform = _uniform(env, len(joints), bias)
         self._biases = env.sim.expand("actuator_biasprm")
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
         values = self._biases[:, self._actuators].clone()
-        values[:, :, 0] = values[:, :, 1] * self._uniform.draw()
+        values[:, :, 0] = values[:, :, 1] * self._uniform.draw()[0]
         env.sim.write("actuator_biasprm", values, mask, self._actuators)
 
 
-def _uniform(env: Env, bounds: Bounds, count: int) -> Uniform:
-    """Draws of `count` values for every environment."""
-    low, high = bounds
-    if low > high:
-        raise ConfigError(f"the lower bound {low} is above the upper bound {high}")
-    return Uniform(env, [bounds] * count)
+def _uniform(env: Env, count: int, *bounds: Bounds) -> Uniform:
+    """Draws of `count` values for every environment, for each of `bounds`."""
+    for low, high in bounds:
+        if low > high:
+            raise ConfigError(f"the lower bound {low} is above the upper bound {high}")
+    return Uniform(env, *([pair] * count for pair in bounds))
 
 
 def _nominal(env: Env, field: str, index: Index) -> Tensor:

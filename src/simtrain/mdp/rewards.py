@@ -15,8 +15,15 @@ from torch import Tensor
 
 from simtrain.env.env import Env
 from simtrain.env.names import Entities, Joints, Sensors, match_values
-from simtrain.mdp.observations import base_ang_vel, base_lin_vel, foot_height, projected_gravity
-from simtrain.mdp.robot_state import base_height, feet_forces, feet_speed, feet_touch, is_moving
+from simtrain.mdp.observations import base_ang_vel, base_lin_vel, foot_height
+from simtrain.mdp.robot_state import (
+    base_height,
+    base_rotation,
+    feet_forces,
+    feet_speed,
+    feet_touch,
+    is_moving,
+)
 
 
 def is_alive(env: Env) -> Tensor:
@@ -53,7 +60,7 @@ def ang_vel_xy_l2(env: Env) -> Tensor:
 
 def flat_orientation_l2(env: Env) -> Tensor:
     """Squared sine of the angle between the base's z axis and the vertical."""
-    return projected_gravity(env)[:, :2].square().sum(dim=1)
+    return base_rotation(env)[:, 2, :2].square().sum(dim=1)
 
 
 def base_height_l2(env: Env, target_height: float) -> Tensor:
@@ -152,7 +159,7 @@ class feet_air_time:
     def __call__(self, env: Env) -> Tensor:
         """Count the step, in place. Shape: ``(num_envs,)``."""
         contact = feet_touch(env, self.sensors)
-        landed = contact & (self._time > 0.0)
+        landed = contact.logical_and(self._time)
         reward = ((self._time - self.threshold) * landed).sum(dim=1)
         self._time.add_(env.step_dt).masked_fill_(contact, 0.0)
         return reward * is_moving(env, self.command, self.command_threshold)
@@ -193,8 +200,8 @@ def feet_contact_without_cmd(
     env: Env, sensors: Sensors, command: str, command_threshold: float = 0.05
 ) -> Tensor:
     """Part of the feet that touch the ground under a command to stand; 0 under any other."""
-    standing = ~is_moving(env, command, command_threshold)
-    return feet_touch(env, sensors).float().mean(dim=1) * standing
+    part = feet_touch(env, sensors).float().mean(dim=1)
+    return part.masked_fill_(is_moving(env, command, command_threshold), 0.0)
 
 
 def feet_slide(env: Env, sensors: Sensors, velocity_sensors: Sensors) -> Tensor:

@@ -1,14 +1,42 @@
-"""A legged robot's state for several terms, in the words of `simtrain.mdp.observations`."""
+"""A legged robot's state for several terms, in the words of `simtrain.mdp.observations`.
+
+What takes more than a view is computed once for all terms, see `BaseEnv.once`: read-only.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
 
 from torch import Tensor
 
 from simtrain.env.env import Env
 from simtrain.env.names import Sensors
 
+P = ParamSpec("P")
+
+
+def _once(function: Callable[Concatenate[Env, P], Tensor]) -> Callable[Concatenate[Env, P], Tensor]:
+    """Compute a function once for all terms that give it the same arguments."""
+
+    @functools.wraps(function)
+    def shared(env: Env, /, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+        # Each term has a `Sensors` of its own, with the same names.
+        names = (getattr(arg, "names", arg) for arg in (*args, *kwargs.values()))
+        return env.once((function, *names), lambda: function(env, *args, **kwargs))
+
+    return shared
+
 
 def base_rotation(env: Env) -> Tensor:
     """Rotation matrices from the base's frame to the world. Shape: ``(num_envs, 3, 3)``."""
     return env.bind("xmat").view(env.num_envs, -1, 3, 3)[:, env.base.body]
+
+
+@_once
+def base_velocity(env: Env) -> Tensor:
+    """Velocity of the base in its own frame, m/s. Shape: ``(num_envs, 3)``."""
+    velocity = env.bind("qvel")[:, env.base.linear]
+    return (base_rotation(env) * velocity.unsqueeze(2)).sum(dim=1)
 
 
 def base_height(env: Env) -> Tensor:
@@ -23,6 +51,7 @@ def height_above_ground(env: Env, points: Tensor) -> Tensor:
     return points[..., 2] - env.terrain.height(points[..., :2])
 
 
+@_once
 def feet_touch(env: Env, sensors: Sensors) -> Tensor:
     """Which feet touch something. Boolean, shape: ``(num_envs, feet)``."""
     return _of_feet(env, sensors)[:, :, 0] > 0.0
@@ -33,12 +62,14 @@ def feet_forces(env: Env, sensors: Sensors) -> Tensor:
     return _of_feet(env, sensors)[:, :, 1:4]
 
 
+@_once
 def feet_speed(env: Env, velocity_sensors: Sensors) -> Tensor:
     """Horizontal speeds of the feet, m/s. Shape: ``(num_envs, feet)``."""
     speed: Tensor = _of_feet(env, velocity_sensors)[:, :, :2].norm(dim=2)
     return speed
 
 
+@_once
 def is_moving(env: Env, command: str, threshold: float) -> Tensor:
     """Whether the command is more than to stand still. Boolean, shape: ``(num_envs,)``."""
     return env.command(command).square().sum(dim=1) > threshold**2

@@ -8,30 +8,28 @@ from torch import Tensor
 
 def quat_from_euler(roll: Tensor, pitch: Tensor, yaw: Tensor) -> Tensor:
     """By `roll` about x, `pitch` about y, then `yaw` about z, fixed axes, rad: ``(..., 4)``."""
-    cr, cp, cy = (0.5 * roll).cos(), (0.5 * pitch).cos(), (0.5 * yaw).cos()
-    sr, sp, sy = (0.5 * roll).sin(), (0.5 * pitch).sin(), (0.5 * yaw).sin()
-    w = cr * cp * cy + sr * sp * sy
-    x = sr * cp * cy - cr * sp * sy
-    y = cr * sp * cy + sr * cp * sy
-    z = cr * cp * sy - sr * sp * cy
-    return torch.stack((w, x, y, z), dim=-1)
+    half = 0.5 * torch.stack((roll, pitch, yaw))
+    about_x, about_y, about_z = torch.stack((half.cos(), half.sin()), dim=1)
+    # Products of a cosine or sine of each of the three, c c c to s s s.
+    products = about_x[:, None, None] * about_y[:, None] * about_z
+    ccc, ccs, csc, css, scc, scs, ssc, sss = products.flatten(0, 2)
+    return torch.stack((ccc + sss, scc - css, csc + scs, ccs - ssc), dim=-1)
 
 
 def quat_mul(first: Tensor, second: Tensor) -> Tensor:
     """The product: the rotation `second`, then `first`. Shape: ``(..., 4)``."""
-    w1, x1, y1, z1 = first.unbind(-1)
-    w2, x2, y2, z2 = second.unbind(-1)
-    w = w1 * w2 - x1 * x2 - y1 * y2 - z1 * z2
-    x = w1 * x2 + x1 * w2 + y1 * z2 - z1 * y2
-    y = w1 * y2 - x1 * z2 + y1 * w2 + z1 * x2
-    z = w1 * z2 + x1 * y2 - y1 * x2 + z1 * w2
-    return torch.stack((w, x, y, z), dim=-1)
+    first, second = (q.movedim(-1, 0) for q in torch.broadcast_tensors(first, second))
+    (w, x, y, z), (_, nx, ny, nz) = second, -second
+    # What the units 1, i, j and k make of `second`.
+    rows = torch.stack((w, x, y, z, nx, w, nz, y, ny, z, w, nx, nz, ny, x, w))
+    product: Tensor = (first.unsqueeze(1) * rows.unflatten(0, (4, 4))).sum(dim=0)
+    return product.movedim(0, -1)
 
 
 def yaw_of(quaternion: Tensor) -> Tensor:
     """The angle of the rotated x axis about the vertical, rad. Shape: ``(...)``."""
     w, x, y, z = quaternion.unbind(-1)
-    return torch.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+    return torch.atan2(w * z + x * y, 0.5 - (y * y + z * z))
 
 
 def wrap_to_pi(angle: Tensor) -> Tensor:

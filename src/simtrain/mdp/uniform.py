@@ -11,14 +11,18 @@ Bounds = tuple[float, float]
 
 
 class Uniform:
-    """Draws between bounds, a pair a column, for all environments, from torch's generator."""
+    """Draws between bounds, a pair a column, for all environments, from torch's generator.
 
-    def __init__(self, env: Env, bounds: Sequence[Bounds]) -> None:
-        ends = torch.tensor(list(bounds), dtype=torch.float32, device=env.device)
-        self._low, self._width = ends[:, 0].clone(), ends[:, 1] - ends[:, 0]
-        self._num_envs = env.num_envs
+    Each of several `bounds`, of equally many columns, is for a set of numbers of its own.
+    """
+
+    def __init__(self, env: Env, *bounds: Sequence[Bounds]) -> None:
+        ends = torch.tensor([list(columns) for columns in bounds], dtype=torch.float32)
+        low, high = ends.to(env.device).unsqueeze(1).unbind(3)
+        self._low, self._width = low.clone(), high - low
+        self._shape = (len(bounds), env.num_envs, len(bounds[0]))
 
     def draw(self) -> Tensor:
-        """New values. Shape: ``(num_envs, columns)``."""
-        random = torch.rand(self._num_envs, len(self._low), device=self._low.device)
+        """New values. Shape: ``(sets, num_envs, columns)``."""
+        random = torch.rand(self._shape, device=self._low.device)
         return torch.addcmul(self._low, random, self._width, out=random)

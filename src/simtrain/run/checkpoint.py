@@ -14,12 +14,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typeguard import CollectionCheckStrategy, check_type
 
 from simtrain.errors import ConfigError
+from simtrain.files import check_uncompressed, damage_as_config_error, read_file
 from simtrain.run.directory import written_whole
 
+_ALL = CollectionCheckStrategy.ALL_ITEMS
 BEST = "best.pt"  # the checkpoint with the best evaluation of a run
-_KEYS = ("actor_state_dict", "critic_state_dict", "iter", "infos")
+_NETWORKS = ("actor_state_dict", "critic_state_dict")
+_KEYS = (*_NETWORKS, "iter", "infos")
 
 
 def model_path(run: Path, iteration: int) -> Path:
@@ -46,7 +50,8 @@ def find_checkpoint(path: Path) -> Path:
         raise ConfigError(f"there is no run or checkpoint {path}")
     if newest := model_paths(path):
         return newest[-1]
-    if runs := sorted({file.parent for file in path.glob("*/**/model_*.pt")}):
+    found = (file for below in ("*", "*/*") for file in path.glob(f"{below}/model_*.pt"))
+    if runs := sorted({file.parent for file in found}):
         raise ConfigError(f"{path} is no run directory; the newest run below it is {runs[-1]}")
     if (path / "config.yaml").exists():
         raise ConfigError(f"the run {path} has no checkpoint yet (model_<iteration>.pt)")
@@ -58,7 +63,19 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     content = read_tensors(path, "checkpoint", device)
     if not all(key in content for key in _KEYS):
         raise ConfigError(f"{path} is no checkpoint of simtrain: it needs {', '.join(_KEYS)}")
+    check_kinds(path, content, dict.fromkeys(_NETWORKS, dict[str, Tensor]) | {"iter": int})
     return content
+
+
+def check_kinds(path: Path, content: dict[str, Any], kinds: dict[str, Any]) -> None:
+    """Raise ConfigError unless a file's content has a value of each of the `kinds`, which are type
+    hints, and no number below 0.
+    """
+    for name, kind in kinds.items():
+        with damage_as_config_error(f"{path} is damaged: its {name} is not as it should be"):
+            value = check_type(content[name], kind, collection_check_strategy=_ALL)
+            if kind is int and not 0 <= value < 2**62:
+                raise ValueError(f"{value} is out of bounds")
 
 
 def write_tensors(path: Path, content: dict[str, Any], previous: Path | None = None) -> None:
@@ -73,33 +90,49 @@ def read_tensors(path: Path, kind: str, device: torch.device | str = "cpu") -> d
 
     ConfigError if the file cannot be read, is damaged, or would need to run code; says which.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"the {kind} {path} cannot be read: {error.strerror}") from error
-    try:
-        # torch itself does not look at the checksums of the archive.
-        if zipfile.is_zipfile(io.BytesIO(data)):
-            broken = zipfile.ZipFile(io.BytesIO(data)).testzip()
-            if broken is not None:
-                raise ConfigError(f"{path} is damaged: the checksum of {broken} is wrong")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Detected pickle protocol")
-            content = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
-    except ConfigError:
-        raise
-    except Exception as error:  # what broken bytes lead to is not documented
-        pickled = data.startswith((b"PK", b"\x80"))  # the bytes of a text can look like a class
-        code = re.search(r"[Uu]nsupported (?:global: )?(?:GLOBAL|class) ([\w.]+)", str(error))
-        if isinstance(error, pickle.UnpicklingError) and pickled and code is not None:
+    data = read_file(path, f"the {kind}")
+    with damage_as_config_error(f"{path} is not a {kind}, or it is damaged"):
+        _check_archive(path, data)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Detected pickle protocol")
+                content = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
+        except pickle.UnpicklingError as error:
+            pickled = data.startswith((b"PK", b"\x80"))  # the bytes of a text can look like a class
+            code = re.search(r"[Uu]nsupported (?:global: )?(?:GLOBAL|class) ([\w.]+)", str(error))
+            if not pickled or code is None:
+                raise
             raise ConfigError(
                 f"the {kind} {path} is refused: it holds more than tensors and plain values "
                 f"({code[1]}), and loading it could run code that somebody put there"
             ) from error
-        raise ConfigError(f"{path} is not a {kind}, or it is damaged") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} is not a {kind}")
+        if not isinstance(content, dict):
+            raise TypeError(f"it holds a {type(content).__name__}")
+        _check_sizes(content)
     return content
+
+
+def _check_archive(path: Path, data: bytes) -> None:
+    """Raise ConfigError unless checksums are right, ValueError for what grows by unpacking."""
+    # torch itself does not look at the checksums of the archive.
+    if not zipfile.is_zipfile(io.BytesIO(data)):
+        return
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        check_uncompressed(archive, len(data))  # torch compresses nothing
+        if (broken := archive.testzip()) is not None:
+            raise ConfigError(f"{path} is damaged: the checksum of {broken} is wrong")
+
+
+def _check_sizes(content: Any) -> None:
+    """Raise ValueError for a tensor that pretends to have more numbers than the file has."""
+    if isinstance(content, Tensor):
+        if content.layout is not torch.strided or content.is_meta or content.is_quantized:
+            raise ValueError("a tensor is not of plain numbers")
+        if content.nbytes > content.untyped_storage().nbytes():
+            raise ValueError(f"a tensor of {content.nbytes} bytes repeats fewer")
+    elif isinstance(content, dict | list | tuple):
+        for item in content.values() if isinstance(content, dict) else content:
+            _check_sizes(item)
 
 
 def copied_to_host(content: Any) -> Any:

@@ -1,12 +1,9 @@
 """What a person sees while training: a live view on a terminal, plain lines elsewhere."""
 
-import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import IO, Any, Protocol, cast
+from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -55,7 +52,7 @@ class TrainingConsole(AbstractContextManager["TrainingConsole"]):
     """Shows the progress of training on standard output."""
 
     def __init__(self, task: str, iterations: int, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False, file=cast(IO[str], _Output()))
+        self._console = console or Console(highlight=False)
         self._progress = Progress(
             TextColumn(f"[bold]{task}[/bold]"), BarColumn(bar_width=None), MofNCompleteColumn()
         )
@@ -101,20 +98,3 @@ class TrainingConsole(AbstractContextManager["TrainingConsole"]):
         left = status.time_left
         table.add_row("mean return", mean_return, "episode length", length, "left", left)
         self._live.update(Group(self._progress, table))
-
-
-class _Output:
-    """Standard output; what a full disk or a lost terminal refuses is dropped, so that training
-    goes on. Only a reader that has gone away (`... | head`) raises an error."""
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(sys.stdout, name)
-        return partial(_try, found) if name in ("write", "flush") else found
-
-
-def _try(operation: Callable[..., object], *arguments: str) -> None:
-    try:
-        operation(*arguments)
-    except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise

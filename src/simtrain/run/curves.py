@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +11,11 @@ from typing import Any, Literal
 import numpy as np
 
 from simtrain.errors import ConfigError
+from simtrain.files import damage_as_config_error, read_file
 from simtrain.metric_tags import TAG, phase_tags
 from simtrain.run.directory import read_config_file
+from simtrain.run.metrics_files import METRICS
+from simtrain.run.metrics_recovery import parse_row
 
 Axis = Literal["env_steps", "wall_s"]
 """What curves are drawn over: environment steps of all ranks, or seconds since the start."""
@@ -42,6 +44,8 @@ class Run:
     columns: dict[str, np.ndarray]
     """Every tag, and ``iteration``, ``env_steps``, ``wall_s``: a number an iteration, NaN where
     there is none. Not empty."""
+    missing: int = 0
+    """Iterations that metrics.jsonl lacks, for it is damaged."""
 
     @property
     def name(self) -> str:
@@ -115,21 +119,27 @@ def read_run(path: Path) -> Run:
     if not path.exists():
         raise ConfigError(f"there is no run {path}")
     if not (path / "config.yaml").exists():
-        below = sorted({file.parent for file in path.glob("*/**/metrics.jsonl")})
+        found = (file for deep in ("*", "*/*") for file in path.glob(f"{deep}/{METRICS}"))
+        below = sorted({file.parent for file in found})
         hint = f"; there are runs below it, such as {below[-1]}" if below else ""
         raise ConfigError(f"{path} is no run directory: it has no config.yaml{hint}")
     content = read_config_file(path)
-    metrics = path / "metrics.jsonl"
-    try:
-        rows = _rows(metrics.read_text("utf-8", errors="replace")) if metrics.exists() else []
-    except OSError as error:
-        raise ConfigError(f"{metrics} cannot be read: {error.strerror}") from error
+    metrics = path / METRICS
+    lines = read_file(metrics, "").splitlines(keepends=True) if metrics.exists() else []
+    rows = _rows(lines)
     if not rows:
         raise NothingLoggedError(f"the run {path} has no complete iteration yet (metrics.jsonl)")
-    git = content.get("git") or {}
-    commit = f"{git['commit'][:8]}{'+' if git.get('changed') else ''}" if "commit" in git else None
-    devices = list(content.get("devices") or ["cpu"])
-    return Run(path, content["config"], devices, commit, _columns(rows))
+    missing = int(rows[-1]["iteration"]) - len(rows)
+    if lines[-1].endswith(b"\n") and parse_row(lines[-1]) is None:
+        missing += 1
+    with damage_as_config_error(f"{path / 'config.yaml'} is not the configuration of a run"):
+        git = content.get("git") or {}
+        changes = "+" if git.get("changed") else ""
+        commit = f"{git['commit'][:8]}{changes}" if "commit" in git else None
+        devices = [str(device) for device in content.get("devices") or ["cpu"]]
+        run = Run(path, content["config"], devices, commit, _columns(rows), missing)
+        json.dumps(run.settings, default=str)
+    return run
 
 
 def group_runs(runs: Sequence[Run]) -> dict[str, list[Group]]:
@@ -203,17 +213,13 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
     return labelled
 
 
-def _rows(text: str) -> list[dict[str, Any]]:
+def _rows(lines: list[bytes]) -> list[dict[str, Any]]:
     """The complete lines of metrics.jsonl; those that a resumed run wrote anew only once."""
     rows: list[dict[str, Any]] = []
-    for line in text.splitlines():
-        with suppress(json.JSONDecodeError, KeyError, TypeError):
-            row = json.loads(line)
-            iteration, *axes = (row[key] for key in ("iteration", "env_steps", "wall_s"))
-            if isinstance(iteration, int) and all(isinstance(x, int | float) for x in axes):
-                while rows and rows[-1]["iteration"] >= iteration:
-                    rows.pop()
-                rows.append(row)
+    for row in filter(None, map(parse_row, lines)):
+        while rows and rows[-1]["iteration"] >= row["iteration"]:
+            rows.pop()
+        rows.append(row)
     return rows
 
 
@@ -221,7 +227,7 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     columns = {}
     for tag in dict.fromkeys(tag for row in rows for tag in row):
         values = (row.get(tag) for row in rows)
-        numbers = [v if isinstance(v, int | float) else math.nan for v in values]
+        numbers = [v if isinstance(v, float) else math.nan for v in values]
         columns[tag] = np.array(numbers, float)
     for axis in ("env_steps", "wall_s"):
         columns[axis] = np.maximum.accumulate(columns[axis])

@@ -14,9 +14,11 @@ from typing import IO, Any
 import yaml
 
 from simtrain.errors import ConfigError
+from simtrain.files import damage_as_config_error, read_file
 
 VIDEOS = "videos"  # the folder of a run with the videos of its training
 _TEMPORARY = ".tmp"
+_LARGEST_CONFIG = 2**19  # bytes; twenty times those of the tasks that ship
 _PACKAGES = ("simtrain", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-lib", "numpy")
 
 
@@ -35,6 +37,8 @@ def check_file(path: Path, flag: str) -> None:
         raise ConfigError(f"{flag} {path} cannot be written: {path.parent} is not a folder")
     if path.is_dir():
         raise ConfigError(f"{flag} {path} cannot be written: it is a folder")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{flag} {path} cannot be written: it is no regular file")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise ConfigError(f"{flag} {path} cannot be written: no permission for {path.parent}")
 
@@ -107,15 +111,23 @@ def read_config_file(run: Path) -> dict[str, Any]:
     """What `write_config` wrote; ConfigError if there is none, or it is damaged."""
     path = run / "config.yaml"
     try:
-        content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = read_file(path, "", _LARGEST_CONFIG)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; a checkpoint is used from its run directory") from error
+    with damage_as_config_error(f"{path} is damaged, or not the configuration of a run"):
+        content: dict[str, Any] = yaml.load(data.decode(), _PlainLoader)
         if not isinstance(content["config"]["task"], str):
-            raise TypeError
-    except OSError as error:
-        hint = "a checkpoint is used from its run directory"
-        raise ConfigError(f"{path} cannot be read ({error.strerror}); {hint}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is damaged, or not the configuration of a run") from error
+            raise TypeError("it names no task")
     return content
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Without references, by which a small file can stand for a huge one."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it refers to its own parts")
+        return super().compose_node(parent, index)
 
 
 def versions() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The metrics of a run: metrics.jsonl and TensorBoard's event file.
 
-A resumed run goes on in both: what was written of later iterations is cut off.
+A resumed run goes on in both: what was written of later iterations is cut off (`metrics_recovery`).
 """
 
 import fcntl
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from simtrain.errors import ConfigError
+from simtrain.run.metrics_recovery import cut_events, cut_lines
 
 METRICS = "metrics.jsonl"
 
@@ -23,15 +24,22 @@ METRICS = "metrics.jsonl"
 class MetricsWriter:
     """Appends one JSON object an iteration to ``metrics.jsonl``, and the tags to TensorBoard."""
 
-    def __init__(self, run: Path, *, tensorboard: bool, after: int = 0) -> None:
-        """Make the files, or go on with them after so many iterations; ConfigError if neither."""
+    def __init__(
+        self, run: Path, *, tensorboard: bool, after: int = 0, env_steps: int | None = None
+    ) -> None:
+        """Make the files, or go on with them after so many iterations and environment steps.
+
+        ConfigError if neither can be done; `warnings` tell what is damaged or missing.
+        """
         path = run / METRICS
         try:
             self._lines = _AppendedFile(path)
             _lock(self._lines.descriptor, run)
-            os.truncate(path, _end_of_lines(path, after))
+            self.warnings = cut_lines(path, after, env_steps)
+            if self._lines.reopen_if_replaced():
+                _lock(self._lines.descriptor, run)
             for events in sorted(run.glob("events.out.tfevents.*")):
-                os.truncate(events, _end_of_events(events, after))
+                self.warnings += cut_events(events, after)
             process = f"{socket.gethostname()}.{os.getpid()}"
             name = f"events.out.tfevents.{int(time.time()):010d}.{process}"
             count = len(list(run.glob(f"{name}.*")))
@@ -106,11 +114,7 @@ class _AppendedFile:
             return
         size = None
         try:
-            if self.descriptor >= 0 and os.fstat(self.descriptor).st_nlink == 0:
-                os.close(self.descriptor)  # removed: we would write into nothing
-                self.descriptor = -1
-            if self.descriptor < 0:
-                self._open()
+            self.reopen_if_replaced()
             size = os.fstat(self.descriptor).st_size
             rest = memoryview(self._waiting)
             while rest:
@@ -123,14 +127,29 @@ class _AppendedFile:
         else:
             self._waiting, self.error = b"", None
 
+    def reopen_if_replaced(self) -> bool:
+        """Open the file that has the path now, if that is another one; whether it was."""
+        if self.descriptor >= 0 and os.fstat(self.descriptor).st_nlink == 0:
+            os.close(self.descriptor)  # removed: we would write into nothing
+            self.descriptor = -1
+        if replaced := self.descriptor < 0:
+            self._open()
+        return replaced
+
     def _open(self) -> None:
-        self.descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        # Without O_NONBLOCK a named pipe would wait for a reader.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
+        self.descriptor = os.open(self._path, flags, 0o666)
 
 
 def check_idle(run: Path) -> None:
     """Raise ConfigError if a process is writing to the run."""
-    with suppress(FileNotFoundError), (run / METRICS).open("rb") as file:
-        _lock(file.fileno(), run)
+    with suppress(OSError):
+        descriptor = os.open(run / METRICS, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            _lock(descriptor, run)
+        finally:
+            os.close(descriptor)
 
 
 def _lock(descriptor: int, run: Path) -> None:
@@ -141,30 +160,3 @@ def _lock(descriptor: int, run: Path) -> None:
         raise ConfigError(f"the run {run} is still being trained by another process") from error
     except OSError:
         pass
-
-
-def _end_of_lines(path: Path, after: int) -> int:
-    """Where the lines of the first `after` iterations end, in bytes."""
-    end = 0
-    with path.open("rb") as file, suppress(ValueError, KeyError, TypeError):
-        for line in file:
-            if not line.endswith(b"\n") or json.loads(line)["iteration"] > after:
-                break
-            end += len(line)
-    return end
-
-
-def _end_of_events(path: Path, after: int) -> int:
-    """Where the records of the first `after` iterations end, in bytes."""
-    from google.protobuf.message import DecodeError
-    from tensorboard.compat.proto.event_pb2 import Event
-
-    data, end = path.read_bytes(), 0
-    with suppress(DecodeError):
-        while end + 12 <= len(data):
-            start = end + 12  # after the event's length and that one's checksum
-            stop = start + struct.unpack_from("<Q", data, end)[0]
-            if stop + 4 > len(data) or Event.FromString(data[start:stop]).step > after:
-                break
-            end = stop + 4
-    return end

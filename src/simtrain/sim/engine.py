@@ -168,6 +168,9 @@ class Engine(ABC):
         """What did not fit since last asked, None where buffers grow; waits for the device."""
         return None
 
-    def in_torch_graph(self) -> AbstractContextManager[None]:
-        """Within, physics goes into the CUDA graph that PyTorch captures; `RuntimeError` if not."""
+    def in_torch_graph(self) -> AbstractContextManager[object]:
+        """Within, physics goes into the CUDA graph that PyTorch captures; `RuntimeError` if not.
+
+        Yields what must live as long as that graph.
+        """
         raise RuntimeError("physics on CPU threads cannot be part of a CUDA graph")

@@ -78,8 +78,10 @@ def write_rows(target: Tensor, values: Tensor | float, mask: Tensor | None, inde
         values = torch.full((), values, dtype=target.dtype, device=target.device)
     values = values.to(target.dtype)
     if mask is not None:
-        values = torch.where(mask.view(-1, *(1,) * (part.ndim - 1)), values, part)
+        out = part if isinstance(index, slice) else None
+        values = torch.where(mask.view(-1, *(1,) * (part.ndim - 1)), values, part, out=out)
     if isinstance(index, slice):
-        part.copy_(values)
+        if mask is None:
+            part.copy_(values)
     else:
         target[:, index] = values.expand_as(part)

@@ -22,6 +22,7 @@ from torch import Tensor
 from simtrain.sim import fields, warp_model
 from simtrain.sim import warp_kernels as kernels
 from simtrain.sim.engine import ALL, Engine, EngineCfg, Index, Overflow
+from simtrain.sim.warp_compile import load_kernels
 from simtrain.sim.warp_graphs import WarpGraphs
 from simtrain.sim.warp_model import rows_of
 
@@ -76,6 +77,8 @@ class WarpEngine(Engine):
             self._mask = torch.ones(num_envs, dtype=torch.bool, device=self.device)
             self._warp_mask = wp.from_torch(self._mask)
             self.failed = wp.to_torch(self._physics.failed)
+            self._model.opt.graph_conditional = False  # a loop would wait for what kernels write
+            load_kernels(lambda: self._physics.step(1))
         self._fields: dict[str, Tensor] = {}
         self._bindable: set[str] = set()
         self._expanded: dict[str, Tensor] = {}
@@ -185,7 +188,7 @@ class WarpEngine(Engine):
         peaks = warp_model.BufferSizes(-(-contacts // self.num_envs), constraints)
         return warp_model.read_overflow(bits, self._sizes, peaks)
 
-    def in_torch_graph(self) -> AbstractContextManager[None]:
+    def in_torch_graph(self) -> AbstractContextManager[object]:
         return self.graphs.in_torch_graph()
 
     def _run(self, key: Hashable, launches: Callable[[], None]) -> None:

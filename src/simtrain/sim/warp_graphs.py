@@ -1,25 +1,28 @@
 """Sequences of Warp launches as graphs that are replayed in one call, on PyTorch's stream."""
 
-import gc
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 import warp as wp
 
+from simtrain.cuda_graphs import CudaGraphs, RefusedError
 from simtrain.errors import ConfigError
+from simtrain.warp_runtime import current_stream, init_warp
 
 
 class WarpGraphs:
     """Runs sequences of Warp launches on one device, each as a graph from its second run on.
 
     The first run is an ordinary one: it compiles and loads the kernels. So is every run where a
-    graph cannot be captured, which is warned of once. `ConfigError` if Warp cannot use the device.
+    graph cannot be captured, which is warned of once. On CUDA the graphs are PyTorch's, which Warp
+    joins; on the CPU they are Warp's. `ConfigError` if Warp cannot use the device.
     """
 
     def __init__(self, device: torch.device) -> None:
-        wp.init()
+        init_warp()
         if device.type == "cuda" and not wp.is_cuda_available():
             raise ConfigError(
                 "the warp engine cannot use the GPU: Warp finds no CUDA driver that is new enough; "
@@ -31,11 +34,8 @@ class WarpGraphs:
         except RuntimeError as error:
             text = f"the warp engine cannot use the {self._device.name}: {error} "
             raise ConfigError(text + "Or use --engine mujoco.") from error
-        self._graphs: dict[Hashable, wp.Graph | None] = {}
-        self._streams: dict[int, wp.Stream] = {}
-        # PyTorch's default stream cannot be captured.
-        self._capture_stream = None if self._device.is_cpu else wp.Stream(self._device)
-        self._torch_graphs: list[wp.Graph] = []
+        self._cuda = None if self._device.is_cpu else CudaGraphs(device)
+        self._graphs: dict[Hashable, Callable[[], None] | None] = {}
         self.enabled, self._in_torch_graph = True, False
         self.conditional = self._device.is_cpu or wp.is_conditional_graph_supported()
         """Whether a loop can end early, on a condition on the device, without waiting for it."""
@@ -46,36 +46,42 @@ class WarpGraphs:
         """Run `launches`, the same ones for the same `key`, on PyTorch's current stream."""
         with self.scope():
             if self.enabled and key in self._graphs and not self._in_torch_graph:
-                graph = self._graphs[key] or self._capture(key, launches)
-                if graph is not None:
-                    wp.capture_launch(graph)
+                replay = self._graphs[key] or self._capture(key, launches)
+                if replay is not None:
+                    replay()
                     return
             launches()
             self._graphs.setdefault(key, None)
 
     def clear(self) -> None:
-        """Drop all graphs, because arrays that they read have been replaced."""
+        """Drop all graphs, because arrays that they read have been replaced; others are made."""
         self._graphs.clear()
 
     @contextmanager
-    def in_torch_graph(self) -> Iterator[None]:
+    def in_torch_graph(self) -> Iterator[object]:
         """Within, launches go into PyTorch's graph (of ``capture_error_mode="thread_local"``).
 
-        Every sequence must have run before. Raises `RuntimeError` where graphs are not `enabled`.
+        Yields what must live as long as that graph. Every sequence must have run before. Raises
+        `RuntimeError` where graphs are not `enabled`, and `RefusedError` at the end if the graph
+        would be wrong.
         """
         if not self.enabled:
             raise RuntimeError(f"physics on {self._device} runs without graphs")
         if self._device.is_cpu:
-            yield
+            yield None
             return
-        with self.scope(), wp.ScopedCapture(external=True, force_module_load=False) as capture:
+        with self._joined() as graph:
+            capture_id = graph.capture_id
             self._in_torch_graph = True
             try:
-                yield
+                yield graph
             finally:
                 self._in_torch_graph = False
-        # It keeps the kernels loaded that PyTorch's graph launches.
-        self._torch_graphs.append(capture.graph)
+        if graph.capture_id != capture_id:
+            raise RefusedError(
+                "the driver gave PyTorch's capture another id after a loop of physics, and PyTorch "
+                "finds its random numbers and its memory by that id"
+            )
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -85,38 +91,58 @@ class WarpGraphs:
                 if self._device.is_cpu:
                     yield
                     return
-                stream = torch.cuda.current_stream(self._torch_device)
-                if stream.cuda_stream not in self._streams:
-                    self._streams[stream.cuda_stream] = wp.stream_from_torch(stream)
                 # All launches go to PyTorch's streams, and wait for nothing on Warp's own.
-                with wp.ScopedStream(self._streams[stream.cuda_stream], sync_enter=False):
+                with wp.ScopedStream(current_stream(self._torch_device), sync_enter=False):
                     yield
         except RuntimeError as error:
             if "Failed to allocate" in str(error) or "out of memory" in str(error):
                 raise torch.OutOfMemoryError(str(error)) from error
             raise
 
-    def _capture(self, key: Hashable, launches: Callable[[], None]) -> wp.Graph | None:
-        """Record `launches` without running them; None, and no more graphs, if that fails."""
-        # What the garbage collector does to other objects might not be allowed in a capture.
-        collecting = gc.isenabled()
-        gc.collect()
-        gc.disable()
-        stream = self._capture_stream
+    @contextmanager
+    def _joined(self) -> Iterator[wp.Graph]:
+        """Within, launches go into the graph that PyTorch captures on its current stream.
+
+        Yields what holds the kernels and the memory that they use.
+        """
+        device, stream = self._device, current_stream(self._torch_device)
+        graph: wp.Graph | None = None
         try:
-            # The memory of the ordinary run goes back to the driver: the graph gets its own.
-            wp.synchronize_device(self._device)
             # The kernels are loaded; to load all others takes minutes on drivers before CUDA 12.3.
-            with wp.ScopedStream(stream), wp.ScopedCapture(force_module_load=False) as capture:
+            with self.scope(), wp.ScopedCapture(external=True, force_module_load=False):
+                graph = device.captures[stream]
+                yield graph
+        except BaseException:
+            if graph is not None:
+                # What fails in a loop may leave Warp with a handle of PyTorch's graph, which it
+                # would destroy, and in the capture, during which it frees no memory.
+                graph.graph = None
+                end_capture = device.runtime.core.wp_cuda_graph_end_capture
+                end_capture(device.context, stream.cuda_stream, None)
+            raise
+
+    def _capture(self, key: Hashable, launches: Callable[[], None]) -> Callable[[], None] | None:
+        """Record `launches` without running them; None, and no more graphs, if that fails."""
+
+        def joined() -> object:
+            with self._joined() as graph:
                 launches()
-        except RuntimeError as error:
+            return graph
+
+        replay: Callable[[], None]
+        try:
+            if self._cuda is not None:
+                wp.synchronize_device(self._device)  # frees what earlier graphs held
+                replay = self._cuda.capture(joined).replay
+            else:
+                with wp.ScopedCapture(force_module_load=False) as capture:
+                    launches()
+                replay = partial(wp.capture_launch, capture.graph)
+        except (RuntimeError, RefusedError) as error:
             self._disable(str(error))
             return None
-        finally:
-            if collecting:
-                gc.enable()
-        self._graphs[key] = capture.graph
-        return capture.graph
+        self._graphs[key] = replay
+        return replay
 
     def _disable(self, reason: str) -> None:
         self.enabled = False

@@ -18,9 +18,7 @@ from torch import Tensor
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.sim.engine import Overflow
 from simtrain.sim.mujoco_engine import ignore_warning
-
-# Warp would announce itself and every kernel that it loads on standard output.
-wp.config.log_level = max(wp.config.log_level, wp.LOG_WARNING)
+from simtrain.warp_runtime import init_warp
 
 _SWITCHED_ON = {
     **dict.fromkeys(("geom_adhesion", "pair_adhesion"), "flg_adhesion"),
@@ -55,6 +53,7 @@ _OTHERS = {
 
 def check_model(model: mujoco.MjModel) -> None:
     """Raise `ConfigError` if MuJoCo Warp cannot simulate a model; takes 0.1 s and no GPU."""
+    init_warp()
     with wp.ScopedDevice("cpu"):
         put_model(model)
 

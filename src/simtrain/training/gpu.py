@@ -1,4 +1,4 @@
-"""Errors for people where a GPU cannot be used, or has too little memory."""
+"""The error for people where a device has too little memory."""
 
 import re
 from collections.abc import Iterator
@@ -10,31 +10,36 @@ from simtrain.errors import ConfigError
 
 _ASKED = re.compile(r"allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-
-
-def check_gpu(device: torch.device) -> None:
-    """Raise ConfigError if PyTorch cannot use a GPU that is there: its driver is too old, say."""
-    if device.type != "cuda":
-        return
-    try:
-        torch.cuda.init()
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"PyTorch cannot use the GPU: {reason} (--gpu-ids None trains on the CPU)"
-        ) from error
+_OUT_OF_MEMORY = re.compile(
+    r"cuda.*out of memory"  # PyTorch, the launch of a graph, Warp and NCCL ('Cuda failure 2 ...')
+    r"|Failed to allocate \d+ bytes on device 'cuda"  # Warp's allocator
+    r"|CU\w+_ALLOC_FAILED",  # cuBLAS, cuSOLVER
+    re.IGNORECASE,
+)
 
 
 @contextmanager
 def out_of_memory_as_config_error(num_envs: int, device: torch.device) -> Iterator[None]:
-    """Turn running out of a GPU's memory into a ConfigError that says how many would fit."""
+    """Turn running out of memory into a ConfigError; on a GPU it says how many would fit.
+
+    Only PyTorch's own allocator raises `torch.OutOfMemoryError`; the driver, when it launches a
+    graph, and other libraries raise a RuntimeError with a text.
+    """
     if device.type != "cuda":
-        yield
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
+                raise
+            text = f"this machine's memory is too small for {num_envs} environments"
+            raise ConfigError(f"{text}: use a smaller --num-envs") from error
         return
     free = torch.cuda.mem_get_info(device)[0]
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not _OUT_OF_MEMORY.search(str(error)):
+            raise
         left = torch.cuda.mem_get_info(device)[0]
         raise ConfigError(too_little_memory(num_envs, free, left, str(error))) from error
 

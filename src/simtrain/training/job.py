@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import mujoco
 
 from simtrain.config import TrainConfig
 from simtrain.config_tree import as_plain, overlay
+from simtrain.env.model import bytes_per_env
 from simtrain.errors import ConfigError, RankError
 from simtrain.launch.launcher import check_log_level, choose_log_dir, launch_ranks
-from simtrain.launch.plan import Job, plan_job
+from simtrain.launch.plan import Job
 from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals
+from simtrain.memory import check_memory
 from simtrain.registry import default_config
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
@@ -31,20 +34,22 @@ from simtrain.training.features.evaluation import check_evaluation_flags
 from simtrain.training.stopping import Stopping, exit_code
 
 _LONGEST_PAUSE = 60.0  # seconds
+_PROCESS_BYTES = 300 * 2**20  # of a process that has imported torch
 
 
-def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None = None) -> int:
+def run_job(
+    config: TrainConfig, job: Job, model: mujoco.MjModel, saved: SavedRun | None = None
+) -> int:
     """Run a training job whose configuration was checked; the exit code.
 
     `model` is the task's, `saved` the run to resume, or None for a new one.
 
     Raises:
-        ConfigError: there is no such device or host, or the configuration is not the saved run's.
+        ConfigError: a device cannot do, or the configuration is not the saved run's.
         DivergenceError: nothing could be learned any more.
         SimulationError: MuJoCo failed.
         RankError: a rank of several failed.
     """
-    job = plan_job(config)
     # CUDA_VISIBLE_DEVICES is read once: set it before Warp or torch first uses a GPU.
     rank = job.make_rank() if job.in_process else None
     _check_on_devices(config, job, model)
@@ -75,11 +80,12 @@ def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None =
             result = train_with_restarts(
                 attempt, attempt.resumption, resumption, config.max_restarts, console, stop
             )
-        except ConfigError:
-            if saved is None and not (run / METRICS).exists():
-                shutil.rmtree(run)
-            raise
-        except BaseException:
+        except BaseException as error:
+            # The error of a rank names its logs, which are there.
+            if saved is None and not isinstance(error, RankError):
+                _remove_untrained(run)
+            if isinstance(error, ConfigError):
+                raise
             stopping.wait_if_ending()
             if command := stopping.resume_command():
                 console.say(f"to go on: {command}")
@@ -94,10 +100,25 @@ def run_job(config: TrainConfig, model: mujoco.MjModel, saved: SavedRun | None =
     return 0 if stop.received is None else exit_code(stop.received)
 
 
+def simulates_on_gpu(config: TrainConfig, job: Job) -> bool:
+    """Whether physics runs on GPUs, for which a task may have another number of environments."""
+    return choose_engine(config.engine, job.devices[0].kind).device == "cuda"
+
+
+def _remove_untrained(run: Path) -> None:
+    """Remove a run directory in which no iteration was recorded."""
+    metrics = run / METRICS
+    if not (metrics.exists() and metrics.stat().st_size):
+        shutil.rmtree(run, ignore_errors=True)
+
+
 def _check_on_devices(config: TrainConfig, job: Job, model: mujoco.MjModel) -> None:
     """Check what depends on the job's devices; ConfigError if something does not fit them."""
     engine = choose_engine(config.engine, job.devices[0].kind).name
     check_evaluation_flags(config, engine)
+    if job.devices[0].kind == "cpu":
+        ranks = job.devices[0].ranks
+        check_memory(ranks * bytes_of_rank(config, model), config.num_envs, ranks)
     if not job.in_process:
         check_log_level()
         variable = os.environ.get("TORCHRUNX_LOG_DIR")
@@ -109,6 +130,25 @@ def _check_on_devices(config: TrainConfig, job: Job, model: mujoco.MjModel) -> N
         from simtrain.sim.warp_model import check_model
 
         check_model(model)
+
+
+def bytes_of_rank(config: TrainConfig, model: mujoco.MjModel) -> int:
+    """Memory of a rank that trains on the CPU, about: process, environments, rollout, networks.
+
+    How many numbers a policy observes is known only once environments are built; here it is about
+    the model's own state.
+    """
+    envs, samples = config.num_envs, config.num_envs * config.num_steps_per_env
+    observed, actions = int(model.nq + model.nv + model.nu), int(model.nu)
+    per_sample = (len(config.env.observations) + 4) * observed + 4 * actions + 12
+    rows = max(envs, samples // config.ppo.num_mini_batches)
+    floats = samples * per_sample
+    for sizes in (config.ppo.actor.hidden_dims, config.ppo.critic.hidden_dims):
+        layers = (observed, *sizes, actions)
+        weights = sum(a * b for a, b in pairwise(layers))
+        # As measured: outputs and gradients; weights with gradients, moments and copies.
+        floats += 2 * rows * sum(sizes) + 6 * weights
+    return _PROCESS_BYTES + envs * bytes_per_env(model) + 4 * floats
 
 
 def train_with_restarts(
@@ -233,6 +273,10 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
         lines.append(f"training on {found} (--gpu-ids)")
     if config.engine == "mujoco" and job.devices[0].kind == "cuda":
         lines.append("physics on CPU threads (--engine mujoco), learning on the GPU")
+    default = config.env.num_envs_on_gpu
+    if simulates_on_gpu(config, job) and config.num_envs == default != config.env.num_envs:
+        text = "environments on each GPU, the task's default there (--num-envs)"
+        lines.append(f"{config.num_envs:,} {text}")
     if not job.in_process:
         steps = config.num_envs * config.num_steps_per_env * job.world_size
         lines.append(

@@ -11,6 +11,7 @@ import torch
 from rsl_rl.models import MLPModel
 
 from simtrain.algorithms.ppo import PPO
+from simtrain.cuda_graphs import GraphBackend
 from simtrain.env.env import Env
 from simtrain.env.nan_guard import Failures
 from simtrain.env.randomness import random_state, set_random_state
@@ -19,7 +20,6 @@ from simtrain.metric_tags import TAG
 from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.sim.engine import Overflow
 from simtrain.training.features import Feature, Iteration
-from simtrain.training.graphs.cuda import GraphBackend
 from simtrain.training.graphs.rollout import RolloutGraphs, collect_transition
 from simtrain.training.graphs.update import UpdateGraphs
 from simtrain.training.statistics import EpisodeStatistics, Reduction, Sums, phase_seconds
@@ -37,8 +37,11 @@ def train(
         for feature in features:
             entered.enter_context(feature)
         trainer.begin()
+        progress = trainer.rank.progress
         while trainer.iteration < iterations:
+            progress.iteration = trainer.iteration + 1
             iteration = trainer.iterate(iterations, stop)
+            progress.iteration = None
             for feature in features:
                 trainer.timer.begin(feature.phase)
                 feature.after_iteration(iteration)
@@ -71,6 +74,7 @@ class Trainer:
         self._env_is_fresh = True
         self._update_graphs: UpdateGraphs | None = None
         self._rollout_graphs: RolloutGraphs | None = None
+        self._make_rollout_graphs = False  # before the next rollout, as all ranks have agreed
         if graphs is not None:
             self._update_graphs = UpdateGraphs(ppo, graphs)
             if not env.sim.synchronous:
@@ -79,7 +83,7 @@ class Trainer:
         self._rollout_threads = rollout_threads(ppo.actor, env.num_envs, rank.threads)
 
     def close(self) -> None:
-        """Drop all graphs; before the process group whose collectives they captured goes."""
+        """End all graphs; before the process group whose collectives they captured goes."""
         for graphs in (self._update_graphs, self._rollout_graphs):
             if graphs is not None:
                 graphs.close()
@@ -119,7 +123,9 @@ class Trainer:
     @torch.inference_mode()
     def collect(self) -> None:
         """Fill the storage with a rollout, and compute its returns."""
-        if self._rollout_graphs is None or not self._rollout_graphs.collect():
+        graphs, make = self._rollout_graphs, self._make_rollout_graphs
+        self._make_rollout_graphs = False
+        if graphs is None or not graphs.collect(make=make):
             self.ppo.begin_rollout()
             for transition in self.ppo.storage.transitions:
                 collect_transition(self.env, self.ppo, transition)
@@ -172,17 +178,15 @@ class Trainer:
         together = "all_reduce" if self.rank.world_size > 1 else "other"
         phases = phase_seconds(self.timer.take(together), self.rank)
         sums |= {TAG + phase: (seconds, 1.0) for phase, seconds in phases.items()}
-        refuses = self._rollout_graphs is not None and self._rollout_graphs.refusal is not None
-        stopped, any_warning, any_refuses, new_names = self.rank.any(
-            stop(), bool(warnings), refuses, self._reduce.has_new_names(sums)
+        outdated = self._rollout_graphs is not None and self._rollout_graphs.outdated
+        stopped, any_warning, self._make_rollout_graphs, new_names = self.rank.any(
+            stop(), bool(warnings), outdated, self._reduce.has_new_names(sums)
         )
         if new_names:
             self._reduce.agree_on_names(sums)
         sums, maxima = self._reduce(sums, maxima)
         if any_warning:
             warnings = self._warnings_of_all_ranks(warnings)
-        if any_refuses and self._rollout_graphs is not None:
-            self._rollout_graphs.close()
         self.timer.begin("other")
         self.iteration += 1
         steps = self._steps * self.env.num_envs * self.rank.world_size

@@ -8,10 +8,12 @@ from tensordict import TensorDict
 
 from simtrain.algorithms.policy import Policy
 from simtrain.config import TrainConfig
-from simtrain.config_tree import overlay
+from simtrain.config_tree import CONFIG_DIGEST, check_types, config_digest, overlay
+from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
+from simtrain.files import damage_as_config_error
 from simtrain.registry import default_config
-from simtrain.run.checkpoint import find_checkpoint, read_checkpoint
+from simtrain.run.checkpoint import find_checkpoint, model_path, model_paths, read_checkpoint
 from simtrain.run.directory import read_config_file
 
 
@@ -23,6 +25,8 @@ class SavedPolicy:
     config: TrainConfig
     content: dict[str, Any]
     """The checkpoint's content, see `simtrain.run.checkpoint`."""
+    changed: bool = False
+    """Whether the configuration, in ``config.yaml``, is not that of the training."""
 
     @property
     def run(self) -> Path:
@@ -34,6 +38,12 @@ class SavedPolicy:
         """Iterations that were trained."""
         return int(self.content["iter"])
 
+    @property
+    def difference(self) -> str:
+        """What is to be said if it `changed`."""
+        file = self.run / "config.yaml"
+        return f"{file} is not the configuration that {self.checkpoint.name} was trained with"
+
     def policy(self, obs: TensorDict, num_actions: int) -> Policy:
         """The policy for such an environment; ConfigError if that does not fit it."""
         return Policy(self.config.ppo.actor, obs, num_actions, self.content["actor_state_dict"])
@@ -44,25 +54,36 @@ def open_policy(path: Path) -> SavedPolicy:
     checkpoint = find_checkpoint(path)
     plain = read_config_file(checkpoint.parent)["config"]
     content = read_checkpoint(checkpoint)
-    task = content["infos"].get("task") if isinstance(content["infos"], dict) else None
-    if task != plain["task"]:
+    infos = content["infos"] if isinstance(content["infos"], dict) else {}
+    if (task := infos.get("task")) != plain["task"]:
         raise ConfigError(
             f"{checkpoint} is of the task {task!r}, but lies in a run of {plain['task']!r}"
         )
-    return SavedPolicy(checkpoint, _configuration(checkpoint.parent, plain), content)
+    if not all(tensor.isfinite().all() for tensor in content["actor_state_dict"].values()):
+        raise ConfigError(f"the policy in {checkpoint} has parameters that are not finite numbers")
+    own_name = model_path(checkpoint.parent, content["iter"])
+    if checkpoint.name != own_name.name and checkpoint in model_paths(checkpoint.parent):
+        raise ConfigError(f"{checkpoint} is damaged: it is {own_name.name}, by what it holds")
+    config, digest = _configuration(checkpoint.parent / "config.yaml", plain)
+    # Checkpoints of before have no digest.
+    changed = infos.get(CONFIG_DIGEST, digest) != digest
+    return SavedPolicy(checkpoint, config, content, changed)
 
 
-def _configuration(run: Path, plain: dict[str, Any]) -> TrainConfig:
+def _configuration(path: Path, plain: dict[str, Any]) -> tuple[TrainConfig, str]:
+    """The configuration in a file, checked as that of a training, and its digest."""
     default = default_config(plain["task"])
-    model = plain["env"]["model"]
     own = default.env.model
-    # The run may come from another machine, where the task's folder was elsewhere.
-    moved = isinstance(own, Path) and not Path(model).exists() and Path(model).name == own.name
-    if moved:
-        plain = {**plain, "env": {**plain["env"], "model": str(own)}}
     try:
-        return overlay(default, plain)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            f"{run / 'config.yaml'} does not fit the task {plain['task']!r} as it is now: {error}"
-        ) from error
+        with damage_as_config_error(f"it does not fit the task {plain['task']!r} as it is now"):
+            digest, model = config_digest(plain), Path(plain["env"]["model"])
+            # The run may come from another machine, where the task's folder was elsewhere.
+            if isinstance(own, Path) and not model.exists() and model.name == own.name:
+                plain = {**plain, "env": {**plain["env"], "model": str(own)}}
+            config = overlay(default, plain)
+            check_types(config)
+            config.check()
+        check_task(config.env)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return config, digest

@@ -8,6 +8,7 @@ import torch
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig
+from simtrain.cuda_graphs import make_graph_backend
 from simtrain.env.env import Env
 from simtrain.env.randomness import seed_everything
 from simtrain.launch.rank import Rank
@@ -21,8 +22,7 @@ from simtrain.training.features.failures import FailureMonitor
 from simtrain.training.features.recorder import Recorder
 from simtrain.training.features.timing import Timing, training_timer
 from simtrain.training.features.video import TrainingVideo
-from simtrain.training.gpu import check_gpu, out_of_memory_as_config_error
-from simtrain.training.graphs.cuda import make_graph_backend
+from simtrain.training.gpu import out_of_memory_as_config_error
 from simtrain.training.loop import Trainer, train
 
 
@@ -30,12 +30,11 @@ def run_worker(context: RunContext) -> TrainingResult | None:
     """Train as one rank of a job; the result on rank 0, None on others.
 
     Raises:
-        ConfigError: the GPU cannot be used, or has too little memory for so many environments, or
-            the saved state does not fit.
+        ConfigError: the GPU has too little memory for so many environments, or the saved state does
+            not fit.
         DivergenceError: nothing could be learned any more.
     """
     config, rank = context.config, context.rank
-    check_gpu(rank.device)
     with out_of_memory_as_config_error(config.num_envs, rank.device):
         seed_everything(rank.seed)
         torch.set_num_threads(rank.threads)
@@ -102,11 +101,6 @@ def make_env(config: TrainConfig, rank: Rank, timer: PhaseTimer, say: Callable[[
         rank.barrier()
     with compilation_announced(say if rank.is_main else lambda message: None):
         env = build()
-        start = env.sim.state()
-        # The first step compiles its kernels, the second makes a graph of it.
-        env.sim.step(config.env.decimation)
-        env.sim.step(config.env.decimation)
-        env.sim.set_state(start)
     if rank.local_rank == 0:
         rank.barrier()
     return env

@@ -19,8 +19,8 @@ def check_port(host: str, port: int) -> None:
         with closing(socket.socket(family, kind, protocol)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except socket.gaierror as error:
-        raise ConfigError(f"--host is {host!r}, which is no address: {error.strerror}") from error
+    except (socket.gaierror, UnicodeError) as error:  # a part of the name may be too long
+        raise ConfigError(f"--host is {host[:64]!r}, which is no address: {error}") from error
     except OSError as error:
         raise ConfigError(
             f"the web viewer cannot listen on {host}:{port}: {error.strerror}; "

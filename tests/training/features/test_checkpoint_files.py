@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,10 @@ def state(iteration: int, task: str = "hop") -> dict[str, Any]:
         "task": task,
         "iteration": iteration,
         "env_steps": 8 * iteration,
+        **dict.fromkeys(("steps", "threads"), 1),
+        "model": "digest",
+        **{key: {} for key in ("versions", "config", "default", "learner", "features")},
+        "trainer": {"iteration": iteration, "env_steps": 8 * iteration},
         "ranks": [{"env": {"x": torch.randn(64, generator=random)}, "none": None}] * 2,
         "numbers": [1, 2.5, float("nan"), True, "text"],
     }
@@ -163,7 +168,14 @@ def test_latest_is_the_newest_run_of_the_task_that_can_go_on(tmp_path):
     (tmp_path / "hop" / "2030-01-03_00-00-00").mkdir()
     found = find_run("latest", tmp_path, "hop")
     assert found.path.name == "2030-01-02_00-00-00_wide"
-    assert "2030-01-03_00-00-00, the newest run, has no resume.pt yet" in found.warnings[0]
+    assert "2030-01-03_00-00-00, a newer run, has no resume.pt yet" in found.warnings[0]
+
+
+def test_latest_is_the_run_that_was_saved_last_whatever_its_name(tmp_path):
+    for i, name in enumerate(("2030-01-02_00-00-00", "2030-01-01_00-00-00")):
+        run = run_of(tmp_path / "hop" / name, 3)
+        os.utime(run / NEWEST, (1000.0 + i, 1000.0 + i))
+    assert find_run("latest", tmp_path, "hop").path.name == "2030-01-01_00-00-00"
 
 
 @pytest.mark.parametrize(
@@ -182,3 +194,40 @@ def test_a_run_that_cannot_go_on_is_told(name, message, tmp_path, monkeypatch):
     write_resume_state(Path("other"), state(1, task="walk"))
     with pytest.raises(ConfigError, match=message):
         find_run(name, Path("logs"), "hop")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("iteration", "x"),
+        ("iteration", -1),
+        ("ranks", []),
+        ("learner", [1]),
+        ("trainer", {"iteration": torch.zeros(2), "env_steps": 16}),
+        ("env_steps", 2**70),
+        ("versions", {"torch": 5}),
+        ("features", {"Recorder": torch.zeros(1).expand(2**36)}),  # 256 GiB in a few bytes
+    ],
+)
+def test_a_crafted_state_is_told(key, value, tmp_path):
+    for iteration in (1, 2):
+        write_resume_state(tmp_path, state(iteration))
+    torch.save({**state(2), key: value}, tmp_path / NEWEST)
+    found = open_run(tmp_path)
+    assert (found.file.name, found.iteration) == (PREVIOUS, 1)
+    assert str(tmp_path / NEWEST) in found.warnings[0]
+    (tmp_path / PREVIOUS).unlink()
+    with pytest.raises(ConfigError, match=r"resume.pt is"):
+        open_run(tmp_path)
+
+
+def test_a_bomb_is_not_unpacked(tmp_path):
+    torch.save({"x": torch.zeros(2**22)}, tmp_path / "model_1.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "model_1.pt") as stored,
+        zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as bomb,
+    ):
+        for name in stored.namelist():
+            bomb.writestr(name, stored.read(name))
+    with pytest.raises(ConfigError, match="GiB are packed into"):
+        read_checkpoint(tmp_path / "bomb.pt")

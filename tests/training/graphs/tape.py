@@ -7,8 +7,10 @@ the function does on the host. Waiting for the device is refused, as CUDA refuse
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,17 +19,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from waiting import RefuseWaiting
 
+from simtrain.cuda_graphs import Graphs, RefusedError, describe
 from simtrain.env.env import Env
-from simtrain.training.graphs.cuda import RefusedError, describe
 
 
 class Tape:
-    """Stands in for `simtrain.training.graphs.cuda.CudaGraphs`."""
+    """Stands in for `simtrain.cuda_graphs.CudaGraphs`."""
 
     def __init__(self, env: Env | None = None) -> None:
         """`env`, if given, simulates by Warp on the CPU; it becomes as one on CUDA."""
         self._recorder: _Recorder | None = None
         self.captures = self.replays = 0
+        self.made: list[weakref.ref[Recording]] = []
         if env is not None:
             # On CUDA the draws of resets come from the device's generator alone.
             env._reset_seed = None
@@ -39,34 +42,66 @@ class Tape:
 
             def noted(key: Any, launches: Callable[[], None]) -> None:
                 run(key, launches)
-                if self._recorder is not None:
-                    self._recorder.note(lambda: run(key, launches))
+                self.note(lambda: run(key, launches))
 
             graphs.run = noted
 
-    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Record `function`, which also runs; see `GraphBackend.capture`."""
+    def note(self, step: Callable[[], None]) -> None:
+        """Have a replay do something that is no operation of PyTorch's."""
+        if self._recorder is not None:
+            self._recorder.note(step)
+
+    @property
+    def recording(self) -> bool:
+        """Whether a function is being captured."""
+        return self._recorder is not None
+
+    @property
+    def alive(self) -> int:
+        """Recordings that something still refers to."""
+        return sum(reference() is not None for reference in self.made)
+
+    def capture(self, *functions: Callable[[], object]) -> Graphs:
+        """Record the functions, which also run; see `GraphBackend.capture`."""
+        captured = Graphs()
+        captured.graphs += [self._record(function) for function in functions]
+        return captured
+
+    def _record(self, function: Callable[[], object]) -> Recording:
         self._recorder = _Recorder()
         self.captures += 1
         try:
             with self._recorder:
-                function()
+                kept = function()
         except Exception as error:
             raise RefusedError(describe(error)) from error
         finally:
             steps, self._recorder = self._recorder.steps, None
-
-        def replay() -> None:
-            self.replays += 1
-            with torch.inference_mode():
-                for step in steps:
-                    step()
-
-        return replay
+        recording = Recording(self, steps, kept)
+        self.made.append(weakref.ref(recording))
+        return recording
 
     def without_waiting(self) -> AbstractContextManager[Any]:
         """See `GraphBackend.without_waiting`."""
         return RefuseWaiting()
+
+
+@dataclass(eq=False)
+class Recording:
+    """In the place of a `torch.cuda.CUDAGraph`."""
+
+    tape: Tape
+    steps: list[Callable[[], None]]
+    kept: object
+
+    def replay(self) -> None:
+        self.tape.replays += 1
+        with torch.inference_mode():
+            for step in self.steps:
+                step()
+
+    def reset(self) -> None:
+        self.steps.clear()
 
 
 class _Recorder(TorchDispatchMode):

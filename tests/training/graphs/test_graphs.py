@@ -36,7 +36,7 @@ from simtrain.training.loop import Iteration, Trainer
 pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
 
 ALONE = Rank(0, 0, 1, torch.device("cpu"), seed=0, threads=1)
-ENVS, STEPS = 8, 5  # an odd number of steps, so that rollouts begin with either buffer
+ENVS, STEPS = 8, 5  # an odd number, so that eager rollouts begin with either buffer
 
 
 class Target(CommandTerm):
@@ -167,10 +167,10 @@ def test_training_by_graphs_is_training_eagerly_to_the_bit() -> None:
     assert graphed.env.episodes.names
     assert any("Episode_Reward/still" in iteration.metrics for iteration in found)
     assert found[-1].metrics["Curriculum/nudge"] > found[0].metrics["Curriculum/nudge"]
-    # Two turns of observations and two mini-batches; four rollouts and five updates were replayed,
-    # and each kind was checked once.
+    # A step and two mini-batches; four rollouts and five updates were replayed, and each kind was
+    # checked once.
     epochs = graphed.ppo.num_learning_epochs
-    assert tape.captures == 2 + 2
+    assert tape.captures == 1 + 2
     assert tape.replays == 4 * STEPS + 4 + 5 * epochs * 2 + 2
 
 
@@ -229,7 +229,7 @@ def test_graphs_are_made_anew_when_the_engine_has_replaced_arrays() -> None:
     eager, _, wanted = run(graphs=False)
     graphed, tape, found = run(graphs=True)
     same(graphed, eager, found, wanted)
-    assert tape.captures == 2 + 2 + 2
+    assert tape.captures == 2 + 1 + 1
 
 
 def test_a_saved_state_is_continued_by_graphs() -> None:
@@ -246,13 +246,13 @@ def test_a_saved_state_is_continued_by_graphs() -> None:
     eager, _, wanted = run(graphs=False)
     graphed, tape, found = run(graphs=True)
     same(graphed, eager, found, wanted)
-    assert tape.captures == 2 + 2  # the state is loaded into the tensors that are there
+    assert tape.captures == 1 + 2  # the state is loaded into the tensors that are there
 
 
 def test_a_refusal_of_an_update_is_told() -> None:
     class Refusing(Tape):
-        def capture(self, function):
-            return super().capture(lambda: (function(), torch.ones(1).item()))
+        def _record(self, function):
+            return super()._record(lambda: (function(), torch.ones(1).item()))
 
     trainer, _ = make_trainer(busy_cartpole(), graphs=False)
     trainer = Trainer(trainer.env, trainer.ppo, trainer.rank, graphs=Refusing())
@@ -261,7 +261,7 @@ def test_a_refusal_of_an_update_is_told() -> None:
 
 
 class BesideOneThatRefuses(Rank):
-    """A rank whose neighbour cannot have graphs of mini-batches."""
+    """A rank whose neighbour cannot have graphs."""
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
         return (True,) * len(flags)
@@ -274,9 +274,8 @@ def test_one_rank_refuses_for_all() -> None:
     graphed, tape = make_trainer(busy_cartpole(), graphs=True, rank=beside)
     found = train(graphed, 2)
     same(graphed, eager, found, wanted)
-    assert tape.captures == 2 + 2
-    # The second rollout and the check before it; mini-batches never.
-    assert tape.replays == 4 + STEPS
+    assert tape.captures == 1 + 2
+    assert tape.replays == 4  # the check of a step
     assert not [text for iteration in found for text in iteration.warnings]
 
 
@@ -322,7 +321,8 @@ def test_closed_graphs_are_not_used_again() -> None:
     graphed.close()
     same(graphed, eager, found + train(graphed, 2), wanted)
     assert tape.replays == replays
-    assert tape.captures == 2 + 2
+    assert tape.captures == 1 + 2
+    assert tape.alive == 0
 
 
 def test_a_paused_timer_notes_no_phase() -> None:

@@ -19,13 +19,15 @@ import torch
 from torch import Tensor
 
 from simtrain.config import TrainConfig
-from simtrain.config_tree import differences, resolved
+from simtrain.config_tree import check_types, checkpoint_infos, continued, differences, resolved
 from simtrain.env.model import model_digest
 from simtrain.errors import ConfigError, RankError
+from simtrain.files import damage_as_config_error
 from simtrain.launch.plan import Job
 from simtrain.launch.rank import Rank, share_of_cores
 from simtrain.registry import default_config
 from simtrain.run.checkpoint import (
+    check_kinds,
     copied_to_host,
     model_path,
     model_paths,
@@ -51,6 +53,9 @@ FORMAT = 2
 RETRY_SECONDS = 10.0
 """Pause after a save that failed, before it is tried again."""
 _NETWORKS = ("actor_state_dict", "critic_state_dict", "optimizer_state_dict")
+_KINDS: dict[str, Any] = dict.fromkeys(("iteration", "env_steps", "steps", "threads"), int)
+_KINDS |= dict.fromkeys(("task", "model"), str) | {"ranks": list, "versions": dict[str, str]}
+_KINDS |= dict.fromkeys(("config", "default", "trainer", "learner", "features"), dict)
 _ENVIRONMENT_FLAGS = ("--env", "--num-envs", "--engine", "--seed")
 
 
@@ -96,7 +101,7 @@ class Checkpoint(Feature):
             shared = {name: content[name] for name in ("trainer", "learner", "features", "steps")}
             parts = [(shared, own[i] if i < len(own) else None) for i in range(rank.world_size)]
         shared, mine = rank.scatter_objects(parts)
-        try:
+        with damage_as_config_error(f"{resumption.file} cannot be resumed"):
             trainer.set_state(shared["trainer"])
             trainer.ppo.set_state(
                 shared["learner"],
@@ -113,8 +118,6 @@ class Checkpoint(Feature):
             if isinstance(mine, Tensor):
                 mine = unpacked(mine.numpy().tobytes())
             trainer.set_rank_state(mine)
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"{resumption.file} cannot be resumed: {error}") from error
 
     def __enter__(self) -> Self:
         if self._context.rank.is_main:
@@ -190,7 +193,7 @@ class Checkpoint(Feature):
         run, config = self._context.run, self._context.config
         path = model_path(run, content["iteration"])
         networks = {name: content["learner"][name] for name in _NETWORKS}
-        infos = {"task": config.task, "env_steps": content["env_steps"]}
+        infos = checkpoint_infos(config, content["env_steps"])
         error = None
         try:
             self._recorder.sync()
@@ -271,6 +274,13 @@ class SavedRun:
         """Iterations that were trained."""
         return int(self.content["iteration"])
 
+    def configuration(self, default: TrainConfig) -> TrainConfig:
+        """The run's configuration where no flags are given; `default` is that of its task now."""
+        with damage_as_config_error(f"{self.file} does not fit the task as it is now"):
+            config = continued(default, self.content["default"], self.content["config"])
+            check_types(config)
+        return config
+
 
 def write_resume_state(run: Path, content: dict[str, Any]) -> None:
     """Write `content` as the newest state, whole or not at all; keeps the one before."""
@@ -278,28 +288,30 @@ def write_resume_state(run: Path, content: dict[str, Any]) -> None:
 
 
 def read_resume_state(path: Path) -> dict[str, Any]:
-    """Read what `write_resume_state` wrote.
-
-    Raises:
-        ConfigError: the file is damaged or of another version of simtrain; says which.
-    """
+    """Read what `write_resume_state` wrote; ConfigError if it is damaged or of another version."""
     content = read_tensors(path, "training state")
-    if content.get("format") != FORMAT:
+    if type(found := content.get("format")) is not int or found != FORMAT:
         raise ConfigError(f"{path} was saved by another version of simtrain")
+    check_kinds(path, content, _KINDS)
+    check_kinds(path, content["trainer"], dict.fromkeys(("iteration", "env_steps"), int))
+    if not content["ranks"]:
+        raise ConfigError(f"{path} is damaged: it has no ranks")
     return content
 
 
 def can_resume(run: Path) -> bool:
     """Whether a run has a training state, whole or not."""
-    return (run / NEWEST).exists() or (run / PREVIOUS).exists()
+    return _saved_at(run) > 0.0
+
+
+def _saved_at(run: Path) -> float:
+    """When a run's newest state was saved, in seconds since 1970; 0 if it has none."""
+    files = (run / name for name in (NEWEST, PREVIOUS))
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
 
 def open_run(run: Path) -> SavedRun:
-    """The newest whole state of a run.
-
-    Raises:
-        ConfigError: there is none; says what is there.
-    """
+    """The newest whole state of a run; ConfigError if there is none, which says what is there."""
     warnings: list[str] = []
     for file in (run / NEWEST, run / PREVIOUS):
         if file.exists():
@@ -317,7 +329,7 @@ def open_run(run: Path) -> SavedRun:
 
 
 def find_run(name: str, log_root: Path, task: str) -> SavedRun:
-    """The run that ``--resume`` names: a folder, or ``latest`` for the newest of a task.
+    """The run that ``--resume`` names: a folder, or ``latest`` for the one that was saved last.
 
     Raises:
         ConfigError: there is no such run, it is of another task, or has no whole state.
@@ -325,7 +337,7 @@ def find_run(name: str, log_root: Path, task: str) -> SavedRun:
     if name != "latest":
         found = open_run(Path(name))
     else:
-        runs = sorted((path for path in (log_root / task).glob("*") if path.is_dir()), reverse=True)
+        runs = [path for path in (log_root / task).glob("*") if path.is_dir()]
         if not runs:
             raise ConfigError(f"there is no run of {task} below --log-root {log_root}")
         able = [run for run in runs if can_resume(run)]
@@ -333,10 +345,10 @@ def find_run(name: str, log_root: Path, task: str) -> SavedRun:
             raise ConfigError(
                 f"no run of {task} below --log-root {log_root} can be resumed: none has a {NEWEST}"
             )
-        found = open_run(able[0])
-        if able[0] != runs[0]:
-            newer = f"{runs[0]}, the newest run, has no {NEWEST} yet"
-            found = replace(found, warnings=(newer, *found.warnings))
+        found = open_run(max(able, key=lambda run: (_saved_at(run), run)))
+        newer = (run for run in runs if run.stat().st_mtime > _saved_at(found.path))
+        told = (f"{run}, a newer run, has no {NEWEST} yet" for run in newer if not can_resume(run))
+        found = replace(found, warnings=(*told, *found.warnings))
     its_task = found.content["task"]
     if its_task != task:
         raise ConfigError(f"{found.path} is a run of {its_task}: `uv run train {its_task} ...`")
@@ -356,11 +368,11 @@ def plan_resumption(
     if saved.content["model"] != model_digest(model):
         changed["--env.model"] = "the model, or MuJoCo's version, is not the run's"
     if changed and not config.resume_with_changes:
-        shown = "\n".join(f"  {flag}: {what}" for flag, what in changed.items())
-        raise ConfigError(
-            f"the configuration is not that of {saved.path}:\n{shown}\n"
-            "leave out these flags, or go on with --resume-with-changes True"
-        )
+        lines = [f"  {flag}: {what:.200}" for flag, what in changed.items()]
+        lines[10:] = [f"  and {len(lines) - 10} more"] * (len(lines) > 10)
+        advice = "leave out these flags, or go on with --resume-with-changes True"
+        title = f"the configuration is not that of {saved.path}:"
+        raise ConfigError("\n".join([title, *lines, advice]))
     same_environments = not any(flag.startswith(_ENVIRONMENT_FLAGS) for flag in changed)
     lines = [f"warning: {warning}" for warning in saved.warnings]
     lines.append(f"going on with {saved.path} after iteration {saved.iteration}")

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from simtrain.config import TrainConfig
+from simtrain.config_tree import checkpoint_infos
 from simtrain.errors import ConfigError, did_you_mean
+from simtrain.files import damage_as_config_error
 from simtrain.metric_tags import metric_tags
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.evaluator_process import EvaluatorProcess, PolicySnapshot
@@ -55,7 +57,8 @@ class PeriodicEvaluation(Feature):
         if (context.run / BEST).exists():  # of a run that is resumed
             try:
                 infos = read_checkpoint(context.run / BEST)["infos"]
-                self._best = infos.get(_RETURN, self._best)
+                with damage_as_config_error(f"{BEST} is damaged"):
+                    self._best = float(infos.get(_RETURN, self._best))
             except ConfigError as error:
                 self._say(f"warning: {error}; the next evaluation's policy takes its place")
         if context.shared.evaluator is None:
@@ -113,7 +116,7 @@ class PeriodicEvaluation(Feature):
         networks = self._ppo.save()
         if not self._in_process:
             networks = copied_to_host(networks)  # training goes on to change them
-        infos = {"task": self._context.config.task, "env_steps": iteration.env_steps}
+        infos = checkpoint_infos(self._context.config, iteration.env_steps)
         self._evaluations.submit(PolicySnapshot(iteration.number, networks, infos))
 
     def _take_results(self, metrics: dict[str, float]) -> None:

@@ -14,8 +14,8 @@ fields of a row in an ``MjData``, stepping ``decimation`` times leads to the nex
 from __future__ import annotations
 
 import hashlib
+import io
 import shlex
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ import mujoco
 import numpy as np
 
 from simtrain.errors import ConfigError, DivergenceError
+from simtrain.files import check_uncompressed, damage_as_config_error, read_file
 from simtrain.run.directory import shown, written_whole
 from simtrain.training.features import Feature, Iteration
 
@@ -153,14 +154,16 @@ def read_dump(folder: Path) -> SavedDump:
             f"{folder} is no dump of a failed simulation: it has no {_STATES}; name a folder in "
             "<run>/nan_dump (--replay)"
         )
-    try:
-        with np.load(folder / _STATES, allow_pickle=False) as archive:
+    with damage_as_config_error(f"the dump {folder} is damaged"):
+        data = read_file(folder / _STATES, "the dump")
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            check_uncompressed(archive.zip, len(data))
             states = {name: archive[name] for name in archive.files}
-        facts = {name: states.pop(name).item() for name in ("decimation", "iteration", "env")}
+        facts = {name: int(states.pop(name)) for name in ("decimation", "iteration", "env")}
+        if not 1 <= facts["decimation"] <= 10_000:
+            raise ValueError(f"its decimation is {facts['decimation']}")
         said, digest = (str(states.pop(name)) for name in ("said", "model_sha256"))
-        model = (folder / _MODEL).read_bytes()
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"the dump {folder} is damaged: {error}") from error
+        model = read_file(folder / _MODEL, "the dump's model")
     # MuJoCo itself hardly checks a binary model.
     if hashlib.sha256(model).hexdigest() != digest:
         raise ConfigError(f"the dump {folder} is damaged: the checksum of {_MODEL} is wrong")
@@ -171,7 +174,8 @@ def read_dump(folder: Path) -> SavedDump:
             f"{folder / _MODEL} cannot be loaded by MuJoCo {mujoco.__version__}: models are for "
             "the version that wrote them, which stands in the run's config.yaml"
         ) from error
-    _check_states(folder, compiled, states)
+    with damage_as_config_error(f"the dump {folder} is damaged"):
+        _check_states(folder, compiled, states)
     return SavedDump(compiled, states, **facts, message=said)
 
 

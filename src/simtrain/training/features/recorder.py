@@ -44,8 +44,13 @@ class Recorder(Feature):
         self._first = self._trainer.iteration
         self._iterations = self._context.iterations(self._first, self._trainer.env_steps)
         self._metrics = MetricsWriter(
-            run, tensorboard=config.logger == "tensorboard", after=self._first
+            run,
+            tensorboard=config.logger == "tensorboard",
+            after=self._first,
+            env_steps=self._trainer.env_steps,
         )
+        for warning in self._metrics.warnings:
+            self._context.console.say(f"warning: {warning}")
         try:
             write_config(run / "config.yaml", resolved(config), list(self._context.shared.devices))
         except OSError as error:

@@ -1,7 +1,7 @@
-"""Steps of a rollout as CUDA graphs: inference, environment step and storage in one launch.
+"""Steps of a rollout as a CUDA graph: inference, environment step and storage in one launch.
 
-There are two graphs, for observations go to two sets of buffers in turn. When they are made, a few
-steps are made eagerly, captured, replayed and compared, and everything is put back.
+When it is made, a few steps are made eagerly, captured, replayed and compared, and everything is
+put back.
 """
 
 from collections.abc import Callable
@@ -10,118 +10,116 @@ import torch
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.algorithms.rollout import StagingBuffer, Transition
+from simtrain.cuda_graphs import GraphBackend, Graphs, RefusedError, describe
 from simtrain.env.env import Env
 from simtrain.env.randomness import random_state, set_random_state
 from simtrain.training.graphs.check import Record, differing, host_values, record
-from simtrain.training.graphs.cuda import GraphBackend, RefusedError, describe
+from simtrain.training.graphs.update import DEADLINE_SECONDS
 
 
 class RolloutGraphs:
-    """Collects rollouts of `ppo` in `env` by graphs."""
+    """Collects rollouts of `ppo` in `env` by a graph of a step."""
 
     def __init__(self, env: Env, ppo: PPO, backend: GraphBackend) -> None:
         self._env = env
         self._ppo = ppo
         self._backend = backend
         self._staging = StagingBuffer(ppo.storage)
-        self._graphs: dict[int, Callable[[], None]] = {}
-        self._is_first = True
+        self._graphs: Graphs | None = None
         self._generation: int | None = None
         self.refusal: str | None = None
-        """Why this rank's steps cannot be graphs; None if they can, or it was not tried yet."""
+        """Why this rank's steps cannot be a graph; None if they can, or it was not tried yet."""
 
-    def collect(self) -> bool:
-        """Fill the storage with a rollout, in place; False, with nothing done, without graphs.
+    @property
+    def outdated(self) -> bool:
+        """Whether the graph was not tried yet, or the engine has replaced arrays since."""
+        return self._generation != self._env.sim.storage_version
 
-        The first rollout compiles kernels. Graphs are made before the next, and when the engine has
-        replaced arrays; failures and overflows of the rollout before have been read by then.
+    def collect(self, *, make: bool) -> bool:
+        """Fill the storage with a rollout, in place; False, with nothing done, without a graph.
+
+        `make` is whether the graph is made first, on all ranks together. Failures and overflows of
+        the rollout before have been read by then, and a rollout that compiled the kernels was made.
         """
         env = self._env
-        if self._is_first:
-            self._is_first = False
-            return False
-        if self._generation != env.sim.storage_version:
+        if make:
             env.timer.begin("other")
-            with env.timer.paused():
-                self._make()
-            self._generation = env.sim.storage_version
-        if not self._graphs:
+            deadline = self._ppo.rank.deadline(DEADLINE_SECONDS, "making CUDA graphs of rollouts")
+            with env.timer.paused(), deadline as any_rank, env.observations.in_one_buffer():
+                self._make(any_rank)
+        if self._graphs is None or self.outdated:
             return False
         env.timer.begin("rollout_graph")
-        self._begin()
-        for _ in range(self._ppo.storage.num_transitions_per_env):
-            self._step()
-            self._ppo.storage.step += 1
+        with env.observations.in_one_buffer():
+            self._begin()
+            for _ in range(self._ppo.storage.num_transitions_per_env):
+                self._graphs.replay()
+                self._ppo.storage.step += 1
         return True
 
     def close(self) -> None:
-        """Drop the graphs, if there are any, also because another rank has none."""
-        self._graphs = {}
+        """End the graph, if there is one."""
+        if self._graphs is not None:
+            self._graphs.close()
+            self._graphs = None
 
     def _begin(self) -> None:
         self._env.sim.forward()  # what was written since the last step
         self._ppo.begin_rollout()
         self._staging.step.zero_()
 
-    def _step(self) -> None:
-        """Act, step the environments and record that, by a graph."""
-        observations = self._env.observations
-        self._graphs[observations.turn]()
-        observations.take_turn()
-
     def _eager_step(self) -> None:
-        """The same without a graph."""
+        """Act, step the environments and record that, as the graph does."""
         collect_transition(self._env, self._ppo, self._staging.transition)
         self._staging.store()
 
+    def _captured_step(self) -> object:
+        """The same within a capture; what the graph keeps."""
+        with self._env.sim.in_torch_graph() as kept:
+            self._eager_step()
+        return kept
+
     @torch.inference_mode()
-    def _make(self) -> None:
+    def _make(self, any_rank: Callable[[bool], bool]) -> None:
         env, device = self._env, self._env.device
         self.close()
         self.refusal = "; ".join(env.undeclared_changes()) or None
-        if self.refusal is not None:  # the trial steps could not be undone
-            return
-        state, random = env.state(), random_state(device)
+        if self.refusal is None:  # or the trial steps could not be undone
+            state, random = env.state(), random_state(device)
 
-        def restore() -> None:
-            env.set_state(state)
-            set_random_state(random, device)
-            self._begin()
+            def restore() -> None:
+                env.set_state(state)
+                set_random_state(random, device)
+                self._begin()
 
-        self.refusal = self._capture_and_check(restore)
-        if self.refusal is not None:
+            self.refusal = self._capture_and_check(restore)
+            restore()
+            env.sim.overflow()  # of these steps; who overflows does so again
+        self._generation = env.sim.storage_version
+        if any_rank(self.refusal is not None):
             self.close()
-        restore()
-        env.sim.overflow()  # of these steps; who overflows does so again
 
     def _capture_and_check(self, restore: Callable[[], None]) -> str | None:
-        """Make the graphs; why steps cannot be graphs or are not the same then, if so."""
+        """Make the graph; why steps cannot be one or are not the same then, if so."""
         env = self._env
-
-        def captured_step() -> None:
-            with env.sim.in_torch_graph():
-                self._eager_step()
-
         restore()
         on_device = env.device.type != "cpu"
         before = host_values(env, draws_on_device=on_device)
         try:
             with self._backend.without_waiting():
                 eager = self._records(self._eager_step)
-        except Exception as error:  # noqa: BLE001 - the rollout raises it again, without graphs
+        except Exception as error:  # noqa: BLE001 - the rollout raises it again, without a graph
             return describe(error)
         now = host_values(env, draws_on_device=on_device)
         if changed := [text for text in now if now[text] != before.get(text)]:
             return "; ".join(changed)
         restore()
         try:
-            for _ in range(2):
-                turn = env.observations.turn  # the step takes the next one
-                self._graphs[turn] = self._backend.capture(captured_step)
+            self._graphs = graphs = self._backend.capture(self._captured_step)
         except RefusedError as error:
             return str(error)
         restore()
-        names = differing(self._records(self._step), eager)
+        names = differing(self._records(graphs.replay), eager)
         return f"{', '.join(names)} would not be the same from a graph" if names else None
 
     def _records(self, step: Callable[[], None]) -> list[Record]:

@@ -10,8 +10,11 @@ from functools import partial
 from torch import Tensor
 
 from simtrain.algorithms.ppo import PPO
+from simtrain.cuda_graphs import GraphBackend, Graphs, RefusedError
 from simtrain.training.graphs.check import differ
-from simtrain.training.graphs.cuda import GraphBackend, RefusedError
+
+DEADLINE_SECONDS = 600.0
+"""How long ranks may take to make graphs; kernels may have to be compiled for them."""
 
 
 class UpdateGraphs:
@@ -20,27 +23,33 @@ class UpdateGraphs:
     def __init__(self, ppo: PPO, backend: GraphBackend) -> None:
         self._ppo = ppo
         self._backend = backend
-        self._graphs: list[Callable[[], None]] | None = None
+        self._graphs: Graphs | None = None
+        self._tried = False
         self.refusal: str | None = None
         """Why this rank's mini-batches are not graphs; None if they are, or only others refuse."""
 
     def prepare(self) -> bool:
         """Capture and check the graphs once; whether there are any. A collective."""
-        if self._graphs is None:
-            with self._ppo.timer.paused():
-                self._make()
-        return bool(self._graphs)
+        if not self._tried:
+            self._tried = True
+            deadline = self._ppo.rank.deadline(DEADLINE_SECONDS, "making CUDA graphs of updates")
+            with self._ppo.timer.paused(), deadline as any_rank:
+                self._make(any_rank)
+        return self._graphs is not None
 
     def replay(self, number: int) -> None:
         """See `PPO.learn_mini_batch`; by a graph."""
         assert self._graphs is not None
-        self._graphs[number]()
+        self._graphs.replay(number)
 
     def close(self) -> None:
-        """Drop the graphs, if there are any; there will be no others."""
-        self._graphs = []
+        """End the graphs, if there are any; there will be no others."""
+        self._tried = True
+        if self._graphs is not None:
+            self._graphs.close()
+            self._graphs = None
 
-    def _make(self) -> None:
+    def _make(self, any_rank: Callable[[bool], bool]) -> None:
         ppo = self._ppo
         tensors = ppo.update_state()
         before = [tensor.clone() for tensor in tensors]
@@ -61,16 +70,15 @@ class UpdateGraphs:
         group["capturable"] = True  # Adam asks for it in a capture only; fused, it ignores it
         functions = [partial(ppo.learn_mini_batch, i) for i in range(ppo.num_mini_batches)]
         try:
-            self._graphs = [self._backend.capture(function) for function in functions]
+            self._graphs = self._backend.capture(*functions)
         except RefusedError as error:
             self.refusal = str(error)
         finally:
             group["capturable"] = False
         restore()
         # A rank that does not replay would be missing in the all-reduces of the others.
-        (refused,) = ppo.rank.any(self.refusal is not None)
+        refused = any_rank(self.refusal is not None)
         if not refused and differ(change_of_parameters(self.replay), eager, smallest=0.0):
             self.refusal = "parameters would not be the same from a graph"
-        (refused,) = ppo.rank.any(self.refusal is not None)
-        if refused:
+        if any_rank(self.refusal is not None):
             self.close()

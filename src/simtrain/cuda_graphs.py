@@ -1,14 +1,14 @@
-"""CUDA graphs of PyTorch: what a function launches, recorded once and replayed in one call.
+"""CUDA graphs: what functions launch, recorded by PyTorch once and replayed in one call.
 
-What a function does on the host is not recorded: it must be the same each time, and it must not
-wait for the device.
+Physics, rollouts and updates are all captured here. What a function does on the host is not
+recorded: it must be the same each time, and it must not wait for the device.
 """
 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -17,29 +17,63 @@ class RefusedError(Exception):
     """Something cannot be a graph; the text says what, for a person."""
 
 
+class Graphs:
+    """Graphs of some functions, as `torch.cuda.CUDAGraph`, and what must live as long."""
+
+    def __init__(self) -> None:
+        self.graphs: list[Any] = []
+        self.kept: list[object] = []
+
+    def replay(self, number: int = 0) -> None:
+        """Launch what the function of that number launched."""
+        # A graph's numbers for the random generator are ordinary tensors.
+        with torch.inference_mode(False):
+            self.graphs[number].replay()
+
+    def close(self) -> None:
+        """End the graphs now, whoever still refers to them."""
+        for graph in self.graphs:
+            graph.reset()
+        self.graphs.clear()
+        self.kept.clear()
+
+
 class GraphBackend(Protocol):
     """Makes graphs."""
 
-    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Record what `function` launches, for the result to launch again, or `RefusedError`."""
+    def capture(self, *functions: Callable[[], object]) -> Graphs:
+        """Record what each launches and keep what it returns, or `RefusedError`; in one pool."""
 
     def without_waiting(self) -> AbstractContextManager[None]:
         """A context in which waiting for the device is an error."""
 
 
 class CudaGraphs:
-    """Graphs on one CUDA device, captured on a stream of their own."""
+    """Makes graphs on one CUDA device, captured on a stream of their own."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        # Non-blocking, as all that PyTorch makes: during a capture on a blocking one, no thread
+        # could use the default stream.
         self._stream = torch.cuda.Stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
 
-    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, *functions: Callable[[], object]) -> Graphs:
         """See `GraphBackend.capture`. Nothing is launched; waits for the device."""
+        captured, pool = Graphs(), torch.cuda.graph_pool_handle()
+        try:
+            for function in functions:
+                graph = torch.cuda.CUDAGraph()
+                captured.graphs.append(graph)
+                captured.kept.append(self._record(function, graph, pool))
+        except BaseException:
+            captured.close()
+            raise
+        return captured
+
+    def _record(self, function: Callable[[], object], graph: Any, pool: Any) -> object:
+        """Capture one function, in place on `graph`; what the function returned."""
         # Other threads may do as they like: NCCL's watchdog, say.
         record = partial(torch.cuda.graph, stream=self._stream, capture_error_mode="thread_local")
-        graph = torch.cuda.CUDAGraph()
         inference = torch.is_inference_mode_enabled()
         failure: Exception | None = None
         # What the garbage collector does to other objects might not be allowed in a capture.
@@ -48,13 +82,14 @@ class CudaGraphs:
         gc.disable()
         with torch.cuda.device(self._device), torch.inference_mode(False), torch.no_grad():
             try:
-                with record(graph, self._pool), torch.inference_mode(inference):
+                with record(graph, pool), torch.inference_mode(inference):
                     try:
-                        function()
+                        return function()
                     except Exception as error:
                         failure = error
                         raise
             except Exception as error:  # noqa: BLE001 - whatever it is, there is no graph
+                graph.reset()
                 # PyTorch's random generator learns only from the end of a capture that succeeds
                 # that the failed one is over.
                 with record(torch.cuda.CUDAGraph()):
@@ -64,13 +99,6 @@ class CudaGraphs:
             finally:
                 if collecting:
                     gc.enable()
-
-        def replay() -> None:
-            # A graph's numbers for the random generator are ordinary tensors.
-            with torch.inference_mode(False):
-                graph.replay()
-
-        return replay
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:

@@ -15,12 +15,12 @@ from simtrain.algorithms.advantages import estimate_by_steps, make_estimator
 from simtrain.algorithms.ppo import PPO
 from simtrain.algorithms.rollout import Rollout
 from simtrain.cli import train as command
+from simtrain.cuda_graphs import CudaGraphs, RefusedError
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
-from simtrain.training.graphs.cuda import CudaGraphs, RefusedError
 from simtrain.training.loop import Iteration, Trainer
 
 pytestmark = [
@@ -122,9 +122,9 @@ def test_a_waiting_term_is_refused_and_the_random_generator_goes_on(waiting_fail
         CudaGraphs(CUDA).capture(lambda: torch.rand(3, device=CUDA).sum().item())
     assert torch.rand(1000, device=CUDA).std() > 0.1
     total = torch.zeros((), device=CUDA)
-    replay = CudaGraphs(CUDA).capture(lambda: total.add_(1.0))
+    captured = CudaGraphs(CUDA).capture(lambda: total.add_(1.0))
     for _ in range(3):
-        replay()
+        captured.replay()
     assert total.item() == 3.0
 
 

@@ -1,0 +1,73 @@
+"""Paths and files that a user gives: what is none, too large or damaged ends in a ConfigError."""
+
+import os
+import stat
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from simtrain.errors import ConfigError
+from simtrain.memory import available_memory, gib
+
+
+def check_path(path: Path | str, what: str) -> None:
+    """Raise ConfigError, which begins with `what`, for a path at which nothing can ever be."""
+    try:
+        str(path).encode()
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise ConfigError(f"{what} {_short(path)} cannot be used: {error.strerror}") from error
+    except ValueError as error:  # a zero byte, or bytes that are no UTF-8
+        raise ConfigError(f"{what} {str(path)!r} is no path: {error}") from error
+
+
+def read_file(path: Path, what: str, most: int | None = None) -> bytes:
+    """The content of a regular file.
+
+    ConfigError, which begins with `what` and the path, if it is none, cannot be read, or has more
+    than `most` bytes; by default more than half of the memory that is free.
+    """
+    most = available_memory() // 2 if most is None else most
+    try:
+        # To open a named pipe would wait for somebody who writes into it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode) and status.st_size <= most:
+                return file.read(most)
+        reason = f"it has {gib(status.st_size)}, and at most {gib(most)} can be read"
+        if not stat.S_ISREG(status.st_mode):
+            reason = "it is no regular file"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+    raise ConfigError(f"{what} {_short(path)} cannot be read: {reason}".strip())
+
+
+@contextmanager
+def damage_as_config_error(text: str) -> Iterator[None]:
+    """Within, what a damaged or crafted file leads to becomes a ConfigError, which says `text`.
+
+    Messages of ConfigErrors stay as they are.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # what broken content leads to is not known beforehand
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        lacks = "it lacks " if isinstance(error, KeyError) else ""
+        raise ConfigError(f"{text}: {lacks}{lines[0][:200]}") from error
+
+
+def check_uncompressed(archive: zipfile.ZipFile, size: int) -> None:
+    """Raise ValueError for a zip archive of `size` bytes that would grow by being unpacked."""
+    if (unpacked := sum(record.file_size for record in archive.infolist())) > size:
+        raise ValueError(f"{gib(unpacked)} are packed into {gib(size)}")
+
+
+def _short(path: Path | str) -> str:
+    text = str(path)
+    return text if len(text) <= 300 else f"{text[:100]}... ({len(text)} characters)"

@@ -1,0 +1,106 @@
+"""How many environments a training has where nobody says so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from simtrain.cli.train import train
+from simtrain.config import TrainConfig
+from simtrain.config_tree import continued, resolved
+from simtrain.registry import default_config, discover
+from simtrain.training.context import TrainingResult
+
+TASK, ON_CPU, ON_GPU = "cartpole-balance", 256, 4096
+
+
+@pytest.fixture
+def _two_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    return _instead_of_running(monkeypatch)
+
+
+def _instead_of_running(monkeypatch):
+    """The configurations that jobs would be run with from now on."""
+    configs = []
+    monkeypatch.setattr(
+        "simtrain.training.job.run_job", lambda config, *job: configs.append(config) or 0
+    )
+    return configs
+
+
+@pytest.mark.usefixtures("_two_gpus")
+@pytest.mark.parametrize(
+    ("flags", "num_envs"),
+    [
+        ("", ON_GPU),
+        ("--gpu-ids 0 1", ON_GPU),
+        ("--gpu-ids None", ON_CPU),
+        ("--engine mujoco", ON_CPU),
+        ("--num-envs 256", 256),
+        ("--num-envs 8192", 8192),
+    ],
+)
+def test_a_task_has_a_number_of_environments_for_gpus(flags, num_envs, chosen):
+    assert train([TASK, *flags.split()]) == 0
+    assert [config.num_envs for config in chosen] == [num_envs]
+
+
+def test_without_a_gpu_it_is_the_number_for_the_cpu(chosen):
+    train([TASK, "--gpu-ids", "None", "--engine", "warp"])
+    assert chosen[0].num_envs == ON_CPU
+
+
+@pytest.mark.usefixtures("_two_gpus")
+def test_other_flags_hold_for_the_number_for_gpus(chosen):
+    train([TASK, "--seed", "7", "--ppo.gamma", "0.5"])
+    assert (chosen[0].seed, chosen[0].ppo.gamma) == (7, 0.5)
+
+
+@pytest.mark.usefixtures("_two_gpus")
+@pytest.mark.parametrize("flags", ["", "--num-envs 64"])
+def test_ranks_are_told_the_number_and_so_is_the_user(flags, monkeypatch, tmp_path, capsys):
+    numbers = []
+
+    def launch_ranks(job, function, task, values, *more, **others):
+        numbers.append((job.world_size, values["num_envs"]))
+        return TrainingResult(None, None)
+
+    monkeypatch.setattr("simtrain.training.job.launch_ranks", launch_ranks)
+    train([TASK, "--gpu-ids", "0", "1", "--log-root", str(tmp_path), *flags.split()])
+    assert numbers == [(2, 64 if flags else ON_GPU)]
+    text = "4,096 environments on each GPU, the task's default there (--num-envs)"
+    assert (text in capsys.readouterr().out) == (not flags)
+
+
+@pytest.mark.usefixtures("_two_gpus")
+def test_a_run_of_the_cpu_that_goes_on_on_a_gpu_keeps_its_number(tmp_path, monkeypatch):
+    flags = ["--gpu-ids", "None", "--log-root", str(tmp_path), "--max-iterations", "1"]
+    assert train([TASK, *flags, "--num-steps-per-env", "2"]) == 0
+    chosen = _instead_of_running(monkeypatch)
+    train([TASK, "--log-root", str(tmp_path), "--gpu-ids", "auto", "--resume", "latest"])
+    assert chosen[0].num_envs == ON_CPU
+
+
+def test_a_run_of_a_gpu_that_goes_on_keeps_its_number():
+    cfg = discover().find(TASK).configuration()
+    run = TrainConfig.of_task(TASK, cfg, on_gpu=True)
+    default = default_config(TASK)
+    assert continued(default, resolved(default), resolved(run)).num_envs == run.num_envs == ON_GPU
+
+
+def test_a_task_without_a_number_for_gpus_has_one_for_all():
+    cfg = discover().find(TASK).configuration()
+    cfg.num_envs_on_gpu = None
+    assert TrainConfig.of_task(TASK, cfg, on_gpu=True).num_envs == ON_CPU
+
+
+def test_help_has_both_numbers(capsys):
+    with pytest.raises(SystemExit):
+        train([TASK, "--help"])
+    help_text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "256 environments where physics runs on the CPU, and 4,096 on each GPU" in help_text

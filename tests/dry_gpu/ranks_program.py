@@ -1,0 +1,233 @@
+"""Two ranks that train by a tape in the place of CUDA graphs, as torchrunx would run them.
+
+A program of its own (`test_two_ranks_with_graphs.py` runs it): it imports torch and compiles once,
+and forks a pair of ranks for each scenario. Prints what each pair reported.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import warp
+from tape import Tape
+
+from simtrain.benchmark.figures import Case
+from simtrain.benchmark.ranks import Settings, measure_rank
+from simtrain.config import TrainConfig
+from simtrain.env.env import Env
+from simtrain.launch import events
+from simtrain.launch.plan import Devices, Job
+from simtrain.launch.rank import Rank
+from simtrain.launch.rank_process import RankProgram
+from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
+from simtrain.registry import default_config
+from simtrain.sim import EngineCfg
+from simtrain.training import worker
+from simtrain.training.context import RunContext, SharedContext
+from simtrain.training.graphs import rollout, update
+from simtrain.training.loop import Trainer
+
+TASK = "cartpole-balance"
+DEVICES = Devices("cpu", 2, "")
+SECONDS = 3.0  # the deadline of the scenarios in which a rank hangs
+
+
+class Refuses(Tape):
+    """A rank that cannot have graphs of mini-batches, as it finds out at its second."""
+
+    def _record(self, function: Callable[[], object]) -> Any:
+        if "learn_mini_batch" in repr(function) and len(self.made) == 1:
+            return super()._record(lambda: torch.ones(1).item())
+        return super()._record(function)
+
+
+class Breaks(Tape):
+    """A rank that fails while it captures."""
+
+    def capture(self, *functions: Callable[[], object]) -> Any:
+        raise ZeroDivisionError("no graph today")
+
+
+class Hangs(Tape):
+    """A rank that never comes back from its second mini-batch."""
+
+    def _record(self, function: Callable[[], object]) -> Any:
+        if len(self.made) == 1:
+            time.sleep(1000.0)
+        return super()._record(function)
+
+
+class HangsLater(Tape):
+    """A rank that never comes back from capturing a step of a rollout."""
+
+    def capture(self, *functions: Callable[[], object]) -> Any:
+        if len(functions) == 1:
+            time.sleep(1000.0)
+        return super().capture(*functions)
+
+
+class Console:
+    """Reports what a rank says."""
+
+    def say(self, text: str) -> None:
+        events.send({"said": text})
+
+    def show(self, status: object) -> None: ...
+
+
+def train(rank: Rank, show: Callable[[object], None], stop: Any, run: Path) -> None:
+    config = TrainConfig(
+        task=TASK,
+        engine="warp",
+        num_envs=4,
+        num_steps_per_env=4,
+        max_iterations=4,
+        logger="none",
+        env=default_config(TASK).env,
+        ppo=PpoCfg(
+            actor=ActorCfg((8,)), critic=CriticCfg((8,)), num_learning_epochs=2, num_mini_batches=2
+        ),
+    )
+    config.env.episode_length_s = 0.5
+    shared = SharedContext(run, ("cpu", "cpu"))
+    worker.run_worker(RunContext(config, rank, Console(), stop, shared))
+
+
+def measure(rank: Rank, show: Callable[[object], None], stop: Any, run: Path) -> None:
+    settings = Settings(DEVICES, threads=1, repetitions=1, cuda_graphs=True)
+    measure_rank(rank, show, stop, [Case(TASK, "warp", "cpu", 2, 4)], settings)
+
+
+def use_tape(kind: type[Tape]) -> None:
+    """Have trainers of this process make their graphs by a tape, and tell of it in the end."""
+    tapes: list[Tape] = []
+    make_trainer, all_reduce = worker.make_trainer, Rank.all_reduce
+    destroy = dist.destroy_process_group
+
+    def make_with_tape(*arguments: Any) -> Trainer:
+        made = make_trainer(*arguments)
+        tapes.append(kind(made.env))
+        return Trainer(made.env, made.ppo, made.rank, made.timer, tapes[-1])
+
+    def reduce_or_note(rank: Rank, tensor: torch.Tensor, *op: Any) -> torch.Tensor:
+        """A capture does not run what it captures: a rank may do so alone."""
+        if tapes and tapes[-1].recording:
+            tapes[-1].note(lambda: all_reduce(rank, tensor, *op))
+            return tensor
+        return all_reduce(rank, tensor, *op)
+
+    def destroy_and_tell() -> None:
+        numbers = ("captures", "replays", "alive")
+        events.send({name: sum(getattr(tape, name) for tape in tapes) for name in numbers})
+        destroy()
+
+    worker.make_trainer = make_with_tape
+    Rank.all_reduce = reduce_or_note
+    dist.destroy_process_group = destroy_and_tell
+
+
+class Report(logging.Handler):
+    """Sends the events of a rank to the program."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = getattr(record, "event", None)
+        if isinstance(event, dict):
+            self._connection.send(event)
+        elif isinstance(event, events.RankFailed):
+            self._connection.send({"failed": [event.cause, event.text.splitlines()[-1]]})
+        elif isinstance(event, events.RankFinished):
+            self._connection.send({"finished": True})
+
+
+def run_rank(
+    number: int, port: int, report: Connection, function: Any, run: Path, tape: type[Tape]
+) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(number)}
+    logging.getLogger("simtrain").setLevel(logging.INFO)
+    logging.getLogger("simtrain").addHandler(Report(report))
+    use_tape(tape)
+    if run.name.startswith("hangs"):
+        update.DEADLINE_SECONDS = rollout.DEADLINE_SECONDS = SECONDS
+    job = Job(("localhost",), (DEVICES,), seed=3, threads=1, grace_seconds=5.0)
+    RankProgram(job, function, (run,))()
+
+
+def run_pair(folder: Path, name: str, tapes: tuple[Any, Any], function: Any = train) -> Any:
+    """What two ranks reported, until both have ended or, as the launcher has it, one failed."""
+    run = folder / name
+    run.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
+    ends = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
+    ranks = [
+        fork.Process(target=run_rank, args=(i, port, ends[i][1], function, run, tapes[i]))
+        for i in range(2)
+    ]
+    for process, (_, theirs) in zip(ranks, ends, strict=True):
+        process.start()
+        theirs.close()
+    reports: list[list[dict[str, Any]]] = [[], []]
+    open_ends = {ours: reports[i] for i, (ours, _) in enumerate(ends)}
+    deadline = time.monotonic() + 60.0
+    failed = False
+    while open_ends and not failed and time.monotonic() < deadline:
+        for ours in wait(list(open_ends), timeout=1.0):
+            assert isinstance(ours, Connection)
+            try:
+                open_ends[ours].append(ours.recv())
+            except EOFError:
+                del open_ends[ours]
+                continue
+            failed = failed or "failed" in open_ends[ours][-1]
+    for process in ranks:
+        process.join(None if not failed and not open_ends else 0.1)
+        process.kill()
+    return {"reports": reports, "ended": not open_ends or failed, "metrics": timeless(run)}
+
+
+def timeless(run: Path) -> list[dict[str, Any]]:
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [
+        {k: v for k, v in json.loads(line).items() if k != "wall_s" and not k.startswith("Perf/")}
+        for line in lines
+    ]
+
+
+def main(folder: Path) -> None:
+    warp.config.optimization_level = 0  # as the tests beside this one, which share their kernels
+    torch.set_num_threads(1)
+    env = Env(default_config(TASK).env, 1, EngineCfg("warp"))
+    env.step(torch.zeros(1, env.num_actions))  # compiles
+    scenarios: dict[str, tuple[Any, ...]] = {
+        "graphs": ((Tape, Tape),),
+        "refuses": ((Tape, Refuses),),
+        "breaks": ((Tape, Breaks),),
+        "hangs": ((Tape, Hangs),),
+        "hangs later": ((HangsLater, Tape),),
+        "benchmark": ((Tape, Tape), measure),
+    }
+    print(json.dumps({name: run_pair(folder, name, *how) for name, how in scenarios.items()}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,63 @@
+"""How many kernels a GPU launches for a step of each shipped task, besides those of physics.
+
+A step of a few thousand environments takes as long as its launches. A task or a term that needs
+more of them shows here by part and term: raise its bound if that is worth it.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fake_cuda import DEVICE, LaunchCounter, fake_cuda, fake_env
+
+from simtrain.registry import discover
+
+PARTS = (
+    *("actions", "failures", "terminations", "rewards", "metrics", "episodes", "curricula"),
+    *("reset events", "resets", "commands", "interval events", "observations", "step"),
+)
+BOUNDS = {
+    "cartpole-balance": (2, 11, 6, 26, 4, 6, 0, 10, 6, 0, 0, 7, 5),
+    "cartpole-swingup": (2, 11, 6, 26, 4, 6, 0, 6, 6, 0, 0, 7, 5),
+    "g1-velocity-flat": (2, 11, 8, 68, 5, 6, 0, 30, 10, 27, 8, 25, 5),
+    "g1-velocity-rough": (2, 11, 25, 81, 5, 6, 30, 31, 10, 27, 8, 71, 5),
+    "go1-velocity-flat": (2, 11, 7, 58, 5, 6, 0, 30, 9, 27, 8, 21, 5),
+    "go1-velocity-rough": (2, 11, 11, 71, 5, 6, 30, 31, 9, 27, 8, 67, 5),
+}
+"""By task, the most kernels of each of `PARTS`."""
+
+
+def _launches(task: str) -> LaunchCounter:
+    with fake_cuda():
+        env = fake_env(discover().find(task).configuration(), metrics=True)
+        actions = torch.zeros(env.num_envs, env.num_actions, device=DEVICE)
+        with torch.inference_mode():
+            env.step(actions)  # the first binds fields
+            with LaunchCounter() as counter:
+                env.step(actions)
+    return counter
+
+
+@pytest.mark.parametrize("task", sorted(discover().tasks))
+def test_no_part_of_a_step_launches_more_kernels(task):
+    counter = _launches(task)
+    bounds = dict(zip(PARTS, BOUNDS[task], strict=True))
+    grown = [
+        f"{part}: {count} kernels, at most {bounds.get(part, 0)} before; "
+        + ", ".join(f"{term} {n}" for (of, term), n in counter.launches.items() if of == part)
+        for part, count in counter.by_part().items()
+        if count > bounds.get(part, 0)
+    ]
+    assert not grown, "\n".join(grown)
+
+
+def test_kernels_are_counted_and_views_are_not():
+    with fake_cuda():
+        x = torch.zeros(4, 3, device=DEVICE)
+        with LaunchCounter() as counter:
+            x[:, :2].T.unsqueeze(0)
+            torch.empty_like(x)
+            assert counter.launches.total() == 0
+            x.add_(1.0)
+            torch.stack((x, x)).square().sum(dim=1)
+        assert counter.by_part() == {"other": 4}

@@ -1,0 +1,163 @@
+"""Mistakes that only a GPU would show are found without one, and the error names the term."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fake_cuda import DEVICE, NoHostTraffic, fake_cuda, fake_env
+from tiny_task import tiny_task
+
+from simtrain import (
+    ActionTermCfg,
+    CommandTermCfg,
+    CurriculumTermCfg,
+    EventTermCfg,
+    MetricTermCfg,
+    ObservationTermCfg,
+    RewardTermCfg,
+    TerminationTermCfg,
+)
+from simtrain.env.cfg import ActionTerm
+from simtrain.env.commands import CommandTerm
+from simtrain.training.graphs.cuda import describe
+
+
+def _error(**changes):
+    """What stepping a task with these terms raises, as `describe` shows it to a person."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - each is another
+        _step(**changes)
+    return describe(caught.value)
+
+
+def _step(**changes):
+    cfg = tiny_task(**{"rewards": {}, **changes})
+    with fake_cuda():
+        env = fake_env(cfg, metrics=True)
+        with torch.inference_mode(), NoHostTraffic():
+            env.step(torch.zeros(env.num_envs, env.num_actions, device=DEVICE))
+
+
+def _qpos(env):
+    return env.bind("qpos")[:, 0].clone()
+
+
+def tensor_of_the_host(env):
+    return _qpos(env) * torch.tensor([2.0], device=env.device)
+
+
+def list_of_the_host(env):
+    return _qpos(env) + torch.tensor([1.0] * env.num_envs).to(env.device)
+
+
+def another_device(env):
+    return _qpos(env) + torch.zeros(env.num_envs)
+
+
+def result_on_the_host(env):
+    return torch.zeros(env.num_envs)
+
+
+def another_gpu(env):
+    return _qpos(env) + torch.zeros(env.num_envs, device="cuda:0")
+
+
+def read_of_a_number(env):
+    return _qpos(env) * env.bind("qpos").sum().item()
+
+
+def branch(env):
+    return _qpos(env) if env.bind("qpos").sum() > 0.0 else -_qpos(env)
+
+
+def boolean_index(env):
+    value = _qpos(env)
+    value[value > 0.0] *= 2.0
+    return value
+
+
+def list_index(env):
+    value = _qpos(env)
+    value[[0, 3]] = 1.0
+    return value
+
+
+MISTAKES = (
+    *(tensor_of_the_host, list_of_the_host, another_device, result_on_the_host, another_gpu),
+    *(read_of_a_number, branch, boolean_index, list_index),
+)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_a_mistake_in_a_reward_is_found_and_named(mistake):
+    assert "rewards.odd" in _error(rewards={"odd": RewardTermCfg(mistake, weight=1.0)})
+
+
+class _Command(CommandTerm):
+    def __init__(self, env):
+        self._env = env
+        self.command = env.buffer("command", (1,), reset=None)
+
+    def resample(self, mask):
+        self.command.fill_(self.command.sum().item())
+
+
+class _Action(ActionTerm):
+    dim = 1
+
+    def apply(self, actions, ctrl):
+        ctrl.fill_(actions.sum().item())
+
+
+class _ActionCfg(ActionTermCfg):
+    def build(self, model, start, device):
+        return _Action()
+
+
+class _Reset:
+    def __init__(self, env):
+        self._value = env.buffer("value")
+
+    def __call__(self, env):
+        return self._value
+
+    def reset(self, mask):
+        self._value.fill_(self._value.sum().item())
+
+
+class _Construction:
+    def __init__(self, env):
+        self._value = env.bind("qpos").sum().item()
+
+
+def _event(env, mask):
+    env.sim.write("qpos", env.bind("qpos").sum().item(), mask)
+
+
+@pytest.mark.parametrize(
+    ("kind", "term"),
+    [
+        ("actions", _ActionCfg()),
+        ("commands", CommandTermCfg(_Command, (1.0, 2.0))),
+        ("curricula", CurriculumTermCfg(lambda env, mask: env.bind("qpos").sum().item())),
+        ("events", EventTermCfg(_event, mode="startup")),
+        ("events", EventTermCfg(_event, mode="reset")),
+        ("events", EventTermCfg(_event, mode="interval")),
+        ("metrics", MetricTermCfg(branch)),
+        ("rewards", RewardTermCfg(_Reset, weight=1.0)),
+        ("rewards", RewardTermCfg(_Construction, weight=1.0)),
+        ("terminations", TerminationTermCfg(branch)),
+        ("terminations", TerminationTermCfg(result_on_the_host)),
+    ],
+)
+def test_a_mistake_in_any_kind_of_term_is_found_and_named(kind, term):
+    assert f"{kind}.odd" in _error(**{kind: {"odd": term}})
+
+
+@pytest.mark.parametrize("mistake", [branch, result_on_the_host], ids=lambda m: m.__name__)
+def test_a_mistake_in_an_observation_is_found_and_named(mistake):
+    term = ObservationTermCfg(lambda env: mistake(env).unsqueeze(1))
+    assert "observations.actor.odd" in _error(observations={"actor": {"odd": term}})
+
+
+def test_a_term_without_mistakes_raises_nothing():
+    _step(rewards={"fine": RewardTermCfg(_qpos, weight=1.0)})

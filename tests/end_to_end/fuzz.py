@@ -1,0 +1,426 @@
+"""Commands with values and files that nobody should give them, in this process, from a seed.
+
+``python tests/end_to_end/fuzz.py --cases 1000`` runs as many cases with wrong flags, and as many
+with damaged files, and prints a line for each problem. A case is a problem if a command ends with
+a traceback, takes longer than `SECONDS`, says nothing, leaves the folder of a start that failed, or
+gives other numbers than with the undamaged file without a word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import yaml
+from job import make_tasks, timeless_metrics
+
+from simtrain.cli import exits
+from simtrain.cli.benchmark import BenchmarkFlags, benchmark
+from simtrain.cli.evaluate import EvaluateFlags, evaluate
+from simtrain.cli.export import ExportConfig, export
+from simtrain.cli.play import PlayConfig, ReplayConfig, play
+from simtrain.cli.report import ReportConfig, report
+from simtrain.cli.train import train
+from simtrain.config_tree import leaves
+from simtrain.env.base import make_engine
+from simtrain.errors import flag
+from simtrain.registry import default_config
+
+SECONDS = 10
+TASK = "user-pendulum"
+FLAGS = """
+    --gpu-ids None --cpu-threads 1 --num-envs 4 --num-steps-per-env 8 --max-iterations 4
+    --save-interval 2 --torchrunx-log-dir=
+"""
+SMALL = FLAGS.split()
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": train,
+    "evaluate": evaluate,
+    "play": play,
+    "export": export,
+    "report": report,
+    "benchmark": benchmark,
+}
+DIGITS = """
+    0 1 -1 3 1e300 -1e300 1e-300 0.5 nan inf -inf 1000000000 1000000000000 2147483648 100000
+    16777216
+"""
+NUMBERS = [*DIGITS.split(), "1" + "0" * 399, "9" * 5000]
+WORDS = ["", " ", "x", "None", "True", "auto", "all", "é\udc80", "a" * 300, "a" * 5000, "-", "--"]
+WORDS += [".", "..", "fifo", "loop", "zero", "file", "gone/x", "out.mp4", "out.png", ".*", "("]
+
+
+class Accepted(Exception):
+    """A command has accepted what it was given, and would now work for long."""
+
+
+class TooLong(BaseException):
+    """A command works for longer than `SECONDS`."""
+
+
+@dataclass
+class Ended:
+    """How a command ended."""
+
+    code: int | None
+    out: str
+    err: str
+    problem: str | None = None
+
+    @property
+    def told(self) -> bool:
+        return "warning" in self.out + self.err
+
+
+def run(command: str, arguments: list[str]) -> Ended:
+    """Run a command as its entry point does; its output, exit code, and what is wrong with it."""
+    out, err = io.StringIO(), io.StringIO()
+    code: int | None = None
+    problem = None
+
+    def too_long(*of_signal: object) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            exits.run_command(lambda: COMMANDS[command](arguments))
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except Accepted:
+        code = 0
+    except TooLong:
+        problem = f"it takes longer than {SECONDS} s"
+    except BaseException:  # noqa: BLE001 - whatever a command ends with
+        problem = traceback.format_exc()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    ended = Ended(code, out.getvalue(), err.getvalue(), problem)
+    errors = [line for line in ended.err.splitlines() if not line.startswith("warning: ")]
+    if problem is None and code not in (0, 1, 2):
+        ended.problem = f"exit code {code}"
+    elif code == 1 and ended.told:
+        pass  # a run whose last checkpoint could not be written, say
+    elif problem is None and code != 0 and not (1 <= len(errors) <= 14 and "error: " in ended.err):
+        ended.problem = f"exit code {code} with {len(errors)} lines"
+    elif "Traceback" in ended.err:
+        ended.problem = ended.err
+    return ended
+
+
+def accept(*arguments: object, **named: object) -> None:
+    """Stand in for what would take long, and need no more checks."""
+    raise Accepted
+
+
+def small_engine(cfg: Any, model: Any, num_envs: int, **more: Any) -> Any:
+    """An engine that is made at once; others are `Accepted`."""
+    if cfg.name != "mujoco" or num_envs > 1000:
+        raise Accepted
+    return make_engine(cfg, model, num_envs, **more)
+
+
+@contextlib.contextmanager
+def nothing_slow() -> Iterator[None]:
+    """Within, commands neither start processes, serve pages, draw, nor train at length."""
+    from simtrain.training.loop import Trainer
+
+    iterate = Trainer.iterate
+
+    def iterate_a_little(trainer: Any, *arguments: Any) -> Any:
+        env = trainer.env
+        if trainer.iteration >= 8 or env.num_envs * trainer._steps * env.cfg.decimation > 5000:
+            raise Accepted
+        return iterate(trainer, *arguments)
+
+    slow = (
+        "simtrain.training.job.launch_ranks",
+        "simtrain.launch.plan.probe_hosts",
+        "simtrain.training.features.evaluation.EvaluatorProcess",
+        "simtrain.run.wandb_writer.WandbWriter",
+        "simtrain.benchmark.ranks.measure_cases",
+        "simtrain.view.web.WebViewer",
+        "simtrain.view.video.record",
+        "simtrain.view.replay.ReplayPage",
+        "simtrain.view.replay.record_replay",
+    )
+    with contextlib.ExitStack() as stack:
+        for name in slow:
+            stack.enter_context(mock.patch(name, accept))
+        for name, stand_in in {
+            "simtrain.env.base.make_engine": small_engine,
+            "simtrain.training.loop.Trainer.iterate": iterate_a_little,
+            "simtrain.training.export.export": lambda *of_export: (b"", 0.0),
+            "simtrain.run.plots.draw": lambda *of_plot: b"",
+        }.items():
+            stack.enter_context(mock.patch(name, stand_in))
+        yield
+
+
+@dataclass
+class Fuzzer:
+    """Cases from one generator, in a folder of a user with a task and a run of it."""
+
+    folder: Path
+    random: random.Random
+    problems: list[str] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    slowest: tuple[float, str] = (0.0, "")
+
+    def __post_init__(self) -> None:
+        make_tasks(self.folder)
+        os.mkfifo(self.folder / "fifo")
+        (self.folder / "loop").symlink_to("loop")
+        (self.folder / "zero").symlink_to("/dev/zero")
+        (self.folder / "file").write_text("a file")
+        os.chdir(self.folder)
+        assert self.command("train", [TASK, *SMALL, "--log-root", "template"]).code == 0
+        (self.run,) = (self.folder / "template" / TASK).iterdir()
+        configs = {
+            "train": default_config(TASK),
+            "evaluate": EvaluateFlags(),
+            "play": PlayConfig(env=default_config(TASK).env),
+            "export": ExportConfig(),
+            "report": ReportConfig(),
+            "benchmark": BenchmarkFlags(),
+        }
+        self.flags = {
+            name: {flag(*path): value for path, value in leaves(of, suppressed=False).items()}
+            for name, of in configs.items()
+        }
+        for flags in self.flags.values():  # by which this task hangs or breaks on purpose
+            for wanted in ("stuck-after", "break-rank"):
+                flags.pop(f"--env.rewards.upright.{wanted}", None)
+        self.flags["play"] |= {flag(*path): v for path, v in leaves(ReplayConfig()).items()}
+        self.expected = {name: self.results(name, self.run, "whole") for name in FILES_COMMANDS}
+        assert all(found for _, found in self.expected.values()), self.expected
+        self.slowest = (0.0, "")  # that was with imports
+
+    def command(self, name: str, arguments: list[str]) -> Ended:
+        start = time.monotonic()
+        with nothing_slow():
+            ended = run(name, arguments)
+        took = time.monotonic() - start
+        self.slowest = max(self.slowest, (took, f"{name} {' '.join(arguments)[:300]}"))
+        return ended
+
+    def wrong_flags(self) -> None:
+        """Give a command one or two flags values that it may not expect."""
+        shutil.rmtree(self.folder / "logs", ignore_errors=True)
+        name = self.random.choices(list(COMMANDS), (12, 3, 3, 1, 1, 2))[0]
+        given = {
+            "train": [TASK, *SMALL, "--max-iterations", "1"],
+            "evaluate": [str(self.run), "--episodes", "2", "--device", "cpu"],
+            "play": [str(self.run), "--viewer", "none", "--video", "out.mp4"],
+            "export": [str(self.run), "--output", "robot"],
+            "report": [str(self.run), "--output", "pages"],
+            "benchmark": [TASK, "--gpu-ids", "None"],
+        }[name]
+        if self.random.random() < 0.1:
+            given = [self.word(), *given[1:]]
+        for _ in range(self.random.choice((1, 1, 2))):
+            name_of, default = self.random.choice(list(self.flags[name].items()))
+            given += [name_of, *self.words(default)]
+        ended = self.command(name, given)
+        left = list((self.folder / "logs").glob("*/*"))
+        if ended.problem is None and ended.code == 2 and left:
+            ended.problem = f"it left {left}"
+        self.note(name, given, ended)
+
+    def words(self, default: object) -> list[str]:
+        """Words for a flag: mostly as many, and of the kind, of what it is by default."""
+        if self.random.random() < 0.2:
+            return [self.word() for _ in range(self.random.choice((1, 1, 2)))]
+        count = len(default) if isinstance(default, tuple) else 1
+        sample = default[0] if isinstance(default, tuple) and default else default
+        if isinstance(sample, bool):
+            return ["True"]
+        if isinstance(sample, int):
+            return [str(self.random.choice((0, -1, 2, 7, 100, 10**5, 10**9, 2**40, 10**400)))]
+        if isinstance(sample, float):
+            return [self.number() for _ in range(count)]
+        return [self.random.choice(WORDS) for _ in range(count)]
+
+    def number(self) -> str:
+        scale = 10.0 ** self.random.choice((-300, -12, -3, 0, 0, 0, 3, 12, 300))
+        return str(self.random.choice((-1, 1)) * self.random.random() * scale)
+
+    def word(self) -> str:
+        return self.random.choice(self.random.choice((NUMBERS, WORDS)))
+
+    def damaged_files(self) -> None:
+        """Damage a file of a run, and give the run to a command."""
+        copy = self.folder / "copy" / TASK / self.run.name
+        shutil.rmtree(self.folder / "copy", ignore_errors=True)
+        shutil.copytree(self.run, copy)
+        names = ["config.yaml", "metrics.jsonl", "model_4.pt", "resume.pt"]
+        names += [path.name for path in copy.glob("events.*")]
+        file = copy / self.random.choice(names)
+        what, is_value = self.damage(file)
+        readers = {
+            ".yaml": FILES_COMMANDS[:3],
+            ".pt": FILES_COMMANDS[:2],
+            ".jsonl": ("report", "train"),
+        }
+        name = self.random.choice(readers.get(file.suffix, ("train",)))
+        if file.name == "resume.pt":
+            name = "train"
+        ended, found = self.results(name, copy, "copy")
+        _, expected = self.expected[name]
+        # A number that was replaced by another one in a file with checksums of its own, or in
+        # metrics.jsonl, which has none, is that file's number.
+        knows = not is_value or file.name == "config.yaml"
+        knows = knows and not (name == "report" and file.name in ("metrics.jsonl", "config.yaml"))
+        silent = ended.problem is None and ended.code == 0 and not ended.told
+        if silent and knows and found != expected:
+            ended.problem = f"without a word, other results: {found} instead of {expected}"
+        self.note(name, [what], ended)
+
+    def damage(self, file: Path) -> tuple[str, bool]:
+        """Damage a file; how, and whether that only replaced a value by another."""
+        choose, data = self.random, file.read_bytes()
+        place = choose.randrange(len(data))
+        replacements: dict[str, Callable[[], object]] = {
+            "flipped": lambda: file.write_bytes(
+                data[:place] + bytes([data[place] ^ 1 << choose.randrange(8)]) + data[place + 1 :]
+            ),
+            "truncated": lambda: file.write_bytes(data[:place]),
+            "zeroed": lambda: file.write_bytes(
+                data[:place] + bytes(len(data[place : place + 64])) + data[place + 64 :]
+            ),
+            "emptied": lambda: file.write_bytes(b""),
+            "noise": lambda: file.write_bytes(choose.randbytes(2000)),
+            "another file": lambda: shutil.copy(
+                choose.choice([p for p in file.parent.iterdir() if p != file and p.is_file()]), file
+            ),
+            "fifo": lambda: (file.unlink(), os.mkfifo(file)),
+            "folder": lambda: (file.unlink(), file.mkdir()),
+            "loop": lambda: (file.unlink(), file.symlink_to(file)),
+            "device": lambda: (file.unlink(), file.symlink_to("/dev/zero")),
+            "sparse": lambda: os.truncate(file, 2**42),
+            "deep": lambda: file.write_bytes(b"[" * 100_000),
+        }
+        if choose.random() < 0.5:
+            how = choose.choice(list(replacements))
+            replacements[how]()
+            value = how == "flipped" and file.name == "metrics.jsonl"
+            return f"{file.name}: {how} at {place}", value
+        return f"{file.name}: {self.damage_value(file)}", True
+
+    def damage_value(self, file: Path) -> str:
+        """Replace a value by one of another kind or size, and write the file as it should be."""
+        values = [None, -1, 0, 10**9, "x", [], {}, [[]], True, 1e300, float("nan"), "../x", [1, 2]]
+        value: Any = self.random.choice(values)
+        if file.suffix == ".pt":
+            content = torch.load(file, weights_only=True)
+            nan, huge = torch.full((1, 16), torch.nan), torch.zeros(1).expand(2**36)
+            value = self.random.choice([value, nan, huge])
+            where = self.replace(content, value)
+            torch.save(content, file)
+        elif file.suffix == ".yaml":
+            content = yaml.safe_load(file.read_text())
+            where = self.replace(content, value)
+            file.write_text(yaml.safe_dump(content))
+        elif file.suffix == ".jsonl":
+            lines = file.read_text().splitlines()
+            i = self.random.randrange(len(lines))
+            row = json.loads(lines[i])
+            where = self.replace(row, self.random.choice([value, 10**400]))
+            lines[i] = json.dumps(row)
+            file.write_text("\n".join(lines) + "\n")
+        else:
+            where = "flipped"
+            data = bytearray(file.read_bytes())
+            data[self.random.randrange(len(data))] ^= 16
+            file.write_bytes(data)
+        return f"{where} is {str(value)[:40]!r}"
+
+    def replace(self, tree: Any, value: Any) -> str:
+        """Replace something in a tree, in place; where."""
+        name = self.random.choice(list(tree) if isinstance(tree, dict) else range(len(tree)))
+        below = tree[name]
+        if isinstance(below, dict | list) and below and self.random.random() < 0.85:
+            return f"{name}.{self.replace(below, value)}"
+        tree[name] = value
+        return str(name)
+
+    def results(self, name: str, path: Path, log_root: str) -> tuple[Ended, object]:
+        """A command's results for a run: the numbers that it gives."""
+        if name == "evaluate":
+            # A configuration that asks for long episodes is told, and may take its time.
+            given = [str(path), "--episodes", "2", "--device", "cpu", "--json"]
+            ended = self.command(name, given)
+            found = json.loads(ended.out)[0]["per_episode"] if ended.out.startswith("[") else None
+        elif name == "export":
+            ended = self.command(name, [str(path), "--output", "robot"])
+            text = Path("robot/policy.json").read_text() if ended.code == 0 else ""
+            found = re.sub(r'"run": ".*"', "", text)
+        elif name == "report":
+            ended = self.command(name, [str(path), "--output", "pages"])
+            found = Path("pages/report.html").read_text() if ended.code == 0 else None
+        else:
+            if log_root == "whole":
+                path = Path(shutil.copytree(path, Path("whole") / path.name))
+            ended = self.command(name, [TASK, "--resume", str(path), "--max-iterations", "6"])
+            found = timeless_metrics(path)[-2:] if ended.code == 0 else None
+        if ended.problem is not None and "takes longer" in ended.problem and ended.told:
+            ended.problem = None
+        return ended, found
+
+    def note(self, name: str, given: list[str], ended: Ended) -> None:
+        """Count how a case ended, and keep it if it is a problem."""
+        self.outcomes[f"exit code {ended.code}" + (", told" if ended.told else "")] += 1
+        if ended.problem is not None:
+            shown = [word if len(word) < 200 else f"{word[:20]}... ({len(word)})" for word in given]
+            self.problems.append(f"{name} {shown}: {ended.problem[-1500:]}\n{ended.err[-500:]}")
+
+
+FILES_COMMANDS = ("evaluate", "export", "report", "train")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        fuzzer = Fuzzer(Path(folder), random.Random(options.seed))
+        for kind in (fuzzer.wrong_flags, fuzzer.damaged_files):
+            start = time.monotonic()
+            fuzzer.outcomes.clear()
+            for _ in range(options.cases):
+                kind()
+            seconds = time.monotonic() - start
+            counts = dict(fuzzer.outcomes)
+            print(f"{kind.__name__}: {options.cases} in {seconds:.0f} s: {counts}", flush=True)
+        seconds, longest = fuzzer.slowest
+        print(f"the longest took {seconds:.1f} s: {longest}")
+        print(f"{len(fuzzer.problems)} problems")
+        for problem in fuzzer.problems:
+            print(f"\n{problem}")
+        os.chdir("/")
+    return 1 if fuzzer.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

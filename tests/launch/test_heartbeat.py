@@ -1,0 +1,102 @@
+"""Which ranks the command finds late, by the heartbeats that it gets; its clock is the test's."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from simtrain.launch import heartbeat
+from simtrain.launch.events import Heartbeat
+from simtrain.launch.heartbeat import RankWatch
+from simtrain.launch.plan import Devices, Job
+
+JOB = Job(("localhost",), (Devices("cpu", 2, ""),), collective_timeout=600.0)
+
+
+class Watched:
+    """A watch and what it said; `beats` are sent every second."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.seconds = 0.0
+        self.said: list[str] = []
+        monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: self.seconds))
+        self.watch = RankWatch(JOB, self.said.append)
+
+    def run(self, seconds: int, *beats: Heartbeat) -> bool:
+        """Whether the job is to end after so many seconds."""
+        ends = False
+        for _ in range(seconds):
+            for beat in beats:
+                self.watch.hear(beat)
+            self.seconds += 1.0
+            ends = self.watch.check({}, ())
+        return ends
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    return Watched(monkeypatch)
+
+
+def beat(rank: int, iteration: int | None, *, waits: int = 7, is_waiting: bool = False):
+    return Heartbeat(rank, "cpu", iteration, waits, is_waiting, "task.py:5 in reward")
+
+
+def test_a_rank_that_others_wait_for_is_told_of_after_a_minute_and_ends_the_job(watched):
+    beats = beat(0, 3, is_waiting=True), beat(1, 3)
+    assert not watched.run(60, *beats)
+    assert watched.said == []
+    assert not watched.run(500, *beats)
+    assert watched.said == [
+        "warning: rank 1 on cpu has kept the others waiting for 61 s, and is in iteration 3, "
+        "at task.py:5 in reward; after 600 s the job ends (--collective-timeout)"
+    ]
+    assert watched.run(50, *beats)
+
+
+def test_a_rank_that_is_heard_again_is_told_of_once_more_and_then_no_more(watched):
+    beats = beat(0, 3), beat(1, 3)
+    watched.run(5, *beats)
+    watched.run(100, beats[0])
+    assert watched.said[0].startswith("warning: rank 1 on cpu has not answered for 61 s, and was")
+    watched.run(1000, *beats)
+    assert watched.said[1:] == ["rank 1 on cpu went on"]
+
+
+def test_ranks_that_wait_for_each_other_at_the_start_get_advice_and_end_the_job_themselves(watched):
+    beats = beat(0, 0, is_waiting=True), beat(1, 0, is_waiting=True)
+    assert not watched.run(1000, *beats)
+    (warning,) = watched.said
+    assert warning.startswith("warning: every rank has waited for the others for 61 s; after 600 s")
+    assert warning.endswith(heartbeat.ADVICE)
+
+
+def test_a_rank_that_never_starts_is_told_of(watched):
+    watched.run(100, beat(0, 0, is_waiting=True))
+    (warning,) = watched.said
+    assert warning.startswith("warning: rank 1 on cpu has not started for 61 s")
+
+
+@pytest.mark.parametrize(
+    "beats",
+    [
+        (beat(0, None), beat(1, None, is_waiting=True)),
+        (beat(0, 3), beat(1, 3)),
+    ],
+    ids=["rank 0 evaluates alone", "a long rollout"],
+)
+def test_a_rank_that_takes_its_time_is_not_late(beats, watched):
+    assert not watched.run(1000, *beats)
+    assert watched.said == []
+
+
+def test_a_rank_that_waits_often_waits_for_nobody(watched):
+    for waits in range(200):
+        watched.run(5, beat(0, 3, waits=waits, is_waiting=True), beat(1, 3))
+    assert watched.said == []
+
+
+def test_a_command_that_was_stopped_itself_blames_no_rank(watched):
+    watched.run(5, beat(0, 3), beat(1, 3))
+    watched.seconds += 1000.0
+    assert not watched.run(1)
+    assert watched.said == []
