@@ -190,3 +190,50 @@ def test_files_beside_a_task_are_its_own(here):
     tasks = discover().tasks
     assert str(tasks["walk-a"].make().model) == "robot_a.xml"
     assert str(tasks["walk-b"].make().model) == "robot_b.xml"
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another")
+STRANGER = 64321
+
+
+@needs_root
+@pytest.mark.parametrize("whose", ["folder", "subfolder", "file", "link to folder", "link to file"])
+def test_what_belongs_to_another_user_is_skipped_and_that_is_said(here, tmp_path, capsys, whose):
+    file = _write(here / "tasks" / "robot" / "robot.py", "from-stranger")
+    _write(here.parent / "tasks" / "mine.py", "mine")
+    paths = {"folder": file.parents[1], "subfolder": file.parent, "file": file}
+    path = paths[whose.removeprefix("link to ")]
+    if whose.startswith("link"):
+        path.symlink_to(path.rename(tmp_path / "elsewhere.py"))
+    os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+    found = {*discover().tasks, *discover(quiet=True).tasks}
+    assert ("mine" in found, "from-stranger" in found) == (True, False)
+    assert capsys.readouterr().err == (
+        f"warning: skipping {path}, which belongs to user {STRANGER}; if you trust its code, set "
+        f"SIMTRAIN_TASKS={here / 'tasks'}\n"
+    )
+
+
+@needs_root
+def test_a_named_folder_is_trusted_whomever_it_belongs_to(here, capsys, monkeypatch):
+    os.chown(_write(here / "tasks" / "mine.py", "mine"), STRANGER, STRANGER)
+    os.chown(here / "tasks", STRANGER, STRANGER)
+    monkeypatch.setenv("SIMTRAIN_TASKS", "tasks")
+    assert "mine" in discover().tasks
+    assert capsys.readouterr().err == ""
+
+
+@needs_root
+def test_under_sudo_what_belongs_to_its_user_is_trusted(here, capsys, monkeypatch):
+    os.chown(_write(here / "tasks" / "mine.py", "mine"), STRANGER, STRANGER)
+    monkeypatch.setenv("SUDO_UID", str(STRANGER))
+    assert "mine" in discover().tasks
+    assert capsys.readouterr().err == ""
+
+
+def test_what_belongs_to_no_known_user_is_skipped_without_root_too(here, capsys, monkeypatch):
+    _write(here / "tasks" / "mine.py", "mine")
+    mine = (here / "tasks").stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    assert ("mine" in discover().tasks) == (mine == 0)  # root's own are everybody's
+    assert ("skipping" in capsys.readouterr().err) == (mine != 0)

@@ -2,13 +2,15 @@
 
 Tasks are looked for, in this order, in the folders of ``SIMTRAIN_TASKS``, in ``./tasks`` of the
 working directory and its parents, in the tasks that ship with simtrain, and in the entry-point
-group ``simtrain.tasks`` of installed packages. One name in two files is an error.
+group ``simtrain.tasks`` of installed packages. One name in two files is an error. In ``./tasks``,
+which nobody named, what belongs to another user is not imported; git knows the same rule.
 """
 
 import importlib.metadata
 import importlib.util
 import inspect
 import os
+import pwd
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean
 
 TaskFunction = Callable[[], TaskCfg]
+_told: set[Path] = set()
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,13 @@ def task(name: str) -> Callable[[TaskFunction], TaskFunction]:
     return register
 
 
-def discover() -> Registry:
-    """Import every task file; ConfigError for a name twice, or a folder that does not exist."""
+def discover(*, quiet: bool = False) -> Registry:
+    """Import every task file; ConfigError for a name twice, or a folder that does not exist.
+
+    What is skipped, as it belongs to another user, is said on stderr once, unless `quiet`.
+    """
     registry = Registry({}, {})
-    for source, load in _sources():
+    for source, load in _sources(quiet):
         try:
             loaded = load()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it must hide no other
@@ -102,29 +108,63 @@ def discover() -> Registry:
     return registry
 
 
-def _sources() -> Iterator[tuple[str, Callable[[], object]]]:
+def _sources(quiet: bool) -> Iterator[tuple[str, Callable[[], object]]]:
     """The name of every task file and entry point, once, and the function that imports it."""
     seen: set[Path] = set()
-    for folder in _folders():
-        for path in sorted({*folder.glob("*.py"), *folder.glob("*/*.py")}):
-            path = path.resolve()
-            if path not in seen and not path.name.startswith("_"):
-                seen.add(path)
-                yield str(path), partial(_import_file, path)
+    named = {folder.resolve() for folder in (*_named_folders(), *_own_folders())}
+    for folder in (*_named_folders(), *_found_folders(), *_own_folders()):
+        is_checked = folder.resolve() not in named
+        if is_checked and _is_strangers(folder, folder, quiet):
+            continue
+        for found in sorted({*folder.glob("*.py"), *folder.glob("*/*.py")}):
+            path = found.resolve()
+            if path in seen or path.name.startswith("_"):
+                continue
+            if is_checked and any(_is_strangers(p, folder, quiet) for p in (found.parent, found)):
+                continue
+            seen.add(path)
+            yield str(path), partial(_import_file, path)
     for point in importlib.metadata.entry_points(group="simtrain.tasks"):
         yield f"entry point {point.name} = {point.value}", point.load
 
 
-def _folders() -> Iterator[Path]:
+def _named_folders() -> Iterator[Path]:
     for entry in filter(None, os.environ.get("SIMTRAIN_TASKS", "").split(os.pathsep)):
         folder = Path(entry).expanduser()
         if not folder.is_dir():
             raise ConfigError(f"SIMTRAIN_TASKS names {entry}, which is not a folder")
         yield folder
-    here, package = Path.cwd(), Path(__file__).resolve().parent
-    for parent in (here, *here.parents, package.parents[1], package):
-        if (parent / "tasks").is_dir():
-            yield parent / "tasks"
+
+
+def _found_folders() -> Iterator[Path]:
+    here = Path.cwd()
+    yield from filter(Path.is_dir, (parent / "tasks" for parent in (here, *here.parents)))
+
+
+def _own_folders() -> Iterator[Path]:
+    package = Path(__file__).resolve().parent
+    yield from filter(Path.is_dir, (parent / "tasks" for parent in (package.parents[1], package)))
+
+
+def _is_strangers(path: Path, folder: Path, quiet: bool) -> bool:
+    """Whether a path, or what it links to, belongs to neither this user nor root; if so, say it."""
+    trusted = {0, os.geteuid()}
+    if os.geteuid() == 0 and (user := os.environ.get("SUDO_UID", "")).isdigit():
+        trusted.add(int(user))
+    strangers = {path.lstat().st_uid, path.stat().st_uid if path.exists() else 0} - trusted
+    if strangers and not quiet and path not in _told:
+        _told.add(path)
+        owner = " and ".join(map(_user_name, strangers))
+        way = f"if you trust its code, set SIMTRAIN_TASKS={folder}"
+        print(f"warning: skipping {path}, which belongs to {owner}; {way}", file=sys.stderr)
+    return bool(strangers)
+
+
+def _user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:  # a container often does not know the users of the machine
+        return f"user {number}"
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -170,6 +210,6 @@ def _traceback_below_import(error: BaseException) -> str:
     return "".join([*lines, *traceback.format_exception_only(error)])
 
 
-def default_config(task: str) -> TrainConfig:
+def default_config(task: str, *, quiet: bool = False) -> TrainConfig:
     """The configuration that a task asks for, without flags; ConfigError if there is none."""
-    return TrainConfig.of_task(task, discover().find(task).configuration())
+    return TrainConfig.of_task(task, discover(quiet=quiet).find(task).configuration())

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from simtrain.benchmark.figures import Case, Figure, figures_of
 from simtrain.config import TrainConfig
-from simtrain.launch.hosts import check_own_name
 from simtrain.launch.launcher import launch_ranks
 from simtrain.launch.plan import Devices, Job
 from simtrain.launch.rank import Rank
@@ -47,7 +46,6 @@ def measure_cases(
     cases: Sequence[Case], settings: Settings, say: Callable[[object], None], stop: StopSignals
 ) -> Measured | None:
     """Measure all cases, printing lines by `say`; None if a signal ended that."""
-    check_own_name()
     figures: tuple[Figure, ...] = ()
     name = ""
     for ranks in dict.fromkeys(case.ranks for case in cases):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from simtrain.env.env import Env
     from simtrain.training.saved_policy import SavedPolicy
     from simtrain.view.playback import Act
+    from simtrain.view.server import PageServer
 
 _HELP = """\
 usage: play <run, checkpoint or task> [flags]
@@ -119,7 +120,7 @@ def play(arguments: Sequence[str]) -> int:
         if config.viewer == "auto" and not has_display():
             print("viewer: web, for this machine has no display (--viewer)")
         viewer = WebViewer(env, act, host=config.host, port=config.port, title=name)
-        print(f"watch {name} at {viewer.url} (Ctrl-C ends)", flush=True)
+        _announce(viewer, name)
         with interruptible(), closing(viewer):
             viewer.run()
     return DONE
@@ -143,7 +144,7 @@ def _replay(arguments: Sequence[str]) -> int:
         print(f"video: {config.video}")
     if serves:
         page = ReplayPage(replay, host=config.host, port=config.port, speed=config.speed)
-        print(f"watch it at {page.url} (Ctrl-C ends)", flush=True)
+        _announce(page, "it")
         with closing(page):
             page.run()
     return DONE
@@ -165,6 +166,12 @@ def _check_viewer(config: PlayConfig | ReplayConfig) -> bool:
 
         check_port(config.host, config.port)
     return serves
+
+
+def _announce(page: PageServer, name: str) -> None:
+    if page.warning is not None:
+        print(page.warning, file=sys.stderr)
+    print(f"watch {name} at {page.url} (Ctrl-C ends)", flush=True)
 
 
 def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:

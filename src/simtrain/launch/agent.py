@@ -12,7 +12,9 @@ import sys
 import threading
 import time
 
+from simtrain.launch.private import show_key
 from simtrain.launch.stop import ignore_stop_signals
+from simtrain.launch.torchrunx_internals import join_privately
 
 # How many seconds it may take:
 _CONNECT_SECONDS = 20.0  # the log server to listen
@@ -25,6 +27,7 @@ def main() -> None:
     flags = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
     server = flags["--launcher-hostname"], int(flags["--logger-port"])
     threading.Thread(target=_end_without, args=(server,), daemon=True).start()
+    join_privately()
     runpy.run_module("torchrunx", run_name="__main__", alter_sys=True)
 
 
@@ -34,6 +37,7 @@ def _end_without(server: tuple[str, int]) -> None:
     while time.monotonic() < deadline:
         try:
             with socket.create_connection(server, timeout=_CONNECT_SECONDS) as connection:
+                show_key(connection)
                 connection.settimeout(None)
                 connection.recv(1)
             break

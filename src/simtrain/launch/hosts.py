@@ -36,16 +36,6 @@ print("\\nsimtrain:" + json.dumps(answer))
 """
 
 
-def check_own_name() -> None:
-    """Raise ConfigError if this machine's name, by which ranks call back, does not resolve."""
-    name = socket.getfqdn()
-    try:
-        socket.getaddrinfo(name, None)
-    except OSError as error:
-        fix = f"which does not resolve ({error}); add a line `127.0.0.1 {name}` to /etc/hosts"
-        raise ConfigError(f"several ranks find this machine by its name {name!r}, {fix}") from error
-
-
 def probe_hosts(
     hosts: Sequence[str], ssh_config: str | None, *, count_gpus: bool
 ) -> list[tuple[str | None, int]]:
@@ -58,7 +48,7 @@ def probe_hosts(
             raise ConfigError(f"--hosts names {host} more than once")
     if ssh_config is not None and not Path(ssh_config).is_file():
         raise ConfigError(f"--ssh-config {ssh_config} is not a file")
-    check_own_name()
+    _check_own_name()
     answers: dict[str, tuple[str | None, int] | str] = {}
     with socket.create_server((socket.getfqdn(), 0)) as listener:
         port, what = str(listener.getsockname()[1]), "gpus" if count_gpus else ""
@@ -80,6 +70,16 @@ def probe_hosts(
             raise ConfigError(f"host {host} {answer}")
         found.append(answer)
     return found
+
+
+def _check_own_name() -> None:
+    """Raise ConfigError if this machine's name, by which hosts call back, does not resolve."""
+    name = socket.getfqdn()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError as error:
+        fix = f"which does not resolve ({error}); add it, with an address, to /etc/hosts"
+        raise ConfigError(f"the hosts find this machine by its name {name!r}, {fix}") from error
 
 
 def _in_this_environment(*command: str) -> str:

@@ -39,10 +39,12 @@ from simtrain.launch.events import (
 )
 from simtrain.launch.heartbeat import RankWatch
 from simtrain.launch.plan import Job
+from simtrain.launch.private import ONLY_LOOPBACK, private_folder
 from simtrain.launch.processes import die_with_parent, end_session, end_session_without_reader
 from simtrain.launch.rank_process import RankProgram
 from simtrain.launch.stop import STOP_SIGNALS, StopSignals, ignore_stop_signals
 from simtrain.launch.torchrunx_internals import (
+    launch_privately,
     log_file_handlers,
     parse_killed,
     run_on_host,
@@ -69,13 +71,15 @@ def launch_ranks(
     receive: Callable[[object], None],
     stop: StopSignals,
     log_dir: str,
+    shared: Path | None = None,
 ) -> ResultT:
     """Run ``function(rank, show, stop, *args)`` as every rank of a job; rank 0's result.
 
     `function` is importable by its name, and `args` are pickled. `show` hands what rank 0 gives it
     to `receive`, which also gets the lines that rank 0 prints. Rank 0 is interrupted once `stop`
     has received a signal, and `stop` receives those of ranks. What ranks print goes to files in
-    `log_dir`, unless that is empty. No process of the job is left in the end.
+    `log_dir`, unless that is empty. `shared` is a folder that all hosts see, if there are several.
+    No process of the job is left in the end.
 
     ConfigError if a rank found a mistake in the configuration, DivergenceError if the ranks found
     together that training cannot go on, RankError if a rank failed or was killed.
@@ -84,7 +88,8 @@ def launch_ranks(
     outcome, outcome_end = multiprocessing.Pipe(duplex=False)
     handlers = partial(_log_handlers, event_end.fileno(), job, log_dir, check_log_level())
     pipes = events, event_end, outcome_end
-    with tempfile.TemporaryFile() as output:
+    folder = private_folder(None if job.on_one_machine else shared)
+    with folder, tempfile.TemporaryFile() as output:
         given = os.getpid(), RankProgram(job, function, args), handlers, pipes, output
         launcher = multiprocessing.get_context("fork").Process(
             target=_run_launcher, args=given, name=_NAME
@@ -104,7 +109,7 @@ def launch_ranks(
             if monitor.is_finished:
                 stop.cancel_deadline()
             if monitor.is_finished or monitor.launcher_has_ended:
-                grace = _END_SECONDS if job.hosts == ("localhost",) else _REMOTE_END_SECONDS
+                grace = _END_SECONDS if job.on_one_machine else _REMOTE_END_SECONDS
         finally:
             launcher.join(grace)
             launcher.kill()
@@ -158,6 +163,9 @@ def _run_launcher(
     import torchrunx
 
     job = program.job
+    launch_privately(one_machine=job.on_one_machine)
+    if job.on_one_machine:
+        os.environ.update(ONLY_LOOPBACK)
     variables = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GOMP*", "GLOO*")
     launcher = torchrunx.Launcher(
         hostnames=list(job.hosts),
@@ -168,7 +176,10 @@ def _run_launcher(
         backend=None,
         # For a busy machine. An agent that died is noticed at once, by its closed connection.
         agent_timeout=300,
-        copy_env_vars=(*torchrunx.DEFAULT_ENV_VARS_FOR_COPY, *variables),
+        # On a command line, which every user of a host can read; on one machine they are inherited.
+        copy_env_vars=()
+        if job.on_one_machine
+        else (*torchrunx.DEFAULT_ENV_VARS_FOR_COPY, *variables),
         # Agents are to ignore the others; they end with their ranks, or if they lose the launcher.
         extra_env_vars={"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"},
     )
@@ -297,7 +308,7 @@ class _Monitor:
             return True
         seconds = _FAILURE_SECONDS
         if all(failed.cause == "peer" for failed in self.failures):
-            local = self.job.hosts == ("localhost",)
+            local = self.job.on_one_machine
             seconds = _PEER_FAILURE_SECONDS if local else _REMOTE_PEER_FAILURE_SECONDS
         limits = ((self.log_server_end_time, _LAUNCHER_SECONDS), (self.first_failure_time, seconds))
         now = time.monotonic()

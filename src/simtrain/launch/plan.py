@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import torch
 
 from simtrain.errors import ConfigError
-from simtrain.launch.hosts import check_own_name, probe_hosts
+from simtrain.launch.hosts import probe_hosts
 from simtrain.launch.rank import Rank, share_of_cores
 from simtrain.launch.torchrunx_internals import slurm_hosts
 
@@ -92,6 +92,11 @@ class Job:
         return [(host, devices, i) for host, devices in pairs for i in range(devices.ranks)]
 
     @property
+    def on_one_machine(self) -> bool:
+        """Whether all ranks run on the machine of the command, none by SSH."""
+        return self.hosts == ("localhost",)
+
+    @property
     def world_size(self) -> int:
         """Number of ranks."""
         return sum(devices.ranks for devices in self.devices)
@@ -163,8 +168,6 @@ def plan_job(flags: LaunchFlags) -> Job:
         devices = _with_members(devices, flags.population, flags.ranks_per_member)
     # A rank that may be started again has a process of its own to lose.
     in_process = not hosts and devices[0].ranks == 1 and flags.max_restarts == 0
-    if not in_process:
-        check_own_name()
     return Job(
         hosts=hosts or ("localhost",),
         devices=devices,

@@ -22,6 +22,7 @@ from simtrain.errors import ConfigError, DivergenceError, RankError, SimulationE
 from simtrain.launch import events
 from simtrain.launch.heartbeat import ADVICE, send_heartbeats
 from simtrain.launch.plan import Job
+from simtrain.launch.private import check_members, meet
 from simtrain.launch.processes import die_with_parent, state_and_session
 from simtrain.launch.rank import Rank, time_limit
 from simtrain.launch.stop import StopSignals, ignore_stop_signals
@@ -119,6 +120,7 @@ def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) ->
     first = f"the first collective of {rank.world_size} ranks"
     text = f"{first} did not finish within {timeout:g} s (--collective-timeout).\n{ADVICE}"
     cuda = rank.device.type == "cuda"
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
         with time_limit(timeout, partial(on_timeout, text)):
             dist.init_process_group(
@@ -127,11 +129,12 @@ def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) ->
                 world_size=rank.world_size,
                 timeout=timedelta(seconds=max(_COLLECTIVE_SECONDS, 3.0 * timeout)),
                 device_id=rank.device if cuda else None,
+                store=meet("ranks", rank.rank, rank.world_size, address, 2.0 * timeout),
             )
+            check_members("ranks", rank.world_size, lambda own: rank.all_gather(own).byte())
             total = float(rank.all_reduce(torch.ones((), device=rank.device)))
-            count = len(rank.all_gather([0.0]))
-        if (total, count) != (rank.world_size, rank.world_size):
-            raise RuntimeError(f"{first} gave {total:g} and {count} instead of {rank.world_size}")
+        if total != rank.world_size:
+            raise RuntimeError(f"{first} gave {total:g} instead of {rank.world_size}")
     except Exception as error:
         raise RankError(f"the ranks could not connect: {error}\n{ADVICE}") from error
 

@@ -6,15 +6,20 @@ takes long to import, and only runs of several ranks need it, so each function i
 
 import logging
 import re
+import socket
 import subprocess
 import time
 from contextlib import nullcontext
+from datetime import timedelta
 from logging.handlers import SocketHandler
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 from simtrain.errors import ConfigError
+from simtrain.launch.private import LOOPBACK, address_towards, admit, check_members, meet, show_key
 
 _CONNECT_SECONDS = 20.0
+_ResultT = TypeVar("_ResultT")
 
 
 def slurm_hosts() -> tuple[str, ...]:
@@ -72,6 +77,105 @@ def source(record: logging.LogRecord) -> tuple[str | None, int | None, bool]:
     """Host and local rank that a log record comes from, and whether it is a line printed there."""
     fields = record.__dict__
     return fields.get("hostname"), fields.get("local_rank"), record.module == "log_streaming"
+
+
+def launch_privately(*, one_machine: bool) -> None:
+    """Have torchrunx's launcher, which is to be this process, let only the job's processes in.
+
+    On one machine it listens on loopback alone.
+    """
+    from torchrunx import launcher
+    from torchrunx.utils import log_streaming
+
+    class LogServer(log_streaming._LogRecordSocketReceiver):  # type: ignore[misc]
+        """torchrunx's, which unpickles what it is sent; this one from who knows the job's key."""
+
+        request_queue_size = 128
+
+        def finish_request(self, request: Any, client_address: Any) -> None:
+            if admit(request):  # in a thread of the connection
+                super().finish_request(request, client_address)
+
+    changed: Any = launcher
+    changed.LauncherAgentGroup = _agent_group()
+    if one_machine:
+        changed.socket = SimpleNamespace(getfqdn=lambda: LOOPBACK)
+    changed = log_streaming
+    changed._LogRecordSocketReceiver = LogServer
+
+
+def join_privately() -> None:
+    """Have torchrunx's agent, which is to be this process, connect to the job's processes alone."""
+    from torchrunx import agent
+
+    _show_key_to_log_server()
+    changed: Any = agent
+    changed.LauncherAgentGroup = _agent_group()
+    changed.worker_entrypoint = run_rank
+
+
+def run_rank(arguments: bytes) -> object:
+    """Run torchrunx's program of a rank in this process, which an agent has spawned."""
+    from torchrunx.worker import worker_entrypoint
+
+    _show_key_to_log_server()
+    return worker_entrypoint(arguments)
+
+
+def _show_key_to_log_server() -> None:
+    from torchrunx.utils import log_streaming
+
+    changed: Any = log_streaming
+    changed.SocketHandler = LogStream
+
+
+class LogStream(SocketHandler):
+    """Sends log records to a server that knows the job's key."""
+
+    def makeSocket(self, timeout: float = 1.0) -> socket.socket:
+        """Connect; OSError if there is no such server."""
+        connection = super().makeSocket(timeout)
+        try:
+            show_key(connection)
+        except OSError:
+            connection.close()
+            raise
+        connection.settimeout(timeout)
+        return connection
+
+
+def _agent_group() -> type:
+    import torch
+    import torch.distributed as dist
+    from torchrunx.utils.comm import AgentPayload, LauncherAgentGroup
+
+    class AgentGroup(LauncherAgentGroup[_ResultT]):  # type: ignore[misc]
+        """torchrunx's, of processes that know the job's key, on the network of the launcher."""
+
+        def __post_init__(self) -> None:
+            address = self.launcher_hostname, self.launcher_port
+            store = meet("agents", self.rank, self.world_size, address, self.agent_timeout)
+            self.group = dist.init_process_group(
+                "gloo",
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=timedelta(seconds=self.agent_timeout),
+                store=store,
+            )
+            check_members("agents", self.world_size, self._gather_digests)
+
+        def sync_payloads(self, payload: Any) -> Any:
+            if isinstance(payload, AgentPayload):
+                # Rank 0 listens at the address that its host is given here, and at no other.
+                payload.hostname = address_towards(self.launcher_hostname)
+            return super().sync_payloads(payload)
+
+        def _gather_digests(self, digest: torch.Tensor) -> torch.Tensor:
+            everyone = torch.empty(self.world_size, len(digest), dtype=digest.dtype)
+            dist.all_gather(list(everyone.unbind()), digest)
+            return everyone
+
+    return AgentGroup
 
 
 def connect_log_stream() -> None:

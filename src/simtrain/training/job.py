@@ -227,6 +227,7 @@ class _Attempt:
                 receive=self._show,
                 stop=self.stop,
                 log_dir=choose_log_dir(config.torchrunx_log_dir, run),
+                shared=run,
             )
         assert result is not None
         return result
@@ -258,7 +259,7 @@ def train_rank(
     """Train as one rank of several, in a process of its own; `values` are the configuration's."""
     from simtrain.training.worker import run_worker
 
-    config, population = overlay(default_config(task), values), None
+    config, population = overlay(default_config(task, quiet=True), values), None
     if shared.members:
         rank, population = join_member(rank, shared.members)
     return run_worker(RunContext(config, rank, _RemoteConsole(show), stop, shared, population))

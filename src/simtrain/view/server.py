@@ -1,13 +1,13 @@
 """The server of a page with a 3-D scene: viser, on one address, without its own announcements."""
 
 import io
-import logging
 import socket
 from contextlib import closing, redirect_stdout
 
 import viser
 
 from simtrain.errors import ConfigError
+from simtrain.view.guard import check_messages, guarding, is_loopback
 
 
 def check_port(host: str, port: int) -> None:
@@ -34,10 +34,9 @@ class PageServer:
     def __init__(self, host: str, port: int, title: str) -> None:
         """Start the server, or raise ConfigError; port 0 is any that is free."""
         check_port(host, port)
-        # It would show a traceback for every request that it does not understand.
-        logging.getLogger("websockets.server").setLevel(logging.CRITICAL)
-        with redirect_stdout(io.StringIO()):  # viser's own announcement, over many lines
+        with guarding(host), redirect_stdout(io.StringIO()):  # viser announces itself, at length
             self.server = viser.ViserServer(host=host, port=port, label=title, verbose=False)
+        check_messages(self.server)
         self._host, self._port = host, self.server.get_port()
         if port and self._port != port:
             self.close()
@@ -50,6 +49,13 @@ class PageServer:
         """Address of the page."""
         everywhere = self._host in ("", "0.0.0.0", "::")
         return f"http://{socket.gethostname() if everywhere else self._host}:{self._port}"
+
+    @property
+    def warning(self) -> str | None:
+        """A line for the person who starts it, if others can reach the page."""
+        if is_loopback(self._host):
+            return None
+        return f"warning: whoever can reach {self.url} sees it and can steer it (--host)"
 
     def close(self) -> None:
         """Stop serving."""

@@ -186,7 +186,7 @@ def _make_evaluator(start: Start) -> Evaluator:
 
     device = start.devices.use(0)
     torch.set_num_threads(start.threads)
-    config = overlay(default_config(start.task), start.values)
+    config = overlay(default_config(start.task, quiet=True), start.values)
     return Evaluator(
         evaluation_task(config.env),
         config.ppo.actor,

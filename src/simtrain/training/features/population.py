@@ -114,9 +114,9 @@ class Population(Feature):
         if self._firsts is not None:
             parts = None
             if self._firsts.is_main:
-                whole = read_resume_state(resumption.file)
+                whole = read_resume_state(resumption.file)["features"][self.name]
                 parts = [member.numpy().tobytes() for member in whole["members"]]
-                self._saved_records = whole["population"]
+                self._saved_records = whole["records"]
             content = unpacked(self._firsts.scatter_objects(parts))
         saved = rank.broadcast_object(None if content is None else content.pop("member"))
         sizes = {name: tuple(saved[name]) for name in ("actor_dims", "critic_dims")}
@@ -349,13 +349,17 @@ class Population(Feature):
         if self._records is None or self._writer is None or everyone is None:
             return
         contents, iterations, steps, written_of_all = zip(*everyone, strict=True)
+        members = [torch.frombuffer(bytearray(c), dtype=torch.uint8) for c in contents]
+        records = {**self._records.state(), "iterations": list(written_of_all)}
         self._writer.submit(
             {
                 **self._constant,
                 "iteration": min(iterations),
                 "env_steps": sum(steps),
-                "members": [torch.frombuffer(bytearray(c), dtype=torch.uint8) for c in contents],
-                "population": {**self._records.state(), "iterations": list(written_of_all)},
+                "steps": content["steps"],
+                "trainer": {},
+                "learner": {},
+                "features": {self.name: {"members": members, "records": records}},
                 "ranks": [None] * len(self._context.shared.devices),
             }
         )

@@ -1,0 +1,105 @@
+"""Strangers connect to every port of a running job of two ranks, which goes on undisturbed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from job import TWO_RANKS, Job, make_tasks, timeless_metrics
+
+FLAGS = (*TWO_RANKS, "--max-iterations", "400", "--save-interval", "100")
+NONCE = 32  # bytes: all that a log server says to someone it does not know
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class RunsCode:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.file,)
+
+
+def what_strangers_send(file: Path) -> list[bytes]:
+    evil = pickle.dumps(RunsCode(file))
+    store_list_keys = bytes([0, 0xF0, 0x3C, 0x85, 0x3C, 17])  # torch's TCPStore
+    return [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        evil,
+        struct.pack(">L", len(evil)) + evil,
+        os.urandom(2 * NONCE) + struct.pack(">L", len(evil)) + evil,
+        struct.pack(">L", 2**32 - 1) + b"x" * 1000,
+        struct.pack(">L", len(evil))[:2],
+        os.urandom(5000),
+        store_list_keys,
+        *(struct.pack("<Q", sequence_number) for sequence_number in range(5)),
+        bytes(5000),
+    ]
+
+
+def listening(pids: list[int]) -> set[tuple[str, int]]:
+    """Addresses, in hexadecimal as the kernel writes them, and ports on which processes listen."""
+    inodes = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            with suppress(OSError):
+                inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                address, port = fields[1].split(":")
+                found.add((address, int(port, 16)))
+    return found
+
+
+def learned(connection: socket.socket) -> bytes:
+    connection.settimeout(0.2)
+    with suppress(OSError):
+        return connection.recv(1000)
+    return b""
+
+
+def test_strangers_run_nothing_learn_nothing_and_disturb_nothing(tmp_path):
+    jobs = []
+    for name in ("alone", "disturbed"):
+        (tmp_path / name).mkdir()
+        make_tasks(tmp_path / name)
+        jobs.append(Job(tmp_path / name, "user-pendulum", *FLAGS))
+    alone, disturbed = jobs
+    file = tmp_path / "made-by-a-stranger"
+    connections = []
+    try:
+        disturbed.wait_for("env steps 128 ")
+        ports = listening(disturbed.processes())
+        # Of the log server; and Gloo's of the launcher, its agent and two ranks.
+        assert len(ports) == 5
+        assert {address for address, _ in ports} == {"0100007F"}  # 127.0.0.1
+        for _, port in ports:
+            for message in what_strangers_send(file):
+                connections.append(socket.create_connection(("127.0.0.1", port), timeout=5.0))
+                with suppress(ConnectionError):
+                    connections[-1].sendall(message)
+        answers = [learned(connection) for connection in connections]
+        assert disturbed.wait() == alone.wait() == 0, disturbed.output
+    finally:
+        for job in jobs:
+            job.kill()
+        for connection in connections:
+            connection.close()
+    assert not file.exists()
+    assert {len(answer) for answer in answers} <= {0, NONCE}
+    assert len(set(answers) - {b""}) == sum(answer != b"" for answer in answers)
+    assert timeless_metrics(disturbed.run) == timeless_metrics(alone.run)
+    log = "".join(path.read_text() for path in disturbed.run.glob("torchrunx/*/*"))
+    assert "Traceback" not in log

@@ -1,0 +1,182 @@
+"""A page of another site, and whoever sends what a page would not, against the real viewer."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import subprocess
+import sys
+
+import msgspec
+import pytest
+import viser
+import zstandard
+from drawing import folder_with_rover
+from websockets.datastructures import Headers
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from simtrain.view.guard import is_loopback, names_of, refusal
+
+PATIENCE_S = 100.0
+NAN = float("nan")
+WRONG = [
+    None,
+    True,
+    -1,
+    2**64 - 1,
+    1e300,
+    NAN,
+    "",
+    "x",
+    "2/1",
+    "__class__",
+    b"x",
+    [],
+    [1, 2, 3],
+    {"a": 1},
+]
+
+ODD = [{"update_cb": 1}, {"props": {}}, {"value": "1", "removed": True}, [1], None]
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory):
+    """Port of a viewer, which must still serve in the end, have said nothing, and end by Ctrl-C."""
+    folder = folder_with_rover(tmp_path_factory.mktemp("viewer"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "simtrain.cli.play", "rover", "--policy", "zero", "--num-envs", "2",
+         "--viewer", "web", "--port", "0"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        line = process.stdout.readline()
+        port = int(line.split(" (")[0].rpartition(":")[2])
+        yield port
+        with page(port) as last:
+            controls(last)
+        process.send_signal(signal.SIGINT)
+        assert (*process.communicate(timeout=PATIENCE_S), process.returncode) == ("", "", 130)
+    finally:
+        process.kill()
+
+
+def page(port: int, **headers: str) -> ClientConnection:
+    return connect(
+        f"ws://127.0.0.1:{port}",
+        subprotocols=[f"viser-v{viser.__version__}"],
+        additional_headers=headers,
+        max_size=None,
+        open_timeout=PATIENCE_S,
+    )
+
+
+def messages(connection: ClientConnection) -> list[dict]:
+    """What the next frame of viser's holds."""
+    frame = connection.recv(timeout=PATIENCE_S)
+    length = int.from_bytes(frame[8:16], "little")
+    plain = zstandard.decompress(frame[16 : 16 + length])
+    return msgspec.msgpack.decode(plain)["messages"]
+
+
+def controls(connection: ClientConnection) -> dict[str, dict]:
+    """The message that made each control, by its label."""
+    found: dict[str, dict] = {}
+    while "Show" not in found or "Speed" not in found:
+        made = [m for m in messages(connection) if m["type"].startswith("Gui") and "props" in m]
+        found |= {m["props"]["label"]: m for m in made if m["props"].get("label")}
+    return found
+
+
+def wait_for_value(connection: ClientConnection, uuid: str) -> object:
+    """The value that another page learns that a control was given."""
+    while True:
+        for message in messages(connection):
+            if message["type"] == "GuiUpdateMessage" and message["uuid"] == uuid:
+                return message["updates"]["value"]
+
+
+def send(connection: ClientConnection, **message: object) -> None:
+    connection.send(msgspec.msgpack.encode(message))
+
+
+def get(port: int, **headers: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    connection.request("GET", "/", headers=headers)
+    return connection.getresponse().status
+
+
+def test_a_page_is_served_under_the_viewers_own_names_alone(port):
+    assert get(port) == get(port, Host=f"localhost:{port}") == get(port, Host="[::1]:80") == 200
+    assert get(port, Host="rebound.example") == get(port, Host=f"rebound.example:{port}") == 403
+
+
+@pytest.mark.parametrize("origin", ["https://site.example", "http://127.0.0.1:1", "null", ""])
+def test_a_websocket_of_another_page_is_refused(port, origin):
+    with pytest.raises(InvalidStatus, match="403"):
+        page(port, Origin=origin)
+
+
+def test_a_websocket_of_its_own_page_is_not(port):
+    with page(port, Origin=f"http://127.0.0.1:{port}") as own:
+        assert {"Speed", "Show", "Pause"} <= controls(own).keys()
+
+
+@pytest.mark.parametrize("name", ["Speed", "Show", "Drive", "Environment", "Step", "FOV (°)"])
+def test_a_control_takes_no_value_that_its_page_could_not_send(port, name):
+    with page(port) as one, page(port) as other:
+        given = controls(one)
+        assert name in given, sorted(given)
+        speed = controls(other)["Speed"]["uuid"]
+        for updates in [{"value": value} for value in WRONG] + ODD:
+            if (name, updates) != ("Drive", {"value": True}):
+                send(one, type="GuiUpdateMessage", uuid=given[name]["uuid"], updates=updates)
+        for value in ("4", "1"):
+            send(one, type="GuiUpdateMessage", uuid=speed, updates={"value": value})
+            assert wait_for_value(other, speed) == value
+
+
+def test_messages_that_are_none_and_others_than_of_controls_do_nothing(port):
+    with page(port) as one, page(port) as other:
+        speed = controls(other)["Speed"]["uuid"]
+        send(one, type="ShareUrlRequest")
+        send(one, type="GuiUpdateMessage", uuid=[1], updates={"value": 1})
+        send(one, type="FileTransferStartUpload", source_component_uuid=speed, transfer_uuid="x",
+             filename="x", mime_type="x", part_count=0, size_bytes=0)  # fmt: skip
+        camera = msgspec.msgpack.encode({"type": "ViewerCameraMessage", "wxyz": 1})
+        for garbage in (b"", b"\xc1", b"\x93", "text", camera):
+            with page(port) as broken:
+                broken.send(garbage)
+        send(one, type="GuiUpdateMessage", uuid=speed, updates={"value": "2"})
+        assert wait_for_value(other, speed) == "2"
+
+
+@pytest.mark.parametrize(
+    ("listens", "host", "served"),
+    [
+        ("127.0.0.1", "127.0.0.1:8080", True),
+        ("127.0.0.1", "LOCALHOST", True),
+        ("127.0.0.1", "a.localhost.example", False),
+        ("127.0.0.1", "[::1", False),
+        ("127.0.0.1", "", False),
+        ("robot.lab", "Robot.lab:8080", True),
+        ("0.0.0.0", "203.0.113.7:8080", True),
+        ("0.0.0.0", "robot.lab", False),
+    ],
+)
+def test_names_under_which_a_page_is_served(listens, host, served):
+    assert (refusal(Headers(Host=host), names_of(listens)) is None) == served
+
+
+def test_two_host_headers_are_none():
+    both = Headers([("Host", "localhost"), ("Host", "localhost")])
+    assert refusal(both, names_of("127.0.0.1")) is not None
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("", False),
+     ("0.0.0.0", False), ("::", False), ("192.0.2.1", False), ("robot.lab", False)],
+)  # fmt: skip
+def test_whoever_can_reach_an_address_is_known(host, loopback):
+    assert is_loopback(host) == loopback
