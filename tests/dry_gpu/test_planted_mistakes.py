@@ -18,6 +18,7 @@ from simtrain import (
     RewardTermCfg,
     TerminationTermCfg,
 )
+from simtrain.cuda_graphs import describe
 from simtrain.env.cfg import ActionTerm
 from simtrain.env.commands import CommandTerm
 
