@@ -350,14 +350,14 @@ class Population(Feature):
             return
         contents, iterations, steps, written_of_all = zip(*everyone, strict=True)
         members = [torch.frombuffer(bytearray(c), dtype=torch.uint8) for c in contents]
+        counts = {"iteration": min(iterations), "env_steps": sum(steps)}
         records = {**self._records.state(), "iterations": list(written_of_all)}
         self._writer.submit(
             {
                 **self._constant,
-                "iteration": min(iterations),
-                "env_steps": sum(steps),
+                **counts,
                 "steps": content["steps"],
-                "trainer": {},
+                "trainer": counts,
                 "learner": {},
                 "features": {self.name: {"members": members, "records": records}},
                 "ranks": [None] * len(self._context.shared.devices),
