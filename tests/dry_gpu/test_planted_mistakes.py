@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from fake_cuda import DEVICE, NoHostTraffic, fake_cuda, fake_env
-from simtrain.training.graphs.cuda import describe
 from tiny_task import tiny_task
 
 from simtrain import (
