@@ -17,9 +17,9 @@ from simtrain import (
     RewardTermCfg,
     TerminationTermCfg,
 )
+from simtrain.cuda_graphs import describe
 from simtrain.env.cfg import ActionTerm
 from simtrain.env.commands import CommandTerm
-from simtrain.training.graphs.cuda import describe
 
 
 def _error(**changes):

@@ -108,6 +108,7 @@ class Terminations:
         fails = [[not cfg.time_out] for cfg in cfgs.values()]
         self._fails = torch.tensor([*fails, [True]], device=env.device)
         self._nobody = torch.zeros_like(self._rows[0])
+        self._failing = torch.zeros_like(self._rows)
         self.flags = self._rows[:-1].T
         """Which terms ended the episode at this step, ``(num_envs, terms)``."""
         env.declare("terminations.flags", self.flags, None)
@@ -123,7 +124,8 @@ class Terminations:
         rows = [term.rows(torch.bool) for term in self.terms]
         torch.stack([*rows, self._nobody if failed is None else failed], out=self._rows)
         torch.any(self._rows, dim=0, out=self.dones)
-        torch.any(self._rows & self._fails, dim=0, out=self.terminated)
+        torch.logical_and(self._rows, self._fails, out=self._failing)
+        torch.any(self._failing, dim=0, out=self.terminated)
         torch.gt(self.dones, self.terminated, out=self.time_outs)
         return self.dones
 

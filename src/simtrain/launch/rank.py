@@ -69,9 +69,9 @@ class Rank:
                 dist.broadcast(tensor, src=0)
         return tensor
 
-    def all_gather(self, values: Sequence[float]) -> Tensor:
+    def all_gather(self, values: Sequence[float] | Tensor) -> Tensor:
         """What all give, equally many; float64, between CPUs, ``(world_size, len(values))``."""
-        mine = torch.tensor(values, dtype=torch.float64).reshape(1, -1)
+        mine = torch.as_tensor(values, dtype=torch.float64).reshape(1, -1)
         if self.world_size == 1:
             return mine
         everyone = [torch.empty_like(mine) for _ in range(self.world_size)]
