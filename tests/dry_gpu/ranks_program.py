@@ -29,6 +29,7 @@ from simtrain.config import TrainConfig
 from simtrain.env.env import Env
 from simtrain.launch import events
 from simtrain.launch.plan import Devices, Job
+from simtrain.launch.private import private_folder
 from simtrain.launch.rank import Rank
 from simtrain.launch.rank_process import RankProgram
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
@@ -171,6 +172,11 @@ def run_rank(
 
 def run_pair(folder: Path, name: str, tapes: tuple[Any, Any], function: Any = train) -> Any:
     """What two ranks reported, until both have ended or, as the launcher has it, one failed."""
+    with private_folder(folder):
+        return follow_pair(folder, name, tapes, function)
+
+
+def follow_pair(folder: Path, name: str, tapes: tuple[Any, Any], function: Any) -> Any:
     run = folder / name
     run.mkdir()
     with socket.socket() as free:

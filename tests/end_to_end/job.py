@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -137,6 +139,24 @@ class Job:
         if isinstance(self.process, WarmProcess) and self.process.poll() is None:
             mine.append(self.process.pid)
         return mine
+
+    def listening(self) -> set[tuple[str, int]]:
+        """Addresses and ports on which its processes listen."""
+        inodes = set()
+        for pid in self.processes():
+            for link in Path(f"/proc/{pid}/fd").glob("*"):
+                with suppress(OSError):
+                    inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
+        found = set()
+        for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and fields[9] in inodes:
+                    address, port = fields[1].split(":")
+                    words = struct.unpack(f">{len(address) // 8}I", bytes.fromhex(address))
+                    packed = struct.pack(f"={len(words)}I", *words)  # the machine's byte order
+                    found.add((socket.inet_ntop(family, packed), int(port, 16)))
+        return found
 
     def ranks(self) -> list[int]:
         """Processes of the ranks, as far as they have started."""

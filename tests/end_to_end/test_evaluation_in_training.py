@@ -91,6 +91,7 @@ def test_the_best_policy_is_kept_as_a_checkpoint(runs, name):
         if "Eval/iteration" in line
     }
     assert best["iter"] == max(returns, key=returns.__getitem__)
+    assert len(best["infos"].pop("config_sha256")) == 64
     assert best["infos"] == {
         "task": TASK,
         "env_steps": best["iter"] * 64,

@@ -84,10 +84,15 @@ def test_two_hosts_train_together_and_stop_together(ssh_config, tmp_path):
     job = Job(tmp_path, "cartpole-balance", *flags, *hosts)
     try:
         job.wait_for("  env steps 768  ")
+        listens_at = {address for address, _ in job.listening()}
+        assert listens_at
+        assert not listens_at & {"0.0.0.0", "::"}
+        assert list(job.run.glob(".simtrain-job-*/key"))
         job.signal_all(signal.SIGTERM)
         assert job.wait() == 143, job.output
     finally:
         job.kill()
+    assert not list(job.run.glob(".*"))
     assert f"2 ranks on {HOSTS[0]} cpu, {HOSTS[1]} cpu" in job.output
     assert "the policy so far is saved" in job.output
     lines = [json.loads(line) for line in (job.run / "metrics.jsonl").read_text().splitlines()]

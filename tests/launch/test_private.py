@@ -132,15 +132,19 @@ def test_of_several_hosts_the_first_listens_at_its_own_address_alone(job):
         socket.create_connection((LOOPBACK, address[1]))
 
 
+def numbers(rows: list[list[int]]) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
 def test_a_process_that_does_not_know_the_key_is_no_member(job, monkeypatch):
-    first = []
+    first: list[list[int]] = []
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     with pytest.raises(RankError):
-        check_members("all", 2, lambda own: first.append(own) or torch.stack((own, own)))
+        check_members("all", 2, lambda own: first.append(own) or numbers([own, own]))
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
-    check_members("all", 2, lambda own: torch.stack((first[0], own)))
+    check_members("all", 2, lambda own: numbers([first[0], own]))
     with pytest.raises(RankError, match="a process that is not of this job"):
-        check_members("all", 2, lambda own: torch.stack((torch.zeros_like(own), own)))
+        check_members("all", 2, lambda own: numbers([[0] * 32, own]))
 
 
 def test_the_address_towards_this_machine_is_loopback():

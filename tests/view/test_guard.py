@@ -6,6 +6,7 @@ import http.client
 import signal
 import subprocess
 import sys
+from contextlib import closing
 
 import msgspec
 import pytest
@@ -16,7 +17,9 @@ from websockets.datastructures import Headers
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from simtrain.cli.play import _announce
 from simtrain.view.guard import is_loopback, names_of, refusal
+from simtrain.view.server import PageServer
 
 PATIENCE_S = 100.0
 NAN = float("nan")
@@ -180,3 +183,11 @@ def test_two_host_headers_are_none():
 )  # fmt: skip
 def test_whoever_can_reach_an_address_is_known(host, loopback):
     assert is_loopback(host) == loopback
+
+
+@pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_whoever_serves_a_page_to_others_is_warned(host, warns, capsys):
+    with closing(PageServer(host, 0, "a page")) as server:
+        _announce(server, "it")
+        line = f"warning: whoever can reach {server.url} sees it and can steer it (--host)\n"
+    assert capsys.readouterr().err == (line if warns else "")

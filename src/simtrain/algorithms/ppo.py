@@ -79,7 +79,7 @@ class PPO(RslPPO):  # type: ignore[misc]
             self._value_thread = ThreadPoolExecutor(1, "value", torch.set_num_threads, threads)
         for tensor in self.tensors():
             rank.broadcast(tensor)
-        self._ranks_add_alike = len(set(rank.all_gather_objects(_order_of_sums(rank)))) == 1
+        self._ranks_add_alike = rank.world_size == 1 or _add_alike(rank)
         """Whether equal numbers have equal sums on all ranks, to the last bit. Ranks apply equal
         gradients to equal parameters, one by one; only the norms in between are sums."""
 
@@ -303,11 +303,15 @@ class PPO(RslPPO):  # type: ignore[misc]
             self.timer.begin(then)
 
 
-def _order_of_sums(rank: Rank) -> tuple[str, int]:
-    """What decides in which order PyTorch adds the entries of a large tensor on a rank's device."""
+def _add_alike(rank: Rank) -> bool:
+    """Whether PyTorch adds the entries of a large tensor in one order on the devices of all ranks.
+
+    What decides that is the GPU's model, or the CPU's instructions and the number of threads.
+    """
+    mine: tuple[str, int] = torch.backends.cpu.get_cpu_capability(), rank.threads
     if rank.device.type == "cuda":
-        return torch.cuda.get_device_name(rank.device), 0
-    return torch.backends.cpu.get_cpu_capability(), rank.threads
+        mine = torch.cuda.get_device_name(rank.device), 0
+    return len(set(rank.all_gather_objects(mine))) == 1
 
 
 def adapt_learning_rate(rate: Tensor, kl: Tensor, desired_kl: float) -> None:

@@ -21,7 +21,7 @@ What usually is the matter, most frequent first, and what to try:
      set NCCL_P2P_DISABLE=1, or boot the kernel with iommu=pt
   2. Shared memory is too small in a container:
      set NCCL_SHM_DISABLE=1, or start it with more (docker run --shm-size=1g, or --ipc=host)
-  3. Of several hosts, the name of one does not resolve: `getent hosts $(hostname)` must print an
+  3. Of several hosts, a host name does not resolve: `getent hosts $(hostname)` must print an
      address on every host; add the name to /etc/hosts
   4. A port is blocked: a firewall must let ranks connect to each other on any port; with several
      network interfaces, name one with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME

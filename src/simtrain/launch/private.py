@@ -16,7 +16,7 @@ import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -103,19 +103,18 @@ def meet(name: str, rank: int, size: int, address: tuple[str, int], timeout: flo
     return store
 
 
-def check_members(name: str, size: int, gather: Callable[[Tensor], Tensor]) -> None:
+def check_members(name: str, size: int, gather: Callable[[Sequence[float]], Tensor]) -> None:
     """Raise RankError unless every process of a group knows the job's key; a collective.
 
-    `gather` gives the digests of all, ``(size, 32)`` uint8, for this one's, ``(32,)``: tensors, as
+    `gather` gives the digests of all, float64 ``(size, 32)``, for this one's bytes: numbers, as
     objects would be unpickled.
     """
     import torch
     import torch.distributed as dist
 
-    digests = [_digest(name.encode(), str(index).encode()) for index in range(size)]
-    expected = torch.tensor([list(digest) for digest in digests], dtype=torch.uint8)
-    gathered = gather(expected[dist.get_rank()])
-    if not torch.equal(gathered, expected):
+    digests = [list(_digest(name.encode(), str(index).encode())) for index in range(size)]
+    gathered = gather(digests[dist.get_rank()])
+    if not torch.equal(gathered, torch.tensor(digests, dtype=torch.float64)):
         raise RankError("a process that is not of this job has connected to it")
 
 

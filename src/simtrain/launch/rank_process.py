@@ -131,7 +131,7 @@ def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) ->
                 device_id=rank.device if cuda else None,
                 store=meet("ranks", rank.rank, rank.world_size, address, 2.0 * timeout),
             )
-            check_members("ranks", rank.world_size, lambda own: rank.all_gather(own).byte())
+            check_members("ranks", rank.world_size, rank.all_gather)
             total = float(rank.all_reduce(torch.ones((), device=rank.device)))
         if total != rank.world_size:
             raise RuntimeError(f"{first} gave {total:g} instead of {rank.world_size}")

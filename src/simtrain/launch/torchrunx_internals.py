@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from logging.handlers import SocketHandler
@@ -162,7 +163,7 @@ def _agent_group() -> type:
                 timeout=timedelta(seconds=self.agent_timeout),
                 store=store,
             )
-            check_members("agents", self.world_size, self._gather_digests)
+            check_members("agents", self.world_size, self._gather_numbers)
 
         def sync_payloads(self, payload: Any) -> Any:
             if isinstance(payload, AgentPayload):
@@ -170,9 +171,9 @@ def _agent_group() -> type:
                 payload.hostname = address_towards(self.launcher_hostname)
             return super().sync_payloads(payload)
 
-        def _gather_digests(self, digest: torch.Tensor) -> torch.Tensor:
-            everyone = torch.empty(self.world_size, len(digest), dtype=digest.dtype)
-            dist.all_gather(list(everyone.unbind()), digest)
+        def _gather_numbers(self, mine: Sequence[float]) -> torch.Tensor:
+            everyone = torch.empty(self.world_size, len(mine), dtype=torch.float64)
+            dist.all_gather(list(everyone.unbind()), torch.tensor(mine, dtype=torch.float64))
             return everyone
 
     return AgentGroup

@@ -102,9 +102,8 @@ def run_job(
 
         console.show_table(phase_table(result.phases))
     _show_result(run, result, stopping, console.say)
-    if result.error is not None:
-        return 1
-    return 0 if stop.received is None else exit_code(stop.received)
+    ended = 0 if stop.received is None else exit_code(stop.received)
+    return ended if result.error is None else 1
 
 
 def simulates_on_gpu(config: TrainConfig, job: Job) -> bool:
