@@ -110,7 +110,6 @@ def test_a_frozen_rank_is_told_of_and_in_the_end_ends_the_job(start):
     job.wait_for(f"warning: {name} has not answered for 1 s, and was at ")
     os.kill(frozen, signal.SIGCONT)
     job.wait_for(f"{name} went on")
-    assert job.output.count("warning: ") == 1
     os.kill(frozen, signal.SIGSTOP)
     assert job.wait() == 1, job.output
     last = job.output.splitlines()[-1]
