@@ -52,6 +52,16 @@ MISTAKES = {
         },
         r"--env\.events\.reset\.position takes 2 values such as \(0\.0, 0\.0\), not \(0\.1,\)",
     ),
+    "bounds in the wrong order": (
+        {
+            "events": {
+                "reset": EventTermCfg(
+                    mdp.reset_joints_uniform, "reset", joints="left_slide", position=(0.1, -0.1)
+                )
+            }
+        },
+        r"--env\.events\.reset\.position is 0\.1 -0\.1; the lower bound comes first",
+    ),
     "no room for contacts": (
         {"sim": SimCfg(max_contacts=-5)},
         r"--env\.sim\.max-contacts is -5; it must be 1 or more",

@@ -7,7 +7,14 @@ import torch
 from needs_opengl import needs_opengl
 from walker import set_state, value, walker_env, walker_model, walker_task
 
-from simtrain import CurriculumTermCfg, SubTerrainCfg, TerrainCfg, mdp
+from simtrain import (
+    CommandTermCfg,
+    CurriculumTermCfg,
+    SubTerrainCfg,
+    TerminationTermCfg,
+    TerrainCfg,
+    mdp,
+)
 from simtrain.env.model import check_task
 from simtrain.env.terrain import make_heights
 from simtrain.errors import ConfigError
@@ -198,20 +205,73 @@ def test_levels_move_within_the_terrain_and_only_where_asked():
     assert torch.equal(terrain.columns, column)
 
 
-def test_who_gets_far_goes_up_and_who_does_not_goes_down():
+def _episodes(tracking, *, part=1.0, falls_after=None):
+    """Mean change of the level in an episode of 20 s at `tracking` times the commanded velocity.
+
+    Commands are drawn from `part` of the range of -1 to 1 m/s forward and half as much sideways.
+    """
     curricula = {"levels": CurriculumTermCfg(mdp.terrain_levels, command="velocity")}
-    env = walker_env(4, terrain=_everything(), curricula=curricula)
+    terminations = {
+        "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
+        "fell": TerminationTermCfg(mdp.bad_orientation, limit_angle=1.0),
+    }
+    command = CommandTermCfg(
+        mdp.UniformVelocityCommand,
+        resampling_time_range=(4.0, 8.0),
+        lin_vel_x=(-part, part),
+        lin_vel_y=(-0.5 * part, 0.5 * part),
+        ang_vel_z=(-1.0, 1.0),
+        rel_standing_envs=0.1,
+    )
+    torch.manual_seed(0)
+    env = walker_env(
+        400,
+        terrain=_everything(num_levels=5),
+        curricula=curricula,
+        terminations=terminations,
+        commands={"velocity": command},
+        episode_length_s=20.0,
+        decimation=20,
+    )
     terrain = env.terrain
-    terrain.levels.fill_(1)
-    terrain.move(torch.zeros(4, dtype=torch.bool), torch.zeros(4, dtype=torch.long))
-    env.step(torch.zeros(4, 2))
-    qpos = env.bind("qpos").clone()
-    qpos[:, :2] = terrain.origins[:, :2] + torch.tensor([[4.1, 0], [0.5, 0], [0.9, 0], [9.0, 0]])
-    set_state(env, qpos)
-    env.command("velocity").copy_(torch.tensor([[0.8, 0.0, 0.0]]).expand(4, 3))  # 1.6 m in 2 s
-    env.curricula.compute(torch.tensor([True, True, True, False]))
-    assert terrain.levels.tolist() == [2, 0, 1, 1]
-    assert env.curricula.log["Curriculum/levels"] == 1.0
+    terrain.move(torch.full((400,), True), 2 - terrain.levels)
+    qvel = env.bind("qvel").clone()
+    for step in range(200 if falls_after is None else round(falls_after / env.step_dt)):
+        env.episode_length_buf.fill_(step + 1)
+        qvel[:, :2] = tracking * env.command("velocity")[:, :2]  # it never turns
+        set_state(env, qvel=qvel)
+        env.curricula.observe()
+        env.commands.compute()
+    env.terminations.terminated.fill_(falls_after is not None)
+    env.curricula.compute(torch.full((400,), True))
+    return (terrain.levels - 2).float().mean().item()
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5])
+def test_who_follows_the_command_goes_up(part):
+    assert _episodes(1.0, part=part) >= 0.5
+    assert _episodes(0.85, part=part) >= 0.5
+    assert _episodes(0.7, part=part) == 0.0
+    assert _episodes(0.4, part=part) <= -0.5
+
+
+def test_who_falls_is_measured_against_the_rest_of_the_episode():
+    assert _episodes(1.0, falls_after=4.0) <= -0.5
+    assert _episodes(1.0, falls_after=19.0) >= 0.5
+
+
+def test_a_level_changes_only_where_an_episode_ends():
+    always = {"command": "velocity", "promote": 0.0, "demote": 0.0}
+    curricula = {"levels": CurriculumTermCfg(mdp.terrain_levels, **always)}
+    env = walker_env(3, terrain=_everything(), curricula=curricula)
+    terrain = env.terrain
+    terrain.move(torch.full((3,), True), 1 - terrain.levels)
+    set_state(env, qvel=torch.zeros_like(env.bind("qvel")))
+    env.command("velocity").fill_(500.0)
+    env.curricula.observe()
+    env.curricula.compute(torch.tensor([True, False, True]))
+    assert terrain.levels.tolist() == [2, 1, 2]
+    assert env.curricula.log["Curriculum/levels"] == pytest.approx(5 / 3)
 
 
 def test_command_ranges_widen_with_the_steps():

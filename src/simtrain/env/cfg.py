@@ -185,7 +185,8 @@ class CommandTermCfg(TermCfg):
 class CurriculumTermCfg(TermCfg):
     """A change of the task as training goes on; its function is ``(env, mask, **params)``.
 
-    Called for the environments about to be reset; returns a tensor to log, or None.
+    Called for the environments about to be reset; returns a tensor to log, or None. A class may
+    have ``observe(env)`` besides, which is called at every step, before any reset.
     """
 
 

@@ -114,6 +114,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
             self.timer.begin("rewards")
             rewards = self.rewards.compute(failed)
             self.metrics.compute()
+            self.curricula.observe()
         self.episodes.length += 1.0
         self.timer.begin("resets")
         if self._done_rows is None or self._done_rows.any():

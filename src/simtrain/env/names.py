@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import mujoco
 import torch
@@ -20,6 +20,8 @@ from simtrain.sim.engine import Index
 _FREE, _BALL = mujoco.mjtJoint.mjJNT_FREE.value, mujoco.mjtJoint.mjJNT_BALL.value
 _QPOS_SIZE = {_FREE: 7, _BALL: 4}  # slides and hinges have one entry
 _QVEL_SIZE = {_FREE: 6, _BALL: 3}
+Bounds = Annotated[tuple[float, float], "lower and upper"]
+"""Annotation of a term's parameter whose numbers bound what is drawn."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +154,16 @@ def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
                 raise ConfigError(f"{where}: {function} needs the parameter {name!r}")
             continue
         # A flag takes any number of values; one instead of two bounds would mean something else.
-        value = cfg.params[name]
-        is_range = isinstance(default, tuple) and all(isinstance(x, int | float) for x in default)
-        if is_range and not (isinstance(value, tuple | list) and len(value) == len(default)):
-            needs = f"takes {len(default)} values such as {default}"
-            raise ConfigError(f"{where}.{name.replace('_', '-')} {needs}, not {value}")
+        value, is_drawn = cfg.params[name], p.annotation is Bounds
+        example = (0.5, 1.5) if is_drawn and default is p.empty else default
+        is_range = isinstance(example, tuple) and all(isinstance(x, int | float) for x in example)
+        where_of = f"{where}.{name.replace('_', '-')}"
+        if is_range and not (isinstance(value, tuple | list) and len(value) == len(example)):
+            raise ConfigError(
+                f"{where_of} takes {len(example)} values such as {example}, not {value}"
+            )
+        if is_drawn and not value[0] <= value[1]:
+            raise ConfigError(f"{where_of} is {value[0]} {value[1]}; the lower bound comes first")
 
 
 def patterns_of(kind: str, cfg: TermCfg) -> list[str]:

@@ -172,10 +172,16 @@ class Curricula:
     """Changes of the task as training goes on."""
 
     def __init__(self, cfgs: Mapping[str, configs.CurriculumTermCfg], env: BaseEnv) -> None:
-        self._tags = [f"Curriculum/{name}" for name in cfgs]
+        self._env, self._tags = env, [f"Curriculum/{name}" for name in cfgs]
         self.terms = make_terms(cfgs, env, "curricula")
+        self._observers = [t for t in self.terms if hasattr(t.function, "observe")]
         self._means = env.variable("curricula.means", torch.zeros(len(cfgs))).unbind()
         self.log: dict[str, Tensor] = {}  # what terms last returned, as means, by their tags
+
+    def observe(self) -> None:
+        """Let the terms that have a method ``observe(env)`` look at a step, before any reset."""
+        for term in self._observers:
+            call_term(term.name, term.function.observe, self._env)  # type: ignore[attr-defined]
 
     def compute(self, mask: Tensor) -> None:
         """Let every term look at the environments about to be reset."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 from simtrain.mdp.commands import UniformVelocityCommand
+from simtrain.mdp.robot_state import base_velocity
 
 
 class command_ranges:
@@ -29,24 +30,36 @@ class command_ranges:
 
 
 class terrain_levels:
-    """Harder tiles for who has walked half a tile away from the start, and easier ones for others.
+    """Harder tiles for who follows the velocity command, and easier ones for who does not.
 
-    These have come less than half as far as the velocity command asks for in a whole episode.
+    What counts is the distance that an episode makes in the direction commanded, of the distance
+    commanded: from `promote` on it goes a level up, below `demote` a level down. One that ended by
+    failure is measured against what was commanded and the rest of the time at its last command. An
+    episode that was told to go less than half a tile changes nothing.
     """
 
-    def __init__(self, env: Env, command: str) -> None:
+    def __init__(self, env: Env, command: str, promote: float = 0.8, demote: float = 0.5) -> None:
         if env.terrain is None:
             raise ConfigError("terrain_levels needs a task with a terrain")
         self._terrain, self._command = env.terrain, command
+        self._promote, self._demote = promote, demote
+        self._commanded = env.buffer("commanded")
+        self._made = env.buffer("made")
+
+    def observe(self, env: Env) -> None:
+        """Add a step's distances, m, in place."""
+        command = env.command(self._command)[:, :2]
+        speed = torch.linalg.vector_norm(command, dim=1)
+        along = (base_velocity(env)[:, :2] * command).sum(dim=1) / speed.clamp(min=1e-6)
+        self._commanded.add_(speed, alpha=env.step_dt)
+        self._made.add_(along, alpha=env.step_dt)
 
     def __call__(self, env: Env, mask: Tensor) -> Tensor:
         """Change the levels and origins in `mask`, in place; the mean level, scalar."""
-        terrain = self._terrain
-        position = env.bind("qpos")[:, env.base.position]
-        walked = torch.linalg.vector_norm(position[:, :2] - terrain.origins[:, :2], dim=1)
         speed = torch.linalg.vector_norm(env.command(self._command)[:, :2], dim=1)
-        down = walked < speed * (env.max_episode_length_s / 2.0)
-        change = down.long().neg_().masked_fill_(walked > terrain.tile_size / 2.0, 1)
-        # The first reset, before anything was walked, changes nothing.
-        terrain.move(mask & (env.episode_length_buf > 0), change)
-        return terrain.levels.float().mean()
+        left = (env.max_episode_length - env.episode_length_buf) * env.step_dt
+        asked = self._commanded + speed * left * env.terminations.terminated
+        up, down = self._made >= self._promote * asked, self._made < self._demote * asked
+        change = (up.long() - down.long()) * (asked > self._terrain.tile_size / 2.0)
+        self._terrain.move(mask, change)
+        return self._terrain.levels.float().mean()

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from simtrain.env.env import Env
-from simtrain.env.names import Joints
+from simtrain.env.names import Bounds, Joints
 from simtrain.errors import ConfigError
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
-from simtrain.mdp.uniform import Bounds, Uniform
+from simtrain.mdp.uniform import Uniform
 
 Ranges = Mapping[str, Bounds]  # by axis; those of an axis that is not named are 0
 AXES = ("x", "y", "z", "roll", "pitch", "yaw")  # along the world's, m or m/s; about, rad or rad/s

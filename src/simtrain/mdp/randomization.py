@@ -10,9 +10,9 @@ from torch import Tensor
 
 from simtrain.env.actions import find_actuators_of
 from simtrain.env.env import Env
-from simtrain.env.names import Entities, Joints
+from simtrain.env.names import Bounds, Entities, Joints
 from simtrain.errors import ConfigError
-from simtrain.mdp.uniform import Bounds, Uniform
+from simtrain.mdp.uniform import Uniform
 from simtrain.sim.engine import Index
 
 

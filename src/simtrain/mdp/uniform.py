@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from simtrain.env.env import Env
-
-Bounds = tuple[float, float]
+from simtrain.env.names import Bounds
 
 
 class Uniform:
