@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 
-from simtrain.launch.private import show_key
+from simtrain.launch.private import LOOPBACK, show_key
 from simtrain.launch.stop import ignore_stop_signals
 from simtrain.launch.torchrunx_internals import join_privately
 
 # How many seconds it may take:
-_CONNECT_SECONDS = 20.0  # the log server to listen
+_CONNECT_SECONDS = 20.0  # the log server to listen, on this machine
+_REMOTE_CONNECT_SECONDS = 4.0  # the same elsewhere, where only this ends the agent
 _END_SECONDS = 4.0  # the command to end the job by itself, and say why
 
 
@@ -33,17 +34,18 @@ def main() -> None:
 
 def _end_without(server: tuple[str, int]) -> None:
     """End this process once the server does not hold the other end of a connection any more."""
-    deadline = time.monotonic() + _CONNECT_SECONDS
+    seconds = _CONNECT_SECONDS if server[0] == LOOPBACK else _REMOTE_CONNECT_SECONDS
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
-            with socket.create_connection(server, timeout=_CONNECT_SECONDS) as connection:
+            with socket.create_connection(server, timeout=seconds) as connection:
                 show_key(connection)
                 connection.settimeout(None)
                 connection.recv(1)
+            time.sleep(_END_SECONDS)
             break
         except OSError:
             time.sleep(0.1)
-    time.sleep(_END_SECONDS)
     os._exit(1)
 
 

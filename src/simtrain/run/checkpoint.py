@@ -119,6 +119,8 @@ def _check_archive(path: Path, data: bytes) -> None:
     """Raise ConfigError unless checksums are right, ValueError for what grows by unpacking."""
     # torch itself does not look at the checksums of the archive.
     if not zipfile.is_zipfile(io.BytesIO(data)):
+        if data.startswith(b"PK"):
+            raise ConfigError(f"{path} is damaged: its end is missing")
         return
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         check_uncompressed(archive, len(data))  # torch compresses nothing
