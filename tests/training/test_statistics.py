@@ -23,3 +23,9 @@ def test_old_iterations_are_forgotten_once_newer_ones_have_enough_episodes():
     assert statistics.means()[0] == pytest.approx(500.0 / (MIN_EPISODES + 4))
     statistics.add(1, 0.0, 0.0)
     assert statistics.means() == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("state", [[[1.0, [2.0], 3.0]], [[1.0, 2.0]], [[0.0, 2.0, 3.0]]])
+def test_a_state_that_is_none_is_refused(state):
+    with pytest.raises((TypeError, ValueError)):
+        EpisodeStatistics().set_state(state)

@@ -40,8 +40,11 @@ class EpisodeStatistics:
         return [list(entry) for entry in self._window]
 
     def set_state(self, state: list[list[float]]) -> None:
-        """Continue from what `state` returned."""
-        self._window = deque((count, returns, lengths) for count, returns, lengths in state)
+        """Continue from what `state` returned; TypeError or ValueError if it is none."""
+        window = [tuple(map(float, entry)) for entry in state]
+        self._window = deque((count, returns, lengths) for count, returns, lengths in window)
+        if any(count <= 0.0 for count, _, _ in window):
+            raise ValueError("the statistics of episodes count none")
 
 
 class Reduction:

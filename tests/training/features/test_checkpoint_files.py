@@ -111,7 +111,7 @@ def test_a_damaged_checkpoint_is_told(damage, tmp_path):
 
 def test_a_truncated_checkpoint_lacks_its_end(tmp_path):
     path = tmp_path / "model_7.pt"
-    empty = dict.fromkeys(("actor_state_dict", "critic_state_dict", "optimizer_state_dict"), {})
+    empty = {f"{name}_state_dict": {} for name in ("actor", "critic", "optimizer")}
     save_model(path, 7, empty, {})
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ConfigError, match=r"model_7\.pt is damaged: its end is missing$"):
