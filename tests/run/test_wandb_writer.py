@@ -1,3 +1,6 @@
+from dataclasses import replace
+
+from simtrain.registry import default_config
 from simtrain.run import wandb_writer
 from simtrain.run.wandb_writer import WandbWriter
 
@@ -7,7 +10,8 @@ def test_a_server_that_cannot_be_reached_does_not_end_the_run(tmp_path, monkeypa
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setitem(wandb_writer._TIMEOUTS, "init_timeout", 1.0)
     said = []
-    writer = WandbWriter(tmp_path, "tests", "auto", {"seed": 1}, said.append)
+    config = replace(default_config("cartpole-balance"), wandb_project="tests")
+    writer = WandbWriter(tmp_path, config, said.append)
     writer.write(1, 8, 0.5, {"Loss/value": 1.0})
     writer.close(failed=False)
     (line,) = said

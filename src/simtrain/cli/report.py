@@ -29,12 +29,13 @@ def report(arguments: Sequence[str]) -> int:
         raise ConfigError("name one or more run directories: `uv run report <run>...`")
 
     # Only now, so that help does not wait for NumPy and matplotlib.
-    from simtrain.run.curves import NothingLoggedError, Run, read_run
+    from simtrain.run.curves import NothingLoggedError, Run, members_of, read_run
     from simtrain.run.report import PAGE, PICTURE, write_report
 
     runs: dict[Path, Run] = {}
     empty: list[NothingLoggedError] = []
-    for path in paths:
+    populations = [path for path in paths if members_of(path)]
+    for path in [run for given in paths for run in members_of(given) or [given]]:
         try:
             runs[path.resolve()] = read_run(path)
         except NothingLoggedError as error:
@@ -46,14 +47,14 @@ def report(arguments: Sequence[str]) -> int:
         print(f"warning: {run.path / text}", file=sys.stderr)
     for problem in empty:
         print(f"warning: left out, {problem}", file=sys.stderr)
-    common = Path(os.path.commonpath(runs))
+    common = Path(os.path.commonpath([path.resolve() for path in paths]))
     common = common.relative_to(Path.cwd()) if common.is_relative_to(Path.cwd()) else common
-    output = config.output or (paths[0] if len(runs) == 1 else common)
+    output = config.output or (paths[0] if len(paths) == 1 else common)
     if output.suffix in (".png", ".html") and not output.is_dir():
         picture, page = output.with_suffix(".png"), output.with_suffix(".html")
     else:
         picture, page = output / PICTURE, output / PAGE
     with interruptible():
-        write_report(list(runs.values()), picture, page)
+        write_report(list(runs.values()), populations, picture, page)
     print(f"picture: {picture}\npage:    {page}")
     return DONE

@@ -53,6 +53,8 @@ class Rank:
     """Ends this rank with the text of an error, and with it the job; from any thread."""
     progress: Progress = field(default_factory=Progress, repr=False, compare=False)
     group: dist.ProcessGroup | None = None  # of all ranks, if None
+    whole: Rank | None = field(default=None, repr=False)
+    """This process among all ranks of the job, if this is its place in a `group` of them."""
 
     @property
     def is_main(self) -> bool:
@@ -178,7 +180,8 @@ class Rank:
                 group = dist.new_group(list(ranks), backend=backend)
             if is_mine:
                 place = list(ranks).index(self.rank)
-                mine = replace(self, rank=place, world_size=len(ranks), group=group)
+                size = len(ranks)
+                mine = replace(self, rank=place, world_size=size, group=group, whole=self)
         return mine
 
 

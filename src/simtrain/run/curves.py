@@ -13,7 +13,7 @@ import numpy as np
 from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error, read_file
 from simtrain.metric_tags import TAG, phase_tags
-from simtrain.run.directory import read_config_file
+from simtrain.run.directory import LINEAGE, MEMBERS, read_config_file
 from simtrain.run.metrics_files import METRICS
 from simtrain.run.metrics_recovery import parse_row
 
@@ -106,6 +106,12 @@ class Curve:
     low: np.ndarray
     high: np.ndarray
     count: np.ndarray  # of these runs, on average over the points that one of these stands for
+
+
+def members_of(run: Path) -> list[Path]:
+    """The folders of a population's members, in order; none if the run is of no population."""
+    found = (run / MEMBERS).glob("[0-9]*") if (run / LINEAGE).exists() else ()
+    return sorted(found, key=lambda folder: int(folder.name))
 
 
 def read_run(path: Path) -> Run:

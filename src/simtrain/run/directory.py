@@ -17,6 +17,7 @@ from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error, read_file
 
 VIDEOS = "videos"  # the folder of a run with the videos of its training
+LINEAGE, MEMBERS = "population.jsonl", "members"  # of a population
 _TEMPORARY = ".tmp"
 _LARGEST_CONFIG = 2**19  # bytes; twenty times those of the tasks that ship
 _PACKAGES = ("simtrain", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-lib", "numpy")

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from simtrain.errors import ConfigError
+from simtrain.run.directory import LINEAGE, read_config_file
 from simtrain.run.plots import STYLE
 
-LINEAGE = "population.jsonl"
 _COLUMNS, _WIDTH, _TALL, _SMALL = 3, 15.0, 3.6, 2.3  # the last three in inches
 _FAINT = "#999999"
 Exchange = dict[str, Any]
@@ -38,6 +38,13 @@ def ancestors(exchanges: Sequence[Exchange], member: int) -> list[int]:
         member = exchange["members"][member]["parent"]
         places.append(member)
     return places[::-1]
+
+
+def draw_run(run: Path) -> bytes:
+    """The picture of a population's run as a PNG file; ConfigError if its files are damaged."""
+    fitness = read_config_file(run)["config"].get("population_fitness", "").partition(":")[0]
+    where = run.resolve()
+    return draw_population(read_lineage(run), f"{where.parent.name}/{where.name}", fitness)
 
 
 def draw_population(exchanges: Sequence[Exchange], title: str, fitness: str) -> bytes:

@@ -20,16 +20,26 @@ _AXES: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall time
 _NONE = "\N{EN DASH}"
 
 
-def write_report(runs: Sequence[Run], picture: Path, page: Path) -> None:
-    """Draw runs, of one or several tasks, into the PNG `picture` and the HTML file `page`."""
+def write_report(
+    runs: Sequence[Run], populations: Sequence[Path], picture: Path, page: Path
+) -> None:
+    """Draw runs, of one or several tasks, into the PNG `picture` and the HTML file `page`.
+
+    `populations` are the runs whose members are among them; the page has their pictures, too, and
+    one that is alone gives the PNG.
+    """
     make_folder(picture.parent, "--output")
     check_file(picture, "--output")
     check_file(page, "--output")
 
     from simtrain.run.plots import draw
+    from simtrain.run.population_plot import draw_run
 
     tasks = curves.group_runs(runs)
-    contents = {picture: draw(tasks, "env_steps", "png"), page: make_page(tasks).encode()}
+    html = make_page(tasks, [(run.resolve().name, draw_run(run)) for run in populations])
+    is_one = len(populations) == 1 and len(curves.members_of(populations[0])) == len(runs)
+    png = draw_run(populations[0]) if is_one else draw(tasks, "env_steps", "png")
+    contents = {picture: png, page: html.encode()}
     try:
         for path, content in contents.items():
             with written_whole(path) as file:
@@ -50,14 +60,24 @@ def draw_finished(run: Path, say: Callable[[str], None]) -> None:
         say(f"warning: {PICTURE} could not be drawn: {type(error).__name__}: {error}")
 
 
-def make_page(tasks: dict[str, list[Group]]) -> str:
-    """An HTML page about all `tasks` that needs no other file, no network and no script."""
+def make_page(tasks: dict[str, list[Group]], populations: Sequence[tuple[str, bytes]] = ()) -> str:
+    """An HTML page about all `tasks` that needs no other file, no network and no script.
+
+    `populations` are names and PNG pictures.
+    """
     choices = "\n".join(
         f'<input type="radio" name="axis" id="{axis}"{" checked" if axis == "env_steps" else ""}>'
         f'<label for="{axis}">{name}</label>'
         for axis, name in _AXES.items()
     )
     sections = "\n".join(_section(task, groups) for task, groups in tasks.items())
+    for name, picture in populations:
+        data = base64.b64encode(picture).decode()
+        title = f"The population {escape(name)}"
+        sections += (
+            f"\n<section><h3>{title}</h3>\n"
+            f'<img alt="{title}" src="data:image/png;base64,{data}"></section>'
+        )
     template = Template(Path(__file__).with_name("report.template.html").read_text())
     return template.substitute(title=escape(", ".join(tasks)), choices=choices, sections=sections)
 

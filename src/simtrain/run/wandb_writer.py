@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 import wandb
 
+from simtrain.config import TrainConfig
+from simtrain.config_tree import resolved
+
 Mode = Literal["online", "offline", "disabled"]
 # Seconds for W&B's server to answer at the start, and to upload what is left at the end.
 _TIMEOUTS: dict[str, Any] = {"init_timeout": 30.0, "finish_timeout": 60.0}
@@ -18,16 +21,23 @@ class WandbWriter:
     def __init__(
         self,
         run: Path,
-        project: str,
-        mode: Mode | Literal["auto"],
-        config: dict[str, Any],
+        config: TrainConfig,
         say: Callable[[str], None],
+        *,
         run_id: str | None = None,
+        group: str | None = None,
     ) -> None:
-        """Start a W&B run, or go on with `run_id`, and print by `say` where it goes."""
-        about: dict[str, Any] = {"project": project, "name": run.name, "dir": run, "id": run_id}
-        about["resume"] = "allow" if run_id is not None else None
-        start = partial(wandb.init, config=config, settings=wandb.Settings(**_TIMEOUTS), **about)
+        """Start a W&B run, or go on with `run_id`, and print by `say` where it goes.
+
+        Runs of a `group` stand together there; a member's folder is its number.
+        """
+        name = run.name if group in (None, run.name) else f"{group} member {run.name}"
+        about: dict[str, Any] = {"project": config.wandb_project, "name": name, "group": group}
+        about |= {"dir": run, "id": run_id, "resume": "allow" if run_id is not None else None}
+        # A population has several in one process.
+        about |= {"config": resolved(config), "reinit": "create_new"}
+        start = partial(wandb.init, settings=wandb.Settings(**_TIMEOUTS), **about)
+        mode = config.wandb_mode
         chosen = _choose(mode)
         reason = "" if mode == "offline" else "no API key, so "
         try:

@@ -119,10 +119,11 @@ def make_env(config: TrainConfig, rank: Rank, timer: PhaseTimer, say: Callable[[
 
     from simtrain.sim.warp_compile import compilation_announced
 
+    everyone = rank.whole or rank
     if rank.local_rank > 0:
-        rank.barrier()
-    with compilation_announced(say if rank.is_main else lambda message: None):
+        everyone.barrier()
+    with compilation_announced(say if everyone.is_main else lambda message: None):
         env = build()
     if rank.local_rank == 0:
-        rank.barrier()
+        everyone.barrier()
     return env

@@ -29,11 +29,13 @@ from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.registry import default_config
 from simtrain.training.context import Resumption, RunContext, SharedContext, join_member
+from simtrain.training.evaluator import Evaluator
 from simtrain.training.features.checkpoint import can_resume, open_run
 from simtrain.training.worker import run_worker
 
 TASK = "cartpole-balance"
 ITERATIONS = 13  # an odd one, so that the end is no exchange that is due anyway
+LINES = 7  # exchanges
 SMALL = PpoCfg(
     ActorCfg((8,)), CriticCfg((8,)), num_learning_epochs=2, num_mini_batches=2, desired_kl=0.02
 )
@@ -95,6 +97,14 @@ def train(number: int, store: Path, config: TrainConfig, shared: SharedContext) 
     )
     rank = Rank(number, number, world, torch.device("cpu"), seed=3 + number, threads=1)
     rank, place = join_member(rank, shared.members)
+    exchanging = shared.run / f".exchanging-{place.member}"
+    evaluate = Evaluator.__call__
+
+    def mark_and_evaluate(self: Evaluator, *args: Any, **kwargs: Any) -> Any:
+        exchanging.touch()
+        return evaluate(self, *args, **kwargs)
+
+    Evaluator.__call__ = mark_and_evaluate
     stop_at = os.environ.get("STOP_AT")
     iterations = 0
 
@@ -102,6 +112,7 @@ def train(number: int, store: Path, config: TrainConfig, shared: SharedContext) 
         """Told to stop after as many iterations as the member's number says, if at all."""
         nonlocal iterations
         iterations += 1
+        exchanging.unlink(missing_ok=True)
         return stop_at is not None and iterations >= int(stop_at) + place.member
 
     run_worker(RunContext(config, rank, Quiet(), stop, shared, place))
@@ -124,9 +135,13 @@ def main(folder: Path, kills: int) -> None:
         members = Members(run)
         exchanges = chance.randrange(ITERATIONS // 2)
         wait_until(lambda run=run, n=exchanges: lines_of(run) >= n)
+        if number % 2:
+            wait_until(lambda run=run: any(run.glob(".exchanging-*")) or lines_of(run) == LINES)
         time.sleep(chance.uniform(0.0, 0.15))
         members.kill()
         state = f"after {lines_of(run)} exchanges"
+        if any(run.glob(".exchanging-*")):
+            state += ", during another"
         if any(run.glob(".*.tmp")):
             state += ", during a write"
         Members(run).until_end()

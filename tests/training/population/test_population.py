@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +14,12 @@ import pytest
 import yaml
 from PIL import Image
 
+from simtrain.cli.report import report
 from simtrain.run.checkpoint import read_checkpoint
 from simtrain.run.population_plot import ancestors, read_lineage
 from simtrain.training.saved_policy import open_policy
+
+ITERATIONS = 13  # of `members.py`
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,20 @@ def folder(tmp_path_factory) -> Path:
 def test_populations_that_are_killed_or_stopped_go_on_as_if_nothing_had_happened(folder):
     output = (folder / "output").read_text().splitlines()
     assert len([line for line in output if line.startswith("after")]) == 6
+    assert any("during another" in line for line in output)
     assert "stopped" in output
+
+
+def test_a_report_shows_the_population_and_the_curves_of_its_members(folder, tmp_path, capsys):
+    assert report([str(folder / "uninterrupted"), "--output", str(tmp_path)]) == 0
+    assert not capsys.readouterr().err
+    page = (tmp_path / "report.html").read_text()
+    (picture,) = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    assert base64.b64decode(picture) == (tmp_path / "report.png").read_bytes()
+    assert "The population uninterrupted" in page
+    head, *members = re.findall(r"<tr>(.*?)</tr>", page)[:4]
+    assert "iterations" in head
+    assert all(f"<td>{ITERATIONS}</td>" in member for member in members)
 
 
 def test_members_of_two_ranks_learn_as_one_from_both_batches(folder):

@@ -138,7 +138,8 @@ class Population(Feature):
             if members is not None:
                 configs = [self._member.config(member) for member in members]
                 devices, before = list(context.shared.devices), self._saved_records
-                self._records = PopulationRecords(context.run, configs, devices, before)
+                say = context.console.say
+                self._records = PopulationRecords(context.run, configs, devices, before, say)
                 self._constant = constant_content(context, trainer)
                 self._writer = NewestItemWorker(self._write, "saver", retry_seconds=RETRY_SECONDS)
         self._last_meeting = time.perf_counter()
@@ -151,10 +152,9 @@ class Population(Feature):
         if self._writer is not None:
             self._writer.close()
         if self._records is not None:
-            self._records.close()
+            self._records.close(failed=kind is not None)
             if kind is None:
-                fitness = fitness_of(self._config)[0]
-                self._records.draw(fitness, self._context.console.say)
+                self._records.draw()
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Record the iteration; exchange and save where that is due, together with all members.

@@ -59,14 +59,8 @@ class Recorder(Feature):
         if config.logger == "wandb":
             from simtrain.run.wandb_writer import WandbWriter
 
-            self._wandb = WandbWriter(
-                run,
-                config.wandb_project,
-                config.wandb_mode,
-                resolved(config),
-                self._context.console.say,
-                run_id=self._wandb_id,
-            )
+            say = self._context.console.say
+            self._wandb = WandbWriter(run, config, say, run_id=self._wandb_id)
             self._wandb_id = self._wandb.run_id
         self._start = time.perf_counter()
         return self

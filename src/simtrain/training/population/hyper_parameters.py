@@ -60,7 +60,6 @@ def check_population_flags(config: TrainConfig) -> None:
         "--stop-at-return": config.stop_at_return is not None,
         "--stop-at": bool(config.stop_at),
         "--stop-below": bool(config.stop_below),
-        "--logger wandb": config.logger == "wandb",
     }
     if found := [name for name, is_given in unused.items() if is_given]:
         text = f"{found[0]} does not go with --population"

@@ -1,7 +1,7 @@
 """The files of a population, which the run's rank 0 writes, and its table on the console.
 
 population.jsonl        a line an exchange: every member's fitness, parent, mutation and numbers
-metrics.jsonl           a line an exchange: the best and the mean fitness, and the best's metrics
+metrics.jsonl           a line an exchange: best and mean fitness, and how many were replaced
 members/<i>/            metrics.jsonl and TensorBoard's events of each member, a line an iteration
 best.pt, best.yaml      the fittest policy of all exchanges, and the configuration that it had
 """
@@ -13,20 +13,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simtrain.config import TrainConfig
 from simtrain.config_tree import resolved
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import BEST, BEST_CONFIG, save_model
-from simtrain.run.directory import write_config, written_whole
+from simtrain.run.directory import LINEAGE, MEMBERS, write_config, written_whole
 from simtrain.run.metrics_files import MetricsWriter
 from simtrain.run.report import PICTURE
 from simtrain.training.evaluator import Estimate
 from simtrain.training.population.evolution import Candidate, Decision
 from simtrain.training.population.member import Member
 
-LINEAGE, MEMBERS = "population.jsonl", "members"
+if TYPE_CHECKING:
+    from simtrain.run.wandb_writer import WandbWriter
+
 Row = tuple[int, int, float, dict[str, float]]
 """Iteration, environment steps, seconds and metrics, as `MetricsWriter.write` takes them."""
 
@@ -62,15 +64,19 @@ class PopulationRecords:
     """Writes the files of a population, and goes on with them where a resumed run left off."""
 
     def __init__(
-        self, run: Path, configs: Sequence[TrainConfig], devices: list[str], state: dict[str, Any]
+        self,
+        run: Path,
+        configs: Sequence[TrainConfig],
+        devices: list[str],
+        state: dict[str, Any],
+        say: Callable[[str], None],
     ) -> None:
         """Open the files; `configs` are those of the members, `state` is `state()` of before.
 
         Raises:
             ConfigError: another process writes to the run, or its folder cannot be written to.
         """
-        self._run = run
-        self._devices = devices
+        self._run, self._devices, self._say = run, devices, say
         self._lineage: list[dict[str, Any]] = json.loads(state.get("lineage", "[]"))
         self.best = float(state.get("best", -math.inf))
         """The best fitness so far, the larger the better."""
@@ -91,6 +97,18 @@ class PopulationRecords:
             MetricsWriter(run / MEMBERS / str(i), tensorboard=events, after=iteration)
             for i, iteration in enumerate(iterations)
         ]
+        # The run's own, and those of the members.
+        self._wandb: list[WandbWriter] = []
+        if configs[0].logger == "wandb":
+            from simtrain.run.wandb_writer import WandbWriter
+
+            folders = [run, *(run / MEMBERS / str(i) for i in range(len(configs)))]
+            ids = state.get("wandb") or [None] * len(folders)
+            settings = [configs[0], *configs]
+            self._wandb = [
+                WandbWriter(folder, config, say, run_id=run_id, group=run.name)
+                for folder, config, run_id in zip(folders, settings, ids, strict=True)
+            ]
 
     @property
     def error(self) -> str | None:
@@ -99,17 +117,18 @@ class PopulationRecords:
 
     def state(self) -> dict[str, Any]:
         """What the next exchanges depend on."""
-        return {"lineage": json.dumps(self._lineage), "best": self.best}
+        ids = [writer.run_id for writer in self._wandb]
+        return {"lineage": json.dumps(self._lineage), "best": self.best, "wandb": ids}
 
     def write(self, rows: Sequence[Sequence[Row]]) -> None:
         """Write the iterations of each member since the last call."""
-        for writer, its_rows in zip(self._members, rows, strict=True):
+        for i, its_rows in enumerate(rows):
             for row in its_rows:
-                writer.write(*row)
+                self._write(i + 1, row)
 
     def write_exchange(self, row: Row, members: list[dict[str, Any]]) -> None:
         """Write an exchange: the run's own metrics, and what became of each member."""
-        self._own.write(*row)
+        self._write(0, row)
         iteration, env_steps, wall_s, _ = row
         line = {"iteration": iteration, "env_steps": env_steps, "wall_s": round(wall_s, 3)}
         # JSON knows no NaN and no infinity: they become null.
@@ -124,29 +143,37 @@ class PopulationRecords:
         write_config(self._run / BEST_CONFIG, resolved(config), self._devices)
         save_model(self._run / BEST, iteration, networks, infos)
 
-    def draw(self, fitness: str, say: Callable[[str], None]) -> None:
+    def draw(self) -> None:
         """Leave the picture of the population in the run; if that fails, only say so."""
         if not self._lineage:
             return
         try:
-            from simtrain.run.population_plot import draw_population
+            from simtrain.run.population_plot import draw_run
 
-            name = f"{self._run.parent.name}/{self._run.name}"
-            picture = draw_population(self._lineage, name, fitness)
             with written_whole(self._run / PICTURE) as file:
-                file.write(picture)
+                file.write(draw_run(self._run))
         except Exception as error:  # noqa: BLE001 - a picture is no reason for a training to fail
-            say(f"warning: {PICTURE} could not be drawn: {type(error).__name__}: {error}")
+            self._say(f"warning: {PICTURE} could not be drawn: {type(error).__name__}: {error}")
 
     def sync(self) -> None:
         """Wait until the metrics are on the disk; for another thread."""
         for writer in (self._own, *self._members):
             writer.sync()
 
-    def close(self) -> None:
-        """Write what waits, and close the files."""
+    def close(self, *, failed: bool) -> None:
+        """Write what waits, and close the files; W&B is told whether training `failed`."""
         for writer in (self._own, *self._members):
             writer.close()
+        if self._wandb and (self._run / BEST).exists():
+            self._wandb[0].save(self._run / BEST)
+        for run in self._wandb:
+            run.close(failed=failed)
+
+    def _write(self, place: int, row: Row) -> None:
+        """Write a row of the run's own, at place 0, or of the member before this place."""
+        (self._own, *self._members)[place].write(*row)
+        if self._wandb:
+            self._wandb[place].write(*row)
 
     def _write_lineage(self) -> None:
         with written_whole(self._run / LINEAGE) as file:
