@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from fake_cuda import DEVICE, NoHostTraffic, fake_cuda, fake_env, fake_ppo, tensors_elsewhere
 
 from simtrain.algorithms.rollout import StagingBuffer
 from simtrain.env.cfg import TaskCfg
-from simtrain.registry import discover
+from simtrain.registry import default_config, discover
 from simtrain.sim import EngineCfg
 from simtrain.training.evaluator import Evaluator
 from simtrain.training.graphs.rollout import collect_transition
+from simtrain.training.loop import Trainer
+from simtrain.training.population import member as member_module
+from simtrain.training.population.hyper_parameters import hyper_parameters, values_of
+from simtrain.training.population.member import Member, MemberTraining
 
 TASKS = sorted(discover().tasks)
 
@@ -64,3 +71,31 @@ def test_evaluation_stays_on_the_gpu(task):
         with NoHostTraffic():
             assert evaluator(policy, stop=lambda: True) is None
         assert tensors_elsewhere(evaluator, "evaluator") == []
+
+
+@pytest.mark.parametrize("mutation", ["none", "parameters", "architecture"])
+def test_a_member_of_a_population_changes_on_the_gpu(mutation, monkeypatch):
+    # There is no random generator of a GPU to put aside.
+    monkeypatch.setattr(member_module, "forked_randomness", lambda seed, device: nullcontext())
+    task = "cartpole-swingup"
+    config = replace(default_config(task), population=2)
+    with fake_cuda():
+        env = fake_env(config.env)
+        ppo = fake_ppo(config.ppo, env)
+        trainer = Trainer(env, ppo, ppo.rank)
+        values = values_of(config, hyper_parameters(config))
+        dims = {"actor_dims": config.ppo.actor.hidden_dims, "critic_dims": (64, 64)}
+        facts = Member({**values, "ppo.gamma": 0.9}, **dims)
+        member = MemberTraining(trainer, config, lambda c: fake_ppo(c.ppo, env), facts)
+        member.become(facts)
+        member.mutate(mutation, np.random.default_rng(0))
+        changed = trainer.ppo
+        assert (changed is not ppo) == (mutation == "architecture")
+        with torch.inference_mode(), NoHostTraffic():
+            changed.begin_rollout()
+            collect_transition(env, changed, changed.storage.transitions[0])
+            changed.compute_returns(env.get_observations())
+        with NoHostTraffic():
+            changed.learn_mini_batch(0)
+        assert changed.gamma == 0.9
+        assert tensors_elsewhere(changed, "ppo") == []

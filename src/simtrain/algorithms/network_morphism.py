@@ -36,9 +36,9 @@ def widened(layers: Layers, index: int, width: int, rng: np.random.Generator) ->
     """The layers with hidden layer `index` grown to `width` units, the same function."""
     (weight, bias), (after, after_bias) = layers[index], layers[index + 1]
     units = len(bias)
-    copied = torch.as_tensor(rng.integers(units, size=width - units))
-    source = torch.cat((torch.arange(units), copied)).to(weight.device)
-    count = torch.bincount(source, minlength=units)
+    copied = np.append(np.arange(units), rng.integers(units, size=width - units))
+    source = torch.as_tensor(copied).to(weight.device)
+    count = torch.as_tensor(np.bincount(copied)).to(weight.device)
     grown = list(layers)
     grown[index] = weight[source], bias[source]
     grown[index + 1] = (after / count)[:, source], after_bias
