@@ -16,6 +16,8 @@ from job import Job
 from simtrain.errors import ConfigError
 from simtrain.launch.hosts import probe_hosts
 from simtrain.launch.torchrunx_internals import slurm_hosts
+from simtrain.run.checkpoint import read_checkpoint
+from simtrain.run.population_plot import read_lineage
 
 # torchrunx runs what is for a loopback address without SSH. These two, reserved for documentation,
 # are no such addresses until SSH's settings say so.
@@ -99,6 +101,22 @@ def test_two_hosts_train_together_and_stop_together(ssh_config, tmp_path):
     assert [line["env_steps"] for line in lines[:3]] == [256, 512, 768]
     logs = {path.name for path in job.run.glob("torchrunx/*/*")}
     assert logs == {f"{host}{rank}.log" for host in HOSTS for rank in ("", "[0]")}
+
+
+def test_a_population_spreads_over_hosts(ssh_config, tmp_path):
+    flags = ("--gpu-ids", "None", "--num-envs", "4", "--max-iterations", "2", "--logger", "none")
+    flags = (*flags, "--population", "2", "--population-interval", "2", "--eval-episodes", "2")
+    hosts = ("--hosts", *HOSTS, "--ssh-config", str(ssh_config), "--env.episode-length-s", "1")
+    job = Job(tmp_path, "cartpole-balance", *flags, *hosts)
+    try:
+        assert job.wait() == 0, job.output
+    finally:
+        job.kill()
+    assert f"2 members on {HOSTS[0]} cpu, {HOSTS[1]} cpu" in job.output
+    (exchange,) = read_lineage(job.run)
+    assert exchange["iteration"] == 2
+    assert [one["member"] for one in exchange["members"]] == [0, 1]
+    assert read_checkpoint(job.run / "best.pt")["iter"] == 2
 
 
 def test_a_killed_command_leaves_no_process_on_other_hosts(ssh_config, tmp_path):
