@@ -20,9 +20,9 @@ BOUNDS = {
     "cartpole-balance": (2, 11, 6, 26, 4, 6, 0, 10, 6, 0, 0, 7, 5),
     "cartpole-swingup": (2, 11, 6, 26, 4, 6, 0, 6, 6, 0, 0, 7, 5),
     "g1-velocity-flat": (2, 11, 8, 68, 5, 6, 0, 30, 10, 27, 8, 25, 5),
-    "g1-velocity-rough": (2, 11, 25, 81, 5, 6, 30, 31, 10, 27, 8, 71, 5),
+    "g1-velocity-rough": (2, 11, 25, 81, 5, 6, 33, 39, 11, 27, 8, 71, 12),
     "go1-velocity-flat": (2, 11, 7, 58, 5, 6, 0, 30, 9, 27, 8, 21, 5),
-    "go1-velocity-rough": (2, 11, 11, 71, 5, 6, 30, 31, 9, 27, 8, 67, 5),
+    "go1-velocity-rough": (2, 11, 11, 71, 5, 6, 33, 39, 10, 27, 8, 67, 12),
 }
 """By task, the most kernels of each of `PARTS`."""
 

@@ -15,10 +15,14 @@ from simtrain import (
     TerrainCfg,
     mdp,
 )
+from simtrain.env.env import Env
 from simtrain.env.model import check_task
+from simtrain.env.names import find_geoms
 from simtrain.env.terrain import make_heights
 from simtrain.errors import ConfigError
 from simtrain.mdp import terrain
+from simtrain.registry import default_config
+from simtrain.sim import EngineCfg
 from simtrain.view.renderer import Picture
 
 RANDOM = np.random.default_rng(0)
@@ -86,8 +90,10 @@ def test_boxes_have_flat_tops_within_their_bounds():
 def test_waves_are_whole_sines():
     x, y = _grid()
     height = terrain.waves(x, y, 0.0, RANDOM, (0.1, 0.5), num_waves=2)
-    expected = 0.05 * (np.sin(np.pi / 2 * x) + np.sin(np.pi / 2 * y))
+    expected = 0.1 * np.sin(np.pi / 2 * x) * np.sin(np.pi / 2 * y)
     np.testing.assert_allclose(height, expected, atol=1e-12)
+    assert np.abs(height[0]).max() < 1e-12  # and so it meets its neighbours
+    assert np.abs(height[:, 0]).max() < 1e-12
 
 
 def test_roughness_is_uniform_noise():
@@ -138,6 +144,25 @@ def test_environments_start_on_the_ground_in_the_middle_of_their_tiles():
     ground = terrain.height(terrain.origins[:, :2])
     assert (terrain.origins[:, 2] >= ground - 1e-5).all()
     assert (terrain.origins[:, 2] <= ground + 0.2).all()
+
+
+@pytest.mark.parametrize("task", ["go1-velocity-rough", "g1-velocity-rough"])
+def test_robots_start_with_no_foot_in_the_ground(task):
+    cfg = default_config(task).env
+    kinds = cfg.terrain.sub_terrains
+    cfg.terrain.sub_terrains = {name: kinds[name] for name in ("boxes", "waves", "stairs_up")}
+    cfg.terrain.max_initial_level = cfg.terrain.num_levels - 1
+    cfg.events["reset_joints"].params["position"] = (0.0, 0.0)
+    torch.manual_seed(0)
+    env = Env(cfg, 300, EngineCfg(threads=1))
+    env.terrain.move(torch.full((300,), True), 7 - env.terrain.levels)
+    env.reset()
+    geoms = find_geoms(env.model, r".*_foot\d?_collision", "cpu")
+    places = env.bind("geom_xpos")[:, geoms.ids]
+    ground = env.terrain.height(places[..., :2])
+    radius = torch.as_tensor(env.model.geom_size[np.asarray(geoms.ids), 0]).float()
+    inside = ground - (places[..., 2] - radius)
+    assert (inside < 0.005).all()
 
 
 def test_heights_agree_with_rays_through_the_simulated_terrain():

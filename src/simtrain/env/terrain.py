@@ -6,6 +6,8 @@ level and column, and may walk on to others. The heights of a tile come from a f
 those in `simtrain.mdp.terrain`.
 """
 
+import math
+
 import mujoco
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from simtrain.errors import ConfigError, flag
 NAME = "terrain"  # of the height field and of its geom
 _MOST = 2**24  # nodes: more than a hundred times those of a usual terrain
 _BASE = 1.0  # thickness below the lowest point, m
-_SPAWN = 0.5  # environments start above the highest point within this distance of the middle, m
+_REACH = 0.4  # of a robot about its base, m: it starts above the highest ground there
 
 
 def add_terrain(cfg: TerrainCfg, spec: mujoco.MjSpec) -> None:
@@ -88,12 +90,15 @@ class Terrain:
         squares = np.stack((a, b, c, heights[1:, 1:] - a - b - c), axis=-1)
         # Along x and y, in the first axis.
         self._half_size = torch.tensor(self.half_size, device=device).unsqueeze(1)
+        self._middle = self._half_size / self._resolution + 0.5
         self._row_length = a.shape[1]
         counts = [[float(count)] for count in reversed(a.shape)]
         self._num_squares = torch.tensor(counts, device=device)
         self._last_square = self._num_squares - 1.0
         self._squares = torch.as_tensor(squares, dtype=torch.float32).reshape(-1, 4).to(device)
-        self._tiles = torch.as_tensor(_tile_origins(cfg, heights), device=device)
+        tops = _highest_about(heights, cfg.resolution)
+        self._tops = torch.as_tensor(tops.ravel(), dtype=torch.float32).to(device)
+        self._tiles = torch.as_tensor(_tile_origins(cfg, tops), device=device)
         self.columns = torch.arange(num_envs, device=device) * cfg.num_columns // num_envs
         first = cfg.num_levels - 1 if cfg.max_initial_level is None else cfg.max_initial_level
         self.levels = torch.randint(first + 1, (num_envs,), device=device)
@@ -117,6 +122,13 @@ class Terrain:
         heights = torch.addcmul(torch.addcmul(a, b, u), torch.addcmul(c, d, u), v)
         return heights.view(points.shape[:-1])
 
+    def highest(self, points: Tensor) -> Tensor:
+        """The highest ground within a robot's reach of `points`, ``(n, 2)``, m. Shape: ``(n,)``."""
+        places = torch.add(self._middle, points.T, alpha=1.0 / self._resolution).clamp_(min=0.0)
+        column, row = torch.minimum(places, self._num_squares).long()  # of the nearest node
+        number = torch.add(column, row, alpha=self._row_length + 1)
+        return self._tops.index_select(0, number)
+
     def move(self, mask: Tensor, change: Tensor) -> None:
         """Change the levels in `mask` by `change`, long, in place; beyond the last, to any."""
         levels = (self.levels + change).clamp_(min=0)
@@ -126,16 +138,24 @@ class Terrain:
         self.origins.copy_(self._tiles[self.levels, self.columns])
 
 
-def _tile_origins(cfg: TerrainCfg, heights: np.ndarray) -> np.ndarray:
+def _highest_about(heights: np.ndarray, resolution: float) -> np.ndarray:
+    """For each node the highest within `_REACH`."""
+    from scipy.ndimage import maximum_filter  # only terrains need it
+
+    reach = math.ceil(_REACH / resolution)
+    y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
+    return np.asarray(maximum_filter(heights, footprint=x**2 + y**2 <= reach**2, mode="nearest"))
+
+
+def _tile_origins(cfg: TerrainCfg, tops: np.ndarray) -> np.ndarray:
     """Middles of the tiles on the highest ground about them, float32, ``(levels, columns, 3)``."""
-    (nodes, border), reach = _nodes(cfg), round(_SPAWN / cfg.resolution)
+    nodes, border = _nodes(cfg)
     counts = (cfg.num_levels, cfg.num_columns)
     x, y = ((np.arange(n) + 0.5 - n / 2) * cfg.tile_size for n in counts)
     origins = np.zeros((*counts, 3), dtype=np.float32)
     for level, column in np.ndindex(counts):
         i, j = (border + nodes * k + nodes // 2 for k in (column, level))
-        around = heights[i - reach : i + reach + 1, j - reach : j + reach + 1]
-        origins[level, column] = (x[level], y[column], around.max())
+        origins[level, column] = (x[level], y[column], tops[i, j])
     return origins
 
 

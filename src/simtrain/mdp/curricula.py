@@ -43,8 +43,7 @@ class terrain_levels:
             raise ConfigError("terrain_levels needs a task with a terrain")
         self._terrain, self._command = env.terrain, command
         self._promote, self._demote = promote, demote
-        self._commanded = env.buffer("commanded")
-        self._made = env.buffer("made")
+        self._commanded, self._made = env.buffer("distances", (2,)).unbind(1)
 
     def observe(self, env: Env) -> None:
         """Add a step's distances, m, in place."""

@@ -22,8 +22,9 @@ AXES = ("x", "y", "z", "roll", "pitch", "yaw")  # along the world's, m or m/s; a
 class reset_root_state_uniform:
     """Put the base at its initial pose plus a uniform offset, with a uniform velocity.
 
-    The offset, m and rad, is from the environment's origin on a terrain; its rotation follows the
-    initial one. The velocity is in m/s along the world's axes and rad/s about the base's own.
+    The offset, m and rad, is from the environment's origin on a terrain, and up from the highest
+    ground about the place; its rotation follows the initial one. The velocity is in m/s along the
+    world's axes and rad/s about the base's own.
     """
 
     def __init__(self, env: Env, pose_range: Ranges, velocity_range: Ranges | None = None) -> None:
@@ -34,7 +35,8 @@ class reset_root_state_uniform:
         base, (offset, velocity) = env.base, self._uniform.draw()
         position = env.initial_qpos[base.position] + offset[:, :3]
         if env.terrain is not None:
-            position += env.terrain.origins
+            position[:, :2] += env.terrain.origins[:, :2]
+            position[:, 2] += env.terrain.highest(position[:, :2])
         turn = quat_from_euler(*offset[:, 3:].unbind(1))
         pose = torch.cat((position, quat_mul(turn, env.initial_qpos[base.quaternion])), dim=1)
         env.sim.write("qpos", pose, mask, slice(base.position.start, base.quaternion.stop))

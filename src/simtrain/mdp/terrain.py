@@ -101,9 +101,10 @@ def random_boxes(
 
 @_kind
 def waves(tile: _Tile, amplitude: Range = (0.02, 0.15), num_waves: int = 4) -> np.ndarray:
-    """Whole waves along both sides of the tile: amplitude / 2 x (sin kx + sin ky), m."""
+    """Whole waves along both sides of the tile: amplitude x sin kx sin ky, m."""
     k = 2.0 * np.pi * num_waves / tile.size
-    return tile.value(amplitude) / 2.0 * (np.sin(k * tile.x) + np.sin(k * tile.y))
+    height: np.ndarray = tile.value(amplitude) * np.sin(k * tile.x) * np.sin(k * tile.y)
+    return height
 
 
 @_kind
