@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+MODELS = ("mlp", "gru", "lstm", "cnn")
+"""Kinds of networks that rsl_rl has."""
 Activation = Literal["elu", "relu", "tanh", "gelu", "swish", "selu", "softplus", "mish"]
 
 
