@@ -28,6 +28,7 @@ __all__ = [
     "JointPositionActionCfg",
     "JointVelocityActionCfg",
     "MetricTermCfg",
+    "Mirror",
     "ObservationTermCfg",
     "PpoCfg",
     "RewardTermCfg",

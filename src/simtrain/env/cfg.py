@@ -45,6 +45,8 @@ Params = Annotated[dict[str, Any], tyro.conf.arg(name="")]
 Names = str | tuple[str, ...]
 EventMode = Literal["startup", "reset", "interval"]
 Reduce = Literal["mean", "last"]
+MirrorRule = float | str | tuple[Any, ...] | Callable[..., list[tuple[int, float]]]
+"""How the entries of a term are reflected; see `simtrain.env.mirror`."""
 
 
 @dataclass(init=False)
@@ -99,6 +101,8 @@ class ObservationTermCfg(TermCfg):
     """Factor, one for all or one for each entry."""
     history_length: int
     """How many steps are stacked, oldest first; 0 is the present alone."""
+    mirror: Suppress[MirrorRule | None]
+    """How its value is reflected, for a function of one's own; ready-made ones know."""
 
     def __init__(
         self,
@@ -108,10 +112,12 @@ class ObservationTermCfg(TermCfg):
         clip: tuple[float, float] | None = None,
         scale: float | tuple[float, ...] | None = None,
         history_length: int = 0,
+        mirror: MirrorRule | None = None,
         **params: Any,
     ) -> None:
         super().__init__(func, **params)
         self.noise, self.clip, self.scale, self.history_length = noise, clip, scale, history_length
+        self.mirror = mirror
 
 
 @dataclass(init=False)
@@ -233,6 +239,9 @@ class ActionTerm(ABC):
 class ActionTermCfg:
     """A part of the action vector. Yours derives from this and has `build`; joints' are there."""
 
+    mirror: Suppress[MirrorRule | None] = field(default=None, kw_only=True)
+    """How its actions are reflected, for an action of one's own; those of joints are known."""
+
     def build(
         self, model: mujoco.MjModel, start: InitialState, device: torch.device | str
     ) -> ActionTerm:
@@ -306,6 +315,28 @@ class TerrainCfg:
     """Seed of the tiles' random heights, the same on all ranks."""
 
 
+_PREFIXES = ("L R", "FL FR", "RL RR", "HL HR", "LF RF", "LH RH")  # with F(ront), R(ear), H(ind)
+_SIDES = {"(.*)left(.*)": "(.*)right(.*)", "(.*)Left(.*)": "(.*)Right(.*)"} | {
+    f"{one}_(.*)": f"{other}_(.*)" for one, other in map(str.split, _PREFIXES)
+}
+
+
+@dataclass
+class Mirror:
+    """A robot's symmetry: which parts are each other's mirror images, and about which plane.
+
+    The plane goes through the base, or through the world's origin if the robot stands on none.
+    Joints' signs follow from the model, where a joint and its partner are compared.
+    """
+
+    joints: dict[str, str] = field(default_factory=lambda: dict(_SIDES))
+    """Patterns of names on the one side and of their partners' on the other, which agree in what
+    stands in parentheses: ``{"left_(.*)": "right_(.*)"}``. They hold for sites, sensors and all
+    else that has a name, too. What matches none is its own mirror image."""
+    normal: Literal["x", "y", "z"] = "y"
+    """The axis that is perpendicular to the plane, of the base."""
+
+
 @dataclass
 class SimCfg:
     """How physics is simulated; None leaves what the model says."""
@@ -351,6 +382,8 @@ class TaskCfg:
     commands: dict[str, CommandTermCfg] = field(default_factory=dict)
     curricula: dict[str, CurriculumTermCfg] = field(default_factory=dict)
     metrics: dict[str, MetricTermCfg] = field(default_factory=dict)
+    symmetry: Suppress[Mirror | None] = None
+    """How the robot is reflected, for ``--ppo.symmetry``."""
     sim: SimCfg = field(default_factory=SimCfg)
     num_envs: Suppress[int] = 1024
     """Default of --num-envs where physics runs on the CPU."""
