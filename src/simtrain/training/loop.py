@@ -116,7 +116,7 @@ class Trainer:
             # Or the rest of the rollout would be timed as learning.
             torch.cuda.synchronize(self.rank.device)
         collected = time.perf_counter()
-        torch.set_num_threads(self.ppo.learning_threads)
+        torch.set_num_threads(self.ppo.learner.threads)
         losses = self.ppo.update(self._update_graphs)
         failures, overflow = self.env.failures(), self.env.sim.overflow()
         end = time.perf_counter()
@@ -155,9 +155,11 @@ class Trainer:
         self._episodes.set_state(state["episodes"])
 
     def rank_state(self) -> dict[str, Any]:
-        """Environments and random generators, each rank's own: copies in the host's memory."""
+        """What each rank has of its own, as copies in the host's memory: environments, hidden
+        states of recurrent networks, random generators."""
         return {
             "env": self.env.state(),
+            "hidden_states": [tensor.to("cpu", copy=True) for tensor in self.ppo.hidden_states()],
             "random": random_state(self.rank.device),
             "warned": sorted(self._warned),
         }
@@ -165,6 +167,7 @@ class Trainer:
     def set_rank_state(self, state: dict[str, Any]) -> None:
         """Continue from what `rank_state` returned, in place."""
         self.env.set_state(state["env"])
+        self.ppo.set_hidden_states(state.get("hidden_states", []))  # states of before have none
         self._env_is_fresh = False
         self._warned = set(state["warned"])
         set_random_state(state["random"], self.rank.device)
