@@ -122,7 +122,7 @@ def test_maps_of_an_environment_reflect_its_observations_and_back():
         ObservationTermCfg(mdp.joint_pos, joints=MOVING),
         ObservationTermCfg(_pair, mirror=(1.0, -1.0)),
     )
-    maps = mirror_maps(Env(cfg, 2, EngineCfg(threads=1)))
+    maps = mirror_maps(Env(cfg, 2, EngineCfg(threads=1)), "cpu")
     row = torch.arange(1.0, 8.0)
     image = maps.observations["actor"](row.expand(2, 7))
     assert image[1].tolist() == [-2.0, -1.0, -4.0, -3.0, 5.0, 6.0, -7.0]
@@ -136,7 +136,7 @@ def test_a_rule_for_another_number_of_entries_is_told():
     cfg = _task(ObservationTermCfg(_pair, mirror=(1.0, -1.0, 1.0)))
     env = Env(cfg, 2, EngineCfg(threads=1))
     with pytest.raises(ConfigError, match=r"actor\.term0 has 2 entries, and its mirror rule 3"):
-        mirror_maps(env)
+        mirror_maps(env, env.device)
 
 
 class Target(CommandTerm):

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from simtrain import SubTerrainCfg, TaskCfg, TerrainCfg, mdp
 from simtrain.env.env import Env
-from simtrain.env.mirror import MirrorMaps, mirror_maps
+from simtrain.env.mirror import mirror_maps
 from simtrain.env.names import find_joints
+from simtrain.mirror_maps import MirrorMaps
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 
@@ -57,7 +58,7 @@ def _difference(
     engine = EngineCfg(threads=1)
     env = Env(_task(name, (0.5, 0.2, 0.3), model), ENVS, engine)
     image = Env(_task(name, (0.5, -0.2, -0.3), model), ENVS, engine)
-    maps = mirror_maps(env)
+    maps = mirror_maps(env, env.device)
     if change is not None:
         change(maps)
     reflect = _state_reflection(env)
@@ -161,7 +162,7 @@ def test_a_wrong_sign_of_an_action_is_found():
 def test_a_mirrored_cart_and_pole_swing_to_the_other_side():
     cfg = discover().find("cartpole-balance").make()
     env = Env(cfg, 2, EngineCfg(threads=1))
-    maps = mirror_maps(env)
+    maps = mirror_maps(env, env.device)
     state = torch.tensor([0.3, 0.2])
     env.sim.write("qpos", torch.stack((state, -state)))
     env.sim.forward()

@@ -62,6 +62,7 @@ def train(arguments: Sequence[str]) -> int:
     check_population_flags(config)
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
+    from simtrain.env.mirror import Reflection
     from simtrain.env.model import check_task
     from simtrain.launch.plan import plan_job
     from simtrain.run.directory import check_folder
@@ -69,6 +70,8 @@ def train(arguments: Sequence[str]) -> int:
 
     check_folder(config.log_root, "--log-root")
     model = check_task(config.env)
+    if config.ppo.symmetry.is_used:
+        Reflection(config.env, model)
     job = plan_job(config)
     if saved is None and simulates_on_gpu(config, job):
         default = TrainConfig.of_task(name, task.configuration(), on_gpu=True)

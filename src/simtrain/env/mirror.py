@@ -17,13 +17,11 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import mujoco
 import numpy as np
 import torch
-from torch import Tensor
 
 from simtrain.env.actions import Actions, JointAction
 from simtrain.env.cfg import ActionTerm, Mirror, MirrorRule, ObservationTermCfg, TaskCfg
@@ -31,6 +29,7 @@ from simtrain.env.env import Env
 from simtrain.env.model import find_keyframe, initial_state
 from simtrain.env.names import Entities, Joints, find_base, resolve_params
 from simtrain.errors import ConfigError, did_you_mean, flag
+from simtrain.mirror_maps import MirrorMap, MirrorMaps
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Entities)
@@ -52,27 +51,7 @@ def mirrored_as(rule: MirrorRule) -> Callable[[T], T]:
     return told
 
 
-@dataclass(frozen=True)
-class MirrorMap:
-    """A reflection of rows of numbers: each one's place, long, and sign, both ``(size,)``."""
-
-    index: Tensor
-    sign: Tensor
-
-    def __call__(self, values: Tensor) -> Tensor:
-        """Reflected `values`, ``(rows, ...)`` with `size` numbers a row; a new tensor."""
-        return values.flatten(1)[:, self.index].mul_(self.sign).view_as(values)
-
-
-@dataclass(frozen=True)
-class MirrorMaps:
-    """How a task's observations, by group, and its actions are reflected."""
-
-    observations: dict[str, MirrorMap]
-    actions: MirrorMap
-
-
-def mirror_maps(env: Env) -> MirrorMaps:
+def mirror_maps(env: Env, device: torch.device) -> MirrorMaps:
     """How `env`'s observations and actions are reflected; ConfigError where it is not known."""
     reflection, groups = Reflection(env.cfg, env.model), {}
     for group, terms in reflection.observations.items():
@@ -81,8 +60,8 @@ def mirror_maps(env: Env) -> MirrorMaps:
             if (size := slot.stop - slot.start) != len(places):
                 where = flag("env", "observations", group, name)
                 raise ConfigError(f"{where} has {size} entries, and its mirror rule {len(places)}")
-        groups[group] = _as_map(_joined(terms.values()), env.device)
-    return MirrorMaps(groups, _as_map(reflection.actions, env.device))
+        groups[group] = _as_map(_joined(terms.values()), device)
+    return MirrorMaps(groups, _as_map(reflection.actions, device))
 
 
 class Reflection:

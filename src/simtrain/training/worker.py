@@ -11,6 +11,7 @@ from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig
 from simtrain.cuda_graphs import make_graph_backend
 from simtrain.env.env import Env
+from simtrain.env.mirror import mirror_maps
 from simtrain.env.randomness import seed_everything
 from simtrain.launch.rank import Rank
 from simtrain.phase_timer import NO_TIMER, PhaseTimer
@@ -91,7 +92,9 @@ def _train_member(context: RunContext, trainer: Trainer) -> TrainingResult | Non
 
 def _make_ppo(env: Env, rank: Rank, config: TrainConfig, timer: PhaseTimer = NO_TIMER) -> PPO:
     obs = env.get_observations().to(rank.device)
-    return PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank, timer)
+    mirror = mirror_maps(env, rank.device) if config.ppo.symmetry.is_used else None
+    shape = env.num_actions, config.num_steps_per_env
+    return PPO(config.ppo, obs, *shape, rank, timer, mirror=mirror)
 
 
 def make_trainer(
