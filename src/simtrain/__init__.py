@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ActionTermCfg",
     "ActorCfg",
+    "CnnCfg",
     "CommandTermCfg",
     "CriticCfg",
     "CurriculumTermCfg",
@@ -29,6 +30,7 @@ __all__ = [
     "JointVelocityActionCfg",
     "MetricTermCfg",
     "Mirror",
+    "ObservationGroupCfg",
     "ObservationTermCfg",
     "PpoCfg",
     "RewardTermCfg",

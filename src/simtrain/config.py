@@ -203,7 +203,7 @@ class TrainConfig:
 
     def _check_network(self, network: str) -> None:
         cfg = getattr(self.ppo, network)
-        name, there = f"--ppo.{network}", self.env.observations
+        name, there = f"--ppo.{network}", self.env.observation_groups()
         if not cfg.hidden_dims:
             raise ConfigError(f"{name}.hidden-dims is {cfg.hidden_dims}; give one or more sizes")
         if not cfg.obs_groups:

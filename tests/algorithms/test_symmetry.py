@@ -12,9 +12,8 @@ from tensordict import TensorDict
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg
 from simtrain.algorithms.ppo import PPO
-from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
-from simtrain.mirror_maps import MirrorMap, MirrorMaps
+from simtrain.mirror import MirrorMap, MirrorMaps
 from simtrain.ppo_cfg import CnnCfg, SymmetryCfg
 
 ALONE = Rank(rank=0, local_rank=0, world_size=1, device=torch.device("cpu"), seed=0, threads=1)

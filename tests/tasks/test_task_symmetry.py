@@ -12,11 +12,11 @@ from torch import Tensor
 
 from simtrain import SubTerrainCfg, TaskCfg, TerrainCfg, mdp
 from simtrain.env.env import Env
-from simtrain.env.mirror import mirror_maps
 from simtrain.env.names import find_joints
-from simtrain.mirror_maps import MirrorMaps
+from simtrain.mirror import MirrorMaps
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
+from simtrain.training.reflection import mirror_maps
 
 ENVS, STEPS = 8, 12
 TURN = torch.tensor([1.0, -1.0, 1.0])  # of a vector

@@ -25,7 +25,7 @@ from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.algorithms.symmetry import MirrorSymmetry
 from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
-from simtrain.mirror_maps import MirrorMaps
+from simtrain.mirror import MirrorMaps
 from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.ppo_cfg import PpoCfg
 

@@ -14,7 +14,7 @@ from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.mirror_maps import MirrorMaps
+from simtrain.mirror import MirrorMaps
 from simtrain.ppo_cfg import SymmetryCfg
 
 

@@ -62,11 +62,11 @@ def train(arguments: Sequence[str]) -> int:
     check_population_flags(config)
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
-    from simtrain.env.mirror import Reflection
     from simtrain.env.model import check_task
     from simtrain.launch.plan import plan_job
     from simtrain.run.directory import check_folder
     from simtrain.training.job import run_job, simulates_on_gpu
+    from simtrain.training.reflection import Reflection
 
     check_folder(config.log_root, "--log-root")
     model = check_task(config.env)

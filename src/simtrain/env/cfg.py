@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Suppress
 
+from simtrain.mirror import Mirror, MirrorRule
 from simtrain.ppo_cfg import PpoCfg
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ Params = Annotated[dict[str, Any], tyro.conf.arg(name="")]
 Names = str | tuple[str, ...]
 EventMode = Literal["startup", "reset", "interval"]
 Reduce = Literal["mean", "last"]
-MirrorRule = float | str | tuple[Any, ...] | Callable[..., list[tuple[int, float]]]
-"""How the entries of a term are reflected; see `simtrain.env.mirror`."""
 
 
 @dataclass(init=False)
@@ -88,9 +87,10 @@ class GaussianNoiseCfg:
 
 @dataclass(init=False)
 class ObservationTermCfg(TermCfg):
-    """A part of an observation group; its function returns ``(num_envs, size)``.
+    """A part of an observation group; its function returns ``(num_envs, size)`` or an image.
 
-    The value goes through noise, clip, scale and history, in this order.
+    The value goes through noise, clip, scale and history, in this order. An image is of shape
+    ``(num_envs, channels, rows, columns)``, alone in its group; history adds channels.
     """
 
     noise: UniformNoiseCfg | GaussianNoiseCfg | None
@@ -118,6 +118,18 @@ class ObservationTermCfg(TermCfg):
         super().__init__(func, **params)
         self.noise, self.clip, self.scale, self.history_length = noise, clip, scale, history_length
         self.mirror = mirror
+
+
+@dataclass
+class ObservationGroupCfg:
+    """An observation group with settings of its own; without any, its terms alone are enough."""
+
+    terms: Annotated[dict[str, ObservationTermCfg], tyro.conf.arg(name="")]
+    """The terms by name."""
+    concatenate: bool = True
+    """Put the terms side by side; False makes of each a group of its own, <group>.<term>."""
+    history_length: int = 0
+    """How many steps of every term are stacked, oldest first; 0 leaves that to each term."""
 
 
 @dataclass(init=False)
@@ -315,28 +327,6 @@ class TerrainCfg:
     """Seed of the tiles' random heights, the same on all ranks."""
 
 
-_PREFIXES = ("L R", "FL FR", "RL RR", "HL HR", "LF RF", "LH RH")  # with F(ront), R(ear), H(ind)
-_SIDES = {"(.*)left(.*)": "(.*)right(.*)", "(.*)Left(.*)": "(.*)Right(.*)"} | {
-    f"{one}_(.*)": f"{other}_(.*)" for one, other in map(str.split, _PREFIXES)
-}
-
-
-@dataclass
-class Mirror:
-    """A robot's symmetry: which parts are each other's mirror images, and about which plane.
-
-    The plane goes through the base, or through the world's origin if the robot stands on none.
-    Joints' signs follow from the model, where a joint and its partner are compared.
-    """
-
-    joints: dict[str, str] = field(default_factory=lambda: dict(_SIDES))
-    """Patterns of names on the one side and of their partners' on the other, which agree in what
-    stands in parentheses: ``{"left_(.*)": "right_(.*)"}``. They hold for sites, sensors and all
-    else that has a name, too. What matches none is its own mirror image."""
-    normal: Literal["x", "y", "z"] = "y"
-    """The axis that is perpendicular to the plane, of the base."""
-
-
 @dataclass
 class SimCfg:
     """How physics is simulated; None leaves what the model says."""
@@ -375,7 +365,9 @@ class TaskCfg:
     keyframe: str | None = None
     """Keyframe of the model that episodes start from; None for MuJoCo's default."""
     actions: dict[str, ActionTermCfg] = field(default_factory=dict)
-    observations: dict[str, dict[str, ObservationTermCfg]] = field(default_factory=dict)
+    observations: dict[str, dict[str, ObservationTermCfg] | ObservationGroupCfg] = field(
+        default_factory=dict
+    )
     rewards: dict[str, RewardTermCfg] = field(default_factory=dict)
     terminations: dict[str, TerminationTermCfg] = field(default_factory=dict)
     events: dict[str, EventTermCfg] = field(default_factory=dict)
@@ -392,3 +384,21 @@ class TaskCfg:
     num_steps_per_env: Suppress[int] = 24
     max_iterations: Suppress[int] = 1000
     ppo: Suppress[PpoCfg] = field(default_factory=PpoCfg)
+
+    def observation_terms(self) -> dict[str, dict[str, ObservationTermCfg]]:
+        """The terms of each entry of `observations`, as they are there."""
+        groups = self.observations.items()
+        return {n: g.terms if isinstance(g, ObservationGroupCfg) else g for n, g in groups}
+
+    def observation_groups(self) -> dict[str, dict[str, ObservationTermCfg]]:
+        """The groups that a policy can see, as the settings of `observations` make them."""
+        groups = self.observation_terms()
+        for name, group in self.observations.items():
+            if isinstance(group, ObservationGroupCfg):
+                terms = {
+                    n: replace(term, history_length=group.history_length or term.history_length)
+                    for n, term in groups.pop(name).items()
+                }
+                apart = {f"{name}.{n}": {n: term} for n, term in terms.items()}
+                groups |= {name: terms} if group.concatenate else apart
+        return groups

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from simtrain.env.commands import Arrow, CommandTerm
 from simtrain.env.env import Env
-from simtrain.env.mirror import mirrored_as
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
+from simtrain.mirror import mirrored_as
 
 
 @mirrored_as("planar_velocity")

@@ -11,7 +11,6 @@ from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig
 from simtrain.cuda_graphs import make_graph_backend
 from simtrain.env.env import Env
-from simtrain.env.mirror import mirror_maps
 from simtrain.env.randomness import seed_everything
 from simtrain.launch.rank import Rank
 from simtrain.phase_timer import NO_TIMER, PhaseTimer
@@ -27,6 +26,7 @@ from simtrain.training.features.timing import Timing, training_timer
 from simtrain.training.features.video import TrainingVideo
 from simtrain.training.gpu import out_of_memory_as_config_error
 from simtrain.training.loop import Trainer, train
+from simtrain.training.reflection import mirror_maps
 
 
 def run_worker(context: RunContext) -> TrainingResult | None:

@@ -1,17 +1,4 @@
-"""How a robot's observations and actions are reflected about the plane of its symmetry.
-
-Base and world are reflected together, so that a vector changes alike in either's frame. An entry of
-a reflected term is an entry of the term, maybe with its sign turned: a place and a sign. A rule
-says which, given by `mirrored_as` or by the term's configuration:
-
-- ``"vector"`` and ``"pseudo_vector"``, such as an angular velocity: three entries;
-- ``"each"``: an entry for each of the joints, sites, sensors, ... that the term is given, and
-  ``"each_vector"``: a vector for each; ``"relative_joints"``: positions relative to the start;
-- ``"planar_velocity"``: [v_x, v_y, w_z]; ``"command"`` and ``"actions"``: as those of the task are;
-- ``"grid"``: points around the base, row by row along x, by the parameters size and resolution;
-- 1.0 or -1.0: one entry with this sign, and a tuple of rules: one after the other;
-- a function of a `Reflection` and the term's parameters: a place and a sign for each entry.
-"""
+"""A task's `Mirror` on its model: how each of its observations and actions is reflected."""
 
 import inspect
 import re
@@ -22,33 +9,23 @@ from typing import Any, TypeVar
 import mujoco
 import numpy as np
 import torch
+from torch import Tensor
 
 from simtrain.env.actions import Actions, JointAction
-from simtrain.env.cfg import ActionTerm, Mirror, MirrorRule, ObservationTermCfg, TaskCfg
+from simtrain.env.cfg import ActionTerm, ObservationTermCfg, TaskCfg
 from simtrain.env.env import Env
 from simtrain.env.model import find_keyframe, initial_state
 from simtrain.env.names import Entities, Joints, find_base, resolve_params
 from simtrain.errors import ConfigError, did_you_mean, flag
-from simtrain.mirror_maps import MirrorMap, MirrorMaps
+from simtrain.mirror import MirrorMap, MirrorMaps, MirrorRule
 
-T = TypeVar("T")
 E = TypeVar("E", bound=Entities)
 Params = Mapping[str, Any]
 Places = list[tuple[int, float]]
 _FREE, _HINGE = mujoco.mjtJoint.mjJNT_FREE.value, mujoco.mjtJoint.mjJNT_HINGE.value
-_SLIDE = mujoco.mjtJoint.mjJNT_SLIDE.value
+_KINDS = (_HINGE, mujoco.mjtJoint.mjJNT_SLIDE.value)
 # How far mirror images may differ: the cosine between axes, m, and m or rad.
 _COSINE, _DISTANCE, _OFFSET = 0.99, 0.01, 1e-3
-
-
-def mirrored_as(rule: MirrorRule) -> Callable[[T], T]:
-    """Say how the value of a term's function or class, or of a command's class, is reflected."""
-
-    def told(function: T) -> T:
-        function.mirror = rule  # type: ignore[attr-defined]
-        return function
-
-    return told
 
 
 def mirror_maps(env: Env, device: torch.device) -> MirrorMaps:
@@ -65,13 +42,19 @@ def mirror_maps(env: Env, device: torch.device) -> MirrorMaps:
 
 
 class Reflection:
-    """A task's `Mirror` on its model: what becomes of vectors, joints and all that has a name."""
+    """What becomes of vectors, joints and all that has a name, and so of a task's terms."""
 
     def __init__(self, cfg: TaskCfg, model: mujoco.MjModel) -> None:
         """Raises ConfigError where it is not known how a term of the task is reflected."""
         if cfg.symmetry is None:
             raise ConfigError("--ppo.symmetry needs a task that is symmetric: symmetry=Mirror()")
-        self.cfg, self._model, self._pairs = cfg, model, _patterns(cfg.symmetry)
+        try:
+            pairs = [(re.compile(a), re.compile(b)) for a, b in cfg.symmetry.joints.items()]
+        except re.error as error:
+            text = "is no regular expression, in the task's symmetry=Mirror(...)"
+            raise ConfigError(f"{error.pattern!r} {text}: {error}") from error
+        self.cfg, self._model = cfg, model
+        self._pairs = [*pairs, *((b, a) for a, b in pairs)]
         self.vector = [-1.0 if axis == cfg.symmetry.normal else 1.0 for axis in "xyz"]
         """What becomes of a vector: factors of its x, y and z; minus these of a pseudo-vector's."""
         self._start = initial_state(model, find_keyframe(model, cfg.keyframe))
@@ -87,7 +70,7 @@ class Reflection:
         """The places and signs of all actions."""
         self.observations = {
             group: {name: self._observation(f"{group}.{name}", term) for name, term in of.items()}
-            for group, of in cfg.observations.items()
+            for group, of in cfg.observation_groups().items()
         }
         """The places and signs of all terms by group and name, their history included."""
 
@@ -95,16 +78,15 @@ class Reflection:
         """Places and signs by a rule, for a term with the resolved `params`."""
         if isinstance(rule, tuple):
             return _joined([self.places(part, params) for part in rule])
-        if isinstance(rule, str):
-            if rule not in _RULES:
-                known = f"{did_you_mean(rule, _RULES)}; there are {', '.join(_RULES)}"
-                raise ConfigError(f"there is no mirror rule {rule!r}{known}")
-            rule = _RULES[rule]
-        if callable(rule):
-            return rule(self, params)
-        if rule not in (1.0, -1.0):
-            raise ConfigError(f"the mirror rule is {rule}; a sign is 1.0 or -1.0")
-        return [(0, float(rule))]
+        if isinstance(rule, str) and rule not in _RULES:
+            known = f"{did_you_mean(rule, _RULES)}; there are {', '.join(_RULES)}"
+            raise ConfigError(f"there is no mirror rule {rule!r}{known}")
+        function = _RULES[rule] if isinstance(rule, str) else rule
+        if callable(function):
+            return function(self, params)
+        if function not in (1.0, -1.0):
+            raise ConfigError(f"the mirror rule is {function}; a sign is 1.0 or -1.0")
+        return [(0, float(function))]
 
     def partners(self, given: Entities) -> Places:
         """The mirror image of each of `given` among them, and a joint's sign; else ConfigError."""
@@ -118,7 +100,8 @@ class Reflection:
         """The same, for positions relative to the start, which must be symmetric."""
         start = [float(self._start.qpos[self._model.joint(n).qposadr[0]]) for n in joints.names]
         places = self.partners(joints)
-        _check_alike(joints.names, places, start, start, "initial position")
+        values = torch.tensor([start])
+        _check_alike(joints, _as_map(places)(values), values, "initial positions are")
         return places
 
     def _observation(self, name: str, cfg: ObservationTermCfg) -> Places:
@@ -130,9 +113,7 @@ class Reflection:
             clip, scale = cfg.clip, cfg.scale
             if clip and clip[0] != -clip[1] and any(sign < 0.0 for _, sign in places):
                 raise ConfigError(f"its clip, {clip[0]} {clip[1]}, is not the same for both signs")
-            if isinstance(scale, tuple) and any(
-                scale[i] != scale[k] for i, (k, _) in enumerate(places)
-            ):
+            if isinstance(scale, tuple) and scale != tuple(scale[place] for place, _ in places):
                 raise ConfigError("its scale is not the same for an entry and its mirror image")
         return _joined([places] * max(cfg.history_length, 1))
 
@@ -140,21 +121,18 @@ class Reflection:
         rule = self.cfg.actions[name].mirror
         with _in_term("actions", name):
             if rule is None and isinstance(term, JointAction):
-                return self._joint_action(term)
+                places = self.partners(term.joints)
+                reflect, actions = _as_map(places), _PROBES.repeat(1, term.dim)
+                targets, images = (
+                    torch.addcmul(term.offset, a, term.scale).clamp(term.low, term.high)
+                    for a in (actions, reflect(actions))
+                )
+                what = "targets (scale, offset, clip, ctrlrange) are"
+                _check_alike(term.joints, reflect(targets), images, what)
+                return places
             places = self.places(_rule(term, rule), {})
             if len(places) != term.dim:
                 raise ConfigError(f"it has {term.dim} entries, and its mirror rule {len(places)}")
-        return places
-
-    def _joint_action(self, term: JointAction) -> Places:
-        """Joints' places and signs; ConfigError if mirrored actions are no mirrored targets."""
-        places, names = self.partners(term.joints), term.joints.names
-        values = (term.scale, term.offset, term.low, term.high)
-        scale, offset, low, high = (value.tolist() for value in values)
-        _check_alike(names, [(place, 1.0) for place, _ in places], scale, scale, "scale")
-        _check_alike(names, places, offset, offset, "offset")
-        _check_alike(names, places, low, high, "lower bound")
-        _check_alike(names, places, high, low, "upper bound")
         return places
 
     def _partner(self, name: str, names: Sequence[str]) -> int:
@@ -173,26 +151,27 @@ class Reflection:
     def _sign(self, name: str, partner: str) -> float:
         """1.0 if a reflected joint has its partner's position, and -1.0 if it has the opposite."""
         one, other = self._model.joint(name), self._model.joint(partner)
-        what = f"the joints {name!r} and {partner!r} are no mirror images"
-        if name == partner:
-            what = f"the joint {name!r} is not symmetric"
-        if one.type[0] not in (_HINGE, _SLIDE) or other.type[0] != one.type[0]:
-            raise ConfigError(f"{what}: only hinges and slides can be, both of the same type")
-        factors, axis = np.array(self.vector), self._axes[other.id]
-        cosine = self._axes[one.id] * factors @ axis
+        kind, factors, axis = one.type[0], np.array(self.vector), self._axes[other.id]
+        # The axis of a hinge is a pseudo-vector.
+        cosine = self._axes[one.id] * (-factors if kind == _HINGE else factors) @ axis
+        sign = float(np.sign(cosine))
         away = self._anchors[one.id] * factors - self._anchors[other.id]
-        away -= away @ axis * axis  # where on its axis an anchor lies means nothing
-        if one.type[0] == _HINGE:
-            cosine = -cosine  # its axis is a pseudo-vector
-        if abs(cosine) < _COSINE:
-            raise ConfigError(f"{what}: their axes differ, with all joints at zero")
-        if one.type[0] == _HINGE and (distance := np.linalg.norm(away)) > _DISTANCE:
-            text = f"their axes are {1e3 * distance:.0f} mm apart"
-            raise ConfigError(f"{what}: {text}, with all joints at zero")
+        distance = np.linalg.norm(away - away @ axis * axis)  # where on its axis does not matter
         zeros = self._model.qpos0[[one.qposadr[0], other.qposadr[0]]]
-        if abs(zeros[0] - np.sign(cosine) * zeros[1]) > _OFFSET:
-            raise ConfigError(f"{what}: their reference positions (ref) differ")
-        return float(np.sign(cosine))
+        reason = ""
+        if kind not in _KINDS or other.type[0] != kind:
+            reason = "only hinges and slides can be, both of the same type"
+        elif abs(cosine) < _COSINE:
+            reason = "their axes differ, with all joints at zero"
+        elif kind == _HINGE and distance > _DISTANCE:
+            reason = f"their axes are {1e3 * distance:.0f} mm apart, with all joints at zero"
+        elif abs(zeros[0] - sign * zeros[1]) > _OFFSET:
+            reason = "their reference positions (ref) differ"
+        if reason:
+            pair = f"the joints {name!r} and {partner!r} are no mirror images"
+            what = pair if name != partner else f"the joint {name!r} is not symmetric"
+            raise ConfigError(f"{what}: {reason}")
+        return sign
 
 
 def _each_vector(reflection: Reflection, params: Params) -> Places:
@@ -224,6 +203,7 @@ _RULES: dict[str, Callable[[Reflection, Params], Places]] = {
     "actions": lambda r, _: r.actions,
     "grid": _grid,
 }
+_PROBES = torch.tensor([[-1e3], [-1.0], [0.0], [1.0], [1e3]])  # actions, some out of all bounds
 
 
 def _first(kind: type[E], params: Params) -> E:
@@ -242,14 +222,10 @@ def _rule(term: Any, given: MirrorRule | None) -> MirrorRule:
     return rule
 
 
-def _check_alike(
-    names: Sequence[str], places: Places, own: list[float], turned: list[float], what: str
-) -> None:
-    """Raise ConfigError unless each of `own` is its partner's, or minus its partner's `turned`."""
-    for i, (k, sign) in enumerate(places):
-        if abs(own[i] - (own[k] if sign > 0.0 else -turned[k])) > _OFFSET:
-            both = repr(names[i]) if i == k else f"{names[i]!r} and {names[k]!r}"
-            raise ConfigError(f"the {what} of {both} is not symmetric: {own[i]:g}, {own[k]:g}")
+def _check_alike(joints: Joints, values: Tensor, images: Tensor, what: str) -> None:
+    """Raise ConfigError for the first of `joints` of which a row has another value than image."""
+    for i in ((values - images).abs() > _OFFSET).any(dim=0).nonzero().flatten().tolist():
+        raise ConfigError(f"the {what} not symmetric: those of {joints.names[i]!r}")
 
 
 def _joined(parts: Iterable[Places]) -> Places:
@@ -261,18 +237,9 @@ def _joined(parts: Iterable[Places]) -> Places:
     return joined
 
 
-def _as_map(places: Places, device: torch.device) -> MirrorMap:
+def _as_map(places: Places, device: torch.device | str = "cpu") -> MirrorMap:
     index, sign = (torch.tensor(numbers, device=device) for numbers in zip(*places, strict=True))
     return MirrorMap(index, sign)
-
-
-def _patterns(mirror: Mirror) -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
-    """Both ways from a name to its mirror image."""
-    try:
-        pairs = [(re.compile(a), re.compile(b)) for a, b in mirror.joints.items()]
-    except re.error as error:
-        raise ConfigError(f"symmetry=Mirror(joints=...): no regular expression: {error}") from error
-    return [*pairs, *((b, a) for a, b in pairs)]
 
 
 @contextmanager
