@@ -29,6 +29,7 @@ __all__ = [
     "JointPositionActionCfg",
     "JointVelocityActionCfg",
     "MetricTermCfg",
+    "Mirror",
     "ObservationGroupCfg",
     "ObservationTermCfg",
     "PpoCfg",

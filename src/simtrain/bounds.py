@@ -44,6 +44,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "gamma": _FRACTION,
     "lam": _FRACTION,
     "clip_param": (1e-6, 1e6),
+    "mirror_loss_coef": (0.0, 1e6),
     "max_grad_norm": (1e-12, 1e12),
     "init_std": (1e-12, 1e12),
     "std_range": (1e-12, 1e12),

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
 from tyro.conf import Suppress, UseAppendAction, arg
 
 from simtrain.bounds import check_bounds
 from simtrain.config_tree import FROM_TASK
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean, flag
-from simtrain.ppo_cfg import MODELS, NetworkCfg, PpoCfg
+from simtrain.ppo_cfg import MODELS, Flag, NetworkCfg, PpoCfg
 
 Words = Annotated[
     UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="FLAG LOW HIGH [SCALE]")
@@ -27,17 +26,6 @@ Words = Annotated[
 TagsAndValues = Annotated[
     UseAppendAction[tuple[tuple[str, float], ...]], arg(metavar="METRIC VALUE")
 ]
-Flag = Annotated[
-    bool,
-    tyro.constructors.PrimitiveConstructorSpec(
-        nargs=(0, 1),
-        metavar="[True|False]",
-        instance_from_str=lambda words: _truth(words[0]) if words else True,
-        is_instance=lambda value: isinstance(value, bool),
-        str_from_instance=lambda value: [str(value)],
-    ),
-]
-"""A boolean whose flag alone means True."""
 
 
 @dataclass
@@ -209,6 +197,10 @@ class TrainConfig:
         if samples < batches:
             text = f"{batches} mini-batches (--ppo.num-mini-batches) cannot be made of {samples}"
             raise ConfigError(f"{text} samples (--num-envs x --num-steps-per-env)")
+        for network in ("actor", "critic") if self.ppo.symmetry.is_used else ():
+            if (model := getattr(self.ppo, network).model) in ("gru", "lstm"):
+                text = f"--ppo.{network}.model is {model}; --ppo.symmetry is not for networks that"
+                raise ConfigError(f"{text} remember; take mlp or cnn")
 
     def _check_network(self, network: str) -> None:
         cfg = getattr(self.ppo, network)
@@ -237,9 +229,3 @@ class TrainConfig:
             if (count := len(getattr(cfg.cnn, of_layers))) not in (1, layers) or not count:
                 shown = f"{name}.{flag('cnn', of_layers).removeprefix('--')}"
                 raise ConfigError(f"{shown} has {count} values; give one, or one for each layer")
-
-
-def _truth(word: str) -> bool:
-    if word not in ("True", "False"):
-        raise ValueError(f"{word!r} is neither True nor False")
-    return word == "True"

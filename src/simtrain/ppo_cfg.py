@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 MODELS = ("mlp", "gru", "lstm", "cnn")
 """Kinds of networks that rsl_rl has."""
+
+Flag = Annotated[
+    bool,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=(0, 1),
+        metavar="[True|False]",
+        instance_from_str=lambda words: _truth(words[0]) if words else True,
+        is_instance=lambda value: isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
+"""A boolean whose flag alone means True."""
 Activation = Literal["elu", "relu", "tanh", "gelu", "swish", "selu", "softplus", "mish"]
 
 
@@ -91,6 +105,22 @@ class ActorCfg(NetworkCfg):
 
 
 @dataclass
+class SymmetryCfg:
+    """Mirror images of samples, for a task that says how it is reflected."""
+
+    augment: Flag = False
+    """Learn from the mirror image of every sample too."""
+    mirror_loss_coef: float = 0.0
+    """Weight of a loss: the mean squared difference between the actions for mirrored observations
+    and the mirrored actions."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether training needs mirror images."""
+        return self.augment or self.mirror_loss_coef > 0.0
+
+
+@dataclass
 class PpoCfg:
     """Proximal policy optimization (Schulman et al. 2017), with rsl_rl's names and defaults."""
 
@@ -124,3 +154,10 @@ class PpoCfg:
     """Normalize advantages in each mini-batch rather than over the rollout."""
     optimizer: Literal["adam", "adamw"] = "adam"
     """Optimizer."""
+    symmetry: SymmetryCfg = field(default_factory=SymmetryCfg)
+
+
+def _truth(word: str) -> bool:
+    if word not in ("True", "False"):
+        raise ValueError(f"{word!r} is neither True nor False")
+    return word == "True"

@@ -16,6 +16,7 @@ from simtrain import (
     EventTermCfg,
     JointEffortActionCfg,
     MetricTermCfg,
+    Mirror,
     ObservationTermCfg,
     PpoCfg,
     RewardTermCfg,
@@ -71,7 +72,7 @@ def cartpole_swingup() -> TaskCfg:
 def _cartpole() -> TaskCfg:
     observations = {
         "cart_position": ObservationTermCfg(mdp.joint_pos, joints="slider"),
-        "pole_angle": ObservationTermCfg(pole_angle_cos_sin, joints="hinge"),
+        "pole_angle": ObservationTermCfg(pole_angle_cos_sin, joints="hinge", mirror=(1.0, -1.0)),
         "velocities": ObservationTermCfg(mdp.joint_vel, joints=("slider", "hinge")),
     }
     return TaskCfg(
@@ -89,6 +90,7 @@ def _cartpole() -> TaskCfg:
             "time_upright": MetricTermCfg(is_upright, joints="hinge"),
             "cart_distance": MetricTermCfg(distance_from_middle, joints="slider"),
         },
+        symmetry=Mirror(normal="x"),
         num_envs=256,
         num_envs_on_gpu=4096,
         num_steps_per_env=32,

@@ -8,8 +8,9 @@ from typing import Literal
 import pytest
 
 from simtrain.cli.parse import parse_flags
-from simtrain.config import Flag, TagsAndValues
+from simtrain.config import TagsAndValues
 from simtrain.errors import ConfigError
+from simtrain.ppo_cfg import Flag
 
 
 @dataclass

@@ -22,7 +22,10 @@ from simtrain.algorithms.learners.autograd import AutogradLearner
 from simtrain.algorithms.learners.gaussian_mlp import GaussianMlpLearner
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
 from simtrain.algorithms.rollout import Rollout, Transition
+from simtrain.algorithms.symmetry import MirrorSymmetry
+from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
+from simtrain.mirror import MirrorMaps
 from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.ppo_cfg import PpoCfg
 
@@ -52,12 +55,25 @@ class PPO(RslPPO):  # type: ignore[misc]
         num_steps_per_env: int,
         rank: Rank,
         timer: PhaseTimer = NO_TIMER,
+        *,
+        mirror: MirrorMaps | None = None,
     ) -> None:
-        """Every rank starts as rank 0 does; `obs` is ``{group: (num_envs, *shape)}``."""
+        """Every rank starts as rank 0 does; `obs` is ``{group: (num_envs, *shape)}``.
+
+        `mirror` is needed where `cfg` uses symmetry.
+        """
         actor, critic = make_actor(cfg.actor, obs, num_actions), make_critic(cfg, obs)
         settings = {f.name: getattr(cfg, f.name) for f in fields(cfg)}
+        del settings["symmetry"]
         settings |= {"actor": actor, "critic": critic, "storage": None}
         super().__init__(**settings, device=rank.device)
+        self.symmetry: MirrorSymmetry | None = None
+        if cfg.symmetry.is_used:
+            if actor.is_recurrent or critic.is_recurrent:
+                raise ConfigError("--ppo.symmetry is not for networks that remember")
+            assert mirror is not None
+            self.symmetry = MirrorSymmetry(cfg.symmetry, mirror)
+        self.loss_names = LOSSES if self.symmetry is None else ("symmetry", *LOSSES)
         self.rank, self.timer = rank, timer
         self._make_optimizer(torch.optim.AdamW if cfg.optimizer == "adamw" else torch.optim.Adam)
         self.learner = self._make_learner(obs, (num_actions, num_steps_per_env))
@@ -149,7 +165,7 @@ class PPO(RslPPO):  # type: ignore[misc]
             *losses, self.learning_rate, skipped = numbers.tolist()
         self.skipped_steps = int(skipped)
         self._skipped.zero_()
-        return dict(zip(LOSSES, losses, strict=True))
+        return dict(zip(self.loss_names, losses, strict=True))
 
     def learn_mini_batch(self, number: int) -> None:
         """Learn from a mini-batch of the shuffled rollout, in place."""
@@ -157,7 +173,7 @@ class PPO(RslPPO):  # type: ignore[misc]
 
     @torch.no_grad()
     def learn(self, batch: Any) -> Tensor:
-        """One optimizer step, in place; the mini-batch's `LOSSES`, not averaged over ranks."""
+        """One optimizer step, in place; the mini-batch's losses, not averaged over ranks."""
         losses = self.learner.backward(batch, self)
         self.gradients.extra[0] = losses[-1]
         self.timer.begin("optimizer")
@@ -239,7 +255,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         """The fastest for these models; `shape` is actions and steps of a rollout."""
         models, sizes = (self.actor, self.critic), (*shape, self.num_mini_batches)
         if GaussianMlpLearner.fits(*models):
-            return GaussianMlpLearner(models, obs, sizes, self.rank, self.timer)
+            return GaussianMlpLearner(models, obs, sizes, self.rank, self.timer, self.symmetry)
         return AutogradLearner(models, obs, sizes, self.gradients, self.rank, self.timer)
 
     def _make_optimizer(self, kind: type[torch.optim.Adam]) -> None:
@@ -258,7 +274,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._not_finite = self.optimizer.found_inf = zero.clone()  # type: ignore[attr-defined]
         self._skipped: Tensor = zero.clone()
         self.skipped_steps = 0  # of the last update: their gradients were not finite
-        self._losses: Tensor = zero.repeat(len(LOSSES))
+        self._losses: Tensor = zero.repeat(len(self.loss_names))
 
     def _normalize(self, advantages: Tensor) -> None:
         """Subtract each row's mean and divide by its standard deviation, of all ranks, in place."""

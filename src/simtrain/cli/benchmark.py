@@ -16,8 +16,8 @@ from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, FAILED, end_at_once_on_signals, run_command
 from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.config import Flag
 from simtrain.errors import ConfigError
+from simtrain.ppo_cfg import Flag
 from simtrain.run.directory import check_file, versions
 
 if TYPE_CHECKING:

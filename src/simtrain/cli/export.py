@@ -7,8 +7,8 @@ from typing import Literal
 
 from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.config import Flag
 from simtrain.errors import ConfigError
+from simtrain.ppo_cfg import Flag
 
 
 @dataclass

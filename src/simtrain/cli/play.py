@@ -13,9 +13,9 @@ from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, interruptible, run_command
 from simtrain.cli.output import announced_kernels
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.config import Flag
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean
+from simtrain.ppo_cfg import Flag
 from simtrain.registry import discover
 from simtrain.sim import choose_engine
 

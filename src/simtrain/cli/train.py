@@ -66,9 +66,12 @@ def train(arguments: Sequence[str]) -> int:
     from simtrain.launch.plan import plan_job
     from simtrain.run.directory import check_folder
     from simtrain.training.job import run_job, simulates_on_gpu
+    from simtrain.training.reflection import Reflection
 
     check_folder(config.log_root, "--log-root")
     model = check_task(config.env)
+    if config.ppo.symmetry.is_used:
+        Reflection(config.env, model)
     job = plan_job(config)
     if saved is None and simulates_on_gpu(config, job):
         default = TrainConfig.of_task(name, task.configuration(), on_gpu=True)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.conf import Suppress
 
+from simtrain.mirror import Mirror, MirrorRule
 from simtrain.ppo_cfg import PpoCfg
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class ObservationTermCfg(TermCfg):
     """Factor, one for all or one for each entry."""
     history_length: int
     """How many steps are stacked, oldest first; 0 is the present alone."""
+    mirror: Suppress[MirrorRule | None]
+    """How its value is reflected, for a function of one's own; ready-made ones know."""
 
     def __init__(
         self,
@@ -109,10 +112,12 @@ class ObservationTermCfg(TermCfg):
         clip: tuple[float, float] | None = None,
         scale: float | tuple[float, ...] | None = None,
         history_length: int = 0,
+        mirror: MirrorRule | None = None,
         **params: Any,
     ) -> None:
         super().__init__(func, **params)
         self.noise, self.clip, self.scale, self.history_length = noise, clip, scale, history_length
+        self.mirror = mirror
 
 
 @dataclass
@@ -247,6 +252,9 @@ class ActionTerm(ABC):
 class ActionTermCfg:
     """A part of the action vector. Yours derives from this and has `build`; joints' are there."""
 
+    mirror: Suppress[MirrorRule | None] = field(default=None, kw_only=True)
+    """How its actions are reflected, for an action of one's own; those of joints are known."""
+
     def build(
         self, model: mujoco.MjModel, start: InitialState, device: torch.device | str
     ) -> ActionTerm:
@@ -367,6 +375,8 @@ class TaskCfg:
     commands: dict[str, CommandTermCfg] = field(default_factory=dict)
     curricula: dict[str, CurriculumTermCfg] = field(default_factory=dict)
     metrics: dict[str, MetricTermCfg] = field(default_factory=dict)
+    symmetry: Suppress[Mirror | None] = None
+    """How the robot is reflected, for ``--ppo.symmetry``."""
     sim: SimCfg = field(default_factory=SimCfg)
     num_envs: Suppress[int] = 1024
     """Default of --num-envs where physics runs on the CPU."""

@@ -8,8 +8,10 @@ from torch import Tensor
 from simtrain.env.commands import Arrow, CommandTerm
 from simtrain.env.env import Env
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
+from simtrain.mirror import mirrored_as
 
 
+@mirrored_as("planar_velocity")
 @dataclass(eq=False, repr=False)
 class UniformVelocityCommand(CommandTerm):
     """Walk forward, sideways and turn: [v_x, v_y, w_z] in the base's frame, drawn uniformly.

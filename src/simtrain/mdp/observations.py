@@ -19,28 +19,34 @@ from simtrain.mdp.robot_state import (
     height_above_ground,
 )
 from simtrain.mdp.rotations import yaw_of
+from simtrain.mirror import mirrored_as
 
 
+@mirrored_as("vector")
 def base_lin_vel(env: Env) -> Tensor:
     """Velocity of the base in its own frame, m/s. Shape: ``(num_envs, 3)``."""
     return base_velocity(env)
 
 
+@mirrored_as("pseudo_vector")
 def base_ang_vel(env: Env) -> Tensor:
     """Angular velocity of the base in its own frame, rad/s. Shape: ``(num_envs, 3)``."""
     return env.bind("qvel")[:, env.base.angular]
 
 
+@mirrored_as("vector")
 def projected_gravity(env: Env) -> Tensor:
     """Direction of gravity in the base's frame, (0, 0, -1) upright. Shape: ``(num_envs, 3)``."""
     return -base_rotation(env)[:, 2]
 
 
+@mirrored_as("each")
 def joint_pos(env: Env, joints: Joints) -> Tensor:
     """Positions of joints, m or rad. Shape: ``(num_envs, entries of qpos)``."""
     return env.bind("qpos")[:, joints.qpos]
 
 
+@mirrored_as("relative_joints")
 class joint_pos_rel:
     """Positions of slides and hinges relative to the initial state, m or rad.
 
@@ -65,37 +71,44 @@ class joint_pos_rel:
         return position
 
 
+@mirrored_as("each")
 def joint_vel(env: Env, joints: Joints) -> Tensor:
     """Velocities of joints, m/s or rad/s. Shape: ``(num_envs, degrees of freedom)``."""
     return env.bind("qvel")[:, joints.qvel]
 
 
+@mirrored_as("actions")
 def last_action(env: Env) -> Tensor:
     """The latest actions as the policy gave them. Shape: ``(num_envs, num_actions)``."""
     return env.actions
 
 
+@mirrored_as("command")
 def generated_commands(env: Env, command: str) -> Tensor:
     """The present command of that name. Shape: ``(num_envs, size of the command)``."""
     return env.command(command)
 
 
+@mirrored_as("each")
 def foot_contact(env: Env, sensors: Sensors) -> Tensor:
     """1 for each foot that touches something, else 0. Shape: ``(num_envs, feet)``."""
     return feet_touch(env, sensors).float()
 
 
+@mirrored_as("each_vector")
 def foot_contact_forces(env: Env, sensors: Sensors) -> Tensor:
     """Contact forces in the world, sign(f) log(1 + |f|) of N. Shape: ``(num_envs, 3 x feet)``."""
     force = feet_forces(env, sensors).flatten(1)
     return force.sign() * force.abs().log1p()
 
 
+@mirrored_as("each")
 def foot_height(env: Env, sites: Entities) -> Tensor:
     """Heights of the feet's sites above the ground, m. Shape: ``(num_envs, feet)``."""
     return height_above_ground(env, env.bind("site_xpos")[:, sites.ids])
 
 
+@mirrored_as("grid")
 class height_scan:
     """How far the ground is below the base, less an offset, at a grid of points about it, m.
 
@@ -135,6 +148,7 @@ class height_scan:
         return distance - env.terrain.height(points.movedim(0, -1))
 
 
+@mirrored_as("each")
 class foot_air_time:
     """How long each foot has been in the air, s; 0 while it touches the ground."""
 

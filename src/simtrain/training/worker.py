@@ -26,6 +26,7 @@ from simtrain.training.features.timing import Timing, training_timer
 from simtrain.training.features.video import TrainingVideo
 from simtrain.training.gpu import out_of_memory_as_config_error
 from simtrain.training.loop import Trainer, train
+from simtrain.training.reflection import mirror_maps
 
 
 def run_worker(context: RunContext) -> TrainingResult | None:
@@ -91,7 +92,9 @@ def _train_member(context: RunContext, trainer: Trainer) -> TrainingResult | Non
 
 def _make_ppo(env: Env, rank: Rank, config: TrainConfig, timer: PhaseTimer = NO_TIMER) -> PPO:
     obs = env.get_observations().to(rank.device)
-    return PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank, timer)
+    mirror = mirror_maps(env, rank.device) if config.ppo.symmetry.is_used else None
+    shape = env.num_actions, config.num_steps_per_env
+    return PPO(config.ppo, obs, *shape, rank, timer, mirror=mirror)
 
 
 def make_trainer(

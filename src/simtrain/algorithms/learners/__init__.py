@@ -8,6 +8,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.rollout import Rollout, Transition
+from simtrain.algorithms.symmetry import MirrorSymmetry
 
 LOSSES = ("value", "surrogate", "entropy", "kl")
 
@@ -19,6 +20,7 @@ class Coefficients(Protocol):
     use_clipped_value_loss: bool
     value_loss_coef: float
     entropy_coef: float
+    symmetry: MirrorSymmetry | None
 
 
 class Learner(Protocol):
@@ -57,7 +59,7 @@ class Learner(Protocol):
         """A mini-batch, as `backward` wants it."""
 
     def backward(self, batch: Any, coefficients: Coefficients) -> Tensor:
-        """Write the gradients of a mini-batch, in place; its `LOSSES`."""
+        """Write the gradients of a mini-batch, in place; its `LOSSES`, that of symmetry before."""
 
     def after_step(self) -> None:
         """Bring parameters back into their bounds, in place."""

@@ -150,15 +150,19 @@ class AutogradLearner:
         return log_prob
 
     def _losses(self, batch: RolloutStorage.Batch, of: Coefficients) -> tuple[Tensor, Tensor]:
-        """The loss to minimize and, detached, `LOSSES`."""
+        """The loss to minimize and, detached, `LOSSES`, that of symmetry before."""
         actor, (actor_state, critic_state) = self.actor, batch.hidden_states
+        own = slice(None)
+        if of.symmetry is not None:
+            own = slice(len(batch.actions))  # mirror images follow
+            of.symmetry.augment_batch(batch, own.stop)
         obs, masks = batch.observations, batch.masks
         actor(obs, masks=masks, hidden_state=actor_state, stochastic_output=True)
         log_prob = actor.get_output_log_prob(batch.actions)
         values = self.critic(obs, masks=masks, hidden_state=critic_state)
-        entropy = actor.output_entropy.mean()
+        entropy = actor.output_entropy[own].mean()
         with torch.no_grad():
-            params = actor.output_distribution_params
+            params = tuple(param[own] for param in actor.output_distribution_params)
             kl = actor.get_kl_divergence(batch.old_distribution_params, params).mean()
 
         ratio = (log_prob - batch.old_actions_log_prob.squeeze(-1)).exp()
@@ -173,7 +177,11 @@ class AutogradLearner:
             value_losses = torch.maximum(value_losses, near)
         value = value_losses.mean()
         loss = surrogate + of.value_loss_coef * value - of.entropy_coef * entropy
-        return loss, torch.stack((value, surrogate, entropy, kl)).detach()
+        losses = [value, surrogate, entropy, kl]
+        if of.symmetry is not None:
+            losses.insert(0, of.symmetry.compute_loss(actor, batch, own.stop))
+            loss += of.symmetry.mirror_loss_coeff * losses[0]
+        return loss, torch.stack(losses).detach()
 
 
 class _Memory:

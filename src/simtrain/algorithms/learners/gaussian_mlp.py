@@ -5,6 +5,7 @@ slices of one shuffled copy; networks work in buffers that are made once, gradie
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 from rsl_rl.models import MLPModel
@@ -22,6 +23,7 @@ from simtrain.algorithms.learners.losses import (
     value_loss,
 )
 from simtrain.algorithms.rollout import Rollout, Transition
+from simtrain.algorithms.symmetry import MirroredInput, MirrorSymmetry
 from simtrain.launch.rank import Rank
 from simtrain.phase_timer import NO_TIMER, PhaseTimer
 
@@ -44,6 +46,7 @@ class GaussianMlpLearner:
         shape: tuple[int, int, int],
         rank: Rank,
         timer: PhaseTimer,
+        symmetry: MirrorSymmetry | None = None,
     ) -> None:
         """`models` are actor and critic, whose parameters have their ``.grad``; `shape` is actions,
         steps of a rollout and mini-batches."""
@@ -61,7 +64,11 @@ class GaussianMlpLearner:
         self._last_critic_input = torch.zeros_like(self._critic_input[0])
         self._shuffled = self._samples().map(torch.zeros_like)
         self.mini_batches = list(self._shuffled.mini_batches(num_mini_batches))
-        self._rows = max(st.num_envs, len(self.mini_batches[0].actions))
+        self._symmetry, self._mirrored = symmetry, list[_MirroredBatch]()
+        if symmetry is not None:
+            self._mirrored = [_MirroredBatch(b, models, symmetry) for b in self.mini_batches]
+            self.mini_batches = [mirrored.batch for mirrored in self._mirrored]
+        self._rows = max(st.num_envs, len(self.mini_batches[0].actor_input))
         self._policy = BufferedMlp(self.actor.mlp, self._rows)
         self._value = BufferedMlp(self.critic.mlp, self._rows)
         self._noise = torch.zeros_like(step)
@@ -106,6 +113,8 @@ class GaussianMlpLearner:
     def shuffle(self) -> Tensor:
         order = torch.randperm(len(self._shuffled.actions), device=self._noise.device)
         self._samples().shuffled(order, out=self._shuffled)
+        for mirrored in self._mirrored:
+            mirrored.fill()
         count = len(self.mini_batches)
         size = len(order) // count
         return self._shuffled.advantages[: size * count].view(count, size)
@@ -122,13 +131,19 @@ class GaussianMlpLearner:
         self._timer.begin("forward")
         mean, std = self._policy(batch.actor_input), self.std
         clip_param, entropy_coef = coefficients.clip_param, coefficients.entropy_coef
-        policy = policy_losses(batch, mean, std, clip_param, entropy_coef)
+        means, symmetry = mean.view(-1, *batch.mean.shape), self._symmetry
+        halves = 2 if symmetry is not None and symmetry.use_data_augmentation else 1
+        policy = policy_losses(batch, means[:halves], std, clip_param, entropy_coef)
+        gradient = policy.mean_gradient
+        if symmetry is not None:
+            loss, gradient = symmetry.mirror_loss(means, gradient)
         self._timer.begin("backward")
-        self._policy.backward(policy.mean_gradient)
+        self._policy.backward(gradient.flatten(0, 1))
         self._std.backward(policy.std_gradient, std)
         if self._value_thread is not None:
             value = future.result()
-        return torch.stack((value, policy.surrogate, policy.entropy, policy.kl))
+        losses = [value, policy.surrogate, policy.entropy, policy.kl]
+        return torch.stack(losses if symmetry is None else [loss, *losses])
 
     def after_step(self) -> None:
         self._std.bound()
@@ -138,9 +153,10 @@ class GaussianMlpLearner:
         """The value's loss; writes its gradients."""
         timer.begin("forward")
         clip_param = of.clip_param if of.use_clipped_value_loss else None
-        loss, gradient = value_loss(batch, self._value(batch.critic_input), clip_param)
+        values = self._value(batch.critic_input).view(-1, *batch.values.shape)
+        loss, gradient = value_loss(batch, values, clip_param)
         timer.begin("backward")
-        self._value.backward(gradient.mul_(of.value_loss_coef))
+        self._value.backward(gradient.mul_(of.value_loss_coef).flatten(0, 1))
         return loss
 
     def _samples(self) -> Samples:
@@ -157,3 +173,32 @@ class GaussianMlpLearner:
             mean=self._mean.flatten(0, 1),
             std=self._rollout_std,
         )
+
+
+class _MirroredBatch:
+    """A mini-batch with the mirror images of its samples behind them, in buffers made once."""
+
+    def __init__(
+        self, batch: Samples, models: tuple[MLPModel, MLPModel], symmetry: MirrorSymmetry
+    ) -> None:
+        self._own, self._maps = batch, symmetry.maps
+        self._augments = symmetry.use_data_augmentation
+        inputs = {"actor_input": batch.actor_input, "critic_input": batch.critic_input}
+        self._inputs = {
+            name: MirroredInput(model, symmetry.maps, rows)
+            for (name, rows), model in list(zip(inputs.items(), models, strict=True))
+            if self._augments or name == "actor_input"  # all that the mirror loss needs
+        }
+        changes = {name: mirrored.both for name, mirrored in self._inputs.items()}
+        if self._augments:
+            changes["actions"] = batch.actions.repeat(2, 1, 1)
+        self.batch = replace(batch, **changes)
+        """The actions have a leading axis, samples and images, if they are learned from."""
+
+    def fill(self) -> None:
+        """Copy the mini-batch, and write the images, in place."""
+        for mirrored in self._inputs.values():
+            mirrored.fill()
+        if self._augments:
+            self.batch.actions[0].copy_(self._own.actions)
+            self.batch.actions[1].copy_(self._maps.actions(self._own.actions))

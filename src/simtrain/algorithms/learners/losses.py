@@ -64,7 +64,11 @@ class PolicyLoss:
 def policy_losses(
     batch: Samples, mean: Tensor, std: Tensor, clip_param: float, entropy_coef: float
 ) -> PolicyLoss:
-    """The policy's losses and gradients; `mean` and `std` are shaped as their gradients."""
+    """The policy's losses and gradients; `mean` and `std` are shaped as their gradients.
+
+    `mean` is ``(1, samples, actions)``, or 2 with those of mirror images, as then are the batch's
+    actions; the rest is the same for both. Entropy and divergence are those of the samples.
+    """
     z = (batch.actions - mean).div_(std)
     ratio = log_prob(z, std).sub_(batch.actions_log_prob).exp_()
     surrogate = ratio * batch.advantages.neg()
@@ -72,17 +76,20 @@ def policy_losses(
     entropy = (std.log() + (0.5 + _HALF_LOG_2_PI)).sum()
     loss = torch.maximum(surrogate, clipped).mean()
     # d ratio / d log p is the ratio itself; nothing where the clipped surrogate is the larger.
-    by_log_prob = surrogate.masked_fill_(surrogate < clipped, 0.0).div_(len(mean))
+    by_log_prob = surrogate.masked_fill_(surrogate < clipped, 0.0).div_(ratio.numel())
     by_mean = z * (by_log_prob / std)
-    by_std = (by_log_prob * (z.square_().sub_(1.0))).sum(dim=0)
-    moved = (batch.mean - mean).div_(std).square_().sum(dim=1)
+    by_std = (by_log_prob * (z.square_().sub_(1.0))).flatten(0, 1).sum(dim=0)
+    moved = (batch.mean - mean[0]).div_(std).square_().sum(dim=1)
     change = (batch.std / std).square()
     kl = moved.add_((change - 1.0 - change.log()).sum()).mul_(0.5).mean()
     return PolicyLoss(loss, entropy, kl, by_mean, (by_std - entropy_coef).div_(std))
 
 
 def value_loss(batch: Samples, values: Tensor, clip_param: float | None) -> tuple[Tensor, Tensor]:
-    """The value's loss, 0-d, and its gradient by `values`, ``(samples, 1)``; None: not clipped."""
+    """The value's loss, 0-d, and its gradient by `values`; None: not clipped.
+
+    `values` are ``(1, samples, 1)``, or 2 with those of mirror images.
+    """
     error = values - batch.returns
     loss = error.square()
     if clip_param is not None:
@@ -93,7 +100,7 @@ def value_loss(batch: Samples, values: Tensor, clip_param: float | None) -> tupl
         worse = loss_if_bounded > loss
         loss = torch.maximum(loss, loss_if_bounded)
         error = torch.where(worse, error_if_bounded * (change == bounded), error)
-    return loss.mean(), error * (2.0 / len(values))
+    return loss.mean(), error * (2.0 / values.numel())
 
 
 def log_prob(z: Tensor, std: Tensor) -> Tensor:

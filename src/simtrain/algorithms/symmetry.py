@@ -1,0 +1,80 @@
+"""Mirror images of samples: rsl_rl's `Symmetry`, told by a task how it is reflected.
+
+Mittal et al., "Symmetry considerations for learning task symmetric robot policies", 2024
+(https://arxiv.org/abs/2403.04359).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from rsl_rl.extensions import Symmetry
+from rsl_rl.models import MLPModel
+from tensordict import TensorDict
+from torch import Tensor
+
+from simtrain.mirror import MirrorMaps
+from simtrain.ppo_cfg import SymmetryCfg
+
+
+class MirrorSymmetry(Symmetry):  # type: ignore[misc]
+    """rsl_rl's mirrored samples and mirror loss, by a task's maps."""
+
+    def __init__(self, cfg: SymmetryCfg, maps: MirrorMaps) -> None:
+        coef = cfg.mirror_loss_coef
+        super().__init__(None, self._with_images, cfg.augment, coef > 0.0, coef)
+        self.maps = maps
+
+    def mirror_loss(self, means: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """The mirror loss, 0-d, and `gradient`, by the `means` of actions, with its own.
+
+        `means` are ``(2, samples, actions)``, of samples and mirror images. `gradient` is that of
+        other losses, of the images too or of the samples alone; it may be changed.
+        """
+        error = means[1] - self.maps.actions(means[0])
+        own = error * (2.0 * self.mirror_loss_coeff / error.numel())
+        if len(gradient) == 1:
+            gradient = torch.cat((gradient, own.unsqueeze(0)))
+        elif self.use_mirror_loss:
+            gradient[1].add_(own)
+        return error.square().mean(), gradient
+
+    def _with_images(
+        self, env: Any, obs: TensorDict | None, actions: Tensor | None
+    ) -> tuple[TensorDict | None, Tensor | None]:
+        """What is given, with the mirror images behind, as rsl_rl asks for it."""
+        if obs is not None:
+            images = {group: self.maps.observations[group](x) for group, x in obs.items()}
+            obs = torch.cat((obs, TensorDict(images, batch_size=obs.batch_size)))
+        if actions is not None:
+            actions = torch.cat((actions, self.maps.actions(actions)))
+        return obs, actions
+
+
+class MirroredInput:
+    """A network's inputs, normalized, and their mirror images behind them, in one buffer."""
+
+    def __init__(self, network: MLPModel, maps: MirrorMaps, inputs: Tensor) -> None:
+        """`inputs` are ``(samples, size)``; `both` has twice as many rows."""
+        self._network, self._inputs = network, inputs
+        self.both = inputs.repeat(2, 1)
+        parts = [maps.observations[group] for group in network.obs_groups]
+        before = torch.tensor([0, *(len(part.index) for part in parts[:-1])]).cumsum(0).tolist()
+        self._index = torch.cat([p.index + n for p, n in zip(parts, before, strict=True)])
+        self._sign = torch.cat([part.sign for part in parts])
+
+    def fill(self) -> None:
+        """Copy the inputs, and write their images from them, in place."""
+        own, images = self.both.chunk(2)
+        own.copy_(self._inputs)
+        torch.index_select(own, 1, self._index, out=images)
+        if not self._network.obs_normalization:
+            images.mul_(self._sign)
+            return
+        normalizer = self._network.obs_normalizer
+        mean = normalizer.get_buffer("_mean")[0]
+        std = normalizer.get_buffer("_std")[0] + normalizer.eps
+        # Out of the one entry's normalization, reflected, and into the other's.
+        images.mul_(self._sign * std[self._index] / std)
+        images.add_((self._sign * mean[self._index] - mean) / std)

@@ -1,0 +1,77 @@
+"""How a robot is reflected: what a task says of it, and what becomes of rows of numbers. No torch.
+
+Base and world are reflected together, so that a vector changes alike in either's frame. An entry of
+a reflected observation or action is one of its entries, maybe with its sign turned: a place and a
+sign. A rule says which, given by `mirrored_as` or by the term's configuration:
+
+- ``"vector"`` and ``"pseudo_vector"``, such as an angular velocity: three entries;
+- ``"each"``: an entry for each of the joints, sites, sensors, ... that the term is given, and
+  ``"each_vector"``: a vector for each; ``"relative_joints"``: positions relative to the start;
+- ``"planar_velocity"``: [v_x, v_y, w_z]; ``"command"`` and ``"actions"``: as those of the task are;
+- ``"grid"``: points around the base, row by row along x, by the parameters size and resolution;
+- 1.0 or -1.0: one entry with this sign, and a tuple of rules: one after the other;
+- a function of a `Reflection` and the term's parameters: a place and a sign for each entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+MirrorRule = float | str | tuple[Any, ...] | Callable[..., list[tuple[int, float]]]
+"""How the entries of a term are reflected."""
+_PREFIXES = ("L R", "FL FR", "RL RR", "HL HR", "LF RF", "LH RH")  # with F(ront), R(ear), H(ind)
+_SIDES = {"(.*)left(.*)": "(.*)right(.*)", "(.*)Left(.*)": "(.*)Right(.*)"} | {
+    f"{one}_(.*)": f"{other}_(.*)" for one, other in map(str.split, _PREFIXES)
+}
+
+
+@dataclass
+class Mirror:
+    """A robot's symmetry: which parts are each other's mirror images, and about which plane.
+
+    The plane goes through the base, or through the world's origin if the robot stands on none.
+    Joints' signs follow from the model, where a joint and its partner are compared.
+    """
+
+    joints: dict[str, str] = field(default_factory=lambda: dict(_SIDES))
+    """Patterns of names on the one side and of their partners' on the other, which agree in what
+    stands in parentheses: ``{"left_(.*)": "right_(.*)"}``. They hold for sites, sensors and all
+    else that has a name, too. What matches none is its own mirror image."""
+    normal: Literal["x", "y", "z"] = "y"
+    """The axis that is perpendicular to the plane, of the base."""
+
+
+def mirrored_as(rule: MirrorRule) -> Callable[[T], T]:
+    """Say how the value of a term's function or class, or of a command's class, is reflected."""
+
+    def told(function: T) -> T:
+        function.mirror = rule  # type: ignore[attr-defined]
+        return function
+
+    return told
+
+
+@dataclass(frozen=True)
+class MirrorMap:
+    """A reflection of rows of numbers: each one's place, long, and sign, both ``(size,)``."""
+
+    index: Tensor
+    sign: Tensor
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Reflected `values`, ``(rows, ...)`` with `size` numbers a row; a new tensor."""
+        return values.flatten(1)[:, self.index].mul_(self.sign).view_as(values)
+
+
+@dataclass(frozen=True)
+class MirrorMaps:
+    """How a task's observations, by group, and its actions are reflected."""
+
+    observations: dict[str, MirrorMap]
+    actions: MirrorMap

@@ -1,0 +1,174 @@
+"""The tasks' mirrors against physics: mirrored states and actions lead to mirrored states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mujoco
+import pytest
+import torch
+from torch import Tensor
+
+from simtrain import SubTerrainCfg, TaskCfg, TerrainCfg, mdp
+from simtrain.env.env import Env
+from simtrain.env.names import find_joints
+from simtrain.mirror import MirrorMaps
+from simtrain.registry import discover
+from simtrain.sim import EngineCfg
+from simtrain.training.reflection import mirror_maps
+
+ENVS, STEPS = 8, 12
+TURN = torch.tensor([1.0, -1.0, 1.0])  # of a vector
+
+
+def _task(name: str, command: tuple[float, float, float], model: Callable | None) -> TaskCfg:
+    """A task without anything random: no noise, no events, one command."""
+    cfg = discover().find(name).make()
+    for group in cfg.observations.values():
+        for term in group.values():
+            term.noise = None
+    cfg.events, cfg.curricula, cfg.model = {}, {}, model or cfg.model
+    params = cfg.commands["velocity"].params
+    for bounds, value in zip(("lin_vel_x", "lin_vel_y", "ang_vel_z"), command, strict=True):
+        params[bounds] = (value, value)
+    params["rel_heading_envs"] = params["rel_standing_envs"] = 0.0
+    if cfg.terrain is not None:
+        # Both sides of its middle are alike, and its slopes are not alike to front and left.
+        kinds = {"slope": SubTerrainCfg(mdp.pyramid_slope, slope=(0.3, 0.3))}
+        cfg.terrain = TerrainCfg(kinds, num_levels=1, num_columns=1)
+    return cfg
+
+
+@dataclass
+class Difference:
+    """How far the mirrored simulation is from the mirror image of the other, by what it is."""
+
+    velocity: Tensor  # by step and environment, relative to the step's change
+    observations: dict[str, Tensor]  # by column: the median, relative to the root mean square
+    turned: Tensor  # the same of what the policy sees, had all signs been the others
+    rewards: dict[str, float]
+
+
+def _difference(
+    name: str, model: Callable | None = None, change: Callable[[MirrorMaps], None] | None = None
+) -> Difference:
+    """Step a task and its mirror image side by side, put right after each step."""
+    torch.manual_seed(0)
+    engine = EngineCfg(threads=1)
+    env = Env(_task(name, (0.5, 0.2, 0.3), model), ENVS, engine)
+    image = Env(_task(name, (0.5, -0.2, -0.3), model), ENVS, engine)
+    maps = mirror_maps(env, env.device)
+    if change is not None:
+        change(maps)
+    reflect = _state_reflection(env)
+    if env.terrain is not None:
+        start = env.bind("qpos").clone()
+        start[:, :2] = torch.tensor([1.5, 0.7])
+        start[:, 2] += env.terrain.height(start[:, None, :2])[:, 0] + 0.05
+        start[:, 3:7] = torch.tensor([0.96, 0.0, 0.0, 0.28])  # by 33 degrees
+        env.sim.write("qpos", start)
+    velocities, observed, rewards = [], {group: [] for group in maps.observations}, []
+    for _ in range(STEPS):
+        for field, value in reflect().items():
+            image.sim.write(field, value)
+        before = env.bind("qvel").clone()
+        actions = 0.5 * torch.randn(ENVS, env.num_actions)
+        obs, *_ = env.step(actions)
+        images, *_ = image.step(maps.actions(actions))
+        velocity = reflect()["qvel"]
+        change_of = (env.bind("qvel") - before).norm(dim=1)
+        velocities.append((velocity - image.bind("qvel")).norm(dim=1) / change_of)
+        for group, pairs in observed.items():
+            pairs.append(torch.stack((maps.observations[group](obs[group]), images[group])))
+        rewards.append(torch.stack((env.rewards.values, image.rewards.values)))
+
+    def relative(pairs: list[Tensor], sign: float = 1.0) -> Tensor:
+        mine, other = torch.cat(pairs, dim=1)
+        size = other.square().mean(dim=0).sqrt().clamp(min=1e-6)
+        return (sign * mine - other).abs().median(dim=0).values / size
+
+    return Difference(
+        torch.cat(velocities),
+        {group: relative(pairs) for group, pairs in observed.items()},
+        relative(observed["actor"], sign=-1.0),
+        dict(zip(env.rewards.names, relative(rewards).tolist(), strict=True)),
+    )
+
+
+def _state_reflection(env: Env) -> Callable[[], dict[str, Tensor]]:
+    """A function that gives the mirror image of the state, by MuJoCo's conventions.
+
+    Which joints are partners and their signs were worked out by hand from the models.
+    """
+    model = env.model
+    names = [model.joint(i).name for i in range(1, model.njnt)]
+    swap = {"FL": "FR", "FR": "FL", "RL": "RR", "RR": "RL", "left": "right", "right": "left"}
+    parts = [name.split("_", 1) for name in names]
+    index = [names.index(f"{swap.get(side, side)}_{rest}") for side, rest in parts]
+    turned = ("hip_joint", "_roll_joint", "_yaw_joint", "waist_yaw_joint", "waist_roll_joint")
+    sign = torch.tensor([-1.0 if name.endswith(turned) else 1.0 for name in names])
+    assert find_joints(model, tuple(names), "cpu").qpos == slice(7, model.nq)
+
+    def reflect() -> dict[str, Tensor]:
+        qpos, qvel = env.bind("qpos").clone(), env.bind("qvel").clone()
+        qpos[:, :3] *= TURN
+        qpos[:, 3:7] *= torch.tensor([1.0, -1.0, 1.0, -1.0])
+        qvel[:, :3] *= TURN
+        qvel[:, 3:6] *= -TURN
+        qpos[:, 7:], qvel[:, 6:] = qpos[:, 7:][:, index] * sign, qvel[:, 6:][:, index] * sign
+        return {"qpos": qpos, "qvel": qvel}
+
+    return reflect
+
+
+def _symmetric_go1() -> mujoco.MjSpec:
+    """The Go1 with a trunk whose load lies in the middle, and straight."""
+    spec = mujoco.MjSpec.from_file(str(discover().find("go1-velocity-flat").make().model))
+    trunk = spec.body("trunk")
+    trunk.ipos = trunk.ipos * (1.0, 0.0, 1.0)
+    trunk.iquat = (0.0, 0.5**0.5, 0.0, 0.5**0.5)
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "bound"),
+    [
+        ("go1-velocity-flat", None, 0.03),  # its trunk carries its load 2 mm beside the middle
+        ("go1-velocity-flat", _symmetric_go1, 1e-3),
+        ("go1-velocity-rough", None, 0.03),
+        ("g1-velocity-flat", None, 1e-3),
+        ("g1-velocity-rough", None, 0.02),  # MuJoCo cuts a height field into triangles one way
+    ],
+)
+def test_a_mirrored_state_steps_to_the_mirrored_next_state(name, model, bound):
+    found = _difference(name, model)
+    assert found.velocity.median() < bound
+    for group, columns in found.observations.items():
+        assert columns.max() < 3.0 * bound, group
+    for reward, difference in found.rewards.items():
+        assert difference < 3.0 * bound, reward
+    # Every sign matters: turned, it would be far off.
+    assert found.turned.min() > max(0.1, 6.0 * bound)
+
+
+def test_a_wrong_sign_of_an_action_is_found():
+    def mistake(maps: MirrorMaps) -> None:
+        maps.actions.sign[0] *= -1.0  # a hip's, the smallest motion there is
+
+    assert _difference("go1-velocity-flat", change=mistake).velocity.median() > 0.1
+
+
+def test_a_mirrored_cart_and_pole_swing_to_the_other_side():
+    cfg = discover().find("cartpole-balance").make()
+    env = Env(cfg, 2, EngineCfg(threads=1))
+    maps = mirror_maps(env, env.device)
+    state = torch.tensor([0.3, 0.2])
+    env.sim.write("qpos", torch.stack((state, -state)))
+    env.sim.forward()
+    for action in (0.5, -0.3, 1.0):
+        actions = torch.tensor([[action]])
+        obs, rewards, *_ = env.step(torch.cat((actions, maps.actions(actions))))
+        torch.testing.assert_close(maps.observations["actor"](obs["actor"][:1]), obs["actor"][1:])
+        torch.testing.assert_close(rewards[0], rewards[1])
+        assert (obs["actor"][0, [0, 2, 3, 4]] != obs["actor"][1, [0, 2, 3, 4]]).all()

@@ -1,0 +1,278 @@
+"""How terms are reflected, and what is said where it cannot be known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mujoco
+import pytest
+import torch
+from tiny_task import steps_lived, tiny_task
+
+from simtrain import (
+    ActionTermCfg,
+    CommandTermCfg,
+    JointPositionActionCfg,
+    Mirror,
+    ObservationTermCfg,
+    mdp,
+)
+from simtrain.env.cfg import ActionTerm
+from simtrain.env.commands import CommandTerm
+from simtrain.env.env import Env
+from simtrain.env.model import compile_model
+from simtrain.errors import ConfigError
+from simtrain.mirror import mirrored_as
+from simtrain.sim import EngineCfg
+from simtrain.training.reflection import Reflection, mirror_maps
+
+ROBOT = """
+<mujoco>
+  <worldbody><body name="trunk">
+    <freejoint name="root"/> <geom size="0.1"/>
+    <body pos="0 0.1 0"><joint name="roll_left" axis="1 0 0"/><geom size="0.1"/></body>
+    <body pos="0 -0.1 0"><joint name="roll_right" axis="1 0 0"/><geom size="0.1"/></body>
+    <body pos="0 0.2 0">
+      <joint name="L_lift" type="slide" axis="0 0.6 0.8"/> <geom size="0.1"/>
+    </body>
+    <body pos="0 -0.2 0">
+      <joint name="R_lift" type="slide" axis="0 0.6 -0.8"/> <geom size="0.1"/>
+    </body>
+    <body pos="0.1 0 0"><joint name="nod" axis="0 1 0"/><geom size="0.1"/></body>
+    <body pos="0.1 0.1 0"><joint name="odd" axis="0 1 1"/><geom size="0.1"/></body>
+    <body pos="0.1 0.1 0"><joint name="aside" axis="1 0 0"/><geom size="0.1"/></body>
+    <body pos="0.1 0.3 0"><joint name="left_ball" type="ball"/><geom size="0.1"/></body>
+    <body pos="0.1 -0.3 0"><joint name="right_ball" type="ball"/><geom size="0.1"/></body>
+    <body pos="0.1 0.3 0"><joint name="left_one" axis="0 1 0"/><geom size="0.1"/></body>
+  </body></worldbody>
+  <actuator>
+    <position name="roll_left" joint="roll_left" ctrlrange="-1 2"/>
+    <position name="roll_right" joint="roll_right" ctrlrange="-2 1"/>
+    <position name="L_lift" joint="L_lift"/> <position name="R_lift" joint="R_lift"/>
+    <position name="nod" joint="nod"/> <position name="aside" joint="aside"/>
+  </actuator>
+  <keyframe><key name="lean" qpos="0 0 0 1 0 0 0 .1 -.1 .2 -.2 .3 0 0 1 0 0 0 1 0 0 0 0"/>
+    <key name="crooked" qpos="0 0 0 1 0 0 0 .1 .1 0 0 0 0 0 1 0 0 0 1 0 0 0 0"/></keyframe>
+</mujoco>
+"""
+MOVING = ("roll_.*", "._lift", "nod")
+
+
+def robot() -> mujoco.MjSpec:
+    return mujoco.MjSpec.from_string(ROBOT)
+
+
+def _task(*terms: ObservationTermCfg, **changes):
+    return tiny_task(
+        model=robot,
+        observations={"actor": {f"term{i}": term for i, term in enumerate(terms)}},
+        **{"actions": {"move": JointPositionActionCfg(MOVING)}, "symmetry": Mirror(), **changes},
+    )
+
+
+def _reflect(*terms: ObservationTermCfg, **changes) -> Reflection:
+    cfg = _task(*terms, **changes)
+    return Reflection(cfg, compile_model(cfg))
+
+
+def _pair(env):
+    return torch.ones(env.num_envs, 2)
+
+
+def test_partners_are_found_from_names_and_signs_from_the_model():
+    found = _reflect(ObservationTermCfg(mdp.joint_pos, joints=MOVING), keyframe="lean")
+    # Rolls turn about x, lifts slide along y by the same and along z by opposite axes.
+    expected = [(1, -1.0), (0, -1.0), (3, -1.0), (2, -1.0), (4, 1.0)]
+    assert found.observations["actor"]["term0"] == expected
+    assert found.actions == expected
+
+
+def test_base_velocities_change_as_vectors_and_pseudo_vectors_do():
+    terms = [ObservationTermCfg(f) for f in (mdp.base_lin_vel, mdp.base_ang_vel)]
+    (linear, angular) = _reflect(*terms).observations["actor"].values()
+    assert linear == [(0, 1.0), (1, -1.0), (2, 1.0)]
+    assert angular == [(0, -1.0), (1, 1.0), (2, -1.0)]
+    forward = {"symmetry": Mirror({}, "x"), "actions": {"roll": JointPositionActionCfg("aside")}}
+    linear, _ = _reflect(*terms, **forward).observations["actor"].values()
+    assert linear == [(0, -1.0), (1, 1.0), (2, 1.0)]
+
+
+def test_a_grid_is_flipped_from_left_to_right():
+    scan = ObservationTermCfg(mdp.height_scan, size=(0.2, 0.4), resolution=0.2)
+    places = [place for place, _ in _reflect(scan).observations["actor"]["term0"]]
+    assert places == [2, 1, 0, 5, 4, 3]
+
+
+def test_a_history_is_reflected_step_by_step():
+    term = ObservationTermCfg(_pair, mirror=(1.0, -1.0), history_length=2)
+    expected = [(0, 1.0), (1, -1.0), (2, 1.0), (3, -1.0)]
+    assert _reflect(term).observations["actor"]["term0"] == expected
+
+
+def test_a_rule_of_ones_own_may_be_made_of_others():
+    def swapped(reflection, params):
+        return [(1, 1.0), (0, 1.0)]
+
+    term = ObservationTermCfg(_pair, mirror=("vector", -1.0, swapped))
+    expected = [(0, 1.0), (1, -1.0), (2, 1.0), (3, -1.0), (5, 1.0), (4, 1.0)]
+    assert _reflect(term).observations["actor"]["term0"] == expected
+
+
+def test_maps_of_an_environment_reflect_its_observations_and_back():
+    cfg = _task(
+        ObservationTermCfg(mdp.joint_pos, joints=MOVING),
+        ObservationTermCfg(_pair, mirror=(1.0, -1.0)),
+    )
+    maps = mirror_maps(Env(cfg, 2, EngineCfg(threads=1)), "cpu")
+    row = torch.arange(1.0, 8.0)
+    image = maps.observations["actor"](row.expand(2, 7))
+    assert image[1].tolist() == [-2.0, -1.0, -4.0, -3.0, 5.0, 6.0, -7.0]
+    assert torch.equal(maps.observations["actor"](image)[0], row)
+    assert maps.actions(torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]])).tolist() == [
+        [-2.0, -1.0, -4.0, -3.0, 5.0]
+    ]
+
+
+def test_a_rule_for_another_number_of_entries_is_told():
+    cfg = _task(ObservationTermCfg(_pair, mirror=(1.0, -1.0, 1.0)))
+    env = Env(cfg, 2, EngineCfg(threads=1))
+    with pytest.raises(ConfigError, match=r"actor\.term0 has 2 entries, and its mirror rule 3"):
+        mirror_maps(env, env.device)
+
+
+class Target(CommandTerm):
+    def __init__(self, env) -> None:
+        self.command = env.buffer("command", (1,), reset=None)
+
+    def resample(self, mask) -> None: ...
+
+
+class Push(ActionTerm):
+    dim = 2
+
+    def apply(self, actions, ctrl) -> None: ...
+
+
+@dataclass
+class PushCfg(ActionTermCfg):
+    def build(self, model, start, device):
+        return Push()
+
+
+def test_commands_and_actions_of_ones_own_tell_their_rules():
+    term = ObservationTermCfg(mdp.generated_commands, command="target")
+    last = ObservationTermCfg(mdp.last_action)
+    changes = {
+        "commands": {
+            "target": CommandTermCfg(mirrored_as((-1.0,))(type("T", (Target,), {})), (1, 1))
+        },
+        "actions": {"push": PushCfg(mirror=(1.0, -1.0)), "nod": JointPositionActionCfg("nod")},
+    }
+    found = _reflect(term, last, **changes)
+    assert found.observations["actor"]["term0"] == [(0, -1.0)]
+    assert found.actions == found.observations["actor"]["term1"] == [(0, 1.0), (1, -1.0), (2, 1.0)]
+
+
+def _see(func, **params):
+    return [ObservationTermCfg(func, **params)]
+
+
+MISTAKES = {
+    "a task without a mirror": ([], {"symmetry": None}, "needs a task that is symmetric"),
+    "a term of one's own": (
+        _see(steps_lived),
+        {},
+        r"--env\.observations\.actor\.term0: how it is reflected is not known; give it mirror=",
+    ),
+    "a command of one's own": (
+        _see(mdp.generated_commands, command="target"),
+        {"commands": {"target": CommandTermCfg(Target, (1.0, 1.0))}},
+        r"--env\.commands\.target: how it is reflected is not known",
+    ),
+    "an action of one's own": (
+        [],
+        {"actions": {"push": PushCfg()}},
+        r"--env\.actions\.push: how it is reflected is not known",
+    ),
+    "a rule for another number of actions": (
+        [],
+        {"actions": {"push": PushCfg(mirror=(1.0,))}},
+        r"--env\.actions\.push: it has 2 entries, and its mirror rule 1",
+    ),
+    "a rule that does not exist": (
+        _see(steps_lived, mirror="vektor"),
+        {},
+        r"there is no mirror rule 'vektor' \(did you mean 'vector'",
+    ),
+    "a sign that is none": (_see(steps_lived, mirror=0.5), {}, "a sign is 1.0 or -1.0"),
+    "a rule for names, and a term without": (
+        _see(steps_lived, mirror="each"),
+        {},
+        "for terms with a parameter of Entities",
+    ),
+    "one side alone": (
+        _see(mdp.joint_pos, joints="roll_left"),
+        {},
+        "no name is the mirror image of 'roll_left' among roll_left;",
+    ),
+    "a pattern without parentheses": (
+        _see(mdp.joint_pos, joints=("roll_.*", "._lift")),
+        {"symmetry": Mirror({".*left|L.*": ".*right|R.*"})},
+        "several names are the mirror image of 'roll_left' among roll_left, roll_right, ",
+    ),
+    "no regular expression": ([], {"symmetry": Mirror({"(": ")"})}, "no regular expression"),
+    "an oblique axis": (
+        _see(mdp.joint_pos, joints="odd"),
+        {},
+        "'odd' is not symmetric: their axes",
+    ),
+    "a joint beside the middle": (
+        _see(mdp.joint_pos, joints="aside"),
+        {},
+        "the joint 'aside' is not symmetric: their axes are 200 mm apart",
+    ),
+    "ball joints": (_see(mdp.joint_pos, joints=".*_ball"), {}, "only hinges and slides can be"),
+    "joints of two types": (
+        _see(mdp.joint_pos, joints=("roll_left", "R_lift")),
+        {"symmetry": Mirror({"roll_left": "R_lift"})},
+        "'roll_left' and 'R_lift' are no mirror images: only hinges and slides",
+    ),
+    "a crooked start": (
+        _see(mdp.joint_pos_rel, joints="roll_.*"),
+        {"keyframe": "crooked", "actions": {"nod": JointPositionActionCfg("nod")}},
+        "the initial positions are not symmetric: those of 'roll_left'",
+    ),
+    "another scale on the other side": (
+        [],
+        {"actions": {"roll": JointPositionActionCfg("roll_.*", scale={"roll_left": 2.0})}},
+        r"the targets \(scale, offset, clip, ctrlrange\) are not symmetric: those of 'roll_left'",
+    ),
+    "an offset to one side": (
+        [],
+        {"actions": {"roll": JointPositionActionCfg("roll_.*", offset=0.5)}},
+        r"the targets \(scale, offset, clip, ctrlrange\) are not symmetric: those of 'roll_left'",
+    ),
+    "bounds of one side": (
+        [],
+        {"actions": {"roll": JointPositionActionCfg("roll_.*", clip=(-0.5, 2.0))}},
+        r"the targets \(scale, offset, clip, ctrlrange\) are not symmetric: those of 'roll_left'",
+    ),
+    "a clip that is not the same for both signs": (
+        _see(_pair, mirror=(1.0, -1.0), clip=(0.0, 1.0)),
+        {},
+        r"actor\.term0: its clip, 0\.0 1\.0, is not the same for both signs",
+    ),
+    "a scale that is not the same for both sides": (
+        _see(mdp.joint_pos, joints="roll_.*", scale=(1.0, 2.0)),
+        {},
+        "its scale is not the same for an entry and its mirror image",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_is_not_symmetric_is_told(mistake):
+    terms, changes, message = MISTAKES[mistake]
+    with pytest.raises(ConfigError, match=message) as error:
+        _reflect(*terms, **changes)
+    assert "\n" not in str(error.value)
