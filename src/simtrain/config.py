@@ -97,6 +97,11 @@ class TrainConfig:
     --log-root. Flags that are not given are those of the run."""
     resume_with_changes: bool = False
     """Let --resume go on although the configuration has changed."""
+    init_from: str | None = None
+    """Begin with the networks and normalizers of another run or checkpoint, also one of rsl_rl or
+    mjlab or of another task: what fits is taken over, what does not is told. Not the optimizer."""
+    init_only: Literal["actor", "critic"] | None = None
+    """Take over this network alone with --init-from; None for both."""
     max_restarts: int = 0
     """How often to start the ranks again from the last saved state after one of them died."""
     eval_interval: int | None = None
@@ -181,6 +186,10 @@ class TrainConfig:
         self._check_ppo()
         self._check_network("actor")
         self._check_network("critic")
+        if self.init_only is not None and self.init_from is None:
+            raise ConfigError(
+                f"--init-only {self.init_only} needs --init-from, a run or checkpoint"
+            )
         if self.profile and self.iterations(self.cpu_workers) < 10:
             text = "--profile traces iterations 10 to 12, and training ends before"
             raise ConfigError(f"{text}; use --max-iterations 12 or more")

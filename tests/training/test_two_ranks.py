@@ -54,6 +54,11 @@ def test_after_20_iterations_all_ranks_hold_the_same_bits(found):
         assert torch.equal(tensor, other)
 
 
+def test_a_run_that_begins_with_a_checkpoint_has_it_on_all_ranks(found):
+    for rank in "01":
+        assert all((tensor == 1).all() for tensor in found[rank]["begun"])
+
+
 def test_ranks_on_other_hardware_hold_the_same_bits_though_their_norms_differ(found):
     tensors = zip(*(found[rank]["trained on other hardware"] for rank in "01"), strict=True)
     assert all(torch.equal(tensor, other) for tensor, other in tensors)

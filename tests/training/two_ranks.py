@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ import torch.distributed as dist
 from tensordict import TensorDict
 
 from simtrain.algorithms.ppo import PPO
+from simtrain.config import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.randomness import seed_everything
 from simtrain.errors import RankError
@@ -28,8 +30,10 @@ from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.sim.engine import Overflow
+from simtrain.training.context import RunContext, SharedContext
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.checkpoint import check_same_tensors
+from simtrain.training.init_from import init_networks
 from simtrain.training.loop import Trainer, train
 from simtrain.training.statistics import Reduction, Sums
 
@@ -76,6 +80,7 @@ def run(number: int, store: Path, results: Path) -> None:
         "update per mini-batch": update(rank, ENVS, mine, per_mini_batch=True),
         "state": initial_state(rank),
         "trained": trained(rank),
+        "begun": begun(rank, results.with_suffix(".start")),
         "trained on other hardware": trained_on_other_hardware(rank),
         "reduced": reduced(rank),
         "any": any_rank(rank),
@@ -168,6 +173,20 @@ def trained(rank: Rank) -> list[torch.Tensor]:
     env = cartpole(rank)
     ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
     train(Trainer(env, ppo, rank), [], 20, lambda: False)
+    return [tensor.clone() for tensor in ppo.tensors()]
+
+
+def begun(rank: Rank, path: Path) -> list[torch.Tensor]:
+    """Parameters and buffers after ``--init-from`` a checkpoint of ones that rank 0 alone has."""
+    env = cartpole(rank)
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
+    if rank.is_main:
+        states = {name: getattr(ppo, name).state_dict() for name in ("actor", "critic")}
+        ones = {k: {n: torch.ones_like(t) for n, t in s.items()} for k, s in states.items()}
+        torch.save({f"{name}_state_dict": state for name, state in ones.items()}, path)
+    config = TrainConfig("cartpole-balance", init_from=str(path) if rank.is_main else "gone")
+    console, shared = SimpleNamespace(say=lambda text: None), SharedContext(path, ())
+    init_networks(RunContext(config, rank, console, lambda: False, shared), ppo)
     return [tensor.clone() for tensor in ppo.tensors()]
 
 

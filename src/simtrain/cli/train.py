@@ -55,7 +55,10 @@ def train(arguments: Sequence[str]) -> int:
         from simtrain.training.features.checkpoint import find_run
 
         saved = find_run(config.resume, config.log_root, name)
-        config = parse_flags(f"train {name}", saved.configuration(default), flags)
+        run_config = saved.configuration(default)
+        config = parse_flags(f"train {name}", run_config, flags)
+        if config.init_from != run_config.init_from:
+            raise ConfigError("--init-from begins a new run: it cannot be given with --resume")
     config.check()
     config.check_on_machine()
     check_evaluation_flags(config)
@@ -65,9 +68,12 @@ def train(arguments: Sequence[str]) -> int:
     from simtrain.env.model import check_task
     from simtrain.launch.plan import plan_job
     from simtrain.run.directory import check_folder
+    from simtrain.training.init_from import read_networks
     from simtrain.training.job import run_job, simulates_on_gpu
 
     check_folder(config.log_root, "--log-root")
+    if config.init_from is not None and saved is None:
+        read_networks(config.init_from, config.init_only)
     model = check_task(config.env)
     job = plan_job(config)
     if saved is None and simulates_on_gpu(config, job):

@@ -25,6 +25,7 @@ from simtrain.training.features.recorder import Recorder
 from simtrain.training.features.timing import Timing, training_timer
 from simtrain.training.features.video import TrainingVideo
 from simtrain.training.gpu import out_of_memory_as_config_error
+from simtrain.training.init_from import init_networks
 from simtrain.training.loop import Trainer, train
 
 
@@ -44,6 +45,7 @@ def run_worker(context: RunContext) -> TrainingResult | None:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as cuBLAS asks for
             torch.use_deterministic_algorithms(True)
         with closing(make_trainer(config, rank, training_timer(context), context.console.say)) as t:
+            init_networks(context, t.ppo)
             return _train(context, t)
 
 
