@@ -109,7 +109,7 @@ def overlap(collector: Trainer, learner: Trainer, thread: ThreadPoolExecutor) ->
 
 def update_with_threads(trainer: Trainer) -> None:
     """Update the policy; the number of threads is this thread's own affair."""
-    torch.set_num_threads(trainer.ppo.learning_threads)
+    torch.set_num_threads(trainer.ppo.learner.threads)
     trainer.ppo.update()
 
 

@@ -92,7 +92,7 @@ def main() -> int:
             last = collect(ppo, rollout, seed=number)
             torch.manual_seed(number)  # the same permutation
             if name == "ours":
-                torch.set_num_threads(ours.learning_threads)
+                torch.set_num_threads(ours.learner.threads)
             synchronize(options.device)
             start = time.perf_counter()
             with torch.inference_mode():

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 def make_rollout(steps: int, envs: int) -> Rollout:
     obs = TensorDict({"actor": torch.zeros(envs, 1)}, batch_size=[envs])
-    return Rollout(obs, 1, steps, (1, 1), CPU)
+    return Rollout(obs, 1, steps, {}, CPU)
 
 
 def random_rollout(steps: int = 7, envs: int = 33) -> tuple[Rollout, torch.Tensor]:

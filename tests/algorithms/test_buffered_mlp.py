@@ -7,7 +7,7 @@ import torch
 from rsl_rl.modules import MLP
 from torch import nn
 
-from simtrain.algorithms.buffered_mlp import BufferedMlp
+from simtrain.algorithms.learners.buffered_mlp import BufferedMlp
 from simtrain.ppo_cfg import Activation
 
 

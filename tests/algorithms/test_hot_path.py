@@ -25,7 +25,7 @@ OF_A_STEP = {
     # One number for each column: what was not finite, and a normalizer's denominator.
     "env/terms.py compute sum",
     "env/observations.py compute sum",
-    "algorithms/buffered_mlp.py normalized_input add",
+    "algorithms/learners/buffered_mlp.py normalized_input add",
     # Which commands and interval events are due, and when they are next.
     "env/commands.py compute le",
     "env/terms.py interval le",
@@ -100,7 +100,7 @@ def test_what_is_made_is_noticed() -> None:
     _, ppo = env_and_ppo("cartpole-balance")
     with NewTensors() as new:
         assert ppo.std.shape == (1,)
-    assert new.made == {"algorithms/losses.py __call__ clamp": 1}
+    assert new.made == {"algorithms/learners/losses.py __call__ clamp": 1}
 
 
 def test_an_update_makes_nothing_as_large_as_a_hidden_layer() -> None:
@@ -112,6 +112,6 @@ def test_an_update_makes_nothing_as_large_as_a_hidden_layer() -> None:
     ppo.update()
     with NewTensors() as new:
         ppo.learn_mini_batch(0)
-    mini_batch = len(ppo.mini_batches[0].actions)
+    mini_batch = len(ppo.learner.mini_batches[0].actions)
     assert max(new.made.values()) <= mini_batch * env.num_actions
     assert env.num_actions < min(ppo.actor.mlp[0].out_features, ppo.critic.mlp[0].out_features)

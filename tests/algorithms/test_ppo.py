@@ -13,9 +13,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg
-from simtrain.algorithms.losses import PolicyStd
+from simtrain.algorithms.learners.losses import PolicyStd, Samples
 from simtrain.algorithms.ppo import LOSSES, PPO
-from simtrain.algorithms.rollout import Samples
 from simtrain.launch.rank import Rank
 
 ALONE = Rank(rank=0, local_rank=0, world_size=1, device=torch.device("cpu"), seed=0, threads=1)
@@ -115,8 +114,8 @@ def test_advantages_are_normalized_in_each_mini_batch():
     ppo = _ppo(num_mini_batches=3, normalize_advantage_per_mini_batch=True)
     _roll_out(ppo, seed=1)
     ppo.update()
-    assert len(ppo.mini_batches) == 3
-    for batch in ppo.mini_batches:
+    assert len(ppo.learner.mini_batches) == 3
+    for batch in ppo.learner.mini_batches:
         std, mean = torch.std_mean(batch.advantages)
         assert mean == pytest.approx(0.0, abs=1e-6)
         assert std == pytest.approx(1.0, abs=1e-6)

@@ -133,7 +133,7 @@ def test_advantages_of_the_kernel_are_those_of_pytorch(shape: tuple[int, int]) -
     dones = torch.rand(*shape, 1, device=CUDA) < 0.2
     rewards, values = torch.randn(2, *shape, 1, device=CUDA)
     obs = TensorDict({"actor": torch.zeros(shape[1], 1)}, batch_size=[shape[1]])
-    rollout = Rollout(obs, 1, shape[0], (1, 1), CUDA)
+    rollout = Rollout(obs, 1, shape[0], {}, CUDA)
     rollout.rewards.copy_(rewards)
     rollout.values.copy_(values)
     rollout.dones.copy_(dones)

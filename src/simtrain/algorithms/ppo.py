@@ -1,13 +1,11 @@
 """PPO: rsl_rl's models, distributions and storage, with an update that stays on the device.
 
 Schulman et al., "Proximal policy optimization algorithms", 2017 (https://arxiv.org/abs/1707.06347).
-The mathematics are those of ``rsl_rl.algorithms.PPO``, computed in another way: values,
-log-probabilities and normalized observations once a rollout; mini-batches as slices of one shuffled
-copy; networks in buffers that are made once, with gradients by formula; parameters and gradients in
-one flat buffer each; the learning rate and the losses as tensors, read back once an update.
+The mathematics are those of ``rsl_rl.algorithms.PPO``, computed in another way: parameters and
+gradients in one flat buffer each; the learning rate and the losses as tensors, read back once an
+update. What depends on the kinds of models is their learner's (`simtrain.algorithms.learners`).
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from typing import Any, Protocol
 
@@ -17,16 +15,15 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.advantages import make_estimator
-from simtrain.algorithms.buffered_mlp import BufferedMlp, normalized_input
 from simtrain.algorithms.flat_gradients import FlatGradients
-from simtrain.algorithms.losses import PolicyStd, log_prob, policy_losses, value_loss
+from simtrain.algorithms.learners import LOSSES, Learner
+from simtrain.algorithms.learners.gaussian_mlp import GaussianMlpLearner
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
-from simtrain.algorithms.rollout import Rollout, Samples, Transition
+from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.launch.rank import Rank
 from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.ppo_cfg import PpoCfg
 
-LOSSES = ("value", "surrogate", "entropy", "kl")
 MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 1e-2
 
 
@@ -41,7 +38,7 @@ class MiniBatchGraphs(Protocol):
 
 
 class PPO(RslPPO):  # type: ignore[misc]
-    """rsl_rl's PPO for feed-forward networks, over one or more ranks."""
+    """rsl_rl's PPO over one or more ranks."""
 
     storage: Rollout
 
@@ -54,29 +51,16 @@ class PPO(RslPPO):  # type: ignore[misc]
         rank: Rank,
         timer: PhaseTimer = NO_TIMER,
     ) -> None:
-        """Every rank starts as rank 0 does; `obs` is ``{group: (num_envs, size)}``."""
+        """Every rank starts as rank 0 does; `obs` is ``{group: (num_envs, *shape)}``."""
         actor, critic = make_actor(cfg.actor, obs, num_actions), make_critic(cfg, obs)
-        sizes = (actor.obs_dim, critic.obs_dim)
-        storage = Rollout(obs, num_actions, num_steps_per_env, sizes, rank.device)
         settings = {f.name: getattr(cfg, f.name) for f in fields(cfg)}
-        settings |= {"actor": actor, "critic": critic, "storage": storage}
+        settings |= {"actor": actor, "critic": critic, "storage": None}
         super().__init__(**settings, device=rank.device)
         self.rank, self.timer = rank, timer
         self._make_optimizer(torch.optim.AdamW if cfg.optimizer == "adamw" else torch.optim.Adam)
-        self._shuffled = storage.samples().map(torch.zeros_like)
-        self.mini_batches = list(self._shuffled.mini_batches(cfg.num_mini_batches))
-        self._rows = max(storage.num_envs, len(self.mini_batches[0].actions))
-        self._policy = BufferedMlp(self.actor.mlp, self._rows)
-        self._value = BufferedMlp(self.critic.mlp, self._rows)
-        self._std = PolicyStd(self.actor.distribution)
-        self._noise = torch.zeros_like(storage.actions[0])
+        self.learner = self._make_learner(obs, (num_actions, num_steps_per_env))
+        self.storage = self.learner.storage
         self._estimate_advantages = make_estimator(rank.device)
-        self.learning_threads = max(1, rank.threads // 2)
-        """Threads that each of the two networks may use within an operation of `update`."""
-        self._value_thread: ThreadPoolExecutor | None = None
-        if rank.device.type == "cpu" and rank.threads > 1:
-            threads = (self.learning_threads,)
-            self._value_thread = ThreadPoolExecutor(1, "value", torch.set_num_threads, threads)
         for tensor in self.tensors():
             rank.broadcast(tensor)
         self._ranks_add_alike = rank.world_size == 1 or _add_alike(rank)
@@ -90,7 +74,7 @@ class PPO(RslPPO):  # type: ignore[misc]
     @property
     def std(self) -> Tensor:
         """Standard deviations of the policy's actions, ``(num_actions,)``."""
-        return self._std()
+        return self.learner.std
 
     @torch.no_grad()
     def act(self, obs: TensorDict) -> Tensor:
@@ -103,33 +87,32 @@ class PPO(RslPPO):  # type: ignore[misc]
         self, obs: TensorDict, rewards: Tensor, dones: Tensor, extras: dict[str, Any]
     ) -> None:
         """Record what the actions led to; `rewards` and `dones` are ``(num_envs,)``."""
-        self.storage.transitions[self.storage.step].record(rewards, dones, extras["time_outs"])
+        transition = self.storage.transitions[self.storage.step]
+        self.record(transition, rewards, dones, extras["time_outs"])
         self.storage.step += 1
+
+    def record(
+        self, transition: Transition, rewards: Tensor, dones: Tensor, time_outs: Tensor
+    ) -> None:
+        """Write to `transition`, in place, what the actions led to; recurrent models forget."""
+        transition.record(rewards, dones, time_outs)
+        self.learner.reset(dones)
 
     def begin_rollout(self) -> None:
         """Note what holds for all steps of a rollout, in place; `act` does so by itself."""
-        self.storage.std.copy_(self.std)
+        self.learner.begin_rollout()
 
     @torch.no_grad()
     def act_in(self, obs: TensorDict, transition: Transition) -> Tensor:
         """Sample actions, ``(num_envs, num_actions)``; written to `transition`, as is `obs`."""
         for group, stored in transition.observations.items():
             stored.copy_(obs[group])
-        normalized_input(self.actor, obs, out=transition.actor_input)
-        mean = self._policy(transition.actor_input, out=transition.mean)
-        return torch.addcmul(mean, self._noise.normal_(), self.storage.std, out=transition.actions)
+        return self.learner.act(obs, transition)
 
     @torch.no_grad()
     def compute_returns(self, obs: TensorDict) -> None:
         """Values, advantages and returns of the rollout, in place; `obs` follows its last step."""
-        st = self.storage
-        z = (st.actions - st.mean).div_(st.std)
-        st.actions_log_prob.copy_(log_prob(z, st.std))
-        normalized_input(self.critic, st.observations, out=st.critic_input)
-        inputs, values = st.critic_input.flatten(0, 1), st.values.flatten(0, 1)
-        for part, out in zip(inputs.split(self._rows), values.split(self._rows), strict=True):
-            self._value(part, out=out)
-        last = self._value(normalized_input(self.critic, obs, out=st.last_critic_input))
+        st, last = self.storage, self.learner.evaluate(obs)
         self._estimate_advantages(st, last, self.gamma, self.lam)
         if not self.normalize_advantage_per_mini_batch:
             self._normalize(st.advantages.view(1, -1))
@@ -138,13 +121,10 @@ class PPO(RslPPO):  # type: ignore[misc]
     def update(self, graphs: MiniBatchGraphs | None = None) -> dict[str, float]:
         """Improve policy and value on the rollout, by `graphs` if given; mean losses."""
         self.timer.begin("mini_batches")
-        order = torch.randperm(len(self._shuffled.actions), device=self.device)
-        self.storage.samples().shuffled(order, out=self._shuffled)
+        advantages = self.learner.shuffle()
         if self.normalize_advantage_per_mini_batch:
             # Mini-batches are the same in every epoch, so that once is enough.
-            size = len(order) // self.num_mini_batches
-            used = self._shuffled.advantages[: size * self.num_mini_batches]
-            self._normalize(used.view(self.num_mini_batches, size))
+            self._normalize(advantages)
         learn = self.learn_mini_batch
         if graphs is not None:
             self.timer.begin("other")
@@ -171,25 +151,13 @@ class PPO(RslPPO):  # type: ignore[misc]
 
     def learn_mini_batch(self, number: int) -> None:
         """Learn from a mini-batch of the shuffled rollout, in place."""
-        self._losses += self.learn(self.mini_batches[number])
+        self._losses += self.learn(self.learner.mini_batch(number))
 
     @torch.no_grad()
-    def learn(self, batch: Samples) -> Tensor:
+    def learn(self, batch: Any) -> Tensor:
         """One optimizer step, in place; the mini-batch's `LOSSES`, not averaged over ranks."""
-        # Policy and value share no parameter: on CPU threads, they are learned side by side.
-        if self._value_thread is None:
-            value = self._learn_value(batch, self.timer)
-        else:
-            future = self._value_thread.submit(self._learn_value, batch, NO_TIMER)
-        self.timer.begin("forward")
-        mean, std = self._policy(batch.actor_input), self.std
-        policy = policy_losses(batch, mean, std, self.clip_param, self.entropy_coef)
-        self.timer.begin("backward")
-        self._policy.backward(policy.mean_gradient)
-        self._std.backward(policy.std_gradient, std)
-        if self._value_thread is not None:
-            value = future.result()
-        self.gradients.extra[0] = policy.kl
+        losses = self.learner.backward(batch, self)
+        self.gradients.extra[0] = losses[-1]
         self.timer.begin("optimizer")
         if self.rank.world_size > 1:
             self._all_reduce(self.gradients.buffer, then="optimizer")
@@ -204,8 +172,8 @@ class PPO(RslPPO):  # type: ignore[misc]
         self._not_finite.copy_(~norms.sum().isfinite())
         self._skipped += self._not_finite
         self.optimizer.step()
-        self._std.bound()
-        return torch.stack((value, policy.surrogate, policy.entropy, policy.kl))
+        self.learner.after_step()
+        return losses
 
     def update_state(self) -> list[Tensor]:
         """What `learn_mini_batch` changes and its next call depends on; not copies."""
@@ -256,6 +224,11 @@ class PPO(RslPPO):  # type: ignore[misc]
         if name == "learning_rate":
             self._lr.fill_(value)
 
+    def _make_learner(self, obs: TensorDict, shape: tuple[int, int]) -> Learner:
+        """The fastest for these models; `shape` is actions and steps of a rollout."""
+        models, sizes = (self.actor, self.critic), (*shape, self.num_mini_batches)
+        return GaussianMlpLearner(models, obs, sizes, self.rank, self.timer)
+
     def _make_optimizer(self, kind: type[torch.optim.Adam]) -> None:
         """A fused Adam of all parameters in one tensor, and its state on the device."""
         # The divergence that the learning rate follows travels with the gradients.
@@ -274,26 +247,17 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.skipped_steps = 0  # of the last update: their gradients were not finite
         self._losses: Tensor = zero.repeat(len(LOSSES))
 
-    @torch.no_grad()  # it holds for one thread
-    def _learn_value(self, batch: Samples, timer: PhaseTimer) -> Tensor:
-        """The value's loss; writes its gradients."""
-        clip_param = self.clip_param if self.use_clipped_value_loss else None
-        timer.begin("forward")
-        loss, gradient = value_loss(batch, self._value(batch.critic_input), clip_param)
-        timer.begin("backward")
-        self._value.backward(gradient.mul_(self.value_loss_coef))
-        return loss
-
     def _normalize(self, advantages: Tensor) -> None:
         """Subtract each row's mean and divide by its standard deviation, of all ranks, in place."""
-        rows = advantages.double()  # sums of squares are exact enough, in one all-reduce
+        rows = advantages.double().flatten(1)  # sums of squares are exact enough
         sums = torch.stack((rows.sum(dim=1), rows.square().sum(dim=1)))
         self._all_reduce(sums, then="advantage")
         count = rows.shape[1] * self.rank.world_size
         mean = sums[0] / count
         variance = (sums[1] - sums[0] * mean).clamp_(min=0.0) / max(count - 1, 1)
-        advantages -= mean.float().unsqueeze(1)
-        advantages /= variance.sqrt().float().unsqueeze(1) + 1e-8
+        shape = (-1, *[1] * (advantages.ndim - 1))
+        advantages -= mean.float().view(shape)
+        advantages /= variance.sqrt().float().view(shape) + 1e-8
 
     def _all_reduce(self, tensor: Tensor, then: str) -> None:
         """Sum `tensor` over all ranks, in place; `then` is the phase that follows."""

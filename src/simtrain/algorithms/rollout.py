@@ -1,4 +1,4 @@
-"""The buffers of a rollout, and the mini-batches that are cut from it.
+"""The buffers of a rollout.
 
 A step is recorded in a `Transition`, views of the buffers at that step. A CUDA graph cannot tell
 steps apart: it records in a `StagingBuffer`, which is copied into its place.
@@ -6,8 +6,8 @@ steps apart: it records in a `StagingBuffer`, which is copied into its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from operator import itemgetter
 
 import torch
@@ -21,8 +21,7 @@ class Transition:
     """One step of all environments, ``(num_envs, size)``; `dones` uint8, `time_outs` boolean."""
 
     observations: dict[str, Tensor]
-    actor_input: Tensor  # the policy network's groups side by side, normalized
-    mean: Tensor  # actions without exploration
+    recorded: dict[str, Tensor]  # what the models' learner keeps of a step, by its own names
     actions: Tensor
     rewards: Tensor
     dones: Tensor
@@ -36,7 +35,8 @@ class Transition:
 
     def tensors(self) -> list[Tensor]:
         """All of them, always in the same order."""
-        return [*self.observations.values(), *(getattr(self, f.name) for f in fields(self)[1:])]
+        rest = (getattr(self, f.name) for f in fields(self)[2:])
+        return [*self.observations.values(), *self.recorded.values(), *rest]
 
 
 class Rollout(RolloutStorage):  # type: ignore[misc]
@@ -47,31 +47,27 @@ class Rollout(RolloutStorage):  # type: ignore[misc]
         obs: TensorDict,
         num_actions: int,
         num_steps_per_env: int,
-        input_sizes: tuple[int, int],
+        recorded: dict[str, Tensor],
         device: torch.device,
     ) -> None:
-        """`obs` is ``{group: (num_envs, size)}``; `input_sizes` are of policy and value network."""
+        """`obs` is ``{group: (num_envs, *shape)}``; `recorded` are examples of what a learner keeps
+        of a step, each in a buffer with a leading axis of steps: rsl_rl's, or one more."""
         num_envs = obs.batch_size[0]
         super().__init__("rl", num_envs, num_steps_per_env, obs, [num_actions], device)
-        self.actor_input, self.critic_input = (
-            torch.zeros(num_steps_per_env, num_envs, size, device=device) for size in input_sizes
-        )
-        self.last_critic_input = torch.zeros_like(self.critic_input[0])
-        self.mean = torch.zeros_like(self.actions)
-        self.std = torch.zeros_like(self.actions[0, 0])  # of the actions, the same in all steps
+        own = vars(self)
+        self.recorded: dict[str, Tensor] = {
+            name: own[name] if name in own else example.new_zeros(num_steps_per_env, *example.shape)
+            for name, example in recorded.items()
+        }
         self.time_outs = torch.zeros_like(self.dones, dtype=torch.bool)
-        self.distribution_params = (self.mean, self.std.expand_as(self.mean))
         self.transitions = [self.transition(itemgetter(i)) for i in range(num_steps_per_env)]
 
     def transition(self, view: Callable[[Tensor], Tensor]) -> Transition:
         """A function of each buffer, as their views at one step."""
-        rest = {f.name: view(getattr(self, f.name)) for f in fields(Transition)[1:]}
-        return Transition({name: view(buf) for name, buf in self.observations.items()}, **rest)
-
-    def samples(self) -> Samples:
-        """The rollout with steps and environments in one axis; views."""
-        rest = {f.name: getattr(self, f.name).flatten(0, 1) for f in fields(Samples)[:-1]}
-        return Samples(**rest, std=self.std)
+        rest = {f.name: view(getattr(self, f.name)) for f in fields(Transition)[2:]}
+        observations = {name: view(buffer) for name, buffer in self.observations.items()}
+        recorded = {name: view(buffer) for name, buffer in self.recorded.items()}
+        return Transition(observations, recorded, **rest)
 
 
 class StagingBuffer:
@@ -88,34 +84,3 @@ class StagingBuffer:
         for target, source in zip(self._targets, self._sources, strict=True):
             target.index_copy_(0, self.step, source)
         self.step += 1
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Transitions, by sample, and the policy that collected them: `mean` and `std` of actions."""
-
-    actor_input: Tensor
-    critic_input: Tensor
-    actions: Tensor
-    actions_log_prob: Tensor
-    values: Tensor
-    returns: Tensor
-    advantages: Tensor
-    mean: Tensor
-    std: Tensor  # the same for all samples, ``(num_actions,)``
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> Samples:
-        """A function of each tensor; `std` is the same tensor."""
-        changed = {field.name: function(getattr(self, field.name)) for field in fields(self)[:-1]}
-        return replace(self, **changed)
-
-    def shuffled(self, order: Tensor, out: Samples) -> None:
-        """Write `out`, in place: these in another order; `order` is long, ``(samples,)``."""
-        for name in (field.name for field in fields(self)[:-1]):
-            torch.index_select(getattr(self, name), 0, order, out=getattr(out, name))
-
-    def mini_batches(self, count: int) -> Iterator[Samples]:
-        """`count` consecutive slices of equal size; a remainder is left out."""
-        size = len(self.actions) // count
-        for i in range(count):
-            yield self.map(itemgetter(slice(i * size, (i + 1) * size)))

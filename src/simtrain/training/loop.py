@@ -116,7 +116,7 @@ class Trainer:
             # Or the rest of the rollout would be timed as learning.
             torch.cuda.synchronize(self.rank.device)
         collected = time.perf_counter()
-        torch.set_num_threads(self.ppo.learning_threads)
+        torch.set_num_threads(self.ppo.learner.threads)
         losses = self.ppo.update(self._update_graphs)
         failures, overflow = self.env.failures(), self.env.sim.overflow()
         end = time.perf_counter()

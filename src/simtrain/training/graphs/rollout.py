@@ -144,4 +144,4 @@ def collect_transition(env: Env, ppo: PPO, transition: Transition) -> None:
     actions = ppo.act_in(obs, transition)
     _, rewards, dones, extras = env.step(actions.to(env.device))
     env.timer.begin("storage")
-    transition.record(rewards, dones, extras["time_outs"])
+    ppo.record(transition, rewards, dones, extras["time_outs"])

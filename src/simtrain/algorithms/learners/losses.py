@@ -5,16 +5,49 @@ Numbers that are not finite go on into the gradients, so that the step is skippe
 without autograd.
 """
 
+from __future__ import annotations
+
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from operator import itemgetter
 
 import torch
 from rsl_rl.modules.distribution import GaussianDistribution
 from torch import Tensor, nn
 
-from simtrain.algorithms.rollout import Samples
-
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Transitions, by sample, and the policy that collected them: `mean` and `std` of actions."""
+
+    actor_input: Tensor
+    critic_input: Tensor
+    actions: Tensor
+    actions_log_prob: Tensor
+    values: Tensor
+    returns: Tensor
+    advantages: Tensor
+    mean: Tensor
+    std: Tensor  # the same for all samples, ``(num_actions,)``
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Samples:
+        """A function of each tensor; `std` is the same tensor."""
+        changed = {field.name: function(getattr(self, field.name)) for field in fields(self)[:-1]}
+        return replace(self, **changed)
+
+    def shuffled(self, order: Tensor, out: Samples) -> None:
+        """Write `out`, in place: these in another order; `order` is long, ``(samples,)``."""
+        for name in (field.name for field in fields(self)[:-1]):
+            torch.index_select(getattr(self, name), 0, order, out=getattr(out, name))
+
+    def mini_batches(self, count: int) -> Iterator[Samples]:
+        """`count` consecutive slices of equal size; a remainder is left out."""
+        size = len(self.actions) // count
+        for i in range(count):
+            yield self.map(itemgetter(slice(i * size, (i + 1) * size)))
 
 
 @dataclass(frozen=True)

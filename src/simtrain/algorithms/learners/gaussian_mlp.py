@@ -1,0 +1,159 @@
+"""Feed-forward networks and a Gaussian of one standard deviation in all states: no autograd.
+
+Values, log-probabilities and normalized observations are computed once a rollout; mini-batches are
+slices of one shuffled copy; networks work in buffers that are made once, gradients are formulas.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from rsl_rl.models import MLPModel
+from rsl_rl.modules.distribution import GaussianDistribution
+from tensordict import TensorDict
+from torch import Tensor
+
+from simtrain.algorithms.learners import Coefficients
+from simtrain.algorithms.learners.buffered_mlp import BufferedMlp, normalized_input
+from simtrain.algorithms.learners.losses import (
+    PolicyStd,
+    Samples,
+    log_prob,
+    policy_losses,
+    value_loss,
+)
+from simtrain.algorithms.rollout import Rollout, Transition
+from simtrain.launch.rank import Rank
+from simtrain.phase_timer import NO_TIMER, PhaseTimer
+
+
+class GaussianMlpLearner:
+    """See `simtrain.algorithms.learners.Learner`."""
+
+    refusal: str | None = None
+
+    @staticmethod
+    def fits(actor: MLPModel, critic: MLPModel) -> bool:
+        """Whether these are such models: rsl_rl's own, for a class derived from one may differ."""
+        kinds = type(actor), type(critic), type(actor.distribution)
+        return kinds == (MLPModel, MLPModel, GaussianDistribution)
+
+    def __init__(
+        self,
+        models: tuple[MLPModel, MLPModel],
+        obs: TensorDict,
+        shape: tuple[int, int, int],
+        rank: Rank,
+        timer: PhaseTimer,
+    ) -> None:
+        """`models` are actor and critic, whose parameters have their ``.grad``; `shape` is actions,
+        steps of a rollout and mini-batches."""
+        self.actor, self.critic = models
+        num_actions, num_steps, num_mini_batches = shape
+        self._timer, device = timer, rank.device
+        step = torch.zeros(obs.batch_size[0], num_actions, device=device)
+        recorded = {"actor_input": step.new_zeros(len(step), self.actor.obs_dim), "mean": step}
+        self.storage = st = Rollout(obs, num_actions, num_steps, recorded, device)
+        self._std = PolicyStd(self.actor.distribution)
+        self._rollout_std = torch.zeros_like(step[0])  # of the actions, the same in all steps
+        self._mean = st.recorded["mean"]
+        st.distribution_params = (self._mean, self._rollout_std.expand_as(self._mean))
+        self._critic_input = step.new_zeros(num_steps, len(step), self.critic.obs_dim)
+        self._last_critic_input = torch.zeros_like(self._critic_input[0])
+        self._shuffled = self._samples().map(torch.zeros_like)
+        self.mini_batches = list(self._shuffled.mini_batches(num_mini_batches))
+        self._rows = max(st.num_envs, len(self.mini_batches[0].actions))
+        self._policy = BufferedMlp(self.actor.mlp, self._rows)
+        self._value = BufferedMlp(self.critic.mlp, self._rows)
+        self._noise = torch.zeros_like(step)
+        self.threads = max(1, rank.threads // 2)  # of each of the two networks
+        self._value_thread: ThreadPoolExecutor | None = None
+        if device.type == "cpu" and rank.threads > 1:
+            threads = (self.threads,)
+            self._value_thread = ThreadPoolExecutor(1, "value", torch.set_num_threads, threads)
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviations of the policy's actions, ``(num_actions,)``."""
+        return self._std()
+
+    def begin_rollout(self) -> None:
+        self._rollout_std.copy_(self.std)
+
+    @torch.no_grad()
+    def act(self, obs: TensorDict, transition: Transition) -> Tensor:
+        inputs, mean = transition.recorded["actor_input"], transition.recorded["mean"]
+        normalized_input(self.actor, obs, out=inputs)
+        self._policy(inputs, out=mean)
+        noise = self._noise.normal_()
+        return torch.addcmul(mean, noise, self._rollout_std, out=transition.actions)
+
+    def reset(self, dones: Tensor) -> None:
+        pass
+
+    def hidden_states(self) -> list[Tensor]:
+        return []
+
+    def evaluate(self, obs: TensorDict) -> Tensor:
+        st = self.storage
+        z = (st.actions - self._mean).div_(self._rollout_std)
+        st.actions_log_prob.copy_(log_prob(z, self._rollout_std))
+        normalized_input(self.critic, st.observations, out=self._critic_input)
+        inputs, values = self._critic_input.flatten(0, 1), st.values.flatten(0, 1)
+        for part, out in zip(inputs.split(self._rows), values.split(self._rows), strict=True):
+            self._value(part, out=out)
+        return self._value(normalized_input(self.critic, obs, out=self._last_critic_input))
+
+    def shuffle(self) -> Tensor:
+        order = torch.randperm(len(self._shuffled.actions), device=self._noise.device)
+        self._samples().shuffled(order, out=self._shuffled)
+        count = len(self.mini_batches)
+        size = len(order) // count
+        return self._shuffled.advantages[: size * count].view(count, size)
+
+    def mini_batch(self, number: int) -> Samples:
+        return self.mini_batches[number]
+
+    def backward(self, batch: Samples, coefficients: Coefficients) -> Tensor:
+        # Policy and value share no parameter: on CPU threads, they are learned side by side.
+        if self._value_thread is None:
+            value = self._learn_value(batch, coefficients, self._timer)
+        else:
+            future = self._value_thread.submit(self._learn_value, batch, coefficients, NO_TIMER)
+        self._timer.begin("forward")
+        mean, std = self._policy(batch.actor_input), self.std
+        clip_param, entropy_coef = coefficients.clip_param, coefficients.entropy_coef
+        policy = policy_losses(batch, mean, std, clip_param, entropy_coef)
+        self._timer.begin("backward")
+        self._policy.backward(policy.mean_gradient)
+        self._std.backward(policy.std_gradient, std)
+        if self._value_thread is not None:
+            value = future.result()
+        return torch.stack((value, policy.surrogate, policy.entropy, policy.kl))
+
+    def after_step(self) -> None:
+        self._std.bound()
+
+    @torch.no_grad()  # it holds for one thread
+    def _learn_value(self, batch: Samples, of: Coefficients, timer: PhaseTimer) -> Tensor:
+        """The value's loss; writes its gradients."""
+        timer.begin("forward")
+        clip_param = of.clip_param if of.use_clipped_value_loss else None
+        loss, gradient = value_loss(batch, self._value(batch.critic_input), clip_param)
+        timer.begin("backward")
+        self._value.backward(gradient.mul_(of.value_loss_coef))
+        return loss
+
+    def _samples(self) -> Samples:
+        """The rollout with steps and environments in one axis; views."""
+        st = self.storage
+        return Samples(
+            actor_input=st.recorded["actor_input"].flatten(0, 1),
+            critic_input=self._critic_input.flatten(0, 1),
+            actions=st.actions.flatten(0, 1),
+            actions_log_prob=st.actions_log_prob.flatten(0, 1),
+            values=st.values.flatten(0, 1),
+            returns=st.returns.flatten(0, 1),
+            advantages=st.advantages.flatten(0, 1),
+            mean=self._mean.flatten(0, 1),
+            std=self._rollout_std,
+        )
