@@ -47,6 +47,11 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "max_grad_norm": (1e-12, 1e12),
     "init_std": (1e-12, 1e12),
     "std_range": (1e-12, 1e12),
+    "action_range": (-1e9, 1e9),
+    "rnn_hidden_dim": (1, 2**16),
+    "rnn_num_layers": (1, 64),
+    "output_channels": (1, 2**16),
+    "kernel_size": (1, 1024),
     # tasks
     "timestep": (1e-6, 100.0),
     "decimation": (1, 10_000),
@@ -68,7 +73,13 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     # bounds of actions and observations, which may be open
     "clip": (-math.inf, math.inf),
 }
-_RANGES = ("clip", "std_range", "interval_range_s", "resampling_time_range")  # low and high
+_RANGES = (
+    "clip",
+    "std_range",
+    "action_range",
+    "interval_range_s",
+    "resampling_time_range",
+)  # low and high
 
 
 def check_bounds(config: object, *where: str) -> None:

@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 Activation = Literal["elu", "relu", "tanh", "gelu", "swish", "selu", "softplus", "mish"]
+
+
+@dataclass
+class CnnCfg:
+    """Convolutional layers for the groups that are images; one number holds for all layers."""
+
+    output_channels: tuple[int, ...] = (16, 32)
+    """Channels of each layer's output."""
+    kernel_size: tuple[int, ...] = (3,)
+    """Rows and columns of each layer's kernel."""
+    stride: tuple[int, ...] = (2,)
+    """Stride of each layer."""
+    dilation: tuple[int, ...] = (1,)
+    """Dilation of each layer."""
+    padding: Literal["none", "zeros", "reflect", "replicate", "circular"] = "zeros"
+    """What lies around an image."""
+    norm: Literal["none", "layer"] = "none"
+    """Normalization after each layer."""
+    max_pool: bool = False
+    """Halve rows and columns after each layer, by the largest of 3 x 3."""
+    global_pool: Literal["none", "max", "avg"] = "none"
+    """What becomes of each channel at the end: all of it, its maximum or its mean."""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as rsl_rl's CNN takes them."""
+        values = asdict(self)
+        for name in ("kernel_size", "stride", "dilation"):
+            values[name] = values[name][0] if len(values[name]) == 1 else values[name]
+        return values
 
 
 @dataclass
@@ -13,11 +42,19 @@ class NetworkCfg:
     """Settings that actor and critic share."""
 
     hidden_dims: tuple[int, ...] = (256, 256, 256)
-    """Units of each hidden layer."""
+    """Units of each hidden layer, of what follows recurrent or convolutional layers too."""
     activation: Activation = "elu"
     """Activation function."""
     obs_normalization: bool = True
-    """Normalize observations by their running mean and standard deviation."""
+    """Normalize flat observations by their running mean and standard deviation."""
+    model: str = "mlp"
+    """Kind of network: mlp; gru or lstm, which remember; cnn, for groups that are images; or a
+    class of yours, as package.module:Class, derived from rsl_rl.models.MLPModel."""
+    rnn_hidden_dim: int = 256
+    """Units of a gru's or lstm's layers."""
+    rnn_num_layers: int = 1
+    """Layers of a gru or lstm."""
+    cnn: CnnCfg = field(default_factory=CnnCfg)
 
 
 @dataclass
@@ -31,10 +68,16 @@ class CriticCfg(NetworkCfg):
 
 @dataclass
 class ActorCfg(NetworkCfg):
-    """The policy network, a Gaussian with a standard deviation of its own for each action."""
+    """The policy network: a distribution for each action."""
 
     obs_groups: tuple[str, ...] = ("actor",)
     """Observation groups that it sees, one after the other."""
+    distribution: Literal["gaussian", "heteroscedastic", "beta"] = "gaussian"
+    """Distribution of actions: a Gaussian with a standard deviation that is the same in all states,
+    or a heteroscedastic one, whose depends on the state; or Beta, within --ppo.actor.action-range.
+    """
+    action_range: tuple[float, float] = (-1.0, 1.0)
+    """Bounds of the actions of a Beta distribution."""
     init_std: float = 1.0
     """Standard deviation of the first policy's actions."""
     std_type: Literal["scalar", "log"] = "scalar"

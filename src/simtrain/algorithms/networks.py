@@ -1,32 +1,94 @@
 """The networks of a task: rsl_rl's models, made as the configuration says."""
 
+import importlib
+import inspect
 from typing import Any
 
 import torch
-from rsl_rl.models import MLPModel
+from rsl_rl.models import CNNModel, MLPModel, RNNModel
 from tensordict import TensorDict
 
+from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
-from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
+from simtrain.ppo_cfg import ActorCfg, CriticCfg, NetworkCfg, PpoCfg
+
+_KINDS: dict[str, type[MLPModel]] = {
+    "mlp": MLPModel,
+    "gru": RNNModel,
+    "lstm": RNNModel,
+    "cnn": CNNModel,
+}
 
 
 def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:
-    """The policy network."""
-    spread = {"init_std": cfg.init_std, "std_type": cfg.std_type, "std_range": cfg.std_range}
-    gaussian = {"class_name": "GaussianDistribution", **spread}
-    groups = {"actor": list(cfg.obs_groups)}
-    return MLPModel(obs, groups, "actor", num_actions, **_network(cfg), distribution_cfg=gaussian)
+    """The policy network; ConfigError if its groups of observations do not fit it."""
+    spread: dict[str, Any] = {
+        "init_std": cfg.init_std,
+        "std_type": cfg.std_type,
+        "std_range": cfg.std_range,
+    }
+    distributions: dict[str, dict[str, Any]] = {
+        "gaussian": {"class_name": "GaussianDistribution", **spread},
+        "heteroscedastic": {"class_name": "HeteroscedasticGaussianDistribution", **spread},
+        "beta": {"class_name": "BetaDistribution", "action_range": cfg.action_range},
+    }
+    more = {"distribution_cfg": distributions[cfg.distribution]}
+    return _make(cfg, "actor", obs, cfg.obs_groups, num_actions, more)
 
 
 def make_critic(cfg: PpoCfg, obs: TensorDict) -> MLPModel:
     """The value network; without its groups of observations it sees those of the policy."""
     there = set(cfg.critic.obs_groups) <= set(obs.keys())
-    groups = list(cfg.critic.obs_groups if there else cfg.actor.obs_groups)
-    return MLPModel(obs, {"critic": groups}, "critic", 1, **_network(cfg.critic))
+    groups = cfg.critic.obs_groups if there else cfg.actor.obs_groups
+    return _make(cfg.critic, "critic", obs, groups, 1, {})
+
+
+def find_model(cfg: NetworkCfg, network: str) -> type[MLPModel]:
+    """The class of a model; ConfigError if there is none, of which `network` names the flag."""
+    if cfg.model in _KINDS:
+        return _KINDS[cfg.model]
+    module, _, name = cfg.model.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"--ppo.{network}.model {cfg.model} cannot be found: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, MLPModel)):
+        text = "is no class derived from rsl_rl.models.MLPModel"
+        raise ConfigError(f"--ppo.{network}.model {cfg.model} {text}")
+    return found
+
+
+def _make(
+    cfg: ActorCfg | CriticCfg,
+    network: str,
+    obs: TensorDict,
+    groups: tuple[str, ...],
+    outputs: int,
+    settings: dict[str, Any],
+) -> MLPModel:
+    kind, name = find_model(cfg, network), f"--ppo.{network}.model is {cfg.model}, and"
+    images = [group for group in groups if obs[group].ndim > 2]
+    if cfg.model == "cnn" and not images:
+        text = f"{name} the observations in {', '.join(groups)} are flat; it needs a group of shape"
+        raise ConfigError(f"{text} (channels, rows, columns), or take mlp, gru or lstm")
+    if cfg.model in ("mlp", "gru", "lstm") and images:
+        text = f"{name} {images[0]} has shape {tuple(obs[images[0]].shape[1:])}; images need a cnn"
+        raise ConfigError(text)
+    settings |= {"hidden_dims": cfg.hidden_dims, "activation": cfg.activation}
+    settings |= {"obs_normalization": cfg.obs_normalization and len(images) < len(groups)}
+    own: dict[str, Any] = {n: getattr(cfg, n) for n in ("rnn_hidden_dim", "rnn_num_layers")}
+    own |= {"rnn_type": cfg.model} if cfg.model in ("gru", "lstm") else {}
+    own |= {"cnn_cfg": {**cfg.cnn.settings(), "activation": cfg.activation}}
+    taken = inspect.signature(kind).parameters
+    settings |= {n: value for n, value in own.items() if n in taken}
+    try:
+        return kind(obs, {network: list(groups)}, network, outputs, **settings)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"{name} it cannot be made: {error}") from error
 
 
 def update_normalization(network: MLPModel, obs: TensorDict, rank: Rank) -> None:
-    """Learn means and standard deviations of observations, of all ranks, in place.
+    """Learn means and standard deviations of flat observations, of all ranks, in place.
 
     rsl_rl's own update would sum over all processes there are, whatever they train.
     """
@@ -50,7 +112,3 @@ def update_normalization(network: MLPModel, obs: TensorDict, rank: Rank) -> None
     mean += rate * difference
     var += rate * (new_var - var + difference * (new_mean - mean))
     torch.sqrt(var, out=std)
-
-
-def _network(cfg: ActorCfg | CriticCfg) -> dict[str, Any]:
-    return {n: getattr(cfg, n) for n in ("hidden_dims", "activation", "obs_normalization")}

@@ -6,6 +6,7 @@ gradients in one flat buffer each; the learning rate and the losses as tensors, 
 update. What depends on the kinds of models is their learner's (`simtrain.algorithms.learners`).
 """
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from simtrain.algorithms.advantages import make_estimator
 from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
 from simtrain.algorithms.learners import LOSSES, Learner
+from simtrain.algorithms.learners.autograd import AutogradLearner
 from simtrain.algorithms.learners.gaussian_mlp import GaussianMlpLearner
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
 from simtrain.algorithms.rollout import Rollout, Transition
@@ -174,6 +176,15 @@ class PPO(RslPPO):  # type: ignore[misc]
         """What `learn_mini_batch` changes and its next call depends on; not copies."""
         return [*self.optimizer.tensors(), self._losses]
 
+    def hidden_states(self) -> list[Tensor]:
+        """What recurrent networks remember of this rank's environments; not copies."""
+        return self.learner.hidden_states()
+
+    def set_hidden_states(self, states: Sequence[Tensor]) -> None:
+        """Take over `states`, in place; RuntimeError if shapes differ, ValueError if one lacks."""
+        for tensor, state in zip(self.hidden_states(), states, strict=True):
+            tensor.copy_(state)
+
     def load(
         self,
         loaded_dict: dict[str, Any],
@@ -207,7 +218,9 @@ class PPO(RslPPO):  # type: ignore[misc]
     def _make_learner(self, obs: TensorDict, shape: tuple[int, int]) -> Learner:
         """The fastest for these models; `shape` is actions and steps of a rollout."""
         models, sizes = (self.actor, self.critic), (*shape, self.num_mini_batches)
-        return GaussianMlpLearner(models, obs, sizes, self.rank, self.timer)
+        if GaussianMlpLearner.fits(*models):
+            return GaussianMlpLearner(models, obs, sizes, self.rank, self.timer)
+        return AutogradLearner(models, obs, sizes, self.gradients, self.rank, self.timer)
 
     def _normalize(self, advantages: Tensor) -> None:
         """Subtract each row's mean and divide by its standard deviation, of all ranks, in place."""

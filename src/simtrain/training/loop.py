@@ -155,9 +155,11 @@ class Trainer:
         self._episodes.set_state(state["episodes"])
 
     def rank_state(self) -> dict[str, Any]:
-        """Environments and random generators, each rank's own: copies in the host's memory."""
+        """What each rank has of its own, as copies in the host's memory: environments, hidden
+        states of recurrent networks, random generators."""
         return {
             "env": self.env.state(),
+            "hidden_states": [tensor.to("cpu", copy=True) for tensor in self.ppo.hidden_states()],
             "random": random_state(self.rank.device),
             "warned": sorted(self._warned),
         }
@@ -165,6 +167,7 @@ class Trainer:
     def set_rank_state(self, state: dict[str, Any]) -> None:
         """Continue from what `rank_state` returned, in place."""
         self.env.set_state(state["env"])
+        self.ppo.set_hidden_states(state.get("hidden_states", []))  # states of before have none
         self._env_is_fresh = False
         self._warned = set(state["warned"])
         set_random_state(state["random"], self.rank.device)

@@ -86,9 +86,11 @@ class RolloutGraphs:
         self.refusal = "; ".join(env.undeclared_changes()) or None
         if self.refusal is None:  # or the trial steps could not be undone
             state, random = env.state(), random_state(device)
+            hidden = [tensor.clone() for tensor in self._ppo.hidden_states()]
 
             def restore() -> None:
                 env.set_state(state)
+                self._ppo.set_hidden_states(hidden)
                 set_random_state(random, device)
                 self._begin()
 

@@ -25,12 +25,12 @@ class UpdateGraphs:
         self._backend = backend
         self._graphs: Graphs | None = None
         self._tried = False
-        self.refusal: str | None = None
+        self.refusal = ppo.learner.refusal
         """Why this rank's mini-batches are not graphs; None if they are, or only others refuse."""
 
     def prepare(self) -> bool:
         """Capture and check the graphs once; whether there are any. A collective."""
-        if not self._tried:
+        if not self._tried and self.refusal is None:
             self._tried = True
             deadline = self._ppo.rank.deadline(DEADLINE_SECONDS, "making CUDA graphs of updates")
             with self._ppo.timer.paused(), deadline as any_rank:

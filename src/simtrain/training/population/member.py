@@ -77,6 +77,8 @@ class MemberTraining:
             state = unpacked(handed_over)
             ppo.set_state(state["learner"])
             trainer.env.set_variables(state["env"])
+            for tensor in ppo.hidden_states():  # they are those of another network
+                tensor.zero_()
         for name, value in facts.values.items():
             if name.startswith("ppo."):
                 ppo.set_hyper_parameter(name.removeprefix("ppo.").replace("-", "_"), value)

@@ -1,0 +1,221 @@
+"""Any of rsl_rl's models, and a user's own, by autograd, into the same flat gradients.
+
+Losses are those of ``rsl_rl.algorithms.PPO``. Recurrent models learn from whole trajectories, by
+rsl_rl's mini-batches; what they remember is zero where an episode begins.
+"""
+
+from __future__ import annotations
+
+import torch
+from rsl_rl.models import MLPModel
+from rsl_rl.modules.distribution import GaussianDistribution
+from rsl_rl.storage import RolloutStorage
+from tensordict import TensorDict
+from torch import Tensor
+
+from simtrain.algorithms.flat_gradients import FlatGradients
+from simtrain.algorithms.learners import Coefficients
+from simtrain.algorithms.learners.losses import PolicyStd
+from simtrain.algorithms.rollout import Rollout, Transition
+from simtrain.launch.rank import Rank
+from simtrain.phase_timer import PhaseTimer
+
+
+class AutogradLearner:
+    """See `simtrain.algorithms.learners.Learner`."""
+
+    def __init__(
+        self,
+        models: tuple[MLPModel, MLPModel],
+        obs: TensorDict,
+        shape: tuple[int, int, int],
+        gradients: FlatGradients,
+        rank: Rank,
+        timer: PhaseTimer,
+    ) -> None:
+        """`models` are actor and critic, whose parameters' ``.grad`` are views of `gradients`;
+        `shape` is actions, steps of a rollout and mini-batches."""
+        self.actor, self.critic = models
+        num_actions, num_steps, self._count = shape
+        self._gradients, self._timer, self.threads = gradients, timer, rank.threads
+        with torch.no_grad():  # to know the shapes
+            log_prob = self._act(obs).unsqueeze(-1)
+            values: Tensor = self.critic(obs)
+        self._memories = [_Memory(model) for model in models]
+        params = self.actor.output_distribution_params
+        recorded = {"values": values, "actions_log_prob": log_prob}
+        recorded |= {f"params.{i}": param for i, param in enumerate(params)}
+        self.storage = st = Rollout(obs, num_actions, num_steps, recorded, rank.device)
+        st.distribution_params = tuple(st.recorded[f"params.{i}"] for i in range(len(params)))
+        saved = [memory.saved(num_steps) for memory in self._memories]
+        st.saved_hidden_state_a, st.saved_hidden_state_c = saved
+        self._is_recurrent = any(saved)
+        self.refusal: str | None = None
+        if self._is_recurrent:
+            self.refusal = "recurrent networks learn from trajectories, whose number changes"
+        distribution = self.actor.distribution
+        self.std = self.actor.output_std.flatten(0, -2).mean(dim=0)
+        self._bounded = (
+            PolicyStd(distribution) if type(distribution) is GaussianDistribution else None
+        )
+        size = distribution.input_dim
+        self._no_output = values.new_zeros(1, *([size] if isinstance(size, int) else size))
+        self._order = torch.zeros(len(values) * num_steps, dtype=torch.long, device=rank.device)
+        self._advantages = values.new_zeros(len(self._order), 1)
+        self._trajectories: list[RolloutStorage.Batch] = []
+
+    def begin_rollout(self) -> None:
+        for memory in self._memories:
+            memory.save()
+
+    def act(self, obs: TensorDict, transition: Transition) -> Tensor:
+        recorded = transition.recorded
+        for memory in self._memories:
+            memory.recall()
+        transition.actions.copy_(self.actor(obs, stochastic_output=True))
+        recorded["values"].copy_(self.critic(obs))
+        for memory in self._memories:
+            memory.keep()
+        log_prob = self.actor.get_output_log_prob(transition.actions)
+        recorded["actions_log_prob"].copy_(log_prob.unsqueeze(-1))
+        for i, param in enumerate(self.actor.output_distribution_params):
+            recorded[f"params.{i}"].copy_(param)
+        return transition.actions
+
+    def reset(self, dones: Tensor) -> None:
+        for memory in self._memories:
+            memory.forget(dones)
+
+    def hidden_states(self) -> list[Tensor]:
+        return [tensor for memory in self._memories for tensor in memory.tensors]
+
+    def evaluate(self, obs: TensorDict) -> Tensor:
+        self._memories[1].recall()  # and what it then remembers is not kept
+        values: Tensor = self.critic(obs)
+        return values
+
+    def shuffle(self) -> Tensor:
+        st, count = self.storage, self._count
+        if self._is_recurrent:
+            self._trajectories = list(st.recurrent_mini_batch_generator(count, 1))
+            size = st.num_envs // count
+            used = st.advantages[:, : count * size].unflatten(1, (count, size))
+            advantages: Tensor = used.transpose(0, 1)
+            return advantages
+        torch.randperm(len(self._order), out=self._order)
+        torch.index_select(st.advantages.flatten(0, 1), 0, self._order, out=self._advantages)
+        size = len(self._order) // count
+        return self._advantages[: size * count].view(count, size)
+
+    def mini_batch(self, number: int) -> RolloutStorage.Batch:
+        if self._is_recurrent:
+            return self._trajectories[number]
+        st, size = self.storage, len(self._order) // self._count
+        place = slice(number * size, (number + 1) * size)
+        rows = self._order[place]
+
+        def taken(buffer: Tensor) -> Tensor:
+            return buffer.flatten(0, 1).index_select(0, rows)
+
+        groups = {group: taken(buffer) for group, buffer in st.observations.items()}
+        return RolloutStorage.Batch(
+            observations=TensorDict(groups, batch_size=[size]),
+            actions=taken(st.actions),
+            values=taken(st.values),
+            advantages=self._advantages[place],
+            returns=taken(st.returns),
+            old_actions_log_prob=taken(st.actions_log_prob),
+            old_distribution_params=tuple(map(taken, st.distribution_params)),
+        )
+
+    def backward(self, batch: RolloutStorage.Batch, coefficients: Coefficients) -> Tensor:
+        self._timer.begin("forward")
+        self._gradients.buffer.zero_()
+        with torch.enable_grad():
+            loss, losses = self._losses(batch, coefficients)
+        self._timer.begin("backward")
+        loss.backward()
+        self.std.copy_(self.actor.output_std.detach().flatten(0, -2).mean(dim=0))
+        # Or the distribution would keep autograd's graph, which belongs to this stream, alive.
+        self.actor.distribution.update(self._no_output)
+        return losses
+
+    def after_step(self) -> None:
+        if self._bounded is not None:
+            self._bounded.bound()
+
+    def _act(self, obs: TensorDict) -> Tensor:
+        """Log-probabilities of actions that are sampled, ``(num_envs,)``."""
+        log_prob: Tensor = self.actor.get_output_log_prob(self.actor(obs, stochastic_output=True))
+        return log_prob
+
+    def _losses(self, batch: RolloutStorage.Batch, of: Coefficients) -> tuple[Tensor, Tensor]:
+        """The loss to minimize and, detached, `LOSSES`."""
+        actor, (actor_state, critic_state) = self.actor, batch.hidden_states
+        obs, masks = batch.observations, batch.masks
+        actor(obs, masks=masks, hidden_state=actor_state, stochastic_output=True)
+        log_prob = actor.get_output_log_prob(batch.actions)
+        values = self.critic(obs, masks=masks, hidden_state=critic_state)
+        entropy = actor.output_entropy.mean()
+        with torch.no_grad():
+            params = actor.output_distribution_params
+            kl = actor.get_kl_divergence(batch.old_distribution_params, params).mean()
+
+        ratio = (log_prob - batch.old_actions_log_prob.squeeze(-1)).exp()
+        gain = -batch.advantages.squeeze(-1)
+        clipped = ratio.clamp(1.0 - of.clip_param, 1.0 + of.clip_param)
+        surrogate = torch.maximum(gain * ratio, gain * clipped).mean()
+
+        value_losses = (values - batch.returns).square()
+        if of.use_clipped_value_loss:
+            change = (values - batch.values).clamp(-of.clip_param, of.clip_param)
+            near = (batch.values + change - batch.returns).square()
+            value_losses = torch.maximum(value_losses, near)
+        value = value_losses.mean()
+        loss = surrogate + of.value_loss_coef * value - of.entropy_coef * entropy
+        return loss, torch.stack((value, surrogate, entropy, kl)).detach()
+
+
+class _Memory:
+    """A model's hidden state, kept in place; empty for one that is not recurrent."""
+
+    def __init__(self, model: MLPModel) -> None:
+        """`model` has been called, and so has a state."""
+        self._model = model
+        state = model.get_hidden_state()
+        self._is_tuple = isinstance(state, tuple)
+        self.tensors = [torch.zeros_like(part) for part in _parts(state)]
+        self._saved: list[Tensor] = []
+
+    def saved(self, num_steps: int) -> list[Tensor] | None:
+        """Buffers of the state before each step, as rsl_rl's storage has them; None for none."""
+        self._saved = [part.new_zeros(num_steps, *part.shape) for part in self.tensors]
+        return self._saved or None
+
+    def save(self) -> None:
+        """Write the present state as that before a rollout; further trajectories begin with 0."""
+        for saved, part in zip(self._saved, self.tensors, strict=True):
+            saved[0].copy_(part)
+
+    def recall(self) -> None:
+        """Let the model go on from the state."""
+        if self.tensors:
+            state = tuple(self.tensors) if self._is_tuple else self.tensors[0]
+            self._model.reset(hidden_state=state)
+
+    def keep(self) -> None:
+        """Take over the model's state, in place."""
+        for kept, part in zip(self.tensors, _parts(self._model.get_hidden_state()), strict=True):
+            kept.copy_(part)
+
+    def forget(self, dones: Tensor) -> None:
+        """Set the state of environments in `dones`, ``(num_envs,)``, to zero, in place."""
+        for part in self.tensors:
+            part.masked_fill_(dones.to(torch.bool).unsqueeze(-1), 0.0)
+
+
+def _parts(state: Tensor | tuple[Tensor, ...] | None) -> list[Tensor]:
+    """A hidden state of rsl_rl's as tensors: a GRU's is one, an LSTM's two."""
+    if state is None:
+        return []
+    return list(state) if isinstance(state, tuple) else [state]
