@@ -18,7 +18,7 @@ from simtrain.bounds import check_bounds
 from simtrain.config_tree import FROM_TASK
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, flag
-from simtrain.ppo_cfg import PpoCfg
+from simtrain.ppo_cfg import DistillationCfg, PpoCfg, RndCfg
 
 Words = Annotated[
     UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="FLAG LOW HIGH [SCALE]")
@@ -102,6 +102,9 @@ class TrainConfig:
     mjlab or of another task: what fits is taken over, what does not is told. Not the optimizer."""
     init_only: Literal["actor", "critic"] | None = None
     """Take over this network alone with --init-from; None for both."""
+    teacher: str | None = None
+    """Distil the policy of this run or checkpoint into a student, the actor of --ppo.actor, in
+    environments that have the teacher's observation groups too; None trains with PPO."""
     max_restarts: int = 0
     """How often to start the ranks again from the last saved state after one of them died."""
     eval_interval: int | None = None
@@ -164,6 +167,7 @@ class TrainConfig:
     """Control steps of a video."""
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
     ppo: PpoCfg = field(default_factory=PpoCfg)
+    distillation: DistillationCfg = field(default_factory=DistillationCfg)
 
     @staticmethod
     def of_task(name: str, task: TaskCfg, *, on_gpu: bool = False) -> TrainConfig:
@@ -186,6 +190,8 @@ class TrainConfig:
         self._check_ppo()
         self._check_network("actor")
         self._check_network("critic")
+        self._check_rnd()
+        self._check_distillation()
         if self.init_only is not None and self.init_from is None:
             raise ConfigError(
                 f"--init-only {self.init_only} needs --init-from, a run or checkpoint"
@@ -217,6 +223,39 @@ class TrainConfig:
         if samples < batches:
             text = f"{batches} mini-batches (--ppo.num-mini-batches) cannot be made of {samples}"
             raise ConfigError(f"{text} samples (--num-envs x --num-steps-per-env)")
+
+    def _check_rnd(self) -> None:
+        rnd = self.ppo.rnd
+        if rnd.weight == 0.0 and rnd != RndCfg():
+            raise ConfigError("--ppo.rnd.* is of an intrinsic reward; add --ppo.rnd.weight")
+        if rnd.weight != 0.0 and self.teacher is not None:
+            raise ConfigError(
+                "--ppo.rnd.weight does not go with --teacher: a student has no reward"
+            )
+        if rnd.weight_schedule == "linear" and rnd.initial_step >= rnd.final_step:
+            text = f"--ppo.rnd.final-step is {rnd.final_step}; it must be greater than"
+            raise ConfigError(f"{text} --ppo.rnd.initial-step, {rnd.initial_step}")
+        for name in ("predictor_hidden_dims", "target_hidden_dims", "obs_groups"):
+            if not getattr(rnd, name):
+                raise ConfigError(f"{flag('ppo', 'rnd', name)} needs one or more values")
+        for group in rnd.obs_groups:
+            if group not in self.env.observations and rnd.obs_groups != RndCfg().obs_groups:
+                there = ", ".join(self.env.observations)
+                text = f"--ppo.rnd.obs-groups names {group!r}; the task has {there}"
+                raise ConfigError(text)
+
+    def _check_distillation(self) -> None:
+        cfg, steps = self.distillation, self.num_steps_per_env
+        if self.teacher is None:
+            if cfg != DistillationCfg():
+                text = "--distillation.* is of a student, which learns from a teacher"
+                raise ConfigError(f"{text}; add --teacher, its run or checkpoint")
+            return
+        if self.population is not None:
+            raise ConfigError("--teacher does not go with --population, whose members learn by PPO")
+        if steps % cfg.gradient_length:
+            text = f"--distillation.gradient-length is {cfg.gradient_length}; it must divide the"
+            raise ConfigError(f"{text} {steps} steps of a rollout (--num-steps-per-env)")
 
     def _check_network(self, network: str) -> None:
         cfg = getattr(self.ppo, network)

@@ -176,7 +176,7 @@ def test_a_run_that_began_with_another_is_resumed_without_it(tmp_path, monkeypat
     assert train([*one, "--init-from", str(first), "--run-name", "second"]) == 0
     assert "--init-from: 21 tensors of the actor and critic" in capsys.readouterr().out
     (first / "model_1.pt").unlink()
-    with pytest.raises(ConfigError, match="--init-from begins a new run"):
+    with pytest.raises(ConfigError, match="--init-from is of a new run"):
         train([*two, "--resume", "latest", "--init-from", "other"])
     assert train([*two, "--resume", "latest"]) == 0
     assert "--init-from" not in capsys.readouterr().out

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from rsl_rl.algorithms import PPO as RslPPO
+from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from simtrain.algorithms.learners import LOSSES, Learner
 from simtrain.algorithms.learners.autograd import AutogradLearner
 from simtrain.algorithms.learners.gaussian_mlp import GaussianMlpLearner
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
+from simtrain.algorithms.rnd import METRICS, Rnd
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.launch.rank import Rank
 from simtrain.phase_timer import NO_TIMER, PhaseTimer
@@ -53,9 +55,10 @@ class PPO(RslPPO):  # type: ignore[misc]
         rank: Rank,
         timer: PhaseTimer = NO_TIMER,
     ) -> None:
-        """Every rank starts as rank 0 does; `obs` is ``{group: (num_envs, *shape)}``."""
+        """Every rank starts as rank 0 does; `obs` is ``{group: (num_envs, *shape)}``, and weights
+        of ``cfg.rnd`` are those of a step."""
         actor, critic = make_actor(cfg.actor, obs, num_actions), make_critic(cfg, obs)
-        settings = {f.name: getattr(cfg, f.name) for f in fields(cfg)}
+        settings = {f.name: getattr(cfg, f.name) for f in fields(cfg) if f.name != "rnd"}
         settings |= {"actor": actor, "critic": critic, "storage": None}
         super().__init__(**settings, device=rank.device)
         self.rank, self.timer = rank, timer
@@ -67,15 +70,35 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.gradients = self.optimizer.gradients
         self.skipped_steps = 0  # of the last update: their gradients were not finite
         self._losses = torch.zeros(len(LOSSES), device=rank.device)
+        if cfg.rnd.weight != 0.0:
+            there = set(cfg.rnd.obs_groups) <= set(obs.keys())
+            groups = cfg.rnd.obs_groups if there else cfg.actor.obs_groups
+            self.rnd = Rnd(cfg.rnd, groups, obs, rank, timer)
         self.learner = self._make_learner(obs, (num_actions, num_steps_per_env))
         self.storage = self.learner.storage
         self._estimate_advantages = make_estimator(rank.device)
         for tensor in self.tensors():
             rank.broadcast(tensor)
 
+    @property
+    def networks(self) -> dict[str, MLPModel]:
+        """The networks that learn, by the names that they have in checkpoints."""
+        return {"actor": self.actor, "critic": self.critic}
+
+    @property
+    def learning_threads(self) -> int:
+        """Threads of torch to call `update` with."""
+        return self.learner.threads
+
+    @property
+    def refusal(self) -> str | None:
+        """Why mini-batches cannot be CUDA graphs; None if they can."""
+        return self.learner.refusal
+
     def tensors(self) -> list[Tensor]:
-        """Parameters and buffers of actor and critic, themselves and not copies."""
-        return [t for net in (self.actor, self.critic) for t in net.state_dict().values()]
+        """Parameters and buffers of all networks, themselves and not copies."""
+        networks = (self.actor, self.critic, *filter(None, [self.rnd]))
+        return [t for network in networks for t in network.state_dict().values()]
 
     @property
     def std(self) -> Tensor:
@@ -119,6 +142,8 @@ class PPO(RslPPO):  # type: ignore[misc]
     def compute_returns(self, obs: TensorDict) -> None:
         """Values, advantages and returns of the rollout, in place; `obs` follows its last step."""
         st, last = self.storage, self.learner.evaluate(obs)
+        if self.rnd is not None:
+            self.rnd.add_rewards(st, obs)
         self._estimate_advantages(st, last, self.gamma, self.lam)
         if not self.normalize_advantage_per_mini_batch:
             self._normalize(st.advantages.view(1, -1))
@@ -144,8 +169,12 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.timer.begin("other")
         for network in (self.actor, self.critic):
             update_normalization(network, self.storage.observations.flatten(0, 1), self.rank)
+        counts, names = (self.num_learning_epochs, self.num_mini_batches), [*LOSSES]
+        means = self._losses / (counts[0] * counts[1])
+        if self.rnd is not None:
+            means = torch.cat((means, self.rnd.update(self.storage.observations, *counts)))
+            names += METRICS
         self.storage.clear()
-        means = self._losses / (self.num_learning_epochs * self.num_mini_batches)
         all_reduce(means, self.rank, self.timer, then="other")
         means /= self.rank.world_size
         numbers = torch.cat((means, self.optimizer.lr[None], self.optimizer.skipped[None]))
@@ -153,7 +182,7 @@ class PPO(RslPPO):  # type: ignore[misc]
             *losses, self.learning_rate, skipped = numbers.tolist()
         self.skipped_steps = int(skipped)
         self.optimizer.skipped.zero_()
-        return dict(zip(LOSSES, losses, strict=True))
+        return dict(zip(names, losses, strict=True))
 
     def learn_mini_batch(self, number: int) -> None:
         """Learn from a mini-batch of the shuffled rollout, in place."""
@@ -177,8 +206,9 @@ class PPO(RslPPO):  # type: ignore[misc]
         return [*self.optimizer.tensors(), self._losses]
 
     def hidden_states(self) -> list[Tensor]:
-        """What recurrent networks remember of this rank's environments; not copies."""
-        return self.learner.hidden_states()
+        """What is remembered of this rank's environments, such as hidden states; not copies."""
+        rewards = [] if self.rnd is None else [self.rnd.discounted]
+        return [*self.learner.hidden_states(), *rewards]
 
     def set_hidden_states(self, states: Sequence[Tensor]) -> None:
         """Take over `states`, in place; RuntimeError if shapes differ, ValueError if one lacks."""
@@ -193,12 +223,16 @@ class PPO(RslPPO):  # type: ignore[misc]
     ) -> bool:
         """Take over what `save` returned, in place; see ``rsl_rl.algorithms.PPO.load``."""
         if load_cfg is None:
-            load_cfg = dict.fromkeys(("actor", "critic", "optimizer", "iteration"), True)
+            parts = ("actor", "critic", "optimizer", "iteration", "rnd")
+            load_cfg = dict.fromkeys(parts, True)
         iteration = super().load(loaded_dict, load_cfg, strict)
         self.learning_rate = float(self.optimizer.lr)
         return bool(iteration)
 
-    state = RslPPO.save  # the storage is empty between two updates
+    def state(self) -> dict[str, Any]:
+        """What `set_state` takes; the storage is empty between two updates."""
+        steps = {} if self.rnd is None else {"rnd_steps": self.rnd.update_counter}
+        return {**self.save(), **steps}
 
     def set_state(
         self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
@@ -206,7 +240,9 @@ class PPO(RslPPO):  # type: ignore[misc]
         """Take over `state`, in place, moments and rate if told; RuntimeError if shapes differ."""
         saved_rate = state["optimizer_state_dict"]["param_groups"][0]["lr"]
         rate = float(saved_rate if learning_rate else self.optimizer.lr)
-        self.load(state, {"actor": True, "critic": True, "optimizer": optimizer})
+        self.load(state, {"actor": True, "critic": True, "optimizer": optimizer, "rnd": True})
+        if self.rnd is not None:
+            self.rnd.update_counter = state["rnd_steps"]
         self.learning_rate = float(self.optimizer.lr.fill_(rate))
 
     def set_hyper_parameter(self, name: str, value: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from simtrain.cli.exits import DONE, end_at_once_on_signals, run_command
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, flag
 
 if TYPE_CHECKING:
     from simtrain.config import TrainConfig
@@ -57,8 +57,9 @@ def train(arguments: Sequence[str]) -> int:
         saved = find_run(config.resume, config.log_root, name)
         run_config = saved.configuration(default)
         config = parse_flags(f"train {name}", run_config, flags)
-        if config.init_from != run_config.init_from:
-            raise ConfigError("--init-from begins a new run: it cannot be given with --resume")
+        for given in ("init_from", "teacher"):
+            if getattr(config, given) != getattr(run_config, given):
+                raise ConfigError(f"{flag(given)} is of a new run: leave it out with --resume")
     config.check()
     config.check_on_machine()
     check_evaluation_flags(config)
@@ -70,16 +71,19 @@ def train(arguments: Sequence[str]) -> int:
     from simtrain.run.directory import check_folder
     from simtrain.training.init_from import read_networks
     from simtrain.training.job import run_job, simulates_on_gpu
+    from simtrain.training.teacher import with_teacher
 
     check_folder(config.log_root, "--log-root")
-    if config.init_from is not None and saved is None:
-        read_networks(config.init_from, config.init_only)
     model = check_task(config.env)
     job = plan_job(config)
     if saved is None and simulates_on_gpu(config, job):
         default = TrainConfig.of_task(name, task.configuration(), on_gpu=True)
         config = parse_flags(f"train {name}", default, flags)
         config.check()
+    if config.init_from is not None and saved is None:
+        read_networks(config.init_from, config.init_only)
+    if config.teacher is not None and saved is None:
+        config = with_teacher(config)
     return run_job(config, job, model, saved)
 
 

@@ -16,7 +16,7 @@ from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import check_kinds, find_checkpoint, read_tensors
 
 if TYPE_CHECKING:
-    from simtrain.algorithms.ppo import PPO
+    from simtrain.algorithms.distillation import Algorithm
     from simtrain.training.context import RunContext
 
 State = dict[str, Tensor]
@@ -55,7 +55,7 @@ def read_networks(path: str, only: str | None = None) -> tuple[Path, dict[str, S
     return file, networks
 
 
-def init_networks(context: RunContext, ppo: PPO) -> None:
+def init_networks(context: RunContext, ppo: Algorithm) -> None:
     """Take over what ``--init-from`` names, in place, and tell what does not fit.
 
     All ranks call it together; does nothing for a resumed run. ConfigError if nothing fits.
@@ -65,7 +65,7 @@ def init_networks(context: RunContext, ppo: PPO) -> None:
         return
     if rank.is_main:
         file, networks = read_networks(config.init_from, config.init_only)
-        count, misfits = take_over({"actor": ppo.actor, "critic": ppo.critic}, networks)
+        count, misfits = take_over(ppo.networks, networks)
         first = f": {misfits[0]}" if misfits else ""
         if count == 0:
             raise ConfigError(f"--init-from: no layer of {file} fits the networks here{first}")

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -27,6 +28,7 @@ from simtrain.training.features.video import TrainingVideo
 from simtrain.training.gpu import out_of_memory_as_config_error
 from simtrain.training.init_from import init_networks
 from simtrain.training.loop import Trainer, train
+from simtrain.training.teacher import load_teacher, make_distillation
 
 
 def run_worker(context: RunContext) -> TrainingResult | None:
@@ -46,6 +48,7 @@ def run_worker(context: RunContext) -> TrainingResult | None:
             torch.use_deterministic_algorithms(True)
         with closing(make_trainer(config, rank, training_timer(context), context.console.say)) as t:
             init_networks(context, t.ppo)
+            load_teacher(context, t)
             return _train(context, t)
 
 
@@ -93,7 +96,10 @@ def _train_member(context: RunContext, trainer: Trainer) -> TrainingResult | Non
 
 def _make_ppo(env: Env, rank: Rank, config: TrainConfig, timer: PhaseTimer = NO_TIMER) -> PPO:
     obs = env.get_observations().to(rank.device)
-    return PPO(config.ppo, obs, env.num_actions, config.num_steps_per_env, rank, timer)
+    cfg = config.ppo
+    weights = {name: getattr(cfg.rnd, name) * env.step_dt for name in ("weight", "final_value")}
+    cfg = replace(cfg, rnd=replace(cfg.rnd, **weights))
+    return PPO(cfg, obs, env.num_actions, config.num_steps_per_env, rank, timer)
 
 
 def make_trainer(
@@ -104,9 +110,10 @@ def make_trainer(
 ) -> Trainer:
     """A rank's environments and algorithm, ready to train; `say` shows a line on rank 0."""
     env = make_env(config, rank, timer, say)
-    ppo = _make_ppo(env, rank, config, timer)
+    make = _make_ppo if config.teacher is None else make_distillation
+    algorithm = make(env, rank, config, timer)
     graphs = make_graph_backend(rank.device) if config.cuda_graphs else None
-    return Trainer(env, ppo, rank, timer, graphs)
+    return Trainer(env, algorithm, rank, timer, graphs)
 
 
 def make_env(config: TrainConfig, rank: Rank, timer: PhaseTimer, say: Callable[[str], None]) -> Env:
