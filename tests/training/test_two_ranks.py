@@ -22,7 +22,7 @@ def relative_error(value, reference):
     return float((value - reference).norm() / reference.norm())
 
 
-UPDATES = pytest.mark.parametrize("update", ["update", "update per mini-batch"])
+UPDATES = pytest.mark.parametrize("update", ["update", "update per mini-batch", "update with rnd"])
 
 
 @UPDATES
@@ -41,6 +41,18 @@ def test_two_ranks_update_parameters_and_statistics_like_one(found, update):
             torch.testing.assert_close(tensor, reference, rtol=1e-5, atol=1e-6)
         assert mine["losses"] == pytest.approx(alone["losses"], rel=1e-4, abs=1e-6)
         assert mine["learning_rate"] == alone["learning_rate"]
+
+
+def test_two_ranks_distil_like_one_with_one_all_reduce_a_step(found):
+    for rank in "01":
+        mine, alone = found[rank]["distillation"], found["alone"]["distillation"]
+        for tensor, reference in zip(mine["tensors"], alone["tensors"], strict=True):
+            torch.testing.assert_close(tensor, reference, rtol=1e-5, atol=1e-6)
+        assert mine["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+        # Four passes over two mini-batches; three for the normalizer and one for the loss.
+        assert mine["all-reduces"] == 8 + 4
+    pairs = zip(*(found[rank]["distillation"]["tensors"] for rank in "01"), strict=True)
+    assert all(torch.equal(tensor, other) for tensor, other in pairs)
 
 
 def test_normalizing_in_each_mini_batch_takes_one_all_reduce_more_an_update(found):

@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 from tensordict import TensorDict
 
+from simtrain.algorithms.distillation import Distillation
+from simtrain.algorithms.networks import make_actor
 from simtrain.algorithms.ppo import PPO
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
@@ -26,7 +28,7 @@ from simtrain.env.randomness import seed_everything
 from simtrain.errors import RankError
 from simtrain.launch.rank import Rank
 from simtrain.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
-from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
+from simtrain.ppo_cfg import ActorCfg, CriticCfg, DistillationCfg, PpoCfg, RndCfg
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.sim.engine import Overflow
@@ -62,6 +64,8 @@ def main(results: Path) -> None:
     alone = {
         "update": update(one, 2 * ENVS, slice(None)),
         "update per mini-batch": update(one, 2 * ENVS, slice(None), per_mini_batch=True),
+        "update with rnd": update(one, 2 * ENVS, slice(None), rnd=0.3),
+        "distillation": distilled(one, 2 * ENVS, slice(None)),
         "state": initial_state(one),
     }
     for process in ranks:
@@ -78,6 +82,8 @@ def run(number: int, store: Path, results: Path) -> None:
     found = {
         "update": update(rank, ENVS, mine),
         "update per mini-batch": update(rank, ENVS, mine, per_mini_batch=True),
+        "update with rnd": update(rank, ENVS, mine, rnd=0.3),
+        "distillation": distilled(rank, ENVS, mine),
         "state": initial_state(rank),
         "trained": trained(rank),
         "begun": begun(rank, results.with_suffix(".start")),
@@ -94,11 +100,11 @@ def run(number: int, store: Path, results: Path) -> None:
 
 
 def update(
-    rank: Rank, num_envs: int, mine: slice, *, per_mini_batch: bool = False
+    rank: Rank, num_envs: int, mine: slice, *, per_mini_batch: bool = False, rnd: float = 0.0
 ) -> dict[str, Any]:
     """Gradients, parameters and losses after PPO's update on a part of one rollout.
 
-    Advantages are normalized over the rollout, or in each mini-batch.
+    Advantages are normalized over the rollout, or in each mini-batch; `rnd` weighs RND.
     """
     random = torch.Generator().manual_seed(0)
 
@@ -119,6 +125,7 @@ def update(
         num_learning_epochs=4,
         learning_rate=1e-3,
         normalize_advantage_per_mini_batch=per_mini_batch,
+        rnd=RndCfg(rnd, state_normalization=True, reward_normalization=True),
     )
 
     def observed(obs: torch.Tensor) -> TensorDict:
@@ -155,6 +162,33 @@ def update(
         "losses": losses,
         "learning_rate": ppo.learning_rate,
     }
+
+
+def distilled(rank: Rank, num_envs: int, mine: slice) -> dict[str, Any]:
+    """Parameters and loss of a student that remembers, after two updates on parts of rollouts."""
+    random = torch.Generator().manual_seed(0)
+
+    def observed() -> TensorDict:
+        obs = torch.randn(2 * ENVS, OBS, generator=random)[mine]
+        return TensorDict({"actor": obs}, batch_size=[num_envs])
+
+    torch.manual_seed(1)
+    student, teacher = ActorCfg((8,), model="gru", rnn_hidden_dim=8), ActorCfg((8,))
+    obs = observed()
+    models = make_actor(student, obs, ACTIONS), make_actor(teacher, obs, ACTIONS)
+    cfg = DistillationCfg(gradient_length=3, max_grad_norm=0.5)
+    distillation = Distillation(cfg, models, obs, STEPS, rank)
+    distillation.train_mode()
+    for _ in range(2):
+        with torch.inference_mode():
+            distillation.begin_rollout()
+            for transition in distillation.storage.transitions:
+                distillation.act_in(observed(), transition)
+                dones = (torch.rand(2 * ENVS, generator=random) < 0.2)[mine]
+                distillation.record(transition, torch.zeros(num_envs), dones, dones)
+        with counted("all_reduce") as calls:
+            losses = distillation.update()
+    return {"all-reduces": len(calls), "losses": losses, "tensors": distillation.tensors()}
 
 
 def cartpole(rank: Rank, timer: PhaseTimer = NO_TIMER) -> Env:
