@@ -18,7 +18,7 @@ from simtrain.bounds import check_bounds
 from simtrain.config_tree import FROM_TASK
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean, flag
-from simtrain.ppo_cfg import MODELS, Flag, NetworkCfg, PpoCfg
+from simtrain.ppo_cfg import MODELS, DistillationCfg, Flag, NetworkCfg, PpoCfg, RndCfg
 
 Words = Annotated[
     UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="FLAG LOW HIGH [SCALE]")
@@ -86,6 +86,14 @@ class TrainConfig:
     --log-root. Flags that are not given are those of the run."""
     resume_with_changes: bool = False
     """Let --resume go on although the configuration has changed."""
+    init_from: str | None = None
+    """Begin with the networks and normalizers of another run or checkpoint, also one of rsl_rl or
+    mjlab or of another task: what fits is taken over, what does not is told. Not the optimizer."""
+    init_only: Literal["actor", "critic"] | None = None
+    """Take over this network alone with --init-from; None for both."""
+    teacher: str | None = None
+    """Distil the policy of this run or checkpoint into a student, the actor of --ppo.actor, in
+    environments that have the teacher's observation groups too; None trains with PPO."""
     max_restarts: int = 0
     """How often to start the ranks again from the last saved state after one of them died."""
     eval_interval: int | None = None
@@ -148,6 +156,7 @@ class TrainConfig:
     """Control steps of a video."""
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
     ppo: PpoCfg = field(default_factory=PpoCfg)
+    distillation: DistillationCfg = field(default_factory=DistillationCfg)
 
     @staticmethod
     def of_task(name: str, task: TaskCfg, *, on_gpu: bool = False) -> TrainConfig:
@@ -170,6 +179,12 @@ class TrainConfig:
         self._check_ppo()
         self._check_network("actor")
         self._check_network("critic")
+        self._check_rnd()
+        self._check_distillation()
+        if self.init_only is not None and self.init_from is None:
+            raise ConfigError(
+                f"--init-only {self.init_only} needs --init-from, a run or checkpoint"
+            )
         if self.profile and self.iterations(self.cpu_workers) < 10:
             text = "--profile traces iterations 10 to 12, and training ends before"
             raise ConfigError(f"{text}; use --max-iterations 12 or more")
@@ -201,6 +216,39 @@ class TrainConfig:
             if (model := getattr(self.ppo, network).model) in ("gru", "lstm"):
                 text = f"--ppo.{network}.model is {model}; --ppo.symmetry is not for networks that"
                 raise ConfigError(f"{text} remember; take mlp or cnn")
+
+    def _check_rnd(self) -> None:
+        rnd = self.ppo.rnd
+        if rnd.weight == 0.0 and rnd != RndCfg():
+            raise ConfigError("--ppo.rnd.* is of an intrinsic reward; add --ppo.rnd.weight")
+        if rnd.weight != 0.0 and self.teacher is not None:
+            raise ConfigError(
+                "--ppo.rnd.weight does not go with --teacher: a student has no reward"
+            )
+        if rnd.weight_schedule == "linear" and rnd.initial_step >= rnd.final_step:
+            text = f"--ppo.rnd.final-step is {rnd.final_step}; it must be greater than"
+            raise ConfigError(f"{text} --ppo.rnd.initial-step, {rnd.initial_step}")
+        for name in ("predictor_hidden_dims", "target_hidden_dims", "obs_groups"):
+            if not getattr(rnd, name):
+                raise ConfigError(f"{flag('ppo', 'rnd', name)} needs one or more values")
+        for group in rnd.obs_groups:
+            if group not in self.env.observations and rnd.obs_groups != RndCfg().obs_groups:
+                there = ", ".join(self.env.observations)
+                text = f"--ppo.rnd.obs-groups names {group!r}; the task has {there}"
+                raise ConfigError(text)
+
+    def _check_distillation(self) -> None:
+        cfg, steps = self.distillation, self.num_steps_per_env
+        if self.teacher is None:
+            if cfg != DistillationCfg():
+                text = "--distillation.* is of a student, which learns from a teacher"
+                raise ConfigError(f"{text}; add --teacher, its run or checkpoint")
+            return
+        if self.population is not None:
+            raise ConfigError("--teacher does not go with --population, whose members learn by PPO")
+        if steps % cfg.gradient_length:
+            text = f"--distillation.gradient-length is {cfg.gradient_length}; it must divide the"
+            raise ConfigError(f"{text} {steps} steps of a rollout (--num-steps-per-env)")
 
     def _check_network(self, network: str) -> None:
         cfg = getattr(self.ppo, network)

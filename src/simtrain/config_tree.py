@@ -108,6 +108,7 @@ def continued(default: ConfigT, run_default: dict[str, Any], run: dict[str, Any]
 def differences(run: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
     """Settings that decide the results and differ: flag -> its values; both are from `resolved`."""
     names = DECISIVE + (POPULATION if run.get("population") or now.get("population") else ())
+    names += ("distillation",) if run.get("teacher") or now.get("teacher") else ()
     # The model is not compared, for its file may have moved.
     before, after = (leaves({name: tree.get(name) for name in names}) for tree in (run, now))
     return {
@@ -122,7 +123,8 @@ def config_digest(plain: Any) -> str:
 
     Where the model's file lies is no part of it, for runs are moved.
     """
-    tree = {name: plain.get(name) for name in DECISIVE}
+    names = (*DECISIVE, "distillation") if plain.get("teacher") else DECISIVE
+    tree = {name: plain.get(name) for name in names}
     tree["env"] = {name: value for name, value in tree["env"].items() if name != "model"}
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 

@@ -1,5 +1,6 @@
 """Names of the metrics that training logs, and of an iteration's phases, which add up to it."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 GROUPS = {
@@ -32,10 +33,12 @@ TAG = "Perf/time/"  # prefix of the metric with a phase's seconds
 EVALUATION_TAGS = ("mean_return", "mean_episode_length", "failure_rate", "iteration")
 """Results of every evaluation, logged as ``Eval/<name>``; a task's own metrics follow."""
 
+PPO_METRICS = tuple(f"Loss/{name}" for name in ("value", "surrogate", "entropy", "kl"))
+RND_METRICS = ("Loss/rnd", "Rnd/mean_intrinsic_reward")
+DISTILLATION_METRICS = ("Loss/behavior",)
 _ALWAYS = (
     *("Train/mean_reward", "Train/mean_episode_length"),
-    *(f"Loss/{name}" for name in ("value", "surrogate", "entropy", "kl", "learning_rate")),
-    *("Policy/mean_std", "Sim/nan_resets"),
+    *("Loss/learning_rate", "Policy/mean_std", "Sim/nan_resets"),
     *("Perf/total_fps", "Perf/collection_time", "Perf/learning_time"),
 )
 
@@ -49,10 +52,17 @@ class TaskTerms(Protocol):
     metrics: dict[str, Any]
 
 
-def metric_tags(task: TaskTerms, *, overflow: bool, phase_times: bool = True) -> tuple[str, ...]:
+def metric_tags(
+    task: TaskTerms,
+    *,
+    overflow: bool,
+    phase_times: bool = True,
+    algorithm: Sequence[str] = PPO_METRICS,
+) -> tuple[str, ...]:
     """Every tag of a training run, evaluation's last; `overflow`: whether the engine reports it."""
     return (
         *_ALWAYS,
+        *algorithm,
         *(f"{TAG}{phase}" for phase in (PHASES if phase_times else ())),
         *(f"Episode_Reward/{name}" for name in task.rewards),
         *(f"Episode_Termination/{name}" for name in task.terminations),

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 import tyro
+from tyro.conf import Suppress
 
 MODELS = ("mlp", "gru", "lstm", "cnn")
 """Kinds of networks that rsl_rl has."""
@@ -121,11 +122,43 @@ class SymmetryCfg:
 
 
 @dataclass
+class RndCfg:
+    """Random network distillation, an intrinsic reward for new states, with rsl_rl's names."""
+
+    weight: float = 0.0
+    """Weight of the intrinsic reward, a second; 0 for none."""
+    obs_groups: tuple[str, ...] = ("rnd_state",)
+    """Observation groups by which states are told apart; falls back to the actor's groups if the
+    task has no group of this name."""
+    weight_schedule: Literal["constant", "step", "linear"] = "constant"
+    """Whether the weight becomes final-value: never, at final-step or from initial-step on."""
+    initial_step: int = 0
+    """Environment step, of each environment, at which a linear schedule begins."""
+    final_step: int = 0
+    """And at which it ends."""
+    final_value: float = 0.0
+    """The weight then, a second."""
+    state_normalization: bool = False
+    """Normalize states by their running mean and standard deviation."""
+    reward_normalization: bool = False
+    """Divide the reward by the running standard deviation of its discounted sum."""
+    learning_rate: float = 1e-3
+    """Adam's learning rate for the predictor."""
+    num_outputs: int = 1
+    """Outputs of predictor and target."""
+    predictor_hidden_dims: tuple[int, ...] = (64,)
+    """Units of each hidden layer of the predictor, which learns."""
+    target_hidden_dims: tuple[int, ...] = (64,)
+    """Units of each hidden layer of the target, which is random."""
+
+
+@dataclass
 class PpoCfg:
     """Proximal policy optimization (Schulman et al. 2017), with rsl_rl's names and defaults."""
 
     actor: ActorCfg = field(default_factory=ActorCfg)
     critic: CriticCfg = field(default_factory=CriticCfg)
+    rnd: RndCfg = field(default_factory=RndCfg)
     num_learning_epochs: int = 5
     """Passes over each rollout."""
     num_mini_batches: int = 4
@@ -155,6 +188,25 @@ class PpoCfg:
     optimizer: Literal["adam", "adamw"] = "adam"
     """Optimizer."""
     symmetry: SymmetryCfg = field(default_factory=SymmetryCfg)
+
+
+@dataclass
+class DistillationCfg:
+    """Distillation of a teacher into a student, with rsl_rl's names."""
+
+    teacher: Suppress[ActorCfg] = field(default_factory=ActorCfg)
+    """The teacher's network, which the command takes from its run."""
+    num_learning_epochs: int = 4
+    """Passes over each rollout."""
+    gradient_length: int = 8
+    """Steps of a mini-batch, through which a recurrent student's gradients go back; a divisor of
+    --num-steps-per-env."""
+    learning_rate: float = 1e-3
+    """Adam's learning rate."""
+    max_grad_norm: float | None = None
+    """Largest gradient norm; None for any."""
+    loss_type: Literal["mse", "huber"] = "mse"
+    """Distance between the actions of student and teacher."""
 
 
 def _truth(word: str) -> bool:

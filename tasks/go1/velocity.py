@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 from simtrain import (
@@ -137,4 +138,21 @@ def go1_velocity_rough() -> TaskCfg:
     cfg.rewards["lin_vel_z"].weight = -0.5
     cfg.rewards["flat_orientation"].weight = -0.5
     cfg.max_iterations = 1500
+    return cfg
+
+
+@task("go1-velocity-rough-blind")
+def go1_velocity_rough_blind() -> TaskCfg:
+    """The same by proprioception alone, remembered: for a student of go1-velocity-rough."""
+    cfg = go1_velocity_rough()
+    unknown = ("base_lin_vel", "height_scan")
+    seen = {name: term for name, term in cfg.observations["actor"].items() if name not in unknown}
+    cfg.observations["proprioception"] = copy.deepcopy(seen)
+    cfg.ppo.actor = ActorCfg(
+        obs_groups=("proprioception",),
+        model="gru",
+        hidden_dims=(128, 128),
+        rnn_hidden_dim=128,
+        init_std=0.2,  # of the student's own actions, while it learns from its teacher's
+    )
     return cfg

@@ -22,7 +22,7 @@ def relative_error(value, reference):
     return float((value - reference).norm() / reference.norm())
 
 
-UPDATES = pytest.mark.parametrize("update", ["update", "update per mini-batch"])
+UPDATES = pytest.mark.parametrize("update", ["update", "update per mini-batch", "update with rnd"])
 
 
 @UPDATES
@@ -43,6 +43,18 @@ def test_two_ranks_update_parameters_and_statistics_like_one(found, update):
         assert mine["learning_rate"] == alone["learning_rate"]
 
 
+def test_two_ranks_distil_like_one_with_one_all_reduce_a_step(found):
+    for rank in "01":
+        mine, alone = found[rank]["distillation"], found["alone"]["distillation"]
+        for tensor, reference in zip(mine["tensors"], alone["tensors"], strict=True):
+            torch.testing.assert_close(tensor, reference, rtol=1e-5, atol=1e-6)
+        assert mine["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+        # Four passes over two mini-batches; three for the normalizer and one for the loss.
+        assert mine["all-reduces"] == 8 + 4
+    pairs = zip(*(found[rank]["distillation"]["tensors"] for rank in "01"), strict=True)
+    assert all(torch.equal(tensor, other) for tensor, other in pairs)
+
+
 def test_normalizing_in_each_mini_batch_takes_one_all_reduce_more_an_update(found):
     each = found["0"]["update"]["all-reduces"]
     assert each > 0
@@ -52,6 +64,11 @@ def test_normalizing_in_each_mini_batch_takes_one_all_reduce_more_an_update(foun
 def test_after_20_iterations_all_ranks_hold_the_same_bits(found):
     for tensor, other in zip(found["0"]["trained"], found["1"]["trained"], strict=True):
         assert torch.equal(tensor, other)
+
+
+def test_a_run_that_begins_with_a_checkpoint_has_it_on_all_ranks(found):
+    for rank in "01":
+        assert all((tensor == 1).all() for tensor in found[rank]["begun"])
 
 
 def test_ranks_on_other_hardware_hold_the_same_bits_though_their_norms_differ(found):

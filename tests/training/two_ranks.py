@@ -12,24 +12,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from tensordict import TensorDict
 
+from simtrain.algorithms.distillation import Distillation
+from simtrain.algorithms.networks import make_actor
 from simtrain.algorithms.ppo import PPO
+from simtrain.config import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.randomness import seed_everything
 from simtrain.errors import RankError
 from simtrain.launch.rank import Rank
 from simtrain.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
-from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
+from simtrain.ppo_cfg import ActorCfg, CriticCfg, DistillationCfg, PpoCfg, RndCfg
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.sim.engine import Overflow
+from simtrain.training.context import RunContext, SharedContext
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.checkpoint import check_same_tensors
+from simtrain.training.init_from import init_networks
 from simtrain.training.loop import Trainer, train
 from simtrain.training.statistics import Reduction, Sums
 
@@ -58,6 +64,8 @@ def main(results: Path) -> None:
     alone = {
         "update": update(one, 2 * ENVS, slice(None)),
         "update per mini-batch": update(one, 2 * ENVS, slice(None), per_mini_batch=True),
+        "update with rnd": update(one, 2 * ENVS, slice(None), rnd=0.3),
+        "distillation": distilled(one, 2 * ENVS, slice(None)),
         "state": initial_state(one),
     }
     for process in ranks:
@@ -74,8 +82,11 @@ def run(number: int, store: Path, results: Path) -> None:
     found = {
         "update": update(rank, ENVS, mine),
         "update per mini-batch": update(rank, ENVS, mine, per_mini_batch=True),
+        "update with rnd": update(rank, ENVS, mine, rnd=0.3),
+        "distillation": distilled(rank, ENVS, mine),
         "state": initial_state(rank),
         "trained": trained(rank),
+        "begun": begun(rank, results.with_suffix(".start")),
         "trained on other hardware": trained_on_other_hardware(rank),
         "reduced": reduced(rank),
         "any": any_rank(rank),
@@ -89,11 +100,11 @@ def run(number: int, store: Path, results: Path) -> None:
 
 
 def update(
-    rank: Rank, num_envs: int, mine: slice, *, per_mini_batch: bool = False
+    rank: Rank, num_envs: int, mine: slice, *, per_mini_batch: bool = False, rnd: float = 0.0
 ) -> dict[str, Any]:
     """Gradients, parameters and losses after PPO's update on a part of one rollout.
 
-    Advantages are normalized over the rollout, or in each mini-batch.
+    Advantages are normalized over the rollout, or in each mini-batch; `rnd` weighs RND.
     """
     random = torch.Generator().manual_seed(0)
 
@@ -114,6 +125,7 @@ def update(
         num_learning_epochs=4,
         learning_rate=1e-3,
         normalize_advantage_per_mini_batch=per_mini_batch,
+        rnd=RndCfg(rnd, state_normalization=True, reward_normalization=True),
     )
 
     def observed(obs: torch.Tensor) -> TensorDict:
@@ -152,6 +164,33 @@ def update(
     }
 
 
+def distilled(rank: Rank, num_envs: int, mine: slice) -> dict[str, Any]:
+    """Parameters and loss of a student that remembers, after two updates on parts of rollouts."""
+    random = torch.Generator().manual_seed(0)
+
+    def observed() -> TensorDict:
+        obs = torch.randn(2 * ENVS, OBS, generator=random)[mine]
+        return TensorDict({"actor": obs}, batch_size=[num_envs])
+
+    torch.manual_seed(1)
+    student, teacher = ActorCfg((8,), model="gru", rnn_hidden_dim=8), ActorCfg((8,))
+    obs = observed()
+    models = make_actor(student, obs, ACTIONS), make_actor(teacher, obs, ACTIONS)
+    cfg = DistillationCfg(gradient_length=3, max_grad_norm=0.5)
+    distillation = Distillation(cfg, models, obs, STEPS, rank)
+    distillation.train_mode()
+    for _ in range(2):
+        with torch.inference_mode():
+            distillation.begin_rollout()
+            for transition in distillation.storage.transitions:
+                distillation.act_in(observed(), transition)
+                dones = (torch.rand(2 * ENVS, generator=random) < 0.2)[mine]
+                distillation.record(transition, torch.zeros(num_envs), dones, dones)
+        with counted("all_reduce") as calls:
+            losses = distillation.update()
+    return {"all-reduces": len(calls), "losses": losses, "tensors": distillation.tensors()}
+
+
 def cartpole(rank: Rank, timer: PhaseTimer = NO_TIMER) -> Env:
     seed_everything(rank.seed)
     cfg = discover().find("cartpole-balance").make()
@@ -168,6 +207,20 @@ def trained(rank: Rank) -> list[torch.Tensor]:
     env = cartpole(rank)
     ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
     train(Trainer(env, ppo, rank), [], 20, lambda: False)
+    return [tensor.clone() for tensor in ppo.tensors()]
+
+
+def begun(rank: Rank, path: Path) -> list[torch.Tensor]:
+    """Parameters and buffers after ``--init-from`` a checkpoint of ones that rank 0 alone has."""
+    env = cartpole(rank)
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
+    if rank.is_main:
+        states = {name: getattr(ppo, name).state_dict() for name in ("actor", "critic")}
+        ones = {k: {n: torch.ones_like(t) for n, t in s.items()} for k, s in states.items()}
+        torch.save({f"{name}_state_dict": state for name, state in ones.items()}, path)
+    config = TrainConfig("cartpole-balance", init_from=str(path) if rank.is_main else "gone")
+    console, shared = SimpleNamespace(say=lambda text: None), SharedContext(path, ())
+    init_networks(RunContext(config, rank, console, lambda: False, shared), ppo)
     return [tensor.clone() for tensor in ppo.tensors()]
 
 

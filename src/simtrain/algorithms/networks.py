@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 from rsl_rl.models import CNNModel, MLPModel, RNNModel
+from rsl_rl.modules import EmpiricalNormalization
 from tensordict import TensorDict
+from torch import Tensor
 
 from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
@@ -95,9 +97,12 @@ def update_normalization(network: MLPModel, obs: TensorDict, rank: Rank) -> None
     if not network.obs_normalization:
         return
     x = torch.cat([obs[group] for group in network.obs_groups], dim=-1)
-    buffers = dict(network.obs_normalizer.named_buffers())
-    mean, var, std, seen = (buffers[name] for name in ("_mean", "_var", "_std", "count"))
-    number = torch.full_like(seen, len(x))
+    learn_statistics(network.obs_normalizer, x, rank)
+
+
+def learn_statistics(normalizer: EmpiricalNormalization, x: Tensor, rank: Rank) -> None:
+    """Learn from `x`, ``(samples, size)``, of all ranks, in place."""
+    number = torch.full_like(normalizer.get_buffer("count"), len(x))
     new_var = torch.var(x, dim=0, correction=0, keepdim=True)
     new_mean = torch.mean(x, dim=0, keepdim=True)
     if rank.world_size > 1:
@@ -106,6 +111,17 @@ def update_normalization(network: MLPModel, obs: TensorDict, rank: Rank) -> None
         rank.all_reduce(number)
         new_mean = rank.all_reduce(own_mean * len(x)) / number
         new_var = rank.all_reduce(len(x) * (new_var + (own_mean - new_mean).square())) / number
+    merge_statistics(normalizer, number, new_mean, new_var)
+
+
+def merge_statistics(
+    normalizer: EmpiricalNormalization, number: Tensor, new_mean: Tensor, new_var: Tensor
+) -> None:
+    """Learn from `number` samples, 0-d, of such mean and variance, in place."""
+    names = ("_mean", "_var", "_std", "count")
+    mean, var, std, seen = (normalizer.get_buffer(name) for name in names)
+    if normalizer.until is not None:
+        number = number * (seen < normalizer.until)
     seen += number
     rate = number / seen
     difference = new_mean - mean

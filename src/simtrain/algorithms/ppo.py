@@ -12,15 +12,17 @@ from typing import Any, Protocol
 
 import torch
 from rsl_rl.algorithms import PPO as RslPPO
+from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.advantages import make_estimator
-from simtrain.algorithms.flat_gradients import FlatGradients
+from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
 from simtrain.algorithms.learners import LOSSES, Learner
 from simtrain.algorithms.learners.autograd import AutogradLearner
 from simtrain.algorithms.learners.gaussian_mlp import GaussianMlpLearner
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
+from simtrain.algorithms.rnd import METRICS, Rnd
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.algorithms.symmetry import MirrorSymmetry
 from simtrain.errors import ConfigError
@@ -60,11 +62,11 @@ class PPO(RslPPO):  # type: ignore[misc]
     ) -> None:
         """Every rank starts as rank 0 does; `obs` is ``{group: (num_envs, *shape)}``.
 
-        `mirror` is needed where `cfg` uses symmetry.
+        `mirror` is needed where `cfg` uses symmetry; weights of ``cfg.rnd`` are those of a step.
         """
         actor, critic = make_actor(cfg.actor, obs, num_actions), make_critic(cfg, obs)
-        settings = {f.name: getattr(cfg, f.name) for f in fields(cfg)}
-        del settings["symmetry"]
+        own = ("symmetry", "rnd")
+        settings = {f.name: getattr(cfg, f.name) for f in fields(cfg) if f.name not in own}
         settings |= {"actor": actor, "critic": critic, "storage": None}
         super().__init__(**settings, device=rank.device)
         self.symmetry: MirrorSymmetry | None = None
@@ -75,19 +77,43 @@ class PPO(RslPPO):  # type: ignore[misc]
             self.symmetry = MirrorSymmetry(cfg.symmetry, mirror)
         self.loss_names = LOSSES if self.symmetry is None else ("symmetry", *LOSSES)
         self.rank, self.timer = rank, timer
-        self._make_optimizer(torch.optim.AdamW if cfg.optimizer == "adamw" else torch.optim.Adam)
+        networks = [self.actor.parameters(), self.critic.parameters()]
+        # The divergence that the learning rate follows travels with the gradients.
+        self.optimizer = FlatAdam(
+            networks, rank, timer, learning_rate=cfg.learning_rate, kind=cfg.optimizer, extra=1
+        )
+        self.gradients = self.optimizer.gradients
+        self.skipped_steps = 0  # of the last update: their gradients were not finite
+        self._losses = torch.zeros(len(self.loss_names), device=rank.device)
+        if cfg.rnd.weight != 0.0:
+            there = set(cfg.rnd.obs_groups) <= set(obs.keys())
+            groups = cfg.rnd.obs_groups if there else cfg.actor.obs_groups
+            self.rnd = Rnd(cfg.rnd, groups, obs, rank, timer)
         self.learner = self._make_learner(obs, (num_actions, num_steps_per_env))
         self.storage = self.learner.storage
         self._estimate_advantages = make_estimator(rank.device)
         for tensor in self.tensors():
             rank.broadcast(tensor)
-        self._ranks_add_alike = rank.world_size == 1 or _add_alike(rank)
-        """Whether equal numbers have equal sums on all ranks, to the last bit. Ranks apply equal
-        gradients to equal parameters, one by one; only the norms in between are sums."""
+
+    @property
+    def networks(self) -> dict[str, MLPModel]:
+        """The networks that learn, by the names that they have in checkpoints."""
+        return {"actor": self.actor, "critic": self.critic}
+
+    @property
+    def learning_threads(self) -> int:
+        """Threads of torch to call `update` with."""
+        return self.learner.threads
+
+    @property
+    def refusal(self) -> str | None:
+        """Why mini-batches cannot be CUDA graphs; None if they can."""
+        return self.learner.refusal
 
     def tensors(self) -> list[Tensor]:
-        """Parameters and buffers of actor and critic, themselves and not copies."""
-        return [t for net in (self.actor, self.critic) for t in net.state_dict().values()]
+        """Parameters and buffers of all networks, themselves and not copies."""
+        networks = (self.actor, self.critic, *filter(None, [self.rnd]))
+        return [t for network in networks for t in network.state_dict().values()]
 
     @property
     def std(self) -> Tensor:
@@ -131,6 +157,8 @@ class PPO(RslPPO):  # type: ignore[misc]
     def compute_returns(self, obs: TensorDict) -> None:
         """Values, advantages and returns of the rollout, in place; `obs` follows its last step."""
         st, last = self.storage, self.learner.evaluate(obs)
+        if self.rnd is not None:
+            self.rnd.add_rewards(st, obs)
         self._estimate_advantages(st, last, self.gamma, self.lam)
         if not self.normalize_advantage_per_mini_batch:
             self._normalize(st.advantages.view(1, -1))
@@ -156,16 +184,20 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.timer.begin("other")
         for network in (self.actor, self.critic):
             update_normalization(network, self.storage.observations.flatten(0, 1), self.rank)
+        counts, names = (self.num_learning_epochs, self.num_mini_batches), [*self.loss_names]
+        means = self._losses / (counts[0] * counts[1])
+        if self.rnd is not None:
+            means = torch.cat((means, self.rnd.update(self.storage.observations, *counts)))
+            names += METRICS
         self.storage.clear()
-        means = self._losses / (self.num_learning_epochs * self.num_mini_batches)
-        self._all_reduce(means, then="other")
+        all_reduce(means, self.rank, self.timer, then="other")
         means /= self.rank.world_size
-        numbers = torch.cat((means, self._lr[None], self._skipped[None]))
+        numbers = torch.cat((means, self.optimizer.lr[None], self.optimizer.skipped[None]))
         with self.rank.progress:  # the one place that waits for the device, and so for other ranks'
             *losses, self.learning_rate, skipped = numbers.tolist()
         self.skipped_steps = int(skipped)
-        self._skipped.zero_()
-        return dict(zip(self.loss_names, losses, strict=True))
+        self.optimizer.skipped.zero_()
+        return dict(zip(names, losses, strict=True))
 
     def learn_mini_batch(self, number: int) -> None:
         """Learn from a mini-batch of the shuffled rollout, in place."""
@@ -177,43 +209,26 @@ class PPO(RslPPO):  # type: ignore[misc]
         losses = self.learner.backward(batch, self)
         self.gradients.extra[0] = losses[-1]
         self.timer.begin("optimizer")
-        if self.rank.world_size > 1:
-            self._all_reduce(self.gradients.buffer, then="optimizer")
-            self.gradients.buffer /= self.rank.world_size
+        self.optimizer.average()
         if self.schedule == "adaptive":
-            adapt_learning_rate(self._lr, self.gradients.extra[0], self.desired_kl)
-        norms = self.gradients.norms()
-        if not self._ranks_add_alike:
-            self.rank.broadcast(norms)
-        self.gradients.clip(norms, self.max_grad_norm)
-        # The gradients are those of all ranks, and so is what follows from them.
-        self._not_finite.copy_(~norms.sum().isfinite())
-        self._skipped += self._not_finite
-        self.optimizer.step()
+            adapt_learning_rate(self.optimizer.lr, self.gradients.extra[0], self.desired_kl)
+        self.optimizer.clip_and_step(self.max_grad_norm)
         self.learner.after_step()
         return losses
 
     def update_state(self) -> list[Tensor]:
         """What `learn_mini_batch` changes and its next call depends on; not copies."""
-        moments = self._moments.values()
-        return [self.gradients.parameters.data, self._lr, self._skipped, self._losses, *moments]
+        return [*self.optimizer.tensors(), self._losses]
 
     def hidden_states(self) -> list[Tensor]:
-        """What recurrent networks remember of this rank's environments; not copies."""
-        return self.learner.hidden_states()
+        """What is remembered of this rank's environments, such as hidden states; not copies."""
+        rewards = [] if self.rnd is None else [self.rnd.discounted]
+        return [*self.learner.hidden_states(), *rewards]
 
     def set_hidden_states(self, states: Sequence[Tensor]) -> None:
         """Take over `states`, in place; RuntimeError if shapes differ, ValueError if one lacks."""
         for tensor, state in zip(self.hidden_states(), states, strict=True):
             tensor.copy_(state)
-
-    def save(self) -> dict[str, Any]:
-        """State of networks and optimizer under rsl_rl's keys, loadable by rsl_rl itself."""
-        saved: dict[str, Any] = super().save()
-        optimizer = self.gradients.split_state(saved["optimizer_state_dict"])
-        (group,) = optimizer["param_groups"]
-        group |= {"lr": float(group["lr"]), "fused": None}
-        return {**saved, "optimizer_state_dict": optimizer}
 
     def load(
         self,
@@ -223,33 +238,33 @@ class PPO(RslPPO):  # type: ignore[misc]
     ) -> bool:
         """Take over what `save` returned, in place; see ``rsl_rl.algorithms.PPO.load``."""
         if load_cfg is None:
-            load_cfg = dict.fromkeys(("actor", "critic", "optimizer", "iteration"), True)
-        optimizer = loaded_dict["optimizer_state_dict"]
-        saved = self.gradients.join_state(optimizer)
-        iteration = super().load(loaded_dict, {**load_cfg, "optimizer": False}, strict)
-        if load_cfg.get("optimizer"):
-            for name, moment in self._moments.items():
-                # A state from before the first step has none.
-                moment.copy_(saved[name]) if saved else moment.zero_()
-            self.learning_rate = float(self._lr.fill_(optimizer["param_groups"][0]["lr"]))
+            parts = ("actor", "critic", "optimizer", "iteration", "rnd")
+            load_cfg = dict.fromkeys(parts, True)
+        iteration = super().load(loaded_dict, load_cfg, strict)
+        self.learning_rate = float(self.optimizer.lr)
         return bool(iteration)
 
-    state = save  # the storage is empty between two updates
+    def state(self) -> dict[str, Any]:
+        """What `set_state` takes; the storage is empty between two updates."""
+        steps = {} if self.rnd is None else {"rnd_steps": self.rnd.update_counter}
+        return {**self.save(), **steps}
 
     def set_state(
         self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
     ) -> None:
         """Take over `state`, in place, moments and rate if told; RuntimeError if shapes differ."""
         saved_rate = state["optimizer_state_dict"]["param_groups"][0]["lr"]
-        rate = float(saved_rate if learning_rate else self._lr)
-        self.load(state, {"actor": True, "critic": True, "optimizer": optimizer})
-        self.learning_rate = float(self._lr.fill_(rate))
+        rate = float(saved_rate if learning_rate else self.optimizer.lr)
+        self.load(state, {"actor": True, "critic": True, "optimizer": optimizer, "rnd": True})
+        if self.rnd is not None:
+            self.rnd.update_counter = state["rnd_steps"]
+        self.learning_rate = float(self.optimizer.lr.fill_(rate))
 
     def set_hyper_parameter(self, name: str, value: float) -> None:
         """Change a number of the configuration that an update reads anew, such as ``gamma``."""
         setattr(self, name, value)
         if name == "learning_rate":
-            self._lr.fill_(value)
+            self.optimizer.lr.fill_(value)
 
     def _make_learner(self, obs: TensorDict, shape: tuple[int, int]) -> Learner:
         """The fastest for these models; `shape` is actions and steps of a rollout."""
@@ -258,53 +273,17 @@ class PPO(RslPPO):  # type: ignore[misc]
             return GaussianMlpLearner(models, obs, sizes, self.rank, self.timer, self.symmetry)
         return AutogradLearner(models, obs, sizes, self.gradients, self.rank, self.timer)
 
-    def _make_optimizer(self, kind: type[torch.optim.Adam]) -> None:
-        """A fused Adam of all parameters in one tensor, and its state on the device."""
-        # The divergence that the learning rate follows travels with the gradients.
-        self.gradients = FlatGradients([self.actor.parameters(), self.critic.parameters()], extra=1)
-        parameters = self.gradients.parameters
-        zero = torch.zeros((), device=self.rank.device)
-        self._lr: Tensor = torch.full_like(zero, self.learning_rate)
-        self.optimizer = kind([parameters], lr=self._lr, fused=True)
-        # Adam would make these at its first step; a state is loaded into them at any time.
-        moments = {name: torch.zeros_like(parameters.data) for name in ("exp_avg", "exp_avg_sq")}
-        self._moments = {"step": zero.clone(), **moments}
-        self.optimizer.state[parameters] = self._moments
-        # With this, fused Adam leaves parameters and moments as they are where it is 1.
-        self._not_finite = self.optimizer.found_inf = zero.clone()  # type: ignore[attr-defined]
-        self._skipped: Tensor = zero.clone()
-        self.skipped_steps = 0  # of the last update: their gradients were not finite
-        self._losses: Tensor = zero.repeat(len(self.loss_names))
-
     def _normalize(self, advantages: Tensor) -> None:
         """Subtract each row's mean and divide by its standard deviation, of all ranks, in place."""
         rows = advantages.double().flatten(1)  # sums of squares are exact enough
         sums = torch.stack((rows.sum(dim=1), rows.square().sum(dim=1)))
-        self._all_reduce(sums, then="advantage")
+        all_reduce(sums, self.rank, self.timer, then="advantage")
         count = rows.shape[1] * self.rank.world_size
         mean = sums[0] / count
         variance = (sums[1] - sums[0] * mean).clamp_(min=0.0) / max(count - 1, 1)
         shape = (-1, *[1] * (advantages.ndim - 1))
         advantages -= mean.float().view(shape)
         advantages /= variance.sqrt().float().view(shape) + 1e-8
-
-    def _all_reduce(self, tensor: Tensor, then: str) -> None:
-        """Sum `tensor` over all ranks, in place; `then` is the phase that follows."""
-        if self.rank.world_size > 1:
-            self.timer.begin("all_reduce")
-            self.rank.all_reduce(tensor)
-            self.timer.begin(then)
-
-
-def _add_alike(rank: Rank) -> bool:
-    """Whether PyTorch adds the entries of a large tensor in one order on the devices of all ranks.
-
-    What decides that is the GPU's model, or the CPU's instructions and the number of threads.
-    """
-    mine: tuple[str, int] = torch.backends.cpu.get_cpu_capability(), rank.threads
-    if rank.device.type == "cuda":
-        mine = torch.cuda.get_device_name(rank.device), 0
-    return len(set(rank.all_gather_objects(mine))) == 1
 
 
 def adapt_learning_rate(rate: Tensor, kl: Tensor, desired_kl: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from simtrain.cli.exits import DONE, end_at_once_on_signals, run_command
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, flag
 
 if TYPE_CHECKING:
     from simtrain.config import TrainConfig
@@ -55,7 +55,11 @@ def train(arguments: Sequence[str]) -> int:
         from simtrain.training.features.checkpoint import find_run
 
         saved = find_run(config.resume, config.log_root, name)
-        config = parse_flags(f"train {name}", saved.configuration(default), flags)
+        run_config = saved.configuration(default)
+        config = parse_flags(f"train {name}", run_config, flags)
+        for given in ("init_from", "teacher"):
+            if getattr(config, given) != getattr(run_config, given):
+                raise ConfigError(f"{flag(given)} is of a new run: leave it out with --resume")
     config.check()
     config.check_on_machine()
     check_evaluation_flags(config)
@@ -65,8 +69,10 @@ def train(arguments: Sequence[str]) -> int:
     from simtrain.env.model import check_task
     from simtrain.launch.plan import plan_job
     from simtrain.run.directory import check_folder
+    from simtrain.training.init_from import read_networks
     from simtrain.training.job import run_job, simulates_on_gpu
     from simtrain.training.reflection import Reflection
+    from simtrain.training.teacher import with_teacher
 
     check_folder(config.log_root, "--log-root")
     model = check_task(config.env)
@@ -77,6 +83,10 @@ def train(arguments: Sequence[str]) -> int:
         default = TrainConfig.of_task(name, task.configuration(), on_gpu=True)
         config = parse_flags(f"train {name}", default, flags)
         config.check()
+    if config.init_from is not None and saved is None:
+        read_networks(config.init_from, config.init_only)
+    if config.teacher is not None and saved is None:
+        config = with_teacher(config)
     return run_job(config, job, model, saved)
 
 

@@ -23,8 +23,7 @@ from simtrain.run.directory import written_whole
 _ALL = CollectionCheckStrategy.ALL_ITEMS
 BEST = "best.pt"  # the checkpoint with the best evaluation of a run
 BEST_CONFIG = "best.yaml"  # its configuration, where that is not the run's: in a population
-_NETWORKS = ("actor_state_dict", "critic_state_dict")
-_KEYS = (*_NETWORKS, "iter", "infos")
+_KEYS = ("actor_state_dict", "iter", "infos")
 
 
 def model_path(run: Path, iteration: int) -> Path:
@@ -62,12 +61,25 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read what `save_model` or rsl_rl's runner wrote; ConfigError if that cannot be, says why."""
+    """Read what `save_model` or rsl_rl's runner wrote; ConfigError if that cannot be, says why.
+
+    A student is the ``actor_state_dict`` of what is returned.
+    """
     content = read_tensors(path, "checkpoint", device)
+    if "student_state_dict" in content:
+        content["actor_state_dict"] = policy_state(content)
     if not all(key in content for key in _KEYS):
         raise ConfigError(f"{path} is no checkpoint of simtrain: it needs {', '.join(_KEYS)}")
-    check_kinds(path, content, dict.fromkeys(_NETWORKS, dict[str, Tensor]) | {"iter": int})
+    networks = [name for name in ("actor_state_dict", "critic_state_dict") if name in content]
+    check_kinds(path, content, dict.fromkeys(networks, dict[str, Tensor]) | {"iter": int})
     return content
+
+
+def policy_state(networks: dict[str, Any]) -> dict[str, Tensor]:
+    """The policy of what PPO or a distillation saved."""
+    state: dict[str, Tensor]
+    state = networks["student_state_dict" if "student_state_dict" in networks else _KEYS[0]]
+    return state
 
 
 def check_kinds(path: Path, content: dict[str, Any], kinds: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from rsl_rl.models import MLPModel
 
-from simtrain.algorithms.ppo import PPO
+from simtrain.algorithms.distillation import Algorithm
 from simtrain.cuda_graphs import GraphBackend
 from simtrain.env.env import Env
 from simtrain.env.nan_guard import Failures
@@ -56,7 +56,7 @@ class Trainer:
     def __init__(
         self,
         env: Env,
-        ppo: PPO,
+        ppo: Algorithm,
         rank: Rank,
         timer: PhaseTimer = NO_TIMER,
         graphs: GraphBackend | None = None,
@@ -78,7 +78,7 @@ class Trainer:
         self._steps = ppo.storage.num_transitions_per_env
         self.set_ppo(ppo)
 
-    def set_ppo(self, ppo: PPO) -> None:
+    def set_ppo(self, ppo: Algorithm) -> None:
         """From now on train `ppo`: another, or the same with other settings, which graphs hold."""
         self.close()
         self.ppo = ppo
@@ -116,7 +116,7 @@ class Trainer:
             # Or the rest of the rollout would be timed as learning.
             torch.cuda.synchronize(self.rank.device)
         collected = time.perf_counter()
-        torch.set_num_threads(self.ppo.learner.threads)
+        torch.set_num_threads(self.ppo.learning_threads)
         losses = self.ppo.update(self._update_graphs)
         failures, overflow = self.env.failures(), self.env.sim.overflow()
         end = time.perf_counter()
@@ -203,7 +203,7 @@ class Trainer:
         self.env_steps += steps
         seconds = maxima.pop("seconds")
         metrics = self._episode_metrics(sums)
-        metrics |= {f"Loss/{name}": value for name, value in losses.items()}
+        metrics |= {n if "/" in n else f"Loss/{n}": value for n, value in losses.items()}
         metrics |= {
             "Loss/learning_rate": self.ppo.learning_rate,
             "Policy/mean_std": float(self.ppo.std.mean()),

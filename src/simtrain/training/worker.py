@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -25,8 +26,10 @@ from simtrain.training.features.recorder import Recorder
 from simtrain.training.features.timing import Timing, training_timer
 from simtrain.training.features.video import TrainingVideo
 from simtrain.training.gpu import out_of_memory_as_config_error
+from simtrain.training.init_from import init_networks
 from simtrain.training.loop import Trainer, train
 from simtrain.training.reflection import mirror_maps
+from simtrain.training.teacher import load_teacher, make_distillation
 
 
 def run_worker(context: RunContext) -> TrainingResult | None:
@@ -45,6 +48,8 @@ def run_worker(context: RunContext) -> TrainingResult | None:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as cuBLAS asks for
             torch.use_deterministic_algorithms(True)
         with closing(make_trainer(config, rank, training_timer(context), context.console.say)) as t:
+            init_networks(context, t.ppo)
+            load_teacher(context, t)
             return _train(context, t)
 
 
@@ -92,9 +97,12 @@ def _train_member(context: RunContext, trainer: Trainer) -> TrainingResult | Non
 
 def _make_ppo(env: Env, rank: Rank, config: TrainConfig, timer: PhaseTimer = NO_TIMER) -> PPO:
     obs = env.get_observations().to(rank.device)
-    mirror = mirror_maps(env, rank.device) if config.ppo.symmetry.is_used else None
+    cfg = config.ppo
+    weights = {name: getattr(cfg.rnd, name) * env.step_dt for name in ("weight", "final_value")}
+    cfg = replace(cfg, rnd=replace(cfg.rnd, **weights))
+    mirror = mirror_maps(env, rank.device) if cfg.symmetry.is_used else None
     shape = env.num_actions, config.num_steps_per_env
-    return PPO(config.ppo, obs, *shape, rank, timer, mirror=mirror)
+    return PPO(cfg, obs, *shape, rank, timer, mirror=mirror)
 
 
 def make_trainer(
@@ -105,9 +113,10 @@ def make_trainer(
 ) -> Trainer:
     """A rank's environments and algorithm, ready to train; `say` shows a line on rank 0."""
     env = make_env(config, rank, timer, say)
-    ppo = _make_ppo(env, rank, config, timer)
+    make = _make_ppo if config.teacher is None else make_distillation
+    algorithm = make(env, rank, config, timer)
     graphs = make_graph_backend(rank.device) if config.cuda_graphs else None
-    return Trainer(env, ppo, rank, timer, graphs)
+    return Trainer(env, algorithm, rank, timer, graphs)
 
 
 def make_env(config: TrainConfig, rank: Rank, timer: PhaseTimer, say: Callable[[str], None]) -> Env:

@@ -41,7 +41,7 @@ class AutogradLearner:
         with torch.no_grad():  # to know the shapes
             log_prob = self._act(obs).unsqueeze(-1)
             values: Tensor = self.critic(obs)
-        self._memories = [_Memory(model) for model in models]
+        self._memories = [Memory(model) for model in models]
         params = self.actor.output_distribution_params
         recorded = {"values": values, "actions_log_prob": log_prob}
         recorded |= {f"params.{i}": param for i, param in enumerate(params)}
@@ -184,7 +184,7 @@ class AutogradLearner:
         return loss, torch.stack(losses).detach()
 
 
-class _Memory:
+class Memory:
     """A model's hidden state, kept in place; empty for one that is not recurrent."""
 
     def __init__(self, model: MLPModel) -> None:
@@ -220,6 +220,13 @@ class _Memory:
         """Set the state of environments in `dones`, ``(num_envs,)``, to zero, in place."""
         for part in self.tensors:
             part.masked_fill_(dones.to(torch.bool).unsqueeze(-1), 0.0)
+
+    def forget_within_autograd(self, dones: Tensor) -> None:
+        """Let the model go on without its state of environments in `dones`, ``(num_envs,)``."""
+        if self.tensors:
+            mask = dones.to(torch.bool).unsqueeze(-1)
+            parts = [part.masked_fill(mask, 0.0) for part in _parts(self._model.get_hidden_state())]
+            self._model.reset(hidden_state=tuple(parts) if self._is_tuple else parts[0])
 
 
 def _parts(state: Tensor | tuple[Tensor, ...] | None) -> list[Tensor]:

@@ -52,7 +52,6 @@ FORMAT = 2
 """Changes when a later simtrain could not continue what an earlier one saved."""
 RETRY_SECONDS = 10.0
 """Pause after a save that failed, before it is tried again."""
-_NETWORKS = ("actor_state_dict", "critic_state_dict", "optimizer_state_dict")
 _KINDS: dict[str, Any] = dict.fromkeys(("iteration", "env_steps", "steps", "threads"), int)
 _KINDS |= dict.fromkeys(("task", "model"), str) | {"ranks": list, "versions": dict[str, str]}
 _KINDS |= dict.fromkeys(("config", "default", "trainer", "learner", "features"), dict)
@@ -140,7 +139,8 @@ class Checkpoint(Feature):
         """Write checkpoint and state, in the thread; whether that succeeded."""
         run, config = self._context.run, self._context.config
         path = model_path(run, content["iteration"])
-        networks = {name: content["learner"][name] for name in _NETWORKS}
+        learner = content["learner"]
+        networks = {key: learner[key] for key in learner if key.endswith("_state_dict")}
         infos = checkpoint_infos(config, content["env_steps"])
         error = None
         try:
@@ -211,12 +211,15 @@ def put_back(
         shared = {name: content[name] for name in ("trainer", "learner", "features", "steps")}
         parts = [(shared, own[i] if i < len(own) else None) for i in range(rank.world_size)]
     shared, mine = rank.scatter_objects(parts)
+    changed = set(resumption.changed)
     with damage_as_config_error(f"{resumption.file} cannot be resumed"):
         trainer.set_state(shared["trainer"])
         trainer.ppo.set_state(
             shared["learner"],
-            optimizer="--ppo.optimizer" not in resumption.changed,
-            learning_rate="--ppo.learning-rate" not in resumption.changed,
+            optimizer="--ppo.optimizer" not in changed,
+            learning_rate=changed.isdisjoint(
+                {"--ppo.learning-rate", "--distillation.learning-rate"}
+            ),
         )
         for feature in features:
             if feature.name in shared["features"]:

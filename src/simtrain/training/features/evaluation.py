@@ -17,7 +17,7 @@ from simtrain.config import TrainConfig
 from simtrain.config_tree import checkpoint_infos
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error
-from simtrain.metric_tags import metric_tags
+from simtrain.metric_tags import DISTILLATION_METRICS, PPO_METRICS, RND_METRICS, metric_tags
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.evaluator_process import EvaluatorProcess, PolicySnapshot
 
@@ -202,7 +202,9 @@ class _EvaluatorInProcess:
         self._results: list[tuple[PolicySnapshot, Evaluation]] = []
 
     def submit(self, policy: PolicySnapshot) -> None:
-        evaluation = self._evaluator(policy.networks["actor_state_dict"], self._stop)
+        from simtrain.run.checkpoint import policy_state
+
+        evaluation = self._evaluator(policy_state(policy.networks), self._stop)
         if evaluation is not None:
             self._results.append((policy, evaluation))
 
@@ -271,7 +273,9 @@ def check_evaluation_flags(config: TrainConfig, engine: str | None = None) -> No
                 "use --eval-device cpu"
             )
     overflow = (engine or config.engine) != "mujoco"
-    tags = metric_tags(config.env, overflow=overflow, phase_times=config.phase_times)
+    own = PPO_METRICS if config.teacher is None else DISTILLATION_METRICS
+    own += RND_METRICS if config.ppo.rnd.weight != 0.0 else ()
+    tags = metric_tags(config.env, overflow=overflow, phase_times=config.phase_times, algorithm=own)
     for condition in stop_conditions(config):
         if condition.tag not in tags:
             raise ConfigError(

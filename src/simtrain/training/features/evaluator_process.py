@@ -43,7 +43,7 @@ class PolicySnapshot:
     iteration: int
     """Iterations that it was trained."""
     networks: dict[str, Any]
-    """``PPO.save()``, or a copy of it."""
+    """``save()`` of its algorithm, or a copy of it."""
     infos: dict[str, Any]
     """Plain values that belong to its checkpoint."""
 
@@ -116,9 +116,9 @@ class EvaluatorProcess:
     def _evaluate(self, policy: PolicySnapshot) -> bool:
         """Evaluate a policy, in the thread."""
         if self.failure is None:
-            from simtrain.run.checkpoint import packed
+            from simtrain.run.checkpoint import packed, policy_state
 
-            data = packed(policy.networks["actor_state_dict"])
+            data = packed(policy_state(policy.networks))
             evaluation = self._exchange(lambda: self._connection.send_bytes(data))
             if evaluation is not None:
                 with self._lock:

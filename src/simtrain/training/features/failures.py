@@ -78,8 +78,8 @@ class FailureMonitor(Feature):
 
     def _check(self, metrics: dict[str, float]) -> None:
         if self._without_update >= PATIENCE:
-            names = ("Loss/value", "Loss/surrogate", "Loss/kl", "Loss/learning_rate")
-            seen = ", ".join(f"{name} {metrics[name]:g}" for name in names)
+            losses = {tag: value for tag, value in metrics.items() if tag.startswith("Loss/")}
+            seen = ", ".join(f"{tag} {value:g}" for tag, value in losses.items())
             raise DivergenceError(
                 f"no gradient was finite for {PATIENCE} iterations in a row, and nothing was "
                 f"learned; the last of them had {seen}. A reward or an observation may have become "

@@ -235,7 +235,7 @@ class Population(Feature):
         assert self._evaluator is not None
         name, sign = fitness_of(self._config)
         self._evaluator.actor = self._member.config().ppo.actor
-        evaluation = self._evaluator(self._trainer.ppo.save()["actor_state_dict"])
+        evaluation = self._evaluator(self._trainer.ppo.actor.state_dict())
         assert evaluation is not None
         if self._rows:
             tags = evaluation.tags(number)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from simtrain.algorithms.ppo import PPO
+from simtrain.algorithms.distillation import Algorithm
 from simtrain.algorithms.rollout import StagingBuffer, Transition
 from simtrain.cuda_graphs import GraphBackend, Graphs, RefusedError, describe
 from simtrain.env.env import Env
@@ -20,7 +20,7 @@ from simtrain.training.graphs.update import DEADLINE_SECONDS
 class RolloutGraphs:
     """Collects rollouts of `ppo` in `env` by a graph of a step."""
 
-    def __init__(self, env: Env, ppo: PPO, backend: GraphBackend) -> None:
+    def __init__(self, env: Env, ppo: Algorithm, backend: GraphBackend) -> None:
         self._env = env
         self._ppo = ppo
         self._backend = backend
@@ -137,7 +137,7 @@ class RolloutGraphs:
 
 
 @torch.no_grad()
-def collect_transition(env: Env, ppo: PPO, transition: Transition) -> None:
+def collect_transition(env: Env, ppo: Algorithm, transition: Transition) -> None:
     """Act, step the environments, and write that to `transition`, in place: a rollout's step."""
     env.timer.begin("inference")
     obs, learner = env.get_observations(), transition.actions.device

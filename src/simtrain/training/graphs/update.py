@@ -9,7 +9,7 @@ from functools import partial
 
 from torch import Tensor
 
-from simtrain.algorithms.ppo import PPO
+from simtrain.algorithms.distillation import Algorithm
 from simtrain.cuda_graphs import GraphBackend, Graphs, RefusedError
 from simtrain.training.graphs.check import differ
 
@@ -20,12 +20,12 @@ DEADLINE_SECONDS = 600.0
 class UpdateGraphs:
     """Replays mini-batches; see `simtrain.algorithms.ppo.MiniBatchGraphs`."""
 
-    def __init__(self, ppo: PPO, backend: GraphBackend) -> None:
+    def __init__(self, ppo: Algorithm, backend: GraphBackend) -> None:
         self._ppo = ppo
         self._backend = backend
         self._graphs: Graphs | None = None
         self._tried = False
-        self.refusal = ppo.learner.refusal
+        self.refusal = ppo.refusal
         """Why this rank's mini-batches are not graphs; None if they are, or only others refuse."""
 
     def prepare(self) -> bool:

@@ -1,0 +1,179 @@
+"""Distillation: a student learns to act as a teacher that sees more, where its own actions lead.
+
+The mathematics are those of ``rsl_rl.algorithms.Distillation``, with one read-back an update. A
+mini-batch is `gradient_length` steps of all environments, one after another.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from rsl_rl.algorithms import Distillation as RslDistillation
+from rsl_rl.models import MLPModel
+from tensordict import TensorDict
+from torch import Tensor
+
+from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
+from simtrain.algorithms.learners.autograd import Memory
+from simtrain.algorithms.networks import update_normalization
+from simtrain.algorithms.ppo import PPO, MiniBatchGraphs
+from simtrain.algorithms.rollout import Rollout, Transition
+from simtrain.launch.rank import Rank
+from simtrain.phase_timer import NO_TIMER, PhaseTimer
+from simtrain.ppo_cfg import DistillationCfg
+
+
+class Distillation(RslDistillation):  # type: ignore[misc]
+    """rsl_rl's distillation over one or more ranks; `actor` is the student."""
+
+    storage: Rollout
+    refusal: str | None = None  # mini-batches can be CUDA graphs
+
+    def __init__(
+        self,
+        cfg: DistillationCfg,
+        models: tuple[MLPModel, MLPModel],
+        obs: TensorDict,
+        num_steps_per_env: int,
+        rank: Rank,
+        timer: PhaseTimer = NO_TIMER,
+    ) -> None:
+        """`models` are student and teacher, `obs` is ``{group: (num_envs, *shape)}``; every rank
+        starts as rank 0 does."""
+        self.actor, teacher = (model.to(rank.device) for model in models)
+        with torch.no_grad():  # to know the shapes
+            self.actor(obs)
+            recorded = {"privileged_actions": teacher(obs)}
+        sizes = recorded["privileged_actions"].shape[-1], num_steps_per_env
+        storage = Rollout(obs.select(*self.actor.obs_groups), *sizes, recorded, rank.device)
+        settings = {name: value for name, value in vars(cfg).items() if name != "teacher"}
+        super().__init__(self.actor, teacher, storage, **settings, device=rank.device)
+        self.rank, self.timer, self.learning_threads = rank, timer, rank.threads
+        # AdamW would wear down the standard deviation, which no loss depends on.
+        networks = [self.actor.parameters()]
+        self.optimizer = FlatAdam(networks, rank, timer, learning_rate=cfg.learning_rate)
+        self.gradients = self.optimizer.gradients
+        self.num_mini_batches = num_steps_per_env // self.gradient_length
+        self.skipped_steps = 0  # of the last update: their gradients were not finite
+        self._loss = torch.zeros((), device=rank.device)
+        self._memories = [Memory(model) for model in (self.actor, teacher)]
+        self._start = [torch.zeros_like(part) for part in self._memories[0].tensors]
+        for tensor in self.tensors():
+            rank.broadcast(tensor)
+
+    @property
+    def networks(self) -> dict[str, MLPModel]:
+        """The networks that learn, by the names that they have in checkpoints."""
+        return {"actor": self.actor}
+
+    def tensors(self) -> list[Tensor]:
+        """Parameters and buffers of student and teacher, themselves and not copies."""
+        return [t for net in (self.actor, self.teacher) for t in net.state_dict().values()]
+
+    def hidden_states(self) -> list[Tensor]:
+        """What student and teacher remember of each environment; not copies."""
+        return [part for memory in self._memories for part in memory.tensors]
+
+    def set_hidden_states(self, states: Sequence[Tensor]) -> None:
+        """Take over `states`, in place; RuntimeError if shapes differ, ValueError if one lacks."""
+        for tensor, state in zip(self.hidden_states(), states, strict=True):
+            tensor.copy_(state)
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviations of the actions that the student took last."""
+        std: Tensor = self.actor.output_std
+        return std
+
+    def begin_rollout(self) -> None:
+        """Note, in place, what the student remembers."""
+        for start, part in zip(self._start, self._memories[0].tensors, strict=True):
+            start.copy_(part)
+
+    @torch.no_grad()
+    def act_in(self, obs: TensorDict, transition: Transition) -> Tensor:
+        """Sample the student's actions, ``(num_envs, num_actions)``; written to `transition`, as
+        are the teacher's and `obs`."""
+        for group, stored in transition.observations.items():
+            stored.copy_(obs[group])
+        for memory in self._memories:
+            memory.recall()
+        transition.actions.copy_(self.actor(obs, stochastic_output=True))
+        transition.recorded["privileged_actions"].copy_(self.teacher(obs))
+        for memory in self._memories:
+            memory.keep()
+        return transition.actions
+
+    def record(
+        self, transition: Transition, rewards: Tensor, dones: Tensor, time_outs: Tensor
+    ) -> None:
+        """Write to `transition`, in place, what the actions led to; recurrent models forget."""
+        transition.record(rewards, dones, time_outs)
+        for memory in self._memories:
+            memory.forget(dones)
+
+    @torch.no_grad()
+    def update(self, graphs: MiniBatchGraphs | None = None) -> dict[str, float]:
+        """Bring the student nearer to the teacher, in place, by `graphs` if given; mean loss."""
+        learn = self.learn_mini_batch
+        if graphs is not None and graphs.prepare():
+            self.timer.begin("update_graph")
+            learn = graphs.replay
+        self._loss.zero_()
+        for _ in range(self.num_learning_epochs):
+            for start, part in zip(self._start, self._memories[0].tensors, strict=True):
+                part.copy_(start)
+            for i in range(self.num_mini_batches):
+                learn(i)
+        self.timer.begin("other")
+        update_normalization(self.actor, self.storage.observations.flatten(0, 1), self.rank)
+        self.storage.clear()
+        steps = self.num_learning_epochs * self.num_mini_batches * self.gradient_length
+        mean = self._loss / (steps * self.rank.world_size)
+        all_reduce(mean, self.rank, self.timer, then="other")
+        with self.rank.progress:  # the one place that waits for the device
+            loss, skipped = torch.stack((mean, self.optimizer.skipped)).tolist()
+        self.skipped_steps = int(skipped)
+        self.optimizer.skipped.zero_()
+        return {"behavior": loss}
+
+    def learn_mini_batch(self, number: int) -> None:
+        """Learn from the steps of a mini-batch, in place, and remember them."""
+        st, memory = self.storage, self._memories[0]
+        first = number * self.gradient_length
+        self.timer.begin("forward")
+        self.gradients.buffer.zero_()
+        memory.recall()
+        with torch.enable_grad():
+            losses = []
+            for step in range(first, first + self.gradient_length):
+                actions = self.actor(st.observations[step])
+                losses.append(self.loss_fn(actions, st.recorded["privileged_actions"][step]))
+                memory.forget_within_autograd(st.dones[step, :, 0])
+            loss = torch.stack(losses).sum()
+        self.timer.begin("backward")
+        loss.backward()
+        memory.keep()
+        self.timer.begin("optimizer")
+        self.optimizer.average()
+        self.optimizer.clip_and_step(self.max_grad_norm)
+        self._loss += loss.detach()
+
+    def update_state(self) -> list[Tensor]:
+        """What `learn_mini_batch` changes and its next call depends on; not copies."""
+        return [*self.optimizer.tensors(), self._loss, *self._memories[0].tensors]
+
+    state = RslDistillation.save  # the storage is empty between two updates
+
+    def set_state(
+        self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
+    ) -> None:
+        """Take over `state`, in place, moments and rate if told; RuntimeError if shapes differ."""
+        rate = float(self.optimizer.lr)
+        self.load(state, {"student": True, "teacher": True, "optimizer": optimizer}, strict=True)
+        if learning_rate:
+            rate = state["optimizer_state_dict"]["param_groups"][0]["lr"]
+        self.learning_rate = float(self.optimizer.lr.fill_(rate))
+
+
+Algorithm = PPO | Distillation
