@@ -58,6 +58,8 @@ def main(results: Path) -> None:
     alone = {
         "update": update(one, 2 * ENVS, slice(None)),
         "update per mini-batch": update(one, 2 * ENVS, slice(None), per_mini_batch=True),
+        "update of a gru": update(one, 2 * ENVS, slice(None), model="gru"),
+        "update of a cnn": update(one, 2 * ENVS, slice(None), model="cnn"),
         "state": initial_state(one),
     }
     for process in ranks:
@@ -74,6 +76,8 @@ def run(number: int, store: Path, results: Path) -> None:
     found = {
         "update": update(rank, ENVS, mine),
         "update per mini-batch": update(rank, ENVS, mine, per_mini_batch=True),
+        "update of a gru": update(rank, ENVS, mine, model="gru"),
+        "update of a cnn": update(rank, ENVS, mine, model="cnn"),
         "state": initial_state(rank),
         "trained": trained(rank),
         "trained on other hardware": trained_on_other_hardware(rank),
@@ -89,11 +93,11 @@ def run(number: int, store: Path, results: Path) -> None:
 
 
 def update(
-    rank: Rank, num_envs: int, mine: slice, *, per_mini_batch: bool = False
+    rank: Rank, num_envs: int, mine: slice, *, per_mini_batch: bool = False, model: str = "mlp"
 ) -> dict[str, Any]:
     """Gradients, parameters and losses after PPO's update on a part of one rollout.
 
-    Advantages are normalized over the rollout, or in each mini-batch.
+    Advantages are normalized over the rollout, or in each mini-batch. A cnn sees an image, too.
     """
     random = torch.Generator().manual_seed(0)
 
@@ -105,7 +109,8 @@ def update(
         for _ in range(STEPS)
     ]
     last, noise = drawn(2 * ENVS, OBS), drawn(STEPS, 2 * ENVS, ACTIONS)
-    small = {"hidden_dims": (16,)}
+    small: dict[str, Any] = {"hidden_dims": (16,), "model": model, "rnn_hidden_dim": 6}
+    small["obs_groups"] = ("actor", "image") if model == "cnn" else ("actor",)
     cfg = PpoCfg(
         ActorCfg(**small),
         CriticCfg(**small),
@@ -117,7 +122,8 @@ def update(
     )
 
     def observed(obs: torch.Tensor) -> TensorDict:
-        return TensorDict({"actor": obs[mine]}, batch_size=[num_envs])
+        image = torch.outer(obs.flatten(), torch.arange(OBS)).sin().view(-1, 1, OBS, OBS)
+        return TensorDict({"actor": obs[mine], "image": image[mine]}, batch_size=[num_envs])
 
     torch.manual_seed(1)
     ppo = PPO(cfg, observed(last), ACTIONS, STEPS, rank)
@@ -137,6 +143,10 @@ def update(
             step = ppo.storage.step
             mean, std = ppo.storage.distribution_params
             ppo.storage.actions[step] = mean[step] + std[step] * draw[mine]
+            if model != "mlp":  # which computes these later
+                policy = torch.distributions.Normal(mean[step], std[step])
+                log_prob = policy.log_prob(ppo.storage.actions[step]).sum(dim=1, keepdim=True)
+                ppo.storage.actions_log_prob[step] = log_prob
             extras = {"time_outs": (dones & time_outs)[mine]}
             ppo.process_env_step(observed(obs), rewards[mine], dones[mine], extras)
         ppo.compute_returns(observed(last))
