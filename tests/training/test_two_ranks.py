@@ -22,7 +22,9 @@ def relative_error(value, reference):
     return float((value - reference).norm() / reference.norm())
 
 
-UPDATES = pytest.mark.parametrize("update", ["update", "update per mini-batch"])
+UPDATES = pytest.mark.parametrize(
+    "update", ["update", "update per mini-batch", "update with mirror images"]
+)
 
 
 @UPDATES

@@ -23,8 +23,9 @@ from simtrain.env.env import Env
 from simtrain.env.randomness import seed_everything
 from simtrain.errors import RankError
 from simtrain.launch.rank import Rank
+from simtrain.mirror import MirrorMap, MirrorMaps
 from simtrain.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
-from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
+from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg, SymmetryCfg
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.sim.engine import Overflow
@@ -34,6 +35,11 @@ from simtrain.training.loop import Trainer, train
 from simtrain.training.statistics import Reduction, Sums
 
 ENVS, STEPS, OBS, ACTIONS = 8, 6, 5, 2
+SYMMETRY = SymmetryCfg(augment=True, mirror_loss_coef=0.5)
+MIRROR = MirrorMaps(
+    {"actor": MirrorMap(torch.tensor([1, 0, 2, 3, 4]), torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0]))},
+    MirrorMap(torch.tensor([1, 0]), torch.tensor([-1.0, -1.0])),
+)
 
 
 class Collected(Feature):
@@ -58,6 +64,7 @@ def main(results: Path) -> None:
     alone = {
         "update": update(one, 2 * ENVS, slice(None)),
         "update per mini-batch": update(one, 2 * ENVS, slice(None), per_mini_batch=True),
+        "update with mirror images": update(one, 2 * ENVS, slice(None), symmetry=SYMMETRY),
         "state": initial_state(one),
     }
     for process in ranks:
@@ -74,6 +81,7 @@ def run(number: int, store: Path, results: Path) -> None:
     found = {
         "update": update(rank, ENVS, mine),
         "update per mini-batch": update(rank, ENVS, mine, per_mini_batch=True),
+        "update with mirror images": update(rank, ENVS, mine, symmetry=SYMMETRY),
         "state": initial_state(rank),
         "trained": trained(rank),
         "trained on other hardware": trained_on_other_hardware(rank),
@@ -89,7 +97,12 @@ def run(number: int, store: Path, results: Path) -> None:
 
 
 def update(
-    rank: Rank, num_envs: int, mine: slice, *, per_mini_batch: bool = False
+    rank: Rank,
+    num_envs: int,
+    mine: slice,
+    *,
+    per_mini_batch: bool = False,
+    symmetry: SymmetryCfg | None = None,
 ) -> dict[str, Any]:
     """Gradients, parameters and losses after PPO's update on a part of one rollout.
 
@@ -114,13 +127,14 @@ def update(
         num_learning_epochs=4,
         learning_rate=1e-3,
         normalize_advantage_per_mini_batch=per_mini_batch,
+        symmetry=symmetry or SymmetryCfg(),
     )
 
     def observed(obs: torch.Tensor) -> TensorDict:
         return TensorDict({"actor": obs[mine]}, batch_size=[num_envs])
 
     torch.manual_seed(1)
-    ppo = PPO(cfg, observed(last), ACTIONS, STEPS, rank)
+    ppo = PPO(cfg, observed(last), ACTIONS, STEPS, rank, mirror=MIRROR)
     gradients: list[torch.Tensor] = []
     norms = ppo.gradients.norms
 

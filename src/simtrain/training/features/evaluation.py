@@ -272,6 +272,7 @@ def check_evaluation_flags(config: TrainConfig, engine: str | None = None) -> No
             )
     overflow = (engine or config.engine) != "mujoco"
     tags = metric_tags(config.env, overflow=overflow, phase_times=config.phase_times)
+    tags += ("Loss/symmetry",) if config.ppo.symmetry.is_used else ()
     for condition in stop_conditions(config):
         if condition.tag not in tags:
             raise ConfigError(
