@@ -2,6 +2,7 @@
 
   uv run python benchmarks/ppo_update.py
   uv run python benchmarks/ppo_update.py --hidden-dims 512 256 128 --num-envs 4096 --device cuda:0
+  uv run python benchmarks/ppo_update.py --symmetry.augment
 
 Both start from the same networks, collect the same made-up rollout, and shuffle it alike. They take
 turns, update after update, so that a machine whose speed drifts still gives an honest ratio. What
@@ -24,7 +25,8 @@ import os
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 from rsl_rl.algorithms import PPO as RslPPO
@@ -36,7 +38,8 @@ from simtrain.algorithms.ppo import PPO
 from simtrain.cli.exits import run_command
 from simtrain.cli.parse import parse_flags
 from simtrain.launch.rank import Rank
-from simtrain.ppo_cfg import Activation, ActorCfg, CriticCfg, PpoCfg
+from simtrain.mirror import MirrorMap, MirrorMaps
+from simtrain.ppo_cfg import Activation, ActorCfg, CriticCfg, PpoCfg, SymmetryCfg
 
 
 @dataclass
@@ -59,6 +62,7 @@ class Options:
     """Passes over the rollout."""
     mini_batches: int = 4
     """Mini-batches a pass."""
+    symmetry: SymmetryCfg = field(default_factory=SymmetryCfg)
     rounds: int = 9
     """Updates of each that are timed, after one that is not."""
     threads: int = len(os.sched_getaffinity(0))
@@ -126,11 +130,15 @@ def learners(options: Options) -> tuple[PPO, RslPPO]:
         CriticCfg(options.hidden_dims, options.activation),
         num_learning_epochs=options.epochs,
         num_mini_batches=options.mini_batches,
+        symmetry=options.symmetry,
     )
     obs = observed(torch.zeros(options.num_envs, options.obs_size, device=device))
     rank = Rank(0, 0, 1, device, 0, options.threads)
     steps = options.num_steps_per_env
-    ours = PPO(cfg, obs, options.num_actions, steps, rank)
+    sizes = (options.obs_size, options.num_actions)
+    seen, acted = (made_up(size, options.device) for size in sizes)
+    mirror = MirrorMaps({"actor": seen}, acted)
+    ours = PPO(cfg, obs, options.num_actions, steps, rank, mirror=mirror)
     theirs = RslPPO(
         copy.deepcopy(ours.actor),
         copy.deepcopy(ours.critic),
@@ -141,11 +149,41 @@ def learners(options: Options) -> tuple[PPO, RslPPO]:
         entropy_coef=cfg.entropy_coef,
         schedule=cfg.schedule,
         desired_kl=cfg.desired_kl,
+        symmetry_cfg=symmetry_of_rsl_rl(options.symmetry, mirror),
         device=options.device,
     )
     for ppo in (ours, theirs):
         ppo.train_mode()
     return ours, theirs
+
+
+def made_up(size: int, device: str) -> MirrorMap:
+    """A reflection that exchanges neighbours, and turns every third pair's signs."""
+    places = torch.arange(size - size % 2, device=device).view(-1, 2).flip(1).flatten()
+    index = torch.cat((places, torch.arange(len(places), size, device=device)))
+    return MirrorMap(index, 1.0 - 2.0 * ((torch.arange(size, device=device) // 2) % 3 == 0))
+
+
+def symmetry_of_rsl_rl(cfg: SymmetryCfg, mirror: MirrorMaps) -> dict[str, Any] | None:
+    """Settings of rsl_rl's symmetry, with a function such as its users write."""
+    if not cfg.is_used:
+        return None
+
+    def with_images(
+        env: object, obs: TensorDict | None, actions: Tensor | None
+    ) -> tuple[TensorDict | None, Tensor | None]:
+        if obs is not None:
+            both = torch.cat((obs["actor"], mirror.observations["actor"](obs["actor"])))
+            obs = observed(both)
+        return obs, None if actions is None else torch.cat((actions, mirror.actions(actions)))
+
+    return {
+        "env": None,
+        "data_augmentation_func": with_images,
+        "use_data_augmentation": cfg.augment,
+        "use_mirror_loss": cfg.mirror_loss_coef > 0.0,
+        "mirror_loss_coeff": cfg.mirror_loss_coef,
+    }
 
 
 def make_rollout(options: Options) -> Rollout:

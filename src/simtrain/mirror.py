@@ -6,7 +6,8 @@ sign. A rule says which, given by `mirrored_as` or by the term's configuration:
 
 - ``"vector"`` and ``"pseudo_vector"``, such as an angular velocity: three entries;
 - ``"each"``: an entry for each of the joints, sites, sensors, ... that the term is given, and
-  ``"each_vector"``: a vector for each; ``"relative_joints"``: positions relative to the start;
+  ``"each_name"``: the same without joints' signs, ``"each_vector"``: a vector for each;
+  ``"relative_joints"``: positions relative to the start;
 - ``"planar_velocity"``: [v_x, v_y, w_z]; ``"command"`` and ``"actions"``: as those of the task are;
 - ``"grid"``: points around the base, row by row along x, by the parameters size and resolution;
 - 1.0 or -1.0: one entry with this sign, and a tuple of rules: one after the other;

@@ -23,6 +23,9 @@ def here(tmp_path, monkeypatch) -> Path:
     (tmp_path / "tasks" / "walk.py").write_text("import simtrain\nsimtrain.no_such_name\n")
     (tmp_path / "tasks" / "jump.py").write_text(
         'from simtrain import task\n\n@task("jump")\ndef jump():\n    """Jump."""\n    1 / 0\n'
+        '\n@task("skew")\ndef skew():\n    """Lean."""\n'
+        "    from simtrain.registry import discover\n"
+        f"    cfg = discover().find({TASK!r}).make()\n    cfg.symmetry = None\n    return cfg\n"
         '\n@task("nothing")\ndef nothing():\n    """Return nothing."""\n'
     )
     (tmp_path / "robot.xml").write_text("<mujoco><worldbody></mujoco>")
@@ -125,6 +128,18 @@ MISTAKES = [
     (f"{TASK} --init-from /dev/zero", "/dev/zero is no run directory"),
     (f"{TASK} --init-only actor", "--init-only actor needs --init-from, a run or checkpoint"),
     (f"{TASK} --init-from file --init-only both", "--init-only is 'both'; it must be one of"),
+    (
+        f"{TASK} --ppo.symmetry.augment --ppo.critic.model lstm",
+        "--ppo.critic.model is lstm; --ppo.symmetry is not for networks that remember; take mlp",
+    ),
+    (
+        "skew --ppo.symmetry.augment",
+        "--ppo.symmetry needs a task that is symmetric: symmetry=Mirror()",
+    ),
+    (
+        f"{TASK} --ppo.symmetry.mirror-loss-coef -1",
+        "--ppo.symmetry.mirror-loss-coef is -1.0; it must be 0 or more",
+    ),
     (f"{TASK} --env.decimation 0", "--env.decimation is 0; it must be 1 or more"),
 ]
 

@@ -103,6 +103,11 @@ def test_a_grid_is_flipped_from_left_to_right():
     assert places == [2, 1, 0, 5, 4, 3]
 
 
+def test_temperatures_change_places_and_no_signs():
+    term = ObservationTermCfg(mdp.joint_pos, joints="roll_.*", mirror="each_name")
+    assert _reflect(term).observations["actor"]["term0"] == [(1, 1.0), (0, 1.0)]
+
+
 def test_a_history_is_reflected_step_by_step():
     term = ObservationTermCfg(_pair, mirror=(1.0, -1.0), history_length=2)
     expected = [(0, 1.0), (1, -1.0), (2, 1.0), (3, -1.0)]

@@ -24,7 +24,14 @@ def relative_error(value, reference):
 
 UPDATES = pytest.mark.parametrize(
     "update",
-    ["update", "update per mini-batch", "update with rnd", "update of a gru", "update of a cnn"],
+    [
+        "update",
+        "update per mini-batch",
+        "update with rnd",
+        "update of a gru",
+        "update of a cnn",
+        "update with mirror images",
+    ],
 )
 
 

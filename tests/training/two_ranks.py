@@ -27,8 +27,9 @@ from simtrain.env.env import Env
 from simtrain.env.randomness import seed_everything
 from simtrain.errors import RankError
 from simtrain.launch.rank import Rank
+from simtrain.mirror import MirrorMap, MirrorMaps
 from simtrain.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
-from simtrain.ppo_cfg import ActorCfg, CriticCfg, DistillationCfg, PpoCfg, RndCfg
+from simtrain.ppo_cfg import ActorCfg, CriticCfg, DistillationCfg, PpoCfg, RndCfg, SymmetryCfg
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.sim.engine import Overflow
@@ -40,6 +41,11 @@ from simtrain.training.loop import Trainer, train
 from simtrain.training.statistics import Reduction, Sums
 
 ENVS, STEPS, OBS, ACTIONS = 8, 6, 5, 2
+SYMMETRY = SymmetryCfg(augment=True, mirror_loss_coef=0.5)
+MIRROR = MirrorMaps(
+    {"actor": MirrorMap(torch.tensor([1, 0, 2, 3, 4]), torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0]))},
+    MirrorMap(torch.tensor([1, 0]), torch.tensor([-1.0, -1.0])),
+)
 
 
 class Collected(Feature):
@@ -68,6 +74,7 @@ def main(results: Path) -> None:
         "distillation": distilled(one, 2 * ENVS, slice(None)),
         "update of a gru": update(one, 2 * ENVS, slice(None), model="gru"),
         "update of a cnn": update(one, 2 * ENVS, slice(None), model="cnn"),
+        "update with mirror images": update(one, 2 * ENVS, slice(None), symmetry=SYMMETRY),
         "state": initial_state(one),
     }
     for process in ranks:
@@ -88,6 +95,7 @@ def run(number: int, store: Path, results: Path) -> None:
         "distillation": distilled(rank, ENVS, mine),
         "update of a gru": update(rank, ENVS, mine, model="gru"),
         "update of a cnn": update(rank, ENVS, mine, model="cnn"),
+        "update with mirror images": update(rank, ENVS, mine, symmetry=SYMMETRY),
         "state": initial_state(rank),
         "trained": trained(rank),
         "begun": begun(rank, results.with_suffix(".start")),
@@ -111,6 +119,7 @@ def update(
     per_mini_batch: bool = False,
     model: str = "mlp",
     rnd: float = 0.0,
+    symmetry: SymmetryCfg | None = None,
 ) -> dict[str, Any]:
     """Gradients, parameters and losses after PPO's update on a part of one rollout.
 
@@ -138,6 +147,7 @@ def update(
         learning_rate=1e-3,
         normalize_advantage_per_mini_batch=per_mini_batch,
         rnd=RndCfg(rnd, state_normalization=True, reward_normalization=True),
+        symmetry=symmetry or SymmetryCfg(),
     )
 
     def observed(obs: torch.Tensor) -> TensorDict:
@@ -145,7 +155,7 @@ def update(
         return TensorDict({"actor": obs[mine], "image": image[mine]}, batch_size=[num_envs])
 
     torch.manual_seed(1)
-    ppo = PPO(cfg, observed(last), ACTIONS, STEPS, rank)
+    ppo = PPO(cfg, observed(last), ACTIONS, STEPS, rank, mirror=MIRROR)
     gradients: list[torch.Tensor] = []
     norms = ppo.gradients.norms
 

@@ -197,6 +197,7 @@ _RULES: dict[str, Callable[[Reflection, Params], Places]] = {
     "pseudo_vector": lambda r, _: [(i, -sign) for i, sign in enumerate(r.vector)],
     "planar_velocity": lambda r, _: list(enumerate((*r.vector[:2], -r.vector[2]))),
     "each": lambda r, params: r.partners(_first(Entities, params)),
+    "each_name": lambda r, params: [(i, 1.0) for i, _ in r.partners(_first(Entities, params))],
     "each_vector": _each_vector,
     "relative_joints": lambda r, params: r.relative_joints(_first(Joints, params)),
     "command": _command,

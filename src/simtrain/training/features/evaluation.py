@@ -275,6 +275,7 @@ def check_evaluation_flags(config: TrainConfig, engine: str | None = None) -> No
     overflow = (engine or config.engine) != "mujoco"
     own = PPO_METRICS if config.teacher is None else DISTILLATION_METRICS
     own += RND_METRICS if config.ppo.rnd.weight != 0.0 else ()
+    own += ("Loss/symmetry",) if config.ppo.symmetry.is_used else ()
     tags = metric_tags(config.env, overflow=overflow, phase_times=config.phase_times, algorithm=own)
     for condition in stop_conditions(config):
         if condition.tag not in tags:
