@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ActionTermCfg",
     "ActorCfg",
+    "CnnCfg",
     "CommandTermCfg",
     "CriticCfg",
     "CurriculumTermCfg",
@@ -28,6 +29,7 @@ __all__ = [
     "JointPositionActionCfg",
     "JointVelocityActionCfg",
     "MetricTermCfg",
+    "ObservationGroupCfg",
     "ObservationTermCfg",
     "PpoCfg",
     "RewardTermCfg",

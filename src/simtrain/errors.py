@@ -36,8 +36,9 @@ def call_term(name: str, function: Callable[..., Any], *arguments: Any, **params
 
 def flag(*path: str) -> str:
     """How a value of the configuration is typed, as ``--env.rewards.upright.weight``."""
-    # A term's parameters are flags of the term itself.
-    return f"--{'.'.join(name for name in path if name != 'params')}".replace("_", "-")
+    # A term's parameters are flags of the term itself, as are a group's terms of the group.
+    unnamed = ("params", "terms") if "observations" in path[:2] else ("params",)
+    return f"--{'.'.join(name for name in path if name not in unnamed)}".replace("_", "-")
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from tyro.conf import Suppress
 
+MODELS = ("mlp", "gru", "lstm", "cnn")
+"""Kinds of networks that rsl_rl has."""
 Activation = Literal["elu", "relu", "tanh", "gelu", "swish", "selu", "softplus", "mish"]
 
 

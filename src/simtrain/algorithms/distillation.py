@@ -45,7 +45,8 @@ class Distillation(RslDistillation):  # type: ignore[misc]
             self.actor(obs)
             recorded = {"privileged_actions": teacher(obs)}
         sizes = recorded["privileged_actions"].shape[-1], num_steps_per_env
-        storage = Rollout(obs.select(*self.actor.obs_groups), *sizes, recorded, rank.device)
+        groups = [*self.actor.obs_groups, *getattr(self.actor, "obs_groups_2d", ())]
+        storage = Rollout(obs.select(*groups), *sizes, recorded, rank.device)
         settings = {name: value for name, value in vars(cfg).items() if name != "teacher"}
         super().__init__(self.actor, teacher, storage, **settings, device=rank.device)
         self.rank, self.timer, self.learning_threads = rank, timer, rank.threads

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -86,9 +86,10 @@ class GaussianNoiseCfg:
 
 @dataclass(init=False)
 class ObservationTermCfg(TermCfg):
-    """A part of an observation group; its function returns ``(num_envs, size)``.
+    """A part of an observation group; its function returns ``(num_envs, size)`` or an image.
 
-    The value goes through noise, clip, scale and history, in this order.
+    The value goes through noise, clip, scale and history, in this order. An image is of shape
+    ``(num_envs, channels, rows, columns)``, alone in its group; history adds channels.
     """
 
     noise: UniformNoiseCfg | GaussianNoiseCfg | None
@@ -112,6 +113,18 @@ class ObservationTermCfg(TermCfg):
     ) -> None:
         super().__init__(func, **params)
         self.noise, self.clip, self.scale, self.history_length = noise, clip, scale, history_length
+
+
+@dataclass
+class ObservationGroupCfg:
+    """An observation group with settings of its own; without any, its terms alone are enough."""
+
+    terms: Annotated[dict[str, ObservationTermCfg], tyro.conf.arg(name="")]
+    """The terms by name."""
+    concatenate: bool = True
+    """Put the terms side by side; False makes of each a group of its own, <group>.<term>."""
+    history_length: int = 0
+    """How many steps of every term are stacked, oldest first; 0 leaves that to each term."""
 
 
 @dataclass(init=False)
@@ -344,7 +357,9 @@ class TaskCfg:
     keyframe: str | None = None
     """Keyframe of the model that episodes start from; None for MuJoCo's default."""
     actions: dict[str, ActionTermCfg] = field(default_factory=dict)
-    observations: dict[str, dict[str, ObservationTermCfg]] = field(default_factory=dict)
+    observations: dict[str, dict[str, ObservationTermCfg] | ObservationGroupCfg] = field(
+        default_factory=dict
+    )
     rewards: dict[str, RewardTermCfg] = field(default_factory=dict)
     terminations: dict[str, TerminationTermCfg] = field(default_factory=dict)
     events: dict[str, EventTermCfg] = field(default_factory=dict)
@@ -359,3 +374,21 @@ class TaskCfg:
     num_steps_per_env: Suppress[int] = 24
     max_iterations: Suppress[int] = 1000
     ppo: Suppress[PpoCfg] = field(default_factory=PpoCfg)
+
+    def observation_terms(self) -> dict[str, dict[str, ObservationTermCfg]]:
+        """The terms of each entry of `observations`, as they are there."""
+        groups = self.observations.items()
+        return {n: g.terms if isinstance(g, ObservationGroupCfg) else g for n, g in groups}
+
+    def observation_groups(self) -> dict[str, dict[str, ObservationTermCfg]]:
+        """The groups that a policy can see, as the settings of `observations` make them."""
+        groups = self.observation_terms()
+        for name, group in self.observations.items():
+            if isinstance(group, ObservationGroupCfg):
+                terms = {
+                    n: replace(term, history_length=group.history_length or term.history_length)
+                    for n, term in groups.pop(name).items()
+                }
+                apart = {f"{name}.{n}": {n: term} for n, term in terms.items()}
+                groups |= {name: terms} if group.concatenate else apart
+        return groups

@@ -58,7 +58,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self.metrics = Metrics(cfg.metrics if metrics else {}, self)
         self.episodes = Episodes(self.rewards, self.terminations, self)
         self.sim.forward()
-        self.observations = Observations(cfg.observations, self)
+        self.observations = Observations(cfg.observation_groups(), self)
         self._built = True
         terms = self.terms()
         self._terms = {name: term for name, term in terms.items() if isinstance(term, Term)}

@@ -26,6 +26,8 @@ _ONE_DEGREE = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.va
 class ObservationPart:
     """An observation term's place in the policy's input: `size` entries from `start` on.
 
+    An image has a `shape`, channels, rows and columns, and is an input of its own, named as its
+    group; None for what lies in the vector.
     The `function`, as module:name, has joints, bodies and so on among its `params` by name, in the
     order of the entries. Its value is clipped, None being open, and then scaled. The latest
     `history_length` of them are stacked, oldest first; 0 is the present alone.
@@ -35,6 +37,7 @@ class ObservationPart:
     term: str
     start: int
     size: int
+    shape: list[int] | None
     function: str
     params: dict[str, Any]
     clip: list[float | None] | None
@@ -110,7 +113,7 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
     observations = _observations(env, obs_groups)
     return Interface(
         control_period=env.step_dt,
-        observation_size=sum(part.size for part in observations),
+        observation_size=sum(part.size for part in observations if part.shape is None),
         observation_names=[part.term for part in observations],
         observations=observations,
         command_names=list(cfg.commands),
@@ -138,19 +141,22 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
 
 def _observations(env: Env, obs_groups: Sequence[str]) -> list[ObservationPart]:
     parts: list[ObservationPart] = []
-    before = 0
+    before, cfgs = 0, env.cfg.observation_groups()
     for group in obs_groups:
-        for term, place in env.observations.groups[group].slices.items():
-            cfg = env.cfg.observations[group][term]
-            start, size = before + place.start, place.stop - place.start
+        its = env.observations.groups[group]
+        shape = list(its.shape) if len(its.shape) > 1 else None
+        for term, place in its.slices.items():
+            cfg = cfgs[group][term]
+            start = before + place.start if shape is None else 0
+            size = place.stop - place.start
             function, params = _function_name(cfg.func), _params(env, cfg)
             clip = None if cfg.clip is None else [_finite(bound) for bound in cfg.clip]
             factor = 1.0 if cfg.scale is None else cfg.scale
             scale = list(factor) if isinstance(factor, tuple) else factor
             history = cfg.history_length
-            part = ObservationPart(group, term, start, size, function, params, clip, scale, history)
-            parts.append(part)
-        before += env.observations.groups[group].size
+            where = group, term, start, size, shape
+            parts.append(ObservationPart(*where, function, params, clip, scale, history))
+        before += its.size if shape is None else 0
     return parts
 
 

@@ -103,7 +103,7 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
         raise ConfigError("the task's actions drive no joint")
     if "actor" not in cfg.observations:
         raise ConfigError("the task has no observation group 'actor'")
-    for group, terms in cfg.observations.items():
+    for group, terms in cfg.observation_terms().items():
         if not terms:
             raise ConfigError(f"observations.{group} has no terms")
         for name, term in terms.items():
@@ -132,7 +132,7 @@ def evaluation_task(cfg: TaskCfg) -> TaskCfg:
     a terrain environments start at every level. What is drawn at the start and at resets stays.
     """
     task = copy.deepcopy(cfg)
-    for group in task.observations.values():
+    for group in task.observation_terms().values():
         for term in group.values():
             term.noise = None
     task.events = {name: e for name, e in task.events.items() if e.mode != "interval"}
@@ -170,7 +170,7 @@ def _discard_visuals(cfg: TaskCfg, spec: mujoco.MjSpec) -> None:
     visuals = [geom.name for geom in spec.geoms if not geom.contype and not geom.conaffinity]
     named: set[str] = set()
     kinds = (cfg.rewards, cfg.terminations, cfg.events, cfg.commands, cfg.curricula, cfg.metrics)
-    groups: Iterable[Mapping[str, TermCfg]] = (*cfg.observations.values(), *kinds)
+    groups: Iterable[Mapping[str, TermCfg]] = (*cfg.observation_terms().values(), *kinds)
     for pattern in (p for g in groups for term in g.values() for p in patterns_of("geoms", term)):
         with contextlib.suppress(re.error):  # told when the term is checked
             named.update(name for name in visuals if re.fullmatch(pattern, name))

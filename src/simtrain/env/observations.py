@@ -4,6 +4,7 @@ A group's terms are concatenated first; noise, clip and scale are then one opera
 whole group, whatever the number of terms.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -24,7 +25,7 @@ class SharedTerms:
         self._env = env
         self._cfgs: list[ObservationTermCfg] = []
         self.terms: list[Term] = []
-        self.values: list[Tensor] = []  # what each term returned last, ``(num_envs, size)``
+        self.values: list[Tensor] = []  # what each term returned last, ``(num_envs, *shape)``
 
     def add(self, cfg: ObservationTermCfg, name: str) -> int:
         """The term's place in `values`; ConfigError if its values have another shape."""
@@ -33,8 +34,9 @@ class SharedTerms:
                 return place
         term = Term(cfg, self._env, name)
         value: Tensor = term()
-        if value.ndim != 2 or value.shape[0] != self._env.num_envs:
+        if value.ndim not in (2, 4) or value.shape[0] != self._env.num_envs:
             needs = f"it must be (num_envs, size), here ({self._env.num_envs}, size)"
+            needs += ", or (num_envs, channels, rows, columns)"
             raise ConfigError(f"{name} has shape {tuple(value.shape)}; {needs}")
         term.check_device(value)
         self._cfgs.append(cfg)
@@ -49,14 +51,19 @@ class SharedTerms:
 
 
 class ObservationGroup:
-    """The terms of one group, side by side."""
+    """The terms of one group, side by side, or one that is an image."""
 
     def __init__(
         self, name: str, cfgs: Mapping[str, ObservationTermCfg], env: BaseEnv, shared: SharedTerms
     ) -> None:
         self._shared = shared
         self._places = [shared.add(c, f"observations.{name}.{term}") for term, c in cfgs.items()]
-        self._sizes = [shared.values[place].shape[1] for place in self._places]
+        values = [shared.values[place] for place in self._places]
+        self._sizes = [value[0].numel() for value in values]
+        images = [term for term, value in zip(cfgs, values, strict=True) if value.ndim > 2]
+        if images and len(cfgs) > 1:
+            own = "give it a group of its own, or the group concatenate=False"
+            raise ConfigError(f"observations.{name}.{images[0]} is an image beside others; {own}")
         sized = [(*item, size) for item, size in zip(cfgs.items(), self._sizes, strict=True)]
         self.size = 0  # of the group's vector
         self.slices: dict[str, slice] = {}  # where terms stand in it, history included
@@ -69,8 +76,13 @@ class ObservationGroup:
             if isinstance(scale, tuple) and len(scale) != size:
                 where = flag("env", "observations", name, term, "scale")
                 raise ConfigError(f"{where} has {len(scale)} values, and the term has {size}")
-        self.columns = tuple(f"{name}.{term}" for term, _, size in sized for _ in range(size))
-        """The name of the term of each column, without history."""
+        # The history of an image lies in its channels.
+        sides = tuple(values[0].shape[2:]) if images else ()
+        self.shape = (self.size // math.prod(sides), *sides)
+        """The shape of an environment's observation: a vector's, or an image's."""
+        columns = [f"{name}.{term}" for term, _, size in sized for _ in range(size)]
+        self.columns = tuple(columns[:1] if images else columns)
+        """The name of the term of each column, without history; an image is as one."""
         self.sums = env.variable(f"observations.{name}.sums", torch.zeros(len(self.columns)))
         """Sums of the columns; not finite for one that was not, and then counts as 0."""
         terms = list(cfgs.values())
@@ -83,7 +95,7 @@ class ObservationGroup:
         self._clip = self._pairs([c.clip for c in terms], (-torch.inf, torch.inf), env.device)
         has_scale = any(c.scale is not None for c in terms)
         self._scale = torch.tensor(scales, device=env.device) if has_scale else None
-        self._random = torch.empty(env.num_envs, len(self.columns), device=env.device)
+        self._random = torch.empty(env.num_envs, len(columns), device=env.device)
         self._histories = {
             i: env.buffer(f"observations.{name}.{term}.history", (cfg.history_length, size), None)
             for i, (term, cfg, size) in enumerate(sized)
@@ -109,9 +121,11 @@ class ObservationGroup:
         return first, second
 
     def compute(self, out: Tensor) -> None:
-        """Write the group's observations into `out`, ``(num_envs, size)``, of the terms' values."""
+        """Write the group's observations into `out`, ``(num_envs, *shape)``, by its terms."""
+        out = out.view(len(out), self.size)
         present = out if self._present is None else self._present
-        torch.cat([self._shared.values[i] for i in self._places], dim=1, out=present)
+        values = [self._shared.values[i] for i in self._places]
+        torch.cat([value.flatten(1) for value in values], dim=1, out=present)
         if self._uniform is not None:
             low, width = self._uniform
             present.addcmul_(self._random.uniform_(), width).add_(low)
@@ -122,7 +136,7 @@ class ObservationGroup:
             torch.clamp(present, *self._clip, out=present)
         if self._scale is not None:
             present.mul_(self._scale)
-        self.sums += present.sum(dim=0)
+        self.sums += present.sum(dim=0 if len(self.shape) == 1 else (0, 1))
         torch.nan_to_num(present, 0.0, 0.0, 0.0, out=present)
         if self._present is not None:
             torch.cat(self._stacked(present), dim=1, out=out)
@@ -154,7 +168,7 @@ class Observations:
         self._turns = [
             TensorDict(
                 {
-                    name: env.buffer(f"observations.{name}.{turn}", (group.size,), reset=None)
+                    name: env.buffer(f"observations.{name}.{turn}", group.shape, reset=None)
                     for name, group in self.groups.items()
                 },
                 batch_size=[env.num_envs],
@@ -184,7 +198,7 @@ class Observations:
             self._alternates = True
 
     def compute(self) -> TensorDict:
-        """Observe all environments; ``{group: (num_envs, size)}``."""
+        """Observe all environments; ``{group: (num_envs, *shape)}``."""
         if self._alternates:
             self.turn = 1 - self.turn
         self._shared.compute()

@@ -100,7 +100,7 @@ class height_scan:
     """How far the ground is below the base, less an offset, at a grid of points about it, m.
 
     The grid, of `size` forward and sideways and with points `resolution` apart, m, turns with the
-    base's heading; `offset` is about the base's height when standing.
+    base's heading; `offset` is about the base's height when standing. An `image` is for a CNN.
     """
 
     def __init__(
@@ -109,13 +109,21 @@ class height_scan:
         size: tuple[float, float] = (1.6, 1.0),
         resolution: float = 0.2,
         offset: float = 0.3,
+        image: bool = False,
     ) -> None:
         sides = [torch.linspace(-n / 2, n / 2, round(n / resolution) + 1) for n in size]
         self._x, self._y = torch.cartesian_prod(*sides).to(env.device).unbind(1)
         self._offset = offset
+        self._shape = (1, *map(len, sides)) if image else (len(self._x),)
 
     def __call__(self, env: Env) -> Tensor:
-        """Points from back to front, and then from right to left: ``(num_envs, points)``."""
+        """Points from back to front, and then from right to left: ``(num_envs, points)``, or
+        ``(num_envs, 1, rows, columns)``, the first row at the back, the first column at the right.
+        """
+        distances: Tensor = self._distances(env).unflatten(1, self._shape)
+        return distances
+
+    def _distances(self, env: Env) -> Tensor:
         position = env.bind("qpos")[:, env.base.position].T.unsqueeze(2)
         distance = (position[2] - self._offset).expand(-1, len(self._x))
         if env.terrain is None:

@@ -116,7 +116,7 @@ def put_on_rough_ground(
         scan = ObservationTermCfg(
             mdp.height_scan, noise=noise, clip=(-1.0, 1.0), offset=base_height
         )
-        cfg.observations[group]["height_scan"] = scan
+        cfg.observation_terms()[group]["height_scan"] = scan
     curriculum = functools.partial(cfgs.CurriculumTermCfg, command="velocity")
     cfg.curricula = {
         "terrain_levels": curriculum(mdp.terrain_levels),

@@ -29,7 +29,7 @@ def record(env: Env) -> Record:
         found[f"rewards.{name}"] = env.rewards.values[:, i]
     for group, values in env.get_observations().items():
         for term, columns in env.observations.groups[group].slices.items():
-            found[f"observations.{group}.{term}"] = values[:, columns]
+            found[f"observations.{group}.{term}"] = values.flatten(1)[:, columns]
     return {name: values.to(torch.float32, copy=True) for name, values in found.items()}
 
 
