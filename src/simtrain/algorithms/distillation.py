@@ -53,7 +53,7 @@ class Distillation(RslDistillation):  # type: ignore[misc]
         # AdamW would wear down the standard deviation, which no loss depends on.
         networks = [self.actor.parameters()]
         self.optimizer = FlatAdam(networks, rank, timer, learning_rate=cfg.learning_rate)
-        self.gradients = self.optimizer.gradients
+        self.gradients, self.learning_rate = self.optimizer.gradients, float(self.optimizer.lr)
         self.num_mini_batches = num_steps_per_env // self.gradient_length
         self.skipped_steps = 0  # of the last update: their gradients were not finite
         self._loss = torch.zeros((), device=rank.device)
