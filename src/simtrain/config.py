@@ -273,13 +273,14 @@ class TrainConfig:
                 raise ConfigError(text)
 
     def _check_model(self, name: str, cfg: NetworkCfg) -> None:
-        if cfg.model not in MODELS and not re.fullmatch(r"[\w.]+:[\w.]+", cfg.model):
+        if cfg.model not in MODELS and not re.fullmatch(r"[^:\s]+:[\w.]+", cfg.model):
             meant = did_you_mean(cfg.model, MODELS)
             text = f"{name}.model is {cfg.model!r}{meant}; it must be one of {', '.join(MODELS)}"
             raise ConfigError(f"{text}, or a class of yours, as package.module:Class")
         if cfg.model in ("gru", "lstm") and self.num_envs < self.ppo.num_mini_batches:
-            text = f"{self.ppo.num_mini_batches} mini-batches (--ppo.num-mini-batches) of a {cfg.model}"
-            raise ConfigError(f"{text} cannot be made of {self.num_envs} environments (--num-envs)")
+            text = f"{self.num_envs} environments (--num-envs) cannot be shared among"
+            text = f"{text} {self.ppo.num_mini_batches} mini-batches (--ppo.num-mini-batches)"
+            raise ConfigError(f"{text}, as those of a {cfg.model} are")
         layers = len(cfg.cnn.output_channels)
         for of_layers in ("output_channels", "kernel_size", "stride", "dilation"):
             if (count := len(getattr(cfg.cnn, of_layers))) not in (1, layers) or not count:

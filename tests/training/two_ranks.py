@@ -66,6 +66,8 @@ def main(results: Path) -> None:
         "update per mini-batch": update(one, 2 * ENVS, slice(None), per_mini_batch=True),
         "update with rnd": update(one, 2 * ENVS, slice(None), rnd=0.3),
         "distillation": distilled(one, 2 * ENVS, slice(None)),
+        "update of a gru": update(one, 2 * ENVS, slice(None), model="gru"),
+        "update of a cnn": update(one, 2 * ENVS, slice(None), model="cnn"),
         "state": initial_state(one),
     }
     for process in ranks:
@@ -84,6 +86,8 @@ def run(number: int, store: Path, results: Path) -> None:
         "update per mini-batch": update(rank, ENVS, mine, per_mini_batch=True),
         "update with rnd": update(rank, ENVS, mine, rnd=0.3),
         "distillation": distilled(rank, ENVS, mine),
+        "update of a gru": update(rank, ENVS, mine, model="gru"),
+        "update of a cnn": update(rank, ENVS, mine, model="cnn"),
         "state": initial_state(rank),
         "trained": trained(rank),
         "begun": begun(rank, results.with_suffix(".start")),
@@ -100,11 +104,18 @@ def run(number: int, store: Path, results: Path) -> None:
 
 
 def update(
-    rank: Rank, num_envs: int, mine: slice, *, per_mini_batch: bool = False, rnd: float = 0.0
+    rank: Rank,
+    num_envs: int,
+    mine: slice,
+    *,
+    per_mini_batch: bool = False,
+    model: str = "mlp",
+    rnd: float = 0.0,
 ) -> dict[str, Any]:
     """Gradients, parameters and losses after PPO's update on a part of one rollout.
 
-    Advantages are normalized over the rollout, or in each mini-batch; `rnd` weighs RND.
+    Advantages are normalized over the rollout, or in each mini-batch. A cnn sees an image, too.
+    `rnd` is the weight of random network distillation.
     """
     random = torch.Generator().manual_seed(0)
 
@@ -116,7 +127,8 @@ def update(
         for _ in range(STEPS)
     ]
     last, noise = drawn(2 * ENVS, OBS), drawn(STEPS, 2 * ENVS, ACTIONS)
-    small = {"hidden_dims": (16,)}
+    small: dict[str, Any] = {"hidden_dims": (16,), "model": model, "rnn_hidden_dim": 6}
+    small["obs_groups"] = ("actor", "image") if model == "cnn" else ("actor",)
     cfg = PpoCfg(
         ActorCfg(**small),
         CriticCfg(**small),
@@ -129,7 +141,8 @@ def update(
     )
 
     def observed(obs: torch.Tensor) -> TensorDict:
-        return TensorDict({"actor": obs[mine]}, batch_size=[num_envs])
+        image = torch.outer(obs.flatten(), torch.arange(OBS)).sin().view(-1, 1, OBS, OBS)
+        return TensorDict({"actor": obs[mine], "image": image[mine]}, batch_size=[num_envs])
 
     torch.manual_seed(1)
     ppo = PPO(cfg, observed(last), ACTIONS, STEPS, rank)
@@ -149,6 +162,10 @@ def update(
             step = ppo.storage.step
             mean, std = ppo.storage.distribution_params
             ppo.storage.actions[step] = mean[step] + std[step] * draw[mine]
+            if model != "mlp":  # which computes these later
+                policy = torch.distributions.Normal(mean[step], std[step])
+                log_prob = policy.log_prob(ppo.storage.actions[step]).sum(dim=1, keepdim=True)
+                ppo.storage.actions_log_prob[step] = log_prob
             extras = {"time_outs": (dones & time_outs)[mine]}
             ppo.process_env_step(observed(obs), rewards[mine], dones[mine], extras)
         ppo.compute_returns(observed(last))
