@@ -231,10 +231,10 @@ class TrainConfig:
         for name in ("predictor_hidden_dims", "target_hidden_dims", "obs_groups"):
             if not getattr(rnd, name):
                 raise ConfigError(f"{flag('ppo', 'rnd', name)} needs one or more values")
+        there = self.env.observation_groups()
         for group in rnd.obs_groups:
-            if group not in self.env.observations and rnd.obs_groups != RndCfg().obs_groups:
-                there = ", ".join(self.env.observations)
-                text = f"--ppo.rnd.obs-groups names {group!r}; the task has {there}"
+            if group not in there and rnd.obs_groups != RndCfg().obs_groups:
+                text = f"--ppo.rnd.obs-groups names {group!r}; the task has {', '.join(there)}"
                 raise ConfigError(text)
 
     def _check_distillation(self) -> None:

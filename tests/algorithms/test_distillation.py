@@ -84,6 +84,15 @@ def test_losses_and_parameters_are_those_of_rsl_rl(model, changes):
     assert mine.skipped_steps == 0
 
 
+def test_a_student_comes_to_act_as_its_teacher():
+    mine = make()
+    losses = []
+    for _ in range(40):
+        roll_out(mine, 0)
+        losses.append(mine.update()["behavior"])
+    assert losses[-1] < 0.1 * losses[0]
+
+
 def test_a_student_goes_on_from_its_state_bit_for_bit():
     whole, other = make(), make()
     roll_out(whole, 0)

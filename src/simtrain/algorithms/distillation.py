@@ -45,14 +45,15 @@ class Distillation(RslDistillation):  # type: ignore[misc]
             self.actor(obs)
             recorded = {"privileged_actions": teacher(obs)}
         sizes = recorded["privileged_actions"].shape[-1], num_steps_per_env
-        storage = Rollout(obs.select(*self.actor.obs_groups), *sizes, recorded, rank.device)
+        groups = [*self.actor.obs_groups, *getattr(self.actor, "obs_groups_2d", ())]
+        storage = Rollout(obs.select(*groups), *sizes, recorded, rank.device)
         settings = {name: value for name, value in vars(cfg).items() if name != "teacher"}
         super().__init__(self.actor, teacher, storage, **settings, device=rank.device)
         self.rank, self.timer, self.learning_threads = rank, timer, rank.threads
         # AdamW would wear down the standard deviation, which no loss depends on.
         networks = [self.actor.parameters()]
         self.optimizer = FlatAdam(networks, rank, timer, learning_rate=cfg.learning_rate)
-        self.gradients = self.optimizer.gradients
+        self.gradients, self.learning_rate = self.optimizer.gradients, float(self.optimizer.lr)
         self.num_mini_batches = num_steps_per_env // self.gradient_length
         self.skipped_steps = 0  # of the last update: their gradients were not finite
         self._loss = torch.zeros((), device=rank.device)

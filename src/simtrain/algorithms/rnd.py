@@ -16,6 +16,7 @@ from torch import Tensor
 from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
 from simtrain.algorithms.networks import learn_statistics, merge_statistics
 from simtrain.algorithms.rollout import Rollout
+from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
 from simtrain.phase_timer import PhaseTimer
 from simtrain.ppo_cfg import RndCfg
@@ -37,6 +38,8 @@ class Rnd(RandomNetworkDistillation):  # type: ignore[misc]
         schedule = {n: getattr(cfg, n) for n in ("initial_step", "final_step", "final_value")}
         settings = {name: getattr(cfg, name) for name in same}
         settings["weight_schedule"] = {"mode": cfg.weight_schedule, **schedule}
+        if images := [group for group in groups if obs[group].ndim > 2]:
+            raise ConfigError(f"--ppo.rnd.obs-groups has {images[0]!r}, an image; give flat groups")
         size = sum(obs[group].shape[-1] for group in groups)
         super().__init__(size, {"rnd_state": list(groups)}, device=rank.device, **settings)
         self._rank, self._timer = rank, timer

@@ -28,10 +28,11 @@ def with_teacher(config: TrainConfig) -> TrainConfig:
     """
     assert config.teacher is not None
     network = open_policy(Path(config.teacher)).config.ppo.actor
+    there = config.env.observation_groups()
     for group in network.obs_groups:
-        if group not in config.env.observations:
+        if group not in there:
             text = f"--teacher {config.teacher} is of another task: it sees the group {group!r}"
-            raise ConfigError(f"{text}; here are {', '.join(config.env.observations)}")
+            raise ConfigError(f"{text}; here are {', '.join(there)}")
     return replace(config, distillation=replace(config.distillation, teacher=network))
 
 

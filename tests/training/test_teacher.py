@@ -1,0 +1,176 @@
+"""A teacher's policy distilled into a student by the real command."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from simtrain.cli.train import train
+from simtrain.errors import ConfigError
+from simtrain.registry import default_config
+from simtrain.run.checkpoint import read_checkpoint
+from simtrain.training import teacher as teacher_module
+from simtrain.training.export import export_policy
+from simtrain.training.saved_policy import open_policy
+
+TASKS = '''
+from simtrain import *
+from simtrain import mdp
+import mujoco
+
+def model():
+    return mujoco.MjSpec.from_string("""
+        <mujoco><worldbody><body>
+          <joint name="hinge" axis="0 1 0" damping="0.1"/>
+          <geom type="capsule" size="0.05" fromto="0 0 0 0 0 1"/>
+        </body></worldbody><actuator><motor joint="hinge"/></actuator></mujoco>""")
+
+def height(env, joints):
+    return env.bind("qpos")[:, joints.qpos][:, 0].cos()
+
+def pole(**groups):
+    terms = {
+        "angle": ObservationTermCfg(mdp.joint_pos, joints="hinge"),
+        "speed": ObservationTermCfg(mdp.joint_vel, joints="hinge"),
+    }
+    small = {"hidden_dims": (8,)}
+    observations = {group: {n: terms[n] for n in names} for group, names in groups.items()}
+    gru = dict(obs_groups=("blind",), model="gru", rnn_hidden_dim=6)
+    student = gru if "blind" in groups else {}
+    return TaskCfg(
+        model=model, timestep=0.01, decimation=2, episode_length_s=0.2,
+        actions={"torque": JointEffortActionCfg("hinge")},
+        observations=observations,
+        rewards={"upright": RewardTermCfg(height, weight=1.0, joints="hinge")},
+        terminations={"time_out": TerminationTermCfg(mdp.time_out, time_out=True)},
+        num_envs=4, num_steps_per_env=8,
+        ppo=PpoCfg(ActorCfg(**small, **student), CriticCfg(**small)),
+    )
+
+@task("pole")
+def teacher():
+    return pole(actor=("angle", "speed"))
+
+@task("blind-pole")
+def student():
+    return pole(actor=("angle", "speed"), blind=("angle",))
+
+@task("short-pole")
+def short():
+    return pole(actor=("angle",), blind=("angle",))
+'''
+FLAGS = ("--gpu-ids", "None", "--cpu-threads", "1", "--logger", "none")
+STOP = ("--stop-below", "Loss/behavior", "0")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Iterator[Path]:
+    """The working directory, with the tasks, the teacher's run and those of two students.
+
+    One has gone on after it was cut short, when its teacher's run was elsewhere.
+    """
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "tasks").mkdir()
+    (folder / "tasks" / "poles.py").write_text(TASKS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SIMTRAIN_TASKS", raising=False)
+        patch.chdir(folder)
+        assert train(["pole", *FLAGS, "--max-iterations", "2"]) == 0
+        (run,) = (folder / "logs" / "pole").iterdir()
+        run.rename("teacher")
+        distil("whole", "--max-iterations", "5", "--eval-interval", "5", *STOP)
+        distil("cut", "--max-iterations", "3")
+        Path("teacher").rename("elsewhere")
+        again = ["blind-pole", "--resume", "cut", "--max-iterations"]
+        assert train([*again, "5"]) == 0
+        with pytest.raises(ConfigError, match="--teacher is of a new run: leave it out with --res"):
+            train([*again, "9", "--teacher", "other"])
+        Path("elsewhere").rename("teacher")
+        shutil.rmtree("logs")
+        yield folder
+
+
+def distil(name: str, *flags: str) -> None:
+    """Train a student in the folder `name`."""
+    assert train(["blind-pole", *FLAGS, "--teacher", "teacher", "--seed", "3", *flags]) == 0
+    (run,) = Path("logs", "blind-pole").iterdir()
+    run.rename(name)
+
+
+def metrics(run: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    others = ("wall_s", "Perf/", "Eval/")
+    return [{tag: v for tag, v in line.items() if not tag.startswith(others)} for line in lines]
+
+
+def test_a_student_goes_on_as_if_nothing_had_happened_without_its_teachers_run(folder):
+    assert metrics(folder / "cut") == metrics(folder / "whole")
+    states = [torch.load(folder / run / "model_5.pt") for run in ("whole", "cut")]
+    for network in ("student_state_dict", "teacher_state_dict"):
+        for name, tensor in states[0][network].items():
+            assert torch.equal(tensor, states[1][network][name])
+
+
+def test_checkpoints_have_rsl_rls_keys_and_the_teacher_of_its_own_run(folder):
+    content = torch.load(folder / "whole" / "model_5.pt")
+    assert content.keys() == {
+        *("student_state_dict", "teacher_state_dict", "optimizer_state_dict", "iter", "infos"),
+    }
+    teacher = read_checkpoint(folder / "teacher" / "model_2.pt")["actor_state_dict"]
+    for name, tensor in content["teacher_state_dict"].items():
+        assert torch.equal(tensor, teacher[name])
+
+
+def test_a_student_is_evaluated_and_opened_as_any_policy(folder):
+    last = (folder / "whole" / "metrics.jsonl").read_text().splitlines()[-1]
+    assert "Eval/mean_return" in json.loads(last)
+    saved = open_policy(folder / "whole")
+    assert saved.config.distillation.teacher.obs_groups == ("actor",)
+    obs = TensorDict({"blind": torch.zeros(1, 1)}, batch_size=[1])
+    assert saved.policy(obs, 1)(obs).shape == (1, 1)
+    exported = export_policy(saved, folder / "exported", ["torchscript"])
+    assert exported.difference < 1e-5
+
+
+def test_ppo_goes_on_with_a_students_actor(folder, capsys):
+    flags = ["--max-iterations", "1", "--init-from", "whole", "--init-only", "actor"]
+    assert train(["blind-pole", *FLAGS, *flags]) == 0
+    count = len(torch.load(folder / "whole" / "model_5.pt")["student_state_dict"])
+    assert (
+        f"--init-from: {count} tensors of the actor in whole/model_5.pt" in capsys.readouterr().out
+    )
+
+
+MISTAKES = {
+    "blind-pole --distillation.learning-rate 0.1": "--distillation.* is of a student, which",
+    "blind-pole --teacher gone": "there is no run or checkpoint gone",
+    "blind-pole --teacher teacher --population 2": "--teacher does not go with --population",
+    "blind-pole --teacher teacher --ppo.rnd.weight 1": "does not go with --teacher: a student has",
+    "blind-pole --teacher teacher --distillation.gradient-length 3": "it must divide the 8 steps",
+    "short-pole --teacher teacher": "--teacher teacher is of another task: its obs_normalizer._mean"
+    " is (1, 2), and would be (1, 1) here, for 1 actions and the groups actor (1,)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_mistake_is_told_in_one_line_and_leaves_no_run(command, folder):
+    before = list(folder.glob("logs/*/*"))
+    with pytest.raises(ConfigError) as error:
+        train([*command.split(), *FLAGS])
+    assert MISTAKES[command] in str(error.value)
+    assert "\n" not in str(error.value)
+    assert list(folder.glob("logs/*/*")) == before
+
+
+def test_a_teacher_that_sees_another_group_is_refused(folder, monkeypatch):
+    config = default_config("blind-pole")
+    monkeypatch.setattr(teacher_module, "open_policy", lambda path: SimpleNamespace(config=config))
+    with pytest.raises(ConfigError, match="it sees the group 'blind'; here are actor"):
+        train(["pole", *FLAGS, "--teacher", "teacher"])
