@@ -88,8 +88,7 @@ def run_job(
                 attempt, attempt.resumption, resumption, config.max_restarts, console, stop
             )
         except BaseException as error:
-            # The error of a rank names its logs, which are there.
-            if saved is None and not isinstance(error, RankError):
+            if saved is None and str(run) not in str(error):  # which may name the ranks' logs there
                 _remove_untrained(run)
             if isinstance(error, ConfigError):
                 raise
