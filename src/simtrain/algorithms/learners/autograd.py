@@ -6,6 +6,8 @@ rsl_rl's mini-batches; what they remember is zero where an episode begins.
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from rsl_rl.models import MLPModel
 from rsl_rl.modules.distribution import GaussianDistribution
@@ -14,11 +16,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.flat_gradients import FlatGradients
-from simtrain.algorithms.learners import Coefficients
+from simtrain.algorithms.learners import Coefficients, value_thread
 from simtrain.algorithms.learners.losses import PolicyStd
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.launch.rank import Rank
-from simtrain.phase_timer import PhaseTimer
+from simtrain.phase_timer import NO_TIMER, PhaseTimer
 
 
 class AutogradLearner:
@@ -37,7 +39,9 @@ class AutogradLearner:
         `shape` is actions, steps of a rollout and mini-batches."""
         self.actor, self.critic = models
         num_actions, num_steps, self._count = shape
-        self._gradients, self._timer, self.threads = gradients, timer, rank.threads
+        self._gradients, self._timer = gradients, timer
+        self._value_thread = value_thread(rank)
+        self.threads = max(1, rank.threads // 2)
         with torch.no_grad():  # to know the shapes
             log_prob = self._act(obs).unsqueeze(-1)
             values: Tensor = self.critic(obs)
@@ -129,23 +133,21 @@ class AutogradLearner:
         )
 
     def backward(self, batch: RolloutStorage.Batch, coefficients: Coefficients) -> Tensor:
-        self._timer.begin("forward")
         self._gradients.buffer.zero_()
-        distribution = self.actor.distribution
-        # A model with its distribution samples as well: an update draws no numbers, or graphs that
-        # are checked would change what follows.
-        distribution.sample = lambda: distribution.mean
-        try:
-            with torch.enable_grad():
-                loss, losses = self._losses(batch, coefficients)
-        finally:
-            del distribution.sample
-        self._timer.begin("backward")
-        loss.backward()
-        self.std.copy_(self.actor.output_std.detach().flatten(0, -2).mean(dim=0))
-        # Or the distribution would keep autograd's graph, which belongs to this stream, alive.
-        distribution.update(self._no_output)
-        return losses
+        count = len(batch.actions)
+        if coefficients.symmetry is not None:  # mirror images follow
+            coefficients.symmetry.augment_batch(batch, count)
+        # Policy and value share no parameter: on CPU threads, they are learned side by side.
+        own = copy(batch)  # a mirror loss changes what the batch observes
+        if self._value_thread is None:
+            value = self._learn_value(own, coefficients, self._timer)
+        else:
+            future = self._value_thread.submit(self._learn_value, own, coefficients, NO_TIMER)
+        mirror, *policy = self._learn_policy(batch, count, coefficients)
+        if self._value_thread is not None:
+            value = future.result()
+        losses = torch.stack((mirror, value, *policy))
+        return losses[1:] if coefficients.symmetry is None else losses
 
     def after_step(self) -> None:
         if self._bounded is not None:
@@ -156,39 +158,64 @@ class AutogradLearner:
         log_prob: Tensor = self.actor.get_output_log_prob(self.actor(obs, stochastic_output=True))
         return log_prob
 
-    def _losses(self, batch: RolloutStorage.Batch, of: Coefficients) -> tuple[Tensor, Tensor]:
-        """The loss to minimize and, detached, `LOSSES`, that of symmetry before."""
-        actor, (actor_state, critic_state) = self.actor, batch.hidden_states
-        own = slice(None)
-        if of.symmetry is not None:
-            own = slice(len(batch.actions))  # mirror images follow
-            of.symmetry.augment_batch(batch, own.stop)
-        obs, masks = batch.observations, batch.masks
-        actor(obs, masks=masks, hidden_state=actor_state, stochastic_output=True)
-        log_prob = actor.get_output_log_prob(batch.actions)
-        values = self.critic(obs, masks=masks, hidden_state=critic_state)
-        entropy = actor.output_entropy[own].mean()
-        with torch.no_grad():
-            params = tuple(param[own] for param in actor.output_distribution_params)
-            kl = actor.get_kl_divergence(batch.old_distribution_params, params).mean()
+    def _learn_policy(
+        self, batch: RolloutStorage.Batch, count: int, of: Coefficients
+    ) -> tuple[Tensor, ...]:
+        """Mirror and surrogate loss, entropy and divergence; adds to the gradients.
 
-        ratio = (log_prob - batch.old_actions_log_prob.squeeze(-1)).exp()
-        gain = -batch.advantages.squeeze(-1)
-        clipped = ratio.clamp(1.0 - of.clip_param, 1.0 + of.clip_param)
-        surrogate = torch.maximum(gain * ratio, gain * clipped).mean()
+        Entropy and divergence are those of the first `count` samples, which are no mirror images.
+        """
+        actor, distribution = self.actor, self.actor.distribution
+        own = slice(None if of.symmetry is None else count)
+        mirror = batch.returns.new_zeros(())
+        self._timer.begin("forward")
+        # A model with its distribution samples as well: an update draws no numbers, or graphs that
+        # are checked would change what follows.
+        distribution.sample = lambda: distribution.mean
+        try:
+            with torch.enable_grad():
+                state = {"masks": batch.masks, "hidden_state": batch.hidden_states[0]}
+                actor(batch.observations, **state, stochastic_output=True)
+                log_prob = actor.get_output_log_prob(batch.actions)
+                entropy = actor.output_entropy[own].mean()
+                ratio = (log_prob - batch.old_actions_log_prob.squeeze(-1)).exp()
+                loss = -batch.advantages.squeeze(-1)
+                clipped = ratio.clamp(1.0 - of.clip_param, 1.0 + of.clip_param)
+                surrogate = torch.maximum(loss * ratio, loss * clipped).mean()
+                total = surrogate - of.entropy_coef * entropy
+                params = tuple(param[own] for param in actor.output_distribution_params)
+                if of.symmetry is not None:
+                    mirror = of.symmetry.compute_loss(actor, batch, count)
+                    total = total + of.symmetry.mirror_loss_coeff * mirror
+        finally:
+            del distribution.sample
+        kl = actor.get_kl_divergence(batch.old_distribution_params, params).mean()
+        self.std.copy_(actor.output_std.flatten(0, -2).mean(dim=0))
+        self._timer.begin("backward")
+        with torch.enable_grad():
+            total.backward()
+        # Or the distribution would keep autograd's graph, which belongs to this stream, alive.
+        distribution.update(self._no_output)
+        return tuple(each.detach() for each in (mirror, surrogate, entropy, kl))
 
-        value_losses = (values - batch.returns).square()
-        if of.use_clipped_value_loss:
-            change = (values - batch.values).clamp(-of.clip_param, of.clip_param)
-            near = (batch.values + change - batch.returns).square()
-            value_losses = torch.maximum(value_losses, near)
-        value = value_losses.mean()
-        loss = surrogate + of.value_loss_coef * value - of.entropy_coef * entropy
-        losses = [value, surrogate, entropy, kl]
-        if of.symmetry is not None:
-            losses.insert(0, of.symmetry.compute_loss(actor, batch, own.stop))
-            loss += of.symmetry.mirror_loss_coeff * losses[0]
-        return loss, torch.stack(losses).detach()
+    @torch.no_grad()  # it holds for one thread
+    def _learn_value(
+        self, batch: RolloutStorage.Batch, of: Coefficients, timer: PhaseTimer
+    ) -> Tensor:
+        """The value's loss; adds to the gradients."""
+        timer.begin("forward")
+        with torch.enable_grad():
+            state = {"masks": batch.masks, "hidden_state": batch.hidden_states[1]}
+            values = self.critic(batch.observations, **state)
+            losses = (values - batch.returns).square()
+            if of.use_clipped_value_loss:
+                change = (values - batch.values).clamp(-of.clip_param, of.clip_param)
+                near = (batch.values + change - batch.returns).square()
+                losses = torch.maximum(losses, near)
+            loss: Tensor = losses.mean()
+            timer.begin("backward")
+            (of.value_loss_coef * loss).backward()
+        return loss.detach()
 
 
 class Memory:
