@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,8 +17,8 @@ from tyro.conf import Suppress, UseAppendAction, arg
 from simtrain.bounds import check_bounds
 from simtrain.config_tree import FROM_TASK
 from simtrain.env.cfg import TaskCfg
-from simtrain.errors import ConfigError, flag
-from simtrain.ppo_cfg import Flag, PpoCfg
+from simtrain.errors import ConfigError, did_you_mean, flag
+from simtrain.ppo_cfg import MODELS, Flag, NetworkCfg, PpoCfg
 
 Words = Annotated[
     UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="FLAG LOW HIGH [SCALE]")
@@ -206,6 +207,7 @@ class TrainConfig:
         name, there = f"--ppo.{network}", self.env.observation_groups()
         if not cfg.hidden_dims:
             raise ConfigError(f"{name}.hidden-dims is {cfg.hidden_dims}; give one or more sizes")
+        self._check_model(name, cfg)
         if not cfg.obs_groups:
             raise ConfigError(f"{name}.obs-groups needs one or more names")
         for group in cfg.obs_groups:
@@ -213,3 +215,18 @@ class TrainConfig:
             if group not in there and not network == group == "critic":
                 text = f"{name}.obs-groups names {group!r}; the task has {', '.join(there)}"
                 raise ConfigError(text)
+
+    def _check_model(self, name: str, cfg: NetworkCfg) -> None:
+        if cfg.model not in MODELS and not re.fullmatch(r"[^:\s]+:[\w.]+", cfg.model):
+            meant = did_you_mean(cfg.model, MODELS)
+            text = f"{name}.model is {cfg.model!r}{meant}; it must be one of {', '.join(MODELS)}"
+            raise ConfigError(f"{text}, or a class of yours, as package.module:Class")
+        if cfg.model in ("gru", "lstm") and self.num_envs < self.ppo.num_mini_batches:
+            text = f"{self.num_envs} environments (--num-envs) cannot be shared among"
+            text = f"{text} {self.ppo.num_mini_batches} mini-batches (--ppo.num-mini-batches)"
+            raise ConfigError(f"{text}, as those of a {cfg.model} are")
+        layers = len(cfg.cnn.output_channels)
+        for of_layers in ("output_channels", "kernel_size", "stride", "dilation"):
+            if (count := len(getattr(cfg.cnn, of_layers))) not in (1, layers) or not count:
+                shown = f"{name}.{flag('cnn', of_layers).removeprefix('--')}"
+                raise ConfigError(f"{shown} has {count} values; give one, or one for each layer")

@@ -18,6 +18,8 @@ Flag = Annotated[
     ),
 ]
 """A boolean whose flag alone means True."""
+MODELS = ("mlp", "gru", "lstm", "cnn")
+"""Kinds of networks that rsl_rl has."""
 Activation = Literal["elu", "relu", "tanh", "gelu", "swish", "selu", "softplus", "mish"]
 
 

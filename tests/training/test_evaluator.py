@@ -55,6 +55,24 @@ def evaluator(episodes: int, max_envs: int | None = None, seed: int = 0, **chang
     )
 
 
+def test_a_recurrent_policy_remembers_nothing_of_the_episode_before():
+    actor = ActorCfg((4,), model="gru", rnn_hidden_dim=4, obs_normalization=False)
+    torch.manual_seed(0)
+    obs = tiny_env(1).get_observations()
+    network = make_actor(actor, obs, 1)
+    assert network(obs) != network(obs)  # it does remember
+    metrics = {"pushed": MetricTermCfg(lambda env: env.actions[:, 0])}
+    evaluate = Evaluator(
+        tiny_task(terminations=FAILS, metrics=metrics), actor, 8, engine=EngineCfg(threads=1),
+        max_envs=4,
+    )  # fmt: skip
+    once, again = evaluate(network.state_dict()), evaluate(network.state_dict())
+    # Two rounds of four, and the same once more: nothing is random in this task.
+    assert once.lengths == [3, 10, 10, 7] * 2
+    pushed = once.metrics["pushed"]
+    assert pushed[:4] == pushed[4:] == again.metrics["pushed"][:4]
+
+
 def test_the_first_episode_of_every_environment_counts_and_no_other():
     evaluation = evaluator(4, terminations=FAILS)(state())
     assert evaluation.lengths == [3, 10, 10, 7]

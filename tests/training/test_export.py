@@ -194,8 +194,8 @@ def test_what_acts_otherwise_than_the_policy_is_not_written(tiny, tmp_path) -> N
     class OffByALittle(Policy):
         """Acts as the exported network, and a little more."""
 
-        def __call__(self, obs: TensorDict) -> Tensor:
-            actions = super().__call__(obs)
+        def __call__(self, obs: TensorDict, fresh: Tensor | None = None) -> Tensor:
+            actions = super().__call__(obs, fresh)
             return actions + 2e-5 * actions.abs().clamp(min=1.0)
 
     class Saved(SavedPolicy):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import two_ranks
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +23,7 @@ def relative_error(value, reference):
     return float((value - reference).norm() / reference.norm())
 
 
-UPDATES = pytest.mark.parametrize(
-    "update", ["update", "update per mini-batch", "update with mirror images"]
-)
+UPDATES = pytest.mark.parametrize("update", two_ranks.UPDATES)
 
 
 @UPDATES
@@ -40,7 +39,9 @@ def test_two_ranks_update_parameters_and_statistics_like_one(found, update):
     for rank in "01":
         mine, alone = found[rank][update], found["alone"][update]
         for tensor, reference in zip(mine["tensors"], alone["tensors"], strict=True):
-            torch.testing.assert_close(tensor, reference, rtol=1e-5, atol=1e-6)
+            # Adam's steps are as long for gradients that are nothing but rounding.
+            atol = 1e-5 if update == "update of a cnn" else 1e-6
+            torch.testing.assert_close(tensor, reference, rtol=1e-5, atol=atol)
         assert mine["losses"] == pytest.approx(alone["losses"], rel=1e-4, abs=1e-6)
         assert mine["learning_rate"] == alone["learning_rate"]
 

@@ -36,8 +36,20 @@ from simtrain.training.statistics import Reduction, Sums
 
 ENVS, STEPS, OBS, ACTIONS = 8, 6, 5, 2
 SYMMETRY = SymmetryCfg(augment=True, mirror_loss_coef=0.5)
+UPDATES: dict[str, dict[str, Any]] = {
+    "update": {},
+    "update per mini-batch": {"per_mini_batch": True},
+    "update of a gru": {"model": "gru"},
+    "update of a cnn": {"model": "cnn"},
+    "update with mirror images": {"symmetry": SYMMETRY},
+    "update of a cnn with mirror images": {"model": "cnn", "symmetry": SYMMETRY},
+}
+PIXELS = torch.arange(OBS**2).view(OBS, OBS).flip(1).flatten()
 MIRROR = MirrorMaps(
-    {"actor": MirrorMap(torch.tensor([1, 0, 2, 3, 4]), torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0]))},
+    {
+        "actor": MirrorMap(torch.tensor([1, 0, 2, 3, 4]), torch.tensor([1.0, 1.0, 1.0, -1.0, 1.0])),
+        "image": MirrorMap(PIXELS, torch.ones(OBS**2)),
+    },
     MirrorMap(torch.tensor([1, 0]), torch.tensor([-1.0, -1.0])),
 )
 
@@ -62,9 +74,7 @@ def main(results: Path) -> None:
     for process in ranks:
         process.start()
     alone = {
-        "update": update(one, 2 * ENVS, slice(None)),
-        "update per mini-batch": update(one, 2 * ENVS, slice(None), per_mini_batch=True),
-        "update with mirror images": update(one, 2 * ENVS, slice(None), symmetry=SYMMETRY),
+        **{name: update(one, 2 * ENVS, slice(None), **more) for name, more in UPDATES.items()},
         "state": initial_state(one),
     }
     for process in ranks:
@@ -79,9 +89,7 @@ def run(number: int, store: Path, results: Path) -> None:
     rank = Rank(number, number, 2, torch.device("cpu"), seed=3 + number, threads=1)
     mine = slice(number * ENVS, (number + 1) * ENVS)
     found = {
-        "update": update(rank, ENVS, mine),
-        "update per mini-batch": update(rank, ENVS, mine, per_mini_batch=True),
-        "update with mirror images": update(rank, ENVS, mine, symmetry=SYMMETRY),
+        **{name: update(rank, ENVS, mine, **more) for name, more in UPDATES.items()},
         "state": initial_state(rank),
         "trained": trained(rank),
         "trained on other hardware": trained_on_other_hardware(rank),
@@ -102,11 +110,12 @@ def update(
     mine: slice,
     *,
     per_mini_batch: bool = False,
+    model: str = "mlp",
     symmetry: SymmetryCfg | None = None,
 ) -> dict[str, Any]:
     """Gradients, parameters and losses after PPO's update on a part of one rollout.
 
-    Advantages are normalized over the rollout, or in each mini-batch.
+    Advantages are normalized over the rollout, or in each mini-batch. A cnn sees an image, too.
     """
     random = torch.Generator().manual_seed(0)
 
@@ -118,7 +127,8 @@ def update(
         for _ in range(STEPS)
     ]
     last, noise = drawn(2 * ENVS, OBS), drawn(STEPS, 2 * ENVS, ACTIONS)
-    small = {"hidden_dims": (16,)}
+    small: dict[str, Any] = {"hidden_dims": (16,), "model": model, "rnn_hidden_dim": 6}
+    small["obs_groups"] = ("actor", "image") if model == "cnn" else ("actor",)
     cfg = PpoCfg(
         ActorCfg(**small),
         CriticCfg(**small),
@@ -131,7 +141,8 @@ def update(
     )
 
     def observed(obs: torch.Tensor) -> TensorDict:
-        return TensorDict({"actor": obs[mine]}, batch_size=[num_envs])
+        image = torch.outer(obs.flatten(), torch.arange(OBS)).sin().view(-1, 1, OBS, OBS)
+        return TensorDict({"actor": obs[mine], "image": image[mine]}, batch_size=[num_envs])
 
     torch.manual_seed(1)
     ppo = PPO(cfg, observed(last), ACTIONS, STEPS, rank, mirror=MIRROR)
@@ -151,6 +162,10 @@ def update(
             step = ppo.storage.step
             mean, std = ppo.storage.distribution_params
             ppo.storage.actions[step] = mean[step] + std[step] * draw[mine]
+            if model != "mlp":  # which computes these later
+                policy = torch.distributions.Normal(mean[step], std[step])
+                log_prob = policy.log_prob(ppo.storage.actions[step]).sum(dim=1, keepdim=True)
+                ppo.storage.actions_log_prob[step] = log_prob
             extras = {"time_outs": (dones & time_outs)[mine]}
             ppo.process_env_step(observed(obs), rewards[mine], dones[mine], extras)
         ppo.compute_returns(observed(last))

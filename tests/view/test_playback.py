@@ -13,7 +13,7 @@ STEP_DT = 0.02
 
 def _playback(num_envs=2, **changes):
     env = Env(rover(**changes), num_envs, EngineCfg(threads=1))
-    return Playback(env, lambda obs: torch.ones(num_envs, 1))
+    return Playback(env, lambda obs, fresh: torch.ones(num_envs, 1))
 
 
 def _advance(playback, times, passed_s):

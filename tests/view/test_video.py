@@ -21,7 +21,7 @@ def _env(**changes):
     return Env(rover(**changes), 1, EngineCfg(threads=1))
 
 
-def _zero(obs):
+def _zero(obs, fresh):
     return torch.zeros(1, 1)
 
 
@@ -38,7 +38,7 @@ def test_a_video_plays_in_real_time_and_shows_the_robot_move(tmp_path):
     steps = 20
     calls = []
 
-    def act(obs):
+    def act(obs, fresh):
         calls.append(1)
         return torch.ones(1, 1)
 
@@ -62,7 +62,7 @@ def test_every_step_is_a_frame_where_steps_are_long(tmp_path):
 
 @needs_opengl
 def test_a_policy_that_fails_leaves_no_file(tmp_path):
-    def act(obs):
+    def act(obs, fresh):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

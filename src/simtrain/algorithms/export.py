@@ -1,26 +1,76 @@
-"""A policy as ONNX or TorchScript, with its normalization; each compared with the policy itself."""
+"""A policy as ONNX or TorchScript, with its normalization; each compared with the policy itself.
+
+Inputs are, in this order: ``obs``, float32 ``(batch, size)``, the flat observations side by side;
+each group of images, under its name; and what a recurrent network remembers, ``(layers, batch,
+units)``, zero at the start of an episode, which comes out after the actions for the next step.
+"""
 
 from __future__ import annotations
 
 import io
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import onnxruntime
 import torch
+from rsl_rl.models import CNNModel
 from tensordict import TensorDict
+from torch import Tensor, nn
 
 from simtrain.algorithms.policy import Policy
 from simtrain.errors import ExportError
 
 TOLERANCE = 1e-5
 """Largest difference of an action, relative to the action where that is larger than 1."""
+STEPS, ROWS = 200, 4
+"""How much is compared: steps, and how many policies side by side."""
 METADATA = "policy.json"  # the property that has all metadata as JSON
 INPUT, OUTPUT = "obs", "actions"
+Run = Callable[[list[np.ndarray]], list[np.ndarray]]  # inputs to outputs
+
+
+class PolicyStep(nn.Module):
+    """A step of a policy, by rsl_rl's module for ONNX: tensors in, tensors out."""
+
+    def __init__(self, policy: Policy, obs: TensorDict) -> None:
+        """`obs` are any observations."""
+        super().__init__()
+        actor = policy.actor
+        self._module: nn.Module = actor.as_onnx(verbose=False).eval()
+        self.groups: list[str] = list(actor.obs_groups)
+        self.images: list[str] = actor.obs_groups_2d if isinstance(actor, CNNModel) else []
+        names = [*self._module.input_names]
+        self.input_names = names if self.groups else names[1:]
+        self.output_names = [*self._module.output_names]
+        given = len(self.images) + bool(self.groups)
+        dummies = dict(zip(names, self._module.get_dummy_inputs(), strict=True))
+        self.states = {name: list(dummies[name].shape) for name in self.input_names[given:]}
+        """The shapes of hidden states, ``(layers, batch, units)``, by the inputs' names."""
+        self.example = [*self.inputs(obs[:1].expand(2)), *self.initial_states(2)]
+        """Inputs of two rows: torch.export takes the sizes 0 and 1 for constants."""
+        self.eval()
+
+    def inputs(self, obs: TensorDict) -> list[Tensor]:
+        """The inputs for some observations, but for hidden states."""
+        vector = [torch.cat([obs[group] for group in self.groups], dim=1)] if self.groups else []
+        return vector + [obs[group] for group in self.images]
+
+    def initial_states(self, rows: int) -> list[Tensor]:
+        """The hidden states of so many episodes that begin."""
+        return [torch.zeros(layers, rows, units) for layers, _, units in self.states.values()]
+
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Actions, and the hidden states of the next step."""
+        if not self.groups:  # rsl_rl's module wants an empty vector
+            inputs = (inputs[0].flatten(1)[:, :0], *inputs)
+        outputs = self._module(*inputs)
+        if isinstance(outputs, Tensor):
+            return outputs
+        return tuple(part for part in outputs if part is not None)
 
 
 def export(
@@ -28,46 +78,64 @@ def export(
 ) -> tuple[bytes, float]:
     """A file's content in one of `FORMATS`, and the largest difference to the policy's actions.
 
-    It reads ``obs``, float32 ``(batch, observation_size)``, gives ``actions``, ``(batch,
-    action_size)``, and carries `properties`; TorchScript only `METADATA`. On `obs` it is compared:
-    ExportError if it gives other actions than the policy.
+    It carries `properties`; TorchScript only `METADATA`. On `obs`, ``(steps, rows)``, it is
+    compared, with episodes that begin now and then: ExportError if it gives other actions.
     """
-    content = FORMATS[kind].convert(policy, properties)
-    vector = torch.cat([obs[group] for group in policy.actor.obs_groups], dim=1)
-    actions, expected = FORMATS[kind].run(content, vector.numpy()), policy(obs).numpy()
-    difference = (np.abs(actions - expected) / np.maximum(1.0, np.abs(expected))).max()
+    step = PolicyStep(policy, obs[0])
+    content = FORMATS[kind].convert(policy, step, properties)
+    difference = _difference(policy, step, FORMATS[kind].load(content), obs)
     if not difference < TOLERANCE:
         raise ExportError(
             f"the {kind} export differs from the policy by {difference:.1e} "
             f"(allowed: {TOLERANCE:.0e}); nothing was written"
         )
-    return content, float(difference)
+    return content, difference
 
 
 def random_observations(policy: Policy, obs: TensorDict) -> TensorDict:
-    """Always the same ``{group: (100, size)}``, spread as in training, else standard normal."""
+    """Always the same ``{group: (STEPS, ROWS, *shape)}``, spread as in training, else normal."""
     generator = torch.Generator().manual_seed(0)
-    groups = policy.actor.obs_groups
-    sizes = [obs[group].shape[1] for group in groups]
-    values = torch.randn(100, sum(sizes), generator=generator)
-    if policy.actor.obs_normalization:
-        normalizer = policy.actor.obs_normalizer
-        values = normalizer.mean + normalizer.std * values
-    parts = dict(zip(groups, values.split(sizes, dim=1), strict=True))
-    return TensorDict(parts, batch_size=[len(values)])
+    values = {
+        group: torch.randn(STEPS, ROWS, *value.shape[1:], generator=generator)
+        for group, value in obs.items()
+    }
+    actor = policy.actor
+    if actor.obs_normalization:
+        sizes = [values[group].shape[-1] for group in actor.obs_groups]
+        moments = (actor.obs_normalizer.mean, actor.obs_normalizer.std)
+        means, stds = (moment.split(sizes) for moment in moments)
+        for group, mean, std in zip(actor.obs_groups, means, stds, strict=True):
+            values[group].mul_(std).add_(mean)
+    return TensorDict(values, batch_size=[STEPS, ROWS])
 
 
-def _to_onnx(policy: Policy, properties: dict[str, str]) -> bytes:
-    module = policy.actor.as_onnx(verbose=False).eval()
-    # Two rows: torch.export takes the sizes 0 and 1 for constants.
-    example = torch.zeros(2, module.input_size)
-    # It warns of packages that a policy has no use for.
+def _difference(policy: Policy, step: PolicyStep, run: Run, obs: TensorDict) -> float:
+    """The largest difference of actions along `obs`."""
+    generator = torch.Generator().manual_seed(1)
+    worst, states = 0.0, step.initial_states(obs.shape[1])
+    for number, now in enumerate(obs):
+        fresh = torch.rand(len(now), generator=generator) < (0.05 if number else 1.0)
+        for state in states:
+            state[:, fresh] = 0.0
+        outputs = run([tensor.numpy() for tensor in (*step.inputs(now), *states)])
+        actions, expected = outputs[0], policy(now, fresh).numpy()
+        states = [torch.from_numpy(state.copy()) for state in outputs[1:]]
+        scale = np.maximum(1.0, np.abs(expected))
+        worst = float(np.fmax(worst, (np.abs(actions - expected) / scale).max()))
+        if not np.isfinite(actions).all():
+            return np.inf
+    return worst
+
+
+def _to_onnx(policy: Policy, step: PolicyStep, properties: dict[str, str]) -> bytes:
+    # It warns of packages that a policy has no use for, and of its own ways.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    names: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT]}
-    shapes = ({0: torch.export.Dim("batch")},)
-    program = torch.onnx.export(
-        module, (example,), **names, dynamic_shapes=shapes, dynamo=True, verbose=False
-    )
+    more: dict[str, Any] = {"input_names": step.input_names, "output_names": step.output_names}
+    batch = torch.export.Dim("batch")
+    shapes = tuple({1 if name in step.states else 0: batch} for name in step.input_names)
+    more |= {"dynamic_shapes": (shapes,), "dynamo": True, "verbose": False}
+    with warnings.catch_warnings(action="ignore"):
+        program = torch.onnx.export(step, tuple(step.example), **more)
     assert program is not None
     model = program.model_proto
     for node in model.graph.node:
@@ -76,22 +144,35 @@ def _to_onnx(policy: Policy, properties: dict[str, str]) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _run_onnx(content: bytes, obs: np.ndarray) -> np.ndarray:
+def _load_onnx(content: bytes) -> Run:
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run([OUTPUT], {INPUT: obs})[0])
+    names = [each.name for each in session.get_inputs()]
+    return lambda inputs: session.run(None, dict(zip(names, inputs, strict=True)))
 
 
-def _to_torchscript(policy: Policy, properties: dict[str, str]) -> bytes:
+def _to_torchscript(policy: Policy, step: PolicyStep, properties: dict[str, str]) -> bytes:
     file = io.BytesIO()
-    with _deprecated_torchscript():
-        module = torch.jit.script(policy.actor.as_jit().eval())
+    with _deprecated_torchscript(), torch.inference_mode():
+        if step.input_names == [INPUT]:
+            module = torch.jit.script(policy.actor.as_jit().eval())
+        else:
+            # It warns of sizes that it takes for constants: they are the network's own.
+            warnings.simplefilter("ignore")
+            module = torch.jit.trace(step, tuple(step.example))
         torch.jit.save(module, file, _extra_files={METADATA: properties[METADATA]})
     return file.getvalue()
 
 
-def _run_torchscript(content: bytes, obs: np.ndarray) -> np.ndarray:
-    with _deprecated_torchscript(), torch.inference_mode():
-        return np.asarray(torch.jit.load(io.BytesIO(content))(torch.from_numpy(obs)))
+def _load_torchscript(content: bytes) -> Run:
+    with _deprecated_torchscript():
+        module = torch.jit.load(io.BytesIO(content))
+
+    @torch.inference_mode()
+    def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        outputs = module(*map(torch.from_numpy, inputs))
+        return [o.numpy() for o in ([outputs] if isinstance(outputs, Tensor) else outputs)]
+
+    return run
 
 
 def _deprecated_torchscript() -> warnings.catch_warnings[None]:
@@ -100,14 +181,14 @@ def _deprecated_torchscript() -> warnings.catch_warnings[None]:
 
 
 class Format(NamedTuple):
-    """A format of exported policies: its file, how to make and how to run the content."""
+    """A format of exported policies: its file, how to make and how to load the content."""
 
     file: str
-    convert: Callable[[Policy, dict[str, str]], bytes]
-    run: Callable[[bytes, np.ndarray], np.ndarray]
+    convert: Callable[[Policy, PolicyStep, dict[str, str]], bytes]
+    load: Callable[[bytes], Run]
 
 
 FORMATS = {
-    "onnx": Format("policy.onnx", _to_onnx, _run_onnx),
-    "torchscript": Format("policy.pt", _to_torchscript, _run_torchscript),
+    "onnx": Format("policy.onnx", _to_onnx, _load_onnx),
+    "torchscript": Format("policy.pt", _to_torchscript, _load_torchscript),
 }

@@ -1,11 +1,11 @@
 """The networks of a task: rsl_rl's models, made as the configuration says."""
 
-import importlib
 import inspect
 from typing import Any
 
 import torch
 from rsl_rl.models import CNNModel, MLPModel, RNNModel
+from rsl_rl.utils import resolve_callable
 from tensordict import TensorDict
 
 from simtrain.errors import ConfigError
@@ -47,9 +47,8 @@ def find_model(cfg: NetworkCfg, network: str) -> type[MLPModel]:
     """The class of a model; ConfigError if there is none, of which `network` names the flag."""
     if cfg.model in _KINDS:
         return _KINDS[cfg.model]
-    module, _, name = cfg.model.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = resolve_callable(cfg.model)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"--ppo.{network}.model {cfg.model} cannot be found: {error}") from error
     if not (isinstance(found, type) and issubclass(found, MLPModel)):
@@ -82,9 +81,14 @@ def _make(
     taken = inspect.signature(kind).parameters
     settings |= {n: value for n, value in own.items() if n in taken}
     try:
-        return kind(obs, {network: list(groups)}, network, outputs, **settings)
+        model = kind(obs, {network: list(groups)}, network, outputs, **settings)
+        if kind is not MLPModel:  # an image may be too small for it
+            with torch.no_grad():
+                model(obs[:1].cpu())
+            model.reset()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{name} it cannot be made: {error}") from error
+    return model
 
 
 def update_normalization(network: MLPModel, obs: TensorDict, rank: Rank) -> None:

@@ -11,7 +11,7 @@ from simtrain.ppo_cfg import ActorCfg
 
 
 class Policy:
-    """The mean of a policy's actions."""
+    """The mean of a policy's actions; a recurrent one remembers what it saw before."""
 
     def __init__(
         self, cfg: ActorCfg, obs: TensorDict, num_actions: int, state: dict[str, Tensor]
@@ -34,7 +34,12 @@ class Policy:
         self.actor.load_state_dict(state)
 
     @torch.inference_mode()
-    def __call__(self, obs: TensorDict) -> Tensor:
-        """Actions, ``(num_envs, num_actions)``, for observations ``{group: (num_envs, size)}``."""
+    def __call__(self, obs: TensorDict, fresh: Tensor | None = None) -> Tensor:
+        """Actions, ``(num_envs, num_actions)``, for observations ``{group: (num_envs, *shape)}``.
+
+        `fresh`, boolean ``(num_envs,)``, is whose episode begins here; None for nobody's.
+        """
+        if fresh is not None:
+            self.actor.reset(fresh)
         actions: Tensor = self.actor(obs)
         return actions

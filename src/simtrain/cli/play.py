@@ -224,8 +224,8 @@ def _policy(config: PlayConfig, env: Env, saved: SavedPolicy | None) -> Act:
         return saved.policy(env.get_observations(), env.num_actions)
     shape = (env.num_envs, env.num_actions)
     if config.policy == "zero":
-        return lambda obs: torch.zeros(shape, device=env.device)
-    return lambda obs: torch.rand(shape, device=env.device) * 2.0 - 1.0
+        return lambda obs, fresh: torch.zeros(shape, device=env.device)
+    return lambda obs, fresh: torch.rand(shape, device=env.device) * 2.0 - 1.0
 
 
 def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> None:

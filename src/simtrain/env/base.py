@@ -97,6 +97,11 @@ class BaseEnv:
     def episode_length_buf(self, value: Tensor) -> None:
         self._episode_length.copy_(value)
 
+    @property
+    def is_fresh(self) -> Tensor:
+        """Which environments are at the first step of an episode, boolean ``(num_envs,)``."""
+        return self._episode_length == 0
+
     @cached_property
     def base(self) -> Base:
         """Where the floating base is found in MuJoCo's fields; ConfigError if there is none."""

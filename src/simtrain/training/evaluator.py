@@ -219,7 +219,7 @@ class Evaluator:
         for step in range(env.max_episode_length):
             if step % _CHECK_STEPS == _CHECK_STEPS - 1 and (stop() or not running.any()):
                 break
-            obs, rewards, dones, _ = env.step(policy(obs))
+            obs, rewards, dones, _ = env.step(policy(obs, env.is_fresh))
             # What comes after an episode may be anything, even NaN.
             returns += torch.where(running, rewards, nothing)
             lengths += running

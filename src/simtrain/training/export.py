@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simtrain.algorithms.export import FORMATS, INPUT, METADATA, OUTPUT, export, random_observations
+from simtrain.algorithms.export import (
+    FORMATS,
+    INPUT,
+    METADATA,
+    OUTPUT,
+    PolicyStep,
+    export,
+    random_observations,
+)
 from simtrain.env.env import Env
 from simtrain.env.interface import Interface, describe_interface
 from simtrain.env.model import evaluation_task
@@ -47,9 +55,10 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
     policy = saved.policy(env.get_observations(), env.num_actions)
     interface = describe_interface(env, cfg.ppo.actor.obs_groups)
     names = {kind: FORMATS[kind].file for kind in formats}
-    metadata = _metadata(saved, interface, names)
     obs = random_observations(policy, env.get_observations())
-    if not policy(obs).isfinite().all():
+    step = PolicyStep(policy, obs[0])
+    metadata = _metadata(saved, interface, step, names)
+    if not policy(obs[0]).isfinite().all():
         raise ConfigError(f"{saved.checkpoint} gives actions that are not finite numbers")
     properties = _properties(metadata)
     exports = {name: export(policy, kind, properties, obs) for kind, name in names.items()}
@@ -60,7 +69,10 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
     return Exported([folder / name for name in files], difference, interface)
 
 
-def _metadata(saved: SavedPolicy, interface: Interface, names: dict[str, str]) -> dict[str, Any]:
+def _metadata(
+    saved: SavedPolicy, interface: Interface, step: PolicyStep, names: dict[str, str]
+) -> dict[str, Any]:
+    shapes = zip(step.input_names, step.example, strict=True)
     return {
         "task": saved.config.task,
         "iteration": saved.iteration,
@@ -70,6 +82,9 @@ def _metadata(saved: SavedPolicy, interface: Interface, names: dict[str, str]) -
         "files": names,
         "input": INPUT,
         "output": OUTPUT,
+        "image_inputs": {name: list(x.shape[1:]) for name, x in shapes if name in step.images},
+        "state_inputs": {name: [n, units] for name, (n, _, units) in step.states.items()},
+        "state_outputs": step.output_names[1:],
         **dataclasses.asdict(interface),
     }
 

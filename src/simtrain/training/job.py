@@ -122,6 +122,11 @@ def _check_on_devices(config: TrainConfig, job: Job, model: mujoco.MjModel) -> N
     """Check what depends on the job's devices; ConfigError if something does not fit them."""
     engine = choose_engine(config.engine, job.devices[0].kind).name
     check_evaluation_flags(config, engine)
+    for network in ("actor", "critic"):
+        if ":" in (cfg := getattr(config.ppo, network)).model:
+            from simtrain.algorithms.networks import find_model
+
+            find_model(cfg, network)
     if job.devices[0].kind == "cpu":
         ranks = job.devices[0].ranks
         check_memory(ranks * bytes_of_rank(config, model), config.num_envs, ranks)
@@ -149,8 +154,12 @@ def bytes_of_rank(config: TrainConfig, model: mujoco.MjModel) -> int:
     per_sample = (len(config.env.observations) + 4) * observed + 4 * actions + 12
     rows = max(envs, samples // config.ppo.num_mini_batches)
     floats = samples * per_sample
-    for sizes in (config.ppo.actor.hidden_dims, config.ppo.critic.hidden_dims):
+    for network in (config.ppo.actor, config.ppo.critic):
+        sizes, units = network.hidden_dims, network.rnn_hidden_dim * network.rnn_num_layers
         layers = (observed, *sizes, actions)
+        if network.model in ("gru", "lstm"):  # its states, before each step, and by autograd
+            layers = (observed, network.rnn_hidden_dim, *sizes, actions)
+            floats += units * (samples + 8 * rows)
         weights = sum(a * b for a, b in pairwise(layers))
         # As measured: outputs and gradients; weights with gradients, moments and copies.
         floats += 2 * rows * sum(sizes) + 6 * weights

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from simtrain.env.env import Env
 
-Act = Callable[[TensorDict], Tensor]
-"""A policy: observations ``{group: (num_envs, size)}`` to actions ``(num_envs, num_actions)``."""
+Act = Callable[[TensorDict, Tensor], Tensor]
+"""A policy: observations and whose episode begins, to actions, as `Policy` has them."""
 _HISTORY_S = 10.0
 
 
@@ -51,7 +51,7 @@ class Playback:
     def step(self) -> None:
         """Do one control step, in place, whether paused or not."""
         env = self.env
-        self._obs, _, dones, _ = env.step(self._act(self._obs))
+        self._obs, _, dones, _ = env.step(self._act(self._obs, env.is_fresh))
         self.time_s += env.step_dt
         self.history.append(Step(self.time_s, env.rewards.rates().cpu().numpy()))
         flags = env.terminations.flags

@@ -53,7 +53,7 @@ def record(
                 if step % stride == 0:
                     line = f"{note}   {step * env.step_dt:.1f} s"
                     write(picture.draw(passed_s=frame_s, note=line))
-                obs, _, _, _ = env.step(act(obs))
+                obs, _, _, _ = env.step(act(obs, env.is_fresh))
 
 
 @contextmanager

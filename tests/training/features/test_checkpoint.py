@@ -146,7 +146,9 @@ def train_in(run: Path, config: TrainConfig, iterations: int, **values) -> Conso
     return context.console
 
 
-def test_a_resumed_run_has_the_metrics_of_an_uninterrupted_one(config, tmp_path):
+@pytest.mark.parametrize("model", ["mlp", "gru"])
+def test_a_resumed_run_has_the_metrics_of_an_uninterrupted_one(config, tmp_path, model):
+    config.ppo.actor.model = config.ppo.critic.model = model
     train_in(tmp_path / "whole", config, 6)
     train_in(tmp_path / "parts", config, 3)
     saved = open_run(tmp_path / "parts")

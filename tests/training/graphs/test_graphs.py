@@ -102,6 +102,10 @@ def nudge(env: Env, mask: Tensor) -> Tensor:
     return env.steps * 0.5
 
 
+def image(env: Env) -> Tensor:
+    return env.bind("qpos").sum(dim=1).view(-1, 1, 1, 1).expand(-1, 1, 4, 4)
+
+
 def busy_cartpole(**rewards: Callable[..., Any]) -> TaskCfg:
     """Cart-pole with everything that a step may do, and episodes of 7 steps."""
     cfg = discover().find("cartpole-balance").make()
@@ -172,6 +176,34 @@ def test_training_by_graphs_is_training_eagerly_to_the_bit() -> None:
     epochs = graphed.ppo.num_learning_epochs
     assert tape.captures == 1 + 2
     assert tape.replays == 4 * STEPS + 4 + 5 * epochs * 2 + 2
+
+
+@pytest.mark.parametrize("model", ["lstm", "cnn"])
+def test_models_that_learn_by_autograd_train_by_graphs_where_shapes_stay(model: str) -> None:
+    def make(graphs: bool) -> tuple[Trainer, Tape]:
+        cfg = busy_cartpole()
+        cfg.observations["image"] = {"target": ObservationTermCfg(image)}
+        for network in (cfg.ppo.actor, cfg.ppo.critic):
+            network.model, network.rnn_hidden_dim = model, 4
+            network.obs_groups = ("actor", "image") if model == "cnn" else ("actor",)
+        return make_trainer(cfg, graphs=graphs)
+
+    eager, _ = make(graphs=False)
+    wanted = train(eager, 4)
+    graphed, tape = make(graphs=True)
+    found = train(graphed, 4)
+    same(graphed, eager, found, wanted)
+    assert all(map(torch.equal, graphed.ppo.hidden_states(), eager.ppo.hidden_states()))
+    told = [text for iteration in found for text in iteration.warnings]
+    if model == "cnn":
+        assert not told
+        assert tape.captures == 1 + 2
+    else:
+        assert told == [
+            "updates run without CUDA graphs, and slower: recurrent networks learn from "
+            "trajectories, whose number changes"
+        ]
+        assert tape.captures == 1
 
 
 @pytest.mark.parametrize(

@@ -131,13 +131,20 @@ class AutogradLearner:
     def backward(self, batch: RolloutStorage.Batch, coefficients: Coefficients) -> Tensor:
         self._timer.begin("forward")
         self._gradients.buffer.zero_()
-        with torch.enable_grad():
-            loss, losses = self._losses(batch, coefficients)
+        distribution = self.actor.distribution
+        # A model with its distribution samples as well: an update draws no numbers, or graphs that
+        # are checked would change what follows.
+        distribution.sample = lambda: distribution.mean
+        try:
+            with torch.enable_grad():
+                loss, losses = self._losses(batch, coefficients)
+        finally:
+            del distribution.sample
         self._timer.begin("backward")
         loss.backward()
         self.std.copy_(self.actor.output_std.detach().flatten(0, -2).mean(dim=0))
         # Or the distribution would keep autograd's graph, which belongs to this stream, alive.
-        self.actor.distribution.update(self._no_output)
+        distribution.update(self._no_output)
         return losses
 
     def after_step(self) -> None:
