@@ -207,9 +207,13 @@ MISTAKES = {
     "a rule that does not exist": (
         _see(steps_lived, mirror="vektor"),
         {},
-        r"there is no mirror rule 'vektor' \(did you mean 'vector'",
+        "the mirror rule is 'vektor'; it must be one of vector, pseudo_vector, ",
     ),
-    "a sign that is none": (_see(steps_lived, mirror=0.5), {}, "a sign is 1.0 or -1.0"),
+    "a sign that is none": (
+        _see(steps_lived, mirror=0.5),
+        {},
+        "the mirror rule is 0.5; it",
+    ),
     "a rule for names, and a term without": (
         _see(steps_lived, mirror="each"),
         {},

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import two_ranks
 
 
 @pytest.fixture(scope="module")
@@ -22,17 +23,7 @@ def relative_error(value, reference):
     return float((value - reference).norm() / reference.norm())
 
 
-UPDATES = pytest.mark.parametrize(
-    "update",
-    [
-        "update",
-        "update per mini-batch",
-        "update with rnd",
-        "update of a gru",
-        "update of a cnn",
-        "update with mirror images",
-    ],
-)
+UPDATES = pytest.mark.parametrize("update", two_ranks.UPDATES)
 
 
 @UPDATES

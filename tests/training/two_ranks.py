@@ -42,8 +42,21 @@ from simtrain.training.statistics import Reduction, Sums
 
 ENVS, STEPS, OBS, ACTIONS = 8, 6, 5, 2
 SYMMETRY = SymmetryCfg(augment=True, mirror_loss_coef=0.5)
+UPDATES: dict[str, dict[str, Any]] = {
+    "update": {},
+    "update per mini-batch": {"per_mini_batch": True},
+    "update with rnd": {"rnd": 0.3},
+    "update of a gru": {"model": "gru"},
+    "update of a cnn": {"model": "cnn"},
+    "update with mirror images": {"symmetry": SYMMETRY},
+    "update of a cnn with mirror images": {"model": "cnn", "symmetry": SYMMETRY},
+}
+PIXELS = torch.arange(OBS**2).view(OBS, OBS).flip(1).flatten()
 MIRROR = MirrorMaps(
-    {"actor": MirrorMap(torch.tensor([1, 0, 2, 3, 4]), torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0]))},
+    {
+        "actor": MirrorMap(torch.tensor([1, 0, 2, 3, 4]), torch.tensor([1.0, 1.0, 1.0, -1.0, 1.0])),
+        "image": MirrorMap(PIXELS, torch.ones(OBS**2)),
+    },
     MirrorMap(torch.tensor([1, 0]), torch.tensor([-1.0, -1.0])),
 )
 
@@ -68,13 +81,8 @@ def main(results: Path) -> None:
     for process in ranks:
         process.start()
     alone = {
-        "update": update(one, 2 * ENVS, slice(None)),
-        "update per mini-batch": update(one, 2 * ENVS, slice(None), per_mini_batch=True),
-        "update with rnd": update(one, 2 * ENVS, slice(None), rnd=0.3),
         "distillation": distilled(one, 2 * ENVS, slice(None)),
-        "update of a gru": update(one, 2 * ENVS, slice(None), model="gru"),
-        "update of a cnn": update(one, 2 * ENVS, slice(None), model="cnn"),
-        "update with mirror images": update(one, 2 * ENVS, slice(None), symmetry=SYMMETRY),
+        **{name: update(one, 2 * ENVS, slice(None), **more) for name, more in UPDATES.items()},
         "state": initial_state(one),
     }
     for process in ranks:
@@ -89,13 +97,8 @@ def run(number: int, store: Path, results: Path) -> None:
     rank = Rank(number, number, 2, torch.device("cpu"), seed=3 + number, threads=1)
     mine = slice(number * ENVS, (number + 1) * ENVS)
     found = {
-        "update": update(rank, ENVS, mine),
-        "update per mini-batch": update(rank, ENVS, mine, per_mini_batch=True),
-        "update with rnd": update(rank, ENVS, mine, rnd=0.3),
         "distillation": distilled(rank, ENVS, mine),
-        "update of a gru": update(rank, ENVS, mine, model="gru"),
-        "update of a cnn": update(rank, ENVS, mine, model="cnn"),
-        "update with mirror images": update(rank, ENVS, mine, symmetry=SYMMETRY),
+        **{name: update(rank, ENVS, mine, **more) for name, more in UPDATES.items()},
         "state": initial_state(rank),
         "trained": trained(rank),
         "begun": begun(rank, results.with_suffix(".start")),

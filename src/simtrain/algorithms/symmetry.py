@@ -6,6 +6,7 @@ Mittal et al., "Symmetry considerations for learning task symmetric robot polici
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -60,8 +61,8 @@ class MirroredInput:
         self._network, self._inputs = network, inputs
         self.both = inputs.repeat(2, 1)
         parts = [maps.observations[group] for group in network.obs_groups]
-        before = torch.tensor([0, *(len(part.index) for part in parts[:-1])]).cumsum(0).tolist()
-        self._index = torch.cat([p.index + n for p, n in zip(parts, before, strict=True)])
+        ends = accumulate(len(p.index) for p in parts)
+        self._index = torch.cat([p.index + next(ends) - len(p.index) for p in parts])
         self._sign = torch.cat([part.sign for part in parts])
 
     def fill(self) -> None:
@@ -69,12 +70,10 @@ class MirroredInput:
         own, images = self.both.chunk(2)
         own.copy_(self._inputs)
         torch.index_select(own, 1, self._index, out=images)
-        if not self._network.obs_normalization:
-            images.mul_(self._sign)
-            return
-        normalizer = self._network.obs_normalizer
-        mean = normalizer.get_buffer("_mean")[0]
-        std = normalizer.get_buffer("_std")[0] + normalizer.eps
-        # Out of the one entry's normalization, reflected, and into the other's.
-        images.mul_(self._sign * std[self._index] / std)
-        images.add_((self._sign * mean[self._index] - mean) / std)
+        images.mul_(self._sign)
+        if self._network.obs_normalization:
+            # Out of the one entry's normalization, and into the other's.
+            normalizer, index = self._network.obs_normalizer, self._index
+            mean = normalizer.get_buffer("_mean")[0]
+            std = normalizer.get_buffer("_std")[0] + normalizer.eps
+            images.mul_(std[index] / std).add_((self._sign * mean[index] - mean) / std)

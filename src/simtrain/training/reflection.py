@@ -16,7 +16,7 @@ from simtrain.env.cfg import ActionTerm, ObservationTermCfg, TaskCfg
 from simtrain.env.env import Env
 from simtrain.env.model import find_keyframe, initial_state
 from simtrain.env.names import Entities, Joints, find_base, resolve_params
-from simtrain.errors import ConfigError, did_you_mean, flag
+from simtrain.errors import ConfigError, flag
 from simtrain.mirror import MirrorMap, MirrorMaps, MirrorRule
 
 E = TypeVar("E", bound=Entities)
@@ -78,14 +78,12 @@ class Reflection:
         """Places and signs by a rule, for a term with the resolved `params`."""
         if isinstance(rule, tuple):
             return _joined([self.places(part, params) for part in rule])
-        if isinstance(rule, str) and rule not in _RULES:
-            known = f"{did_you_mean(rule, _RULES)}; there are {', '.join(_RULES)}"
-            raise ConfigError(f"there is no mirror rule {rule!r}{known}")
-        function = _RULES[rule] if isinstance(rule, str) else rule
+        function = _RULES.get(rule) if isinstance(rule, str) else rule
         if callable(function):
             return function(self, params)
         if function not in (1.0, -1.0):
-            raise ConfigError(f"the mirror rule is {function}; a sign is 1.0 or -1.0")
+            known = f"one of {', '.join(_RULES)}, a sign, 1.0 or -1.0, a tuple of these"
+            raise ConfigError(f"the mirror rule is {rule!r}; it must be {known} or a function")
         return [(0, float(function))]
 
     def partners(self, given: Entities) -> Places:

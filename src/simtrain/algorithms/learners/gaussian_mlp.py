@@ -177,24 +177,19 @@ class _MirroredBatch:
     def __init__(
         self, batch: Samples, models: tuple[MLPModel, MLPModel], symmetry: MirrorSymmetry
     ) -> None:
-        self._own, self._maps = batch, symmetry.maps
-        self._augments = symmetry.use_data_augmentation
-        inputs = {"actor_input": batch.actor_input, "critic_input": batch.critic_input}
-        self._inputs = {
-            name: MirroredInput(model, symmetry.maps, rows)
-            for (name, rows), model in list(zip(inputs.items(), models, strict=True))
-            if self._augments or name == "actor_input"  # all that the mirror loss needs
-        }
-        changes = {name: mirrored.both for name, mirrored in self._inputs.items()}
-        if self._augments:
-            changes["actions"] = batch.actions.repeat(2, 1, 1)
-        self.batch = replace(batch, **changes)
-        """The actions have a leading axis, samples and images, if they are learned from."""
+        self._own, self._reflect, (actor, critic) = batch.actions, symmetry.maps.actions, models
+        self._inputs = [MirroredInput(actor, symmetry.maps, batch.actor_input)]
+        self.batch = replace(batch, actor_input=self._inputs[0].both)
+        """With a leading axis of actions, samples and images, if these are learned from."""
+        if symmetry.use_data_augmentation:
+            self._inputs.append(MirroredInput(critic, symmetry.maps, batch.critic_input))
+            changes = {"critic_input": self._inputs[1].both, "actions": self._own.repeat(2, 1, 1)}
+            self.batch = replace(self.batch, **changes)
 
     def fill(self) -> None:
         """Copy the mini-batch, and write the images, in place."""
-        for mirrored in self._inputs.values():
-            mirrored.fill()
-        if self._augments:
-            self.batch.actions[0].copy_(self._own.actions)
-            self.batch.actions[1].copy_(self._maps.actions(self._own.actions))
+        for inputs in self._inputs:
+            inputs.fill()
+        if len(self._inputs) > 1:
+            self.batch.actions[0].copy_(self._own)
+            self.batch.actions[1].copy_(self._reflect(self._own))
