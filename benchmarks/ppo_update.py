@@ -2,6 +2,7 @@
 
   uv run python benchmarks/ppo_update.py
   uv run python benchmarks/ppo_update.py --hidden-dims 512 256 128 --num-envs 4096 --device cuda:0
+  uv run python benchmarks/ppo_update.py --model gru
 
 Both start from the same networks, collect the same made-up rollout, and shuffle it alike. They take
 turns, update after update, so that a machine whose speed drifts still gives an honest ratio. What
@@ -25,6 +26,7 @@ import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import torch
 from rsl_rl.algorithms import PPO as RslPPO
@@ -59,6 +61,10 @@ class Options:
     """Passes over the rollout."""
     mini_batches: int = 4
     """Mini-batches a pass."""
+    model: Literal["mlp", "gru", "lstm"] = "mlp"
+    """Network of both, for policy and value."""
+    rnn_hidden_dim: int = 128
+    """Units of a gru or lstm."""
     rounds: int = 9
     """Updates of each that are timed, after one that is not."""
     threads: int = len(os.sched_getaffinity(0))
@@ -121,9 +127,10 @@ def main() -> int:
 def learners(options: Options) -> tuple[PPO, RslPPO]:
     """Ours and rsl_rl's, with the same networks and settings."""
     device = torch.device(options.device)
+    model: Any = {"model": options.model, "rnn_hidden_dim": options.rnn_hidden_dim}
     cfg = PpoCfg(
-        ActorCfg(options.hidden_dims, options.activation),
-        CriticCfg(options.hidden_dims, options.activation),
+        ActorCfg(options.hidden_dims, options.activation, **model),
+        CriticCfg(options.hidden_dims, options.activation, **model),
         num_learning_epochs=options.epochs,
         num_mini_batches=options.mini_batches,
     )
@@ -145,6 +152,8 @@ def learners(options: Options) -> tuple[PPO, RslPPO]:
     )
     for ppo in (ours, theirs):
         ppo.train_mode()
+        ppo.actor.reset()  # of a state that was found out while it was made
+        ppo.critic.reset()
     return ours, theirs
 
 

@@ -73,6 +73,9 @@ def flags(cls: type, prefix: str = "") -> Iterator[Flag]:
         if str(field.type).startswith("Suppress"):
             continue
         name = f"{prefix}.{field.name}".replace("_", "-") if prefix else _flag(field.name)
+        if field.name == "terms":  # flags of the group itself
+            yield from flags(_dataclasses_in(hints["terms"])[0][0], f"{prefix}.<term>")
+            continue
         if field.name == "params":
             yield Flag(f"{prefix}.<parameter>", "", "", "A parameter of the term's function.")
             continue
@@ -84,7 +87,14 @@ def flags(cls: type, prefix: str = "") -> Iterator[Flag]:
             yield Flag(name, values, _default(cls, field), _help(cls, field.name))
         elif prefix:
             below = f"{name}{('', '.<term>', '.<group>.<term>')[names]}"
-            found = [flag for one in nested for flag in flags(one, below)]
+            is_group = {
+                cls: any(f.name == "terms" for f in dataclasses.fields(cls)) for cls in nested
+            }
+            found = [
+                flag
+                for one in nested
+                for flag in flags(one, f"{name}.<group>" if is_group[one] else below)
+            ]
             yield from {flag.name: flag for flag in found}.values()
 
 
@@ -113,7 +123,8 @@ def _dataclasses_in(hint: Any) -> tuple[list[type], int]:
         found, names = _dataclasses_in(arguments[1])
         return found, names + 1
     if origin in (typing.Union, types.UnionType):
-        return [cls for argument in arguments for cls in _dataclasses_in(argument)[0]], 0
+        inner = [_dataclasses_in(argument) for argument in arguments]
+        return [cls for found, _ in inner for cls in found], max(names for _, names in inner)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         leaves = [leaf for cls in hint.__subclasses__() for leaf in _dataclasses_in(cls)[0]]
         return leaves or [hint], 0

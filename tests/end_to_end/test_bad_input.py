@@ -126,6 +126,15 @@ MISTAKES = [
     (f"{TASK} --init-only actor", "--init-only actor needs --init-from, a run or checkpoint"),
     (f"{TASK} --init-from file --init-only both", "--init-only is 'both'; it must be one of"),
     (f"{TASK} --env.decimation 0", "--env.decimation is 0; it must be 1 or more"),
+    (f"{TASK} --ppo.actor.model gur", "--ppo.actor.model is 'gur' (did you mean 'gru'?); it must"),
+    (f"{TASK} --ppo.critic.model a.b:C", "--ppo.critic.model a.b:C cannot be found: No module"),
+    (f"{TASK} --ppo.actor.model json:loads", "is no class derived from rsl_rl.models.MLPModel"),
+    (
+        f"{TASK} --ppo.actor.model gru --num-envs 2",
+        "2 environments (--num-envs) cannot be shared among 4 mini-batches",
+    ),
+    (f"{TASK} --ppo.actor.cnn.stride 1 2 3", "--ppo.actor.cnn.stride has 3 values; give one, or"),
+    (f"{TASK} --ppo.actor.action-range 1 -1", "the first must not be greater than the second"),
 ]
 
 
@@ -137,6 +146,13 @@ def test_a_mistake_is_told_in_one_line_and_nothing_is_written(command, message, 
     assert message.replace("{here}", str(here)) in str(error.value)
     assert "\n" not in str(error.value)
     assert sorted(here.iterdir()) == before
+
+
+def test_a_cnn_without_images_is_refused_and_leaves_no_run(here):
+    flags = "--ppo.actor.model cnn --num-envs 4 --gpu-ids None --cpu-threads 1"
+    with pytest.raises(ConfigError, match=r"model is cnn, and the observations in actor are flat"):
+        train([TASK, *flags.split()])
+    assert not any((here / "logs" / TASK).iterdir())
 
 
 def test_a_name_with_control_characters_is_refused_without_printing_them(here):

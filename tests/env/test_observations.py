@@ -4,6 +4,7 @@ from tiny_task import at_step, idle, steps_lived, tiny_env, values
 
 from simtrain import (
     GaussianNoiseCfg,
+    ObservationGroupCfg,
     ObservationTermCfg,
     TerminationTermCfg,
     UniformNoiseCfg,
@@ -11,6 +12,7 @@ from simtrain import (
 )
 from simtrain.errors import ConfigError
 
+LIVED = ObservationTermCfg(steps_lived)
 WHEELS = ("left_hinge", "right_hinge")
 
 
@@ -203,3 +205,51 @@ def test_the_latest_action_is_observed_and_forgotten_at_a_reset():
     obs = env.step(torch.tensor([[5.0], [7.0]]))[0]
     assert obs["actor"].tolist() == [[0.0], [7.0]]
     torch.testing.assert_close(env.previous_actions, torch.tensor([[0.0], [0.2]]))
+
+
+def picture(env, rows=3):
+    """Steps lived at every place, plus the place's number."""
+    places = torch.arange(2.0 * rows * 4).view(1, 2, rows, 4)
+    return places + 100.0 * env.episode_length_buf.view(-1, 1, 1, 1)
+
+
+def test_an_image_keeps_its_shape_and_has_its_history_in_its_channels():
+    term = ObservationTermCfg(picture, history_length=2, scale=0.5)
+    env = tiny_env(observations={"actor": {"lived": LIVED}, "camera": {"all": term}})
+    assert env.get_observations()["camera"].shape == (2, 4, 3, 4)
+    obs, *_ = idle(env, 2)
+    places = torch.arange(24.0).view(2, 3, 4)
+    before, now = obs["camera"][0].split(2)
+    torch.testing.assert_close(before, 0.5 * (places + 100.0))
+    torch.testing.assert_close(now, 0.5 * (places + 200.0))
+    assert obs["actor"].tolist() == [[2.0]] * 2
+
+
+def test_an_image_that_is_not_finite_is_told_by_its_term():
+    def broken(env):
+        return picture(env).masked_fill(torch.arange(4) == 2, torch.nan)
+
+    env = tiny_env(
+        observations={"actor": {"lived": LIVED}, "camera": {"all": ObservationTermCfg(broken)}}
+    )
+    obs, *_ = idle(env)
+    assert (obs["camera"][..., 2] == 0.0).all()
+    assert env.failures().terms == ("camera.all",)
+
+
+def test_an_image_stands_alone_in_its_group():
+    terms = {"lived": LIVED, "all": ObservationTermCfg(picture)}
+    with pytest.raises(ConfigError, match=r"actor\.all is an image beside others; give it a group"):
+        tiny_env(observations={"actor": terms})
+
+
+def test_a_group_may_have_a_history_and_may_be_taken_apart():
+    apart = ObservationGroupCfg(
+        {"near": ObservationTermCfg(picture), "far": ObservationTermCfg(picture, rows=5)}, False
+    )
+    whole = ObservationGroupCfg({"a": LIVED, "b": LIVED}, history_length=3)
+    env = tiny_env(observations={"actor": whole, "camera": apart})
+    obs, *_ = idle(env, 4)
+    assert set(obs.keys()) == {"actor", "camera.near", "camera.far"}
+    assert obs["camera.far"].shape == (2, 2, 5, 4)
+    assert obs["actor"].tolist() == [[2.0, 3.0, 4.0, 2.0, 3.0, 4.0]] * 2

@@ -105,6 +105,9 @@ def test_the_height_scan_of_a_slope_follows_the_heading():
     for quaternion, rises in (((1.0, 0.0, 0.0, 0.0), (0.25, 0.0)), (TURNED, (0.0, 0.25))):
         set_state(env, torch.tensor([[2.0, 0.0, 2.0, *quaternion, 0.0, 0.0]]))
         scan = value(env, mdp.height_scan, size=(1.0, 1.0), resolution=0.5, offset=0.3)
+        image = value(env, mdp.height_scan, size=(1.0, 1.0), resolution=0.5, image=True)
+        assert image.shape == (1, 1, 3, 3)
+        assert torch.equal(image.flatten(1), scan)
         scan = scan.view(3, 3)  # forward x left
         # 4 m from the middle to the edge: the ground is at (4 - 2) / 2 below the base.
         assert scan[1, 1] == pytest.approx(2.0 - 0.3 - 1.0, abs=1e-4)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+import torch
 from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.rollout import Rollout, Transition
+from simtrain.launch.rank import Rank
 
 LOSSES = ("value", "surrogate", "entropy", "kl")
 
@@ -61,3 +64,10 @@ class Learner(Protocol):
 
     def after_step(self) -> None:
         """Bring parameters back into their bounds, in place."""
+
+
+def value_thread(rank: Rank) -> ThreadPoolExecutor | None:
+    """A thread for the value network, with half of the rank's threads; None without CPU threads."""
+    if rank.device.type != "cpu" or rank.threads == 1:
+        return None
+    return ThreadPoolExecutor(1, "value", torch.set_num_threads, (max(1, rank.threads // 2),))

@@ -14,11 +14,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.flat_gradients import FlatGradients
-from simtrain.algorithms.learners import Coefficients
+from simtrain.algorithms.learners import Coefficients, value_thread
 from simtrain.algorithms.learners.losses import PolicyStd
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.launch.rank import Rank
-from simtrain.phase_timer import PhaseTimer
+from simtrain.phase_timer import NO_TIMER, PhaseTimer
 
 
 class AutogradLearner:
@@ -37,7 +37,9 @@ class AutogradLearner:
         `shape` is actions, steps of a rollout and mini-batches."""
         self.actor, self.critic = models
         num_actions, num_steps, self._count = shape
-        self._gradients, self._timer, self.threads = gradients, timer, rank.threads
+        self._gradients, self._timer = gradients, timer
+        self._value_thread = value_thread(rank)
+        self.threads = max(1, rank.threads // 2)
         with torch.no_grad():  # to know the shapes
             log_prob = self._act(obs).unsqueeze(-1)
             values: Tensor = self.critic(obs)
@@ -129,23 +131,16 @@ class AutogradLearner:
         )
 
     def backward(self, batch: RolloutStorage.Batch, coefficients: Coefficients) -> Tensor:
-        self._timer.begin("forward")
         self._gradients.buffer.zero_()
-        distribution = self.actor.distribution
-        # A model with its distribution samples as well: an update draws no numbers, or graphs that
-        # are checked would change what follows.
-        distribution.sample = lambda: distribution.mean
-        try:
-            with torch.enable_grad():
-                loss, losses = self._losses(batch, coefficients)
-        finally:
-            del distribution.sample
-        self._timer.begin("backward")
-        loss.backward()
-        self.std.copy_(self.actor.output_std.detach().flatten(0, -2).mean(dim=0))
-        # Or the distribution would keep autograd's graph, which belongs to this stream, alive.
-        distribution.update(self._no_output)
-        return losses
+        # Policy and value share no parameter: on CPU threads, they are learned side by side.
+        if self._value_thread is None:
+            value = self._learn_value(batch, coefficients, self._timer)
+        else:
+            future = self._value_thread.submit(self._learn_value, batch, coefficients, NO_TIMER)
+        policy = self._learn_policy(batch, coefficients)
+        if self._value_thread is not None:
+            value = future.result()
+        return torch.stack((value, *policy))
 
     def after_step(self) -> None:
         if self._bounded is not None:
@@ -156,31 +151,55 @@ class AutogradLearner:
         log_prob: Tensor = self.actor.get_output_log_prob(self.actor(obs, stochastic_output=True))
         return log_prob
 
-    def _losses(self, batch: RolloutStorage.Batch, of: Coefficients) -> tuple[Tensor, Tensor]:
-        """The loss to minimize and, detached, `LOSSES`."""
-        actor, (actor_state, critic_state) = self.actor, batch.hidden_states
-        obs, masks = batch.observations, batch.masks
-        actor(obs, masks=masks, hidden_state=actor_state, stochastic_output=True)
-        log_prob = actor.get_output_log_prob(batch.actions)
-        values = self.critic(obs, masks=masks, hidden_state=critic_state)
-        entropy = actor.output_entropy.mean()
-        with torch.no_grad():
-            params = actor.output_distribution_params
-            kl = actor.get_kl_divergence(batch.old_distribution_params, params).mean()
+    def _learn_policy(
+        self, batch: RolloutStorage.Batch, of: Coefficients
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Surrogate loss, entropy and divergence; adds to the gradients."""
+        actor, distribution = self.actor, self.actor.distribution
+        self._timer.begin("forward")
+        # A model with its distribution samples as well: an update draws no numbers, or graphs that
+        # are checked would change what follows.
+        distribution.sample = lambda: distribution.mean
+        try:
+            with torch.enable_grad():
+                state = {"masks": batch.masks, "hidden_state": batch.hidden_states[0]}
+                actor(batch.observations, **state, stochastic_output=True)
+                log_prob = actor.get_output_log_prob(batch.actions)
+                entropy = actor.output_entropy.mean()
+                ratio = (log_prob - batch.old_actions_log_prob.squeeze(-1)).exp()
+                loss = -batch.advantages.squeeze(-1)
+                clipped = ratio.clamp(1.0 - of.clip_param, 1.0 + of.clip_param)
+                surrogate = torch.maximum(loss * ratio, loss * clipped).mean()
+        finally:
+            del distribution.sample
+        params = actor.output_distribution_params
+        kl = actor.get_kl_divergence(batch.old_distribution_params, params).mean()
+        self.std.copy_(actor.output_std.flatten(0, -2).mean(dim=0))
+        self._timer.begin("backward")
+        with torch.enable_grad():
+            (surrogate - of.entropy_coef * entropy).backward()
+        # Or the distribution would keep autograd's graph, which belongs to this stream, alive.
+        distribution.update(self._no_output)
+        return surrogate.detach(), entropy.detach(), kl.detach()
 
-        ratio = (log_prob - batch.old_actions_log_prob.squeeze(-1)).exp()
-        gain = -batch.advantages.squeeze(-1)
-        clipped = ratio.clamp(1.0 - of.clip_param, 1.0 + of.clip_param)
-        surrogate = torch.maximum(gain * ratio, gain * clipped).mean()
-
-        value_losses = (values - batch.returns).square()
-        if of.use_clipped_value_loss:
-            change = (values - batch.values).clamp(-of.clip_param, of.clip_param)
-            near = (batch.values + change - batch.returns).square()
-            value_losses = torch.maximum(value_losses, near)
-        value = value_losses.mean()
-        loss = surrogate + of.value_loss_coef * value - of.entropy_coef * entropy
-        return loss, torch.stack((value, surrogate, entropy, kl)).detach()
+    @torch.no_grad()  # it holds for one thread
+    def _learn_value(
+        self, batch: RolloutStorage.Batch, of: Coefficients, timer: PhaseTimer
+    ) -> Tensor:
+        """The value's loss; adds to the gradients."""
+        timer.begin("forward")
+        with torch.enable_grad():
+            state = {"masks": batch.masks, "hidden_state": batch.hidden_states[1]}
+            values = self.critic(batch.observations, **state)
+            losses = (values - batch.returns).square()
+            if of.use_clipped_value_loss:
+                change = (values - batch.values).clamp(-of.clip_param, of.clip_param)
+                near = (batch.values + change - batch.returns).square()
+                losses = torch.maximum(losses, near)
+            loss: Tensor = losses.mean()
+            timer.begin("backward")
+            (of.value_loss_coef * loss).backward()
+        return loss.detach()
 
 
 class Memory:

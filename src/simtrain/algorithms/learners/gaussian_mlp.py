@@ -4,15 +4,13 @@ Values, log-probabilities and normalized observations are computed once a rollou
 slices of one shuffled copy; networks work in buffers that are made once, gradients are formulas.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-
 import torch
 from rsl_rl.models import MLPModel
 from rsl_rl.modules.distribution import GaussianDistribution
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.algorithms.learners import Coefficients
+from simtrain.algorithms.learners import Coefficients, value_thread
 from simtrain.algorithms.learners.buffered_mlp import BufferedMlp, normalized_input
 from simtrain.algorithms.learners.losses import (
     PolicyStd,
@@ -66,10 +64,7 @@ class GaussianMlpLearner:
         self._value = BufferedMlp(self.critic.mlp, self._rows)
         self._noise = torch.zeros_like(step)
         self.threads = max(1, rank.threads // 2)  # of each of the two networks
-        self._value_thread: ThreadPoolExecutor | None = None
-        if device.type == "cpu" and rank.threads > 1:
-            threads = (self.threads,)
-            self._value_thread = ThreadPoolExecutor(1, "value", torch.set_num_threads, threads)
+        self._value_thread = value_thread(rank)
 
     @property
     def std(self) -> Tensor:
