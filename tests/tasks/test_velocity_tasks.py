@@ -40,6 +40,16 @@ def test_the_critic_sees_the_truth_and_the_actor_does_not(name):
     assert set(cfg.observations["actor"]) < set(cfg.observations["critic"])
 
 
+def test_a_blind_go1_remembers_and_has_the_groups_of_its_teacher_besides():
+    blind, teacher = _task("go1-velocity-rough-blind"), _task("go1-velocity-rough")
+    seen = blind.observations["proprioception"]
+    assert seen.keys() == teacher.observations["actor"].keys() - {"base_lin_vel", "height_scan"}
+    for group, terms in teacher.observations.items():
+        assert blind.observations[group].keys() == terms.keys()
+    assert (blind.ppo.actor.obs_groups, blind.ppo.actor.model) == (("proprioception",), "gru")
+    assert blind.ppo.critic.obs_groups == ("critic",)
+
+
 def test_another_scene_may_take_the_robots_place(tmp_path):
     folder = Path(_task("go1-velocity-flat").model).parent
     (tmp_path / "scene.xml").write_text(

@@ -138,6 +138,7 @@ class Distillation(RslDistillation):  # type: ignore[misc]
         self.optimizer.skipped.zero_()
         return {"behavior": loss}
 
+    @torch.no_grad()
     def learn_mini_batch(self, number: int) -> None:
         """Learn from the steps of a mini-batch, in place, and remember them."""
         st, memory = self.storage, self._memories[0]
@@ -155,6 +156,7 @@ class Distillation(RslDistillation):  # type: ignore[misc]
         self.timer.begin("backward")
         loss.backward()
         memory.keep()
+        memory.recall()  # or the model would keep autograd's graph alive
         self.timer.begin("optimizer")
         self.optimizer.average()
         self.optimizer.clip_and_step(self.max_grad_norm)

@@ -13,6 +13,7 @@ from tape import Tape
 from torch import Tensor
 
 from simtrain import (
+    ActorCfg,
     CommandTermCfg,
     CurriculumTermCfg,
     EventTermCfg,
@@ -22,11 +23,14 @@ from simtrain import (
     UniformNoiseCfg,
     mdp,
 )
+from simtrain.algorithms.distillation import Distillation
+from simtrain.algorithms.networks import make_actor
 from simtrain.algorithms.ppo import PPO
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
+from simtrain.ppo_cfg import DistillationCfg
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.training.features.timing import TracedTimer
@@ -204,6 +208,27 @@ def test_models_that_learn_by_autograd_train_by_graphs_where_shapes_stay(model: 
             "trajectories, whose number changes"
         ]
         assert tape.captures == 1
+
+
+def test_a_student_that_remembers_is_distilled_by_graphs() -> None:
+    def make(graphs: bool) -> tuple[Trainer, Tape]:
+        torch.manual_seed(3)
+        env = Env(busy_cartpole(), ENVS, EngineCfg("warp"))
+        tape, obs = Tape(env), env.get_observations()
+        student, teacher = ActorCfg((8,), model="gru", rnn_hidden_dim=4), ActorCfg((8,))
+        models = make_actor(student, obs, 1), make_actor(teacher, obs, 1)
+        cfg = DistillationCfg(num_learning_epochs=2, gradient_length=STEPS)
+        distillation = Distillation(cfg, models, obs, STEPS, ALONE)
+        return Trainer(env, distillation, ALONE, graphs=tape if graphs else None), tape
+
+    eager, _ = make(graphs=False)
+    wanted = train(eager, 4)
+    graphed, tape = make(graphs=True)
+    found = train(graphed, 4)
+    same(graphed, eager, found, wanted)
+    assert all(map(torch.equal, graphed.ppo.hidden_states(), eager.ppo.hidden_states()))
+    assert not [text for iteration in found for text in iteration.warnings]
+    assert tape.captures == 1 + 1
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,7 @@ class MemberTraining:
         if sizes != (facts.actor_dims, facts.critic_dims):
             with forked_randomness(0, trainer.rank.device):
                 ppo = self._make_ppo(self.config())
+            ppo.rnd = trainer.ppo.rnd
         if handed_over is not None:
             state = unpacked(handed_over)
             ppo.set_state(state["learner"])
