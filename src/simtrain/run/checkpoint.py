@@ -128,11 +128,11 @@ def read_tensors(path: Path, kind: str, device: torch.device | str = "cpu") -> d
 
 
 def _check_archive(path: Path, data: bytes) -> None:
-    """Raise ConfigError unless checksums are right, ValueError for what grows by unpacking."""
+    """Raise ConfigError unless checksums are right, ValueError for what grows or is cut off."""
     # torch itself does not look at the checksums of the archive.
     if not zipfile.is_zipfile(io.BytesIO(data)):
         if data.startswith(b"PK"):
-            raise ConfigError(f"{path} is damaged: its end is missing")
+            raise ValueError("its end is missing")
         return
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         check_uncompressed(archive, len(data))  # torch compresses nothing
