@@ -43,11 +43,11 @@ class AutogradLearner:
         self._value_thread = value_thread(rank)
         self.threads = max(1, rank.threads // 2)
         with torch.no_grad():  # to know the shapes
-            log_prob = self._act(obs).unsqueeze(-1)
+            log_prob = self.actor.get_output_log_prob(self.actor(obs, stochastic_output=True))
             values: Tensor = self.critic(obs)
         self._memories = [Memory(model) for model in models]
         params = self.actor.output_distribution_params
-        recorded = {"values": values, "actions_log_prob": log_prob}
+        recorded = {"values": values, "actions_log_prob": log_prob.unsqueeze(-1)}
         recorded |= {f"params.{i}": param for i, param in enumerate(params)}
         self.storage = st = Rollout(obs, num_actions, num_steps, recorded, rank.device)
         st.distribution_params = tuple(st.recorded[f"params.{i}"] for i in range(len(params)))
@@ -152,11 +152,6 @@ class AutogradLearner:
     def after_step(self) -> None:
         if self._bounded is not None:
             self._bounded.bound()
-
-    def _act(self, obs: TensorDict) -> Tensor:
-        """Log-probabilities of actions that are sampled, ``(num_envs,)``."""
-        log_prob: Tensor = self.actor.get_output_log_prob(self.actor(obs, stochastic_output=True))
-        return log_prob
 
     def _learn_policy(
         self, batch: RolloutStorage.Batch, count: int, of: Coefficients
