@@ -244,6 +244,8 @@ class TrainConfig:
                 text = "--distillation.* is of a student, which learns from a teacher"
                 raise ConfigError(f"{text}; add --teacher, its run or checkpoint")
             return
+        if self.ppo.symmetry.is_used:
+            raise ConfigError("--ppo.symmetry does not go with --teacher: a student learns no PPO")
         if self.population is not None:
             raise ConfigError("--teacher does not go with --population, whose members learn by PPO")
         if steps % cfg.gradient_length:

@@ -114,7 +114,7 @@ def test_a_truncated_checkpoint_lacks_its_end(tmp_path):
     empty = {f"{name}_state_dict": {} for name in ("actor", "critic", "optimizer")}
     save_model(path, 7, empty, {})
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ConfigError, match="or it is damaged: its end is missing$"):
+    with pytest.raises(ConfigError, match=r"or it is damaged: its end is missing$"):
         read_checkpoint(path)
 
 
