@@ -14,13 +14,6 @@ from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, NetworkCfg, PpoCfg
 
-_KINDS: dict[str, type[MLPModel]] = {
-    "mlp": MLPModel,
-    "gru": RNNModel,
-    "lstm": RNNModel,
-    "cnn": CNNModel,
-}
-
 
 def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:
     """The policy network; ConfigError if its groups of observations do not fit it."""
@@ -47,8 +40,10 @@ def make_critic(cfg: PpoCfg, obs: TensorDict) -> MLPModel:
 
 def find_model(cfg: NetworkCfg, network: str) -> type[MLPModel]:
     """The class of a model; ConfigError if there is none, of which `network` names the flag."""
-    if cfg.model in _KINDS:
-        return _KINDS[cfg.model]
+    kinds: dict[str, type[MLPModel]]
+    kinds = {"mlp": MLPModel, "gru": RNNModel, "lstm": RNNModel, "cnn": CNNModel}
+    if cfg.model in kinds:
+        return kinds[cfg.model]
     try:
         found = resolve_callable(cfg.model)
     except (ImportError, AttributeError, ValueError) as error:
