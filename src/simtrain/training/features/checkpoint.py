@@ -211,15 +211,16 @@ def put_back(
         shared = {name: content[name] for name in ("trainer", "learner", "features", "steps")}
         parts = [(shared, own[i] if i < len(own) else None) for i in range(rank.world_size)]
     shared, mine = rank.scatter_objects(parts)
-    changed = set(resumption.changed)
+    changed, rates = (
+        set(resumption.changed),
+        {"--ppo.learning-rate", "--distillation.learning-rate"},
+    )
     with damage_as_config_error(f"{resumption.file} cannot be resumed"):
         trainer.set_state(shared["trainer"])
         trainer.ppo.set_state(
             shared["learner"],
             optimizer="--ppo.optimizer" not in changed,
-            learning_rate=changed.isdisjoint(
-                {"--ppo.learning-rate", "--distillation.learning-rate"}
-            ),
+            learning_rate=changed.isdisjoint(rates),
         )
         for feature in features:
             if feature.name in shared["features"]:
