@@ -25,12 +25,18 @@ from simtrain.training.population.member import Member, MemberTraining
 TASKS = sorted(discover().tasks)
 
 
+def _mlp(cfg: TaskCfg) -> None:
+    # PyTorch cannot move the weights of a GRU to a device of fake tensors.
+    cfg.ppo.actor.model = cfg.ppo.critic.model = "mlp"
+
+
 def _plain(cfg: TaskCfg) -> None:
+    _mlp(cfg)
     cfg.ppo.actor.obs_normalization = cfg.ppo.critic.obs_normalization = False
     cfg.ppo.actor.std_type = "log"
 
 
-NETWORKS: dict[str, Callable[[TaskCfg], None]] = {"mlp": lambda cfg: None, "plain": _plain}
+NETWORKS: dict[str, Callable[[TaskCfg], None]] = {"mlp": _mlp, "plain": _plain}
 """By name, what makes a task's configuration one of such networks."""
 
 

@@ -23,6 +23,7 @@ BOUNDS = {
     "g1-velocity-rough": (2, 11, 25, 81, 5, 6, 33, 39, 11, 27, 8, 71, 12),
     "go1-velocity-flat": (2, 11, 7, 58, 5, 6, 0, 30, 9, 27, 8, 21, 5),
     "go1-velocity-rough": (2, 11, 11, 71, 5, 6, 33, 39, 10, 27, 8, 67, 12),
+    "go1-velocity-rough-blind": (2, 11, 11, 71, 5, 6, 33, 39, 10, 27, 8, 74, 12),
 }
 """By task, the most kernels of each of `PARTS`."""
 

@@ -39,6 +39,7 @@ def measured(monkeypatch) -> None:
     monkeypatch.setattr(command, "_measure", lambda *_: (made_up(), "abacus"))
 
 
+@pytest.mark.slow
 def test_it_measures_every_layer_on_every_number_of_ranks_and_compares(here):
     # Nothing is as fast as before.
     old = [dataclasses.replace(f, steps_per_second=1e12, highest=1e12) for f in made_up()]

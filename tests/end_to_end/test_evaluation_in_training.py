@@ -149,6 +149,7 @@ def evaluators(job: Job) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_two_ranks_end_together_when_the_evaluation_of_rank_0_says_so(start):
     conditions = ("--stop-at", "Eval/iteration", "6", "--stop-at", "Eval/mean_return", "1e9")
     job = start(
@@ -165,6 +166,7 @@ def test_two_ranks_end_together_when_the_evaluation_of_rank_0_says_so(start):
     assert opened == {"opened-0"}
 
 
+@pytest.mark.slow
 def test_a_killed_evaluator_is_told_once_and_training_goes_on(start):
     job = start(
         "--gpu-ids", "None", "--cpu-threads", "1", *ENDLESS, "--eval-interval", "1",

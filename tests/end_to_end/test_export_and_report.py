@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def test_mistakes_are_told(run, tmp_path, monkeypatch):
     other = tmp_path / "other"
     shutil.copytree(run, other)
     config = (run / "config.yaml").read_text()
-    (other / "config.yaml").write_text(config.replace("- 16", "- 8"))
+    (other / "config.yaml").write_text(re.sub(r"(hidden_dims:\s+- )16", r"\g<1>8", config))
     swapped = tmp_path / "swapped"
     shutil.copytree(run, swapped)
     (swapped / "config.yaml").write_text(config.replace(TASK, "cartpole-balance"))

@@ -8,6 +8,7 @@ import fuzz
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_nothing_that_a_user_gives_ends_in_a_traceback_or_other_numbers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -69,6 +69,7 @@ def test_the_run_directory_holds_what_one_rank_would_write_and_the_logs_of_both(
     assert "the task says hello from rank 1" in logs["localhost[1].log"]
 
 
+@pytest.mark.slow
 def test_a_killed_job_goes_on_as_if_nothing_had_happened(job, tmp_path):
     make_tasks(tmp_path)
     killed = Job(tmp_path, "user-pendulum", *FLAGS)

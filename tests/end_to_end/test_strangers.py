@@ -53,6 +53,7 @@ def learned(connection: socket.socket) -> bytes:
     return b""
 
 
+@pytest.mark.slow
 def test_strangers_run_nothing_learn_nothing_and_disturb_nothing(tmp_path):
     jobs = []
     for name in ("alone", "disturbed"):
