@@ -160,6 +160,7 @@ def test_a_mistake_ends_with_exit_code_2_and_no_traceback(here):
     assert result.stderr == "error: --num-envs is 0; it must be 1 or more\n"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_with_130_and_leaves_nothing(here):
     job = Job(
         here, TASK, *SMALL, "--ranks", "2", "--repetitions", "100000",

@@ -113,6 +113,7 @@ def test_the_tags_of_a_run_are_known_beforehand(runs):
     assert logged == set(metric_tags(discover().find(TASK).make(), overflow=False))
 
 
+@pytest.mark.slow
 def test_an_evaluator_beside_training_ends_it_too_and_judges_the_last_policy(tmp_path, capsys):
     flags = ["--max-iterations", "1000000", "--eval-interval", "1", "--eval-device", "cpu"]
     condition = ["--stop-below", "Eval/failure_rate", "0.5", "--log-root", str(tmp_path)]

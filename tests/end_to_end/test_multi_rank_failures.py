@@ -55,6 +55,7 @@ def test_a_killed_rank_ends_the_job_with_the_command_to_resume(start):
     assert f"to go on: uv run train user-pendulum --resume {relative}" in job.output
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stuck_in_a_term_ends_the_job_and_is_named_with_the_place(start):
     """The other rank, which waits for it in a collective, is not to blame."""
     stuck = ("--env.rewards.upright.break-rank", "1", "--env.rewards.upright.stuck-after", "18")
