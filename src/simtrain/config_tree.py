@@ -2,7 +2,9 @@
 
 import dataclasses
 import hashlib
+import inspect
 import json
+from collections.abc import Collection, Iterator
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -105,16 +107,46 @@ def continued(default: ConfigT, run_default: dict[str, Any], run: dict[str, Any]
     return overlay(default, plain)
 
 
-def differences(run: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
-    """Settings that decide the results and differ: flag -> its values; both are from `resolved`."""
+def new_settings(config: Any, run: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths of `config` to settings that simtrain did not have when `run` was made, and that have
+    their defaults; `run` is `resolved` of the run's."""
+    is_new = dataclasses.is_dataclass(config)
+    for name, value in (_parts(config) or {}).items():
+        if name in run:
+            if isinstance(run[name], dict):
+                yield from new_settings(value, run[name], (*path, name))
+        elif is_new and value == _default(type(config), name):
+            yield (*path, name)
+
+
+def _default(kind: Any, name: str) -> Any:
+    """The default of a dataclass's field; the field's name if it has none."""
+    found = inspect.signature(kind).parameters[name].default
+    (field,) = (field for field in dataclasses.fields(kind) if field.name == name)
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return name if found is inspect.Parameter.empty else found
+
+
+def differences(
+    run: dict[str, Any], now: dict[str, Any], new: Collection[tuple[str, ...]] = ()
+) -> dict[str, str]:
+    """Settings that decide the results and differ: flag -> its values; both are from `resolved`.
+
+    Those at the paths `new` and below count as equal.
+    """
     names = DECISIVE + (POPULATION if run.get("population") or now.get("population") else ())
     names += ("distillation",) if run.get("teacher") or now.get("teacher") else ()
-    # The model is not compared, for its file may have moved.
     before, after = (leaves({name: tree.get(name) for name in names}) for tree in (run, now))
+    # The model's file may have moved, and how a robot is reflected decides only where that is used.
+    equal = [("env", "model"), *new]
+    if not any(value for path, value in after.items() if path[:2] == ("ppo", "symmetry")):
+        equal.append(("env", "symmetry"))
     return {
         flag(*path): f"{_shown(before, path)} in the run, {_shown(after, path)} now"
         for path in {**before, **after}
-        if before.get(path, _shown) != after.get(path, _shown) and path != ("env", "model")
+        if before.get(path, _shown) != after.get(path, _shown)
+        and not any(path[: len(start)] == start for start in equal)
     }
 
 

@@ -19,7 +19,14 @@ import torch
 from torch import Tensor
 
 from simtrain.config import TrainConfig
-from simtrain.config_tree import check_types, checkpoint_infos, continued, differences, resolved
+from simtrain.config_tree import (
+    check_types,
+    checkpoint_infos,
+    continued,
+    differences,
+    new_settings,
+    resolved,
+)
 from simtrain.env.model import model_digest
 from simtrain.errors import ConfigError, RankError
 from simtrain.files import damage_as_config_error
@@ -388,7 +395,9 @@ def plan_resumption(
         ConfigError: the configuration has changed, without ``--resume-with-changes``.
     """
     engine = choose_engine(config.engine, job.devices[0].kind).name
-    changed = differences(saved.content["config"], resolved(replace(config, engine=engine)))
+    config_of_run = saved.content["config"]
+    new = list(new_settings(config, config_of_run))
+    changed = differences(config_of_run, resolved(replace(config, engine=engine)), new)
     if saved.content["model"] != model_digest(model):
         changed["--env.model"] = "the model, or MuJoCo's version, is not the run's"
     if changed and not config.resume_with_changes:
