@@ -12,6 +12,7 @@ from simtrain import (
     Mirror,
     PpoCfg,
     RewardTermCfg,
+    SimCfg,
     SubTerrainCfg,
     TaskCfg,
     TerminationTermCfg,
@@ -19,6 +20,7 @@ from simtrain import (
     task,
 )
 from simtrain.mdp.velocity import (
+    gait_clock,
     put_on_rough_ground,
     velocity_command,
     velocity_observations,
@@ -26,7 +28,8 @@ from simtrain.mdp.velocity import (
     velocity_resets,
 )
 
-JOINTS = "(left|right|waist)_.*_joint"
+# Legs and waist; the arms are held where the keyframe has them.
+JOINTS = ("(left|right)_(hip_.*|knee|ankle_.*)_joint", "waist_.*_joint")
 FEET = "(left|right)_foot"
 CONTACTS = f"{FEET}_contact"
 VELOCITIES = f"{FEET}_linvel"
@@ -36,8 +39,6 @@ ACTION_SCALE = {
     "(.*_hip_(pitch|yaw)|waist_yaw)_joint": 0.55,
     ".*_(hip_roll|knee)_joint": 0.35,
     "(.*_ankle_.*|waist_(roll|pitch))_joint": 0.44,
-    ".*_(shoulder_.*|elbow|wrist_roll)_joint": 0.44,
-    ".*_wrist_(pitch|yaw)_joint": 0.07,
 }
 
 
@@ -46,12 +47,15 @@ def g1_velocity_flat() -> TaskCfg:
     """Follow velocity commands on a flat floor."""
     return TaskCfg(
         model=Path(__file__).with_name("scene.xml"),
-        keyframe="home",
-        timestep=0.005,
-        decimation=4,
+        keyframe="knees_bent",
+        timestep=0.01,
+        decimation=2,
         episode_length_s=20.0,
         actions={"joint_pos": JointPositionActionCfg(JOINTS, scale=ACTION_SCALE)},
-        commands={"velocity": velocity_command((-0.5, 1.0), (-0.3, 0.3), (-0.7, 0.7))},
+        commands={
+            "velocity": velocity_command((-0.5, 1.0), (-0.3, 0.3), (-0.7, 0.7)),
+            "gait": gait_clock(FEET, offsets=(0.0, 0.5), frequency=1.4, stance=0.55),
+        },
         observations=velocity_observations(
             JOINTS, FEET, joint_vel_noise=0.5, foot_contact=mdp.foot_contact_forces
         ),
@@ -62,46 +66,42 @@ def g1_velocity_flat() -> TaskCfg:
             "track_ang_vel_z": RewardTermCfg(
                 mdp.track_ang_vel_z_exp, weight=1.0, command="velocity", std=0.5
             ),
-            "is_alive": RewardTermCfg(mdp.is_alive, weight=1.0),
+            "is_alive": RewardTermCfg(mdp.is_alive, weight=0.15),
+            "feet_contact": RewardTermCfg(
+                mdp.feet_contact_by_phase, weight=0.5, sensors=CONTACTS, gait="gait"
+            ),
+            "feet_height": RewardTermCfg(
+                mdp.feet_height_by_phase,
+                weight=1.0,
+                sites=FEET,
+                gait="gait",
+                swing_height=0.09,
+                std=0.09,
+            ),
             "posture": RewardTermCfg(
                 mdp.posture,
-                weight=1.0,
+                weight=0.5,
                 joints=JOINTS,
                 command="velocity",
                 std_standing=0.1,
                 std_moving={
-                    ".*_(hip_pitch|knee)_joint": 0.4,
+                    ".*_(hip_pitch|knee)_joint": 0.5,
                     ".*_(hip_roll|hip_yaw|ankle_roll)_joint": 0.15,
                     ".*_ankle_pitch_joint": 0.3,
-                    "waist_.*_joint": 0.15,
-                    ".*_(shoulder_.*|elbow|wrist_.*)_joint": 0.2,
+                    "waist_.*_joint": 0.1,
                 },
             ),
             "flat_orientation": RewardTermCfg(mdp.flat_orientation_l2, weight=-2.0),
             "lin_vel_z": RewardTermCfg(mdp.lin_vel_z_l2, weight=-0.5),
-            "ang_vel_xy": RewardTermCfg(mdp.ang_vel_xy_l2, weight=-0.02),
-            "angular_momentum": RewardTermCfg(
-                mdp.angular_momentum_l2, weight=-0.02, sensors="root_angmom"
-            ),
+            "ang_vel_xy": RewardTermCfg(mdp.ang_vel_xy_l2, weight=-0.05),
             "joint_pos_limits": RewardTermCfg(mdp.joint_pos_limits, weight=-1.0, joints=JOINTS),
             "action_rate": RewardTermCfg(mdp.action_rate_l2, weight=-0.01),
-            "feet_air_time": RewardTermCfg(
-                mdp.feet_air_time, weight=3.0, sensors=CONTACTS, command="velocity", threshold=0.3
-            ),
-            "feet_down": RewardTermCfg(
-                mdp.feet_contact_without_cmd, weight=1.0, sensors=CONTACTS, command="velocity"
-            ),
-            "feet_clearance": RewardTermCfg(
-                mdp.feet_clearance,
-                weight=-1.0,
-                sites=FEET,
-                velocity_sensors=VELOCITIES,
-                target_height=0.1,
-            ),
             "feet_slide": RewardTermCfg(
                 mdp.feet_slide, weight=-0.2, sensors=CONTACTS, velocity_sensors=VELOCITIES
             ),
-            "soft_landing": RewardTermCfg(mdp.soft_landing, weight=-1e-4, sensors=CONTACTS),
+            "self_collision": RewardTermCfg(
+                mdp.self_collision_cost, weight=-0.1, sensors="self_collision"
+            ),
         },
         terminations={
             "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
@@ -124,15 +124,17 @@ def g1_velocity_flat() -> TaskCfg:
             **velocity_resets(JOINTS, joint_position=0.05, push=0.3),
         },
         symmetry=Mirror(),
-        num_envs=512,
+        sim=SimCfg(iterations=3, ls_iterations=5),
+        num_envs=1024,
         num_envs_on_gpu=4096,
         num_steps_per_env=24,
-        max_iterations=1500,
+        max_iterations=600,
         ppo=PpoCfg(
             actor=ActorCfg(hidden_dims=(256, 128), init_std=0.8),
             critic=CriticCfg(hidden_dims=(256, 128)),
             num_learning_epochs=5,
-            desired_kl=0.015,
+            num_mini_batches=1,
+            desired_kl=0.02,
             entropy_coef=0.003,
         ),
     )

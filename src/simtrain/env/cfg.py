@@ -172,6 +172,9 @@ class EventTermCfg(TermCfg):
     interval_range_s: tuple[float, float]
     """Shortest and longest time between two of them, in seconds, drawn per environment; for mode
     ``interval``."""
+    after_steps: int
+    """Control steps of every environment before it happens for the first time; not for mode
+    ``startup``."""
 
     def __init__(
         self,
@@ -179,10 +182,11 @@ class EventTermCfg(TermCfg):
         mode: EventMode,
         *,
         interval_range_s: tuple[float, float] = (10.0, 10.0),
+        after_steps: int = 0,
         **params: Any,
     ) -> None:
         super().__init__(func, **params)
-        self.mode, self.interval_range_s = mode, interval_range_s
+        self.mode, self.interval_range_s, self.after_steps = mode, interval_range_s, after_steps
 
 
 @dataclass(init=False)

@@ -139,6 +139,7 @@ class Events:
         self._by_mode: dict[str, list[Term]] = {"startup": [], "reset": []}
         # Terms of mode ``interval``, seconds until the next time, and their bounds.
         self._intervals: list[tuple[Term, Tensor, tuple[float, float]]] = []
+        self._after = {f"events.{n}": cfg.after_steps for n, cfg in cfgs.items() if cfg.after_steps}
         for term, (name, cfg) in zip(self.terms, cfgs.items(), strict=True):
             if cfg.mode == "interval":
                 left = env.buffer(f"events.time_left.{name}", reset=None)
@@ -155,7 +156,7 @@ class Events:
     def reset(self, mask: Tensor) -> None:
         """Apply the events of mode ``reset``, and start the intervals of `mask` anew."""
         for term in self._by_mode["reset"]:
-            term(mask)
+            term(self._begun(term, mask))
         for _, left, bounds in self._intervals:
             draw_where(mask, left, bounds)
 
@@ -164,8 +165,13 @@ class Events:
         for term, left, bounds in self._intervals:
             left -= self._env.step_dt
             due = left <= 0.0
-            term(due)
+            term(self._begun(term, due))
             draw_where(due, left, bounds)
+
+    def _begun(self, term: Term, mask: Tensor) -> Tensor:
+        """`mask`, or nothing of it for an event that is to come later."""
+        after = self._after.get(term.name)
+        return mask if after is None else mask & (self._env.steps >= after)
 
 
 class Curricula:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from simtrain.mdp.commands import *
     from simtrain.mdp.curricula import *
     from simtrain.mdp.events import *
+    from simtrain.mdp.gait import *
     from simtrain.mdp.metrics import *
     from simtrain.mdp.observations import *
     from simtrain.mdp.randomization import *
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from simtrain.mdp.terrain import *
 
 TERM_MODULES = ("observations", "rewards", "metrics", "terminations", "terrain", "curricula",
-                "randomization", "events", "commands")  # fmt: skip
+                "randomization", "events", "commands", "gait")  # fmt: skip
 
 
 def terms_of(module: str) -> dict[str, Any]:

@@ -18,7 +18,9 @@ class UniformVelocityCommand(CommandTerm):
 
     Parameters are bounds, in m/s, rad/s and rad. A part `rel_heading_envs` of the environments keep
     a heading instead: their w_z is `heading_stiffness`, 1/s, times the error of the heading, within
-    `ang_vel_z`. A part `rel_standing_envs` stand: their command is zero.
+    `ang_vel_z`. A part `rel_forward_envs` walk straight ahead, at the absolute value of v_x. A part
+    `rel_standing_envs` stand: their command is zero. With the probability `init_velocity_prob` the
+    base is given the velocity that is newly commanded.
     """
 
     labels = ("forward [m/s]", "left [m/s]", "turn [rad/s]")
@@ -30,7 +32,9 @@ class UniformVelocityCommand(CommandTerm):
     heading: tuple[float, float] = (-torch.pi, torch.pi)
     heading_stiffness: float = 0.5
     rel_heading_envs: float = 0.0
+    rel_forward_envs: float = 0.0
     rel_standing_envs: float = 0.0
+    init_velocity_prob: float = 0.0
 
     def __post_init__(self, env: Env) -> None:
         self._env = env
@@ -40,17 +44,19 @@ class UniformVelocityCommand(CommandTerm):
         """Bounds of v_x, v_y, w_z and heading, ``(4,)``; curricula change them in place."""
         self.command = env.buffer("command", (3,), reset=None)
         self._drawn = env.buffer("drawn", (4,), reset=None)
-        self._kinds = env.buffer("kinds", (2,), reset=None, dtype=torch.bool)
-        odds = (self.rel_heading_envs, self.rel_standing_envs)
+        self._kinds = env.buffer("kinds", (3,), reset=None, dtype=torch.bool)
+        odds = (self.rel_heading_envs, self.rel_forward_envs, self.rel_standing_envs)
         self._odds = torch.tensor(odds, device=env.device)
 
     def resample(self, mask: Tensor) -> None:
         """See `CommandTerm.resample`."""
-        random = torch.rand(self._env.num_envs, 6, device=self._env.device)
+        random = torch.rand(self._env.num_envs, 8, device=self._env.device)
         drawn = torch.addcmul(self.low, random[:, :4], self.high - self.low)
-        mask = mask.unsqueeze(1)
-        torch.where(mask, drawn, self._drawn, out=self._drawn)
-        torch.where(mask, random[:, 4:] < self._odds, self._kinds, out=self._kinds)
+        rows = mask.unsqueeze(1)
+        torch.where(rows, drawn, self._drawn, out=self._drawn)
+        torch.where(rows, random[:, 4:7] < self._odds, self._kinds, out=self._kinds)
+        if self.init_velocity_prob > 0.0:
+            self._set_velocity(mask & (random[:, 7] < self.init_velocity_prob))
 
     def update(self) -> None:
         """See `CommandTerm.update`."""
@@ -61,8 +67,23 @@ class UniformVelocityCommand(CommandTerm):
             rate = torch.clamp(rate, self.low[2], self.high[2])
             own = self.command[:, 2]
             torch.where(self._kinds[:, 0], rate, own, out=own)
+        if self.rel_forward_envs > 0.0:
+            ahead = self._kinds[:, 1]
+            torch.where(ahead, self.command[:, 0].abs(), self.command[:, 0], out=self.command[:, 0])
+            self.command[:, 1:].masked_fill_(ahead.unsqueeze(1), 0.0)
         if self.rel_standing_envs > 0.0:
-            self.command.masked_fill_(self._kinds[:, 1:], 0.0)
+            self.command.masked_fill_(self._kinds[:, 2:], 0.0)
+
+    def _set_velocity(self, mask: Tensor) -> None:
+        """Give the base the commanded velocity, level and without any other, in `mask`."""
+        env, base = self._env, self._env.base
+        self.update()
+        x, y, turn = self.command.unbind(1)
+        yaw = yaw_of(env.bind("qpos")[:, base.quaternion])
+        cos, sin, zero = yaw.cos(), yaw.sin(), torch.zeros_like(x)
+        velocity = (cos * x - sin * y, sin * x + cos * y, zero, zero, zero, turn)
+        entries = slice(base.linear.start, base.angular.stop)
+        env.sim.write("qvel", torch.stack(velocity, dim=1), mask, entries)
 
     def bounds(self) -> tuple[Tensor, Tensor]:
         """See `CommandTerm.bounds`."""

@@ -63,6 +63,11 @@ def flat_orientation_l2(env: Env) -> Tensor:
     return base_rotation(env)[:, 2, :2].square().sum(dim=1)
 
 
+def upright(env: Env, std: float) -> Tensor:
+    """exp(-sin^2 of the angle between the base's z axis and the vertical / std^2)."""
+    return torch.exp(flat_orientation_l2(env) / -(std**2))
+
+
 def base_height_l2(env: Env, target_height: float) -> Tensor:
     """Squared difference of the base's height above the ground from `target_height`, m^2."""
     return (base_height(env) - target_height).square()
@@ -73,7 +78,8 @@ class posture:
     """exp(-mean over joints of ((q - q_initial) / std)^2), with little freedom when standing.
 
     How far joints may stray, rad, one for all or one for each pattern of their names: by
-    `std_standing` under a command of a norm up to `threshold`, and by `std_moving` under others.
+    `std_standing` under a command of a norm up to `threshold`, and by `std_moving` under others, or
+    `std_running` from a norm of `running_threshold` on.
     """
 
     env: InitVar[Env]
@@ -82,17 +88,23 @@ class posture:
     std_standing: float | dict[str, float]
     std_moving: float | dict[str, float]
     threshold: float = 0.05
+    std_running: float | dict[str, float] | None = None
+    running_threshold: float = 1.5
 
     def __post_init__(self, env: Env) -> None:
         self._initial = env.initial_qpos[self.joints.qpos]
-        stds, names = (self.std_standing, self.std_moving), self.joints.names
+        running = self.std_moving if self.std_running is None else self.std_running
+        stds, names = (self.std_standing, self.std_moving, running), self.joints.names
         values = [match_values(std, names, math.inf, "std") for std in stds]
-        self._standing, self._moving = 1.0 / torch.tensor(values, device=env.device)
+        self._standing, self._moving, self._running = 1.0 / torch.tensor(values, device=env.device)
 
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs,)``."""
         moving = is_moving(env, self.command, self.threshold)
         scale = torch.where(moving.unsqueeze(1), self._moving, self._standing)
+        if self.std_running is not None:
+            running = is_moving(env, self.command, self.running_threshold)
+            scale = torch.where(running.unsqueeze(1), self._running, scale)
         error = (env.bind("qpos")[:, self.joints.qpos] - self._initial) * scale
         return torch.exp(-error.square().mean(dim=1))
 
@@ -129,9 +141,32 @@ def joint_torques_l2(env: Env, actuators: Entities) -> Tensor:
     return env.bind("actuator_force")[:, actuators.ids].square().sum(dim=1)
 
 
+def electrical_power(env: Env, joints: Joints, actuators: Entities) -> Tensor:
+    """Power that motors take, W: the positive part of force x velocity, summed.
+
+    `actuators` drive the `joints`, slides and hinges, one each and in the same order.
+    """
+    force = env.bind("actuator_force")[:, actuators.ids]
+    return (force * env.bind("qvel")[:, joints.qvel]).clamp_(min=0.0).sum(dim=1)
+
+
 def action_rate_l2(env: Env) -> Tensor:
     """Squared change of the actions since the last step, summed. Shape: ``(num_envs,)``."""
     return (env.actions - env.previous_actions).square().sum(dim=1)
+
+
+class action_acc_l2:
+    """Squared change of the actions' change since the last step, summed: they turn smoothly."""
+
+    def __init__(self, env: Env) -> None:
+        self._change = env.buffer("change", (env.num_actions,))
+
+    def __call__(self, env: Env) -> Tensor:
+        """Note the change, in place. Shape: ``(num_envs,)``."""
+        change = env.actions - env.previous_actions
+        value = (change - self._change).square().sum(dim=1)
+        self._change.copy_(change)
+        return value
 
 
 def angular_momentum_l2(env: Env, sensors: Sensors) -> Tensor:
@@ -215,6 +250,41 @@ def feet_clearance(
     """Sum over feet of |height - target| x horizontal speed, m^2/s: feet swing up there."""
     error = (foot_height(env, sites) - target_height).abs_()
     return (error * feet_speed(env, velocity_sensors)).sum(dim=1)
+
+
+@dataclass(eq=False, repr=False)
+class feet_swing_height:
+    """At each touch-down, (highest point of the swing / target - 1)^2, summed over feet.
+
+    Heights of the feet's `sites` above the ground and `target_height`, m, are above the height that
+    they have on the ground. Nothing is counted under a command to stand.
+    """
+
+    env: InitVar[Env]
+    sensors: Sensors
+    sites: Entities
+    command: str
+    target_height: float
+    command_threshold: float = 0.05
+
+    def __post_init__(self, env: Env) -> None:
+        self._down = env.buffer("down", (len(self.sensors),), reset=None)
+        self._peak = env.buffer("peak", (len(self.sensors),))
+
+    def __call__(self, env: Env) -> Tensor:
+        """Follow the swings, in place. Shape: ``(num_envs,)``."""
+        contact, height = feet_touch(env, self.sensors), foot_height(env, self.sites)
+        landed = contact & (self._peak > 0.0)
+        error = (self._peak / self.target_height - 1.0).square().mul_(landed).sum(dim=1)
+        torch.where(contact, height, self._down, out=self._down)
+        torch.maximum(self._peak, height - self._down, out=self._peak)
+        self._peak.masked_fill_(contact, 0.0)
+        return error * is_moving(env, self.command, self.command_threshold)
+
+
+def self_collision_cost(env: Env, sensors: Sensors) -> Tensor:
+    """Contacts of the robot with itself, from MuJoCo's ``<contact data="found">``, summed."""
+    return env.bind("sensordata")[:, sensors.data].sum(dim=1)
 
 
 class soft_landing:

@@ -18,10 +18,22 @@ Range = tuple[float, float]
 
 
 def velocity_command(lin_vel_x: Range, lin_vel_y: Range, ang_vel_z: Range) -> CommandTermCfg:
-    """Velocities to follow, m/s and rad/s; a quarter keep a heading, a tenth stand."""
+    """Velocities to follow, m/s and rad/s.
+
+    A quarter keep a heading, a fifth walk straight ahead, a tenth stand.
+    """
     ranges = {"lin_vel_x": lin_vel_x, "lin_vel_y": lin_vel_y, "ang_vel_z": ang_vel_z}
-    parts = {"rel_heading_envs": 0.25, "rel_standing_envs": 0.1}
+    parts = {"rel_heading_envs": 0.25, "rel_forward_envs": 0.2, "rel_standing_envs": 0.1}
     return CommandTermCfg(mdp.UniformVelocityCommand, (4.0, 8.0), **ranges, **parts)
+
+
+def gait_clock(
+    feet: str, offsets: tuple[float, ...], frequency: float, stance: float
+) -> CommandTermCfg:
+    """When each of the `feet` swings, see `mdp.GaitClock`; drawn anew at resets alone."""
+    params: dict[str, Any] = {"sites": feet, "offsets": offsets, "stance": stance}
+    bounds = (0.9 * frequency, 1.1 * frequency)
+    return CommandTermCfg(mdp.GaitClock, (1e6, 1e6), frequency=bounds, **params)
 
 
 def velocity_observations(
@@ -42,6 +54,7 @@ def velocity_observations(
         "base_ang_vel": noisy(mdp.base_ang_vel, 0.2),
         "projected_gravity": noisy(mdp.projected_gravity, 0.05),
         "command": ObservationTermCfg(mdp.generated_commands, command="velocity"),
+        "gait": ObservationTermCfg(mdp.generated_commands, command="gait"),
         "joint_pos": noisy(mdp.joint_pos_rel, 0.01, joints=joints, biased=True),
         "joint_vel": noisy(mdp.joint_vel, joint_vel_noise, joints=joints),
         "last_action": ObservationTermCfg(mdp.last_action),

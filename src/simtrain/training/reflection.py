@@ -86,6 +86,10 @@ class Reflection:
             raise ConfigError(f"the mirror rule is {rule!r}; it must be {known} or a function")
         return [(0, float(function))]
 
+    def resolved(self, params: Params) -> dict[str, Any]:
+        """A term's parameters, with indices for names and patterns."""
+        return resolve_params(dict(params), self._model, "cpu")
+
     def partners(self, given: Entities) -> Places:
         """The mirror image of each of `given` among them, and a joint's sign; else ConfigError."""
         places = [self._partner(name, given.names) for name in given.names]
@@ -106,7 +110,7 @@ class Reflection:
         with _in_term("observations", name):
             parameters = inspect.signature(cfg.func).parameters.items()
             params = {n: p.default for n, p in parameters if p.default is not p.empty}
-            params |= resolve_params(cfg.params, self._model, "cpu")
+            params |= self.resolved(cfg.params)
             places = self.places(_rule(cfg.func, cfg.mirror), params)
             clip, scale = cfg.clip, cfg.scale
             if clip and clip[0] != -clip[1] and any(sign < 0.0 for _, sign in places):
@@ -180,7 +184,7 @@ def _each_vector(reflection: Reflection, params: Params) -> Places:
 def _command(reflection: Reflection, params: Params) -> Places:
     cfg = reflection.cfg.commands[params["command"]]
     with _in_term("commands", params["command"]):
-        return reflection.places(_rule(cfg.func, None), cfg.params)
+        return reflection.places(_rule(cfg.func, None), reflection.resolved(cfg.params))
 
 
 def _grid(reflection: Reflection, params: Params) -> Places:

@@ -1,0 +1,114 @@
+"""A clock that tells feet when to swing, and rewards for following it.
+
+Feet come in the model's order, as everywhere; see `simtrain.mdp.observations`. The policy sees the
+clock by ``generated_commands``.
+"""
+
+import math
+from dataclasses import InitVar, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from simtrain.env.commands import CommandTerm
+from simtrain.env.env import Env
+from simtrain.env.names import Bounds, Entities, Sensors
+from simtrain.errors import ConfigError
+from simtrain.mdp.observations import foot_height
+from simtrain.mdp.robot_state import feet_touch, is_moving
+from simtrain.mirror import mirrored_as
+
+
+def _shifted_by_half(reflection: Any, params: Any) -> list[tuple[int, float]]:
+    """A reflected clock is the same, or half a period later: minus its sine and cosine."""
+    offsets = params["offsets"]
+    images = [offsets[place] for place, _ in reflection.partners(params["sites"])]
+    shifts = {round((b - a) % 1.0, 6) for a, b in zip(offsets, images, strict=True)}
+    if shifts not in ({0.0}, {0.5}):
+        text = "offsets of feet and of their mirror images must be equal, or all differ by 0.5"
+        raise ConfigError(f"{text}; they are {offsets}")
+    sign = 1.0 if shifts == {0.0} else -1.0
+    return [(0, sign), (1, sign)]
+
+
+@mirrored_as(_shifted_by_half)
+@dataclass(eq=False, repr=False)
+class GaitClock(CommandTerm):
+    """When each foot is to swing: [sin, cos] of a phase that runs while the robot is to walk.
+
+    `frequency` bounds the steps that each foot makes a second, drawn with the phase at every reset;
+    `offsets` are parts of a period by which each foot of `sites` is ahead, (0, 0.5) for two
+    legs; a foot stands for the part `stance` of its period, and swings for the rest. Under a
+    `command` to stand, of a norm up to `command_threshold`, the clock stands and shows [0, 0].
+    """
+
+    labels = ("sin", "cos")
+
+    env: InitVar[Env]
+    sites: Entities
+    offsets: tuple[float, ...]
+    command_name: str = "velocity"
+    frequency: Bounds = (1.5, 1.5)
+    stance: float = 0.5
+    command_threshold: float = 0.05
+
+    def __post_init__(self, env: Env) -> None:
+        if len(self.offsets) != len(self.sites):
+            counts = f"{len(self.offsets)} offsets for {len(self.sites)} feet"
+            raise ConfigError(f"{counts}: {', '.join(self.sites.names)}")
+        self._env = env
+        self.command = env.buffer("command", (2,), reset=None)
+        self._phase = env.buffer("phase", reset=None)
+        self._frequency = env.buffer("frequency", reset=None)
+        self._offsets = torch.tensor(self.offsets, device=env.device)
+
+    def resample(self, mask: Tensor) -> None:
+        """See `CommandTerm.resample`."""
+        low, high = self.frequency
+        phase, frequency = torch.rand(2, self._env.num_envs, device=self._env.device)
+        torch.where(mask, phase, self._phase, out=self._phase)
+        frequency = frequency.mul_(high - low).add_(low)
+        torch.where(mask, frequency, self._frequency, out=self._frequency)
+
+    def update(self) -> None:
+        """See `CommandTerm.update`."""
+        moving = self._moving()
+        self._phase.addcmul_(self._frequency, moving, value=self._env.step_dt).frac_()
+        angle = self._phase * (2.0 * math.pi)
+        torch.stack((angle.sin(), angle.cos()), dim=1, out=self.command)
+        self.command.mul_(moving.unsqueeze(1))
+
+    def swing(self) -> Tensor:
+        """How far each foot is through its swing, 0 to 1; 0 in stance. ``(num_envs, feet)``."""
+        phase = (self._phase.unsqueeze(1) + self._offsets).frac_()
+        done = phase.sub_(self.stance).mul_(1.0 / (1.0 - self.stance)).clamp_(min=0.0)
+        return done.mul_(self._moving().unsqueeze(1))
+
+    def _moving(self) -> Tensor:
+        return is_moving(self._env, self.command_name, self.command_threshold).float()
+
+
+def feet_contact_by_phase(env: Env, sensors: Sensors, gait: str) -> Tensor:
+    """Part of the feet that touch the ground in stance and do not in swing. ``(num_envs,)``."""
+    stance = _clock(env, gait).swing() == 0.0
+    return (feet_touch(env, sensors) == stance).float().mean(dim=1)
+
+
+def feet_height_by_phase(
+    env: Env, sites: Entities, gait: str, swing_height: float, std: float, sole: float = 0.0
+) -> Tensor:
+    """exp(-sum over feet of (height - target)^2 / std^2), targets by the clock `gait`.
+
+    A foot's target rises to `swing_height` in the middle of its swing, m, as sin^2, above the
+    height `sole` that its site has on the ground, m.
+    """
+    target = (math.pi * _clock(env, gait).swing()).sin_().square_().mul_(swing_height).add_(sole)
+    return torch.exp((foot_height(env, sites) - target).square().sum(dim=1) / -(std**2))
+
+
+def _clock(env: Env, name: str) -> GaitClock:
+    term = env.commands.terms[name]
+    if not isinstance(term, GaitClock):
+        raise ConfigError(f"the command {name!r} is no GaitClock")
+    return term
