@@ -20,6 +20,7 @@ from simtrain import (
     task,
 )
 from simtrain.mdp.velocity import (
+    gait_clock,
     put_on_rough_ground,
     velocity_command,
     velocity_observations,
@@ -31,6 +32,8 @@ JOINTS = (".*_hip_joint", ".*_thigh_joint", ".*_calf_joint")
 FEET = "(FR|FL|RR|RL)_foot"
 CONTACTS = f"{FEET}_contact"
 VELOCITIES = f"{FEET}_linvel"
+FOOT_RADIUS = 0.023
+TROT = (0.0, 0.5, 0.5, 0.0)  # front right and rear left together, then the others
 
 
 @task("go1-velocity-flat")
@@ -39,11 +42,14 @@ def go1_velocity_flat() -> TaskCfg:
     return TaskCfg(
         model=Path(__file__).with_name("scene.xml"),
         keyframe="home",
-        timestep=0.005,
-        decimation=4,
+        timestep=0.01,
+        decimation=2,
         episode_length_s=20.0,
         actions={"joint_pos": JointPositionActionCfg(JOINTS, scale=0.3)},
-        commands={"velocity": velocity_command((-1.0, 1.0), (-0.5, 0.5), (-1.0, 1.0))},
+        commands={
+            "velocity": velocity_command((-1.0, 1.0), (-0.5, 0.5), (-1.0, 1.0)),
+            "gait": gait_clock(FEET, offsets=TROT, frequency=2.0, stance=0.55),
+        },
         observations=velocity_observations(
             JOINTS, FEET, joint_vel_noise=1.5, foot_contact=mdp.foot_contact
         ),
@@ -56,7 +62,7 @@ def go1_velocity_flat() -> TaskCfg:
             ),
             "posture": RewardTermCfg(
                 mdp.posture,
-                weight=1.0,
+                weight=0.5,
                 joints=JOINTS,
                 command="velocity",
                 std_standing=0.1,
@@ -67,18 +73,17 @@ def go1_velocity_flat() -> TaskCfg:
             "flat_orientation": RewardTermCfg(mdp.flat_orientation_l2, weight=-2.0),
             "joint_pos_limits": RewardTermCfg(mdp.joint_pos_limits, weight=-1.0, joints=JOINTS),
             "action_rate": RewardTermCfg(mdp.action_rate_l2, weight=-0.02),
-            "feet_air_time": RewardTermCfg(
-                mdp.feet_air_time, weight=5.0, sensors=CONTACTS, command="velocity", threshold=0.2
+            "feet_contact": RewardTermCfg(
+                mdp.feet_contact_by_phase, weight=0.5, sensors=CONTACTS, gait="gait"
             ),
-            "feet_down": RewardTermCfg(
-                mdp.feet_contact_without_cmd, weight=1.0, sensors=CONTACTS, command="velocity"
-            ),
-            "feet_clearance": RewardTermCfg(
-                mdp.feet_clearance,
-                weight=-1.0,
+            "feet_height": RewardTermCfg(
+                mdp.feet_height_by_phase,
+                weight=1.0,
                 sites=FEET,
-                velocity_sensors=VELOCITIES,
-                target_height=0.1,
+                gait="gait",
+                swing_height=0.08,
+                std=0.1,
+                sole=FOOT_RADIUS,
             ),
             "feet_slide": RewardTermCfg(
                 mdp.feet_slide, weight=-0.1, sensors=CONTACTS, velocity_sensors=VELOCITIES
