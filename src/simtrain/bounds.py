@@ -63,6 +63,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "episode_length_s": (1e-6, 1e7),
     "history_length": (0, 1000),
     "interval_range_s": (0.0, 1e9),
+    "after_steps": (0, 10**12),
     "resampling_time_range": (0.0, 1e9),
     "iterations": (1, 10_000),
     "ls_iterations": (1, 10_000),

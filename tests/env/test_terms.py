@@ -151,6 +151,22 @@ def test_interval_events_come_again_and_again_and_wait_anew_after_a_reset():
     assert not any(mask[1] for _, mask in calls)
 
 
+@pytest.mark.parametrize(("mode", "steps"), [("interval", [6, 9]), ("reset", [6, 8])])
+def test_events_may_come_after_so_many_steps(mode, steps):
+    calls = []
+    push = EventTermCfg(
+        _count_calls(calls), mode=mode, interval_range_s=(0.05, 0.05), after_steps=5
+    )
+    end = {} if mode == "interval" else {"end": TerminationTermCfg(at_step([2, 2]))}
+    env = tiny_env(2, events={"push": push}, terminations=end)
+    numbers = []
+    for number in range(1, 10):
+        before = len(calls)
+        idle(env, 1)
+        numbers += [number for _, mask in calls[before:] if any(mask)]
+    assert numbers == steps
+
+
 def test_intervals_are_drawn_for_each_environment_from_their_range():
     waits = torch.zeros(500)
 

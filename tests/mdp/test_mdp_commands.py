@@ -32,6 +32,31 @@ def test_some_environments_stand():
     assert (command[~standing, 2] >= 0.2).all()
 
 
+def test_some_environments_walk_straight_ahead():
+    command = _env(4000, rel_forward_envs=0.3).command("velocity")
+    ahead = (command[:, 1:] == 0.0).all(dim=1)
+    assert ahead.float().mean() == pytest.approx(0.3, abs=0.03)
+    assert (command[ahead, 0] >= 0.0).all()
+    assert (command[~ahead, 0] < 0.0).any()
+
+
+def test_a_command_may_begin_with_its_velocity():
+    env = _env(2000, init_velocity_prob=0.4)
+    qpos = env.bind("qpos").clone()
+    qpos[:, 3:7] = torch.tensor([math.sqrt(0.5), 0.0, 0.0, math.sqrt(0.5)])  # turned to the left
+    set_state(env, qpos, torch.full((2000, 8), 0.1))
+    env.commands.terms["velocity"].resample(torch.arange(2000) < 1000)
+    env.commands.terms["velocity"].update()
+    velocity, (x, y, turn) = env.bind("qvel"), env.command("velocity").T
+    given = (velocity[:, 0] != 0.1).nonzero().flatten()
+    assert len(given) / 1000 == pytest.approx(0.4, abs=0.05)
+    assert given.max() < 1000
+    zero = torch.zeros(2000)
+    expected = torch.stack((-y, x, zero, zero, zero, turn), dim=1)
+    assert torch.allclose(velocity[given, :6], expected[given], atol=1e-5)
+    assert (velocity[:, 6:] == 0.1).all()
+
+
 def test_a_heading_is_kept_by_a_yaw_rate_in_proportion_to_the_error():
     env = _env(1, heading=(1.0, 1.0), heading_stiffness=0.5, rel_heading_envs=1.0)
     term = env.commands.terms["velocity"]

@@ -11,6 +11,7 @@ from walker import (
     sensors,
     set_contact,
     set_state,
+    sites,
     value,
     walker_env,
 )
@@ -48,6 +49,7 @@ def test_leaning_counts_by_the_squared_sine():
     lean = 0.3
     env = _env(qpos=(0.0, 0.0, 0.5, math.cos(lean / 2), math.sin(lean / 2), 0.0, 0.0, 0.0, 0.0))
     _is(mdp.flat_orientation_l2(env), math.sin(lean) ** 2)
+    _is(mdp.upright(env, std=math.sin(lean)), math.exp(-1.0))
 
 
 def test_base_height_counts_squared():
@@ -63,6 +65,14 @@ def test_posture_gives_freedom_only_under_a_command(command, std):
     if command[0]:
         params["std_moving"] = free
         _is(value(env, mdp.posture, **params), math.exp(-((0.2 / 0.4) ** 2) / 2.0))
+
+
+def test_posture_gives_runners_a_freedom_of_their_own():
+    params = {"joints": HINGES, "command": "velocity", "std_standing": 0.1, "std_moving": 0.4}
+    params |= {"std_running": 0.8, "running_threshold": 1.0}
+    for speed, std in ((0.9, 0.4), (1.1, 0.8)):
+        env = _env(qpos=(0.0, 0.0, 0.5, *UPRIGHT, 0.3, -0.2), command=(speed, 0.0, 0.0))
+        _is(value(env, mdp.posture, **params), math.exp(-((0.2 / std) ** 2) / 2.0))
 
 
 def test_joint_limits_count_what_is_beyond_their_part():
@@ -81,6 +91,52 @@ def test_joint_and_action_efforts_count_squared():
     env.actions.copy_(torch.tensor([[1.0, 2.0]]))
     env.previous_actions.copy_(torch.tensor([[0.0, 4.0]]))
     _is(mdp.action_rate_l2(env), 5.0)
+
+
+def test_power_is_what_motors_take_and_not_what_they_brake():
+    env = _env(qvel=(0.0,) * 6 + (3.0, 4.0))
+    for forces, power in (((2.0, 5.0), 26.0), ((2.0, -5.0), 6.0)):
+        env.bind("actuator_force")[:] = torch.tensor([forces])
+        _is(value(env, mdp.electrical_power, joints=HINGES, actuators=".*"), power)
+
+
+def test_a_change_of_the_actions_change_counts_squared():
+    env = _env()
+    term = made(env, mdp.action_acc_l2)
+    for last, now, expected in (
+        ((0, 0), (1, 2), 5.0),
+        ((1, 2), (2, 4), 0.0),
+        ((2, 4), (2, 3), 10.0),
+    ):
+        env.previous_actions.copy_(torch.tensor([last]))
+        env.actions.copy_(torch.tensor([now]))
+        _is(term(env), expected)
+
+
+def test_swings_count_by_how_their_highest_points_miss_the_target():
+    env = _env(command=(0.5, 0.0, 0.0))
+    params = {"sensors": sensors(env), "sites": sites(env), "command": "velocity"}
+    term = made(env, mdp.feet_swing_height, target_height=0.1, **params)
+    # Both feet rise by 0.06 and then 0.04 m above where they stood; the left one comes down.
+    for height, touches, expected in (
+        (0.5, [1.0, 1.0], 0.0),
+        (0.56, [0.0, 0.0], 0.0),
+        (0.54, [0.0, 0.0], 0.0),
+        (0.5, [1.0, 0.0], 0.4**2),
+        (0.5, [1.0, 0.0], 0.0),
+    ):
+        set_state(env, torch.tensor([(0.0, 0.0, height, *UPRIGHT, 0.0, 0.0)]))
+        set_contact(env, [touches])
+        _is(term(env), expected)
+    env.command("velocity").zero_()
+    set_contact(env, [[1.0, 1.0]])
+    _is(term(env), 0.0)
+
+
+def test_contacts_of_the_robot_with_itself_are_counted():
+    env = _env()
+    env.bind("sensordata")[:, sensors(env, "momentum").data] = torch.tensor([[1.0, 2.0, 0.0]])
+    _is(value(env, mdp.self_collision_cost, sensors="momentum"), 3.0)
 
 
 def test_angular_momentum_counts_squared():

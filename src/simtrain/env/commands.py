@@ -31,6 +31,8 @@ class CommandTerm(ABC):
     ``reset=None``, for `resample` draws it anew."""
     labels: tuple[str, ...] = ()
     """What people see as the names of a command's entries; empty to number them."""
+    is_driven: bool = True
+    """Whether the viewer has sliders for it; not for what runs by itself, such as a clock."""
 
     @abstractmethod
     def resample(self, mask: Tensor) -> None:

@@ -44,6 +44,7 @@ class GaitClock(CommandTerm):
     """
 
     labels = ("sin", "cos")
+    is_driven = False
 
     env: InitVar[Env]
     sites: Entities
@@ -79,8 +80,15 @@ class GaitClock(CommandTerm):
         torch.stack((angle.sin(), angle.cos()), dim=1, out=self.command)
         self.command.mul_(moving.unsqueeze(1))
 
+    def set_phase(self, phase: Tensor) -> None:
+        """Set the clock to a `phase` between 0 and 1, ``(num_envs,)``, in place."""
+        self._phase.copy_(phase)
+
     def swing(self) -> Tensor:
         """How far each foot is through its swing, 0 to 1; 0 in stance. ``(num_envs, feet)``."""
+        return self._env.once((self, "swing"), self._swing)
+
+    def _swing(self) -> Tensor:
         phase = (self._phase.unsqueeze(1) + self._offsets).frac_()
         done = phase.sub_(self.stance).mul_(1.0 / (1.0 - self.stance)).clamp_(min=0.0)
         return done.mul_(self._moving().unsqueeze(1))
@@ -103,7 +111,7 @@ def feet_height_by_phase(
     A foot's target rises to `swing_height` in the middle of its swing, m, as sin^2, above the
     height `sole` that its site has on the ground, m.
     """
-    target = (math.pi * _clock(env, gait).swing()).sin_().square_().mul_(swing_height).add_(sole)
+    target = torch.sin(math.pi * _clock(env, gait).swing()).square_().mul_(swing_height).add_(sole)
     return torch.exp((foot_height(env, sites) - target).square().sum(dim=1) / -(std**2))
 
 

@@ -50,7 +50,7 @@ class WebViewer(PageServer):
         with tabs.add_tab("Play", icon=viser.Icon.PLAYER_PLAY):
             self._playback_panel = PlaybackPanel(server.gui, self._playback, requests)
             self._command_panels = []
-            for name in env.commands.terms:
+            for name in (n for n, term in env.commands.terms.items() if term.is_driven):
                 with server.gui.add_folder(f"Command: {name}"):
                     self._command_panels.append(CommandPanel(server.gui, env, name, requests))
             with server.gui.add_folder("Reward per second"):

@@ -1,0 +1,105 @@
+import math
+
+import pytest
+import torch
+from walker import CONTACTS, FEET, set_contact, set_state, value, walker_env
+
+from simtrain import CommandTermCfg, Mirror, ObservationTermCfg, mdp
+from simtrain.errors import ConfigError
+from simtrain.training.reflection import mirror_maps
+
+VELOCITY = CommandTermCfg(
+    mdp.UniformVelocityCommand,
+    (1e6, 1e6),
+    lin_vel_x=(0.5, 0.5),
+    lin_vel_y=(0.0, 0.0),
+    ang_vel_z=(0.0, 0.0),
+    rel_standing_envs=0.5,
+)
+
+
+def _env(num_envs=1, velocity=VELOCITY, offsets=(0.0, 0.5), **params):
+    params = {"sites": FEET, "offsets": offsets, **params}
+    clock = CommandTermCfg(mdp.GaitClock, (1e6, 1e6), **params)
+    return walker_env(num_envs, commands={"velocity": velocity, "gait": clock})
+
+
+def _walking(**params):
+    env = _env(velocity=VELOCITY, **params)
+    env.commands.hold("velocity", [0.5, 0.0, 0.0])
+    env.commands.compute()
+    return env
+
+
+def _phase(env):
+    sin, cos = env.command("gait").unbind(1)
+    return torch.atan2(sin, cos) / (2.0 * math.pi) % 1.0
+
+
+def test_the_clock_runs_at_its_frequency_where_the_robot_is_to_walk_and_shows_nothing_elsewhere():
+    env = _env(400, frequency=(1.0, 2.0))
+    moving = env.command("velocity")[:, 0] > 0.0
+    assert 120 < moving.sum() < 280
+    before = _phase(env)
+    env.step(torch.zeros(400, 2))
+    assert (env.command("gait")[~moving] == 0.0).all()
+    assert torch.allclose(env.command("gait")[moving].norm(dim=1), torch.ones(()))
+    frequencies = (_phase(env) - before)[moving] % 1.0 / env.step_dt
+    assert frequencies.min() >= 1.0 - 1e-3
+    assert frequencies.max() <= 2.0 + 1e-3
+    assert frequencies.mean() == pytest.approx(1.5, abs=0.1)
+    assert before[moving].std() == pytest.approx(math.sqrt(1 / 12), abs=0.04)  # uniform
+
+
+def test_feet_swing_in_turns_each_for_the_rest_of_its_period():
+    env = _walking(frequency=(2.5, 2.5), stance=0.6)
+    term, swings = env.commands.terms["gait"], []
+    for _ in range(20):  # a period
+        term.update()
+        swings.append(term.swing()[0].clone())
+    swings = torch.stack(swings)
+    assert (swings > 0.0).sum(dim=0).tolist() == [8, 8]
+    assert not (swings > 0.0).all(dim=1).any()
+    # From nothing to all of the swing, in equal steps.
+    left = swings[:, 0][swings[:, 0] > 0.0].sort().values
+    assert torch.allclose(left.diff(), torch.full((7,), 0.125), atol=1e-4)
+    env.commands.hold("velocity", [0.0, 0.0, 0.0])
+    env.commands.compute()
+    assert term.swing().tolist() == [[0.0, 0.0]]
+
+
+def test_feet_are_rewarded_for_touching_in_stance_and_for_their_height_in_swing():
+    env = _walking(frequency=(0.0, 0.0), stance=0.5)
+    term = env.commands.terms["gait"]
+    term.set_phase(torch.tensor([0.75]))  # the left foot is amid its swing
+    for touches, expected in (([0, 1], 1.0), ([1, 1], 0.5), ([1, 0], 0.0)):
+        set_contact(env, [touches])
+        assert value(env, mdp.feet_contact_by_phase, sensors=CONTACTS, gait="gait") == expected
+    # Both sites are 0.05 m high, as on the ground; the left one should be 0.1 m higher.
+    set_state(env, torch.tensor([[0.0, 0.0, 0.5, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]]))
+    params = {"sites": FEET, "gait": "gait", "swing_height": 0.1, "sole": 0.05}
+    height = value(env, mdp.feet_height_by_phase, std=0.1, **params)
+    assert height == pytest.approx(math.exp(-1.0), rel=1e-3)
+
+
+def _reflection(offsets):
+    shown = ObservationTermCfg(mdp.generated_commands, command="gait")
+    commands = _env(offsets=offsets).cfg.commands
+    changes = {"keyframe": None, "symmetry": Mirror(), "commands": commands}
+    env = walker_env(observations={"actor": {"gait": shown}}, **changes)
+    return mirror_maps(env, env.device).observations["actor"]
+
+
+def test_a_reflected_clock_is_half_a_period_later_if_its_feet_are():
+    shown = torch.tensor([[0.3, 0.7]])
+    assert torch.equal(_reflection((0.0, 0.5))(shown), -shown)
+    assert torch.equal(_reflection((0.25, 0.25))(shown), shown)
+    with pytest.raises(ConfigError, match=r"all differ by 0.5; they are \(0.0, 0.3\)"):
+        _reflection((0.0, 0.3))
+
+
+def test_offsets_must_be_as_many_as_feet_and_a_gait_must_be_a_clock():
+    with pytest.raises(ConfigError, match="3 offsets for 2 feet: left_foot, right_foot"):
+        _env(offsets=(0.0, 0.5, 0.5))
+    with pytest.raises(ConfigError, match="'velocity' is no GaitClock"):
+        value(_env(), mdp.feet_contact_by_phase, sensors=CONTACTS, gait="velocity")
