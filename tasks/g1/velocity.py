@@ -121,7 +121,7 @@ def g1_velocity_flat() -> TaskCfg:
                 center_of_mass=((-0.02, 0.02), (-0.02, 0.02), (-0.02, 0.02)),
                 encoder_bias=0.015,
             ),
-            **velocity_resets(JOINTS, joint_position=0.05, push=0.3),
+            **velocity_resets(JOINTS, joint_position=0.05, rise=0.013, push=0.3),
         },
         symmetry=Mirror(),
         sim=SimCfg(iterations=3, ls_iterations=5),

@@ -106,7 +106,7 @@ def go1_velocity_flat() -> TaskCfg:
                 center_of_mass=((-0.03, 0.03), (-0.03, 0.03), (-0.02, 0.02)),
                 encoder_bias=0.02,
             ),
-            **velocity_resets(JOINTS, joint_position=0.1, push=0.5),
+            **velocity_resets(JOINTS, joint_position=0.1, rise=0.021, push=0.5),
         },
         symmetry=Mirror(),
         num_envs=1024,

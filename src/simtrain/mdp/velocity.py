@@ -99,14 +99,15 @@ def velocity_randomization(
 
 
 def velocity_resets(
-    joints: Names, *, joint_position: float, push: float
+    joints: Names, *, joint_position: float, rise: float, push: float
 ) -> dict[str, EventTermCfg]:
-    """Resets, with joints up to `joint_position` from home, rad, and pushes.
+    """Resets, with joints up to `joint_position` from the keyframe's, rad, and pushes.
 
-    A push changes the velocity by up to `push`, m/s and rad/s.
+    The base begins `rise` above the keyframe's, m, so that no foot begins below the ground. A push
+    changes the velocity by up to `push`, m/s and rad/s.
     """
     home = (-joint_position, joint_position)
-    pose = {"x": (-0.5, 0.5), "y": (-0.5, 0.5), "yaw": (-3.14, 3.14)}
+    pose = {"x": (-0.5, 0.5), "y": (-0.5, 0.5), "z": (rise, rise), "yaw": (-3.14, 3.14)}
     velocity = dict.fromkeys(("x", "y", "yaw"), (-push, push))
     reset = functools.partial(EventTermCfg, mode="reset")
     interval = functools.partial(EventTermCfg, mode="interval", interval_range_s=(5.0, 10.0))
