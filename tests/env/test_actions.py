@@ -11,7 +11,7 @@ PUSH, TURN, DRIVE, TWIST = range(4)
 
 
 def _ctrl(action, keyframe=None, **cfgs):
-    """What one environment's action vector makes of ``ctrl``, which is 9 where nothing writes."""
+    """What one environment's action vector makes of ``ctrl``, which is 9 where nothing writes (a servo holds)."""
     model = tiny_model().compile()
     qpos = model.qpos0 if keyframe is None else model.key(keyframe).qpos
     actions = Actions(cfgs, model, InitialState(np.array(qpos), np.zeros(model.nu)), "cpu")
@@ -23,7 +23,7 @@ def _ctrl(action, keyframe=None, **cfgs):
 
 def test_ctrl_is_offset_plus_scale_times_action():
     cfg = JointEffortActionCfg("right_hinge", scale=2.0, offset=0.5)
-    assert _ctrl([3.0], a=cfg) == [9.0, 9.0, 9.0, 6.5]
+    assert _ctrl([3.0], a=cfg) == [9.0, 0.0, 9.0, 6.5]
 
 
 def test_ctrl_stays_in_the_actuators_range_and_others_are_unlimited():
@@ -54,11 +54,16 @@ def test_a_zero_action_asks_for_the_keyframes_own_targets_where_it_has_some():
     assert ctrl[0, TURN] == pytest.approx(0.7)
 
 
+def test_servos_without_an_action_hold_the_initial_position():
+    push = JointEffortActionCfg("left_slide")
+    assert _ctrl([0.5], "bent", a=push) == [0.5, pytest.approx(0.2), 9.0, 9.0]
+
+
 def test_scale_and_offset_can_be_given_by_patterns_of_joints():
     cfg = JointEffortActionCfg(
         ("left_slide", "right_hinge"), scale={"right_.*": 3.0}, offset={"left_.*": -0.5}
     )
-    assert _ctrl([1.0, 1.0], a=cfg) == [0.5, 9.0, 9.0, 3.0]
+    assert _ctrl([1.0, 1.0], a=cfg) == [0.5, 0.0, 9.0, 3.0]
 
 
 def test_terms_share_the_action_vector_in_their_order():
@@ -73,7 +78,7 @@ def test_terms_share_the_action_vector_in_their_order():
 
 def test_actions_come_in_the_models_order_of_joints():
     assert _ctrl([0.1, 0.2], a=JointEffortActionCfg(("right_hinge", "left_slide"))) == (
-        pytest.approx([0.1, 9.0, 9.0, 0.2])
+        pytest.approx([0.1, 0.0, 9.0, 0.2])
     )
 
 

@@ -13,6 +13,9 @@ from simtrain.env.names import Joints, as_index, find_joints, match_values
 from simtrain.errors import ConfigError, call_term, flag
 from simtrain.sim.engine import Index
 
+_JOINT = mujoco.mjtTrn.mjTRN_JOINT.value
+_ONE_NUMBER = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
+
 
 class JointAction(ActionTerm):
     """``ctrl = clip(offset + scale x action)`` on the actuators that drive some joints."""
@@ -57,7 +60,10 @@ class JointAction(ActionTerm):
 
 
 class Actions:
-    """All of a task's actions, one after the other in the action vector."""
+    """All of a task's actions, one after the other in the action vector.
+
+    Servos that none of them drives hold the initial state.
+    """
 
     def __init__(
         self,
@@ -85,9 +91,16 @@ class Actions:
                     raise ConfigError(f"{both} both drive the actuator {what!r}")
                 taken[actuator] = name
         self._sizes = [term.dim for term in self.terms.values()]
+        # The engine resets ``ctrl`` to the keyframe's own, which is zero for many a keyframe.
+        rest = {} if start.ctrl.any() else _servos(model, set(range(model.nu)) - taken.keys())
+        self._rest = torch.tensor(list(rest), dtype=torch.long, device=device)
+        places = [float(start.qpos[i]) for i in rest.values()]
+        self._held = torch.tensor(places, device=device)
 
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """Write `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``, in place."""
+        if len(self._held):
+            ctrl[:, self._rest] = self._held
         parts = actions.split(self._sizes, dim=1)
         for (name, term), part in zip(self.terms.items(), parts, strict=True):
             call_term(f"actions.{name}", term.apply, part, ctrl)
@@ -97,6 +110,17 @@ def find_actuators_of(model: mujoco.MjModel, joints: Joints, device: torch.devic
     """The position actuators that drive `joints`, in their order; ConfigError if one has none."""
     cfg = configs.JointPositionActionCfg(joints.names)
     return as_index([_actuator_of(model, name, cfg) for name in joints.names], device)
+
+
+def _servos(model: mujoco.MjModel, actuators: set[int]) -> dict[int, int]:
+    """Those of `actuators` that are position servos of a slide or hinge, and its place in qpos."""
+    found = {}
+    for i in sorted(actuators):
+        if model.actuator_trntype[i] == _JOINT and model.actuator_biasprm[i, 1] != 0.0:
+            joint = model.joint(int(model.actuator_trnid[i, 0]))
+            if joint.type[0] in _ONE_NUMBER:
+                found[i] = int(joint.qposadr[0])
+    return found
 
 
 def _actuator_of(model: mujoco.MjModel, joint: str, cfg: JointActionCfg) -> int:
