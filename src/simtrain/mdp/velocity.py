@@ -24,6 +24,7 @@ def velocity_command(lin_vel_x: Range, lin_vel_y: Range, ang_vel_z: Range) -> Co
     """
     ranges = {"lin_vel_x": lin_vel_x, "lin_vel_y": lin_vel_y, "ang_vel_z": ang_vel_z}
     parts = {"rel_heading_envs": 0.25, "rel_forward_envs": 0.2, "rel_standing_envs": 0.1}
+    parts["init_velocity_prob"] = 0.0
     return CommandTermCfg(mdp.UniformVelocityCommand, (4.0, 8.0), **ranges, **parts)
 
 
