@@ -33,6 +33,7 @@ JOINTS = ("(left|right)_(hip_.*|knee|ankle_.*)_joint", "waist_.*_joint")
 FEET = "(left|right)_foot"
 CONTACTS = f"{FEET}_contact"
 VELOCITIES = f"{FEET}_linvel"
+CALM_STEPS = 2400  # without pushes and randomization, at first
 
 # A quarter of what each motor's largest torque bends its servo by.
 ACTION_SCALE = {
@@ -120,8 +121,11 @@ def g1_velocity_flat() -> TaskCfg:
                 mass_scale=(0.9, 1.1),
                 center_of_mass=((-0.02, 0.02), (-0.02, 0.02), (-0.02, 0.02)),
                 encoder_bias=0.015,
+                after_steps=CALM_STEPS,
             ),
-            **velocity_resets(JOINTS, joint_position=0.05, rise=0.013, push=0.3),
+            **velocity_resets(
+                JOINTS, joint_position=0.05, rise=0.013, push=0.3, push_after_steps=CALM_STEPS
+            ),
         },
         symmetry=Mirror(),
         sim=SimCfg(iterations=3, ls_iterations=5),

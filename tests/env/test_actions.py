@@ -11,7 +11,7 @@ PUSH, TURN, DRIVE, TWIST = range(4)
 
 
 def _ctrl(action, keyframe=None, **cfgs):
-    """What one environment's action vector makes of ``ctrl``, which is 9 where nothing writes (a servo holds)."""
+    """One environment's ``ctrl``, which is 9 where neither an action nor a servo is."""
     model = tiny_model().compile()
     qpos = model.qpos0 if keyframe is None else model.key(keyframe).qpos
     actions = Actions(cfgs, model, InitialState(np.array(qpos), np.zeros(model.nu)), "cpu")

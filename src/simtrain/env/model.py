@@ -129,13 +129,16 @@ def evaluation_task(cfg: TaskCfg) -> TaskCfg:
     """A copy of a task without observation noise, interval events and curricula.
 
     Policies are evaluated and shown in it. Pushes are gone, commands have their full ranges, and on
-    a terrain environments start at every level. What is drawn at the start and at resets stays.
+    a terrain environments start at every level. What is drawn at the start and at resets stays,
+    from the first reset on.
     """
     task = copy.deepcopy(cfg)
     for group in task.observation_terms().values():
         for term in group.values():
             term.noise = None
     task.events = {name: e for name, e in task.events.items() if e.mode != "interval"}
+    for event in task.events.values():
+        event.after_steps = 0
     task.curricula = {}
     if task.terrain is not None:
         task.terrain.max_initial_level = None

@@ -79,43 +79,47 @@ def velocity_randomization(
     mass_scale: Range,
     center_of_mass: tuple[Range, Range, Range],
     encoder_bias: float,
+    after_steps: int,
 ) -> dict[str, EventTermCfg]:
-    """Domain randomization at start-up, of the `joints` that move and more.
+    """Domain randomization of the `joints` that move and more, at resets after so many steps.
 
     Friction is drawn for the geoms that `foot_geoms` matches. The body `trunk` carries an unknown
     load: `mass_scale` bounds the factor on its mass, `center_of_mass` the shift along its axes, m.
     Encoders are wrong by up to `encoder_bias`, rad.
     """
-    startup = functools.partial(EventTermCfg, mode="startup")
+    draw = functools.partial(EventTermCfg, mode="reset", after_steps=after_steps)
     bias = (-encoder_bias, encoder_bias)
     gains: dict[str, Any] = {"stiffness": (0.9, 1.1), "damping": (0.9, 1.1)}
-    center = startup(mdp.randomize_center_of_mass, bodies=trunk, offset=center_of_mass)
+    center = draw(mdp.randomize_center_of_mass, bodies=trunk, offset=center_of_mass)
     return {
-        "friction": startup(mdp.randomize_friction, geoms=foot_geoms, friction=(0.4, 1.2)),
-        "trunk_mass": startup(mdp.randomize_mass, bodies=trunk, scale=mass_scale),
+        "friction": draw(mdp.randomize_friction, geoms=foot_geoms, friction=(0.4, 1.2)),
+        "trunk_mass": draw(mdp.randomize_mass, bodies=trunk, scale=mass_scale),
         "trunk_center_of_mass": center,
-        "encoder_bias": startup(mdp.randomize_encoder_bias, joints=joints, bias=bias),
-        "gains": startup(mdp.randomize_actuator_gains, joints=joints, **gains),
+        "encoder_bias": draw(mdp.randomize_encoder_bias, joints=joints, bias=bias),
+        "gains": draw(mdp.randomize_actuator_gains, joints=joints, **gains),
     }
 
 
 def velocity_resets(
-    joints: Names, *, joint_position: float, rise: float, push: float
+    joints: Names, *, joint_position: float, rise: float, push: float, push_after_steps: int
 ) -> dict[str, EventTermCfg]:
     """Resets, with joints up to `joint_position` from the keyframe's, rad, and pushes.
 
     The base begins `rise` above the keyframe's, m, so that no foot begins below the ground. A push
-    changes the velocity by up to `push`, m/s and rad/s.
+    changes the velocity by up to `push`, m/s and rad/s; there are none in the first
+    `push_after_steps`, in which the robot learns to stand.
     """
     home = (-joint_position, joint_position)
     pose = {"x": (-0.5, 0.5), "y": (-0.5, 0.5), "z": (rise, rise), "yaw": (-3.14, 3.14)}
     velocity = dict.fromkeys(("x", "y", "yaw"), (-push, push))
     reset = functools.partial(EventTermCfg, mode="reset")
-    interval = functools.partial(EventTermCfg, mode="interval", interval_range_s=(5.0, 10.0))
+    later = {"interval_range_s": (5.0, 10.0), "after_steps": push_after_steps}
     return {
         "reset_base": reset(mdp.reset_root_state_uniform, pose_range=pose),
         "reset_joints": reset(mdp.reset_joints_uniform, joints=joints, position=home),
-        "push": interval(mdp.push_by_setting_velocity, velocity_range=velocity),
+        "push": EventTermCfg(
+            mdp.push_by_setting_velocity, mode="interval", velocity_range=velocity, **later
+        ),
     }
 
 
