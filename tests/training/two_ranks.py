@@ -47,6 +47,7 @@ UPDATES: dict[str, dict[str, Any]] = {
     "update per mini-batch": {"per_mini_batch": True},
     "update with rnd": {"rnd": 0.3},
     "update of a gru": {"model": "gru"},
+    "update of an lstm": {"model": "lstm"},
     "update of a cnn": {"model": "cnn"},
     "update with mirror images": {"symmetry": SYMMETRY},
     "update of a cnn with mirror images": {"model": "cnn", "symmetry": SYMMETRY},
