@@ -14,7 +14,7 @@ from job import Job, make_tasks, timeless_metrics
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from simtrain.run.checkpoint import read_checkpoint
-from simtrain.training.features.checkpoint import open_run
+from simtrain.training.resumption import open_run
 
 pytestmark = pytest.mark.timeout(300)
 

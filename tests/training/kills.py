@@ -25,7 +25,7 @@ from simtrain.launch.rank import Rank
 from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.registry import discover
 from simtrain.training.context import Resumption, RunContext, SharedContext
-from simtrain.training.features.checkpoint import can_resume, open_run
+from simtrain.training.resumption import can_resume, open_run
 from simtrain.training.worker import run_worker
 
 TASK = "cartpole-swingup"

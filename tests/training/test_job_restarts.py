@@ -17,14 +17,14 @@ from simtrain.launch.plan import plan_job
 from simtrain.run.directory import versions
 from simtrain.training import job as job_module
 from simtrain.training.context import TrainingResult
-from simtrain.training.features.checkpoint import (
+from simtrain.training.job import train_with_restarts
+from simtrain.training.resumption import (
     FORMAT,
     can_resume,
     open_run,
     plan_resumption,
     write_resume_state,
 )
-from simtrain.training.job import train_with_restarts
 
 DONE = TrainingResult(Path("model_9.pt"), None)
 

@@ -52,7 +52,7 @@ def train(arguments: Sequence[str]) -> int:
     config = parse_flags(f"train {name}", default, flags, _description(task, default))
     saved = None
     if config.resume is not None:
-        from simtrain.training.features.checkpoint import find_run
+        from simtrain.training.resumption import find_run
 
         saved = find_run(config.resume, config.log_root, name)
         run_config = saved.configuration(default)

@@ -113,12 +113,15 @@ def velocity_resets(
     pose = {"x": (-0.5, 0.5), "y": (-0.5, 0.5), "z": (rise, rise), "yaw": (-3.14, 3.14)}
     velocity = dict.fromkeys(("x", "y", "yaw"), (-push, push))
     reset = functools.partial(EventTermCfg, mode="reset")
-    later = {"interval_range_s": (5.0, 10.0), "after_steps": push_after_steps}
     return {
         "reset_base": reset(mdp.reset_root_state_uniform, pose_range=pose),
         "reset_joints": reset(mdp.reset_joints_uniform, joints=joints, position=home),
         "push": EventTermCfg(
-            mdp.push_by_setting_velocity, mode="interval", velocity_range=velocity, **later
+            mdp.push_by_setting_velocity,
+            mode="interval",
+            interval_range_s=(5.0, 10.0),
+            after_steps=push_after_steps,
+            velocity_range=velocity,
         ),
     }
 

@@ -35,8 +35,8 @@ from simtrain.training.context import (
     TrainingResult,
     join_member,
 )
-from simtrain.training.features.checkpoint import SavedRun, can_resume, open_run, plan_resumption
 from simtrain.training.features.evaluation import check_evaluation_flags
+from simtrain.training.resumption import SavedRun, can_resume, open_run, plan_resumption
 from simtrain.training.stopping import Stopping, exit_code
 
 _LONGEST_PAUSE = 60.0  # seconds

@@ -14,7 +14,7 @@ from simtrain.launch.stop import StopSignals
 from simtrain.run.checkpoint import model_paths
 from simtrain.run.console import TrainingConsole
 from simtrain.run.directory import shown
-from simtrain.training.features.checkpoint import can_resume
+from simtrain.training.resumption import can_resume
 
 _MESSAGE_SECONDS = 3.0
 """How long the last message may wait for a terminal that takes nothing."""

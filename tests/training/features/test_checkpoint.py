@@ -17,10 +17,11 @@ from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import read_checkpoint
 from simtrain.training.context import Resumption, RunContext
 from simtrain.training.features import checkpoint as checkpoint_module
-from simtrain.training.features.checkpoint import Checkpoint, open_run
+from simtrain.training.features.checkpoint import Checkpoint
 from simtrain.training.features.failures import FailureMonitor
 from simtrain.training.features.recorder import Recorder
 from simtrain.training.loop import Trainer
+from simtrain.training.resumption import open_run
 from simtrain.training.worker import run_worker
 
 TASKS = Path(__file__).parents[2]

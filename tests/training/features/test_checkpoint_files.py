@@ -14,7 +14,7 @@ import torch
 
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import read_checkpoint, save_model
-from simtrain.training.features.checkpoint import (
+from simtrain.training.resumption import (
     FORMAT,
     NEWEST,
     PREVIOUS,

@@ -30,7 +30,7 @@ from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.registry import default_config
 from simtrain.training.context import Resumption, RunContext, SharedContext, join_member
 from simtrain.training.evaluator import Evaluator
-from simtrain.training.features.checkpoint import can_resume, open_run
+from simtrain.training.resumption import can_resume, open_run
 from simtrain.training.worker import run_worker
 
 TASK = "cartpole-balance"

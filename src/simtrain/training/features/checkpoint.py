@@ -10,59 +10,42 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import mujoco
 import torch
 from torch import Tensor
 
-from simtrain.config import TrainConfig
 from simtrain.config_tree import (
-    check_types,
     checkpoint_infos,
-    continued,
-    differences,
-    new_settings,
     resolved,
 )
 from simtrain.env.model import model_digest
-from simtrain.errors import ConfigError, RankError
+from simtrain.errors import RankError
 from simtrain.files import damage_as_config_error
-from simtrain.launch.plan import Job
-from simtrain.launch.rank import Rank, share_of_cores
+from simtrain.launch.rank import Rank
 from simtrain.registry import default_config
 from simtrain.run.checkpoint import (
-    check_kinds,
     copied_to_host,
     model_path,
     model_paths,
     packed,
-    read_tensors,
     save_model,
     unpacked,
-    write_tensors,
 )
 from simtrain.run.directory import remove_leftovers, versions
 from simtrain.sim import choose_engine
 from simtrain.training.background import NewestItemWorker
 from simtrain.training.context import Resumption, RunContext
 from simtrain.training.features import Feature, Iteration
+from simtrain.training.resumption import FORMAT, read_resume_state, write_resume_state
 
 if TYPE_CHECKING:
     from simtrain.training.features.recorder import Recorder
     from simtrain.training.loop import Trainer
 
-NEWEST, PREVIOUS = "resume.pt", "resume.previous.pt"
-FORMAT = 2
-"""Changes when a later simtrain could not continue what an earlier one saved."""
 RETRY_SECONDS = 10.0
 """Pause after a save that failed, before it is tried again."""
-_KINDS: dict[str, Any] = dict.fromkeys(("iteration", "env_steps", "steps", "threads"), int)
-_KINDS |= dict.fromkeys(("task", "model"), str) | {"ranks": list, "versions": dict[str, str]}
-_KINDS |= dict.fromkeys(("config", "default", "trainer", "learner", "features"), dict)
-_ENVIRONMENT_FLAGS = ("--env", "--num-envs", "--engine", "--seed")
 
 
 class Checkpoint(Feature):
@@ -285,149 +268,3 @@ def checksum(tensors: Iterable[Tensor]) -> int:
     words = torch.cat([t.detach().contiguous().flatten().view(torch.int32) for t in tensors])
     weights = 2 * torch.arange(len(words), device=words.device) + 1
     return int((words.long() * weights).sum()) & 0xFFFFFFFFFFFFFFFF
-
-
-@dataclass(frozen=True)
-class SavedRun:
-    """A run that can be resumed."""
-
-    path: Path
-    """The run directory."""
-    file: Path
-    """Its newest state that is whole."""
-    content: dict[str, Any]
-    """The state."""
-    warnings: tuple[str, ...] = ()
-    """Newer states that are damaged, and newer runs that were passed over."""
-
-    @property
-    def iteration(self) -> int:
-        """Iterations that were trained."""
-        return int(self.content["iteration"])
-
-    def configuration(self, default: TrainConfig) -> TrainConfig:
-        """The run's configuration where no flags are given; `default` is that of its task now."""
-        with damage_as_config_error(f"{self.file} does not fit the task as it is now"):
-            config = continued(default, self.content["default"], self.content["config"])
-            check_types(config)
-        return config
-
-
-def write_resume_state(run: Path, content: dict[str, Any]) -> None:
-    """Write `content` as the newest state, whole or not at all; keeps the one before."""
-    write_tensors(run / NEWEST, content, previous=run / PREVIOUS)
-
-
-def read_resume_state(path: Path) -> dict[str, Any]:
-    """Read what `write_resume_state` wrote; ConfigError if it is damaged or of another version."""
-    content = read_tensors(path, "training state")
-    if type(found := content.get("format")) is not int or found != FORMAT:
-        raise ConfigError(f"{path} was saved by another version of simtrain")
-    check_kinds(path, content, _KINDS)
-    check_kinds(path, content["trainer"], dict.fromkeys(("iteration", "env_steps"), int))
-    if not content["ranks"]:
-        raise ConfigError(f"{path} is damaged: it has no ranks")
-    return content
-
-
-def can_resume(run: Path) -> bool:
-    """Whether a run has a training state, whole or not."""
-    return _saved_at(run) > 0.0
-
-
-def _saved_at(run: Path) -> float:
-    """When a run's newest state was saved, in seconds since 1970; 0 if it has none."""
-    files = (run / name for name in (NEWEST, PREVIOUS))
-    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
-
-
-def open_run(run: Path) -> SavedRun:
-    """The newest whole state of a run; ConfigError if there is none, which says what is there."""
-    warnings: list[str] = []
-    for file in (run / NEWEST, run / PREVIOUS):
-        if file.exists():
-            try:
-                return SavedRun(run, file, read_resume_state(file), tuple(warnings))
-            except ConfigError as error:
-                warnings.append(str(error))
-    if warnings:
-        raise ConfigError(f"the run {run} cannot be resumed: {'; '.join(warnings)}")
-    if not run.is_dir():
-        raise ConfigError(f"there is no run {run} (--resume)")
-    raise ConfigError(
-        f"{run} cannot be resumed: it has no {NEWEST}, which is written with the first checkpoint"
-    )
-
-
-def find_run(name: str, log_root: Path, task: str) -> SavedRun:
-    """The run that ``--resume`` names: a folder, or ``latest`` for the one that was saved last.
-
-    Raises:
-        ConfigError: there is no such run, it is of another task, or has no whole state.
-    """
-    if name != "latest":
-        found = open_run(Path(name))
-    else:
-        runs = [path for path in (log_root / task).glob("*") if path.is_dir()]
-        if not runs:
-            raise ConfigError(f"there is no run of {task} below --log-root {log_root}")
-        able = [run for run in runs if can_resume(run)]
-        if not able:
-            raise ConfigError(
-                f"no run of {task} below --log-root {log_root} can be resumed: none has a {NEWEST}"
-            )
-        found = open_run(max(able, key=lambda run: (_saved_at(run), run)))
-        newer = (run for run in runs if run.stat().st_mtime > _saved_at(found.path))
-        told = (f"{run}, a newer run, has no {NEWEST} yet" for run in newer if not can_resume(run))
-        found = replace(found, warnings=(*told, *found.warnings))
-    its_task = found.content["task"]
-    if its_task != task:
-        raise ConfigError(f"{found.path} is a run of {its_task}: `uv run train {its_task} ...`")
-    return found
-
-
-def plan_resumption(
-    saved: SavedRun, config: TrainConfig, job: Job, model: mujoco.MjModel
-) -> tuple[Resumption, list[str]]:
-    """How to resume a run with the configuration, ranks and model of now, and lines for people.
-
-    Raises:
-        ConfigError: the configuration has changed, without ``--resume-with-changes``.
-    """
-    engine = choose_engine(config.engine, job.devices[0].kind).name
-    config_of_run = saved.content["config"]
-    new = list(new_settings(config, config_of_run))
-    changed = differences(config_of_run, resolved(replace(config, engine=engine)), new)
-    if saved.content["model"] != model_digest(model):
-        changed["--env.model"] = "the model, or MuJoCo's version, is not the run's"
-    if changed and not config.resume_with_changes:
-        lines = [f"  {flag}: {what:.200}" for flag, what in changed.items()]
-        lines[10:] = [f"  and {len(lines) - 10} more"] * (len(lines) > 10)
-        advice = "leave out these flags, or go on with --resume-with-changes True"
-        title = f"the configuration is not that of {saved.path}:"
-        raise ConfigError("\n".join([title, *lines, advice]))
-    same_environments = not any(flag.startswith(_ENVIRONMENT_FLAGS) for flag in changed)
-    lines = [f"warning: {warning}" for warning in saved.warnings]
-    lines.append(f"going on with {saved.path} after iteration {saved.iteration}")
-    inexact = [*changed, *_differing_circumstances(saved, job)]
-    if inexact:
-        consequence = "" if same_environments else "; environments start new episodes"
-        lines.append(f"the continuation is not exact: {', '.join(inexact)}{consequence}")
-    return Resumption(saved.file.absolute(), same_environments, tuple(changed)), lines
-
-
-def _differing_circumstances(saved: SavedRun, job: Job) -> list[str]:
-    """Ranks, threads and versions that differ from the run's."""
-    before, now = len(saved.content["ranks"]), job.world_size
-    threads = job.threads or share_of_cores(job.devices[0].ranks)
-    its_versions, mine = saved.content["versions"], versions()
-    differing = []
-    if before != now:
-        differing.append(f"{now} rank{'s' if now > 1 else ''} instead of {before}")
-    if saved.content["threads"] != threads:
-        differing.append(f"{threads} threads a rank instead of {saved.content['threads']}")
-    return differing + [
-        f"{name} {mine.get(name)} instead of {its_versions.get(name)}"
-        for name in {**its_versions, **mine}
-        if its_versions.get(name) != mine.get(name)
-    ]

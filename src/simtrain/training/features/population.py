@@ -34,9 +34,7 @@ from simtrain.training.features.checkpoint import (
     RETRY_SECONDS,
     constant_content,
     put_back,
-    read_resume_state,
     training_state,
-    write_resume_state,
 )
 from simtrain.training.population.evolution import Candidate, Decision, evolve
 from simtrain.training.population.hyper_parameters import (
@@ -48,6 +46,7 @@ from simtrain.training.population.hyper_parameters import (
 )
 from simtrain.training.population.member import Member, MemberTraining
 from simtrain.training.population.records import PopulationRecords, Row, Standing, describe, table
+from simtrain.training.resumption import read_resume_state, write_resume_state
 
 if TYPE_CHECKING:
     from simtrain.algorithms.ppo import PPO
