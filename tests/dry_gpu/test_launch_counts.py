@@ -17,7 +17,7 @@ PARTS = (
     *("reset events", "resets", "commands", "interval events", "observations", "step"),
 )
 BOUNDS = {
-    "cartpole-balance": (2, 11, 6, 26, 4, 6, 0, 10, 6, 0, 0, 7, 5),
+    "cartpole-balance": (2, 11, 6, 26, 4, 6, 0, 13, 6, 0, 0, 7, 5),
     "cartpole-swingup": (2, 11, 6, 26, 4, 6, 0, 6, 6, 0, 0, 7, 5),
     "g1-velocity-flat": (2, 11, 8, 68, 5, 6, 0, 30, 10, 27, 8, 25, 5),
     "g1-velocity-rough": (2, 11, 25, 81, 5, 6, 33, 39, 11, 27, 8, 71, 12),

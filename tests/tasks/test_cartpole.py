@@ -63,13 +63,15 @@ def test_the_policy_sees_position_angle_and_velocities():
     torch.testing.assert_close(seen, expected)
 
 
-def test_balance_starts_upright_and_swingup_hanging():
-    balance = _env("cartpole-balance", 500).bind("qpos")
-    assert balance[:, 0].abs().max() <= 0.1
-    assert balance[:, 1].abs().max() <= 0.034
-    swingup = _env("cartpole-swingup", 500).bind("qpos")
-    assert (swingup[:, 1] - math.pi).abs().max() < 0.06
-    assert swingup[:, 1].std() == pytest.approx(0.01, rel=0.15)
+def test_balance_starts_upright_and_swingup_hanging_with_the_suites_noise():
+    balance, swingup = _env("cartpole-balance", 500), _env("cartpole-swingup", 500)
+    position, angle = balance.bind("qpos").abs().amax(dim=0).tolist()
+    assert (position, angle) == (pytest.approx(0.1, rel=0.02), pytest.approx(0.034, rel=0.02))
+    noises = [balance.bind("qvel"), swingup.bind("qvel")]
+    noises.append(swingup.bind("qpos") - torch.tensor([0.0, math.pi]))
+    for noise in noises:
+        assert noise.std(dim=0).tolist() == pytest.approx([0.01, 0.01], rel=0.15)
+        assert noise.mean(dim=0).tolist() == pytest.approx([0.0, 0.0], abs=0.002)
 
 
 def test_episodes_last_a_thousand_steps_and_end_by_time_alone():
@@ -79,7 +81,10 @@ def test_episodes_last_a_thousand_steps_and_end_by_time_alone():
 
 
 def test_the_pole_falls_the_way_an_independent_integration_says():
-    """Equations of motion of Barto, Sutton and Anderson for a uniform pole, without friction."""
+    """Equations of motion of Barto, Sutton and Anderson for a uniform pole, without friction.
+
+    MuJoCo's Euler steps of 10 ms are off by up to 0.04.
+    """
     env = _env("cartpole-swingup")
     angle, speed, force = 2.0, 0.5, 10.0 * 0.3
     env.sim.write("qpos", torch.tensor([0.0, angle]))
@@ -104,5 +109,5 @@ def test_the_pole_falls_the_way_an_independent_integration_says():
     env.step(torch.tensor([[0.3]]))
     state = torch.cat((env.bind("qpos")[0], env.bind("qvel")[0]))
     torch.testing.assert_close(
-        state, torch.tensor([x, angle, velocity, speed]), atol=0.02, rtol=0.02
+        state, torch.tensor([x, angle, velocity, speed]), atol=2e-4, rtol=2e-4
     )
