@@ -32,7 +32,6 @@ JOINTS = (".*_hip_joint", ".*_thigh_joint", ".*_calf_joint")
 FEET = "(FR|FL|RR|RL)_foot"
 CONTACTS = f"{FEET}_contact"
 VELOCITIES = f"{FEET}_linvel"
-CALM_STEPS = 0  # without pushes and randomization, at first
 FOOT_RADIUS = 0.023
 TROT = (0.0, 0.5, 0.5, 0.0)  # front right and rear left together, then the others
 
@@ -106,11 +105,8 @@ def go1_velocity_flat() -> TaskCfg:
                 mass_scale=(0.85, 1.25),
                 center_of_mass=((-0.03, 0.03), (-0.03, 0.03), (-0.02, 0.02)),
                 encoder_bias=0.02,
-                after_steps=CALM_STEPS,
             ),
-            **velocity_resets(
-                JOINTS, joint_position=0.1, rise=0.021, push=0.5, push_after_steps=CALM_STEPS
-            ),
+            **velocity_resets(JOINTS, joint_position=0.1, rise=0.021, push=0.5),
         },
         symmetry=Mirror(),
         num_envs=1024,

@@ -172,6 +172,7 @@ def test_a_mirrored_cart_and_pole_swing_to_the_other_side():
     maps = mirror_maps(env, env.device)
     state = torch.tensor([0.3, 0.2])
     env.sim.write("qpos", torch.stack((state, -state)))
+    env.sim.write("qvel", torch.zeros(2, 2))
     env.sim.forward()
     for action in (0.5, -0.3, 1.0):
         actions = torch.tensor([[action]])

@@ -79,15 +79,19 @@ def velocity_randomization(
     mass_scale: Range,
     center_of_mass: tuple[Range, Range, Range],
     encoder_bias: float,
-    after_steps: int,
+    after_steps: int = 0,
 ) -> dict[str, EventTermCfg]:
-    """Domain randomization of the `joints` that move and more, at resets after so many steps.
+    """Domain randomization of the `joints` that move and more.
+
+    It is drawn once before training, or at all resets after so many steps, so that a robot can
+    learn to stand before it has to on any ground.
 
     Friction is drawn for the geoms that `foot_geoms` matches. The body `trunk` carries an unknown
     load: `mass_scale` bounds the factor on its mass, `center_of_mass` the shift along its axes, m.
     Encoders are wrong by up to `encoder_bias`, rad.
     """
-    draw = functools.partial(EventTermCfg, mode="reset", after_steps=after_steps)
+    mode: Any = "reset" if after_steps else "startup"
+    draw = functools.partial(EventTermCfg, mode=mode, after_steps=after_steps)
     bias = (-encoder_bias, encoder_bias)
     gains: dict[str, Any] = {"stiffness": (0.9, 1.1), "damping": (0.9, 1.1)}
     center = draw(mdp.randomize_center_of_mass, bodies=trunk, offset=center_of_mass)
@@ -101,13 +105,13 @@ def velocity_randomization(
 
 
 def velocity_resets(
-    joints: Names, *, joint_position: float, rise: float, push: float, push_after_steps: int
+    joints: Names, *, joint_position: float, rise: float, push: float, push_after_steps: int = 0
 ) -> dict[str, EventTermCfg]:
     """Resets, with joints up to `joint_position` from the keyframe's, rad, and pushes.
 
     The base begins `rise` above the keyframe's, m, so that no foot begins below the ground. A push
     changes the velocity by up to `push`, m/s and rad/s; there are none in the first
-    `push_after_steps`, in which the robot learns to stand.
+    `push_after_steps`.
     """
     home = (-joint_position, joint_position)
     pose = {"x": (-0.5, 0.5), "y": (-0.5, 0.5), "z": (rise, rise), "yaw": (-3.14, 3.14)}
