@@ -4,10 +4,8 @@ from tiny_task import tiny_task
 from simtrain import MetricTermCfg, mdp
 from simtrain.config import TrainConfig
 from simtrain.errors import ConfigError
-from simtrain.training.features.evaluation import (
-    check_evaluation_flags,
-    stop_conditions,
-)
+from simtrain.training.features.conditions import stop_conditions
+from simtrain.training.features.evaluation import check_evaluation_flags
 
 TASK = tiny_task(metrics={"error": MetricTermCfg(mdp.is_alive)})
 
