@@ -16,6 +16,7 @@ from typing import Any
 from rich.table import Table
 
 from simtrain.benchmark.figures import read_content
+from simtrain.config_tree import check_types
 from simtrain.files import damage_as_config_error
 
 COSTS = {"env_steps": "env steps", "seconds": "training time"}
@@ -35,17 +36,27 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class SeedResult:
-    """A training: its evaluations, of which the last fulfils the condition if it was reached."""
+    """A training and its evaluations."""
 
     seed: int
     run: str  # its directory
     commit: str | None
-    reached: bool
+    reached_at: int | None  # place of the first evaluation that fulfils the condition
     evaluations: tuple[Evaluated, ...]
+
+    @property
+    def reached(self) -> bool:
+        """Whether the condition was fulfilled."""
+        return self.reached_at is not None
+
+    @property
+    def end(self) -> Evaluated:
+        """The evaluation that fulfils the condition, or the last one if none does."""
+        return self.evaluations[-1 if self.reached_at is None else self.reached_at]
 
     def cost(self, what: str) -> float:
         """One of `COSTS` until the condition held; infinite if it never did."""
-        return float(getattr(self.evaluations[-1], what)) if self.reached else math.inf
+        return float(getattr(self.end, what)) if self.reached else math.inf
 
 
 @dataclass(frozen=True)
@@ -59,11 +70,16 @@ class UntilResults:
     about: dict[str, Any]
 
     def costs(self, what: str, best_of: int = 1) -> list[float]:
-        """One of `COSTS` of every seed, or of every `best_of` seeds that train side by side until
-        the first of them is done; a last group that is not full is left out."""
+        """One of `COSTS` of every seed, or of every `best_of` seeds, which together train until the
+        first of them is done; a last group that is not full is left out."""
         each = [seed.cost(what) for seed in self.seeds]
-        groups = (each[i : i + best_of] for i in range(0, len(each), best_of))
-        return [best_of * min(group) for group in groups if len(group) == best_of]
+        groups = zip(*[iter(each)] * best_of, strict=False)
+        return [best_of * min(group) for group in groups]
+
+    def median(self, what: str, best_of: int = 1) -> float:
+        """The median of `costs`; infinite if too few seeds succeed, NaN if there are too few."""
+        costs = self.costs(what, best_of)
+        return statistics.median(costs) if costs else math.nan
 
     @property
     def reached(self) -> int:
@@ -75,8 +91,8 @@ def as_json(results: UntilResults) -> str:
     """The text of a file that `read_until` reads."""
     content = {"format": _FORMAT, **results.about, **asdict(results)}
     del content["about"]
-    medians = {what: statistics.median(results.costs(what)) for what in COSTS}
-    known = {what: value if math.isfinite(value) else None for what, value in medians.items()}
+    medians = {what: results.median(what) for what in COSTS}
+    known = {what: median if median < math.inf else None for what, median in medians.items()}
     content |= {"reached": results.reached, "median": known}
     return json.dumps(content, indent=2) + "\n"
 
@@ -85,14 +101,13 @@ def read_until(path: Path, flag: str = "--compare") -> UntilResults:
     """What `as_json` wrote; ConfigError if the file cannot be read, or is of another kind."""
     content = read_content(path, _FORMAT, "`benchmark --until`", flag)
     with damage_as_config_error(f"{flag} {path} is damaged"):
-        seeds = tuple(_seed(row) for row in content.pop("seeds"))
-        task, condition = str(content.pop("task")), str(content.pop("condition"))
-        members = int(content.pop("members"))
-        if not seeds or members < 1:
-            raise ValueError("it has no seeds")
-    for name in ("reached", "median"):
-        content.pop(name, None)
-    return UntilResults(task, condition, members, seeds, content)
+        seeds = tuple(map(_seed, content.pop("seeds")))
+        names = ("task", "condition", "members", "reached", "median")
+        task, condition, members, *_ = (content.pop(name) for name in names)
+        results = UntilResults(task, condition, members, seeds, content)
+        check_types(results)
+        results.costs("seconds")
+    return results
 
 
 def compare(now: UntilResults, before: UntilResults) -> dict[str, float]:
@@ -101,15 +116,12 @@ def compare(now: UntilResults, before: UntilResults) -> dict[str, float]:
     A population is compared with as many trainings by themselves, of which the best counts and all
     are paid for. NaN where neither was reached, or there are not so many.
     """
-    ratios = {}
-    for what in COSTS:
-        best_of = [
-            max(1, other.members // mine.members) for mine, other in ((now, before), (before, now))
-        ]
-        pair = now.costs(what, best_of[0]), before.costs(what, best_of[1])
-        new, old = (statistics.median(costs) if costs else math.nan for costs in pair)
-        ratios[what] = new / old if math.isfinite(new) or math.isfinite(old) else math.nan
-    return ratios
+    ours, theirs = max(1, before.members // now.members), max(1, now.members // before.members)
+    return {w: _ratio(now.median(w, ours), before.median(w, theirs)) for w in COSTS}
+
+
+def _ratio(now: float, before: float) -> float:
+    return math.nan if now == before == math.inf else now / before
 
 
 def shown(what: str, value: float) -> str:
@@ -128,19 +140,17 @@ def table(results: UntilResults, ratios: dict[str, float]) -> Table:
     for column in ("seed", "reached", "iterations", *COSTS.values(), *names):
         found.add_column(column, justify="right")
     for seed in results.seeds:
-        last = seed.evaluations[-1]
+        last = seed.end
         cells = [str(seed.seed), "yes" if seed.reached else "no", f"{last.iteration:,}"]
         # Where it was not reached, what was spent in vain.
         sign = "" if seed.reached else "> "
         cells += [sign + shown(what, getattr(last, what)) for what in COSTS]
         found.add_row(*cells, *(f"{last.values.get(name, math.nan):.4g}" for name in names))
     found.add_section()
-    costs = {what: results.costs(what) for what in COSTS}
     count = f"{results.reached} of {len(results.seeds)}"
-    medians = [shown(what, statistics.median(costs[what])) for what in COSTS]
-    found.add_row("median", count, "", *medians)
-    for name, of in (("lowest", min), ("highest", max)):
-        found.add_row(name, "", "", *(shown(what, of(costs[what])) for what in COSTS))
+    rows = (("median", statistics.median, count), ("lowest", min, ""), ("highest", max, ""))
+    for name, of, reached in rows:
+        found.add_row(name, reached, "", *(shown(what, of(results.costs(what))) for what in COSTS))
     if ratios:
         texts = ("-" if math.isnan(ratio) else f"{ratio:.3f}" for ratio in ratios.values())
         found.add_row("now/before", "", "", *texts)
@@ -148,16 +158,10 @@ def table(results: UntilResults, ratios: dict[str, float]) -> Table:
 
 
 def _seed(row: dict[str, Any]) -> SeedResult:
-    evaluations = tuple(
-        Evaluated(
-            int(one["iteration"]),
-            int(one["env_steps"]),
-            float(one["seconds"]),
-            {str(name): float(value) for name, value in one["values"].items()},
-        )
-        for one in row["evaluations"]
-    )
-    if not evaluations or not all(one.env_steps > 0 < one.seconds < 1e12 for one in evaluations):
+    evaluations = tuple(Evaluated(**one) for one in row.pop("evaluations"))
+    seed = SeedResult(**row, evaluations=evaluations)
+    for part in (seed, *evaluations):
+        check_types(part)
+    if not seed.end.env_steps > 0 < seed.end.seconds < math.inf:
         raise ValueError(row)
-    commit = None if row["commit"] is None else str(row["commit"])
-    return SeedResult(int(row["seed"]), str(row["run"]), commit, bool(row["reached"]), evaluations)
+    return seed

@@ -1,7 +1,6 @@
 """How soon a task is learned as a picture, with matplotlib, which is imported with this module."""
 
 import io
-import statistics
 from typing import Any
 
 import numpy as np
@@ -53,8 +52,8 @@ def _costs(ax: Axes, results: UntilResults, what: str) -> None:
     unit = 60.0 if what == "seconds" else 1.0
     for i, seed in enumerate(results.seeds):
         look: Any = {"color": _color(i)} if seed.reached else {"fill": False, "hatch": "//"}
-        ax.bar(i, getattr(seed.evaluations[-1], what) / unit, edgecolor=_color(i), **look)
-    median = statistics.median(costs := results.costs(what))
+        ax.bar(i, getattr(seed.end, what) / unit, edgecolor=_color(i), **look)
+    costs, median = results.costs(what), results.median(what)
     if results.reached == len(costs):
         ax.axhspan(min(costs) / unit, max(costs) / unit, color="black", alpha=0.08, linewidth=0)
     if np.isfinite(median):

@@ -21,11 +21,12 @@ from simtrain.errors import ConfigError, flag
 from simtrain.files import damage_as_config_error
 from simtrain.launch.stop import StopSignals
 from simtrain.metric_tags import TAG, phase_tags
-from simtrain.run.curves import Run, members_of, read_run
+from simtrain.run.curves import NothingLoggedError, Run, members_of, read_run
 from simtrain.run.directory import read_config_file, shown
 from simtrain.run.metrics_files import METRICS
 from simtrain.run.population_plot import read_lineage
 from simtrain.training.features.conditions import Comparison
+from simtrain.training.population.hyper_parameters import hyper_parameters
 
 _DATE = len("YYYY-MM-DD_HH-MM-SS_")  # before the name that a run was given
 _ALSO = ("init_from", "teacher", "cpu_workers", "eval_interval", "eval_episodes")
@@ -53,6 +54,8 @@ def find_run(config: TrainConfig) -> Path | None:
         for name in _ALSO:
             if its.get(name) != now[name]:
                 changed[flag(name)] = f"{its.get(name)!r} in the run, {now[name]!r} now"
+    for each in hyper_parameters(config) if config.population else ():
+        changed.pop(f"--{each.flag}", None)  # members have values of their own
     if changed:
         name, what = next(iter(changed.items()))
         fix = "remove it, or give the new trainings another --run-name"
@@ -64,26 +67,30 @@ def find_run(config: TrainConfig) -> Path | None:
 
 def read_seed(
     run: Path, condition: Sequence[Comparison], iterations: int
-) -> tuple[SeedResult, bool]:
-    """A training up to its first evaluation that fulfils the condition, within so many
-    `iterations`; and whether it is over, because there is one or no iterations are left.
-
-    NothingLoggedError if no iteration is complete.
-    """
+) -> tuple[SeedResult | None, bool]:
+    """A training's evaluations within so many `iterations`, None if there is none yet; and whether
+    it is over, because one fulfils the condition or no iterations are left."""
     folders = members_of(run)
-    found = read_run(folders[0] if folders else run)
-    everything = _of_population(run, folders) if folders else _of_training(found)
-    names, evaluations, reached = [comparison.name for comparison in condition], [], False
-    for one in everything:
-        if reached or one.iteration > iterations:
-            break
+    try:
+        found = read_run(folders[0] if folders else run)
+        everything = _of_population(run, folders) if folders else _of_training(found)
+    except NothingLoggedError:
+        return None, False
+    within = [one for one in everything if one.iteration <= iterations]
+    if not within:
+        return None, False
+    names = [comparison.name for comparison in condition]
+    evaluations: list[Evaluated] = []
+    places: list[int] = []
+    for i, one in enumerate(within):
         metrics = {f"Eval/{name}": value for name, value in one.values.items()}
-        reached = all(comparison.holds(metrics) for comparison in condition)
+        places += [i] * all(comparison.holds(metrics) for comparison in condition)
         values = {name: one.values[name] for name in names if name in one.values}
         evaluations.append(replace(one, values=values))
-    is_over = reached or (bool(everything) and everything[-1].iteration >= iterations)
-    seed, where = int(found.config["seed"]), str(shown(run))
-    return SeedResult(seed, where, found.commit, reached, tuple(evaluations)), is_over
+    is_over = bool(places) or everything[-1].iteration >= iterations
+    place, where = places[0] if places else None, str(shown(run))
+    seed = int(found.config["seed"])
+    return SeedResult(seed, where, found.commit, place, tuple(evaluations)), is_over
 
 
 def _of_training(run: Run) -> list[Evaluated]:

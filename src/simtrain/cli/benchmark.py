@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -14,13 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from simtrain.cli.exits import DONE, FAILED, end_at_once_on_signals, run_command
 from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.cli.until import MeasuringFlags, measure_until, split_flags
+from simtrain.cli.until import (
+    MeasuringFlags,
+    about_machine,
+    measure_until,
+    split_flags,
+    warn_of_differences,
+)
 from simtrain.errors import ConfigError
 from simtrain.ppo_cfg import Flag
-from simtrain.run.directory import versions
 
 if TYPE_CHECKING:
-    from simtrain.benchmark.figures import Case, Results
+    from simtrain.benchmark.figures import Case
     from simtrain.benchmark.ranks import Settings
 
 TASKS = ("cartpole-balance", "go1-velocity-flat")  # measured if none is named
@@ -102,7 +106,8 @@ def benchmark(arguments: Sequence[str]) -> int:
     write_file(picture, draw(results))
     print(f"results: {flags.json}\npicture: {picture}")
     if before is not None:
-        _warn_of_differences(before, results, flags)
+        names = ("machine", "repetitions", "cuda_graphs")
+        warn_of_differences(flags.compare, before.about, results.about, names)
         lost = fallen(changes, flags.tolerance)
         for change in lost:
             print(f"slower: {change}", file=sys.stderr)
@@ -137,32 +142,11 @@ def _measure(cases: Sequence[Case], settings: Settings) -> tuple[Any, str] | int
 
 
 def _about(device_name: str, settings: Settings) -> dict[str, Any]:
-    cores, threads = len(os.sched_getaffinity(0)), settings.threads
-    each = f"{threads} thread{'s' if threads > 1 else ''} a rank"
     return {
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "machine": {"device": device_name, "cores": f"{cores} cores", "threads": each},
+        **about_machine(device_name, settings.threads),
         "repetitions": settings.repetitions,
         "cuda_graphs": settings.cuda_graphs and settings.devices.kind == "cuda",
-        "versions": versions(),
     }
-
-
-def _warn_of_differences(before: Results, now: Results, flags: BenchmarkFlags) -> None:
-    """Warn if the earlier figures are not of this machine with these settings."""
-    found = [
-        f"has another {name}: {before.about.get(name)}, now {now.about[name]}"
-        for name in ("machine", "repetitions", "cuda_graphs")
-        if before.about.get(name) != now.about[name]
-    ]
-    old = before.about.get("versions", {})
-    found += [
-        f"was measured with {package} {old[package]}, now {version}"
-        for package, version in now.about["versions"].items()
-        if old.get(package, version) != version
-    ]
-    for difference in found:
-        print(f"warning: {flags.compare} {difference}", file=sys.stderr)
 
 
 def _print_progress(message: object) -> None:

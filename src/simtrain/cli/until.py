@@ -79,7 +79,7 @@ def measure_until(tasks: Sequence[Path], own: Sequence[str], words: Sequence[str
     flags.check()
     if len(tasks) != 1:
         raise ConfigError(f"--until needs one task, whose metrics it names; here are {len(tasks)}")
-    condition, words = str(flags.until), list(words)
+    condition, given, words = str(flags.until), words, list(words)
     config, job = _configure(str(tasks[0]), condition, words)
 
     from simtrain.benchmark.until import UntilResults, as_json, compare, read_until, table
@@ -99,7 +99,8 @@ def measure_until(tasks: Sequence[Path], own: Sequence[str], words: Sequence[str
     found = _train_all(configs, job, words)
     if isinstance(found, int):
         return found
-    results = UntilResults(config.task, name, job.members, found, _about(config, job))
+    command = ["benchmark", *map(str, tasks), *own, *given]
+    results = UntilResults(config.task, name, job.members, found, _about(config, job, command))
     ratios = {} if before is None else compare(results, before)
     table_console().print(table(results, ratios))
     picture = flags.json.with_suffix(".png")
@@ -131,7 +132,6 @@ def _train_all(
 ) -> tuple[SeedResult, ...] | int:
     """Train what is not trained yet; the results, or the exit code if a training did not end."""
     from simtrain.benchmark.until_runs import TrainingProcess, find_run, read_seed
-    from simtrain.run.curves import NothingLoggedError
     from simtrain.training.features.checkpoint import can_resume
     from simtrain.training.features.conditions import parse_until
     from simtrain.training.stopping import exit_code
@@ -142,17 +142,14 @@ def _train_all(
     with TrainingProcess(configs[0].grace_seconds + _SAVING_SECONDS) as train:
         for i, (config, run) in enumerate(zip(configs, runs, strict=True)):
             title = f"seed {config.seed} ({i + 1} of {len(configs)})"
-            try:
-                result = (
-                    None if run is None else read_seed(run, condition, _iterations(config, job))
-                )
-            except NothingLoggedError:
-                result = None
-            if result is not None and result[1]:
-                commit = f", at commit {result[0].commit}" if result[0].commit else ""
-                _say(f"{title}: trained before, in {result[0].run}{commit}")
-                seeds.append(result[0])
-                continue
+            iterations = _iterations(config, job)
+            if run is not None:
+                result, is_over = read_seed(run, condition, iterations)
+                if result is not None and is_over:
+                    commit = f", at commit {result.commit}" if result.commit else ""
+                    _say(f"{title}: trained before, in {result.run}{commit}")
+                    seeds.append(result)
+                    continue
             own = ["--seed", str(config.seed), "--run-name", config.run_name]
             if run is not None and can_resume(run):
                 own += ["--resume", str(run)]
@@ -163,8 +160,10 @@ def _train_all(
                 received = train.stop.received
                 return code if received is None else exit_code(received)
             trained = find_run(config)
-            assert trained is not None
-            seeds.append(read_seed(trained, condition, _iterations(config, job))[0])
+            result = None if trained is None else read_seed(trained, condition, iterations)[0]
+            if result is None:
+                raise ConfigError(f"{title}: there is no evaluation within {iterations} iterations")
+            seeds.append(result)
     return tuple(seeds)
 
 
@@ -172,7 +171,15 @@ def _iterations(config: TrainConfig, job: Job) -> int:
     return config.iterations(job.world_size // job.members)
 
 
-def _about(config: TrainConfig, job: Job) -> dict[str, Any]:
+def about_machine(device_name: str, threads: int) -> dict[str, Any]:
+    """When and on which machine a benchmark was made, with which versions."""
+    cores, each = len(os.sched_getaffinity(0)), f"{threads} thread{'s' if threads > 1 else ''}"
+    machine = {"device": device_name, "cores": f"{cores} cores", "threads": f"{each} a rank"}
+    date = datetime.now().astimezone().isoformat(timespec="seconds")
+    return {"date": date, "machine": machine, "versions": versions()}
+
+
+def _about(config: TrainConfig, job: Job, command: Sequence[str]) -> dict[str, Any]:
     import torch
 
     from simtrain.benchmark.layers import device_name
@@ -180,20 +187,13 @@ def _about(config: TrainConfig, job: Job) -> dict[str, Any]:
 
     devices = job.devices[0]
     threads = job.threads or share_of_cores(devices.ranks)
-    machine = {
-        "device": device_name(torch.device(devices.kind)),
-        "cores": f"{len(os.sched_getaffinity(0))} cores",
-        "ranks": str(job),
-        "threads": f"{threads} thread{'s' if threads > 1 else ''} a rank",
-    }
     return {
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "command": f"benchmark {shlex.join(sys.argv[1:])}",
-        "machine": machine,
+        "command": shlex.join(command),
+        **about_machine(device_name(torch.device(devices.kind)), threads),
+        "ranks": str(job),
         "iterations": _iterations(config, job),
         "eval_interval": config.eval_interval or config.population_interval,
         "eval_episodes": config.eval_episodes,
-        "versions": versions(),
     }
 
 
@@ -203,10 +203,8 @@ def _verdict(
     """The exit code of comparing: a cost that grew by more than the tolerance is a failure."""
     from simtrain.benchmark.until import COSTS
 
-    for name in ("machine", "eval_interval", "eval_episodes"):
-        if before.about.get(name) != now.about[name]:
-            text = f"has another {name}: {before.about.get(name)}, now {now.about[name]}"
-            print(f"warning: {flags.compare} {text}", file=sys.stderr)
+    names = ("machine", "ranks", "eval_interval", "eval_episodes")
+    warn_of_differences(flags.compare, before.about, now.about, names)
     lost = {what: ratio for what, ratio in ratios.items() if ratio > 1.0 + flags.tolerance}
     for what, ratio in lost.items():
         print(f"slower: {COSTS[what]} of {now.task}: {ratio:.3f} of before", file=sys.stderr)
@@ -214,6 +212,25 @@ def _verdict(
         return FAILED
     print(f"no median grew by more than {100.0 * flags.tolerance:g} % (--tolerance)")
     return DONE
+
+
+def warn_of_differences(
+    path: Path | None, before: dict[str, Any], now: dict[str, Any], names: Sequence[str]
+) -> None:
+    """Warn if an earlier benchmark was made on another machine, with other settings or versions."""
+    found = [
+        f"has another {name}: {before.get(name)}, now {now[name]}"
+        for name in names
+        if before.get(name) != now[name]
+    ]
+    old = before.get("versions", {})
+    found += [
+        f"was measured with {package} {old[package]}, now {version}"
+        for package, version in now["versions"].items()
+        if old.get(package, version) != version
+    ]
+    for difference in found:
+        print(f"warning: {path} {difference}", file=sys.stderr)
 
 
 def _say(text: str) -> None:
