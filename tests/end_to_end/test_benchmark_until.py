@@ -15,7 +15,7 @@ from simtrain.run.population_plot import read_lineage
 TASK = "user-pendulum"
 SMALL = ["--gpu-ids", "None", "--cpu-threads", "1", "--eval-episodes", "2", "--logger", "none"]
 UNTIL = ["--until", "mean_episode_length>9 and fell<0.5"]
-COMMAND = [TASK, *UNTIL, "--seeds", "2", *SMALL, "--eval-interval", "400"]
+COMMAND = [TASK, *UNTIL, "--seeds", "2", *SMALL, "--eval-interval", "150"]
 BENCHMARK = ("-m", "simtrain.cli.benchmark")
 
 pytestmark = pytest.mark.timeout(300)
@@ -49,9 +49,9 @@ def test_seeds_train_one_after_the_other_and_the_same_command_goes_on(here, capf
     assert content["seeds"][0]["run"] == str(run.relative_to(here))
     for seed in content["seeds"]:
         (one,) = seed["evaluations"]
-        assert (one["iteration"], one["env_steps"]) == (400, 400 * 4 * 8)
+        assert (one["iteration"], one["env_steps"]) == (150, 150 * 4 * 8)
         assert one["values"] == {"mean_episode_length": 10.0, "failure_rate": 0.0}
-    assert content["median"]["env_steps"] == 400 * 4 * 8
+    assert content["median"]["env_steps"] == 150 * 4 * 8
     assert {"device", "cores", "threads"} == set(content["machine"])
     assert (here / "benchmark.png").read_bytes().startswith(b"\x89PNG")
 

@@ -50,6 +50,8 @@ def find_run(config: TrainConfig) -> Path | None:
     now = resolved(config)
     with damage_as_config_error(f"{run}/config.yaml is not the configuration of a run"):
         its = read_config_file(run)["config"]
+        if "auto" in (its["engine"], config.engine):  # a resumed run names the one that it took
+            now["engine"] = its["engine"]
         changed = differences(its, now, list(new_settings(config, its)))
         for name in _ALSO:
             if its.get(name) != now[name]:

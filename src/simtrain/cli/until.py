@@ -99,7 +99,7 @@ def measure_until(tasks: Sequence[Path], own: Sequence[str], words: Sequence[str
     found = _train_all(configs, job, words)
     if isinstance(found, int):
         return found
-    command = ["benchmark", *map(str, tasks), *own, *given]
+    command = ["benchmark", config.task, "--until", condition, "--seeds", str(len(seeds)), *given]
     results = UntilResults(config.task, name, job.members, found, _about(config, job, command))
     ratios = {} if before is None else compare(results, before)
     table_console().print(table(results, ratios))
