@@ -75,7 +75,8 @@ def read_seed(
     folders = members_of(run)
     try:
         found = read_run(folders[0] if folders else run)
-        everything = _of_population(run, folders) if folders else _of_training(found)
+        with damage_as_config_error(f"{run} is damaged"):
+            everything = _of_population(run, folders) if folders else _of_training(found)
     except NothingLoggedError:
         return None, False
     within = [one for one in everything if one.iteration <= iterations]
@@ -99,7 +100,7 @@ def _of_training(run: Run) -> list[Evaluated]:
     """Its evaluations; their time is that of all phases but evaluation, up to the policy."""
     columns = run.columns
     phases = [tag for tag in phase_tags(list(columns)) if tag != f"{TAG}evaluation"]
-    seconds = np.cumsum(sum(columns[tag] for tag in phases))
+    seconds = np.cumsum(sum((columns[t] for t in phases), start=0.0 * columns["iteration"]))
     of_policy = columns.get("Eval/iteration", np.empty(0))
     found = []
     for row in np.flatnonzero(np.isfinite(of_policy)).tolist():
