@@ -27,6 +27,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "eval_episodes": _COUNT,
     "episodes": _COUNT,
     "repetitions": _COUNT,
+    "seeds": (1, 1000),
     "video_length": _COUNT,
     "ranks": (1, 1024),
     "port": (0, 65_535),

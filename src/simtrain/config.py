@@ -110,6 +110,9 @@ class TrainConfig:
     """End training when a metric reaches or exceeds a value, e.g. Eval/mean_return 45."""
     stop_below: TagsAndValues = ()
     """End training when a metric falls to or below a value, e.g. Eval/failure_rate 0.01."""
+    until: str | None = None
+    """End training when an evaluation fulfils all of these: mean_return, mean_episode_length,
+    failure_rate (or fell) or the task's metrics, e.g. "lin_vel_error<0.1 and fell<0.02"."""
     population: int | None = None
     """Train so many members side by side, each a training of its own with its own seed and
     hyper-parameters, and let the better take the place of the worse; None for one training."""

@@ -72,6 +72,11 @@ def metric_tags(
     )
 
 
+def evaluation_names(task: TaskTerms) -> tuple[str, ...]:
+    """The estimates of a task's evaluations, logged as ``Eval/<name>``."""
+    return (*(name for name in EVALUATION_TAGS if name != "iteration"), *task.metrics)
+
+
 def phase_tags(tags: list[str]) -> list[str]:
     """The tags of an iteration's parts, s: phases, or rollout and update if no more was logged."""
     phases = [tag for tag in tags if tag.startswith(TAG)]

@@ -15,10 +15,12 @@ import pytest
 from simtrain.cli.benchmark import BenchmarkFlags
 from simtrain.cli.evaluate import EvaluateFlags
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.until import split_flags
 from simtrain.config import TrainConfig
 from simtrain.env.cfg import TermCfg
 from simtrain.metric_tags import PHASES, metric_tags
 from simtrain.registry import discover
+from simtrain.training.features.conditions import parse_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -62,6 +64,10 @@ def test_every_command_exists_and_takes_its_flags(page):
         if command == "benchmark":
             tasks, flags = split_paths(arguments)
             assert {str(task) for task in tasks} <= set(discover().tasks)
+            if "--until" in flags:
+                flags, of_training = split_flags(flags)
+                config = parse_flags("train", _config(str(tasks[0])), of_training)
+                parse_until(flags[flags.index("--until") + 1], config.env)
             parse_flags("benchmark", BenchmarkFlags(), flags).check()
 
 

@@ -159,6 +159,7 @@ def nothing_slow() -> Iterator[None]:
         "simtrain.training.features.evaluation.EvaluatorProcess",
         "simtrain.run.wandb_writer.WandbWriter",
         "simtrain.benchmark.ranks.measure_cases",
+        "simtrain.benchmark.until_runs.TrainingProcess",
         "simtrain.view.web.WebViewer",
         "simtrain.view.video.record",
         "simtrain.view.replay.ReplayPage",

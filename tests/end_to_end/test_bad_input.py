@@ -111,6 +111,11 @@ MISTAKES = [
         f"{TASK} --gpu-ids None --stop-at Sim/overflow 1",
         "--stop-at: training logs no metric 'Sim/overflow'",
     ),
+    (
+        f"{TASK} --until fell<0.1",
+        '--until "failure_rate<0.1" needs evaluations; add --eval-interval',
+    ),
+    (f"{TASK} --eval-interval 5 --until fall<0.1", "--until: no metric 'fall'"),
     (f"{TASK} --profile --max-iterations 9", "--profile traces iterations 10 to 12, and training"),
     (
         f"{TASK} --phase-times False --stop-below Perf/time/physics 1",

@@ -133,6 +133,24 @@ MISTAKES = [
     (f"{TASK} --compare old.json --json old.json", "--compare old.json would be overwritten"),
     (f"{TASK} --compare old.json", "--compare old.json has nothing that this benchmark measures"),
     (f"{TASK} --num-env 8", "no flag --num-env (did you mean '--num-envs'"),
+    (f"{TASK} --seeds 3", "--seeds 3 needs --until, a condition that ends training"),
+    (f"{TASK} --until", "--until needs a value"),
+    (f"{TASK} --until fell", "--until is 'fell'; it must be comparisons such as"),
+    (f"{TASK} --until fell<", "--until is 'fell<'; it must be comparisons such as"),
+    (f"{TASK} --until fell<nan", "--until is 'fell<nan'; it must be comparisons such as"),
+    (
+        f"{TASK} --until time_uprigh>0.9",
+        "no metric 'time_uprigh' (did you mean 'time_upright'?); evaluations of the task give "
+        "mean_return, mean_episode_length, failure_rate, time_upright, cart_distance",
+    ),
+    (f"{TASK} --until fell<0.1 --seeds 0", "--seeds is 0; it must be 1 or more"),
+    (f"{TASK} --until fell<0.1 --seeds 3 --num-env 8", "no flag --num-env (did you mean"),
+    (f"{TASK} --until fell<0.1 --num-envs 8 9", "no flag"),
+    (f"{TASK} --until fell<0.1 --json gone/new.json", "gone is not a folder"),
+    (f"{TASK} --until fell<0.1 --resume latest", "--resume does not go with --until"),
+    (f"{TASK} --until fell<0.1 --compare old.json", "was not written by this version's `benchmark"),
+    (f"{TASK} cartpole-swingup --until fell<0.1", "--until needs one task, whose metrics it names"),
+    ("cartpole-balanse --until fell<0.1", "no task 'cartpole-balanse' (did you mean"),
 ]
 
 

@@ -134,15 +134,21 @@ def as_json(results: Results) -> str:
 
 def read_results(path: Path) -> Results:
     """What `as_json` wrote; ConfigError if the file cannot be read, or is of another kind."""
-    data = read_file(path, "--compare")
-    with damage_as_config_error(f"--compare {path} is not JSON"):
-        content = json.loads(data.decode())
-    if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
-        raise ConfigError(f"--compare {path} was not written by this version's `benchmark`")
+    content = read_content(path, _FORMAT, "`benchmark`")
     with damage_as_config_error(f"--compare {path} is damaged"):
         figures = tuple(_figure(row) for row in content.pop("figures"))
     content.pop("unit", None)
     return Results(figures, content)
+
+
+def read_content(path: Path, kind: str, writer: str, flag: str = "--compare") -> dict[str, Any]:
+    """The JSON of a file whose ``format``, which is left out, is `kind`; ConfigError if not."""
+    data = read_file(path, flag)
+    with damage_as_config_error(f"{flag} {path} is not JSON"):
+        content = json.loads(data.decode())
+    if not isinstance(content, dict) or content.pop("format", None) != kind:
+        raise ConfigError(f"{flag} {path} was not written by this version's {writer}")
+    return content
 
 
 def tables(results: Results, changes: Sequence[Change], tolerance: float) -> list[Table]:

@@ -6,22 +6,25 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
-from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, FAILED, end_at_once_on_signals, run_command
 from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.until import (
+    MeasuringFlags,
+    about_machine,
+    measure_until,
+    split_flags,
+    warn_of_differences,
+)
 from simtrain.errors import ConfigError
 from simtrain.ppo_cfg import Flag
-from simtrain.run.directory import check_file, versions
 
 if TYPE_CHECKING:
-    from simtrain.benchmark.figures import Case, Results
+    from simtrain.benchmark.figures import Case
     from simtrain.benchmark.ranks import Settings
 
 TASKS = ("cartpole-balance", "go1-velocity-flat")  # measured if none is named
@@ -29,11 +32,12 @@ _GRACE_SECONDS = 20.0
 
 
 @dataclass
-class BenchmarkFlags:
+class BenchmarkFlags(MeasuringFlags):
     """Measure bare physics, env step, rollout, update and training end to end, on this machine.
 
     Each as environment steps a second and as a fraction of bare physics, for every combination of
     tasks, engines, ranks and environments. Without tasks: cartpole-balance and go1-velocity-flat.
+    With --until: how soon one task is learned, over several seeds.
     """
 
     num_envs: tuple[int, ...] = (256, 1024, 4096)
@@ -51,31 +55,21 @@ class BenchmarkFlags:
     """Train by CUDA graphs, as train does; see there."""
     repetitions: int = 5
     """How often each layer is measured after warming up; the median counts."""
-    json: Path = Path("benchmark.json")
-    """File for the results; a picture of them goes beside it, as .png."""
-    compare: Path | None = None
-    """Results of an earlier benchmark to compare with."""
-    tolerance: float = 0.1
-    """By what fraction a figure may fall below that of --compare before the command fails."""
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be."""
         for name in ("num_envs", "ranks", "engine"):
             if not getattr(self, name):
                 raise ConfigError(f"--{name.replace('_', '-')} needs one or more values")
-        check_bounds(self)
-        if self.json.suffix == ".png":
-            raise ConfigError(f"--json {self.json} would be overwritten by the picture")
-        check_file(self.json, "--json")
-        check_file(self.json.with_suffix(".png"), "--json")
-        if self.compare is not None and self.compare.resolve() == self.json.resolve():
-            text = "would be overwritten; name another file with --json"
-            raise ConfigError(f"--compare {self.compare} {text}")
+        super().check()
 
 
 def benchmark(arguments: Sequence[str]) -> int:
     """Parse the command line, measure, and print, write and compare; the exit code."""
     words, rest = split_paths(arguments)
+    own, of_training = split_flags(rest)
+    if any(word.partition("=")[0] == "--until" for word in own):
+        return measure_until(words, own, of_training)
     flags = parse_flags("benchmark [task...]", BenchmarkFlags(), rest)
     flags.check()
 
@@ -112,7 +106,8 @@ def benchmark(arguments: Sequence[str]) -> int:
     write_file(picture, draw(results))
     print(f"results: {flags.json}\npicture: {picture}")
     if before is not None:
-        _warn_of_differences(before, results, flags)
+        names = ("machine", "repetitions", "cuda_graphs")
+        warn_of_differences(flags.compare, before.about, results.about, names)
         lost = fallen(changes, flags.tolerance)
         for change in lost:
             print(f"slower: {change}", file=sys.stderr)
@@ -147,32 +142,11 @@ def _measure(cases: Sequence[Case], settings: Settings) -> tuple[Any, str] | int
 
 
 def _about(device_name: str, settings: Settings) -> dict[str, Any]:
-    cores, threads = len(os.sched_getaffinity(0)), settings.threads
-    each = f"{threads} thread{'s' if threads > 1 else ''} a rank"
     return {
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "machine": {"device": device_name, "cores": f"{cores} cores", "threads": each},
+        **about_machine(device_name, settings.threads),
         "repetitions": settings.repetitions,
         "cuda_graphs": settings.cuda_graphs and settings.devices.kind == "cuda",
-        "versions": versions(),
     }
-
-
-def _warn_of_differences(before: Results, now: Results, flags: BenchmarkFlags) -> None:
-    """Warn if the earlier figures are not of this machine with these settings."""
-    found = [
-        f"has another {name}: {before.about.get(name)}, now {now.about[name]}"
-        for name in ("machine", "repetitions", "cuda_graphs")
-        if before.about.get(name) != now.about[name]
-    ]
-    old = before.about.get("versions", {})
-    found += [
-        f"was measured with {package} {old[package]}, now {version}"
-        for package, version in now.about["versions"].items()
-        if old.get(package, version) != version
-    ]
-    for difference in found:
-        print(f"warning: {flags.compare} {difference}", file=sys.stderr)
 
 
 def _print_progress(message: object) -> None:

@@ -10,8 +10,12 @@ from simtrain.cli.exits import DONE, end_at_once_on_signals, run_command
 from simtrain.errors import ConfigError, flag
 
 if TYPE_CHECKING:
+    from mujoco import MjModel
+
     from simtrain.config import TrainConfig
+    from simtrain.launch.plan import Job
     from simtrain.registry import Registry, Task
+    from simtrain.training.features.checkpoint import SavedRun
 
 _HELP = """\
 usage: train <task> [flags]
@@ -32,11 +36,7 @@ def main() -> None:
 def train(arguments: Sequence[str]) -> int:
     """Parse the command line, check it, and train; the exit code."""
     # Not above, so that from the first tenth of a second on Ctrl-C ends without a traceback.
-    from simtrain.cli.parse import parse_flags
-    from simtrain.config import TrainConfig
     from simtrain.registry import discover
-    from simtrain.training.features.evaluation import check_evaluation_flags
-    from simtrain.training.population.hyper_parameters import check_population_flags
 
     registry = discover()
     if not arguments:
@@ -47,7 +47,23 @@ def train(arguments: Sequence[str]) -> int:
         return DONE
     if name.startswith("-"):
         raise ConfigError(f"the task comes first: `uv run train <task> {name} ...`")
-    task = registry.find(name)
+    job = prepare_job(registry.find(name), flags)
+
+    from simtrain.training.job import run_job
+
+    return run_job(*job)
+
+
+def prepare_job(
+    task: Task, flags: Sequence[str]
+) -> tuple[TrainConfig, Job, MjModel, SavedRun | None]:
+    """What `run_job` takes for the flags of a command line; ConfigError if they cannot be."""
+    from simtrain.cli.parse import parse_flags
+    from simtrain.config import TrainConfig
+    from simtrain.training.features.evaluation import check_evaluation_flags
+    from simtrain.training.population.hyper_parameters import check_population_flags
+
+    name = task.name
     default = TrainConfig.of_task(name, task.configuration())
     config = parse_flags(f"train {name}", default, flags, _description(task, default))
     saved = None
@@ -70,7 +86,7 @@ def train(arguments: Sequence[str]) -> int:
     from simtrain.launch.plan import plan_job
     from simtrain.run.directory import check_folder
     from simtrain.training.init_from import read_networks
-    from simtrain.training.job import run_job, simulates_on_gpu
+    from simtrain.training.job import simulates_on_gpu
     from simtrain.training.reflection import Reflection
     from simtrain.training.teacher import with_teacher
 
@@ -87,7 +103,7 @@ def train(arguments: Sequence[str]) -> int:
         read_networks(config.init_from, config.init_only)
     if config.teacher is not None and saved is None:
         config = with_teacher(config)
-    return run_job(config, job, model, saved)
+    return config, job, model, saved
 
 
 def _description(task: Task, default: TrainConfig) -> str:

@@ -4,10 +4,8 @@ from tiny_task import tiny_task
 from simtrain import MetricTermCfg, mdp
 from simtrain.config import TrainConfig
 from simtrain.errors import ConfigError
-from simtrain.training.features.evaluation import (
-    check_evaluation_flags,
-    stop_conditions,
-)
+from simtrain.training.features.conditions import stop_conditions
+from simtrain.training.features.evaluation import check_evaluation_flags
 
 TASK = tiny_task(metrics={"error": MetricTermCfg(mdp.is_alive)})
 
@@ -62,9 +60,31 @@ def test_full_buffers_are_told_by_the_warp_engine_alone():
 
 
 @pytest.mark.parametrize(
-    "values", [{"stop_at_return": 1.0}, {"stop_below": (("Eval/error", 1.0),)}]
+    "values",
+    [{"stop_at_return": 1.0}, {"stop_below": (("Eval/error", 1.0),)}, {"until": "error<1"}],
 )
 def test_a_condition_on_evaluations_needs_evaluations(values):
     check_evaluation_flags(config(eval_interval=1, **values), "mujoco")
     with pytest.raises(ConfigError, match=r"needs evaluations; add --eval-interval"):
         check_evaluation_flags(config(**values), "mujoco")
+
+
+def test_until_needs_all_of_its_comparisons():
+    wanted = {"until": "error<0.2 and fell <= 0.5 and mean_return>10"}
+    good = {"Eval/error": 0.1, "Eval/failure_rate": 0.5, "Eval/mean_return": 11.0}
+    text = '--until "error<0.2 and failure_rate<=0.5 and mean_return>10"'
+    assert holds(good, **wanted) == text
+    for bad in (
+        {"Eval/error": 0.2},
+        {"Eval/failure_rate": 0.51},
+        {"Eval/mean_return": 10.0},
+        {"Eval/mean_return": float("nan")},
+    ):
+        assert holds({**good, **bad}, **wanted) is None
+    assert holds({"Eval/error": 0.1}, **wanted) is None
+
+
+def test_a_metric_of_the_task_comes_before_the_short_name_of_another():
+    task = tiny_task(metrics={"fell": MetricTermCfg(mdp.is_alive)})
+    (condition,) = stop_conditions(TrainConfig(task="tiny", env=task, until="fell>1"))
+    assert str(condition) == '--until "fell>1"'

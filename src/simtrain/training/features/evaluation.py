@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from simtrain.config import TrainConfig
@@ -19,6 +17,7 @@ from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error
 from simtrain.metric_tags import DISTILLATION_METRICS, PPO_METRICS, RND_METRICS, metric_tags
 from simtrain.training.features import Feature, Iteration
+from simtrain.training.features.conditions import stop_conditions
 from simtrain.training.features.evaluator_process import EvaluatorProcess, PolicySnapshot
 
 if TYPE_CHECKING:
@@ -134,7 +133,8 @@ class PeriodicEvaluation(Feature):
             for flag, text in evaluation.warnings.items():
                 self._say_once(flag, f"warning: in the evaluation {text}")
         if self._evaluations.failure is not None and not self._context.stop():
-            lost = [str(c) for c in self._conditions if c.tag.startswith("Eval/")]
+            tags = {condition: condition.comparisons[0].tag for condition in self._conditions}
+            lost = [str(condition) for condition, tag in tags.items() if tag.startswith("Eval/")]
             self._say_once(
                 "failure",
                 f"warning: the evaluator process is gone: {self._evaluations.failure}. "
@@ -167,8 +167,9 @@ class PeriodicEvaluation(Feature):
     def _condition_holds(self, metrics: dict[str, float]) -> bool:
         for condition in self._conditions:
             if condition.holds(metrics):
-                value = f"{condition.tag} is {metrics[condition.tag]:.4g}"
-                self._say_once("condition", f"training ends: {value} ({condition})")
+                tags = [comparison.tag for comparison in condition.comparisons]
+                values = " and ".join(f"{tag} is {metrics[tag]:.4g}" for tag in tags)
+                self._say_once("condition", f"training ends: {values} ({condition})")
                 return True
         return False
 
@@ -219,37 +220,6 @@ class _EvaluatorInProcess:
         self._results.clear()
 
 
-@dataclass(frozen=True)
-class StopCondition:
-    """A metric and the value at which training ends."""
-
-    flag: str
-    tag: str
-    """The metric's."""
-    value: float
-
-    def holds(self, metrics: Mapping[str, float]) -> bool:
-        """Whether an iteration's metrics fulfil it; not if the metric is missing or NaN."""
-        if self.tag not in metrics:
-            return False
-        now = metrics[self.tag]
-        return now <= self.value if self.flag == "--stop-below" else now >= self.value
-
-    def __str__(self) -> str:
-        tag = "" if self.flag == "--stop-at-return" else f" {self.tag}"
-        return f"{self.flag}{tag} {self.value:g}"
-
-
-def stop_conditions(config: TrainConfig) -> tuple[StopCondition, ...]:
-    """The conditions of which any one ends training."""
-    wanted: list[StopCondition] = []
-    if config.stop_at_return is not None:
-        wanted.append(StopCondition("--stop-at-return", "Eval/mean_return", config.stop_at_return))
-    wanted += [StopCondition("--stop-at", tag, value) for tag, value in config.stop_at]
-    wanted += [StopCondition("--stop-below", tag, value) for tag, value in config.stop_below]
-    return tuple(wanted)
-
-
 def check_evaluation_flags(config: TrainConfig, engine: str | None = None) -> None:
     """Check the flags of evaluation and early stopping; `engine` is that of training if known.
 
@@ -278,12 +248,13 @@ def check_evaluation_flags(config: TrainConfig, engine: str | None = None) -> No
     own += ("Loss/symmetry",) if config.ppo.symmetry.is_used else ()
     tags = metric_tags(config.env, overflow=overflow, phase_times=config.phase_times, algorithm=own)
     for condition in stop_conditions(config):
-        if condition.tag not in tags:
+        tag = condition.comparisons[0].tag
+        if tag not in tags:
             raise ConfigError(
-                f"{condition.flag}: training logs no metric {condition.tag!r}"
-                f"{did_you_mean(condition.tag, tags)}; metrics.jsonl of a run shows their names"
+                f"{condition.flag}: training logs no metric {tag!r}"
+                f"{did_you_mean(tag, tags)}; metrics.jsonl of a run shows their names"
             )
-        if condition.tag.startswith("Eval/") and config.eval_interval is None:
+        if tag.startswith("Eval/") and config.eval_interval is None and config.population is None:
             raise ConfigError(
                 f"{condition} needs evaluations; add --eval-interval, the iterations between them"
             )

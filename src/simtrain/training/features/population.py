@@ -36,6 +36,7 @@ from simtrain.training.features.checkpoint import (
     put_back,
     training_state,
 )
+from simtrain.training.features.conditions import stop_conditions
 from simtrain.training.population.evolution import Candidate, Decision, evolve
 from simtrain.training.population.hyper_parameters import (
     fitness_of,
@@ -68,6 +69,7 @@ class Population(Feature):
         self._config, self._place = context.config, context.population
         self._firsts = context.population.firsts
         self._hyper_parameters = hyper_parameters(self._config)
+        self._conditions = stop_conditions(self._config)  # of --until
         values = values_of(self._config, self._hyper_parameters)
         if self._place.member > 0:
             rng = np.random.default_rng([self._config.seed, self._place.member])
@@ -125,6 +127,7 @@ class Population(Feature):
 
     def __enter__(self) -> Self:
         context, trainer = self._context, self._trainer
+        # The last one; the exchange in which the condition of --until holds makes it the last.
         self._iterations = context.iterations(trainer.iteration, trainer.env_steps)
         self._start = time.perf_counter() - self._mine.wall_s
         self._first = trainer.iteration
@@ -179,7 +182,7 @@ class Population(Feature):
             iteration.is_last |= self._meet(number, stopped=stopped)
 
     def _meet(self, number: int, *, stopped: bool) -> bool:
-        """Exchange and save as is due after iteration `number`; whether training was stopped.
+        """Exchange and save as is due after iteration `number`; whether training ends.
 
         Members that were told to stop may be at different iterations; all of them then save.
         """
@@ -191,34 +194,37 @@ class Population(Feature):
             self._waited = (now - began) / max(now - self._last_meeting, 1e-9)
             self._last_meeting = now
         stopped = bool(rank.broadcast_object(stopped))
-        is_end = number >= self._iterations
-        due = number % config.population_interval == 0 or is_end
+        due = number % config.population_interval == 0 or number >= self._iterations
         self._mine.is_due, self._mine.held = due and stopped, []
         if due and not stopped:
             self._exchange(number)
         elif due:
             self._mine.held = [list(row) for row in self._rows[-1:]]
             del self._rows[-1:]
+        is_end = number >= self._iterations
         self._trainer.timer.begin("saving")
         self._hand_in()
         if stopped or is_end or number % config.save_interval == 0:
             self._save()
-        return stopped
+        return stopped or is_end
 
     def _exchange(self, number: int) -> None:
         """Evaluate, select and mutate, in place; all ranks of all members call it together."""
         rank, firsts = self._context.rank, self._firsts
-        outcome: tuple[Decision, Member, bytes | None] | None = None
+        outcome: tuple[Decision, Member, bytes | None, int] | None = None
         if firsts is not None:
             standings = firsts.all_gather_objects(self._evaluate(number))
-            decisions = self._decide(number, standings)
             winner = max(range(len(standings)), key=lambda i: standings[i].candidate.score)
+            if standings[winner].is_done:
+                self._iterations = number
+            decisions = self._decide(number, standings)
             self._keep_best(number, winner, standings[winner].candidate.score)
             if self._records is not None:
                 self._record(number, winner, standings, decisions)
             mine = decisions[firsts.rank]
-            outcome = mine, standings[mine.parent].facts, self._hand_over(decisions)
-        decision, parent, state = rank.broadcast_object(outcome)
+            state = self._hand_over(decisions)
+            outcome = mine, standings[mine.parent].facts, state, self._iterations
+        decision, parent, state, self._iterations = rank.broadcast_object(outcome)
         if state is None and decision.mutation == "none":
             return
         changes: dict[str, Any] = {"values": decision.values}
@@ -236,14 +242,15 @@ class Population(Feature):
         self._evaluator.actor = self._member.config().ppo.actor
         evaluation = self._evaluator(self._trainer.ppo.actor.state_dict())
         assert evaluation is not None
+        tags = evaluation.tags(number)
         if self._rows:
-            tags = evaluation.tags(number)
             self._rows[-1][3].update({**tags, "Population/waiting": self._waited})
         fitness = evaluation.estimates[name]
         low = fitness.low if sign > 0.0 else -fitness.high
         age = number - self._mine.replaced
         candidate = Candidate(sign * fitness.value, low, age, learns=self._learns)
-        return Standing(candidate, fitness, self._mine)
+        is_done = any(condition.holds(tags) for condition in self._conditions)
+        return Standing(candidate, fitness, self._mine, is_done)
 
     def _decide(self, number: int, standings: list[Standing]) -> list[Decision]:
         """The decisions about all members, the same on each."""

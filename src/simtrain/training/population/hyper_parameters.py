@@ -13,6 +13,7 @@ from typing import Any, cast
 from simtrain.config import TrainConfig
 from simtrain.config_tree import as_plain, leaves, overlay
 from simtrain.errors import ConfigError, did_you_mean, flag
+from simtrain.metric_tags import evaluation_names
 from simtrain.training.population.evolution import (
     MUTATIONS,
     SCALES,
@@ -37,7 +38,6 @@ _DEFAULTS = {
     "ppo.gamma": HyperParameter("ppo.gamma", 0.95, 0.998, "complement"),
     "ppo.lam": HyperParameter("ppo.lam", 0.9, 0.99, "complement"),
 }
-_FITNESS = ("mean_return", "mean_episode_length", "failure_rate")
 
 
 def check_population_flags(config: TrainConfig) -> None:
@@ -94,7 +94,7 @@ def fitness_of(config: TrainConfig) -> tuple[str, float]:
     """The estimate of an evaluation that members are selected by, and the sign that makes more of
     it better; ConfigError if the task has no such metric."""
     name, _, direction = config.population_fitness.partition(":")
-    names = (*_FITNESS, *config.env.metrics)
+    names = evaluation_names(config.env)
     text = f"--population-fitness is {config.population_fitness!r}"
     if name not in names:
         raise ConfigError(f"{text}; evaluations of the task give {', '.join(names)}")

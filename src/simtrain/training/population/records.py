@@ -41,6 +41,8 @@ class Standing:
     fitness: Estimate
     """As the evaluation gives it, whatever of it is better."""
     facts: Member
+    is_done: bool
+    """Whether its evaluation fulfils ``--until``."""
 
 
 def describe(standings: Sequence[Standing], decisions: Sequence[Decision]) -> list[dict[str, Any]]:

@@ -1,0 +1,167 @@
+"""How soon a task is learned: trainings of several seeds, their file, table and comparison.
+
+What a training costs is counted up to the first policy whose evaluation fulfils the condition; the
+time is that of training alone. A training that ended without it counts as infinitely long, so that
+medians over seeds are right as long as half of them succeed. Imports nothing heavy.
+"""
+
+import json
+import math
+import statistics
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from simtrain.benchmark.figures import read_content
+from simtrain.config_tree import check_types
+from simtrain.files import damage_as_config_error
+
+COSTS = {"env_steps": "env steps", "seconds": "training time"}
+"""What is measured of a training, and its name in tables and pictures."""
+_FORMAT = "simtrain-until-1"
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation in a training; of a population, that of its best member."""
+
+    iteration: int
+    env_steps: int  # over all ranks and members
+    seconds: float  # of training until then, without evaluations; a population needs them
+    values: dict[str, float]  # by the names of the condition's metrics
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """A training and its evaluations."""
+
+    seed: int
+    run: str  # its directory
+    commit: str | None
+    reached_at: int | None  # place of the first evaluation that fulfils the condition
+    evaluations: tuple[Evaluated, ...]
+
+    @property
+    def reached(self) -> bool:
+        """Whether the condition was fulfilled."""
+        return self.reached_at is not None
+
+    @property
+    def end(self) -> Evaluated:
+        """The evaluation that fulfils the condition, or the last one if none does."""
+        return self.evaluations[-1 if self.reached_at is None else self.reached_at]
+
+    def cost(self, what: str) -> float:
+        """One of `COSTS` until the condition held; infinite if it never did."""
+        return float(getattr(self.end, what)) if self.reached else math.inf
+
+
+@dataclass(frozen=True)
+class UntilResults:
+    """All seeds of a task, and the machine, versions and settings, as plain data."""
+
+    task: str
+    condition: str
+    members: int  # of each population; 1 for trainings by themselves
+    seeds: tuple[SeedResult, ...]
+    about: dict[str, Any]
+
+    def costs(self, what: str, best_of: int = 1) -> list[float]:
+        """One of `COSTS` of every seed, or of every `best_of` seeds, which together train until the
+        first of them is done; a last group that is not full is left out."""
+        each = [seed.cost(what) for seed in self.seeds]
+        groups = zip(*[iter(each)] * best_of, strict=False)
+        return [best_of * min(group) for group in groups]
+
+    def median(self, what: str, best_of: int = 1) -> float:
+        """The median of `costs`; infinite if too few seeds succeed, NaN if there are too few."""
+        costs = self.costs(what, best_of)
+        return statistics.median(costs) if costs else math.nan
+
+    @property
+    def reached(self) -> int:
+        """How many seeds fulfilled the condition."""
+        return sum(seed.reached for seed in self.seeds)
+
+
+def as_json(results: UntilResults) -> str:
+    """The text of a file that `read_until` reads."""
+    content = {"format": _FORMAT, **results.about, **asdict(results)}
+    del content["about"]
+    medians = {what: results.median(what) for what in COSTS}
+    known = {what: median if median < math.inf else None for what, median in medians.items()}
+    content |= {"reached": results.reached, "median": known}
+    return json.dumps(content, indent=2) + "\n"
+
+
+def read_until(path: Path, flag: str = "--compare") -> UntilResults:
+    """What `as_json` wrote; ConfigError if the file cannot be read, or is of another kind."""
+    content = read_content(path, _FORMAT, "`benchmark --until`", flag)
+    with damage_as_config_error(f"{flag} {path} is damaged"):
+        seeds = tuple(map(_seed, content.pop("seeds")))
+        names = ("task", "condition", "members", "reached", "median")
+        task, condition, members, *_ = (content.pop(name) for name in names)
+        results = UntilResults(task, condition, members, seeds, content)
+        check_types(results)
+        results.costs("seconds")
+    return results
+
+
+def compare(now: UntilResults, before: UntilResults) -> dict[str, float]:
+    """The medians of `COSTS`, each as a multiple of before.
+
+    A population is compared with as many trainings by themselves, of which the best counts and all
+    are paid for. NaN where neither was reached, or there are not so many.
+    """
+    ours, theirs = max(1, before.members // now.members), max(1, now.members // before.members)
+    return {w: _ratio(now.median(w, ours), before.median(w, theirs)) for w in COSTS}
+
+
+def _ratio(now: float, before: float) -> float:
+    return math.nan if now == before == math.inf else now / before
+
+
+def shown(what: str, value: float) -> str:
+    """One of `COSTS` for people."""
+    if not math.isfinite(value):
+        return "not reached"
+    return f"{value:,.0f}" if what == "env_steps" else str(timedelta(seconds=round(value)))
+
+
+def table(results: UntilResults, ratios: dict[str, float]) -> Table:
+    """A row for each seed, then medians and ranges over all, and what they are of before."""
+    names = [part.replace(">", "<").split("<")[0] for part in results.condition.split(" and ")]
+    style: Any = {"box": None, "title_justify": "left", "pad_edge": False}
+    title = f"{results.task} until {results.condition}"
+    found = Table(title=title, padding=(0, 2, 0, 0), **style)
+    for column in ("seed", "reached", "iterations", *COSTS.values(), *names):
+        found.add_column(column, justify="right")
+    for seed in results.seeds:
+        last = seed.end
+        cells = [str(seed.seed), "yes" if seed.reached else "no", f"{last.iteration:,}"]
+        # Where it was not reached, what was spent in vain.
+        sign = "" if seed.reached else "> "
+        cells += [sign + shown(what, getattr(last, what)) for what in COSTS]
+        found.add_row(*cells, *(f"{last.values.get(name, math.nan):.4g}" for name in names))
+    found.add_section()
+    count = f"{results.reached} of {len(results.seeds)}"
+    rows = (("median", statistics.median, count), ("lowest", min, ""), ("highest", max, ""))
+    for name, of, reached in rows:
+        found.add_row(name, reached, "", *(shown(what, of(results.costs(what))) for what in COSTS))
+    if ratios:
+        texts = ("-" if math.isnan(ratio) else f"{ratio:.3f}" for ratio in ratios.values())
+        found.add_row("now/before", "", "", *texts)
+    return found
+
+
+def _seed(row: dict[str, Any]) -> SeedResult:
+    evaluations = tuple(Evaluated(**one) for one in row.pop("evaluations"))
+    seed = SeedResult(**row, evaluations=evaluations)
+    for part in (seed, *evaluations):
+        check_types(part)
+    if not seed.end.env_steps > 0 < seed.end.seconds < math.inf:
+        raise ValueError(row)
+    return seed

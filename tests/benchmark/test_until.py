@@ -1,0 +1,147 @@
+"""How soon a task is learned: what runs cost until then, medians, the file and the comparison."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from made_up import make_run
+
+from simtrain.benchmark.until import (
+    Evaluated,
+    SeedResult,
+    UntilResults,
+    as_json,
+    compare,
+    read_until,
+    shown,
+)
+from simtrain.benchmark.until_runs import read_seed
+from simtrain.errors import ConfigError
+from simtrain.training.features.conditions import Comparison
+
+CONDITION = (Comparison("Eval/error", "<", 0.2), Comparison("Eval/failure_rate", "<", 0.1))
+
+
+def seed(number: int, steps: int, *, reached: bool = True) -> SeedResult:
+    evaluations = (
+        Evaluated(1, steps // 2, steps / 20, {"error": 0.9}),
+        Evaluated(2, steps, steps / 10, {"error": 0.1}),
+    )
+    return SeedResult(number, f"logs/{number}", None, 1 if reached else None, evaluations)
+
+
+def results(*seeds: SeedResult, members: int = 1) -> UntilResults:
+    return UntilResults("walk", "error<0.2", members, seeds, {"machine": {"device": "abacus"}})
+
+
+def evaluation(error: float, iteration: int, **more: float) -> dict[str, float]:
+    tags = {"Eval/error": error, "Eval/failure_rate": 0.0, "Eval/iteration": iteration}
+    return {**tags, **{f"Perf/time/{name}": value for name, value in more.items()}}
+
+
+def test_a_seed_that_never_got_there_counts_as_infinitely_long():
+    two, three = results(seed(0, 100), seed(1, 300)), [seed(0, 100), seed(1, 300)]
+    assert two.median("env_steps") == 200.0
+    assert results(*three, seed(2, 50, reached=False)).median("env_steps") == 300.0
+    assert results(*three, seed(2, 50)).median("seconds") == 10.0
+    lost = results(seed(0, 100), seed(1, 300, reached=False), seed(2, 300, reached=False))
+    assert (lost.reached, lost.median("seconds")) == (1, math.inf)
+    assert shown("seconds", lost.median("seconds")) == "not reached"
+    assert json.loads(as_json(lost))["median"] == {"env_steps": None, "seconds": None}
+
+
+def test_a_file_gives_back_what_was_written(tmp_path):
+    path = tmp_path / "until.json"
+    wanted = results(seed(0, 100), seed(1, 200, reached=False), members=4)
+    path.write_text(as_json(wanted))
+    assert read_until(path) == wanted
+
+
+def test_foreign_and_damaged_files_are_told(tmp_path):
+    path, whole = tmp_path / "until.json", json.loads(as_json(results(seed(0, 100))))
+    row = whole["seeds"][0]
+    for content, message in (
+        ({**whole, "format": "simtrain-benchmark-1"}, "was not written by this version's"),
+        ({**whole, "seeds": 3}, "is damaged"),
+        ({**whole, "members": "two"}, "is damaged"),
+        ({**whole, "seeds": [{}]}, "is damaged: it lacks 'evaluations'"),
+        ({**whole, "seeds": [{**row, "evaluations": []}]}, "is damaged"),
+        ({**whole, "seeds": [{**row, "reached_at": 2}]}, "is damaged"),
+        ({**whole, "seeds": [{**row, "seed": "first"}]}, "is damaged"),
+    ):
+        path.write_text(json.dumps(content))
+        with pytest.raises(ConfigError, match=message) as error:
+            read_until(path)
+        assert "\n" not in str(error.value)
+
+
+def test_comparing_gives_the_ratios_of_the_medians():
+    now, before = results(seed(0, 100), seed(1, 300)), results(seed(0, 400))
+    assert compare(now, before) == {"env_steps": 0.5, "seconds": 0.5}
+    lost = results(seed(0, 100, reached=False))
+    assert compare(lost, before)["seconds"] == math.inf
+    assert compare(now, lost)["seconds"] == 0.0
+    assert math.isnan(compare(lost, lost)["seconds"])
+
+
+def test_a_population_is_compared_with_the_best_of_as_many_trainings_at_equal_total_steps():
+    """Two groups of two: 2 * 100 and 2 * 400 steps until the first of each is done."""
+    alone = results(seed(0, 100), seed(1, 300), seed(2, 500), seed(3, 400), seed(4, 1))
+    population = results(seed(0, 250), members=2)
+    assert compare(population, alone)["env_steps"] == 250 / 500
+    assert compare(alone, population)["env_steps"] == 500 / 250
+    assert math.isnan(compare(results(seed(0, 9), members=8), alone)["env_steps"])
+
+
+def test_a_run_is_read_up_to_its_budget_and_its_time_is_without_evaluations(tmp_path):
+    lines = [
+        {"Perf/time/physics": 2.0, "Perf/time/evaluation": 0.0},
+        evaluation(0.5, 2, physics=2.0, evaluation=7.0),
+        {"Perf/time/physics": 2.0, "Perf/time/evaluation": 7.0},
+        evaluation(0.1, 4, physics=2.0, evaluation=0.0),
+        evaluation(0.3, 5, physics=2.0, evaluation=7.0),
+    ]
+    run = make_run(tmp_path / "run", lines, seed=7)
+    found, is_over = read_seed(run, CONDITION, 100)
+    assert is_over
+    assert (found.seed, found.reached_at, len(found.evaluations)) == (7, 1, 3)
+    values = {"error": 0.1, "failure_rate": 0.0}
+    assert found.end == Evaluated(4, 40, 8.0, values)
+    within, is_over = read_seed(run, CONDITION, 3)
+    assert (within.reached, within.end.iteration, is_over) == (False, 2, True)
+    none, is_over = read_seed(run, CONDITION, 1)
+    assert none is None
+
+
+def test_an_evaluation_beside_training_counts_where_its_policy_was(tmp_path):
+    lines = [{"Perf/time/physics": 1.0} for _ in range(5)] + [evaluation(0.1, 3, physics=1.0)]
+    found, _ = read_seed(make_run(tmp_path / "run", lines), CONDITION, 100)
+    assert (found.end.iteration, found.end.env_steps, found.end.seconds) == (3, 30, 3.0)
+
+
+def test_a_run_that_was_interrupted_is_not_over(tmp_path):
+    run = make_run(tmp_path / "run", [{"Perf/time/physics": 1.0}, evaluation(0.5, 2, physics=1.0)])
+    found, is_over = read_seed(run, CONDITION, 3)
+    assert (found.reached, is_over) == (False, False)
+    (run / "metrics.jsonl").write_text("")
+    assert read_seed(run, CONDITION, 3) == (None, False)
+
+
+def test_of_a_population_the_best_member_is_judged(tmp_path):
+    def exchange(iteration: int, *scores: float | None) -> str:
+        members = [{"member": i, "score": score} for i, score in enumerate(scores)]
+        counts = {"iteration": iteration, "env_steps": 20 * iteration, "wall_s": 2.5 * iteration}
+        return json.dumps({**counts, "members": members}) + "\n"
+
+    run = make_run(tmp_path / "run", [{}, {}])
+    for i, errors in enumerate(((0.1, 0.9), (0.5, 0.15))):
+        lines = [evaluation(error, n) for n, error in enumerate(errors, start=1)]
+        make_run(run / "members" / str(i), lines, seed=0)
+    (run / "population.jsonl").write_text(exchange(1, None, 3.0) + exchange(2, 1.0, 2.0))
+    found, is_over = read_seed(Path(run), CONDITION, 100)
+    assert [one.values["error"] for one in found.evaluations] == [0.5, 0.15]
+    assert (found.end.iteration, found.end.env_steps, found.end.seconds) == (2, 40, 5.0)
+    assert is_over
