@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simtrain.config import TrainConfig
     from simtrain.launch.plan import Job
     from simtrain.registry import Registry, Task
-    from simtrain.training.features.checkpoint import SavedRun
+    from simtrain.training.resumption import SavedRun
 
 _HELP = """\
 usage: train <task> [flags]
