@@ -24,7 +24,6 @@ def velocity_command(lin_vel_x: Range, lin_vel_y: Range, ang_vel_z: Range) -> Co
     """
     ranges = {"lin_vel_x": lin_vel_x, "lin_vel_y": lin_vel_y, "ang_vel_z": ang_vel_z}
     parts = {"rel_heading_envs": 0.25, "rel_forward_envs": 0.2, "rel_standing_envs": 0.1}
-    parts["init_velocity_prob"] = 0.0
     return CommandTermCfg(mdp.UniformVelocityCommand, (4.0, 8.0), **ranges, **parts)
 
 
@@ -137,7 +136,7 @@ def put_on_rough_ground(
 
     `base_height` is the height of the base above the ground that a scan shows as zero, m.
     """
-    cfg.terrain = cfgs.TerrainCfg(sub_terrains=sub_terrains, max_initial_level=2)
+    cfg.terrain = cfgs.TerrainCfg(sub_terrains=sub_terrains, num_levels=10, max_initial_level=2)
     for group, noise in (("actor", cfgs.UniformNoiseCfg(-0.02, 0.02)), ("critic", None)):
         scan = ObservationTermCfg(
             mdp.height_scan, noise=noise, clip=(-1.0, 1.0), offset=base_height
