@@ -241,7 +241,7 @@ def _train_command(config: TrainConfig, iterations: int) -> str:
     if iterations != config.env.max_iterations:
         words += ["--max-iterations", str(iterations)]
     for path, value in _own_settings(config).items():
-        if path[0] in _REPEATED and path not in {("seed",), ("max_iterations",)}:
+        if path[0] in _REPEATED and path != ("seed",):
             if path[0] in ("init_from", "teacher") and Path(value).is_absolute():
                 value = Path(value).name
             # This flag is given once for each of its values.
