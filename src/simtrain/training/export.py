@@ -34,7 +34,13 @@ from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError, flag
 from simtrain.registry import default_config, discover
 from simtrain.run.checkpoint import packed
-from simtrain.run.directory import check_folder, make_folder, versions, written_whole
+from simtrain.run.directory import (
+    check_folder,
+    make_folder,
+    read_config_file,
+    versions,
+    written_whole,
+)
 from simtrain.sim import EngineCfg, choose_engine
 from simtrain.training.evaluator import Evaluation, Evaluator
 from simtrain.training.saved_policy import SavedPolicy, observed, read_configuration
@@ -178,13 +184,14 @@ def ship_policy(saved: SavedPolicy, episodes: int) -> Shipped:
         if path[0] == "env":
             parent = reduce(lambda tree, name: tree.setdefault(name, {}), path[:-1], own)
             parent[path[-1]] = as_plain(value)
-    run = read_configuration(saved.run / "config.yaml")  # a population's best has another
+    of_run = read_config_file(saved.run)  # a population's best has another
+    run, _ = read_configuration(saved.run / "config.yaml", of_run)
     training = {
-        "command": _train_command(run.config, saved.iteration),
+        "command": _train_command(run, saved.iteration),
         "iteration": saved.iteration,
         **{name: value for name, value in saved.content["infos"].items() if name == "env_steps"},
-        "seed": run.config.seed,
-        **{name: run.content.get(name) for name in ("devices", "git", "versions")},
+        "seed": run.seed,
+        **{name: of_run.get(name) for name in ("devices", "git", "versions")},
     }
     actor = {
         name: (tensor.float() if tensor.is_floating_point() else tensor).clone()

@@ -6,7 +6,7 @@ A policy that ships is ``trained/<task>.pt`` beside the task's file, and ``<task
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensordict import TensorDict
 
@@ -68,16 +68,6 @@ class SavedPolicy:
         return Policy(self.config.ppo.actor, obs, num_actions, self.content["actor_state_dict"])
 
 
-class Configuration(NamedTuple):
-    """What a file says about a policy."""
-
-    config: TrainConfig
-    digest: str
-    """Of what decides the results, see `config_digest`."""
-    content: dict[str, Any]
-    """All that the file has."""
-
-
 def named_task(path: Path) -> Task | None:
     """The task of that name, unless `path` is a run or a checkpoint."""
     if path.is_file() or model_paths(path) or (path / BEST_CONFIG).exists():
@@ -107,8 +97,8 @@ def open_policy(path: Path) -> SavedPolicy:
     checkpoint = find_policy(path)
     own = checkpoint.with_suffix(".yaml")  # of a policy that ships, or a population's best
     file = own if own.exists() else checkpoint.parent / "config.yaml"
-    config, digest, described = read_configuration(file)
-    content, task = read_checkpoint(checkpoint), config.task
+    described = read_config_file(file.parent, file.name)
+    content, task = read_checkpoint(checkpoint), described["config"]["task"]
     infos = content["infos"] if isinstance(content["infos"], dict) else {}
     if (trained := infos.get("task")) != task:
         raise ConfigError(f"{checkpoint} is of the task {trained!r}, but lies in a run of {task!r}")
@@ -117,14 +107,17 @@ def open_policy(path: Path) -> SavedPolicy:
     own_name = model_path(checkpoint.parent, content["iter"])
     if checkpoint.name != own_name.name and checkpoint in model_paths(checkpoint.parent):
         raise ConfigError(f"{checkpoint} is damaged: it is {own_name.name}, by what it holds")
+    config, digest = read_configuration(file, described)
     # Checkpoints of before have no digest, nor have those that ship.
     changed = infos.get(CONFIG_DIGEST, digest) != digest
     return SavedPolicy(checkpoint, config, content, changed, "observations" in described)
 
 
-def read_configuration(file: Path) -> Configuration:
-    """A run's ``config.yaml`` or the like, checked as the configuration of a training."""
-    content = read_config_file(file.parent, file.name)
+def read_configuration(file: Path, content: dict[str, Any]) -> tuple[TrainConfig, str]:
+    """The configuration in a file, checked as that of a training, and its digest.
+
+    `content` is all that the file has, see `read_config_file`.
+    """
     plain = content["config"]
     default = default_config(plain["task"])
     own = default.env.model
@@ -147,7 +140,7 @@ def read_configuration(file: Path) -> Configuration:
         check_task(config.env)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
-    return Configuration(config, digest, content)
+    return config, digest
 
 
 def observed(config: TrainConfig) -> list[str]:
