@@ -88,12 +88,13 @@ class TrainConfig:
     """Let --resume go on although the configuration has changed."""
     init_from: str | None = None
     """Begin with the networks and normalizers of another run or checkpoint, also one of rsl_rl or
-    mjlab or of another task: what fits is taken over, what does not is told. Not the optimizer."""
+    mjlab or of another task: what fits is taken over, what does not is told. Not the optimizer. A
+    task's name is the policy that ships with it."""
     init_only: Literal["actor", "critic"] | None = None
     """Take over this network alone with --init-from; None for both."""
     teacher: str | None = None
-    """Distil the policy of this run or checkpoint into a student, the actor of --ppo.actor, in
-    environments that have the teacher's observation groups too; None trains with PPO."""
+    """Distil the policy of this run, checkpoint or task into a student, the actor of --ppo.actor,
+    in environments that have the teacher's observation groups too; None trains with PPO."""
     max_restarts: int = 0
     """How often to start the ranks again from the last saved state after one of them died."""
     eval_interval: int | None = None

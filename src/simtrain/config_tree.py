@@ -107,6 +107,19 @@ def continued(default: ConfigT, run_default: dict[str, Any], run: dict[str, Any]
     return overlay(default, plain)
 
 
+def laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Plain values of a configuration, `below`, changed in place to those of `above`.
+
+    KeyError for one that `below` does not have.
+    """
+    for path, value in leaves(above).items():
+        parent = reduce(getitem, path[:-1], below)
+        if path[-1] not in parent:
+            raise KeyError(flag(*path))
+        parent[path[-1]] = value
+    return below
+
+
 def new_settings(config: Any, run: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Paths of `config` to settings that simtrain did not have when `run` was made, and that have
     their defaults; `run` is `resolved` of the run's."""

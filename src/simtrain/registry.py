@@ -52,6 +52,12 @@ class Task:
         return cfg
 
     @property
+    def trained(self) -> Path:
+        """The file of the policy that ships with the task, if one does: beside the task's file."""
+        file = self.source if Path(self.source).is_file() else inspect.getfile(self.make)
+        return Path(file).with_name("trained") / f"{self.name}.pt"
+
+    @property
     def description(self) -> str:
         """First line of the function's docstring."""
         return (inspect.getdoc(self.make) or "").split("\n", 1)[0]

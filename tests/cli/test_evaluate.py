@@ -108,9 +108,9 @@ def test_runs_that_differ_in_their_rewards_are_told(run, other, capsys):
 
 
 MISTAKES = [
-    ("", "name a run or a checkpoint: `uv run evaluate <run>...`"),
+    ("", "name a run, a checkpoint or a task: `uv run evaluate <run>...`"),
     ("--episodes 3", "the run comes first: `uv run evaluate <run> --episodes 3`"),
-    ("{tmp}/gone", "there is no run or checkpoint {tmp}/gone"),
+    ("{tmp}/gone", "there is no run, checkpoint or task {tmp}/gone"),
     ("{run} {tmp}", "{tmp} is no run directory"),
     ("{run}/config.yaml", "config.yaml is not a checkpoint, or it is damaged"),
     ("{tmp}/half.pt", "a checkpoint is used from its run directory"),

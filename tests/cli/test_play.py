@@ -59,7 +59,6 @@ MISTAKES = [
     ("one two", "name one run, checkpoint or task first"),
     ("--video out.mp4", "name one run, checkpoint or task first"),
     ("cartpole-balanse", "no run, checkpoint or task cartpole-balanse (did you mean 'cartpole-ba"),
-    (TASK, f"{TASK} is a task and has no policy; name a run or a checkpoint of it, or use"),
     ("empty", "empty is no run directory"),
     ("broken/model_1.pt", "not a checkpoint, or it is damaged"),
     (f"{TASK} --policy learned", "--policy is 'learned'; it must be one of trained, zero, random"),

@@ -127,7 +127,7 @@ MISTAKES = [
     (f"{TASK} --log-root {'a' * 5000}", "(5000 characters) cannot be used: File name too long"),
     (f"{TASK} --resume {'a' * 300}", " cannot be used: File name too long"),
     (f"{TASK} --env.model /dev/zero", "the model /dev/zero is no regular file (--env.model)"),
-    (f"{TASK} --init-from gone", "there is no run or checkpoint gone"),
+    (f"{TASK} --init-from gone", "there is no run, checkpoint or task gone"),
     (f"{TASK} --init-from file", "file is not a checkpoint, or it is damaged"),
     (f"{TASK} --init-from tasks", "tasks is no run directory: it has no config.yaml and no check"),
     (f"{TASK} --init-from /dev/zero", "/dev/zero is no run directory"),

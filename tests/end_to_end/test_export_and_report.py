@@ -98,9 +98,9 @@ def test_mistakes_are_told(run, tmp_path, monkeypatch):
     empty.mkdir()
     (empty / "config.yaml").write_text(config)
     for arguments, message in {
-        "": "name one run directory or checkpoint",
-        f"{run} {run}": "name one run directory or checkpoint: .*, not 2",
-        "nowhere": "there is no run or checkpoint nowhere",
+        "": "name one run, checkpoint or task",
+        f"{run} {run}": "name one run, checkpoint or task: .*, not 2",
+        "nowhere": "there is no run, checkpoint or task nowhere",
         f"{empty}": "has no checkpoint yet",
         f"{other}": "config.yaml is not the configuration that model_3.pt was trained with; --with",
         f"{other} --with-changes": "the checkpoint is of another network",
@@ -148,5 +148,5 @@ print("heavy:", *[name for name in heavy if name in sys.modules])
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "heavy:"
-    assert "usage: export <run or checkpoint>" in result.stdout
+    assert "usage: export <run, checkpoint or task>" in result.stdout
     assert "usage: report <run>..." in result.stdout

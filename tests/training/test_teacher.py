@@ -150,7 +150,7 @@ def test_ppo_goes_on_with_a_students_actor(folder, capsys):
 
 MISTAKES = {
     "blind-pole --distillation.learning-rate 0.1": "--distillation.* is of a student, which",
-    "blind-pole --teacher gone": "there is no run or checkpoint gone",
+    "blind-pole --teacher gone": "there is no run, checkpoint or task gone",
     "blind-pole --teacher teacher --population 2": "--teacher does not go with --population",
     "blind-pole --teacher teacher --ppo.rnd.weight 1": "does not go with --teacher: a student has",
     "blind-pole --teacher teacher --distillation.gradient-length 3": "it must divide the 8 steps",

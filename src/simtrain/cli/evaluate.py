@@ -1,4 +1,4 @@
-"""``uv run evaluate RUN_OR_CHECKPOINT... [flags]``: how good policies are, side by side."""
+"""``uv run evaluate RUN... [flags]``: how good policies are, side by side."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from simtrain.training.saved_policy import SavedPolicy
 
 _HELP = """\
-usage: evaluate RUN_OR_CHECKPOINT... [flags]
+usage: evaluate RUN... [flags]
 
-After a run, `--env.*` are flags too, and change the task it is evaluated in:
-`evaluate RUN --help` lists them.
+RUN is a run, a checkpoint, or a task with which a trained policy ships. After it, `--env.*` are
+flags too, and change the task it is evaluated in: `evaluate RUN --help` lists them.
 """
 _MAX_ENVS = 1024
 
@@ -89,10 +89,10 @@ def evaluate(arguments: Sequence[str]) -> int:
     if not paths:
         if flags and flags[0] in ("-h", "--help"):
             print(_HELP)
-            parse_flags("evaluate RUN_OR_CHECKPOINT...", EvaluateFlags(), ["--help"])
+            parse_flags("evaluate RUN...", EvaluateFlags(), ["--help"])
         if flags:
             raise ConfigError(f"the run comes first: `uv run evaluate <run> {' '.join(flags)}`")
-        raise ConfigError("name a run or a checkpoint: `uv run evaluate <run>...`")
+        raise ConfigError("name a run, a checkpoint or a task: `uv run evaluate <run>...`")
 
     # Only now, so that help does not wait for torch and MuJoCo.
     from simtrain.env.model import check_task, evaluation_task

@@ -1,14 +1,22 @@
-"""``uv run export <run or checkpoint>``: a trained policy as ONNX and TorchScript."""
+"""``uv run export <run, checkpoint or task>``: a policy as ONNX and TorchScript, or to ship."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError
 from simtrain.ppo_cfg import Flag
+
+if TYPE_CHECKING:
+    from simtrain.training.saved_policy import SavedPolicy
+
+_WHAT = "run, checkpoint or task"
 
 
 @dataclass
@@ -16,22 +24,32 @@ class ExportConfig:
     """Write a trained policy as files for a robot, with what its program needs to know."""
 
     output: Path | None = None
-    """Folder for policy.onnx, policy.pt and policy.json; None for <run>/exported."""
+    """Folder for policy.onnx, policy.pt and policy.json; None for <run>/exported, or for
+    exported/<task> of the policy that ships with a task."""
     formats: tuple[Literal["onnx", "torchscript"], ...] = ("onnx", "torchscript")
     """What to write besides policy.json."""
     with_changes: Flag = False
     """Export although config.yaml is not what the policy was trained with."""
+    ship: Flag = False
+    """Write it beside its task's file instead, with its figures: trained/<task>.pt and .yaml. It
+    then goes by the task's name in play, evaluate, export, train --init-from and train --teacher.
+    """
+    episodes: int = 200
+    """Undisturbed episodes that the figures of --ship are of."""
 
 
 def export(arguments: Sequence[str]) -> int:
     """Parse the command line and export a policy; the exit code."""
     paths, flags = split_paths(arguments)
-    config = parse_flags("export <run or checkpoint>", ExportConfig(), flags)
+    config = parse_flags(f"export <{_WHAT}>", ExportConfig(), flags)
     if len(paths) != 1:
-        text = "name one run directory or checkpoint: `uv run export <run or checkpoint>`"
+        text = f"name one {_WHAT}: `uv run export <{_WHAT}>`"
         raise ConfigError(f"{text}, not {len(paths)}" if paths else text)
     if not config.formats:
         raise ConfigError("--formats needs one or more of onnx, torchscript")
+    check_bounds(config)
+    if config.ship and config.output is not None:
+        raise ConfigError("--output does not go with --ship, which writes beside the task's file")
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
     from simtrain.run.directory import check_folder
@@ -40,7 +58,10 @@ def export(arguments: Sequence[str]) -> int:
     saved = open_policy(paths[0])
     if saved.changed and not config.with_changes:
         raise ConfigError(f"{saved.difference}; --with-changes True exports it all the same")
-    folder = config.output or saved.run / "exported"
+    if config.ship:
+        return _ship(saved, config.episodes)
+    beside = Path("exported", saved.config.task) if saved.ships else saved.run / "exported"
+    folder = config.output or beside
     check_folder(folder, "--output")
 
     from simtrain.training.export import export_policy
@@ -54,4 +75,18 @@ def export(arguments: Sequence[str]) -> int:
     for path in exported.files:
         print(f"written:  {path}")
     print(f"checked:  actions differ by at most {exported.difference:.1e} from the policy's")
+    return DONE
+
+
+def _ship(saved: SavedPolicy, episodes: int) -> int:
+    from simtrain.run.directory import shown
+    from simtrain.training.export import ship_policy
+
+    with interruptible():
+        shipped = ship_policy(saved, episodes)
+    print(f"policy:   {saved.config.task}, iteration {saved.iteration}")
+    print(f"again:    {shipped.command}")
+    print(f"figures:  {shipped.evaluation}  ({episodes} episodes)")
+    for path in shipped.files:
+        print(f"written:  {shown(path)}")
     return DONE

@@ -1,4 +1,4 @@
-"""``uv run play <run or checkpoint>``: watch a policy in a browser, or write a video of it."""
+"""``uv run play <run, checkpoint or task>``: watch a policy in a browser, or as a video."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from simtrain.cli.exits import DONE, interruptible, run_command
 from simtrain.cli.output import announced_kernels
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.env.cfg import TaskCfg
-from simtrain.errors import ConfigError, did_you_mean
+from simtrain.errors import ConfigError
 from simtrain.ppo_cfg import Flag
-from simtrain.registry import discover
 from simtrain.sim import choose_engine
 
 if TYPE_CHECKING:
@@ -30,10 +29,11 @@ usage: play <run, checkpoint or task> [flags]
 
 Watch a policy in a browser, or write a video of it.
 
+  play <task>                                 the trained policy that ships with a task
   play logs/<task>/<run>                      the newest checkpoint of a run, in the browser
   play logs/<task>/<run>/model_100.pt         a certain checkpoint
   play logs/<task>/<run> --video out.mp4      a video, without a display
-  play <task> --policy zero|random            a task without a policy
+  play <task> --policy zero|random            a task without its policy
   play --replay <run>/nan_dump/<dump>         the last steps of a simulation that failed
 
 `play <run, checkpoint or task> --help` lists the flags, with the task's own values as defaults."""
@@ -50,7 +50,7 @@ class PlayConfig:
     seconds: float = 20.0
     """Length of the video, s of simulated time."""
     policy: Literal["trained", "zero", "random"] = "trained"
-    """What acts: the run's policy, nothing, or uniform random actions in [-1, 1]."""
+    """What acts: the policy, nothing, or uniform random actions in [-1, 1]."""
     disturbed: Flag = False
     """Keep the task's observation noise, pushes and curricula."""
     num_envs: int = 4
@@ -105,8 +105,8 @@ def play(arguments: Sequence[str]) -> int:
     config = parse_flags(f"play {paths[0]}", PlayConfig(env=cfg), flags)
     config.check()
     if saved is None and config.policy == "trained":
-        what = "name a run or a checkpoint of it, or use --policy zero or --policy random"
-        raise ConfigError(f"{task} is a task and has no policy; {what}")
+        saved = _open_trained(task)
+        config = parse_flags(f"play {paths[0]}", PlayConfig(env=saved.config.env), flags)
     serves = _check_viewer(config)
     env = _build(config)
     act = _policy(config, env, saved)
@@ -176,18 +176,23 @@ def _announce(page: PageServer, name: str) -> None:
 
 def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
     """The task's name and configuration, and the policy unless a task was named."""
-    if not path.exists():
-        name, tasks = str(path), discover().tasks
-        if name in tasks:
-            return name, tasks[name].configuration(), None
-        raise ConfigError(f"there is no run, checkpoint or task {name}{did_you_mean(name, tasks)}")
+    from simtrain.training.saved_policy import named_task, open_policy
 
-    from simtrain.training.saved_policy import open_policy
-
+    if (task := named_task(path)) is not None:
+        return task.name, task.configuration(), None
     saved = open_policy(path)
     if saved.changed:
         print(f"warning: {saved.difference}", file=sys.stderr)
     return saved.config.task, saved.config.env, saved
+
+
+def _open_trained(task: str) -> SavedPolicy:
+    from simtrain.training.saved_policy import open_policy
+
+    try:
+        return open_policy(Path(task))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; --policy zero and --policy random need none") from error
 
 
 def _build(config: PlayConfig) -> Env:

@@ -1,15 +1,21 @@
-"""A saved policy as files for a robot's program: ONNX or TorchScript, and what to know of it.
+"""A saved policy as files for a robot's program, or for everyone who has its task.
 
-Nothing is written before the files, read back, have given the same actions as the policy itself.
+For a robot: ONNX or TorchScript, and what to know of it. Nothing is written before the files, read
+back, have given the same actions as the policy itself.
 """
 
 import dataclasses
 import json
+import os
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from simtrain.algorithms.export import (
     FORMATS,
@@ -20,13 +26,31 @@ from simtrain.algorithms.export import (
     export,
     random_observations,
 )
+from simtrain.config import TrainConfig
+from simtrain.config_tree import DECISIVE, POPULATION, Leaves, as_plain, leaves
 from simtrain.env.env import Env
 from simtrain.env.interface import Interface, describe_interface
 from simtrain.env.model import evaluation_task
-from simtrain.errors import ConfigError
-from simtrain.run.directory import make_folder, versions, written_whole
-from simtrain.sim import EngineCfg
-from simtrain.training.saved_policy import SavedPolicy
+from simtrain.errors import ConfigError, flag
+from simtrain.registry import default_config, discover
+from simtrain.run.checkpoint import packed
+from simtrain.run.directory import (
+    check_folder,
+    make_folder,
+    read_config_file,
+    versions,
+    written_whole,
+)
+from simtrain.sim import EngineCfg, choose_engine
+from simtrain.training.evaluator import Evaluation, Evaluator
+from simtrain.training.saved_policy import SavedPolicy, observed, read_configuration
+
+_MOST_BYTES = 10**6  # of a policy that ships: it lies in everyone's clone
+_MOST_ENVS, _SEED = 1024, 0  # of its evaluation
+_REPEATED = (
+    *(*DECISIVE, *POPULATION, "gpu_ids", "cpu_workers", "cpu_threads"),
+    *("init_from", "init_only", "teacher", "distillation"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +88,7 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
     exports = {name: export(policy, kind, properties, obs) for kind, name in names.items()}
     files = {METADATA: _readable(metadata).encode()}
     files |= {name: content for name, (content, _) in exports.items()}
-    _write_all(folder, files)
+    _write_all(folder, files, "--output")
     difference = max(difference for _, difference in exports.values())
     return Exported([folder / name for name in files], difference, interface)
 
@@ -117,12 +141,14 @@ def _readable(metadata: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _write_all(folder: Path, files: dict[str, bytes]) -> None:
-    """Write files into a folder; each takes its name only once all are complete."""
+def _write_all(folder: Path, files: dict[str, bytes], of: str) -> None:
+    """Write files into a folder, which the flag `of` asks for; each takes its name only once all
+    are complete.
+    """
     for name in files:
         if (folder / name).is_dir():
-            raise ConfigError(f"--output {folder} cannot be used: {name} in it is a folder")
-    make_folder(folder, "--output")
+            raise ConfigError(f"{of} {folder} cannot be used: {name} in it is a folder")
+    make_folder(folder, of)
     try:
         with ExitStack() as stack:
             for name, content in files.items():
@@ -130,4 +156,109 @@ def _write_all(folder: Path, files: dict[str, bytes]) -> None:
                 file.write(content)
                 file.flush()
     except OSError as error:
-        raise ConfigError(f"--output {folder} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"{of} {folder} cannot be written: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A policy beside its task's file."""
+
+    files: list[Path]
+    command: str
+    """What trains it again."""
+    evaluation: Evaluation
+
+
+def ship_policy(saved: SavedPolicy, episodes: int) -> Shipped:
+    """Evaluate a run's policy undisturbed, and write it beside its task's file: two files or none.
+
+    ``trained/<task>.pt`` has its parameters alone. ``<task>.yaml`` has how it was trained, its
+    figures as ``[value, low, high]``, and of its configuration what is not the task's own.
+    ConfigError if the task has changed since, the policy is large, or nothing can be written.
+    """
+    if saved.ships:
+        raise ConfigError(f"{saved.checkpoint} ships already; name a run or a checkpoint of it")
+    config, trained = saved.config, discover().find(saved.config.task).trained
+    own: dict[str, Any] = {"task": config.task, "ppo": {"actor": as_plain(config.ppo.actor)}}
+    for path, value in _own_settings(config).items():
+        if path[0] == "env":
+            parent = reduce(lambda tree, name: tree.setdefault(name, {}), path[:-1], own)
+            parent[path[-1]] = as_plain(value)
+    of_run = read_config_file(saved.run)  # a population's best has another
+    run, _ = read_configuration(saved.run / "config.yaml", of_run)
+    training = {
+        "command": _train_command(run, saved.iteration),
+        "iteration": saved.iteration,
+        **{name: value for name, value in saved.content["infos"].items() if name == "env_steps"},
+        "seed": run.seed,
+        **{name: of_run.get(name) for name in ("devices", "git", "versions")},
+    }
+    actor = {
+        name: (tensor.float() if tensor.is_floating_point() else tensor).clone()
+        for name, tensor in saved.content["actor_state_dict"].items()
+    }
+    infos = {"task": config.task}
+    weights = packed({"actor_state_dict": actor, "iter": saved.iteration, "infos": infos})
+    if len(weights) > _MOST_BYTES:
+        size = f"its policy takes {len(weights):,} bytes, and {_MOST_BYTES:,} may ship"
+        raise ConfigError(f"{saved.checkpoint}: {size} (--ppo.actor.hidden-dims)")
+    check_folder(trained.parent, "--ship")
+    env = evaluation_task(config.env)
+    env.model = default_config(config.task).env.model
+    engine = choose_engine("mujoco", "cpu", len(os.sched_getaffinity(0)))
+    evaluator = Evaluator(
+        env, config.ppo.actor, episodes, engine=engine, max_envs=_MOST_ENVS, seed=_SEED
+    )
+    evaluation = evaluator(actor)
+    assert evaluation is not None  # it is given up only when asked to
+    estimates = {
+        name: [float(f"{number:.5g}") for number in dataclasses.astuple(estimate)]
+        for name, estimate in evaluation.estimates.items()
+    }
+    described = {
+        "training": training,
+        "evaluation": {"episodes": episodes, "seed": _SEED, "estimates": estimates},
+        "observations": observed(config),
+        "config": own,
+    }
+    text = yaml.safe_dump(described, sort_keys=False, default_flow_style=None, width=100)
+    files = {trained.name: weights, f"{trained.stem}.yaml": text.encode()}
+    _write_all(trained.parent, files, "--ship")
+    return Shipped([trained.with_name(name) for name in files], training["command"], evaluation)
+
+
+def _own_settings(config: TrainConfig) -> Leaves:
+    """Settings with flags that are not the task's; ConfigError if it has others than it had."""
+    default = default_config(config.task)
+    mine, of_task = (leaves(each, suppressed=False) for each in (config, default))
+    own = {path: value for path, value in mine.items() if value != of_task.get(path, _own_settings)}
+    changed = mine.keys() ^ of_task.keys()
+    model = own.pop(("env", "model"), None)  # a run's may lie in another clone
+    if model is not None and Path(model).name != Path(str(default.env.model)).name:
+        changed.add(("env", "model"))
+    if changed:
+        text = f"the task {config.task} is not what the run was trained with"
+        raise ConfigError(f"{text} ({', '.join(flag(*path) for path in sorted(changed)[:3])})")
+    return own
+
+
+def _train_command(config: TrainConfig, iterations: int) -> str:
+    """The command line that trains the same."""
+    words = ["uv", "run", "train", config.task, "--seed", str(config.seed)]
+    if iterations != config.env.max_iterations:
+        words += ["--max-iterations", str(iterations)]
+    for path, value in _own_settings(config).items():
+        if path[0] in _REPEATED and path != ("seed",):
+            if path[0] in ("init_from", "teacher") and Path(value).is_absolute():
+                value = Path(value).name
+            # This flag is given once for each of its values.
+            for each in value if path[0] == "population_mutate" else (value,):
+                words += [flag(*path), *_words(each)]
+    return shlex.join(words)
+
+
+def _words(value: Any) -> list[str]:
+    """How a value is typed."""
+    if isinstance(value, tuple | list):
+        return [word for part in value for word in _words(part)]
+    return [str(value)]

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from simtrain.errors import ConfigError
-from simtrain.run.checkpoint import check_kinds, find_checkpoint, read_tensors
+from simtrain.run.checkpoint import check_kinds, read_tensors
+from simtrain.training.saved_policy import find_policy
 
 if TYPE_CHECKING:
     from simtrain.algorithms.distillation import Algorithm
@@ -35,11 +36,11 @@ _OLD_NAMES = {
 
 
 def read_networks(path: str, only: str | None = None) -> tuple[Path, dict[str, State]]:
-    """A checkpoint of simtrain, rsl_rl or mjlab at `path`, a file or a run: its networks by name.
+    """A checkpoint of simtrain, rsl_rl or mjlab: its networks by name; see `find_policy`.
 
     ConfigError if there is none, or its numbers are not finite. With `only`, that network alone.
     """
-    file = find_checkpoint(Path(path))
+    file = find_policy(Path(path))
     content = read_tensors(file, "checkpoint")
     keys = [key for key in content if str(key).endswith("_state_dict") and "opt" not in str(key)]
     check_kinds(file, content, dict.fromkeys(keys, State))

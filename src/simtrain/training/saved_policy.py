@@ -1,4 +1,8 @@
-"""Trained policies: from a run directory back to a task, its environments and the actions."""
+"""Trained policies: from a run, or what ships with a task, back to environments and actions.
+
+A policy that ships is ``trained/<task>.pt`` beside the task's file, and ``<task>.yaml`` with what
+`simtrain.training.export.ship_policy` says: of its configuration only what is not the task's own.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,13 +12,19 @@ from tensordict import TensorDict
 
 from simtrain.algorithms.policy import Policy
 from simtrain.config import TrainConfig
-from simtrain.config_tree import CONFIG_DIGEST, check_types, config_digest, overlay
+from simtrain.config_tree import (
+    CONFIG_DIGEST,
+    check_types,
+    config_digest,
+    laid_over,
+    overlay,
+    resolved,
+)
 from simtrain.env.model import check_task
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error
-from simtrain.registry import default_config
+from simtrain.registry import Task, default_config, discover
 from simtrain.run.checkpoint import (
-    BEST,
     BEST_CONFIG,
     find_checkpoint,
     model_path,
@@ -26,7 +36,7 @@ from simtrain.run.directory import read_config_file
 
 @dataclass(frozen=True)
 class SavedPolicy:
-    """A checkpoint and the configuration of the run that it belongs to."""
+    """A checkpoint and the configuration of the run that it belongs to, or of its task."""
 
     checkpoint: Path
     config: TrainConfig
@@ -34,6 +44,8 @@ class SavedPolicy:
     """The checkpoint's content, see `simtrain.run.checkpoint`."""
     changed: bool = False
     """Whether the configuration, in ``config.yaml``, is not that of the training."""
+    ships: bool = False
+    """Whether it ships with its task."""
 
     @property
     def run(self) -> Path:
@@ -56,35 +68,63 @@ class SavedPolicy:
         return Policy(self.config.ppo.actor, obs, num_actions, self.content["actor_state_dict"])
 
 
+def named_task(path: Path) -> Task | None:
+    """The task of that name, unless `path` is a run or a checkpoint."""
+    if path.is_file() or model_paths(path) or (path / BEST_CONFIG).exists():
+        return None
+    return discover().tasks.get(str(path))
+
+
+def find_policy(path: Path) -> Path:
+    """The checkpoint at `path`, a file or a run's newest, or that ships with the `named_task`.
+
+    ConfigError if there is none.
+    """
+    task = named_task(path)
+    if task is not None and task.trained.is_file():
+        return task.trained
+    if path.exists():
+        return find_checkpoint(path)
+    if task is not None:
+        way = f"`uv run train {task.name}` trains one, to be named by its run"
+        raise ConfigError(f"no trained policy ships with the task {task.name}; {way}")
+    near = did_you_mean(str(path), discover().tasks)
+    raise ConfigError(f"there is no run, checkpoint or task {path}{near}")
+
+
 def open_policy(path: Path) -> SavedPolicy:
-    """The policy in a run directory or checkpoint; ConfigError if there is none that is whole."""
-    checkpoint = find_checkpoint(path)
-    has_own = checkpoint.name == BEST and (checkpoint.parent / BEST_CONFIG).exists()
-    name = BEST_CONFIG if has_own else "config.yaml"
-    plain = read_config_file(checkpoint.parent, name)["config"]
-    content = read_checkpoint(checkpoint)
+    """The policy that `find_policy` finds; ConfigError if there is none that is whole."""
+    checkpoint = find_policy(path)
+    own = checkpoint.with_suffix(".yaml")  # of a policy that ships, or a population's best
+    file = own if own.exists() else checkpoint.parent / "config.yaml"
+    described = read_config_file(file.parent, file.name)
+    content, task = read_checkpoint(checkpoint), described["config"]["task"]
     infos = content["infos"] if isinstance(content["infos"], dict) else {}
-    if (task := infos.get("task")) != plain["task"]:
-        raise ConfigError(
-            f"{checkpoint} is of the task {task!r}, but lies in a run of {plain['task']!r}"
-        )
+    if (trained := infos.get("task")) != task:
+        raise ConfigError(f"{checkpoint} is of the task {trained!r}, but lies in a run of {task!r}")
     if not all(tensor.isfinite().all() for tensor in content["actor_state_dict"].values()):
         raise ConfigError(f"the policy in {checkpoint} has parameters that are not finite numbers")
     own_name = model_path(checkpoint.parent, content["iter"])
     if checkpoint.name != own_name.name and checkpoint in model_paths(checkpoint.parent):
         raise ConfigError(f"{checkpoint} is damaged: it is {own_name.name}, by what it holds")
-    config, digest = _configuration(checkpoint.parent / "config.yaml", plain)
-    # Checkpoints of before have no digest.
+    config, digest = read_configuration(file, described)
+    # Checkpoints of before have no digest, nor have those that ship.
     changed = infos.get(CONFIG_DIGEST, digest) != digest
-    return SavedPolicy(checkpoint, config, content, changed)
+    return SavedPolicy(checkpoint, config, content, changed, "observations" in described)
 
 
-def _configuration(path: Path, plain: dict[str, Any]) -> tuple[TrainConfig, str]:
-    """The configuration in a file, checked as that of a training, and its digest."""
+def read_configuration(file: Path, content: dict[str, Any]) -> tuple[TrainConfig, str]:
+    """The configuration in a file, checked as that of a training, and its digest.
+
+    `content` is all that the file has, see `read_config_file`.
+    """
+    plain = content["config"]
     default = default_config(plain["task"])
     own = default.env.model
     try:
         with damage_as_config_error(f"it does not fit the task {plain['task']!r} as it is now"):
+            if "observations" in content:
+                plain = laid_over(resolved(default), plain)
             digest, model = config_digest(plain), Path(plain["env"]["model"])
             # The run may come from another machine, where the task's folder was elsewhere.
             if isinstance(own, Path) and not model.exists() and model.name == own.name:
@@ -92,7 +132,18 @@ def _configuration(path: Path, plain: dict[str, Any]) -> tuple[TrainConfig, str]
             config = overlay(default, plain)
             check_types(config)
             config.check()
+            was, now = content.get("observations"), observed(config)
+            if was not in (None, now):
+                what = ", ".join(sorted({*was} ^ {*now})) or "their order"
+                way = f"`uv run train {config.task}` trains another"
+                raise ConfigError(f"the task's observations have changed since ({what}); {way}")
         check_task(config.env)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{file}: {error}") from error
     return config, digest
+
+
+def observed(config: TrainConfig) -> list[str]:
+    """The names of what a policy sees, with those of their groups, in order."""
+    groups = config.env.observation_terms()
+    return [f"{group}.{name}" for group in config.ppo.actor.obs_groups for name in groups[group]]

@@ -1,0 +1,96 @@
+"""The trained policies that ship are as good as the figures beside them say, in the task of now."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from scipy.stats import binom, t
+
+from simtrain.env.model import evaluation_task
+from simtrain.registry import discover
+from simtrain.sim import EngineCfg
+from simtrain.training.evaluator import Evaluation, Evaluator
+from simtrain.training.saved_policy import open_policy
+
+FOLDER = Path(__file__).resolve().parents[2] / "tasks"
+TASKS = {
+    name: task.trained
+    for name, task in discover(quiet=True).tasks.items()
+    if Path(task.source).is_relative_to(FOLDER)
+}
+EPISODES = 16
+
+
+def misfits(figures: dict[str, Any], evaluation: Evaluation) -> list[str]:
+    """Estimates that are too far from the figures of a file to be of the same policy and task.
+
+    A mean may differ by four standard errors of so few episodes, and by 1 %; failures may be as
+    many as the upper end of the rate's interval lets happen once in 10,000 evaluations.
+    """
+    count, few, found = figures["episodes"], len(evaluation.returns), []
+    assert figures["estimates"].keys() == evaluation.estimates.keys()
+    for name, (value, low, high) in figures["estimates"].items():
+        now = evaluation.estimates[name].value
+        deviation = (high - low) / 2.0 * math.sqrt(count) / t.ppf(0.975, count - 1)
+        near = abs(now - value) <= 4.0 * deviation / math.sqrt(few) + 0.01 * abs(value)
+        if name == "failure_rate":
+            near = now * few <= binom.ppf(1.0 - 1e-4, few, high)
+        if not near:
+            found.append(f"{name} is {now:.4g}, and was {value:.4g}")
+    return found
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_shipped_policy_is_as_good_as_its_file_says(task):
+    trained = TASKS[task]
+    if not trained.exists():
+        pytest.skip(f"no trained policy ships with {task}")
+    assert trained.stat().st_size < 1e6
+    saved = open_policy(trained)
+    cfg, actor = evaluation_task(saved.config.env), saved.config.ppo.actor
+    evaluator = Evaluator(cfg, actor, EPISODES, engine=EngineCfg(threads=1), seed=1)
+    evaluation = evaluator(saved.content["actor_state_dict"])
+    figures = yaml.safe_load(trained.with_suffix(".yaml").read_text())["evaluation"]
+    found = "; ".join(misfits(figures, evaluation))
+    assert not found, f"{found}: train {task} again, and `uv run export <run> --ship` it"
+
+
+def test_every_file_of_a_shipped_policy_is_of_a_task():
+    files = {path for path in FOLDER.glob("*/trained/*") if path.suffix in (".pt", ".yaml")}
+    known = {path for trained in TASKS.values() for path in (trained, trained.with_suffix(".yaml"))}
+    assert files <= known
+    assert {path.with_suffix(".yaml") for path in files} | {
+        path.with_suffix(".pt") for path in files
+    } == files
+
+
+def _evaluation(returns: list[float], failed: int = 0) -> Evaluation:
+    flags = [i < failed for i in range(len(returns))]
+    return Evaluation(returns, [1000.0] * len(returns), flags, {"error": [0.1] * len(returns)}, {})
+
+
+FIGURES = {
+    "episodes": 200,
+    "estimates": {
+        "mean_return": [40.0, 39.0, 41.0],  # a standard deviation of 7.2, of 16 episodes' mean 1.8
+        "mean_episode_length": [1000.0, 1000.0, 1000.0],
+        "failure_rate": [0.0, 0.0, 0.019],
+        "error": [0.1, 0.099, 0.101],
+    },
+}
+
+
+def test_worse_policies_do_not_fit_the_figures():
+    assert misfits(FIGURES, _evaluation([38.0] * 8 + [45.0] * 8, failed=1)) == []
+    assert misfits(FIGURES, _evaluation([32.0] * 16)) == ["mean_return is 32, and was 40"]
+    assert misfits(FIGURES, _evaluation([40.0] * 16, failed=6)) == [
+        "failure_rate is 0.375, and was 0"
+    ]
+    other = Evaluation([40.0] * 16, [900.0] * 16, [False] * 16, {"error": [0.11] * 16}, {})
+    assert misfits(FIGURES, other) == [
+        "mean_episode_length is 900, and was 1000", "error is 0.11, and was 0.1"
+    ]  # fmt: skip
