@@ -132,8 +132,8 @@ def _train_all(
 ) -> tuple[SeedResult, ...] | int:
     """Train what is not trained yet; the results, or the exit code if a training did not end."""
     from simtrain.benchmark.until_runs import TrainingProcess, find_run, read_seed
-    from simtrain.training.resumption import can_resume
     from simtrain.training.features.conditions import parse_until
+    from simtrain.training.resumption import can_resume
     from simtrain.training.stopping import exit_code
 
     condition = parse_until(str(configs[0].until), configs[0].env)
