@@ -95,7 +95,7 @@ def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
     # The numbers of go1.xml: its keyframe's qpos and ctrl, gains and ranges.
     assert told["default_joint_pos"][:3] == [0.1, 0.9, -1.8]
     assert told["action_offset"][:3] == [0.164, 0.922, -1.661]
-    assert told["action_scale"] == [0.3] * 12
+    assert told["action_scale"] == [0.5] * 12
     assert told["action_clip"][2] == [-2.818, -0.888]
     assert told["joint_stiffness"][:3] == [15.8952427, 15.8952427, 35.764296]
     assert told["joint_damping"][:3] == [1.01192258, 1.01192258, 2.2768258]
