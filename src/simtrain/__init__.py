@@ -36,6 +36,7 @@ __all__ = [
     "RewardTermCfg",
     "SimCfg",
     "SubTerrainCfg",
+    "SymmetryCfg",
     "TaskCfg",
     "TerminationTermCfg",
     "TerrainCfg",
