@@ -99,10 +99,10 @@ def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
     assert told["action_clip"][2] == [-2.818, -0.888]
     assert told["joint_stiffness"][:3] == [15.8952427, 15.8952427, 35.764296]
     assert told["joint_damping"][:3] == [1.01192258, 1.01192258, 2.2768258]
-    assert told["command_names"] == ["velocity"]
+    assert told["command_names"] == ["velocity", "gait"]
     assert told["commands"][0]["params"]["lin_vel_x"] == [-1.0, 1.0]
     joint_pos = next(part for part in told["observations"] if part["term"] == "joint_pos")
-    assert (joint_pos["start"], joint_pos["size"]) == (12, 12)
+    assert (joint_pos["start"], joint_pos["size"]) == (14, 12)
     assert joint_pos["params"]["joints"] == told["joint_names"]
 
 
