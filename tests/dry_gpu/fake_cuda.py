@@ -39,10 +39,12 @@ from simtrain.env.observations import Observations
 from simtrain.env.terms import Curricula, Episodes, Events, Metrics, Rewards, Terminations
 from simtrain.errors import call_term
 from simtrain.launch.rank import Rank
+from simtrain.mirror import MirrorMap, MirrorMaps
 from simtrain.ppo_cfg import PpoCfg
 from simtrain.sim import EngineCfg
 from simtrain.sim.engine import ALL, Engine, Index
 from simtrain.sim.fields import STATE_FIELDS, check_bindable, not_writable, write_rows
+from simtrain.training.reflection import mirror_maps
 
 DEVICE = torch.device("cuda", 1)
 """Not the first, so that ``cuda`` without an index is another device."""
@@ -148,8 +150,23 @@ def fake_env(cfg: TaskCfg, num_envs: int = 16, **more: Any) -> Env:
 def fake_ppo(cfg: PpoCfg, env: Env, num_steps_per_env: int = 4) -> PPO:
     """PPO on `DEVICE`, whose Adam looks once at its learning rate; within `fake_cuda`."""
     rank = Rank(0, 0, 1, DEVICE, seed=0, threads=1)
+    mirror = fake_mirror(env) if cfg.symmetry.is_used else None
+    obs = env.get_observations()
     with mock.patch.object(Tensor, "__bool__", return_value=True):
-        return PPO(cfg, env.get_observations(), env.num_actions, num_steps_per_env, rank)
+        return PPO(cfg, obs, env.num_actions, num_steps_per_env, rank, mirror=mirror)
+
+
+def fake_mirror(env: Env) -> MirrorMaps:
+    """How a task is reflected, worked out with numbers and then put on `DEVICE`."""
+    with fake_tensor.unset_fake_temporarily():
+        found = mirror_maps(env, torch.device("cpu"))
+
+    def put(there: MirrorMap) -> MirrorMap:
+        numbers = (tensor.tolist() for tensor in (there.index, there.sign))
+        return MirrorMap(*(torch.tensor(each, device=DEVICE) for each in numbers))
+
+    groups = {name: put(group) for name, group in found.observations.items()}
+    return MirrorMaps(groups, put(found.actions))
 
 
 def tensors_elsewhere(value: object, path: str) -> list[str]:
