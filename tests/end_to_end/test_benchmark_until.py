@@ -28,6 +28,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_seeds_train_one_after_the_other_and_the_same_command_goes_on(here, capfd, monkeypatch):
     job = Job(here, *COMMAND, program=BENCHMARK)
     job.wait_for(" steps/s ")

@@ -98,8 +98,10 @@ def test_a_reflected_clock_is_half_a_period_later_if_its_feet_are():
         _reflection((0.0, 0.3))
 
 
-def test_offsets_must_be_as_many_as_feet_and_a_gait_must_be_a_clock():
+def test_a_clock_that_cannot_be_is_refused():
     with pytest.raises(ConfigError, match="3 offsets for 2 feet: left_foot, right_foot"):
         _env(offsets=(0.0, 0.5, 0.5))
+    with pytest.raises(ConfigError, match=r"stance is 1.0; it must be from 0 to less than 1"):
+        _env(stance=1.0)
     with pytest.raises(ConfigError, match="'velocity' is no GaitClock"):
         value(_env(), mdp.feet_contact_by_phase, sensors=CONTACTS, gait="velocity")

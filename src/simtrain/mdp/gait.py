@@ -58,6 +58,8 @@ class GaitClock(CommandTerm):
         if len(self.offsets) != len(self.sites):
             counts = f"{len(self.offsets)} offsets for {len(self.sites)} feet"
             raise ConfigError(f"{counts}: {', '.join(self.sites.names)}")
+        if not 0.0 <= self.stance < 1.0:
+            raise ConfigError(f"stance is {self.stance}; it must be from 0 to less than 1")
         self._env = env
         self.command = env.buffer("command", (2,), reset=None)
         self._phase = env.buffer("phase", reset=None)
