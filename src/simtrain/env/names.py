@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import mujoco
 import torch
 
-from simtrain.env.cfg import Names, TermCfg
+from simtrain.env.cfg import TermCfg
+from simtrain.env.control.cfg import Names
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.sim.engine import Index
 
@@ -26,7 +27,7 @@ Bounds = Annotated[tuple[float, float], "lower and upper"]
 
 @dataclass(frozen=True)
 class Entities:
-    """Some bodies, geoms, sites or actuators; `ids` indexes fields such as ``xpos`` or ``ctrl``."""
+    """Some bodies, geoms, sites, tendons or actuators; `ids` indexes fields such as ``xpos`` or ``ctrl``."""
 
     names: tuple[str, ...]
     ids: Index
@@ -102,11 +103,13 @@ def _find(
 # These take model, names and device, and raise ConfigError if a pattern matches nothing.
 find_bodies, find_geoms = partial(_find, "body", "nbody"), partial(_find, "geom", "ngeom")
 find_sites, find_actuators = partial(_find, "site", "nsite"), partial(_find, "actuator", "nu")
+find_tendons = partial(_find, "tendon", "ntendon")
 _FINDERS: dict[str, Callable[..., Entities]] = {
     "joints": find_joints,
     "bodies": find_bodies,
     "geoms": find_geoms,
     "sites": find_sites,
+    "tendons": find_tendons,
     "sensors": find_sensors,
     "actuators": find_actuators,
 }
