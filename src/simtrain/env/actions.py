@@ -30,6 +30,7 @@ _JOINT, _TENDON, _SITE = (
     (mujoco.mjtTrn.mjTRN_SITE.value,),
 )
 _ONE_NUMBER = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
+_NO_LIMIT = 1e12
 _KINDS = {
     configs.JointEffortActionCfg: "motor",
     configs.JointVelocityActionCfg: "velocity",
@@ -79,7 +80,7 @@ class TargetAction(ActionTerm):
         limits = self._cfg.rate_limit, self._cfg.acceleration_limit
         if limits != (None, None):
             rates = [
-                match_values(np.inf if limit is None else limit, self._names, np.inf, what)
+                match_values(_NO_LIMIT if limit is None else limit, self._names, _NO_LIMIT, what)
                 for limit, what in zip(limits, ("rate_limit", "acceleration_limit"), strict=True)
             ]
             self._limiter = Limiter(env, env.initial_targets[self._index], *rates)
@@ -119,7 +120,9 @@ class TargetAction(ActionTerm):
             for actuator in found:
                 _check_kind(model, cfg, actuator)
         else:
-            found = [model.actuator(n).id for n in find_actuators(model, cfg.actuators, device).names]
+            found = [
+                model.actuator(n).id for n in find_actuators(model, cfg.actuators, device).names
+            ]
         return tuple(model.actuator(i).name for i in found), found
 
     def _lengths(self, model: mujoco.MjModel, start: InitialState) -> np.ndarray:

@@ -5,6 +5,7 @@ place with which MuJoCo's actuator has the wanted force. MuJoCo goes on to limit
 ``forcerange``, to randomize gains and encoders, and to integrate a servo's damping implicitly.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,11 @@ class Actuators:
             model.apply(ctrl)
 
 
-class _Driven:
-    """The joints that actuators drive, and what is measured there, in the actuators' units."""
+class _Servos:
+    """MuJoCo's servos of some joints, each of force ``gain ctrl + bias`` in its own units.
+
+    ``biasprm`` has - stiffness x encoder's bias, - stiffness and - damping, each environment's own.
+    """
 
     def __init__(self, cfg: ActuatorCfg, env: Any) -> None:
         model = env.model
@@ -85,40 +89,52 @@ class _Driven:
         self.index = as_index([i for i in ids if i is not None], env.device)
         self._gear = torch.tensor(model.actuator_gear[ids, 0], dtype=torch.float32).to(env.device)
         self._qpos, self._qvel = env.bind("qpos"), env.bind("qvel")
+        self._gains = env.sim.expand("actuator_gainprm")
+        self._biases = env.sim.expand("actuator_biasprm")
 
-    def length(self) -> Tensor:
-        """Positions. Shape: ``(num_envs, joints)``."""
+    def position(self) -> Tensor:
+        """Positions. Shape: ``(num_envs, joints)``, as of all that follows."""
         return self._qpos[:, self.joints.qpos] * self._gear
 
     def velocity(self) -> Tensor:
-        """Velocities. Shape: ``(num_envs, joints)``."""
+        """Velocities."""
         return self._qvel[:, self.joints.qvel] * self._gear
+
+    def gain(self) -> Tensor:
+        """Force for one unit of ``ctrl``."""
+        return self._gains[:, self.index, 0]
+
+    def bias(self, velocity: Tensor) -> Tensor:
+        """Force without ``ctrl``."""
+        numbers = self._biases[:, self.index]
+        return numbers[..., 0] + numbers[..., 1] * self.position() + numbers[..., 2] * velocity
+
+    def measured(self) -> Tensor:
+        """Positions as encoders have them."""
+        numbers = self._biases[:, self.index]
+        return self.position() + numbers[..., 0] / numbers[..., 1]
 
 
 class _DcMotors:
     """Moves the targets of servos so far that their motors can do what they ask for."""
 
     def __init__(self, cfg: DcMotorActuatorCfg, env: Any) -> None:
-        self._driven = _Driven(cfg, env)
+        self._servos = _Servos(cfg, env)
+        limits = (
+            ("saturation_effort", cfg.saturation_effort),
+            ("velocity_limit", cfg.velocity_limit),
+        )
         stall, speed = (
-            torch.tensor(match_values(of, self._driven.joints.names, 0.0, what)).to(env.device)
-            for what, of in (
-                ("saturation_effort", cfg.saturation_effort),
-                ("velocity_limit", cfg.velocity_limit),
-            )
+            torch.tensor(match_values(of, self._servos.joints.names, 0.0, what)).to(env.device)
+            for what, of in limits
         )
         self._stall, self._slope = stall, -stall / speed
-        self._gains = env.sim.expand("actuator_gainprm")
-        self._biases = env.sim.expand("actuator_biasprm")
 
     def apply(self, ctrl: Tensor) -> None:
-        """A servo's force is gain ctrl + bias: `ctrl` is bounded where that is too much."""
-        driven, index = self._driven, self._driven.index
-        velocity, biases = driven.velocity(), self._biases[:, index]
-        # Half-way between the two ends of what the motor can do, less the bias.
-        middle = velocity * (self._slope - biases[..., 2]) - biases[..., 0]
-        middle -= biases[..., 1] * driven.length()
-        gain = self._gains[:, index, 0]
+        """Bound targets by what makes the largest and the least force that there can be."""
+        servos, velocity = self._servos, self._servos.velocity()
+        index, gain = servos.index, servos.gain()
+        middle = torch.addcmul(-servos.bias(velocity), velocity, self._slope)
         low, high = (middle - self._stall) / gain, (middle + self._stall) / gain
         ctrl[:, index] = torch.clamp(ctrl[:, index], low, high)
 
@@ -127,28 +143,28 @@ class _Networks:
     """Computes efforts by a network, from the latest position errors and velocities."""
 
     def __init__(self, name: str, cfg: NetworkActuatorCfg, env: Any) -> None:
-        self._driven, self._cfg = _Driven(cfg, env), cfg
-        with torch.inference_mode(False):
-            self._network = _load(cfg.network).to(env.device)
+        self._servos, self._cfg = _Servos(cfg, env), cfg
+        self._network = _load(cfg).to(env.device)
         self._steps = torch.tensor(cfg.history_steps).to(env.device)
-        shape = (max(cfg.history_steps) + 1, 2, len(self._driven.joints))
+        shape = (max(cfg.history_steps) + 1, 2, len(self._servos.joints))
         self._history = env.buffer(f"actuators.{name}.history", shape)  # the present first
         self._scale = torch.tensor([[cfg.pos_scale], [cfg.vel_scale]]).to(env.device)
 
     @torch.no_grad()
     def apply(self, ctrl: Tensor) -> None:
-        """Replace targets by efforts; each joint of each environment is a row of the network's."""
-        driven, index, history = self._driven, self._driven.index, self._history
+        """Replace targets; each joint of each environment is a row of the network's."""
+        servos, history, velocity = self._servos, self._history, self._servos.velocity()
         history[:, 1:] = history[:, :-1].clone()
-        history[:, 0, 0] = ctrl[:, index] - driven.length()
-        history[:, 0, 1] = driven.velocity()
+        history[:, 0, 0] = ctrl[:, servos.index] - servos.measured()
+        history[:, 0, 1] = velocity
         inputs = history.index_select(1, self._steps) * self._scale
         # From (num_envs, steps, 2, joints) to (num_envs, joints, 2, steps).
         inputs = inputs.permute(0, 3, 2, 1)
         inputs = inputs.flip(2) if self._cfg.input_order == "vel_pos" else inputs
         with torch.jit.optimized_execution(False):  # it would compile kernels in later steps
-            efforts = self._network(inputs.flatten(2).flatten(0, 1))
-        ctrl[:, index] = efforts.view(len(ctrl), -1) * self._cfg.torque_scale
+            efforts = self._network(inputs.flatten(2).flatten(0, 1)).view(len(ctrl), -1)
+        efforts = efforts * self._cfg.torque_scale - servos.bias(velocity)
+        ctrl[:, servos.index] = efforts / servos.gain()
 
 
 _PARAMETERS = ("stiffness", "damping", "effort_limit", "saturation_effort", "velocity_limit")
@@ -192,13 +208,16 @@ def _actuator_of(model: mujoco.MjModel, joint: str) -> int | None:
     return int(ids[0]) if len(ids) else None
 
 
-def _configure(actuator: Any, cfg: ActuatorCfg, numbers: dict[str, float | None], joint: str) -> None:
+def _configure(
+    actuator: Any, cfg: ActuatorCfg, numbers: dict[str, float | None], joint: str
+) -> None:
     """Make an actuator of the spec what `cfg` says, in place."""
     if (effort := numbers["effort_limit"]) is not None:
         actuator.forcelimited, actuator.forcerange = True, [-effort, effort]
     if isinstance(cfg, NetworkActuatorCfg):
-        _load(cfg.network)
-        actuator.set_to_motor()
+        _load(cfg)
+        # A servo, with targets and an encoder; its gains do not matter.
+        actuator.set_to_position(kp=1.0, kv=0.0)
         actuator.ctrllimited = False
     if not isinstance(cfg, IdealPdActuatorCfg):
         return
@@ -208,7 +227,9 @@ def _configure(actuator: Any, cfg: ActuatorCfg, numbers: dict[str, float | None]
     stiffness, damping = (a if a is not None else b for a, b in zip(given, own, strict=True))
     if stiffness is None or damping is None:
         lacking = "stiffness" if stiffness is None else "damping"
-        raise ConfigError(f"{joint!r} has no servo in the model to take its {lacking} from: give it")
+        raise ConfigError(
+            f"{joint!r} has no servo in the model to take its {lacking} from: give it"
+        )
     if isinstance(cfg, DcMotorActuatorCfg):
         stall, speed = numbers["saturation_effort"], numbers["velocity_limit"]
         if stall is None or speed is None:
@@ -227,18 +248,32 @@ def _configure(actuator: Any, cfg: ActuatorCfg, numbers: dict[str, float | None]
     actuator.set_to_position(kp=stiffness, kv=damping)
 
 
-def _load(path: Path) -> nn.Module:
-    """A network from a file; ConfigError if it is none."""
+def _load(cfg: NetworkActuatorCfg) -> nn.Module:
+    """The network of an actuator, from its file; ConfigError if it is none of that kind."""
+    path, size = cfg.network, 2 * len(cfg.history_steps)
     if not path.is_file():
         raise ConfigError(f"the network {path} does not exist")
     try:
-        if path.suffix == ".onnx":
-            return _from_onnx(path)
-        network = torch.jit.load(str(path), map_location="cpu")
+        network = _from_onnx(path) if path.suffix == ".onnx" else _from_torchscript(path)
     except ConfigError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever is wrong with someone's file
-        raise ConfigError(f"the network {path} cannot be read: {error}") from error
+        first = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"the network {path} cannot be read: {first}") from error
+    try:
+        shape = tuple(network(torch.zeros(2, size)).shape)
+    except RuntimeError:
+        shape = ()
+    if shape != (2, 1):
+        steps = f"{len(cfg.history_steps)} position errors and as many velocities"
+        raise ConfigError(f"the network {path} does not make one number of {size} inputs, {steps}")
+    return network
+
+
+def _from_torchscript(path: Path) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"`torch\.jit", category=FutureWarning)
+        network: nn.Module = torch.jit.load(str(path), map_location="cpu")
     return network.eval()
 
 
