@@ -1,6 +1,6 @@
 """Actions at work: from the policy's output to targets of the actuators, in place."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mujoco
@@ -74,6 +74,7 @@ class TargetAction(ActionTerm):
         self._all = actuators == list(range(model.nu))
         self._index = as_index(actuators, device)
         self._cfg, self._limiter = cfg, None
+        self._reference: Callable[[], Tensor] | None = None
 
     def declare(self, env: Any) -> None:
         """See `ActionTerm.declare`."""
@@ -99,7 +100,7 @@ class TargetAction(ActionTerm):
 
     def origin(self) -> Tensor:
         """The targets of zero actions, ``(dim,)`` or ``(num_envs, dim)``."""
-        return self.offset
+        return self.offset if self._reference is None else self.offset + self._reference()
 
     def _find(
         self, cfg: Any, model: mujoco.MjModel, device: torch.device | str
@@ -137,6 +138,12 @@ class JointAction(TargetAction):
     """The same on the actuators that drive some joints."""
 
     joints: Joints
+
+    def follow(self, commands: Mapping[str, Any]) -> None:
+        """Find the command whose motion the targets are relative to, if there is to be one."""
+        name = getattr(self._cfg, "reference", None)
+        if name is not None:
+            self._reference = commands[name].reference(self.joints)
 
     def _find(
         self, cfg: Any, model: mujoco.MjModel, device: torch.device | str
@@ -199,6 +206,12 @@ class Actions:
         rest = [] if start.ctrl.any() else [i for i in servos if i not in taken]
         self._rest = torch.tensor(rest, dtype=torch.long, device=device)
         self._held = self.initial[self._rest]
+
+    def follow(self, commands: Mapping[str, Any]) -> None:
+        """Find the commands that actions are relative to, once there are commands."""
+        for name, term in self.terms.items():
+            if isinstance(term, JointAction):
+                call_term(f"actions.{name}", term.follow, commands)
 
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """Write `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``, in place."""

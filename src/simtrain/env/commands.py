@@ -1,7 +1,7 @@
 """Commands: what the policy is asked to do, drawn anew at resets and from time to time."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from simtrain.env.base import BaseEnv
 from simtrain.env.cfg import CommandTermCfg
-from simtrain.env.names import resolve_params
+from simtrain.env.names import Joints, resolve_params
 from simtrain.env.terms import draw_where
-from simtrain.errors import call_term
+from simtrain.errors import ConfigError, call_term
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,13 @@ class CommandTerm(ABC):
 
     def update(self) -> None:  # noqa: B027 - most commands stand until they are drawn anew
         """Follow the state, at every step; for commands such as a heading to keep."""
+
+    def reference(self, joints: Joints) -> Callable[[], Tensor]:
+        """What tells how far `joints` should now be from their initial positions.
+
+        It returns ``(num_envs, joints)``, rad or m. ConfigError for a command that knows no motion.
+        """
+        raise ConfigError(f"a {type(self).__name__} knows no motion of joints")
 
     def entries(self) -> tuple[str, ...]:
         """The names of all entries: `labels`, or numbers."""

@@ -50,6 +50,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         super().__init__(cfg, num_envs, engine)
         self.timer = timer
         self.commands = Commands(cfg.commands, self)
+        self._actions.follow(self.commands.terms)
         self.events = Events(cfg.events, self)
         self.events.startup()
         self.rewards = Rewards(cfg.rewards, self)

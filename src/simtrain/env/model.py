@@ -108,6 +108,11 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
         raise ConfigError("the task has no actions")
     for name, action in cfg.actions.items():
         check_delay(action, "env", "actions", name)
+        command = getattr(action, "reference", None)
+        if command is not None and command not in cfg.commands:
+            there = f"{did_you_mean(command, cfg.commands)}; there are {', '.join(cfg.commands)}"
+            where = flag("env", "actions", name, "reference")
+            raise ConfigError(f"{where}: there is no command {command!r}{there}")
     if Actions(cfg.actions, model, start, "cpu").dim == 0:
         raise ConfigError("the task's actions drive no joint")
     if "actor" not in cfg.observations:

@@ -5,6 +5,7 @@ clock by ``generated_commands``.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
-from simtrain.env.names import Bounds, Entities, Sensors
+from simtrain.env.names import Bounds, Entities, Joints, Sensors, as_index, match_values
 from simtrain.errors import ConfigError
 from simtrain.mdp.observations import foot_height
 from simtrain.mdp.robot_state import feet_touch, is_moving
@@ -28,6 +29,14 @@ def _shifted_by_half(reflection: Any, params: Any) -> list[tuple[int, float]]:
     if shifts not in ({0.0}, {0.5}):
         text = "offsets of feet and of their mirror images must be equal, or all differ by 0.5"
         raise ConfigError(f"{text}; they are {offsets}")
+    if bend := params.get("bend"):
+        joints = reflection.resolved({"joints": tuple(bend)})["joints"]
+        angles = match_values(bend, joints.names, 0.0, "bend")
+        for name, angle, (place, joint_sign) in zip(
+            joints.names, angles, reflection.partners(joints), strict=True
+        ):
+            if angle != joint_sign * angles[place]:
+                raise ConfigError(f"bend is not symmetric: that of {name!r}")
     sign = 1.0 if shifts == {0.0} else -1.0
     return [(0, sign), (1, sign)]
 
@@ -41,6 +50,10 @@ class GaitClock(CommandTerm):
     `offsets` are parts of a period by which each foot of `sites` is ahead, (0, 0.5) for two
     legs; a foot stands for the part `stance` of its period, and swings for the rest. Under a
     `command` to stand, of a norm up to `command_threshold`, the clock stands and shows [0, 0].
+
+    `bend` is a stepping motion, for actions that take the clock as their `reference`: by how much
+    joints leave their initial positions, rad, in the middle of the swing of the foot that they
+    carry, as sin^2.
     """
 
     labels = ("sin", "cos")
@@ -53,6 +66,7 @@ class GaitClock(CommandTerm):
     frequency: Bounds = (1.5, 1.5)
     stance: float = 0.5
     command_threshold: float = 0.05
+    bend: dict[str, float] | None = None
 
     def __post_init__(self, env: Env) -> None:
         if len(self.offsets) != len(self.sites):
@@ -86,6 +100,19 @@ class GaitClock(CommandTerm):
         """Set the clock to a `phase` between 0 and 1, ``(num_envs,)``, in place."""
         self._phase.copy_(phase)
 
+    def reference(self, joints: Joints) -> Callable[[], Tensor]:
+        """See `CommandTerm.reference`."""
+        angles = match_values(self.bend or {}, joints.names, 0.0, "bend")
+        feet = [
+            _foot_on(self._env, n, self.sites) if a else 0
+            for n, a in zip(joints.names, angles, strict=True)
+        ]
+        angle, foot = (
+            torch.tensor(angles, device=self._env.device),
+            as_index(feet, self._env.device),
+        )
+        return lambda: torch.sin(math.pi * self.swing()).square_()[:, foot].mul_(angle)
+
     def swing(self) -> Tensor:
         """How far each foot is through its swing, 0 to 1; 0 in stance. ``(num_envs, feet)``."""
         return self._env.once((self, "swing"), self._swing)
@@ -115,6 +142,18 @@ def feet_height_by_phase(
     """
     target = torch.sin(math.pi * _clock(env, gait).swing()).square_().mul_(swing_height).add_(sole)
     return torch.exp((foot_height(env, sites) - target).square().sum(dim=1) / -(std**2))
+
+
+def _foot_on(env: Env, joint: str, sites: Entities) -> int:
+    """Which of the feet `sites` the `joint` carries."""
+    moved = env.model.joint(joint).bodyid[0]
+    for place, name in enumerate(sites.names):
+        body = env.model.site(name).bodyid[0]
+        while body not in (0, moved):
+            body = env.model.body_parentid[body]
+        if body == moved:
+            return place
+    raise ConfigError(f"the joint {joint!r} carries none of the feet {', '.join(sites.names)}")
 
 
 def _clock(env: Env, name: str) -> GaitClock:

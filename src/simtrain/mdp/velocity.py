@@ -29,10 +29,14 @@ def velocity_command(lin_vel_x: Range, lin_vel_y: Range, ang_vel_z: Range) -> Co
 
 
 def gait_clock(
-    feet: str, offsets: tuple[float, ...], frequency: float, stance: float
+    feet: str,
+    offsets: tuple[float, ...],
+    frequency: float,
+    stance: float,
+    bend: dict[str, float] | None = None,
 ) -> CommandTermCfg:
     """When each of the `feet` swings, see `mdp.GaitClock`; drawn anew at resets alone."""
-    params: dict[str, Any] = {"sites": feet, "offsets": offsets, "stance": stance}
+    params: dict[str, Any] = {"sites": feet, "offsets": offsets, "stance": stance, "bend": bend}
     bounds = (0.9 * frequency, 1.1 * frequency)
     return CommandTermCfg(mdp.GaitClock, (1e6, 1e6), frequency=bounds, **params)
 

@@ -141,6 +141,9 @@ class JointPositionActionCfg(JointActionCfg):
     use_default_offset: bool = True
     """Let a zero action hold the initial state: add the keyframe's own ``ctrl`` or, where that is
     all zero, the joints' initial positions."""
+    reference: str | None = None
+    """Name of a command that knows a motion of the joints, such as `mdp.GaitClock`, to which the
+    targets are relative besides."""
 
 
 @dataclass
