@@ -90,6 +90,13 @@ def g1_velocity_flat() -> TaskCfg:
                 swing_height=0.09,
                 std=0.05,
             ),
+            "joint_pos": RewardTermCfg(
+                mdp.track_reference_joint_pos_exp,
+                weight=2.0,
+                joints=tuple(BEND),
+                command="gait",
+                std=0.3,
+            ),
             "posture": RewardTermCfg(
                 mdp.posture,
                 weight=0.5,
@@ -97,9 +104,7 @@ def g1_velocity_flat() -> TaskCfg:
                 command="velocity",
                 std_standing=0.1,
                 std_moving={
-                    ".*_(hip_pitch|knee)_joint": 0.5,
                     ".*_(hip_roll|hip_yaw|ankle_roll)_joint": 0.15,
-                    ".*_ankle_pitch_joint": 0.3,
                     "waist_.*_joint": 0.1,
                 },
             ),

@@ -2,9 +2,10 @@ import math
 
 import pytest
 import torch
-from walker import CONTACTS, FEET, set_contact, set_state, value, walker_env
+from walker import CONTACTS, FEET, HINGES, set_contact, set_state, value, walker_env
 
-from simtrain import CommandTermCfg, Mirror, ObservationTermCfg, mdp
+from simtrain import CommandTermCfg, JointPositionActionCfg, Mirror, ObservationTermCfg, mdp
+from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
 from simtrain.training.reflection import mirror_maps
 
@@ -18,10 +19,12 @@ VELOCITY = CommandTermCfg(
 )
 
 
-def _env(num_envs=1, velocity=VELOCITY, offsets=(0.0, 0.5), **params):
+def _env(num_envs=1, velocity=VELOCITY, offsets=(0.0, 0.5), reference=None, **params):
     params = {"sites": FEET, "offsets": offsets, **params}
     clock = CommandTermCfg(mdp.GaitClock, (1e6, 1e6), **params)
-    return walker_env(num_envs, commands={"velocity": velocity, "gait": clock})
+    action = JointPositionActionCfg(HINGES, reference=reference)
+    commands = {"velocity": velocity, "gait": clock}
+    return walker_env(num_envs, commands=commands, actions={"joint_pos": action})
 
 
 def _walking(**params):
@@ -82,9 +85,49 @@ def test_feet_are_rewarded_for_touching_in_stance_and_for_their_height_in_swing(
     assert height == pytest.approx(math.exp(-1.0), rel=1e-3)
 
 
-def _reflection(offsets):
+def test_actions_can_be_relative_to_legs_that_bend_in_their_swing():
+    bend, clock = {"left_hinge": 0.4, "right_hinge": -0.2}, {"frequency": (0.0, 0.0)}
+    env = _env(2, bend=bend, stance=0.5, reference="gait", **clock)
+    env.commands.hold("velocity", [0.5, 0.0, 0.0])
+    # The left foot is amid its swing in one environment; in the other, the right one in a quarter.
+    env.commands.terms["gait"].set_phase(torch.tensor([0.75, 0.125]))
+    env.step(torch.tensor([[0.0, 0.0], [0.1, 0.1]]))
+    home = torch.tensor([0.1, -0.2])
+    moved = torch.tensor([[0.4, 0.0], [0.1, 0.1 - 0.2 * 0.5]])
+    assert torch.allclose(env.bind("ctrl"), home + moved, atol=1e-6)
+    env.commands.hold("velocity", [0.0, 0.0, 0.0])
+    env.step(torch.zeros(2, 2))
+    assert torch.allclose(env.bind("ctrl"), home.expand(2, 2))
+
+
+def test_joints_are_rewarded_for_being_where_a_motion_has_them():
+    env = _walking(frequency=(0.0, 0.0), stance=0.5, bend={"left_hinge": 0.4})
+    env.commands.terms["gait"].set_phase(torch.tensor([0.75]))
+    params = {"joints": HINGES, "command": "gait", "std": 0.5}
+    # By hand: 0.4 too far for one joint of two, which is at its start.
+    assert value(env, mdp.track_reference_joint_pos_exp, **params) == pytest.approx(
+        math.exp(-(0.4**2) / 2.0 / 0.5**2), rel=1e-4
+    )
+    env.commands.terms["gait"].set_phase(torch.tensor([0.25]))
+    assert value(env, mdp.track_reference_joint_pos_exp, **params) == pytest.approx(1.0)
+
+
+def test_a_motion_that_cannot_be_followed_is_refused():
+    with pytest.raises(ConfigError, match="a UniformVelocityCommand knows no motion of joints"):
+        _env(reference="velocity")
+    with pytest.raises(ConfigError, match="bend: no joint matches 'knee'; there are left_hinge"):
+        _env(bend={"knee": 0.1}, reference="gait")
+    cfg = _env(reference="gait").cfg
+    cfg.actions["joint_pos"].reference = "gate"
+    with pytest.raises(ConfigError, match="no command 'gate' .did you mean 'gait'..; there are"):
+        check_task(cfg)
+    with pytest.raises(ConfigError, match="bend is not symmetric: that of 'left_hinge'"):
+        _reflection((0.0, 0.5), bend={"left_hinge": 0.4, "right_hinge": 0.3})
+
+
+def _reflection(offsets, **params):
     shown = ObservationTermCfg(mdp.generated_commands, command="gait")
-    commands = _env(offsets=offsets).cfg.commands
+    commands = _env(offsets=offsets, **params).cfg.commands
     changes = {"keyframe": None, "symmetry": Mirror(), "commands": commands}
     env = walker_env(observations={"actor": {"gait": shown}}, **changes)
     return mirror_maps(env, env.device).observations["actor"]

@@ -144,6 +144,20 @@ def feet_height_by_phase(
     return torch.exp((foot_height(env, sites) - target).square().sum(dim=1) / -(std**2))
 
 
+class track_reference_joint_pos_exp:
+    """exp(-mean over joints of (q - reference)^2 / std^2), by a `command` that knows a motion."""
+
+    def __init__(self, env: Env, joints: Joints, command: str, std: float) -> None:
+        self._joints, self._factor = joints, -1.0 / std**2
+        self._initial = env.initial_qpos[joints.qpos]
+        self._reference = env.commands.terms[command].reference(joints)
+
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs,)``."""
+        error = env.bind("qpos")[:, self._joints.qpos] - self._initial - self._reference()
+        return torch.exp(error.square().mean(dim=1) * self._factor)
+
+
 def _foot_on(env: Env, joint: str, sites: Entities) -> int:
     """Which of the feet `sites` the `joint` carries."""
     moved = env.model.joint(joint).bodyid[0]
