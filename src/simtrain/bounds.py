@@ -42,6 +42,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "num_mini_batches": (1, 10**5),
     "learning_rate": (1e-12, 1e3),
     "desired_kl": (1e-12, 1e6),
+    "desired_kl_end": (1e-12, 1e6),
     "initial_step": (0, 10**12),
     "final_step": (0, 10**12),
     "predictor_hidden_dims": (1, 2**16),

@@ -169,6 +169,8 @@ class PpoCfg:
     """Whether the learning rate follows the KL divergence of each mini-batch."""
     desired_kl: float = 0.01
     """KL divergence that the adaptive schedule aims at."""
+    desired_kl_end: float | None = None
+    """The same at the end of training, to which it goes in equal steps; None keeps it."""
     gamma: float = 0.99
     """Discount factor."""
     lam: float = 0.95

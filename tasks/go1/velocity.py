@@ -120,6 +120,7 @@ def go1_velocity_flat() -> TaskCfg:
             num_learning_epochs=5,
             num_mini_batches=2,
             desired_kl=0.05,
+            desired_kl_end=0.005,
             gamma=0.97,
             entropy_coef=0.005,
         ),

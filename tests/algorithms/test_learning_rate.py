@@ -17,5 +17,5 @@ from simtrain.algorithms.ppo import MAX_LEARNING_RATE, MIN_LEARNING_RATE, adapt_
 )
 def test_the_learning_rate_follows_the_divergence(kl, before, after):
     rate = torch.tensor(before)
-    adapt_learning_rate(rate, torch.tensor(kl), desired_kl=0.01)
+    adapt_learning_rate(rate, torch.tensor(kl), desired_kl=torch.tensor(0.01))
     assert float(rate) == pytest.approx(after)

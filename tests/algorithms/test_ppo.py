@@ -289,6 +289,24 @@ def test_three_iterations_are_those_of_rsl_rl(variant):
             torch.testing.assert_close(mine, other, atol=1e-5, rtol=0.0)
 
 
+def test_the_divergence_that_is_aimed_at_goes_to_its_end_in_equal_steps():
+    rates = []
+    for progress, aim in ((0.0, 1e-4), (0.5, 1e-2), (1.0, 1.99e-2)):
+        changing, constant = _ppo(desired_kl=1e-4, desired_kl_end=1.99e-2), _ppo(desired_kl=aim)
+        constant.load(changing.save())
+        for ppo in (changing, constant):
+            _roll_out(ppo, seed=0)
+            torch.manual_seed(1)
+        changing.update(progress=progress)
+        torch.manual_seed(1)
+        constant.update()
+        assert changing.learning_rate == constant.learning_rate
+        for mine, other in zip(changing.tensors(), constant.tensors(), strict=True):
+            assert torch.equal(mine, other)
+        rates.append(changing.learning_rate)
+    assert rates == sorted(set(rates))
+
+
 # Observation statistics, checkpoints -----------------------------------------------
 
 

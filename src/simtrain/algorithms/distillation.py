@@ -114,8 +114,13 @@ class Distillation(RslDistillation):  # type: ignore[misc]
             memory.forget(dones)
 
     @torch.no_grad()
-    def update(self, graphs: MiniBatchGraphs | None = None) -> dict[str, float]:
-        """Bring the student nearer to the teacher, in place, by `graphs` if given; mean loss."""
+    def update(
+        self, graphs: MiniBatchGraphs | None = None, *, progress: float = 0.0
+    ) -> dict[str, float]:
+        """Bring the student nearer to the teacher, in place, by `graphs` if given; mean loss.
+
+        Nothing depends on how much of training is done, `progress`.
+        """
         learn = self.learn_mini_batch
         if graphs is not None and graphs.prepare():
             self.timer.begin("update_graph")

@@ -65,7 +65,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         `mirror` is needed where `cfg` uses symmetry; weights of ``cfg.rnd`` are those of a step.
         """
         actor, critic = make_actor(cfg.actor, obs, num_actions), make_critic(cfg, obs)
-        own = ("symmetry", "rnd")
+        own = ("symmetry", "rnd", "desired_kl_end")
         settings = {f.name: getattr(cfg, f.name) for f in fields(cfg) if f.name not in own}
         settings |= {"actor": actor, "critic": critic, "storage": None}
         super().__init__(**settings, device=rank.device)
@@ -83,6 +83,8 @@ class PPO(RslPPO):  # type: ignore[misc]
             networks, rank, timer, learning_rate=cfg.learning_rate, kind=cfg.optimizer, extra=1
         )
         self.gradients = self.optimizer.gradients
+        self._aim = torch.zeros((), device=rank.device)  # divergence; graphs read it
+        self._aim_at_end = cfg.desired_kl_end
         self.skipped_steps = 0  # of the last update: their gradients were not finite
         self._losses = torch.zeros(len(self.loss_names), device=rank.device)
         if cfg.rnd.weight != 0.0:
@@ -164,8 +166,15 @@ class PPO(RslPPO):  # type: ignore[misc]
             self._normalize(st.advantages.view(1, -1))
 
     @torch.no_grad()
-    def update(self, graphs: MiniBatchGraphs | None = None) -> dict[str, float]:
-        """Improve policy and value on the rollout, by `graphs` if given; mean losses."""
+    def update(
+        self, graphs: MiniBatchGraphs | None = None, *, progress: float = 0.0
+    ) -> dict[str, float]:
+        """Improve policy and value on the rollout, by `graphs` if given; mean losses.
+
+        `progress` is the part of training that is done, from 0 to 1.
+        """
+        last = self.desired_kl if self._aim_at_end is None else self._aim_at_end
+        self._aim.fill_(self.desired_kl + progress * (last - self.desired_kl))
         self.timer.begin("mini_batches")
         advantages = self.learner.shuffle()
         if self.normalize_advantage_per_mini_batch:
@@ -211,7 +220,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.timer.begin("optimizer")
         self.optimizer.average()
         if self.schedule == "adaptive":
-            adapt_learning_rate(self.optimizer.lr, self.gradients.extra[0], self.desired_kl)
+            adapt_learning_rate(self.optimizer.lr, self.gradients.extra[0], self._aim)
         self.optimizer.clip_and_step(self.max_grad_norm)
         self.learner.after_step()
         return losses
@@ -286,8 +295,8 @@ class PPO(RslPPO):  # type: ignore[misc]
         advantages /= variance.sqrt().float().view(shape) + 1e-8
 
 
-def adapt_learning_rate(rate: Tensor, kl: Tensor, desired_kl: float) -> None:
-    """Change `rate`, 0-d, by rsl_rl's rule, in place: `kl`, 0-d, within a factor 2 of its aim."""
+def adapt_learning_rate(rate: Tensor, kl: Tensor, desired_kl: Tensor) -> None:
+    """Change `rate`, 0-d, by rsl_rl's rule, in place: `kl` within a factor 2 of its aim."""
     lower = (rate / 1.5).clamp_(min=MIN_LEARNING_RATE)
     higher = (rate * 1.5).clamp_(max=MAX_LEARNING_RATE)
     too_near = (kl < desired_kl / 2.0) & (kl > 0.0)

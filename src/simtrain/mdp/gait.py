@@ -49,7 +49,8 @@ class GaitClock(CommandTerm):
     `frequency` bounds the steps that each foot makes a second, drawn with the phase at every reset;
     `offsets` are parts of a period by which each foot of `sites` is ahead, (0, 0.5) for two
     legs; a foot stands for the part `stance` of its period, and swings for the rest. Under a
-    `command` to stand, of a norm up to `command_threshold`, the clock stands and shows [0, 0].
+    `command` to stand, of a norm up to `command_threshold`, the clock stands and shows [0, 0]; with
+    a negative threshold it never does, and a robot that is to stand steps in place.
 
     `bend` is a stepping motion, for actions that take the clock as their `reference`: by how much
     joints leave their initial positions, rad, in the middle of the swing of the foot that they

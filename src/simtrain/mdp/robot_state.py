@@ -71,8 +71,11 @@ def feet_speed(env: Env, velocity_sensors: Sensors) -> Tensor:
 
 @_once
 def is_moving(env: Env, command: str, threshold: float) -> Tensor:
-    """Whether the command is more than to stand still. Boolean, shape: ``(num_envs,)``."""
-    return env.command(command).square().sum(dim=1) > threshold**2
+    """Whether the command is more than to stand still. Boolean, shape: ``(num_envs,)``.
+
+    Its norm is above `threshold`, which every norm is if that is negative.
+    """
+    return env.command(command).square().sum(dim=1) > threshold * abs(threshold)
 
 
 def _of_feet(env: Env, sensors: Sensors) -> Tensor:

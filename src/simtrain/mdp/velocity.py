@@ -28,17 +28,14 @@ def velocity_command(lin_vel_x: Range, lin_vel_y: Range, ang_vel_z: Range) -> Co
     return CommandTermCfg(mdp.UniformVelocityCommand, (4.0, 8.0), **ranges, **parts)
 
 
-def gait_clock(
-    feet: str,
-    offsets: tuple[float, ...],
-    frequency: float,
-    stance: float,
-    bend: dict[str, float] | None = None,
-) -> CommandTermCfg:
-    """When each of the `feet` swings, see `mdp.GaitClock`; drawn anew at resets alone."""
-    params: dict[str, Any] = {"sites": feet, "offsets": offsets, "stance": stance, "bend": bend}
+def gait_clock(feet: str, *, frequency: float, **params: Any) -> CommandTermCfg:
+    """When each of the `feet` swings; drawn anew at resets alone.
+
+    Their steps a second differ by up to a tenth from `frequency`; `params` are more of those of
+    `mdp.GaitClock`.
+    """
     bounds = (0.9 * frequency, 1.1 * frequency)
-    return CommandTermCfg(mdp.GaitClock, (1e6, 1e6), frequency=bounds, **params)
+    return CommandTermCfg(mdp.GaitClock, (1e6, 1e6), sites=feet, frequency=bounds, **params)
 
 
 def velocity_observations(

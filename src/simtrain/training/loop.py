@@ -117,7 +117,7 @@ class Trainer:
             torch.cuda.synchronize(self.rank.device)
         collected = time.perf_counter()
         torch.set_num_threads(self.ppo.learning_threads)
-        losses = self.ppo.update(self._update_graphs)
+        losses = self.ppo.update(self._update_graphs, progress=self.iteration / iterations)
         failures, overflow = self.env.failures(), self.env.sim.overflow()
         end = time.perf_counter()
         maxima = {
