@@ -73,7 +73,8 @@ class TargetAction(ActionTerm):
         self.low, self.high = (torch.tensor(b, dtype=torch.float32, device=device) for b in bounds)
         self._all = actuators == list(range(model.nu))
         self._index = as_index(actuators, device)
-        self._cfg, self._limiter = cfg, None
+        self._cfg = cfg
+        self._limiter: Limiter | None = None
 
     def declare(self, env: Any) -> None:
         """See `ActionTerm.declare`."""
@@ -130,7 +131,8 @@ class TargetAction(ActionTerm):
         data = mujoco.MjData(model)
         data.qpos[:] = start.qpos
         mujoco.mj_fwdPosition(model, data)
-        return data.actuator_length[list(self.actuators)]
+        lengths: np.ndarray = data.actuator_length[list(self.actuators)]
+        return lengths
 
 
 class JointAction(TargetAction):
@@ -154,7 +156,7 @@ class RelativeJointAction(JointAction):
     def declare(self, env: Any) -> None:
         """See `ActionTerm.declare`."""
         super().declare(env)
-        self._qpos = env.bind("qpos")
+        self._qpos: Tensor = env.bind("qpos")
 
     def origin(self) -> Tensor:
         """See `TargetAction.origin`."""

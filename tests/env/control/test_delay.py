@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from tiny_task import at_step, idle, steps_lived, tiny_env, tiny_task
@@ -18,7 +20,7 @@ def _observing(num_envs=1, terminations=NEVER, **terms):
 
 
 def _seen(env, steps):
-    """What the group shows at the start and after each of some steps, ``(steps + 1, envs, ...)``."""
+    """What the group shows at the start and after each step, ``(steps + 1, envs, ...)``."""
     return torch.stack(
         [env.reset()["actor"].clone(), *(idle(env)[0]["actor"].clone() for _ in range(steps))]
     )
@@ -59,7 +61,7 @@ def test_lags_may_be_drawn_anew_at_every_step_or_from_time_to_time():
     def changes(**more):
         seen = _seen(_observing(256, late=_lived(0, 3, **more)), 12)[:, :, 0]
         lags = torch.arange(13.0).view(-1, 1) - seen
-        return [bool((a != b).any()) for a, b in zip(lags[3:], lags[4:], strict=False)]
+        return [bool((a != b).any()) for a, b in pairwise(lags[3:])]
 
     assert all(changes())
     every_fourth = changes(delay_update_period=4)
