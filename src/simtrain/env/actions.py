@@ -180,6 +180,9 @@ class Actions:
         for name, cfg in cfgs.items():
             try:
                 self.terms[name] = _make(cfg, model, start, device)
+                if cfg.delay_max_lag and not self.terms[name].actuators:
+                    text = "its term names no `actuators`, whose targets could be late"
+                    raise ConfigError(f"it has a delay, but {text}")
             except ConfigError as error:
                 raise ConfigError(f"{flag('env', 'actions', name)}: {error}") from error
         self.dim = sum(term.dim for term in self.terms.values())

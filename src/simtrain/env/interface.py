@@ -192,9 +192,11 @@ def _gain(model: mujoco.MjModel, actuator: int, which: int) -> float:
     MuJoCo's affine bias is a force -kp length - kv velocity, and gear stands between these and the
     joint on both ways. See https://mujoco.readthedocs.io/en/stable/modeling.html#actuators.
     """
-    if model.actuator_biastype[actuator] != mujoco.mjtBias.mjBIAS_AFFINE.value:
+    kind, gear = model.actuator_biastype[actuator], float(model.actuator_gear[actuator, 0])
+    if kind == mujoco.mjtBias.mjBIAS_DCMOTOR.value:
+        return float(model.actuator_gainprm[actuator, {1: 4, 2: 6}[which]]) * gear**2
+    if kind != mujoco.mjtBias.mjBIAS_AFFINE.value:
         return 0.0
-    gear = float(model.actuator_gear[actuator, 0])
     return -float(model.actuator_biasprm[actuator, which]) * gear**2
 
 
