@@ -49,6 +49,10 @@ class JointAction(ActionTerm):
         self._all = actuators == list(range(model.nu))
         self._actuators = torch.tensor(actuators, dtype=torch.long, device=device)
 
+    def describe(self) -> str | None:
+        """See `ActionTerm.describe`; not of a class derived from this, which may do otherwise."""
+        return "joint_targets" if type(self) is JointAction else None
+
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """See `ActionTerm.apply`."""
         if self._all:
@@ -96,6 +100,9 @@ class Actions:
         self._rest = torch.tensor(list(rest), dtype=torch.long, device=device)
         places = [float(start.qpos[i]) for i in rest.values()]
         self._held = torch.tensor(places, device=device)
+        self.held = {model.joint(model.actuator_trnid[i, 0]).name: float(start.qpos[place])
+                     for i, place in rest.items()}  # fmt: skip
+        """Positions that joints are held at which no action drives, by name."""
 
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """Write `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``, in place."""

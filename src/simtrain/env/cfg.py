@@ -248,6 +248,13 @@ class ActionTerm(ABC):
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """Write its part of `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``."""
 
+    def describe(self) -> str | None:
+        """What a robot's program does with its actions, a word that ``run_policy.py`` knows.
+
+        None if there is none: ``export`` refuses it then.
+        """
+        return None
+
     def reset(self, mask: Tensor) -> None:  # noqa: B027 - most actions keep no state
         """Start a new episode in the environments in `mask`, boolean ``(num_envs,)``."""
 

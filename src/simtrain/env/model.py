@@ -33,6 +33,52 @@ def compile_model(cfg: TaskCfg, *, visuals: bool = False) -> mujoco.MjModel:
     With `visuals` it has the geoms too that are there to be looked at alone. Everything but geoms,
     meshes and materials is the same in both: a state of the one holds for the other.
     """
+    return _compile(cfg, visuals)[0]
+
+
+def self_contained_xml(cfg: TaskCfg, *, visuals: bool = True) -> str:
+    """The compiled model of `compile_model` as one MJCF, with meshes and heights inside.
+
+    Numbers have six digits. Textures from files are left out. ConfigError if it cannot be.
+    """
+    model, spec = _compile(cfg, visuals)
+    for mesh in spec.meshes:
+        if mesh.file:
+            _inline(model, mesh)
+    for field in spec.hfields:
+        if field.file:
+            place = model.hfield(field.name)
+            field.userdata, field.file = place.data.ravel().tolist(), ""
+            field.nrow, field.ncol = int(place.nrow[0]), int(place.ncol[0])
+    for texture in [t for t in spec.textures if t.file or any(t.cubefiles)]:
+        for material in spec.materials:
+            material.textures = [n if n != texture.name else "" for n in material.textures]
+        spec.delete(texture)
+    try:
+        spec.compile()
+        text: str = spec.to_xml()
+        mujoco.MjModel.from_xml_string(text)
+    except ValueError as error:
+        raise ConfigError(f"the model cannot be one MJCF: {_one_line(error)}") from error
+    return text
+
+
+def _inline(model: mujoco.MjModel, mesh: mujoco.MjsMesh) -> None:
+    """Put the vertices and faces of a compiled mesh into its element, in place of its file."""
+    place = model.mesh(mesh.name)
+    first, count = int(place.vertadr[0]), int(place.vertnum[0])
+    # The compiler has moved them into the frame of the mesh's inertia.
+    rotation = np.zeros(9)
+    mujoco.mju_quat2Mat(rotation, place.quat)
+    vertices = model.mesh_vert[first : first + count] @ rotation.reshape(3, 3).T + place.pos
+    faces = model.mesh_face[int(place.faceadr[0]) :][: int(place.facenum[0])]
+    mesh.file, mesh.scale = "", [1.0, 1.0, 1.0]
+    mesh.refpos, mesh.refquat = [0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]
+    mesh.uservert, mesh.userface = vertices.ravel().tolist(), faces.ravel().tolist()
+
+
+def _compile(cfg: TaskCfg, visuals: bool) -> tuple[mujoco.MjModel, mujoco.MjSpec]:
+    """The compiled model and its specification."""
     if isinstance(cfg.model, Path):
         what = str(cfg.model)
         if cfg.model.is_dir():
@@ -55,7 +101,7 @@ def compile_model(cfg: TaskCfg, *, visuals: bool = False) -> mujoco.MjModel:
     if not visuals:
         _discard_visuals(cfg, spec)
     try:
-        return spec.compile()
+        return spec.compile(), spec
     except ValueError as error:
         raise ConfigError(f"{what} does not compile: {_one_line(error)}") from error
 
