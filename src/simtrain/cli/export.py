@@ -112,7 +112,8 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
     for title in ("kept", *map(heading, found.own.estimates)):
         table.add_column(title, justify="right")
     for name, evaluation in rows.items():
-        kept = with_margin("kept", found.kept(name)) if name in found.played else ""
+        part = found.kept(name) if name in found.played else None
+        kept = f"{part.value:.3f} [{part.low:.3f}, {part.high:.3f}]" if part else ""
         values = (with_margin(n, e) for n, e in evaluation.estimates.items())
         table.add_row(name, kept, *values)
     table_console().print(table)

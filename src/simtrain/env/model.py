@@ -36,12 +36,15 @@ def compile_model(cfg: TaskCfg, *, visuals: bool = False) -> mujoco.MjModel:
     return _compile(cfg, visuals)[0]
 
 
-def self_contained_xml(cfg: TaskCfg, *, visuals: bool = True) -> str:
-    """The compiled model of `compile_model` as one MJCF, with meshes and heights inside.
+def self_contained_xml(cfg: TaskCfg) -> str:
+    """The model of `compile_model` with visuals as one MJCF, with meshes and heights inside.
 
-    Numbers have six digits. Textures from files are left out. ConfigError if it cannot be.
+    Numbers have six digits, and textures from files are left out. With ``discardvisual`` it is the
+    model without visuals. ConfigError if it cannot be.
     """
-    model, spec = _compile(cfg, visuals)
+    model, spec = _compile(cfg, visuals=True)
+    _discard_visuals(cfg, spec)  # adds what keeps the geoms that terms name
+    spec.compiler.discardvisual = False
     for mesh in spec.meshes:
         if mesh.file:
             _inline(model, mesh)
@@ -69,8 +72,8 @@ def _inline(model: mujoco.MjModel, mesh: mujoco.MjsMesh) -> None:
     first, count = int(place.vertadr[0]), int(place.vertnum[0])
     # The compiler has moved them into the frame of the mesh's inertia.
     rotation = np.zeros(9)
-    mujoco.mju_quat2Mat(rotation, place.quat)
-    vertices = model.mesh_vert[first : first + count] @ rotation.reshape(3, 3).T + place.pos
+    mujoco.mju_quat2Mat(rotation, model.mesh_quat[place.id])
+    vertices = model.mesh_vert[first : first + count] @ rotation.reshape(3, 3).T + model.mesh_pos[place.id]
     faces = model.mesh_face[int(place.faceadr[0]) :][: int(place.facenum[0])]
     mesh.file, mesh.scale = "", [1.0, 1.0, 1.0]
     mesh.refpos, mesh.refquat = [0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]

@@ -40,6 +40,8 @@ class WatchedPolicy(Policy):  # type: ignore[misc]
 
     def value(self, part: dict[str, Any], state: dict[str, Any]) -> np.ndarray:
         """See `Policy.value`."""
+        if part["params"].get("biased"):  # `joint_pos_rel`, as servos and encoders are wrong alike
+            state = state | {"joint_pos": state["joint_pos"] + state["bias"]}
         value: np.ndarray = super().value(part, state)
         for kind, numbers in part["noise"].items() if self.random is not None else ():
             value = value + getattr(self.random, kind)(*numbers, value.shape) * part["scale"]
@@ -47,7 +49,7 @@ class WatchedPolicy(Policy):  # type: ignore[misc]
 
 
 class WatchedRobot(MujocoRobot):  # type: ignore[misc]
-    """A simulation whose encoders are as wrong as its servos think, and that sees the ground."""
+    """A simulation that tells how wrong its servos' encoders are, and how far the ground is."""
 
     def __init__(self, policy: Policy, model: mujoco.MjModel) -> None:
         super().__init__(policy, model)
@@ -55,15 +57,14 @@ class WatchedRobot(MujocoRobot):  # type: ignore[misc]
         servos = model.actuator_biasprm[self.actuators]
         self.gains = -servos[:, 1:3] * model.actuator_gear[self.actuators, :1] ** 2
         self.bias = np.zeros(len(policy.joints))
-        if any(part["params"].get("biased") for part in parts):
-            places = [policy.places[name] for name in self.about["joint_names"]]
-            self.bias[places] = servos[:, 0] / servos[:, 1]
+        places = [policy.places[name] for name in self.about["joint_names"]]
+        stiff = servos[:, 1] != 0.0
+        self.bias[places] = np.divide(servos[:, 0], servos[:, 1], np.zeros(len(places)), where=stiff)
         self.points = {p["term"]: p["reads"]["points"] for p in parts if "points" in p["reads"]}
 
     def read_state(self) -> dict[str, Any]:
         """See `MujocoRobot.read_state`."""
-        state: dict[str, Any] = super().read_state()
-        state["joint_pos"] = state["joint_pos"] + self.bias
+        state: dict[str, Any] = {**super().read_state(), "bias": self.bias}
         for term, points in self.points.items():
             state[term] = self._heights(state, np.array(points))
         return state

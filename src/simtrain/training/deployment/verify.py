@@ -42,6 +42,7 @@ AS_TRAINED = "the task's physics"
 _SEED = 0
 _STEPS, _EPISODES = 100, 8  # whose observations and targets are compared
 _TOLERANCE = 1e-3  # of these; relative where they are larger than 1
+_ROUGHLY = 0.02  # of the mean where the ground is seen, m
 _SOLVERS = {"PGS": 0, "CG": 1, "Newton": 2}
 _LOOP = Path(__file__).with_name("closed_loop.py")
 Condition = dict[str, Any]
@@ -230,27 +231,35 @@ def _differences(loop: _ClosedLoop, env: Env, own: _Episodes, about: dict[str, A
     if not math.isclose(about["control_period"], env.step_dt, rel_tol=1e-9):
         sentences.append(f"a step lasts {about['control_period']} s, in the task {env.step_dt} s")
     groups, before = env.observations.groups, 0
+    # Between nodes of a height field MuJoCo's ground is not quite that of the task.
+    scans = {f"{p['group']}.{p['term']}" for p in about["observations"] if "points" in p["reads"]}
     seen = found.get(about["input"], np.zeros((*own.seen.shape[:2], 0)))
     if seen.shape != own.seen.shape:
         return [f"it sees {seen.shape[2]} numbers, in the task {own.seen.shape[2]}"]
     for group in dict.fromkeys(part["group"] for part in about["observations"]):
         for term, place in groups[group].slices.items():
             part = slice(before + place.start, before + place.stop)
-            sentences += _difference(f"{group}.{term}", seen[:, :, part], own.seen[:, :, part])
+            name, pair = f"{group}.{term}", (seen[:, :, part], own.seen[:, :, part])
+            sentences += _difference(name, *pair, roughly=name in scans)
         before += groups[group].size
     if not sentences:  # else targets differ as well
-        sentences += _difference("the targets", found["targets"], own.targets)
+        pair = found["targets"], own.targets
+        sentences += _difference("the targets", *pair, roughly=bool(scans))
     told = np.array([about["joint_stiffness"], about["joint_damping"]])
     return sentences + _difference("joint_stiffness, joint_damping", told, found["gains"].T)
 
 
-def _difference(name: str, exported: np.ndarray, own: np.ndarray) -> list[str]:
-    """A sentence if two arrays differ."""
+def _difference(
+    name: str, exported: np.ndarray, own: np.ndarray, *, roughly: bool = False
+) -> list[str]:
+    """A sentence if two arrays differ, or their mean does where they are but `roughly` the same."""
     if exported.shape != own.shape:
         return [f"{name} has the shape {exported.shape[2:]}, in the task {own.shape[2:]}"]
     off = np.abs(exported - own) / np.maximum(1.0, np.abs(own))
-    worst = float(np.max(off, initial=0.0)) if np.isfinite(off).all() else math.inf
-    return [] if worst <= _TOLERANCE else [f"{name} differs from the task's by up to {worst:.2g}"]
+    off = np.where(np.isfinite(off), off, math.inf)
+    found, allowed = (off.mean(), _ROUGHLY) if roughly else (off.max(initial=0.0), _TOLERANCE)
+    what = "on average by" if roughly else "by up to"
+    return [] if found <= allowed else [f"{name} differs from the task's {what} {found:.2g}"]
 
 
 def _judged(
