@@ -124,10 +124,10 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self.episodes.length += 1.0
         return self.judge(failed)
 
-    def judge(self, failed: Tensor) -> tuple[Tensor, Tensor]:
+    def judge(self, failed: Tensor | None) -> tuple[Tensor, Tensor]:
         """Rewards and dones of the state now, ``(num_envs,)`` each, and metrics if asked for.
 
-        The simulations in `failed`, boolean ``(num_envs,)``, end with a reward of 0. Terms that
+        Simulations in `failed`, boolean ``(num_envs,)``, if any, end with a reward of 0. Terms that
         keep state take this for the next step.
         """
         with self.unchanging_state():

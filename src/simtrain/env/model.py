@@ -73,7 +73,9 @@ def _inline(model: mujoco.MjModel, mesh: mujoco.MjsMesh) -> None:
     # The compiler has moved them into the frame of the mesh's inertia.
     rotation = np.zeros(9)
     mujoco.mju_quat2Mat(rotation, model.mesh_quat[place.id])
-    vertices = model.mesh_vert[first : first + count] @ rotation.reshape(3, 3).T + model.mesh_pos[place.id]
+    vertices = (
+        model.mesh_vert[first : first + count] @ rotation.reshape(3, 3).T + model.mesh_pos[place.id]
+    )
     faces = model.mesh_face[int(place.faceadr[0]) :][: int(place.facenum[0])]
     mesh.file, mesh.scale = "", [1.0, 1.0, 1.0]
     mesh.refpos, mesh.refquat = [0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]

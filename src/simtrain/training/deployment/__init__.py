@@ -1,4 +1,4 @@
-"""Exported policies outside of simtrain: what runs them there, and the proof that they act alike."""
+"""Exported policies without simtrain: what runs them, and the proof that they act alike."""
 
 from pathlib import Path
 

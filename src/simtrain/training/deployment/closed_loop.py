@@ -20,8 +20,8 @@ import mujoco
 import numpy as np
 
 sys.path.insert(0, sys.argv[1])
-from mujoco_robot import MujocoRobot  # noqa: E402
-from run_policy import Policy  # noqa: E402
+from mujoco_robot import MujocoRobot
+from run_policy import Policy
 
 Job = dict[str, np.ndarray]
 
@@ -35,8 +35,9 @@ class WatchedPolicy(Policy):  # type: ignore[misc]
 
     def observe(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
         """See `Policy.observe`."""
-        self.inputs: dict[str, np.ndarray] = super().observe(state)
-        return self.inputs
+        inputs: dict[str, np.ndarray] = super().observe(state)
+        self.inputs = inputs
+        return inputs
 
     def value(self, part: dict[str, Any], state: dict[str, Any]) -> np.ndarray:
         """See `Policy.value`."""
@@ -59,7 +60,9 @@ class WatchedRobot(MujocoRobot):  # type: ignore[misc]
         self.bias = np.zeros(len(policy.joints))
         places = [policy.places[name] for name in self.about["joint_names"]]
         stiff = servos[:, 1] != 0.0
-        self.bias[places] = np.divide(servos[:, 0], servos[:, 1], np.zeros(len(places)), where=stiff)
+        self.bias[places] = np.divide(
+            servos[:, 0], servos[:, 1], np.zeros(len(places)), where=stiff
+        )
         self.points = {p["term"]: p["reads"]["points"] for p in parts if "points" in p["reads"]}
 
     def read_state(self) -> dict[str, Any]:
@@ -102,7 +105,7 @@ class Loop:
         for option, value in self.condition.get("options", {}).items():
             setattr(self.model.opt, option, value)
         self.model.opt.timestep *= self.condition.get("timestep", 1.0)
-        self.commands = self._entries("command")
+        self.commands = self.entries("command")
         self.result: Job = {}
 
     def play(self) -> Job:
@@ -138,7 +141,7 @@ class Loop:
 
     def _start(self, episode: int) -> WatchedRobot:
         model, mass = copy.copy(self.model), self.condition.get("mass", 1.0)
-        for field, values in self._entries("model").items():
+        for field, values in self.entries("model").items():
             owner, _, name = field.rpartition(".")
             getattr(model.opt if owner else model, name)[:] = values[episode]
         model.body_mass[:] *= mass
@@ -149,14 +152,15 @@ class Loop:
         start = self.job["start"][episode]
         mujoco.mj_setState(model, robot.data, start, mujoco.mjtState.mjSTATE_INTEGRATION)
         mujoco.mj_kinematics(model, robot.data)
-        phases = {name: float(values[episode]) for name, values in self._entries("phase").items()}
+        phases = {name: float(values[episode]) for name, values in self.entries("phase").items()}
         self.policy.reset(phases)
         return robot
 
     def _commands(self, step: int, episode: int) -> Job:
         return {name: given[step, episode] for name, given in self.commands.items()}
 
-    def _entries(self, kind: str) -> Job:
+    def entries(self, kind: str) -> Job:
+        """The arrays of the job that are called ``<kind>/<name>``, by name."""
         parts = ((name.split("/", 1), value) for name, value in self.job.items() if "/" in name)
         return {name: value for (prefix, name), value in parts if prefix == kind}
 
@@ -173,8 +177,8 @@ def main(folder: str, job_file: str, result_file: str) -> None:
     mujoco.set_mju_user_warning(lambda message: None)  # told as `failed`, and in no file
     job = dict(np.load(job_file))
     loop = Loop(Path(folder), job)
-    states = loop._entries("follow")
-    np.savez(result_file, **(loop.follow(states) if states else loop.play()))
+    states = loop.entries("follow")
+    np.savez(result_file, allow_pickle=False, **(loop.follow(states) if states else loop.play()))
 
 
 if __name__ == "__main__":

@@ -30,14 +30,13 @@ class MujocoRobot:
         held = self.about["held_joint_pos"]
         ids = {name: model.joint(name).id for name in (*self.about["joint_names"], *held)}
         self.actuators = [driving.index(ids[name]) for name in self.about["joint_names"]]
+        self.held = [driving.index(ids[name]) for name in held]
         self.base = next(iter(np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)), None)
         reads = [part["reads"] for part in self.about["observations"]]
         self.contacts = [name for each in reads for name in each.get("sensors", ())]
         if self.about["keyframe"] is not None:
             key = model.key(self.about["keyframe"]).id
             mujoco.mj_resetDataKeyframe(model, self.data, key)
-        for name, position in held.items():
-            self.data.ctrl[driving.index(ids[name])] = position
 
     def read_state(self) -> dict[str, Any]:
         """What a robot with perfect sensors would read."""
@@ -55,6 +54,7 @@ class MujocoRobot:
     def write_command(self, targets: np.ndarray) -> None:
         """Simulate until the next command."""
         self.data.ctrl[self.actuators] = targets
+        self.data.ctrl[self.held] = list(self.about["held_joint_pos"].values())
         mujoco.mj_step(self.model, self.data, nstep=self.nstep)
 
 

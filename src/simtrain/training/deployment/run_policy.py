@@ -32,12 +32,13 @@ class Policy:
         self.period: float = self.about["control_period"]
         self.joints: list[str] = list(self.about["initial_joint_pos"])
         self.places = {name: place for place, name in enumerate(self.joints)}
-        unknown = [part["term"] for part in self.about["actions"] if part["does"] != "joint_targets"]
+        unknown = [
+            part["term"] for part in self.about["actions"] if part["does"] != "joint_targets"
+        ]
         if unknown:
             raise ValueError(f"this program does not know what to do with the actions {unknown}")
         self.scale, self.offset = (np.array(self.about[f"action_{n}"]) for n in ("scale", "offset"))
-        # No bound is None, which becomes NaN.
-        self.low, self.high = np.array(self.about["action_clip"], dtype=float).T
+        self.low, self.high = np.array([bounds(pair) for pair in self.about["action_clip"]]).T
         self.reset()
 
     def reset(self, phases: dict[str, float] | None = None) -> None:
@@ -54,11 +55,15 @@ class Policy:
         inputs = {name: value[None] for name, value in self.observe(state).items()}
         actions, *memory = self.network.run(None, inputs | self.memory)
         self.actions, self.memory = actions[0], dict(zip(self.memory, memory, strict=True))
-        return np.fmin(np.fmax(self.offset + self.scale * self.actions, self.low), self.high)
+        targets = self.offset + self.scale * self.actions
+        return np.asarray(np.clip(targets, self.low, self.high))
 
     def observe(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
         """The inputs of the network in this state, by name."""
-        state = state | {"commands": self.run_clocks(state["commands"]), "last_action": self.actions}
+        state = state | {
+            "commands": self.run_clocks(state["commands"]),
+            "last_action": self.actions,
+        }
         vector = np.zeros(self.about["observation_size"], np.float32)
         inputs = {self.about["input"]: vector} if len(vector) else {}
         for part in self.about["observations"]:
@@ -111,8 +116,13 @@ class Policy:
             self.before[part["term"]] = value
             functions = {"cos": np.cos(value), "sin": np.sin(value), "rate": rate}
             value = np.concatenate([functions[name] for name in reads["functions"]])
-        low, high = np.array(part["clip"] or [None, None], dtype=float)
-        return np.fmin(np.fmax(value, low), high) * part["scale"]
+        return np.asarray(np.clip(value, *bounds(part["clip"] or [None, None])) * part["scale"])
+
+
+def bounds(pair: list[float | None]) -> tuple[float, float]:
+    """Lower and upper bound, infinite where there is None."""
+    low, high = pair
+    return -np.inf if low is None else low, np.inf if high is None else high
 
 
 def run(

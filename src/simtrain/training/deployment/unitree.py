@@ -39,14 +39,15 @@ def deploy_yaml(model: mujoco.MjModel, told: Interface) -> str | None:
         "offset": told.action_offset,
         "joint_ids": None,
     }
-    velocities = [{axis: c.params[axis] for axis in _AXES} for c in told.commands if _is_velocity(c)]
+    velocities = [c for c in told.commands if _is_velocity(c)][:1]
+    ranges = {axis: velocity.params[axis] for velocity in velocities for axis in _AXES}
     content = {
         "joint_ids_map": motors,
         "step_dt": told.control_period,
         "stiffness": stiffness,
         "damping": damping,
         "default_joint_pos": told.default_joint_pos,
-        "commands": {"base_velocity": {"ranges": ranges} for ranges in velocities},
+        "commands": {"base_velocity": {"ranges": ranges}} if ranges else {},
         "actions": {"JointPositionAction": targets},
         "observations": {
             _known_as(part, told) or part.term: _observation(part) for part in told.observations
@@ -78,7 +79,7 @@ def _known_as(part: ObservationPart, told: Interface) -> str | None:
             "joint_pos_rel", {"joints": told.joint_names, "minus": told.default_joint_pos}
         ),
         "joint_vel": ("joint_vel_rel", {"joints": told.joint_names}),
-        "command": (of_command.get(reads.get("command")), {"command": reads.get("command")}),
+        "command": (of_command.get(reads.get("command", "")), {"command": reads.get("command")}),
     }  # fmt: skip
     name, alike = known.get(reads["source"], (None, {}))
     return name if reads == {"source": reads["source"], **alike} else None

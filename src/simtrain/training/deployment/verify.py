@@ -15,8 +15,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,21 +92,45 @@ def verify(
     `tell` is called with the name of each before it begins. ConfigError if the policy needs what
     plain MuJoCo does not tell, such as images; ExportError if the exported files fail to run.
     """
-    about = json.loads((folder / "policy.json").read_text())
-    _check_readable(about)
-    task, threads = evaluation_task(saved.config.env), len(os.sched_getaffinity(0))
-    with forked_randomness(_SEED, torch.device("cpu")), torch.inference_mode():
-        env = Env(task, episodes, EngineCfg(threads=min(threads, episodes)), metrics=True)
-        policy = saved.policy(env.get_observations(), env.num_actions)
-        own = _play_own(env, policy)
-        with tempfile.TemporaryDirectory() as scratch:
-            loop = _ClosedLoop(folder, Path(scratch), env, own.job, threads)
+    _check_readable(json.loads((folder / "policy.json").read_text()))
+    return Verifier(saved, episodes)(folder, tell, conditions)
+
+
+class Verifier:
+    """A policy's episodes in its task, to which those of exported files are compared."""
+
+    def __init__(self, saved: SavedPolicy, episodes: int) -> None:
+        """Play them; ConfigError if the policy does not fit its task."""
+        task, self._threads = evaluation_task(saved.config.env), len(os.sched_getaffinity(0))
+        with _own_randomness():
+            engine = EngineCfg(threads=min(self._threads, episodes))
+            self._env = Env(task, episodes, engine, metrics=True)
+            policy = saved.policy(self._env.get_observations(), self._env.num_actions)
+            self._own = _play_own(self._env, policy)
+
+    def __call__(
+        self,
+        folder: Path,
+        tell: Callable[[str], None] = lambda condition: None,
+        conditions: Mapping[str, Condition] | None = None,
+    ) -> Verification:
+        """See `verify`."""
+        env, own, played = self._env, self._own, {}
+        about = json.loads((folder / "policy.json").read_text())
+        with _own_randomness(), tempfile.TemporaryDirectory() as scratch:
+            loop = _ClosedLoop(folder, Path(scratch), env, own.job, self._threads)
             differences = _differences(loop, env, own, about)
-            played: dict[str, Evaluation] = {}
-            for name, condition in ({} if differences else conditions or all_conditions(env, about)).items():
-                tell(name)
-                played[name] = _judged(env, loop.play(condition), own.commands)
-    return Verification(own.evaluation, played, differences)
+            for name, condition in (conditions or all_conditions(env, about)).items():
+                if not differences:
+                    tell(name)
+                    played[name] = _judged(env, loop.play(condition), own.commands)
+        return Verification(own.evaluation, played, differences)
+
+
+@contextmanager
+def _own_randomness() -> Iterator[None]:
+    with forked_randomness(_SEED, torch.device("cpu")), torch.inference_mode():
+        yield
 
 
 def all_conditions(env: Env, about: dict[str, Any]) -> dict[str, Condition]:
@@ -132,11 +157,13 @@ def _check_readable(about: dict[str, Any]) -> None:
         reads = part["reads"]
         if part["shape"] is not None or (reads["source"] == "given" and "points" not in reads):
             where = f"{part['group']}.{part['term']}"
-            raise ConfigError(f"--verify cannot read {where} from MuJoCo: the robot's program gives it")
+            raise ConfigError(
+                f"--verify cannot read {where} from MuJoCo: the robot's program gives it"
+            )
 
 
 def _play_own(env: Env, policy: Policy) -> _Episodes:
-    """Play an episode in each environment; they go on after their end, for others may last longer."""
+    """Play an episode in each environment; steps go on after its end, for the other's may not."""
     env.reset()
     clocks = {n: t for n, t in env.commands.terms.items() if isinstance(t, GaitClock)}
     phases = {name: clock.run_as_described().clone() for name, clock in clocks.items()}
@@ -206,7 +233,7 @@ class _ClosedLoop:
         }
         text = np.array(json.dumps(self._settings | settings))
         files = [self._scratch / f"{name}-{share[0]}.npz" for name in ("job", "result")]
-        np.savez(files[0], **job, **(more or {}), settings=text)
+        np.savez(files[0], allow_pickle=False, **job, **(more or {}), settings=text)
         # -P: what the loop imports is the exported folder's.
         command = [sys.executable, "-P", str(_LOOP), str(self._folder), *map(str, files)]
         done = subprocess.run(
