@@ -71,6 +71,13 @@ class ActionTerm(ABC):
         still those of the control step's start. Physics runs step by step where a term has this.
         """
 
+    def describe(self) -> str | None:
+        """What a robot's program does with its actions, a word that ``run_policy.py`` knows.
+
+        None if there is none: ``export`` refuses it then.
+        """
+        return None
+
     def reset(self, mask: Tensor) -> None:  # noqa: B027 - most actions keep no state
         """Start a new episode in the environments in `mask`, boolean ``(num_envs,)``."""
 
