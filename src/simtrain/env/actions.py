@@ -73,7 +73,8 @@ class TargetAction(ActionTerm):
         self.low, self.high = (torch.tensor(b, dtype=torch.float32, device=device) for b in bounds)
         self._all = actuators == list(range(model.nu))
         self._index = as_index(actuators, device)
-        self._cfg, self._limiter = cfg, None
+        self._cfg = cfg
+        self._limiter: Limiter | None = None
         self._reference: Callable[[], Tensor] | None = None
 
     def declare(self, env: Any) -> None:
@@ -85,6 +86,11 @@ class TargetAction(ActionTerm):
                 for limit, what in zip(limits, ("rate_limit", "acceleration_limit"), strict=True)
             ]
             self._limiter = Limiter(env, env.initial_targets[self._index], *rates)
+
+    def describe(self) -> str | None:
+        """See `ActionTerm.describe`; not of a class derived from this, which may do otherwise."""
+        limited = (self._cfg.rate_limit, self._cfg.acceleration_limit) != (None, None)
+        return "joint_targets" if type(self) is JointAction and not limited else None
 
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """See `ActionTerm.apply`."""
@@ -131,7 +137,8 @@ class TargetAction(ActionTerm):
         data = mujoco.MjData(model)
         data.qpos[:] = start.qpos
         mujoco.mj_fwdPosition(model, data)
-        return data.actuator_length[list(self.actuators)]
+        lengths: np.ndarray = data.actuator_length[list(self.actuators)]
+        return lengths
 
 
 class JointAction(TargetAction):
@@ -161,7 +168,7 @@ class RelativeJointAction(JointAction):
     def declare(self, env: Any) -> None:
         """See `ActionTerm.declare`."""
         super().declare(env)
-        self._qpos = env.bind("qpos")
+        self._qpos: Tensor = env.bind("qpos")
 
     def origin(self) -> Tensor:
         """See `TargetAction.origin`."""
@@ -185,6 +192,9 @@ class Actions:
         for name, cfg in cfgs.items():
             try:
                 self.terms[name] = _make(cfg, model, start, device)
+                if cfg.delay_max_lag and not self.terms[name].actuators:
+                    text = "its term names no `actuators`, whose targets could be late"
+                    raise ConfigError(f"it has a delay, but {text}")
             except ConfigError as error:
                 raise ConfigError(f"{flag('env', 'actions', name)}: {error}") from error
         self.dim = sum(term.dim for term in self.terms.values())
@@ -206,6 +216,9 @@ class Actions:
         rest = [] if start.ctrl.any() else [i for i in servos if i not in taken]
         self._rest = torch.tensor(rest, dtype=torch.long, device=device)
         self._held = self.initial[self._rest]
+        joints = {i: model.joint(int(model.actuator_trnid[i, 0])).name for i in rest}
+        self.held = {name: float(initial[i]) for i, name in joints.items()}
+        """Positions that joints are held at which no action drives, by name."""
 
     def follow(self, commands: Mapping[str, Any]) -> None:
         """Find the commands that actions are relative to, once there are commands."""

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import TaskCfg
+from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.control.control import Control
 from simtrain.env.model import bytes_per_env, compile_model, find_keyframe, initial_state
 from simtrain.env.names import Base, find_base
@@ -91,6 +92,11 @@ class BaseEnv:
         """The latest actions as the policy gave them, ``(num_envs, num_actions)``."""
         self.previous_actions = self.buffer("previous_actions", (self.num_actions,))
         """The actions one step before, zero at the start of an episode."""
+
+    @property
+    def action_terms(self) -> Mapping[str, ActionTerm]:
+        """The terms of the actions by name, in their order."""
+        return self._actions.terms
 
     @property
     def episode_length_buf(self) -> Tensor:
@@ -186,6 +192,11 @@ class BaseEnv:
         if full in self._declared:
             raise ConfigError(f"{full} is declared twice; give each buffer a name of its own")
         self._declared[full] = (value, reset)
+
+    def declared(self, prefix: str) -> dict[str, Tensor]:
+        """The declared tensors of names with this prefix, such as ``commands.``; not copies."""
+        found = {n: value for n, (value, _) in self._declared.items() if n.startswith(prefix)}
+        return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
     def make_term(self, name: str, make: Callable[..., Any], params: dict[str, Any]) -> Any:
         """An object of a term's class; what it declares is called ``<name>.<...>``.

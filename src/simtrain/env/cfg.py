@@ -82,8 +82,8 @@ class GaussianNoiseCfg:
 class ObservationTermCfg(TermCfg, DelayCfg):
     """A part of an observation group; its function returns ``(num_envs, size)`` or an image.
 
-    The value goes through noise, clip, scale, delay and history, in this order. An image is of shape
-    ``(num_envs, channels, rows, columns)``, alone in its group; history adds channels.
+    The value goes through noise, clip, scale, delay and history, in this order. An image is of
+    shape ``(num_envs, channels, rows, columns)``, alone in its group; history adds channels.
     """
 
     noise: UniformNoiseCfg | GaussianNoiseCfg | None

@@ -27,7 +27,7 @@ Bounds = Annotated[tuple[float, float], "lower and upper"]
 
 @dataclass(frozen=True)
 class Entities:
-    """Some bodies, geoms, sites, tendons or actuators; `ids` indexes fields such as ``xpos`` or ``ctrl``."""
+    """Some bodies, geoms, sites, tendons or actuators; `ids` indexes fields such as ``xpos``."""
 
     names: tuple[str, ...]
     ids: Index

@@ -125,8 +125,8 @@ class Engine(ABC):
 
         Afterwards position- and velocity-dependent fields and sensors are those of the new state;
         acceleration-dependent ones are those of the last physics step. Without `refresh`, for a
-        step that others follow at once, only state fields are sure to be. Refreshes `failed`. Raises
-        `SimulationError` if MuJoCo refused to simulate an environment (engines on the CPU).
+        step that others follow at once, only state fields are sure to be. Refreshes `failed`.
+        Raises `SimulationError` if MuJoCo refused to simulate an environment (engines on the CPU).
         """
 
     @abstractmethod

@@ -7,13 +7,15 @@ place with which MuJoCo's actuator has the wanted force. MuJoCo goes on to limit
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
 import mujoco
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
 from simtrain.env.control.cfg import (
     ActuatorCfg,
@@ -25,16 +27,17 @@ from simtrain.env.control.cfg import (
 from simtrain.env.names import Joints, as_index, find_joints, match_values
 from simtrain.errors import ConfigError, flag
 
+Network = Callable[[Tensor], Tensor]
 _TRANSMISSIONS = (mujoco.mjtTrn.mjTRN_JOINT.value, mujoco.mjtTrn.mjTRN_JOINTINPARENT.value)
 _ONE_NUMBER = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
-_LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "Relu": nn.ReLU,
-    "Elu": nn.ELU,
-    "Tanh": nn.Tanh,
-    "Sigmoid": nn.Sigmoid,
-    "Softsign": nn.Softsign,
-    "Softplus": nn.Softplus,
-    "Identity": nn.Identity,
+_ACTIVATIONS: dict[str, Network] = {
+    "Relu": functional.relu,
+    "Elu": functional.elu,
+    "Tanh": torch.tanh,
+    "Sigmoid": torch.sigmoid,
+    "Softsign": functional.softsign,
+    "Softplus": functional.softplus,
+    "Identity": torch.clone,
 }
 
 
@@ -88,9 +91,10 @@ class _Servos:
         ids = [_actuator_of(model, name) for name in self.joints.names]
         self.index = as_index([i for i in ids if i is not None], env.device)
         self._gear = torch.tensor(model.actuator_gear[ids, 0], dtype=torch.float32).to(env.device)
-        self._qpos, self._qvel = env.bind("qpos"), env.bind("qvel")
-        self._gains = env.sim.expand("actuator_gainprm")
-        self._biases = env.sim.expand("actuator_biasprm")
+        self._qpos: Tensor = env.bind("qpos")
+        self._qvel: Tensor = env.bind("qvel")
+        self._gains: Tensor = env.sim.expand("actuator_gainprm")
+        self._biases: Tensor = env.sim.expand("actuator_biasprm")
 
     def position(self) -> Tensor:
         """Positions. Shape: ``(num_envs, joints)``, as of all that follows."""
@@ -144,7 +148,7 @@ class _Networks:
 
     def __init__(self, name: str, cfg: NetworkActuatorCfg, env: Any) -> None:
         self._servos, self._cfg = _Servos(cfg, env), cfg
-        self._network = _load(cfg).to(env.device)
+        self._network = _load(cfg, env.device)
         self._steps = torch.tensor(cfg.history_steps).to(env.device)
         shape = (max(cfg.history_steps) + 1, 2, len(self._servos.joints))
         self._history = env.buffer(f"actuators.{name}.history", shape)  # the present first
@@ -161,12 +165,13 @@ class _Networks:
         # From (num_envs, steps, 2, joints) to (num_envs, joints, 2, steps).
         inputs = inputs.permute(0, 3, 2, 1)
         inputs = inputs.flip(2) if self._cfg.input_order == "vel_pos" else inputs
-        with torch.jit.optimized_execution(False):  # it would compile kernels in later steps
+        with _compiling_nothing():
             efforts = self._network(inputs.flatten(2).flatten(0, 1)).view(len(ctrl), -1)
         efforts = efforts * self._cfg.torque_scale - servos.bias(velocity)
         ctrl[:, servos.index] = efforts / servos.gain()
 
 
+_compiling_nothing = partial(torch.jit.optimized_execution, False)  # type: ignore[attr-defined]
 _PARAMETERS = ("stiffness", "damping", "effort_limit", "saturation_effort", "velocity_limit")
 
 
@@ -187,10 +192,7 @@ def _place(spec: mujoco.MjSpec, model: mujoco.MjModel, joint: str) -> Any:
     if own is None:
         for key in spec.keys:
             key.ctrl = [*key.ctrl, 0.0] if len(key.ctrl) else []
-        made = spec.add_actuator(
-            name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT, gainprm=np.zeros(10)
-        )
-        return made
+        return spec.add_actuator(name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
     actuator = spec.actuators[own]
     # As the compiler has worked it out: targets stay within it, also if another kind would not.
     actuator.inheritrange, actuator.ctrlrange = 0.0, model.actuator_ctrlrange[own]
@@ -215,7 +217,7 @@ def _configure(
     if (effort := numbers["effort_limit"]) is not None:
         actuator.forcelimited, actuator.forcerange = True, [-effort, effort]
     if isinstance(cfg, NetworkActuatorCfg):
-        _load(cfg)
+        _load(cfg, "cpu")
         # A servo, with targets and an encoder; its gains do not matter.
         actuator.set_to_position(kp=1.0, kv=0.0)
         actuator.ctrllimited = False
@@ -236,7 +238,7 @@ def _configure(
             lacking = "saturation_effort" if stall is None else "velocity_limit"
             raise ConfigError(f"no {lacking} is given for {joint!r}")
         if cfg.builtin:
-            # Voltage up to `speed`, by a motor constant of 1: the stall torque is speed / resistance.
+            # With a motor constant of 1, speeds are voltages, and speed / resistance stall torque.
             actuator.set_to_dcmotor(
                 motorconst=[1.0, 1.0],
                 resistance=speed / stall,
@@ -248,20 +250,21 @@ def _configure(
     actuator.set_to_position(kp=stiffness, kv=damping)
 
 
-def _load(cfg: NetworkActuatorCfg) -> nn.Module:
+def _load(cfg: NetworkActuatorCfg, device: torch.device | str) -> Network:
     """The network of an actuator, from its file; ConfigError if it is none of that kind."""
     path, size = cfg.network, 2 * len(cfg.history_steps)
     if not path.is_file():
         raise ConfigError(f"the network {path} does not exist")
     try:
-        network = _from_onnx(path) if path.suffix == ".onnx" else _from_torchscript(path)
+        read = _from_onnx if path.suffix == ".onnx" else _from_torchscript
+        network = read(path, device)
     except ConfigError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with someone's file
+    except Exception as error:  # whatever is wrong with someone's file
         first = str(error).strip().partition("\n")[0]
         raise ConfigError(f"the network {path} cannot be read: {first}") from error
     try:
-        shape = tuple(network(torch.zeros(2, size)).shape)
+        shape = tuple(network(torch.zeros(2, size, device=device)).shape)
     except RuntimeError:
         shape = ()
     if shape != (2, 1):
@@ -270,41 +273,38 @@ def _load(cfg: NetworkActuatorCfg) -> nn.Module:
     return network
 
 
-def _from_torchscript(path: Path) -> nn.Module:
+def _from_torchscript(path: Path, device: torch.device | str) -> Network:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit", category=FutureWarning)
-        network: nn.Module = torch.jit.load(str(path), map_location="cpu")
-    return network.eval()
+        network: Network = torch.jit.load(str(path), map_location=device).eval()
+    return network
 
 
-def _from_onnx(path: Path) -> nn.Module:
+def _from_onnx(path: Path, device: torch.device | str) -> Network:
     """Layers one after the other: Gemm, or MatMul and Add, and activations without parameters."""
     import onnx  # it takes long, and few tasks need it
 
     graph = onnx.load(str(path)).graph
-    weights = {w.name: torch.tensor(onnx.numpy_helper.to_array(w)) for w in graph.initializer}
-    layers: list[nn.Module] = []
+    arrays = {w.name: onnx.numpy_helper.to_array(w) for w in graph.initializer}
+    weights = {name: torch.tensor(array).to(device) for name, array in arrays.items()}
+    layers: list[Network] = []
     value = graph.input[0].name
     for node in graph.node:
-        if value not in node.input:
-            raise ConfigError(f"the network {path} is no chain of layers: {node.op_type} is beside")
         numbers = [weights[name] for name in node.input if name in weights]
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        if value not in node.input:
+            raise ConfigError(f"the network {path} is no chain of layers: {node.op_type} is beside")
         if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
             raise ConfigError(f"the network {path} has a {node.op_type} with alpha or beta")
         if node.op_type in ("Gemm", "MatMul"):
-            weight = numbers[0] if attributes.get("transB") else numbers[0].T
-            layer = nn.Linear(weight.shape[1], weight.shape[0])
-            layer.weight.data, layer.bias.data = weight, torch.zeros(weight.shape[0])
-            if len(numbers) > 1:
-                layer.bias.data = numbers[1]
-            layers.append(layer)
-        elif node.op_type == "Add" and layers and isinstance(layers[-1], nn.Linear):
-            layers[-1].bias.data = numbers[0]
-        elif node.op_type in _LAYERS:
-            layers.append(_LAYERS[node.op_type]())
+            matrix = numbers[0] if attributes.get("transB") else numbers[0].T
+            layers.append(partial(functional.linear, weight=matrix, bias=[*numbers, None][1]))
+        elif node.op_type == "Add":
+            layers.append(partial(torch.add, numbers[0]))
+        elif node.op_type in _ACTIVATIONS:
+            layers.append(_ACTIVATIONS[node.op_type])
         else:
-            known = f"Gemm, MatMul, Add, {', '.join(_LAYERS)}"
+            known = f"Gemm, MatMul, Add, {', '.join(_ACTIVATIONS)}"
             raise ConfigError(f"the network {path} has a layer {node.op_type}; known are {known}")
         value = node.output[0]
-    return nn.Sequential(*layers)
+    return lambda x: reduce(lambda x, layer: layer(x), layers, x)

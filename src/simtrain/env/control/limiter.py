@@ -20,7 +20,7 @@ class Limiter:
         self._start, self._dt = start, env.step_dt
         self._most = torch.tensor(rate, dtype=torch.float32, device=env.device)
         self._acceleration = torch.tensor(acceleration, dtype=torch.float32, device=env.device)
-        self._moved = env.buffer("moved", start.shape)  # from the start
+        self._moved: Tensor = env.buffer("moved", start.shape)  # from the start
         self._rate = env.buffer("rate", start.shape)
 
     def follow(self, wanted: Tensor) -> Tensor:

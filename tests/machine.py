@@ -10,7 +10,18 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from simtrain import ObservationTermCfg, RewardTermCfg, TaskCfg, mdp
+from simtrain import (
+    DcMotorActuatorCfg,
+    DifferentialIKActionCfg,
+    NetworkActuatorCfg,
+    ObservationTermCfg,
+    RelativeJointPositionActionCfg,
+    RewardTermCfg,
+    SiteEffortActionCfg,
+    TaskCfg,
+    TendonLengthActionCfg,
+    mdp,
+)
 from simtrain.env.cfg import SimCfg
 from simtrain.env.env import Env
 from simtrain.sim import EngineCfg
@@ -55,10 +66,18 @@ MODEL = """
 </mujoco>
 """
 ARM = ("yaw", "pitch", "reach")
+LATE = {"delay_min_lag": 1, "delay_max_lag": 5}
 
 
 def machine() -> mujoco.MjSpec:
     return mujoco.MjSpec.from_string(MODEL)
+
+
+def late_machine() -> mujoco.MjSpec:
+    """The same, with an actuator whose delay MuJoCo has."""
+    spec = machine()
+    spec.actuator("cable").delay, spec.actuator("cable").nsample = 0.01, 3
+    return spec
 
 
 def machine_task(**changes: Any) -> TaskCfg:
@@ -75,12 +94,12 @@ def machine_task(**changes: Any) -> TaskCfg:
     return TaskCfg(**{**task, **changes})  # type: ignore[arg-type]
 
 
-def machine_env(num_envs: int = 1, engine: EngineCfg = EngineCfg(threads=1), **changes: Any) -> Env:
-    return Env(machine_task(**changes), num_envs, engine)
+def machine_env(num_envs: int = 1, **changes: Any) -> Env:
+    return Env(machine_task(**changes), num_envs, EngineCfg(threads=1))
 
 
 def linear_network(path: Path, weights: list[float], bias: float = 0.0) -> Path:
-    """An ONNX file of one layer, ``(n, len(weights))`` to ``(n, 1)``, and of two that do nothing."""
+    """An ONNX file of a layer, ``(n, len(weights))`` to ``(n, 1)``, and of two that do nothing."""
     numbers = {
         "w": np.array([weights], np.float32),
         "b": np.array([bias], np.float32),
@@ -102,3 +121,33 @@ def linear_network(path: Path, weights: list[float], bias: float = 0.0) -> Path:
     )
     onnx.save(helper.make_model(graph), str(path))
     return path
+
+
+def everything(folder: Path, *, drawn: bool = True, **changes: Any) -> TaskCfg:
+    """A task that has it all; its lags are the same in every environment unless `drawn`."""
+    network = linear_network(folder / "network.onnx", [6.0, -1.0, -2.0, 0.0], 0.1)
+    late = LATE if drawn else {"delay_min_lag": 3, "delay_max_lag": 3}
+    weak = DcMotorActuatorCfg(
+        ("yaw", "pitch"), saturation_effort=6.0, velocity_limit=1.5, effort_limit=5.0
+    )
+    strong = DcMotorActuatorCfg("reach", saturation_effort=90, velocity_limit=2, builtin=True)
+    learned = NetworkActuatorCfg("wheel", network=network, history_steps=(0, 3))
+    task = {
+        "model": late_machine,
+        "actuators": {"weak": weak, "strong": strong, "learned": learned},
+        "actions": {
+            "reach": DifferentialIKActionCfg(
+                "tip", ("yaw", "pitch", "reach"), frame="hand", **late
+            ),
+            "roll": RelativeJointPositionActionCfg("wheel", scale=0.4, rate_limit=9.0),
+            "pull": TendonLengthActionCfg("cable", acceleration_limit=30.0),
+            "fly": SiteEffortActionCfg("rotor", **late),
+        },
+        "observations": {
+            "actor": {
+                "joints": ObservationTermCfg(mdp.joint_pos, joints=".*", **late),
+                "velocities": ObservationTermCfg(mdp.joint_vel, joints=".*"),
+            }
+        },
+    }
+    return machine_task(**{**task, **changes})
