@@ -257,7 +257,7 @@ _PARTS: dict[CodeType, str] = {
     Events.reset.__code__: "reset events",
     Env._reset.__code__: "resets",
     Commands.compute.__code__: "commands",
-    Events.interval.__code__: "interval events",
+    Events.step.__code__: "interval events",
     Observations.compute.__code__: "observations",
     Env.step.__code__: "step",
 }

@@ -64,6 +64,7 @@ class BaseEnv:
         self._scope: str | None = None
         self._built = False
         self._shared: dict[Hashable, Tensor] | None = None
+        self._with_new_constants: Tensor | None = None
         self.terrain: Terrain | None = None
         """Where environments live on the terrain, if the task has one."""
         if cfg.terrain is not None:
@@ -110,6 +111,20 @@ class BaseEnv:
     def bind(self, field: str) -> Tensor:
         """An MjData field, float32 ``(num_envs, ...)``, refreshed in place; see `Engine.bind`."""
         return self.sim.bind(field)
+
+    def set_const(self, mask: Tensor) -> None:
+        """Let what MuJoCo derives from masses, sizes, poses etc. follow, where `mask`; for events.
+
+        It is recomputed once, by ``mj_setConst``, after all events of the moment.
+        """
+        others = self._with_new_constants
+        self._with_new_constants = mask if others is None or others is mask else others | mask
+
+    def update_constants(self) -> None:
+        """Recompute, in place, what `set_const` was asked for."""
+        if self._with_new_constants is not None:
+            self.sim.set_const(self._with_new_constants)
+            self._with_new_constants = None
 
     def once(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
         """The value of `compute`, for all terms that ask for `key` in the same state; read-only.

@@ -4,10 +4,10 @@ A term is a function and its parameters, keywords that can be changed from the c
 
   RewardTermCfg(mdp.track_lin_vel, weight=2.0, std=0.5)      # --env.rewards.track.std 0.25
 
-A parameter called ``joints``, ``bodies``, ``geoms``, ``sites``, ``sensors`` or ``actuators`` (or
-ending with ``_joints`` and so on) is a name, a regular expression that must match a whole name, or
-a tuple of these. It is resolved when the environment is built, and the function receives an index
-(see `simtrain.env.names`).
+A parameter called ``joints``, ``bodies``, ``geoms``, ``sites``, ``sensors``, ``actuators``,
+``tendons`` or ``pairs`` (or ending with ``_joints`` and so on) is a name, a regular expression that
+must match a whole name, or a tuple of these. It is resolved when the environment is built, and the
+function receives an index (see `simtrain.env.names`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ModelSource = Annotated[
 ]
 Params = Annotated[dict[str, Any], tyro.conf.arg(name="")]
 Names = str | tuple[str, ...]
-EventMode = Literal["startup", "reset", "interval"]
+EventMode = Literal["startup", "reset", "step", "interval"]
 Reduce = Literal["mean", "last"]
 
 
@@ -168,7 +168,7 @@ class EventTermCfg(TermCfg):
     """
 
     mode: EventMode
-    """When: once before training, at every reset, or again and again."""
+    """When: once before training, at every reset, at every step, or again and again."""
     interval_range_s: tuple[float, float]
     """Shortest and longest time between two of them, in seconds, drawn per environment; for mode
     ``interval``."""

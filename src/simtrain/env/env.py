@@ -23,9 +23,9 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
     """`num_envs` copies of a task, stepped together.
 
     Within a step: actions to ``ctrl``; physics; count the step; terminations; rewards; metrics, if
-    asked for; reset the finished environments; commands and interval events; observations. Nothing
-    in a step waits for the device. An environment whose simulation failed ends its episode with a
-    reward of 0.
+    asked for; reset the finished environments; commands; events of modes ``step`` and ``interval``;
+    observations. Nothing in a step waits for the device. An environment whose simulation failed
+    ends its episode with a reward of 0.
 
     Randomness comes from torch's default generators: seed them first. On the CPU engine events and
     curricula are not called at a step at which no episode ended.
@@ -125,7 +125,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
                 self.episodes.record(dones)
                 self._reset(dones)
         self.commands.compute()
-        self.events.interval()
+        self.events.step()
         self.sim.forward()
         self.timer.begin("observations")
         return self.observations.compute(), rewards, dones, _Extras(self)

@@ -126,7 +126,7 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
 
 
 def evaluation_task(cfg: TaskCfg) -> TaskCfg:
-    """A copy of a task without observation noise, interval events and curricula.
+    """A copy of a task without observation noise, events between resets, and curricula.
 
     Policies are evaluated and shown in it. Pushes are gone, commands have their full ranges, and on
     a terrain environments start at every level. What is drawn at the start and at resets stays,
@@ -136,7 +136,7 @@ def evaluation_task(cfg: TaskCfg) -> TaskCfg:
     for group in task.observation_terms().values():
         for term in group.values():
             term.noise = None
-    task.events = {name: e for name, e in task.events.items() if e.mode != "interval"}
+    task.events = {name: e for name, e in task.events.items() if e.mode in ("startup", "reset")}
     for event in task.events.values():
         event.after_steps = 0
     task.curricula = {}
