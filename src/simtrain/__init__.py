@@ -12,32 +12,43 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simtrain import mdp
     from simtrain.env.cfg import *
+    from simtrain.env.control.cfg import *
     from simtrain.ppo_cfg import *
     from simtrain.registry import task
 
 __version__ = "0.1.0"
 __all__ = [
     "ActionTermCfg",
+    "ActuatorActionCfg",
     "ActorCfg",
     "CnnCfg",
     "CommandTermCfg",
     "CriticCfg",
     "CurriculumTermCfg",
+    "DcMotorActuatorCfg",
+    "DifferentialIKActionCfg",
     "EventTermCfg",
     "GaussianNoiseCfg",
+    "IdealPdActuatorCfg",
     "JointEffortActionCfg",
     "JointPositionActionCfg",
     "JointVelocityActionCfg",
     "MetricTermCfg",
     "Mirror",
+    "NetworkActuatorCfg",
     "ObservationGroupCfg",
     "ObservationTermCfg",
     "PpoCfg",
+    "RelativeJointPositionActionCfg",
     "RewardTermCfg",
     "SimCfg",
+    "SiteEffortActionCfg",
     "SubTerrainCfg",
     "SymmetryCfg",
     "TaskCfg",
+    "TendonEffortActionCfg",
+    "TendonLengthActionCfg",
+    "TendonVelocityActionCfg",
     "TerminationTermCfg",
     "TerrainCfg",
     "UniformNoiseCfg",
@@ -49,7 +60,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "mdp":
         return import_module("simtrain.mdp")
-    for module in ("env.cfg", "ppo_cfg", "registry") if name in __all__ else ():
+    for module in ("env.cfg", "env.control.cfg", "ppo_cfg", "registry") if name in __all__ else ():
         found = vars(import_module(f"simtrain.{module}"))
         if name in found:
             return found[name]

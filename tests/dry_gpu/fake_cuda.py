@@ -92,7 +92,7 @@ class FakeEngine(Engine):
 
     set_const = reset
 
-    def step(self, nstep: int = 1) -> None:
+    def step(self, nstep: int = 1, *, refresh: bool = True) -> None:
         """Change nothing."""
 
     def forward(self) -> None:

@@ -18,7 +18,7 @@ from simtrain import (
     TerminationTermCfg,
 )
 from simtrain.cuda_graphs import describe
-from simtrain.env.cfg import ActionTerm
+from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.commands import CommandTerm
 
 

@@ -5,7 +5,7 @@ from tiny_task import tiny_env, tiny_model
 
 from simtrain import JointEffortActionCfg, JointPositionActionCfg, JointVelocityActionCfg
 from simtrain.env.actions import Actions
-from simtrain.env.cfg import InitialState
+from simtrain.env.control.cfg import InitialState
 
 PUSH, TURN, DRIVE, TWIST = range(4)
 

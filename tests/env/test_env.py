@@ -13,7 +13,7 @@ from simtrain import (
     UniformNoiseCfg,
     mdp,
 )
-from simtrain.env.cfg import ActionTerm
+from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
 from simtrain.sim import EngineCfg

@@ -20,7 +20,7 @@ from simtrain import (
     mdp,
 )
 from simtrain.env.base import host_state
-from simtrain.env.cfg import ActionTerm
+from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 from simtrain.registry import discover

@@ -17,7 +17,7 @@ from simtrain import (
     ObservationTermCfg,
     mdp,
 )
-from simtrain.env.cfg import ActionTerm
+from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
 from simtrain.env.model import compile_model

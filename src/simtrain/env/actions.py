@@ -1,62 +1,161 @@
-"""Actions at work: from the policy's output to the engine's ``ctrl``, in place."""
+"""Actions at work: from the policy's output to targets of the actuators, in place."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import mujoco
 import numpy as np
 import torch
 from torch import Tensor
 
-from simtrain.env import cfg as configs
-from simtrain.env.cfg import ActionTerm, InitialState, JointActionCfg
-from simtrain.env.names import Joints, as_index, find_joints, match_values
+from simtrain.env.control import cfg as configs
+from simtrain.env.control.cfg import ActionTerm, InitialState
+from simtrain.env.control.inverse_kinematics import DifferentialIK
+from simtrain.env.control.limiter import Limiter
+from simtrain.env.names import (
+    Joints,
+    as_index,
+    find_actuators,
+    find_joints,
+    find_sites,
+    find_tendons,
+    match_values,
+)
 from simtrain.errors import ConfigError, call_term, flag
 from simtrain.sim.engine import Index
 
-_JOINT = mujoco.mjtTrn.mjTRN_JOINT.value
+_JOINT, _TENDON, _SITE = (
+    (mujoco.mjtTrn.mjTRN_JOINT.value, mujoco.mjtTrn.mjTRN_JOINTINPARENT.value),
+    (mujoco.mjtTrn.mjTRN_TENDON.value,),
+    (mujoco.mjtTrn.mjTRN_SITE.value,),
+)
 _ONE_NUMBER = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
+_KINDS = {
+    configs.JointEffortActionCfg: "motor",
+    configs.JointVelocityActionCfg: "velocity",
+    configs.JointPositionActionCfg: "position",
+    configs.RelativeJointPositionActionCfg: "position",
+    configs.DifferentialIKActionCfg: "position",
+    configs.TendonEffortActionCfg: "motor",
+    configs.TendonVelocityActionCfg: "velocity",
+    configs.TendonLengthActionCfg: "position",
+    configs.SiteEffortActionCfg: "motor",
+}
 
 
-class JointAction(ActionTerm):
-    """``ctrl = clip(offset + scale x action)`` on the actuators that drive some joints."""
+class TargetAction(ActionTerm):
+    """``ctrl = clip(offset + scale x action)`` on some actuators, within their limits."""
 
     def __init__(
         self,
-        cfg: JointActionCfg,
+        cfg: configs.TargetActionCfg,
         model: mujoco.MjModel,
         start: InitialState,
         device: torch.device | str,
     ) -> None:
-        self.joints: Joints = find_joints(model, cfg.joints, device)
-        names = self.joints.names
-        actuators = [_actuator_of(model, name, cfg) for name in names]
-        self.dim, self.actuators = len(actuators), tuple(actuators)
+        names, actuators = self._find(cfg, model, device)
+        self.dim, self.actuators, self._names = len(actuators), tuple(actuators), names
         scale = match_values(cfg.scale, names, 1.0, "scale")
         offset = match_values(cfg.offset, names, 0.0, "offset")
-        if isinstance(cfg, configs.JointPositionActionCfg) and cfg.use_default_offset:
+        if getattr(cfg, "use_default_offset", False):
             # Soft motors sag under the robot's weight, so that a keyframe that stands has targets
             # ahead of its joints.
-            places = [int(model.joint(name).qposadr[0]) for name in names]
-            targets = start.ctrl[actuators] if start.ctrl.any() else start.qpos[places]
+            targets = start.ctrl[actuators] if start.ctrl.any() else self._lengths(model, start)
             offset = [a + float(b) for a, b in zip(offset, targets, strict=True)]
-        limited = model.actuator_ctrllimited[actuators].astype(bool)[:, None]
-        limits = np.where(limited, model.actuator_ctrlrange[actuators], (-np.inf, np.inf)).T
+        ranges = model.actuator_ctrlrange[actuators]
+        # Not `ctrllimited`: that of a DC motor bounds its targets, and not what it does with them.
+        limits = np.where(ranges[:, :1] < ranges[:, 1:], ranges, (-np.inf, np.inf)).T
         low, high = cfg.clip or (-np.inf, np.inf)
         bounds = np.maximum(limits[0], low), np.minimum(limits[1], high)
         # The offset is what zero actions mean; low and high bound ``ctrl``. All are ``(dim,)``.
         self.scale, self.offset = (torch.tensor(v, device=device) for v in (scale, offset))
         self.low, self.high = (torch.tensor(b, dtype=torch.float32, device=device) for b in bounds)
         self._all = actuators == list(range(model.nu))
-        self._actuators = torch.tensor(actuators, dtype=torch.long, device=device)
+        self._index = as_index(actuators, device)
+        self._cfg, self._limiter = cfg, None
+
+    def declare(self, env: Any) -> None:
+        """See `ActionTerm.declare`."""
+        limits = self._cfg.rate_limit, self._cfg.acceleration_limit
+        if limits != (None, None):
+            rates = [
+                match_values(np.inf if limit is None else limit, self._names, np.inf, what)
+                for limit, what in zip(limits, ("rate_limit", "acceleration_limit"), strict=True)
+            ]
+            self._limiter = Limiter(env, env.initial_targets[self._index], *rates)
 
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """See `ActionTerm.apply`."""
-        if self._all:
-            torch.addcmul(self.offset, actions, self.scale, out=ctrl)
+        if self._all and self._limiter is None:
+            torch.addcmul(self.origin(), actions, self.scale, out=ctrl)
             torch.clamp(ctrl, self.low, self.high, out=ctrl)
+            return
+        target = torch.addcmul(self.origin(), actions, self.scale)
+        target = torch.clamp(target, self.low, self.high)
+        if self._limiter is not None:
+            target = self._limiter.follow(target)
+        ctrl[:, self._index] = target
+
+    def origin(self) -> Tensor:
+        """The targets of zero actions, ``(dim,)`` or ``(num_envs, dim)``."""
+        return self.offset
+
+    def _find(
+        self, cfg: Any, model: mujoco.MjModel, device: torch.device | str
+    ) -> tuple[tuple[str, ...], list[int]]:
+        """The names that patterns of numbers are for, and an actuator for each."""
+        if isinstance(cfg, configs.TendonActionCfg):
+            tendons = find_tendons(model, cfg.tendons, device).names
+            ids = [model.tendon(name).id for name in tendons]
+            pairs = zip(tendons, ids, strict=True)
+            return tendons, [_only_actuator(model, cfg, "tendon", *pair) for pair in pairs]
+        if isinstance(cfg, configs.SiteEffortActionCfg):
+            sites = [model.site(name).id for name in find_sites(model, cfg.sites, device).names]
+            found = [i for site in sites for i in _driving(model, _SITE, site)]
+            for site in sites:
+                if not _driving(model, _SITE, site):
+                    raise ConfigError(f"no actuator drives the site {model.site(site).name!r}")
+            found.sort()
+            for actuator in found:
+                _check_kind(model, cfg, actuator)
         else:
-            target = torch.addcmul(self.offset, actions, self.scale)
-            ctrl[:, self._actuators] = torch.clamp(target, self.low, self.high)
+            found = [model.actuator(n).id for n in find_actuators(model, cfg.actuators, device).names]
+        return tuple(model.actuator(i).name for i in found), found
+
+    def _lengths(self, model: mujoco.MjModel, start: InitialState) -> np.ndarray:
+        """What its position actuators hold in the initial state."""
+        data = mujoco.MjData(model)
+        data.qpos[:] = start.qpos
+        mujoco.mj_fwdPosition(model, data)
+        return data.actuator_length[list(self.actuators)]
+
+
+class JointAction(TargetAction):
+    """The same on the actuators that drive some joints."""
+
+    joints: Joints
+
+    def _find(
+        self, cfg: Any, model: mujoco.MjModel, device: torch.device | str
+    ) -> tuple[tuple[str, ...], list[int]]:
+        self.joints = find_joints(model, cfg.joints, device)
+        return self.joints.names, [_actuator_of(model, n, cfg) for n in self.joints.names]
+
+    def _lengths(self, model: mujoco.MjModel, start: InitialState) -> np.ndarray:
+        return start.qpos[[int(model.joint(name).qposadr[0]) for name in self.joints.names]]
+
+
+class RelativeJointAction(JointAction):
+    """Target positions relative to those that joints have at the start of the control step."""
+
+    def declare(self, env: Any) -> None:
+        """See `ActionTerm.declare`."""
+        super().declare(env)
+        self._qpos = env.bind("qpos")
+
+    def origin(self) -> Tensor:
+        """See `TargetAction.origin`."""
+        return self._qpos[:, self.joints.qpos] + self.offset
 
 
 class Actions:
@@ -75,10 +174,7 @@ class Actions:
         self.terms: dict[str, ActionTerm] = {}
         for name, cfg in cfgs.items():
             try:
-                if isinstance(cfg, JointActionCfg):
-                    self.terms[name] = JointAction(cfg, model, start, device)
-                else:
-                    self.terms[name] = cfg.build(model, start, device)
+                self.terms[name] = _make(cfg, model, start, device)
             except ConfigError as error:
                 raise ConfigError(f"{flag('env', 'actions', name)}: {error}") from error
         self.dim = sum(term.dim for term in self.terms.values())
@@ -91,11 +187,15 @@ class Actions:
                     raise ConfigError(f"{both} both drive the actuator {what!r}")
                 taken[actuator] = name
         self._sizes = [term.dim for term in self.terms.values()]
+        servos, initial = _servos(model), np.array(start.ctrl)
+        if not start.ctrl.any():
+            initial[list(servos)] = start.qpos[list(servos.values())]
+        self.initial = torch.tensor(initial, dtype=torch.float32, device=device)
+        """What actuators hold before the first action: the initial state, ``(nu,)``."""
         # The engine resets ``ctrl`` to the keyframe's own, which is zero for many a keyframe.
-        rest = {} if start.ctrl.any() else _servos(model, set(range(model.nu)) - taken.keys())
-        self._rest = torch.tensor(list(rest), dtype=torch.long, device=device)
-        places = [float(start.qpos[i]) for i in rest.values()]
-        self._held = torch.tensor(places, device=device)
+        rest = [] if start.ctrl.any() else [i for i in servos if i not in taken]
+        self._rest = torch.tensor(rest, dtype=torch.long, device=device)
+        self._held = self.initial[self._rest]
 
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """Write `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``, in place."""
@@ -107,41 +207,89 @@ class Actions:
 
 
 def find_actuators_of(model: mujoco.MjModel, joints: Joints, device: torch.device | str) -> Index:
-    """The position actuators that drive `joints`, in their order; ConfigError if one has none."""
+    """The position actuators that drive `joints`, in their order; ConfigError if one has none.
+
+    They are servos whose force is affine, by ``gainprm`` and ``biasprm``.
+    """
     cfg = configs.JointPositionActionCfg(joints.names)
-    return as_index([_actuator_of(model, name, cfg) for name in joints.names], device)
+    found = [_actuator_of(model, name, cfg) for name in joints.names]
+    for actuator in found:
+        if model.actuator_biastype[actuator] != mujoco.mjtBias.mjBIAS_AFFINE.value:
+            text = "has gains and an encoder that cannot be changed: it is MuJoCo's own dcmotor"
+            raise ConfigError(f"the actuator {model.actuator(actuator).name!r} {text}")
+    return as_index(found, device)
 
 
-def _servos(model: mujoco.MjModel, actuators: set[int]) -> dict[int, int]:
-    """Those of `actuators` that are position servos of a slide or hinge, and its place in qpos."""
+def _make(
+    cfg: configs.ActionTermCfg,
+    model: mujoco.MjModel,
+    start: InitialState,
+    device: torch.device | str,
+) -> ActionTerm:
+    if isinstance(cfg, configs.DifferentialIKActionCfg):
+        joints = find_joints(model, cfg.joints, device)
+        actuators = [_actuator_of(model, name, cfg) for name in joints.names]
+        return DifferentialIK(cfg, model, joints, actuators)
+    if isinstance(cfg, configs.RelativeJointPositionActionCfg):
+        return RelativeJointAction(cfg, model, start, device)
+    if isinstance(cfg, configs.JointActionCfg):
+        return JointAction(cfg, model, start, device)
+    if isinstance(cfg, configs.TargetActionCfg):
+        return TargetAction(cfg, model, start, device)
+    return cfg.build(model, start, device)
+
+
+def _servos(model: mujoco.MjModel) -> dict[int, int]:
+    """The actuators that are position servos of a slide or hinge, and its place in qpos."""
     found = {}
-    for i in sorted(actuators):
-        if model.actuator_trntype[i] == _JOINT and model.actuator_biasprm[i, 1] != 0.0:
+    for i in range(model.nu):
+        if model.actuator_trntype[i] == _JOINT[0] and _kind_of(model, i) == "position":
             joint = model.joint(int(model.actuator_trnid[i, 0]))
             if joint.type[0] in _ONE_NUMBER:
                 found[i] = int(joint.qposadr[0])
     return found
 
 
-def _actuator_of(model: mujoco.MjModel, joint: str, cfg: JointActionCfg) -> int:
+def _actuator_of(model: mujoco.MjModel, joint: str, cfg: configs.ActionTermCfg) -> int:
     """The one actuator that drives `joint`, checked to be of the kind that `cfg` speaks to."""
-    what = type(cfg).__name__
-    transmissions = (mujoco.mjtTrn.mjTRN_JOINT.value, mujoco.mjtTrn.mjTRN_JOINTINPARENT.value)
-    driving = np.isin(model.actuator_trntype, transmissions)
-    found = np.flatnonzero(driving & (model.actuator_trnid[:, 0] == model.joint(joint).id))
+    return _only_actuator(model, cfg, "joint", joint, model.joint(joint).id)
+
+
+def _only_actuator(
+    model: mujoco.MjModel, cfg: configs.ActionTermCfg, what: str, name: str, number: int
+) -> int:
+    found = _driving(model, _JOINT if what == "joint" else _TENDON, number)
     if len(found) != 1:
-        driven = ", ".join(model.actuator(int(i)).name for i in found) or "no actuator drives it"
-        raise ConfigError(f"{what} needs exactly one actuator on joint {joint!r}: {driven}")
-    actuator = int(found[0])
-    affine = model.actuator_biastype[actuator] == mujoco.mjtBias.mjBIAS_AFFINE.value
-    position, velocity = affine * model.actuator_biasprm[actuator, 1:3]
-    kind = "position" if position != 0.0 else "velocity" if velocity != 0.0 else "motor"
-    wanted = {
-        configs.JointEffortActionCfg: "motor",
-        configs.JointVelocityActionCfg: "velocity",
-        configs.JointPositionActionCfg: "position",
-    }.get(type(cfg), kind)
+        driven = ", ".join(model.actuator(i).name for i in found) or "no actuator drives it"
+        needs = f"{type(cfg).__name__} needs exactly one actuator on {what}"
+        raise ConfigError(f"{needs} {name!r}: {driven}")
+    _check_kind(model, cfg, found[0], f" on {what} {name!r}")
+    return found[0]
+
+
+def _driving(model: mujoco.MjModel, transmissions: tuple[int, ...], number: int) -> list[int]:
+    """The actuators that drive a joint, tendon or site."""
+    driving = np.isin(model.actuator_trntype, transmissions)
+    return [int(i) for i in np.flatnonzero(driving & (model.actuator_trnid[:, 0] == number))]
+
+
+def _check_kind(
+    model: mujoco.MjModel, cfg: configs.ActionTermCfg, actuator: int, where: str = ""
+) -> None:
+    kind = _kind_of(model, actuator)
+    wanted = _KINDS.get(type(cfg), kind)
     if kind != wanted:
         found_one = f"{model.actuator(actuator).name!r} is a {kind} actuator"
-        raise ConfigError(f"{what} needs a {wanted} actuator on joint {joint!r}, but {found_one}")
-    return actuator
+        needs = f"{type(cfg).__name__} needs a {wanted} actuator"
+        raise ConfigError(f"{needs}{where}, but {found_one}")
+
+
+def _kind_of(model: mujoco.MjModel, actuator: int) -> str:
+    """What an actuator's control is: that of a ``position``, ``velocity`` or ``motor``."""
+    if model.actuator_biastype[actuator] == mujoco.mjtBias.mjBIAS_DCMOTOR.value:
+        spec, inputs = int(model.actuator_ctrlspec[actuator]), mujoco.mjtCtrlInput
+        position, velocity = (spec & int(i) for i in (inputs.mjINPUT_POS, inputs.mjINPUT_VEL))
+    else:
+        affine = model.actuator_biastype[actuator] == mujoco.mjtBias.mjBIAS_AFFINE.value
+        position, velocity = affine * model.actuator_biasprm[actuator, 1:3]
+    return "position" if position != 0.0 else "velocity" if velocity != 0.0 else "motor"

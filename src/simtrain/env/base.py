@@ -23,6 +23,7 @@ from torch import Tensor
 
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import TaskCfg
+from simtrain.env.control.control import Control
 from simtrain.env.model import bytes_per_env, compile_model, find_keyframe, initial_state
 from simtrain.env.names import Base, find_base
 from simtrain.env.randomness import forked_randomness
@@ -76,10 +77,13 @@ class BaseEnv:
         """``qpos`` that episodes start from, before events change it, ``(nq,)``."""
         self._actions = Actions(cfg.actions, self.model, start, self.device)
         self.num_actions = self._actions.dim
+        self.initial_targets = self._actions.initial
+        """What actuators are told before the first action of an episode, ``(nu,)``."""
         for name, term in self._actions.terms.items():
             self._scope = f"actions.{name}"
             term.declare(self)
         self._scope = None
+        self._control = Control(cfg, self._actions, self)
         # Its reset comes after that of all else: events may ask how long the episode was.
         self._episode_length = self.buffer("episode_length", reset=None, dtype=torch.long)
         self.steps = self.variable("steps", torch.zeros((), dtype=torch.long))

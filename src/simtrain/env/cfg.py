@@ -12,23 +12,17 @@ function receives an index (see `simtrain.env.names`).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Suppress
 
+from simtrain.env.control.cfg import ActionTermCfg, ActuatorCfg, DelayCfg
 from simtrain.mirror import Mirror, MirrorRule
 from simtrain.ppo_cfg import PpoCfg
-
-if TYPE_CHECKING:
-    import mujoco
-    import numpy as np
-    import torch
-    from torch import Tensor
 
 ModelSource = Annotated[
     Path | Callable[[], Any],
@@ -43,7 +37,6 @@ ModelSource = Annotated[
     ),
 ]
 Params = Annotated[dict[str, Any], tyro.conf.arg(name="")]
-Names = str | tuple[str, ...]
 EventMode = Literal["startup", "reset", "step", "interval"]
 Reduce = Literal["mean", "last"]
 
@@ -86,10 +79,10 @@ class GaussianNoiseCfg:
 
 
 @dataclass(init=False)
-class ObservationTermCfg(TermCfg):
+class ObservationTermCfg(TermCfg, DelayCfg):
     """A part of an observation group; its function returns ``(num_envs, size)`` or an image.
 
-    The value goes through noise, clip, scale and history, in this order. An image is of shape
+    The value goes through noise, clip, scale, delay and history, in this order. An image is of shape
     ``(num_envs, channels, rows, columns)``, alone in its group; history adds channels.
     """
 
@@ -113,9 +106,12 @@ class ObservationTermCfg(TermCfg):
         scale: float | tuple[float, ...] | None = None,
         history_length: int = 0,
         mirror: MirrorRule | None = None,
-        **params: Any,
+        **more: Any,
     ) -> None:
-        super().__init__(func, **params)
+        """Set the parameters that `more` gives, and the delay."""
+        lags = {f.name: more.pop(f.name) for f in fields(DelayCfg) if f.name in more}
+        DelayCfg.__init__(self, **lags)
+        super().__init__(func, **more)
         self.noise, self.clip, self.scale, self.history_length = noise, clip, scale, history_length
         self.mirror = mirror
 
@@ -227,78 +223,6 @@ class MetricTermCfg(TermCfg):
         self.reduce = reduce
 
 
-@dataclass(frozen=True)
-class InitialState:
-    """The ``qpos`` and ``ctrl`` that episodes start from; ``ctrl`` is 0 unless the model says."""
-
-    qpos: np.ndarray
-    ctrl: np.ndarray
-
-
-class ActionTerm(ABC):
-    """`dim` actions and what they do to the ``ctrl`` of `actuators`, ids that no other term has."""
-
-    dim: int
-    actuators: tuple[int, ...] = ()
-
-    def declare(self, env: Any) -> None:  # noqa: B027 - most actions keep no state
-        """Declare what it keeps between steps, by `env.buffer`; called once, before all else."""
-
-    @abstractmethod
-    def apply(self, actions: Tensor, ctrl: Tensor) -> None:
-        """Write its part of `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``."""
-
-    def reset(self, mask: Tensor) -> None:  # noqa: B027 - most actions keep no state
-        """Start a new episode in the environments in `mask`, boolean ``(num_envs,)``."""
-
-
-@dataclass
-class ActionTermCfg:
-    """A part of the action vector. Yours derives from this and has `build`; joints' are there."""
-
-    mirror: Suppress[MirrorRule | None] = field(default=None, kw_only=True)
-    """How its actions are reflected, for an action of one's own; those of joints are known."""
-
-    def build(
-        self, model: mujoco.MjModel, start: InitialState, device: torch.device | str
-    ) -> ActionTerm:
-        """The term on a compiled model, its tensors on `device`; ConfigError for unknown names."""
-        raise NotImplementedError(f"{type(self).__name__} needs a method `build`")
-
-
-@dataclass
-class JointActionCfg(ActionTermCfg):
-    """``ctrl = clip(offset + scale x action)`` on the actuators that drive some joints."""
-
-    joints: Suppress[Names]
-    """Names or patterns of the joints, in the model's order."""
-    scale: float | dict[str, float] = 1.0
-    """Factor, one for all or one for each pattern of joint names."""
-    offset: float | dict[str, float] = 0.0
-    """What a zero action means, one for all or one for each pattern of joint names."""
-    clip: tuple[float, float] | None = None
-    """Bounds of ``ctrl``; the model's own ``ctrlrange`` holds in any case."""
-
-
-@dataclass
-class JointEffortActionCfg(JointActionCfg):
-    """Forces or torques, on motor actuators."""
-
-
-@dataclass
-class JointVelocityActionCfg(JointActionCfg):
-    """Target velocities, on velocity actuators."""
-
-
-@dataclass
-class JointPositionActionCfg(JointActionCfg):
-    """Target positions, on position actuators."""
-
-    use_default_offset: bool = True
-    """Let a zero action hold the initial state: add the keyframe's own ``ctrl`` or, where that is
-    all zero, the joints' initial positions."""
-
-
 @dataclass(init=False)
 class SubTerrainCfg(TermCfg):
     """A kind of tile; its function is one of `mdp.terrain`, or of the user's in their manner."""
@@ -369,6 +293,7 @@ class TaskCfg:
     """Ground to walk on instead of the model's floor."""
     keyframe: str | None = None
     """Keyframe of the model that episodes start from; None for MuJoCo's default."""
+    actuators: dict[str, ActuatorCfg] = field(default_factory=dict)
     actions: dict[str, ActionTermCfg] = field(default_factory=dict)
     observations: dict[str, dict[str, ObservationTermCfg] | ObservationGroupCfg] = field(
         default_factory=dict

@@ -102,9 +102,8 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self.timer.begin("physics")
         self.previous_actions.copy_(self.actions)
         self.actions.copy_(actions)
-        self._actions.apply(self.actions, self.sim.bind("ctrl"))
-        self._nan_guard.record()
-        self.sim.step(self.cfg.decimation)
+        self._control.apply(self.actions)
+        self._simulate()
         failed = self._nan_guard.check()
         self._episode_length += 1
         self.steps += 1
@@ -197,6 +196,20 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
             for path in sorted(before.keys() | now[name].keys())
             if before.get(path, self) != now[name].get(path, self)
         ]
+
+    def _simulate(self) -> None:
+        """Advance physics by a control step, step by step where actuators need it."""
+        control, steps = self._control, self.cfg.decimation
+        if control.by_substep:
+            control.substep()
+        self._nan_guard.record()
+        if not control.by_substep:
+            self.sim.step(steps)
+            return
+        for _ in range(steps - 1):
+            self.sim.step(1, refresh=False)
+            control.substep()
+        self.sim.step(1)
 
     def _reset(self, mask: Tensor) -> None:
         self.curricula.compute(mask)

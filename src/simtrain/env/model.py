@@ -13,7 +13,10 @@ import numpy as np
 
 from simtrain.bounds import check_bounds
 from simtrain.env.actions import Actions
-from simtrain.env.cfg import EventMode, InitialState, Reduce, TaskCfg, TermCfg
+from simtrain.env.control.actuators import set_actuators
+from simtrain.env.control.delay import check_delay
+from simtrain.env.cfg import EventMode, Reduce, TaskCfg, TermCfg
+from simtrain.env.control.cfg import InitialState
 from simtrain.env.names import check_term, patterns_of
 from simtrain.env.nan_guard import STEPS
 from simtrain.env.terrain import add_terrain, check_terrain
@@ -55,7 +58,11 @@ def compile_model(cfg: TaskCfg, *, visuals: bool = False) -> mujoco.MjModel:
     if not visuals:
         _discard_visuals(cfg, spec)
     try:
+        if cfg.actuators:
+            set_actuators(cfg.actuators, spec)
         return spec.compile()
+    except ConfigError:
+        raise
     except ValueError as error:
         raise ConfigError(f"{what} does not compile: {_one_line(error)}") from error
 
@@ -99,6 +106,8 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
     start = initial_state(model, find_keyframe(model, cfg.keyframe))
     if not cfg.actions:
         raise ConfigError("the task has no actions")
+    for name, action in cfg.actions.items():
+        check_delay(action, "env", "actions", name)
     if Actions(cfg.actions, model, start, "cpu").dim == 0:
         raise ConfigError("the task's actions drive no joint")
     if "actor" not in cfg.observations:
@@ -108,6 +117,7 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
             raise ConfigError(f"observations.{group} has no terms")
         for name, term in terms.items():
             check_term(flag("env", "observations", group, name), term, model)
+            check_delay(term, "env", "observations", group, name)
     if not cfg.rewards:
         raise ConfigError("the task has no rewards")
     for kind in ("rewards", "terminations", "commands", "metrics"):

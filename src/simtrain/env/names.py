@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import mujoco
 import torch
 
-from simtrain.env.cfg import Names, TermCfg
+from simtrain.env.cfg import TermCfg
+from simtrain.env.control.cfg import Names
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.sim.engine import Index
 
@@ -108,9 +109,9 @@ _FINDERS: dict[str, Callable[..., Entities]] = {
     "bodies": find_bodies,
     "geoms": find_geoms,
     "sites": find_sites,
+    "tendons": find_tendons,
     "sensors": find_sensors,
     "actuators": find_actuators,
-    "tendons": find_tendons,
     "pairs": find_pairs,
 }
 

@@ -1,7 +1,7 @@
-"""Observations at work: terms, noise, clip, scale and history, into preallocated buffers.
+"""Observations at work: terms, noise, clip, scale, delay and history, into preallocated buffers.
 
-A group's terms are concatenated first; noise, clip and scale are then one operation each for the
-whole group, whatever the number of terms.
+A group's terms are concatenated first; noise, clip, scale and delay are then done for the whole
+group at once, whatever the number of terms.
 """
 
 import math
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from simtrain.env.base import BaseEnv
 from simtrain.env.cfg import GaussianNoiseCfg, ObservationTermCfg, UniformNoiseCfg
+from simtrain.env.control.delay import DelayLine
 from simtrain.env.terms import Term
 from simtrain.errors import ConfigError, flag
 
@@ -96,6 +97,10 @@ class ObservationGroup:
         has_scale = any(c.scale is not None for c in terms)
         self._scale = torch.tensor(scales, device=env.device) if has_scale else None
         self._random = torch.empty(env.num_envs, len(columns), device=env.device)
+        delayed = any(cfg.delay_max_lag for cfg in terms)
+        self._delay: DelayLine | None = None
+        if delayed:
+            self._delay = DelayLine(env, f"observations.{name}.delay", terms, self._sizes)
         self._histories = {
             i: env.buffer(f"observations.{name}.{term}.history", (cfg.history_length, size), None)
             for i, (term, cfg, size) in enumerate(sized)
@@ -138,6 +143,8 @@ class ObservationGroup:
             present.mul_(self._scale)
         self.sums += present.sum(dim=0 if len(self.shape) == 1 else (0, 1))
         torch.nan_to_num(present, 0.0, 0.0, 0.0, out=present)
+        if self._delay is not None:
+            present.copy_(self._delay.push(present))
         if self._present is not None:
             torch.cat(self._stacked(present), dim=1, out=out)
 

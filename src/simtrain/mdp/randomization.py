@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from simtrain.env.actions import find_actuators_of
-from simtrain.env.cfg import Names
+from simtrain.env.control.cfg import Names
 from simtrain.env.env import Env
 from simtrain.env.names import Bounds, Entities, Joints, as_index
 from simtrain.errors import ConfigError, did_you_mean

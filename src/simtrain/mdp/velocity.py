@@ -12,7 +12,8 @@ from typing import Any
 
 from simtrain import mdp
 from simtrain.env import cfg as cfgs
-from simtrain.env.cfg import CommandTermCfg, EventTermCfg, Names, ObservationTermCfg
+from simtrain.env.cfg import CommandTermCfg, EventTermCfg, ObservationTermCfg
+from simtrain.env.control.cfg import Names
 
 Range = tuple[float, float]
 

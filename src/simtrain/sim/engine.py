@@ -120,11 +120,12 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def step(self, nstep: int = 1) -> None:
+    def step(self, nstep: int = 1, *, refresh: bool = True) -> None:
         """Advance every environment by `nstep` physics steps under the present `ctrl`.
 
         Afterwards position- and velocity-dependent fields and sensors are those of the new state;
-        acceleration-dependent ones are those of the last physics step. Refreshes `failed`. Raises
+        acceleration-dependent ones are those of the last physics step. Without `refresh`, for a
+        step that others follow at once, only state fields are sure to be. Refreshes `failed`. Raises
         `SimulationError` if MuJoCo refused to simulate an environment (engines on the CPU).
         """
 

@@ -95,13 +95,14 @@ class MujocoEngine(Engine):
                 target[:, columns] = part
         self._stale |= True if mask is None else mask
 
-    def step(self, nstep: int = 1) -> None:
+    def step(self, nstep: int = 1, *, refresh: bool = True) -> None:
         ctrl, ctrl_rows = self._bound["ctrl"]
         ctrl_rows.copy_(ctrl)
-        self._run("step", nstep=nstep, stage=_VELOCITY_STAGE)
-        for mirror, rows in self._bound.values():
-            mirror.copy_(rows)
-        self._stale.zero_()
+        self._run("step", nstep=nstep, stage=_VELOCITY_STAGE if refresh else _NO_STAGE)
+        for field, (mirror, rows) in self._bound.items():
+            if refresh or field in fields.STATE_FIELDS:
+                mirror.copy_(rows)
+        self._stale.fill_(not refresh)
         if self._warnings.any():
             np.any(self._warnings, axis=1, out=self.failed.numpy())
             if not self._failure_message:

@@ -123,9 +123,9 @@ class WarpEngine(Engine):
         if field not in _APPLIED_FIELDS:
             self._mark_stale(mask)
 
-    def step(self, nstep: int = 1) -> None:
+    def step(self, nstep: int = 1, *, refresh: bool = True) -> None:
         self.forward()
-        self._run(("step", nstep), lambda: self._physics.step(nstep))
+        self._run(("step", nstep, refresh), lambda: self._physics.step(nstep, sensors=refresh))
 
     def forward(self) -> None:
         if self._stale:
@@ -273,10 +273,10 @@ class _Physics:
         """The most constraints of an environment, and contacts of all of them together, so far."""
         self.failed = wp.zeros(data.nworld, dtype=bool)
 
-    def step(self, nstep: int) -> None:
+    def step(self, nstep: int, *, sensors: bool = True) -> None:
         """Run `nstep` physics steps from current position and velocity stages to current ones."""
         for i in range(nstep):
-            last = i == nstep - 1
+            last = sensors and i == nstep - 1
             self._accelerate(sensors=last)
             self.refresh(sensors=last)
         d = self._data

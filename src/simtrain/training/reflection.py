@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from simtrain.env.actions import Actions, JointAction
-from simtrain.env.cfg import ActionTerm, ObservationTermCfg, TaskCfg
+from simtrain.env.cfg import ObservationTermCfg, TaskCfg
+from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.env import Env
 from simtrain.env.model import find_keyframe, initial_state
 from simtrain.env.names import Entities, Joints, find_base, resolve_params

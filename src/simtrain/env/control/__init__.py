@@ -1,0 +1,1 @@
+"""From actions to forces: delays, actuators and action terms."""

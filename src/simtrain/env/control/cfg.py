@@ -1,0 +1,278 @@
+"""Actions, actuators and delays as data. Imports neither torch nor MuJoCo."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tyro.conf import Suppress
+
+from simtrain.mirror import MirrorRule
+
+if TYPE_CHECKING:
+    import mujoco
+    import numpy as np
+    import torch
+    from torch import Tensor
+
+Names = str | tuple[str, ...]
+PerName = float | dict[str, float]
+"""One number for all, or one for each pattern of names."""
+
+
+@dataclass(kw_only=True)
+class DelayCfg:
+    """How late something is: a lag drawn for each environment and, alone, for each term.
+
+    It is drawn when an episode begins and again every `delay_update_period`, but kept then with
+    `delay_hold_prob`. Lags of an observation are control steps, those of an action physics steps.
+    """
+
+    delay_min_lag: int = 0
+    """Smallest lag: control steps of an observation, physics steps of an action."""
+    delay_max_lag: int = 0
+    """Largest lag; 0 for no delay."""
+    delay_hold_prob: float = 0.0
+    """Probability that a lag stays when it could be drawn anew; 1 keeps it for the episode."""
+    delay_update_period: int = 0
+    """Steps between such draws, of the kind that lags are counted in; 0 for every step."""
+
+
+@dataclass(frozen=True)
+class InitialState:
+    """The ``qpos`` and ``ctrl`` that episodes start from; ``ctrl`` is 0 unless the model says."""
+
+    qpos: np.ndarray
+    ctrl: np.ndarray
+
+
+class ActionTerm(ABC):
+    """`dim` actions and what they do to the ``ctrl`` of `actuators`, ids that no other term has."""
+
+    dim: int
+    actuators: tuple[int, ...] = ()
+
+    def declare(self, env: Any) -> None:  # noqa: B027 - most actions keep no state
+        """Declare what it keeps between steps, by `env.buffer`; called once, before all else.
+
+        `env` tells `num_envs`, `step_dt` and `physics_dt`, and gives fields by `env.bind`.
+        """
+
+    @abstractmethod
+    def apply(self, actions: Tensor, ctrl: Tensor) -> None:
+        """Write its part of `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``."""
+
+    def substep(self, ctrl: Tensor) -> None:  # noqa: B027 - most actions hold `ctrl`
+        """Change its part of `ctrl` before each physics step, in place; after `apply`.
+
+        Fields of the state, such as ``qpos`` and ``qvel``, are up to date then; others are maybe
+        still those of the control step's start. Physics runs step by step where a term has this.
+        """
+
+    def reset(self, mask: Tensor) -> None:  # noqa: B027 - most actions keep no state
+        """Start a new episode in the environments in `mask`, boolean ``(num_envs,)``."""
+
+
+@dataclass
+class ActionTermCfg(DelayCfg):
+    """A part of the action vector. Yours derives from this and has `build`; others are there.
+
+    A delay is that of its targets: until the first comes, actuators hold the initial state.
+    """
+
+    mirror: Suppress[MirrorRule | None] = field(default=None, kw_only=True)
+    """How its actions are reflected, for an action of one's own; those of joints are known."""
+
+    def build(
+        self, model: mujoco.MjModel, start: InitialState, device: torch.device | str
+    ) -> ActionTerm:
+        """The term on a compiled model, its tensors on `device`; ConfigError for unknown names."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method `build`")
+
+
+@dataclass
+class TargetActionCfg(ActionTermCfg):
+    """``ctrl = clip(offset + scale x action)`` on some actuators; no action by itself."""
+
+    scale: PerName = field(default=1.0, kw_only=True)
+    """Factor, one for all or one for each pattern of names."""
+    offset: PerName = field(default=0.0, kw_only=True)
+    """What a zero action means, one for all or one for each pattern of names."""
+    clip: tuple[float, float] | None = field(default=None, kw_only=True)
+    """Bounds of ``ctrl``; the model's own ``ctrlrange`` holds in any case."""
+    rate_limit: PerName | None = field(default=None, kw_only=True)
+    """How fast ``ctrl`` may change, its unit per second; None for any."""
+    acceleration_limit: PerName | None = field(default=None, kw_only=True)
+    """How fast that rate may change, per second squared; ``ctrl`` slows down before its target."""
+
+
+@dataclass
+class ActuatorActionCfg(TargetActionCfg):
+    """Controls of any actuators, in their own units."""
+
+    actuators: Suppress[Names]
+    """Names or patterns of the actuators, in the model's order."""
+
+
+@dataclass
+class JointActionCfg(TargetActionCfg):
+    """``ctrl = clip(offset + scale x action)`` on the actuators that drive some joints."""
+
+    joints: Suppress[Names]
+    """Names or patterns of the joints, in the model's order."""
+
+
+@dataclass
+class JointEffortActionCfg(JointActionCfg):
+    """Forces or torques, on motor actuators."""
+
+
+@dataclass
+class JointVelocityActionCfg(JointActionCfg):
+    """Target velocities, on velocity actuators."""
+
+
+@dataclass
+class JointPositionActionCfg(JointActionCfg):
+    """Target positions, on position actuators."""
+
+    use_default_offset: bool = True
+    """Let a zero action hold the initial state: add the keyframe's own ``ctrl`` or, where that is
+    all zero, the joints' initial positions."""
+
+
+@dataclass
+class RelativeJointPositionActionCfg(JointActionCfg):
+    """Target positions relative to the present ones, of slides and hinges, on position actuators."""
+
+
+@dataclass
+class TendonActionCfg(TargetActionCfg):
+    """``ctrl = clip(offset + scale x action)`` on the actuators that pull some tendons."""
+
+    tendons: Suppress[Names]
+    """Names or patterns of the tendons, in the model's order."""
+
+
+@dataclass
+class TendonEffortActionCfg(TendonActionCfg):
+    """Forces along tendons, on motor actuators."""
+
+
+@dataclass
+class TendonVelocityActionCfg(TendonActionCfg):
+    """Target velocities of tendons, on velocity actuators."""
+
+
+@dataclass
+class TendonLengthActionCfg(TendonActionCfg):
+    """Target lengths of tendons, on position actuators."""
+
+    use_default_offset: bool = True
+    """Let a zero action hold the initial state: add the keyframe's own ``ctrl`` or, where that is
+    all zero, the tendons' initial lengths."""
+
+
+@dataclass
+class SiteEffortActionCfg(TargetActionCfg):
+    """Forces and torques on sites, such as those of propellers, one for each motor of a site.
+
+    Along what axis, and whether it is a force or a torque, says the motor's ``gear``.
+    """
+
+    sites: Suppress[Names]
+    """Names or patterns of the sites; actions are in the model's order of actuators."""
+
+
+@dataclass
+class DifferentialIKActionCfg(ActionTermCfg):
+    """How far a site is to move and turn from where it is; joints' servos get targets for it.
+
+    Damped least squares: dq = J' (J J' + damping² I)^-1 e, for every control step.
+    """
+
+    site: Suppress[str]
+    """The site that moves."""
+    joints: Suppress[Names]
+    """Slides and hinges that move it, each with a position actuator."""
+    frame: Suppress[str | None] = None
+    """The body whose axes actions are along; None for the world's."""
+    orientation: bool = True
+    """Whether there are six actions, a displacement and a rotation vector, or the first three."""
+    position_scale: float = 0.05
+    """Displacement of an action of 1, m."""
+    rotation_scale: float = 0.2
+    """Rotation of an action of 1, rad."""
+    damping: float = 0.05
+    """Damping, in m or rad of the site for a rad or m of a joint: joints move less, and not without
+    bounds where the site cannot follow."""
+
+
+@dataclass
+class ActuatorCfg:
+    """What drives some joints, one actuator each, in place of what the model's ``<actuator>`` says.
+
+    The model's own actuator of a joint keeps its name, place and ``ctrlrange``, which bounds
+    targets; a joint without one gets a new one, named as the joint.
+    """
+
+    joints: Suppress[Names]
+    """Names or patterns of slides and hinges."""
+    effort_limit: PerName | None = field(default=None, kw_only=True)
+    """Largest force or torque, N or Nm; None for the model's ``forcerange``."""
+
+
+@dataclass
+class IdealPdActuatorCfg(ActuatorCfg):
+    """A servo: effort = stiffness (target - position) - damping velocity, within its limit.
+
+    This is MuJoCo's ``<position>``, which has it at every physics step, with the damping implicit.
+    """
+
+    stiffness: PerName | None = field(default=None, kw_only=True)
+    """N/m or Nm/rad; None for that of the model's own servo."""
+    damping: PerName | None = field(default=None, kw_only=True)
+    """Ns/m or Nms/rad; None likewise."""
+
+
+@dataclass
+class DcMotorActuatorCfg(IdealPdActuatorCfg):
+    """A servo whose motor cannot do more than its torque-speed line allows.
+
+    The effort is at most ``saturation_effort (1 - velocity / velocity_limit)``, at least
+    ``saturation_effort (-1 - velocity / velocity_limit)``, and within `effort_limit`.
+    """
+
+    saturation_effort: PerName = field(kw_only=True)
+    """Effort at standstill under full voltage, N or Nm."""
+    velocity_limit: PerName = field(kw_only=True)
+    """Velocity without load under full voltage, m/s or rad/s."""
+    builtin: bool = field(default=False, kw_only=True)
+    """Let MuJoCo's ``<dcmotor>`` do the same, for which physics need not be run step by step; its
+    gains and encoders cannot be randomized."""
+
+
+@dataclass
+class NetworkActuatorCfg(ActuatorCfg):
+    """A motor that was learned from logs, one network for all joints (Hwangbo et al., 2019,
+    https://arxiv.org/abs/1901.08652).
+
+    Its inputs are the position errors, target - position, of the physics steps `history_steps`, and
+    then the velocities of these; its output is an effort.
+    """
+
+    network: Path = field(kw_only=True)
+    """A TorchScript file (``.pt``), or one of ONNX (``.onnx``) that has layers one after the other;
+    ``(n, inputs)`` to ``(n, 1)``."""
+    history_steps: tuple[int, ...] = field(default=(0, 1, 2), kw_only=True)
+    """How many physics steps ago each input was; 0 is the present."""
+    input_order: Literal["pos_vel", "vel_pos"] = field(default="pos_vel", kw_only=True)
+    """Which of the two come first."""
+    pos_scale: float = field(default=1.0, kw_only=True)
+    """Factor of the position errors."""
+    vel_scale: float = field(default=1.0, kw_only=True)
+    """Factor of the velocities."""
+    torque_scale: float = field(default=1.0, kw_only=True)
+    """Factor of the output."""

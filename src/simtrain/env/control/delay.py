@@ -1,0 +1,79 @@
+"""Delay lines: rows of numbers that come out some pushes after they were put in."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from simtrain.env.control.cfg import DelayCfg
+from simtrain.errors import ConfigError, flag
+
+
+class DelayLine:
+    """Delays the columns of some terms, each term in each environment by a lag of its own.
+
+    All of its memory is declared by rows, so that one environment's does not depend on others'.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        name: str,
+        delays: Sequence[DelayCfg],
+        sizes: Sequence[int],
+        initial: Tensor | None = None,
+    ) -> None:
+        """Delay `sizes` columns by each of `delays`.
+
+        In the first pushes of an episode `initial`, ``(columns,)``, comes out; where it is None,
+        what was put in first.
+        """
+        device, columns = env.device, sum(sizes)
+        longest = max(delay.delay_max_lag for delay in delays)
+        self._ring = env.buffer(f"{name}.ring", (longest + 1, columns), reset=None)
+        self._pushes = env.buffer(f"{name}.pushes", dtype=torch.long)  # of the episode so far
+        self._initial = initial
+        parts = torch.arange(len(delays)).repeat_interleave(torch.tensor(sizes))
+        self._parts = parts.to(device)
+        lowest = torch.tensor([delay.delay_min_lag for delay in delays])
+        count = torch.tensor([d.delay_max_lag - d.delay_min_lag + 1.0 for d in delays])
+        self._lowest, self._count = lowest.to(device), count.to(device)
+        self._hold = torch.tensor([d.delay_hold_prob for d in delays]).to(device)
+        self._period = torch.tensor([max(1, d.delay_update_period) for d in delays]).to(device)
+        self._varies = any(d.delay_max_lag > d.delay_min_lag for d in delays)
+        self._lags = self._lowest.expand(env.num_envs, -1)
+        if self._varies:
+            self._lags = env.buffer(f"{name}.lags", (len(delays),), reset=None, dtype=torch.long)
+
+    def push(self, values: Tensor) -> Tensor:
+        """Put in `values`, ``(num_envs, columns)``, and return what comes out, of that shape."""
+        pushes, length = self._pushes.unsqueeze(1), self._ring.shape[1]
+        if self._varies:
+            self._draw(pushes)
+        slot = pushes.remainder(length).unsqueeze(2).expand(-1, 1, values.shape[1])
+        self._ring.scatter_(1, slot, values.unsqueeze(1))
+        lags = self._lags if self._initial is not None else torch.minimum(self._lags, pushes)
+        slots = (pushes - lags).remainder(length).index_select(1, self._parts)
+        out = self._ring.gather(1, slots.unsqueeze(1)).squeeze(1)
+        if self._initial is not None:
+            early = (lags > pushes).index_select(1, self._parts)
+            out = torch.where(early, self._initial, out)
+        self._pushes += 1
+        return out
+
+    def _draw(self, pushes: Tensor) -> None:
+        """Draw the lags anew whose time has come, in place; numbers are drawn for all."""
+        lot, chance = torch.rand(2, *self._lags.shape, device=self._lags.device)
+        lags = self._lowest + (lot * self._count).long()
+        due = (pushes.remainder(self._period) == 0) & (chance >= self._hold)
+        torch.where(due | (pushes == 0), lags, self._lags, out=self._lags)
+
+
+def check_delay(cfg: DelayCfg, *where: str) -> None:
+    """Raise ConfigError if the bounds of a term's lag, whose flag is `where`, are in disorder."""
+    if not 0 <= cfg.delay_min_lag <= cfg.delay_max_lag:
+        bounds = f"{cfg.delay_min_lag}, and the largest lag is {cfg.delay_max_lag}"
+        most = flag(*where, "delay_max_lag")
+        text = f"{flag(*where, 'delay_min_lag')} is {bounds}; it must not be greater"
+        raise ConfigError(f"{text} (give {most} {cfg.delay_min_lag})")

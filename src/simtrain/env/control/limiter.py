@@ -1,0 +1,38 @@
+"""Limits of how fast targets change, and of how fast that changes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Limiter:
+    """Lets targets follow what is wanted within limits of their rate and acceleration.
+
+    Both may be infinite. A target slows down in time to stop where it is wanted to be.
+    """
+
+    def __init__(
+        self, env: Any, start: Tensor, rate: Sequence[float], acceleration: Sequence[float]
+    ) -> None:
+        """Episodes begin at rest at `start`, ``(dim,)``; limits are per s and per s²."""
+        self._start, self._dt = start, env.step_dt
+        self._most = torch.tensor(rate, dtype=torch.float32, device=env.device)
+        self._acceleration = torch.tensor(acceleration, dtype=torch.float32, device=env.device)
+        self._change = self._acceleration * env.step_dt
+        self._moved = env.buffer("moved", start.shape)  # from the start
+        self._rate = env.buffer("rate", start.shape)
+
+    def follow(self, wanted: Tensor) -> Tensor:
+        """The next targets on the way to `wanted`, ``(num_envs, dim)``."""
+        before = self._moved + self._start
+        way, dt = wanted - before, self._dt
+        distance = way.abs()
+        # At rate r it still moves r dt / 2 + r² / 2a, in whole steps, before it stands.
+        braking = 2.0 * distance / (dt / 2 + (dt**2 / 4 + 2.0 * distance / self._acceleration).sqrt())
+        rate = torch.minimum(torch.minimum(distance / dt, braking), self._most) * way.sign()
+        rate = torch.clamp(rate, self._rate - self._change, self._rate + self._change)
+        self._rate.copy_(rate)
+        self._moved.add_(rate, alpha=dt)
+        return self._moved + self._start
