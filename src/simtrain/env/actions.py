@@ -119,7 +119,9 @@ class TargetAction(ActionTerm):
             for actuator in found:
                 _check_kind(model, cfg, actuator)
         else:
-            found = [model.actuator(n).id for n in find_actuators(model, cfg.actuators, device).names]
+            found = [
+                model.actuator(n).id for n in find_actuators(model, cfg.actuators, device).names
+            ]
         return tuple(model.actuator(i).name for i in found), found
 
     def _lengths(self, model: mujoco.MjModel, start: InitialState) -> np.ndarray:

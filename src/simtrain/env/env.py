@@ -198,18 +198,20 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         ]
 
     def _simulate(self) -> None:
-        """Advance physics by a control step, step by step where actuators need it."""
-        control, steps = self._control, self.cfg.decimation
+        """Advance physics by a control step, step by step where terms need it."""
+        control, records, steps = self._control, self._records, self.cfg.decimation
         if control.by_substep:
             control.substep()
         self._nan_guard.record()
-        if not control.by_substep:
+        if not control.by_substep and not records:
             self.sim.step(steps)
             return
-        for _ in range(steps - 1):
-            self.sim.step(1, refresh=False)
-            control.substep()
-        self.sim.step(1)
+        for i in range(steps):
+            self.sim.step(1, refresh=i == steps - 1, accelerations=bool(records))
+            for field, rows in records.items():
+                rows[:, i] = self.bind(field)
+            if control.by_substep and i < steps - 1:
+                control.substep()
 
     def _reset(self, mask: Tensor) -> None:
         self.curricula.compute(mask)

@@ -65,6 +65,14 @@ def yaw_of(quaternion: Tensor) -> Tensor:
     return torch.atan2(w * z + x * y, 0.5 - (y * y + z * z))
 
 
+def about_vertical(angle: Tensor) -> Tensor:
+    """Rotation matrices about the z axis by `angle`, rad. Shape: ``(..., 3, 3)``."""
+    cos, sin, zero, one = angle.cos(), angle.sin(), torch.zeros_like(angle), torch.ones_like(angle)
+    rows = (cos, -sin, zero, sin, cos, zero, zero, zero, one)
+    matrices: Tensor = torch.stack(rows, dim=-1).unflatten(-1, (3, 3))
+    return matrices
+
+
 def wrap_to_pi(angle: Tensor) -> Tensor:
     """The same angle in [-pi, pi), rad. Any shape."""
     return torch.remainder(angle + math.pi, 2.0 * math.pi) - math.pi

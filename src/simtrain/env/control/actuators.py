@@ -192,7 +192,9 @@ def _actuator_of(model: mujoco.MjModel, joint: str) -> int | None:
     return int(ids[0]) if len(ids) else None
 
 
-def _configure(actuator: Any, cfg: ActuatorCfg, numbers: dict[str, float | None], joint: str) -> None:
+def _configure(
+    actuator: Any, cfg: ActuatorCfg, numbers: dict[str, float | None], joint: str
+) -> None:
     """Make an actuator of the spec what `cfg` says, in place."""
     if (effort := numbers["effort_limit"]) is not None:
         actuator.forcelimited, actuator.forcerange = True, [-effort, effort]
@@ -208,7 +210,9 @@ def _configure(actuator: Any, cfg: ActuatorCfg, numbers: dict[str, float | None]
     stiffness, damping = (a if a is not None else b for a, b in zip(given, own, strict=True))
     if stiffness is None or damping is None:
         lacking = "stiffness" if stiffness is None else "damping"
-        raise ConfigError(f"{joint!r} has no servo in the model to take its {lacking} from: give it")
+        raise ConfigError(
+            f"{joint!r} has no servo in the model to take its {lacking} from: give it"
+        )
     if isinstance(cfg, DcMotorActuatorCfg):
         stall, speed = numbers["saturation_effort"], numbers["velocity_limit"]
         if stall is None or speed is None:

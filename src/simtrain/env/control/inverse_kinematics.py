@@ -35,7 +35,9 @@ class DifferentialIK(ActionTerm):
         ids = [model.joint(name).id for name in joints.names]
         for joint in ids:
             if int(model.jnt_bodyid[joint]) not in moving:
-                raise ConfigError(f"{model.joint(joint).name!r} does not move the site {cfg.site!r}")
+                raise ConfigError(
+                    f"{model.joint(joint).name!r} does not move the site {cfg.site!r}"
+                )
             if model.jnt_type[joint] not in (_HINGE, _SLIDE):
                 raise ConfigError(f"{model.joint(joint).name!r} is neither a slide nor a hinge")
         self.dim, self.actuators = 6 if cfg.orientation else 3, tuple(actuators)

@@ -30,7 +30,9 @@ class Limiter:
         way, dt = wanted - before, self._dt
         distance = way.abs()
         # At rate r it still moves r dt / 2 + r² / 2a, in whole steps, before it stands.
-        braking = 2.0 * distance / (dt / 2 + (dt**2 / 4 + 2.0 * distance / self._acceleration).sqrt())
+        braking = (
+            2.0 * distance / (dt / 2 + (dt**2 / 4 + 2.0 * distance / self._acceleration).sqrt())
+        )
         rate = torch.minimum(torch.minimum(distance / dt, braking), self._most) * way.sign()
         rate = torch.clamp(rate, self._rate - self._change, self._rate + self._change)
         self._rate.copy_(rate)
