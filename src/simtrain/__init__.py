@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ActionTermCfg",
-    "ActuatorActionCfg",
     "ActorCfg",
+    "ActuatorActionCfg",
     "CnnCfg",
     "CommandTermCfg",
     "CriticCfg",

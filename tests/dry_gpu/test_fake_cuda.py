@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fake_cuda import DEVICE, NoHostTraffic, fake_cuda, fake_env, fake_ppo, tensors_elsewhere
+from machine import everything
 
 from simtrain.algorithms.rollout import StagingBuffer
 from simtrain.env.cfg import TaskCfg
@@ -77,6 +78,17 @@ def test_evaluation_stays_on_the_gpu(task):
         with NoHostTraffic():
             assert evaluator(policy, stop=lambda: True) is None
         assert tensors_elsewhere(evaluator, "evaluator") == []
+
+
+def test_all_of_a_robots_hardware_stays_on_the_gpu(tmp_path):
+    cfg = everything(tmp_path)
+    with fake_cuda():
+        env = fake_env(cfg)
+        actions = torch.zeros(env.num_envs, env.num_actions, device=DEVICE)
+        with torch.inference_mode(), NoHostTraffic():
+            for _ in range(2):
+                env.step(actions)
+        assert tensors_elsewhere(env, "env") == []
 
 
 @pytest.mark.parametrize("mutation", ["none", "parameters", "architecture"])

@@ -18,8 +18,8 @@ from simtrain import (
     TerminationTermCfg,
 )
 from simtrain.cuda_graphs import describe
-from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.commands import CommandTerm
+from simtrain.env.control.cfg import ActionTerm
 
 
 def _error(**changes):

@@ -29,20 +29,24 @@ FIELDS = {
     "mass": {"field": ("body_mass", "body_inertia"), "bodies": ".*_cart|box", "ranges": (0.9, 1.1)},
     "pose": {"field": "body_quat", "bodies": "box", "ranges": {"yaw": (0, 1)}, "operation": "add"},
     "friction": {
-        **{
-            "field": "geom_friction",
-            "geoms": ".*",
-            "ranges": {"sliding": (0.1, 1), "rolling": (0, 1)},
-        },
-        **{"operation": "abs", "shared": True},
+        "field": "geom_friction",
+        "geoms": ".*",
+        "ranges": {"sliding": (0.1, 1), "rolling": (0, 1)},
+        "operation": "abs",
+        "shared": True,
     },
     "armature": {
-        **{"field": "dof_armature", "joints": ".*_hinge", "ranges": (0.1, 0.2)},
-        **{"operation": "abs", "distribution": "log_uniform"},
+        "field": "dof_armature",
+        "joints": ".*_hinge",
+        "ranges": (0.1, 0.2),
+        "operation": "abs",
+        "distribution": "log_uniform",
     },
     "gravity": {
-        **{"field": "opt.gravity", "ranges": {"x": (-1, 1), "z": (0, 1)}},
-        **{"operation": "add", "distribution": "gaussian"},
+        "field": "opt.gravity",
+        "ranges": {"x": (-1, 1), "z": (0, 1)},
+        "operation": "add",
+        "distribution": "gaussian",
     },
 }
 

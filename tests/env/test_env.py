@@ -13,8 +13,8 @@ from simtrain import (
     UniformNoiseCfg,
     mdp,
 )
-from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.commands import CommandTerm
+from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.env import Env
 from simtrain.sim import EngineCfg
 

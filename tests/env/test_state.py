@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
+from going_on import assert_goes_on_the_same
 from tiny_task import at_step, idle, tiny_env
 
 from simtrain import (
@@ -27,38 +25,6 @@ from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 
 SHIPPED = sorted(discover().tasks)
-
-
-def stored(state: dict[str, Any]) -> dict[str, Any]:
-    """What comes back from a file that is read without running code."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    loaded: dict[str, Any] = torch.load(file, weights_only=True)
-    return loaded
-
-
-def trajectory(env: Env, steps: int) -> list[torch.Tensor]:
-    """Everything that a policy and a trainer see in some steps of random actions."""
-    seen = []
-    for _ in range(steps):
-        actions = torch.rand(env.num_envs, env.num_actions, device=env.device) * 2.0 - 1.0
-        obs, rewards, dones, extras = env.step(actions)
-        seen += [value.clone() for value in (*obs.values(), rewards, dones, extras["time_outs"])]
-        seen += [value.clone() for value in extras["log"].values()]
-    return [*seen, env.episodes.take()]
-
-
-def assert_goes_on_the_same(first: Env, make: Any, *, before: int, after: int) -> None:
-    trajectory(first, before)
-    saved = stored({"env": first.state(), "random": torch.get_rng_state()})
-    expected = trajectory(first, after)
-    second = make()
-    trajectory(second, 2)
-    second.set_state(saved["env"])
-    torch.set_rng_state(saved["random"])
-    for step, (value, other) in enumerate(zip(expected, trajectory(second, after), strict=True)):
-        assert torch.equal(value, other), step
 
 
 @pytest.mark.parametrize("task", SHIPPED)

@@ -69,6 +69,25 @@ def test_step_holds_ctrl_and_advances_time(make: MakeEngine, model) -> None:
     torch.testing.assert_close(time, torch.full_like(time, 0.01))
 
 
+def test_steps_that_others_follow_lead_to_the_same(make: MakeEngine, model) -> None:
+    engines = [make(model), make(model)]
+    fields = ("qpos", "qvel", "xpos", "sensordata", "actuator_force")
+    for engine in engines:
+        for field in fields:
+            engine.bind(field)
+        engine.bind("ctrl").fill_(0.3)
+    engines[0].step(3)
+    engines[1].step(1, refresh=False)
+    engines[1].step(1, refresh=False)
+    once = make(model)
+    once.bind("ctrl").fill_(0.3)
+    once.step(2)
+    assert_unchanged(once, engines[1].bind("qpos"), once.bind("qpos"))
+    engines[1].step(1)
+    for field in fields:
+        assert_unchanged(engines[0], engines[1].bind(field), engines[0].bind(field))
+
+
 def test_write_leaves_other_environments_and_entries_alone(make: MakeEngine, model) -> None:
     engine = make(model)
     engine.step(3)

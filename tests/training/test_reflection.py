@@ -17,8 +17,8 @@ from simtrain import (
     ObservationTermCfg,
     mdp,
 )
-from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.commands import CommandTerm
+from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.env import Env
 from simtrain.env.model import compile_model
 from simtrain.errors import ConfigError

@@ -30,6 +30,7 @@ _JOINT, _TENDON, _SITE = (
     (mujoco.mjtTrn.mjTRN_SITE.value,),
 )
 _ONE_NUMBER = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
+_NO_LIMIT = 1e12
 _KINDS = {
     configs.JointEffortActionCfg: "motor",
     configs.JointVelocityActionCfg: "velocity",
@@ -72,14 +73,15 @@ class TargetAction(ActionTerm):
         self.low, self.high = (torch.tensor(b, dtype=torch.float32, device=device) for b in bounds)
         self._all = actuators == list(range(model.nu))
         self._index = as_index(actuators, device)
-        self._cfg, self._limiter = cfg, None
+        self._cfg = cfg
+        self._limiter: Limiter | None = None
 
     def declare(self, env: Any) -> None:
         """See `ActionTerm.declare`."""
         limits = self._cfg.rate_limit, self._cfg.acceleration_limit
         if limits != (None, None):
             rates = [
-                match_values(np.inf if limit is None else limit, self._names, np.inf, what)
+                match_values(_NO_LIMIT if limit is None else limit, self._names, _NO_LIMIT, what)
                 for limit, what in zip(limits, ("rate_limit", "acceleration_limit"), strict=True)
             ]
             self._limiter = Limiter(env, env.initial_targets[self._index], *rates)
@@ -129,7 +131,8 @@ class TargetAction(ActionTerm):
         data = mujoco.MjData(model)
         data.qpos[:] = start.qpos
         mujoco.mj_fwdPosition(model, data)
-        return data.actuator_length[list(self.actuators)]
+        lengths: np.ndarray = data.actuator_length[list(self.actuators)]
+        return lengths
 
 
 class JointAction(TargetAction):
@@ -153,7 +156,7 @@ class RelativeJointAction(JointAction):
     def declare(self, env: Any) -> None:
         """See `ActionTerm.declare`."""
         super().declare(env)
-        self._qpos = env.bind("qpos")
+        self._qpos: Tensor = env.bind("qpos")
 
     def origin(self) -> Tensor:
         """See `TargetAction.origin`."""

@@ -13,10 +13,10 @@ import numpy as np
 
 from simtrain.bounds import check_bounds
 from simtrain.env.actions import Actions
-from simtrain.env.control.actuators import set_actuators
-from simtrain.env.control.delay import check_delay
 from simtrain.env.cfg import EventMode, Reduce, TaskCfg, TermCfg
+from simtrain.env.control.actuators import set_actuators
 from simtrain.env.control.cfg import InitialState
+from simtrain.env.control.delay import check_delay
 from simtrain.env.names import check_term, patterns_of
 from simtrain.env.nan_guard import STEPS
 from simtrain.env.terrain import add_terrain, check_terrain

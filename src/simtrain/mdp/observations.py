@@ -212,8 +212,10 @@ class _RayCast:
         bodies = [int(env.model.site(name).bodyid[0]) for name in self.sites.names]
         excluded = [body for body in bodies for _ in range(len(starts))]
         groups = None if self.geom_groups is None else tuple(self.geom_groups)
-        vectors = [env.scratch((len(excluded), 3)) for _ in range(2)]
-        self._rays = Rays(*vectors, env.scratch((len(excluded),)), tuple(excluded), groups)
+        count = len(excluded)
+        points, directions = env.scratch((count, 3)), env.scratch((count, 3))
+        rays = Rays(points, directions, env.scratch((count,)), tuple(excluded), groups)
+        self._rays = rays
 
     @staticmethod
     def check(

@@ -5,14 +5,17 @@ place with which MuJoCo's actuator has the wanted force. MuJoCo goes on to limit
 ``forcerange``, to randomize gains and encoders, and to integrate a servo's damping implicitly.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
 import mujoco
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
 from simtrain.env.control.cfg import (
     ActuatorCfg,
@@ -24,16 +27,17 @@ from simtrain.env.control.cfg import (
 from simtrain.env.names import Joints, as_index, find_joints, match_values
 from simtrain.errors import ConfigError, flag
 
+Network = Callable[[Tensor], Tensor]
 _TRANSMISSIONS = (mujoco.mjtTrn.mjTRN_JOINT.value, mujoco.mjtTrn.mjTRN_JOINTINPARENT.value)
 _ONE_NUMBER = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
-_LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "Relu": nn.ReLU,
-    "Elu": nn.ELU,
-    "Tanh": nn.Tanh,
-    "Sigmoid": nn.Sigmoid,
-    "Softsign": nn.Softsign,
-    "Softplus": nn.Softplus,
-    "Identity": nn.Identity,
+_ACTIVATIONS: dict[str, Network] = {
+    "Relu": functional.relu,
+    "Elu": functional.elu,
+    "Tanh": torch.tanh,
+    "Sigmoid": torch.sigmoid,
+    "Softsign": functional.softsign,
+    "Softplus": functional.softplus,
+    "Identity": torch.clone,
 }
 
 
@@ -75,8 +79,11 @@ class Actuators:
             model.apply(ctrl)
 
 
-class _Driven:
-    """The joints that actuators drive, and what is measured there, in the actuators' units."""
+class _Servos:
+    """MuJoCo's servos of some joints, each of force ``gain ctrl + bias`` in its own units.
+
+    ``biasprm`` has - stiffness x encoder's bias, - stiffness and - damping, each environment's own.
+    """
 
     def __init__(self, cfg: ActuatorCfg, env: Any) -> None:
         model = env.model
@@ -84,41 +91,54 @@ class _Driven:
         ids = [_actuator_of(model, name) for name in self.joints.names]
         self.index = as_index([i for i in ids if i is not None], env.device)
         self._gear = torch.tensor(model.actuator_gear[ids, 0], dtype=torch.float32).to(env.device)
-        self._qpos, self._qvel = env.bind("qpos"), env.bind("qvel")
+        self._qpos: Tensor = env.bind("qpos")
+        self._qvel: Tensor = env.bind("qvel")
+        self._gains: Tensor = env.sim.expand("actuator_gainprm")
+        self._biases: Tensor = env.sim.expand("actuator_biasprm")
 
-    def length(self) -> Tensor:
-        """Positions. Shape: ``(num_envs, joints)``."""
+    def position(self) -> Tensor:
+        """Positions. Shape: ``(num_envs, joints)``, as of all that follows."""
         return self._qpos[:, self.joints.qpos] * self._gear
 
     def velocity(self) -> Tensor:
-        """Velocities. Shape: ``(num_envs, joints)``."""
+        """Velocities."""
         return self._qvel[:, self.joints.qvel] * self._gear
+
+    def gain(self) -> Tensor:
+        """Force for one unit of ``ctrl``."""
+        return self._gains[:, self.index, 0]
+
+    def bias(self, velocity: Tensor) -> Tensor:
+        """Force without ``ctrl``."""
+        numbers = self._biases[:, self.index]
+        return numbers[..., 0] + numbers[..., 1] * self.position() + numbers[..., 2] * velocity
+
+    def measured(self) -> Tensor:
+        """Positions as encoders have them."""
+        numbers = self._biases[:, self.index]
+        return self.position() + numbers[..., 0] / numbers[..., 1]
 
 
 class _DcMotors:
     """Moves the targets of servos so far that their motors can do what they ask for."""
 
     def __init__(self, cfg: DcMotorActuatorCfg, env: Any) -> None:
-        self._driven = _Driven(cfg, env)
+        self._servos = _Servos(cfg, env)
+        limits = (
+            ("saturation_effort", cfg.saturation_effort),
+            ("velocity_limit", cfg.velocity_limit),
+        )
         stall, speed = (
-            torch.tensor(match_values(of, self._driven.joints.names, 0.0, what)).to(env.device)
-            for what, of in (
-                ("saturation_effort", cfg.saturation_effort),
-                ("velocity_limit", cfg.velocity_limit),
-            )
+            torch.tensor(match_values(of, self._servos.joints.names, 0.0, what)).to(env.device)
+            for what, of in limits
         )
         self._stall, self._slope = stall, -stall / speed
-        self._gains = env.sim.expand("actuator_gainprm")
-        self._biases = env.sim.expand("actuator_biasprm")
 
     def apply(self, ctrl: Tensor) -> None:
-        """A servo's force is gain ctrl + bias: `ctrl` is bounded where that is too much."""
-        driven, index = self._driven, self._driven.index
-        velocity, biases = driven.velocity(), self._biases[:, index]
-        # Half-way between the two ends of what the motor can do, less the bias.
-        middle = velocity * (self._slope - biases[..., 2]) - biases[..., 0]
-        middle -= biases[..., 1] * driven.length()
-        gain = self._gains[:, index, 0]
+        """Bound targets by what makes the largest and the least force that there can be."""
+        servos, velocity = self._servos, self._servos.velocity()
+        index, gain = servos.index, servos.gain()
+        middle = torch.addcmul(-servos.bias(velocity), velocity, self._slope)
         low, high = (middle - self._stall) / gain, (middle + self._stall) / gain
         ctrl[:, index] = torch.clamp(ctrl[:, index], low, high)
 
@@ -127,30 +147,31 @@ class _Networks:
     """Computes efforts by a network, from the latest position errors and velocities."""
 
     def __init__(self, name: str, cfg: NetworkActuatorCfg, env: Any) -> None:
-        self._driven, self._cfg = _Driven(cfg, env), cfg
-        with torch.inference_mode(False):
-            self._network = _load(cfg.network).to(env.device)
+        self._servos, self._cfg = _Servos(cfg, env), cfg
+        self._network = _load(cfg, env.device)
         self._steps = torch.tensor(cfg.history_steps).to(env.device)
-        shape = (max(cfg.history_steps) + 1, 2, len(self._driven.joints))
+        shape = (max(cfg.history_steps) + 1, 2, len(self._servos.joints))
         self._history = env.buffer(f"actuators.{name}.history", shape)  # the present first
         self._scale = torch.tensor([[cfg.pos_scale], [cfg.vel_scale]]).to(env.device)
 
     @torch.no_grad()
     def apply(self, ctrl: Tensor) -> None:
-        """Replace targets by efforts; each joint of each environment is a row of the network's."""
-        driven, index, history = self._driven, self._driven.index, self._history
+        """Replace targets; each joint of each environment is a row of the network's."""
+        servos, history, velocity = self._servos, self._history, self._servos.velocity()
         history[:, 1:] = history[:, :-1].clone()
-        history[:, 0, 0] = ctrl[:, index] - driven.length()
-        history[:, 0, 1] = driven.velocity()
+        history[:, 0, 0] = ctrl[:, servos.index] - servos.measured()
+        history[:, 0, 1] = velocity
         inputs = history.index_select(1, self._steps) * self._scale
         # From (num_envs, steps, 2, joints) to (num_envs, joints, 2, steps).
         inputs = inputs.permute(0, 3, 2, 1)
         inputs = inputs.flip(2) if self._cfg.input_order == "vel_pos" else inputs
-        with torch.jit.optimized_execution(False):  # it would compile kernels in later steps
-            efforts = self._network(inputs.flatten(2).flatten(0, 1))
-        ctrl[:, index] = efforts.view(len(ctrl), -1) * self._cfg.torque_scale
+        with _compiling_nothing():
+            efforts = self._network(inputs.flatten(2).flatten(0, 1)).view(len(ctrl), -1)
+        efforts = efforts * self._cfg.torque_scale - servos.bias(velocity)
+        ctrl[:, servos.index] = efforts / servos.gain()
 
 
+_compiling_nothing = partial(torch.jit.optimized_execution, False)  # type: ignore[attr-defined]
 _PARAMETERS = ("stiffness", "damping", "effort_limit", "saturation_effort", "velocity_limit")
 
 
@@ -171,10 +192,7 @@ def _place(spec: mujoco.MjSpec, model: mujoco.MjModel, joint: str) -> Any:
     if own is None:
         for key in spec.keys:
             key.ctrl = [*key.ctrl, 0.0] if len(key.ctrl) else []
-        made = spec.add_actuator(
-            name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT, gainprm=np.zeros(10)
-        )
-        return made
+        return spec.add_actuator(name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
     actuator = spec.actuators[own]
     # As the compiler has worked it out: targets stay within it, also if another kind would not.
     actuator.inheritrange, actuator.ctrlrange = 0.0, model.actuator_ctrlrange[own]
@@ -199,8 +217,9 @@ def _configure(
     if (effort := numbers["effort_limit"]) is not None:
         actuator.forcelimited, actuator.forcerange = True, [-effort, effort]
     if isinstance(cfg, NetworkActuatorCfg):
-        _load(cfg.network)
-        actuator.set_to_motor()
+        _load(cfg, "cpu")
+        # A servo, with targets and an encoder; its gains do not matter.
+        actuator.set_to_position(kp=1.0, kv=0.0)
         actuator.ctrllimited = False
     if not isinstance(cfg, IdealPdActuatorCfg):
         return
@@ -219,7 +238,7 @@ def _configure(
             lacking = "saturation_effort" if stall is None else "velocity_limit"
             raise ConfigError(f"no {lacking} is given for {joint!r}")
         if cfg.builtin:
-            # Voltage up to `speed`, by a motor constant of 1: the stall torque is speed / resistance.
+            # With a motor constant of 1, speeds are voltages, and speed / resistance stall torque.
             actuator.set_to_dcmotor(
                 motorconst=[1.0, 1.0],
                 resistance=speed / stall,
@@ -231,49 +250,61 @@ def _configure(
     actuator.set_to_position(kp=stiffness, kv=damping)
 
 
-def _load(path: Path) -> nn.Module:
-    """A network from a file; ConfigError if it is none."""
+def _load(cfg: NetworkActuatorCfg, device: torch.device | str) -> Network:
+    """The network of an actuator, from its file; ConfigError if it is none of that kind."""
+    path, size = cfg.network, 2 * len(cfg.history_steps)
     if not path.is_file():
         raise ConfigError(f"the network {path} does not exist")
     try:
-        if path.suffix == ".onnx":
-            return _from_onnx(path)
-        network = torch.jit.load(str(path), map_location="cpu")
+        read = _from_onnx if path.suffix == ".onnx" else _from_torchscript
+        network = read(path, device)
     except ConfigError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with someone's file
-        raise ConfigError(f"the network {path} cannot be read: {error}") from error
-    return network.eval()
+    except Exception as error:  # whatever is wrong with someone's file
+        first = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"the network {path} cannot be read: {first}") from error
+    try:
+        shape = tuple(network(torch.zeros(2, size, device=device)).shape)
+    except RuntimeError:
+        shape = ()
+    if shape != (2, 1):
+        steps = f"{len(cfg.history_steps)} position errors and as many velocities"
+        raise ConfigError(f"the network {path} does not make one number of {size} inputs, {steps}")
+    return network
 
 
-def _from_onnx(path: Path) -> nn.Module:
+def _from_torchscript(path: Path, device: torch.device | str) -> Network:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"`torch\.jit", category=FutureWarning)
+        network: Network = torch.jit.load(str(path), map_location=device).eval()
+    return network
+
+
+def _from_onnx(path: Path, device: torch.device | str) -> Network:
     """Layers one after the other: Gemm, or MatMul and Add, and activations without parameters."""
     import onnx  # it takes long, and few tasks need it
 
     graph = onnx.load(str(path)).graph
-    weights = {w.name: torch.tensor(onnx.numpy_helper.to_array(w)) for w in graph.initializer}
-    layers: list[nn.Module] = []
+    arrays = {w.name: onnx.numpy_helper.to_array(w) for w in graph.initializer}
+    weights = {name: torch.tensor(array).to(device) for name, array in arrays.items()}
+    layers: list[Network] = []
     value = graph.input[0].name
     for node in graph.node:
-        if value not in node.input:
-            raise ConfigError(f"the network {path} is no chain of layers: {node.op_type} is beside")
         numbers = [weights[name] for name in node.input if name in weights]
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        if value not in node.input:
+            raise ConfigError(f"the network {path} is no chain of layers: {node.op_type} is beside")
         if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
             raise ConfigError(f"the network {path} has a {node.op_type} with alpha or beta")
         if node.op_type in ("Gemm", "MatMul"):
-            weight = numbers[0] if attributes.get("transB") else numbers[0].T
-            layer = nn.Linear(weight.shape[1], weight.shape[0])
-            layer.weight.data, layer.bias.data = weight, torch.zeros(weight.shape[0])
-            if len(numbers) > 1:
-                layer.bias.data = numbers[1]
-            layers.append(layer)
-        elif node.op_type == "Add" and layers and isinstance(layers[-1], nn.Linear):
-            layers[-1].bias.data = numbers[0]
-        elif node.op_type in _LAYERS:
-            layers.append(_LAYERS[node.op_type]())
+            matrix = numbers[0] if attributes.get("transB") else numbers[0].T
+            layers.append(partial(functional.linear, weight=matrix, bias=[*numbers, None][1]))
+        elif node.op_type == "Add":
+            layers.append(partial(torch.add, numbers[0]))
+        elif node.op_type in _ACTIVATIONS:
+            layers.append(_ACTIVATIONS[node.op_type])
         else:
-            known = f"Gemm, MatMul, Add, {', '.join(_LAYERS)}"
+            known = f"Gemm, MatMul, Add, {', '.join(_ACTIVATIONS)}"
             raise ConfigError(f"the network {path} has a layer {node.op_type}; known are {known}")
         value = node.output[0]
-    return nn.Sequential(*layers)
+    return lambda x: reduce(lambda x, layer: layer(x), layers, x)

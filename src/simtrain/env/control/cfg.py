@@ -145,7 +145,7 @@ class JointPositionActionCfg(JointActionCfg):
 
 @dataclass
 class RelativeJointPositionActionCfg(JointActionCfg):
-    """Target positions relative to the present ones, of slides and hinges, on position actuators."""
+    """Target positions of slides and hinges relative to the present ones, on position actuators."""
 
 
 @dataclass

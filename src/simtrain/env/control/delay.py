@@ -31,8 +31,9 @@ class DelayLine:
         """
         device, columns = env.device, sum(sizes)
         longest = max(delay.delay_max_lag for delay in delays)
-        self._ring = env.buffer(f"{name}.ring", (longest + 1, columns), reset=None)
-        self._pushes = env.buffer(f"{name}.pushes", dtype=torch.long)  # of the episode so far
+        self._ring: Tensor = env.buffer(f"{name}.ring", (longest + 1, columns), reset=None)
+        # In this episode so far.
+        self._pushes: Tensor = env.buffer(f"{name}.pushes", dtype=torch.long)
         self._initial = initial
         parts = torch.arange(len(delays)).repeat_interleave(torch.tensor(sizes))
         self._parts = parts.to(device)

@@ -49,7 +49,7 @@ class DifferentialIK(ActionTerm):
         """Take what it reads from `env`; it keeps nothing."""
         cfg, device = self._cfg, env.device
         names = ("qpos", "xanchor", "xaxis", "site_xpos", "xmat")
-        self._fields = [env.bind(name) for name in names]
+        self._fields: list[Tensor] = [env.bind(name) for name in names]
         scale = [cfg.position_scale] * 3 + [cfg.rotation_scale] * 3
         self._scale = torch.tensor(scale[: self.dim], device=device)
         self._damping = cfg.damping**2 * torch.eye(self.dim, device=device)
@@ -71,7 +71,7 @@ class DifferentialIK(ActionTerm):
         ctrl[:, self._index] = torch.clamp(qpos + step.squeeze(2), self._low, self._high)
 
     def _jacobian(self) -> Tensor:
-        """Velocities of the site, and its angular ones, for each joint's, along the world's axes."""
+        """The site's velocity, and its angular one, for each joint's, along the world's axes."""
         _, anchors, axes, sites, _ = self._fields
         axis = axes[:, self._places]
         arm = sites[:, self._site].unsqueeze(1) - anchors[:, self._places]
@@ -85,7 +85,8 @@ class DifferentialIK(ActionTerm):
         if self._frame is None:
             return vectors
         rotation = self._fields[4].view(len(vectors), -1, 3, 3)[:, self._frame]
-        return (rotation @ vectors.unflatten(1, (-1, 3)).transpose(1, 2)).transpose(1, 2).flatten(1)
+        turned: Tensor = rotation @ vectors.unflatten(1, (-1, 3)).transpose(1, 2)
+        return turned.transpose(1, 2).flatten(1)
 
 
 def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:

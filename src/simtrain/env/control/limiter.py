@@ -10,7 +10,7 @@ from torch import Tensor
 class Limiter:
     """Lets targets follow what is wanted within limits of their rate and acceleration.
 
-    Both may be infinite. A target slows down in time to stop where it is wanted to be.
+    A target slows down in time to stop where it is wanted to be.
     """
 
     def __init__(
@@ -20,8 +20,7 @@ class Limiter:
         self._start, self._dt = start, env.step_dt
         self._most = torch.tensor(rate, dtype=torch.float32, device=env.device)
         self._acceleration = torch.tensor(acceleration, dtype=torch.float32, device=env.device)
-        self._change = self._acceleration * env.step_dt
-        self._moved = env.buffer("moved", start.shape)  # from the start
+        self._moved: Tensor = env.buffer("moved", start.shape)  # from the start
         self._rate = env.buffer("rate", start.shape)
 
     def follow(self, wanted: Tensor) -> Tensor:
@@ -29,12 +28,12 @@ class Limiter:
         before = self._moved + self._start
         way, dt = wanted - before, self._dt
         distance = way.abs()
-        # At rate r it still moves r dt / 2 + r² / 2a, in whole steps, before it stands.
-        braking = (
-            2.0 * distance / (dt / 2 + (dt**2 / 4 + 2.0 * distance / self._acceleration).sqrt())
-        )
-        rate = torch.minimum(torch.minimum(distance / dt, braking), self._most) * way.sign()
-        rate = torch.clamp(rate, self._rate - self._change, self._rate + self._change)
+        change = self._acceleration * dt
+        # From a rate r it moves at most (r + change / 2)² / 2a before it stands, in whole steps.
+        braking = (2.0 * self._acceleration * distance).sqrt() - change / 2
+        rate = torch.minimum(distance / dt, torch.maximum(braking, change))
+        rate = torch.minimum(rate, self._most) * way.sign()
+        rate = torch.clamp(rate, self._rate - change, self._rate + change)
         self._rate.copy_(rate)
         self._moved.add_(rate, alpha=dt)
         return self._moved + self._start

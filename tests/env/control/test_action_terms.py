@@ -1,0 +1,181 @@
+"""Actions of tendons, sites and any actuator, relative ones, inverse kinematics, and limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from machine import ARM, machine_env, machine_task
+
+from simtrain import (
+    ActionTermCfg,
+    ActuatorActionCfg,
+    DifferentialIKActionCfg,
+    JointPositionActionCfg,
+    RelativeJointPositionActionCfg,
+    SiteEffortActionCfg,
+    TendonEffortActionCfg,
+    TendonLengthActionCfg,
+)
+from simtrain.env.control.cfg import ActionTerm
+from simtrain.env.control.inverse_kinematics import solve_positive
+from simtrain.env.model import check_task
+from simtrain.errors import ConfigError
+
+YAW, PITCH, REACH, WHEEL, CABLE, THRUST = range(6)
+
+
+def _ctrl(env, *actions):
+    for action in actions:
+        env.step(torch.tensor([action]))
+    return env.bind("ctrl")[0]
+
+
+def test_a_tendons_length_is_held_by_zero_actions():
+    env = machine_env(actions={"pull": TendonLengthActionCfg("cable", scale=0.5)})
+    assert _ctrl(env, [0.0])[CABLE] == pytest.approx(1.0)  # twice the cart's 0.5
+    assert _ctrl(env, [1.0])[CABLE] == pytest.approx(1.5)
+
+
+def test_a_site_is_pushed_by_its_motors():
+    env = machine_env(actions={"fly": SiteEffortActionCfg("rotor", scale=2.0, offset=0.5)})
+    assert _ctrl(env, [1.0])[THRUST] == pytest.approx(2.5)
+    assert env.bind("qvel")[0, 5] == pytest.approx(2.5 * env.step_dt)  # it weighs 1 kg
+
+
+def test_any_actuators_can_be_named():
+    env = machine_env(actions={"raw": ActuatorActionCfg("(wheel|thrust)", scale={"wheel": 3.0})})
+    ctrl = _ctrl(env, [1.0, 0.5])
+    assert (ctrl[WHEEL], ctrl[THRUST]) == (3.0, 0.5)
+    assert ctrl[:REACH].tolist() == pytest.approx([0.2, 0.7])  # servos without an action hold
+
+
+def test_relative_positions_start_from_where_joints_are():
+    env = machine_env(actions={"move": RelativeJointPositionActionCfg(("yaw", "reach"), scale=0.1)})
+    for _ in range(3):
+        where = env.bind("qpos")[0, [YAW, REACH]].clone()
+        ctrl = _ctrl(env, [1.0, -1.0])
+        torch.testing.assert_close(ctrl[[YAW, REACH]], where + torch.tensor([0.1, -0.1]))
+
+
+@pytest.mark.parametrize(
+    ("cfg", "says"),
+    [
+        (
+            TendonEffortActionCfg("cable"),
+            "needs a motor actuator on tendon 'cable', but 'cable' is a p",
+        ),
+        (SiteEffortActionCfg("tip"), "no actuator drives the site 'tip'"),
+        (TendonLengthActionCfg("cabel"), r"no tendon matches 'cabel' \(did you mean 'cable'"),
+        (DifferentialIKActionCfg("top", ARM), r"no site is called 'top' \(did you mean 'tip'"),
+        (
+            DifferentialIKActionCfg("tip", (*ARM, "lift")),
+            "needs exactly one actuator on joint 'lift'",
+        ),
+        (DifferentialIKActionCfg("rotor", ARM), "'yaw' does not move the site 'rotor'"),
+        (DifferentialIKActionCfg("tip", ARM, frame="hnd"), "no body is called 'hnd'"),
+    ],
+)
+def test_what_an_action_cannot_drive_is_told(cfg, says):
+    with pytest.raises(ConfigError, match=f"--env.actions.it: .*{says}"):
+        check_task(machine_task(actions={"it": cfg}))
+
+
+@pytest.mark.parametrize("frame", [None, "hand"])
+def test_a_site_moves_as_it_is_told_to(frame):
+    ik = DifferentialIKActionCfg(
+        "tip", ARM, frame=frame, orientation=False, position_scale=0.01, damping=0.01
+    )
+    env = machine_env(actions={"ik": ik})
+    start = env.bind("site_xpos")[0, 0].clone()
+    along = torch.tensor([0.0, 0.6, 0.8])
+    expected = along if frame is None else env.bind("xmat")[0, 3].view(3, 3) @ along
+    env.step(along.unsqueeze(0))
+    env.sim.write("qpos", env.bind("ctrl")[:, :3], index=slice(0, 3))
+    env.sim.forward()
+    moved = env.bind("site_xpos")[0, 0] - start
+    torch.testing.assert_close(moved, 0.01 * expected, rtol=0.0, atol=3e-4)
+
+
+def test_targets_by_inverse_kinematics_are_those_of_mujocos_jacobian():
+    import mujoco
+
+    ik = DifferentialIKActionCfg("tip", ARM, position_scale=0.1, rotation_scale=0.2, damping=0.3)
+    env = machine_env(actions={"ik": ik})
+    action = torch.tensor([[1.0, -1.0, 0.5, 0.2, 0.3, -1.0]])
+    data = mujoco.MjData(env.model)
+    data.qpos[:] = env.bind("qpos")[0]
+    mujoco.mj_forward(env.model, data)
+    jacobians = np.zeros((2, 3, env.model.nv))
+    mujoco.mj_jacSite(env.model, data, *jacobians, env.model.site("tip").id)
+    full = jacobians.reshape(6, -1)[:, :3]
+    wanted = action[0].numpy() * np.repeat([0.1, 0.2], 3)
+    step = full.T @ np.linalg.solve(full @ full.T + 0.3**2 * np.eye(6), wanted)
+    np.testing.assert_allclose(_ctrl(env, action[0].tolist())[:3], data.qpos[:3] + step, atol=1e-5)
+
+
+def test_positive_systems_are_solved():
+    factor, right = torch.randn(50, 6, 6), torch.randn(50, 6, 2)
+    matrix = factor @ factor.transpose(1, 2) + 0.1 * torch.eye(6)
+    expected = torch.linalg.solve(matrix.double(), right.double()).float()
+    torch.testing.assert_close(solve_positive(matrix, right), expected, rtol=1e-3, atol=1e-3)
+
+
+def _limited(**limits):
+    env = machine_env(actions={"yaw": JointPositionActionCfg("yaw", **limits)})
+    start = env.initial_targets[YAW].item()
+    return env, start, env.step_dt
+
+
+def test_targets_change_no_faster_than_their_limit():
+    env, start, dt = _limited(rate_limit=2.0)
+    targets = [_ctrl(env, [1.0])[YAW].item() - start for _ in range(30)]
+    steps = np.diff([0.0, *targets])
+    np.testing.assert_allclose(steps[:24], 2.0 * dt, atol=1e-6)
+    assert targets[-1] == pytest.approx(1.0)
+    env.reset()
+    assert _ctrl(env, [-1.0])[YAW] - start == pytest.approx(-2.0 * dt)
+
+
+def test_targets_speed_up_and_slow_down_within_their_limit_and_do_not_overshoot():
+    env, start, dt = _limited(rate_limit=1.5, acceleration_limit={"y.*": 5.0})
+    targets = np.array([_ctrl(env, [1.0])[YAW].item() - start for _ in range(60)])
+    rates = np.diff([0.0, *targets]) / dt
+    assert np.abs(np.diff([0.0, *rates])).max() <= 5.0 * dt + 1e-3
+    assert (rates.max(), targets.max()) == pytest.approx((1.5, 1.0), abs=1e-4)
+    assert targets[-1] == pytest.approx(1.0, abs=1e-4)
+    assert (rates > -1e-3).all()
+
+
+class Wave(ActionTerm):
+    """A force that grows with every physics step of a control step."""
+
+    dim, actuators = 1, (WHEEL,)
+
+    def declare(self, env):
+        self.told = env.num_envs, env.step_dt, env.physics_dt
+        self.force = env.buffer("force", (1,))
+
+    def apply(self, actions, ctrl):
+        self.force.copy_(actions)
+
+    def substep(self, ctrl):
+        ctrl[:, WHEEL : WHEEL + 1] = self.force
+        self.force += 1.0
+
+
+def test_an_action_may_act_at_every_physics_step_and_learns_of_its_environment():
+    class WaveCfg(ActionTermCfg):
+        def build(self, model, start, device):
+            return Wave()
+
+    env = machine_env(2, actions={"wave": WaveCfg()})
+    assert env._actions.terms["wave"].told == (2, 0.02, 0.005)
+    env.step(torch.tensor([[1.0], [10.0]]))
+    inertia = env.model.dof_armature[3] + env.model.body("wheel").inertia[1]
+    expected = torch.tensor([1.0 + 2 + 3 + 4, 10.0 + 11 + 12 + 13]) * 0.005 / inertia
+    torch.testing.assert_close(env.bind("qvel")[:, 3], expected.float())
+    # And as late as any other.
+    late = machine_env(1, actions={"wave": WaveCfg(delay_min_lag=2, delay_max_lag=2)})
+    late.step(torch.ones(1, 1))
+    assert late.bind("qvel")[0, 3] == pytest.approx((1.0 + 2.0) * 0.005 / inertia)

@@ -1,0 +1,231 @@
+"""What drives joints: servos, DC motors and learned networks, in place of the model's actuators."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from machine import ARM, linear_network, machine, machine_env, machine_task
+
+from simtrain import (
+    DcMotorActuatorCfg,
+    EventTermCfg,
+    IdealPdActuatorCfg,
+    JointEffortActionCfg,
+    JointPositionActionCfg,
+    NetworkActuatorCfg,
+    mdp,
+)
+from simtrain.env.model import check_task, compile_model
+from simtrain.errors import ConfigError
+
+YAW = {"yaw": JointPositionActionCfg("yaw", scale=3.0)}
+STALL, SPEED = 8.0, 2.0
+
+
+def _dc(joints="yaw", **changes):
+    return DcMotorActuatorCfg(joints, saturation_effort=STALL, velocity_limit=SPEED, **changes)
+
+
+def _forces(env, actions):
+    """Velocity before and force in every physics step of some control steps. Shape: ``(n, 2)``."""
+    seen, step = [], env.sim.step
+
+    def spy(nstep=1, **more):
+        assert nstep == 1
+        speed = env.bind("qvel")[0, 0].item()
+        step(nstep)  # and refresh forces, too
+        seen.append((speed, env.bind("actuator_force")[0, 0].item()))
+
+    env.bind("actuator_force")
+    env.sim.step = spy
+    for action in actions:
+        env.step(torch.tensor([[action]]))
+    return np.array(seen)
+
+
+def test_a_servo_takes_the_place_of_the_models_actuator():
+    cfg = IdealPdActuatorCfg(
+        ("pitch", "wheel"), stiffness={"pitch": 7.0, "wheel": 5.0}, damping=0.5, effort_limit=3.0
+    )
+    actions = {"all": JointPositionActionCfg(("pitch", "wheel"))}
+    before, model = (
+        machine().compile(),
+        compile_model(machine_task(actuators={"x": cfg}, actions=actions)),
+    )
+    assert [model.actuator(i).name for i in range(6)] == [before.actuator(i).name for i in range(6)]
+    for name, kp in (("pitch", 7.0), ("wheel", 5.0)):
+        actuator = model.actuator(name)
+        assert (actuator.gainprm[0], *actuator.biasprm[:3]) == (kp, 0.0, -kp, -0.5)
+        assert actuator.forcerange.tolist() == [-3.0, 3.0]
+    assert model.actuator("pitch").ctrlrange == pytest.approx(np.deg2rad([-100, 100]))
+    assert model.actuator("yaw").gainprm[0] == 40.0
+
+
+def test_what_is_not_given_is_that_of_the_models_servo():
+    cfg = IdealPdActuatorCfg("yaw", damping=1.0)
+    model = compile_model(machine_task(actuators={"x": cfg}, actions=YAW))
+    assert model.actuator("yaw").biasprm[:3].tolist() == [0.0, -40.0, -1.0]
+    assert model.actuator("yaw").forcerange.tolist() == [-30.0, 30.0]
+
+
+def test_a_joint_without_an_actuator_gets_one_and_the_keyframe_goes_on():
+    actions = {"cart": JointPositionActionCfg("cart")}
+    servo = IdealPdActuatorCfg("cart", stiffness=5.0, damping=1.0)
+    env = machine_env(actuators={"x": servo}, actions=actions)
+    assert env.model.actuator(6).name == "cart"
+    env.step(torch.ones(1, 1))
+    assert env.bind("ctrl")[0, 6] == pytest.approx(1.5)  # from the keyframe's 0.5
+
+
+def test_a_dc_motor_does_no_more_than_its_line_allows():
+    actions = [1.0] * 6 + [-1.0] * 12 + [0.0] * 150
+    speed, force = _forces(
+        machine_env(actuators={"x": _dc(effort_limit=6.0)}, actions=YAW), actions
+    ).T
+    most = np.clip(STALL * (1.0 - speed / SPEED), -6.0, 6.0)
+    least = np.clip(STALL * (-1.0 - speed / SPEED), -6.0, 6.0)
+    assert (force <= most + 1e-4).all()
+    assert (force >= least - 1e-4).all()
+    assert np.isclose(force, most, atol=1e-4).sum() > 10
+    assert np.isclose(force, least, atol=1e-4).sum() > 10
+    assert (np.isclose(force, 6.0, atol=1e-4).any(), np.isclose(force, -6.0).any()) == (True, True)
+    assert force[-1] == pytest.approx(0.0, abs=0.1)  # it has arrived, as a servo
+
+
+def test_a_dc_motor_that_is_strong_enough_is_the_servo_to_the_bit():
+    strong = DcMotorActuatorCfg(ARM, saturation_effort=1e6, velocity_limit=1e6)
+    actions = {"arm": JointPositionActionCfg(ARM, scale=0.2)}
+    envs = [machine_env(2, actions=actions, actuators=a) for a in ({}, {"x": strong})]
+    for _ in range(20):
+        given = torch.rand(2, 3)
+        for env in envs:
+            env.step(given)
+    assert torch.equal(envs[0].bind("qpos"), envs[1].bind("qpos"))
+
+
+def test_mujocos_own_dc_motor_moves_the_same():
+    envs = [machine_env(actions=YAW, actuators={"x": _dc(builtin=b)}) for b in (False, True)]
+    assert [env._control.by_substep for env in envs] == [True, False]
+    for step in range(60):
+        for env in envs:
+            env.step(torch.tensor([[1.0 if step < 20 else -1.0]]))
+        torch.testing.assert_close(envs[1].bind("qpos"), envs[0].bind("qpos"), rtol=1e-4, atol=1e-5)
+    assert envs[0].bind("qpos")[0, 0] < 0.0
+
+
+def test_gains_and_encoders_of_dc_motors_can_be_randomized():
+    draw = {"mode": "startup", "joints": "yaw"}
+    events = {
+        "gains": EventTermCfg(
+            mdp.randomize_actuator_gains, stiffness=(0.5, 0.5), damping=(1.0, 1.0), **draw
+        ),
+        "bias": EventTermCfg(mdp.randomize_encoder_bias, bias=(0.1, 0.1), **draw),
+    }
+    strong = DcMotorActuatorCfg("yaw", saturation_effort=1e6, velocity_limit=1e6)
+    envs = [
+        machine_env(actions=YAW, actuators=actuators, events=events)
+        for actuators in ({}, {"x": strong})
+    ]
+    for env in envs:
+        for _ in range(250):
+            env.step(torch.full((1, 1), 0.2))
+    assert torch.equal(envs[1].bind("qpos"), envs[0].bind("qpos"))
+    assert envs[0].bind("qpos")[0, 0] == pytest.approx(0.2 + 0.6 - 0.1, abs=1e-2)
+
+
+def _network(path, **changes):
+    return {"wheel": NetworkActuatorCfg("wheel", network=path, **changes)}
+
+
+WHEEL = {"wheel": JointPositionActionCfg("wheel", scale=1.0)}
+
+
+def test_a_network_gets_errors_and_velocities_of_the_latest_physics_steps(tmp_path):
+    # The effort is twice the error now, less a tenth of that of two steps ago, less the velocity.
+    path = linear_network(tmp_path / "n.onnx", [2.0, -0.1, -1.0, 0.0])
+    env = machine_env(
+        actions=WHEEL, actuators=_network(path, history_steps=(0, 2), torque_scale=0.5)
+    )
+    errors, seen, step = [0.0, 0.0], [], env.sim.step
+
+    def spy(nstep=1, **more):
+        error, speed = 1.0 - env.bind("qpos")[0, 3].item(), env.bind("qvel")[0, 3].item()
+        errors.append(error)
+        seen.append(
+            (
+                0.5 * (2.0 * error - 0.1 * errors[-3] - speed),
+                env.bind("ctrl")[0, 3] - env.bind("qpos")[0, 3],
+            )
+        )
+        step(nstep, **more)
+
+    env.sim.step = spy
+    for _ in range(5):
+        env.step(torch.ones(1, 1))
+    expected, ctrl = np.array(seen).T
+    assert len(seen) == 20
+    np.testing.assert_allclose(ctrl, expected, atol=1e-5)
+    env.reset()
+    assert env.state()["actuators.wheel.history"].abs().max() == 0.0
+
+
+def test_a_network_may_be_torchscript_and_have_velocities_first(tmp_path):
+    layer = torch.nn.Linear(2, 1)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[-1.0, 2.0]]))
+        layer.bias.fill_(0.25)
+    torch.jit.script(layer).save(str(tmp_path / "n.pt"))
+    onnx = linear_network(tmp_path / "n.onnx", [2.0, -1.0], 0.25)
+    orders = (tmp_path / "n.pt", "vel_pos"), (onnx, "pos_vel")
+    envs = [
+        machine_env(2, actions=WHEEL, actuators=_network(p, history_steps=(0,), input_order=o))
+        for p, o in orders
+    ]
+    for _ in range(10):
+        for env in envs:
+            env.step(torch.tensor([[1.0], [-2.0]]))
+    torch.testing.assert_close(envs[0].bind("qpos"), envs[1].bind("qpos"))
+    assert envs[0].bind("qpos")[0, 3] > 0.05
+
+
+def _mistakes(folder):
+    linear_network(folder / "n.onnx", [1.0, 1.0])
+    (folder / "bad.onnx").write_bytes(b"nothing")
+    return [
+        (IdealPdActuatorCfg("wheel", stiffness=1.0), r"x: 'wheel' has no servo .* its damping"),
+        (IdealPdActuatorCfg("weel", stiffness=1.0), r"x: no joint matches 'weel' \(did you mean"),
+        (_dc("wheel"), r"no servo in the model to take its stiffness from"),
+        (
+            DcMotorActuatorCfg("yaw", saturation_effort={"y.*": 1.0}, velocity_limit={"q": 1.0}),
+            "'q'",
+        ),
+        (NetworkActuatorCfg("wheel", network=folder / "no.onnx"), r"no.onnx does not exist"),
+        (NetworkActuatorCfg("wheel", network=folder / "bad.onnx"), r"bad.onnx cannot be read"),
+        (
+            NetworkActuatorCfg("wheel", network=folder / "n.onnx"),
+            "does not make one number of 6 inputs",
+        ),
+    ]
+
+
+@pytest.mark.parametrize("which", range(7))
+def test_what_cannot_be_is_told(which, tmp_path):
+    cfg, says = _mistakes(tmp_path)[which]
+    with pytest.raises(ConfigError, match=says):
+        check_task(machine_task(actuators={"x": cfg}, actions=YAW))
+
+
+def test_two_that_are_for_one_joint_are_an_error():
+    both = {"a": IdealPdActuatorCfg(ARM), "b": _dc()}
+    with pytest.raises(ConfigError, match=r"actuators.b: 'yaw' has .* --env.actuators.a already"):
+        compile_model(machine_task(actuators=both, actions=YAW))
+
+
+def test_an_effort_may_be_asked_of_a_motor_with_a_line():
+    spec = machine()
+    spec.actuator("yaw").set_to_motor()
+    assert spec.compile().actuator("yaw").biastype == mujoco.mjtBias.mjBIAS_NONE
+    with pytest.raises(ConfigError, match="needs a motor actuator"):
+        check_task(machine_task(actuators={"x": _dc()}, actions={"y": JointEffortActionCfg("yaw")}))
