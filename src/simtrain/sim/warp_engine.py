@@ -81,7 +81,7 @@ class WarpEngine(Engine):
         self._fields: dict[str, Tensor] = {}
         self._bindable: set[str] = set()
         self._expanded: dict[str, Tensor] = {}
-        self._casts: dict[Rays, Callable[[], None]] = {}
+        self._casts: dict[Rays, tuple[Hashable, Callable[[], None]]] = {}
         self._constants_before: dict[str, Tensor] = {}
         self._stale = True  # written or reset, no forward yet
         self._keyframe = keyframe
@@ -127,7 +127,7 @@ class WarpEngine(Engine):
         self.forward()
         late = refresh or accelerations
         launches = partial(self._physics.step, nstep, sensors=refresh, late_sensors=late)
-        self._run(("step", nstep, refresh, late), launches)
+        self._run(("step", nstep) if refresh else ("step", nstep, late), launches)
 
     def forward(self) -> None:
         if self._stale:
@@ -148,8 +148,8 @@ class WarpEngine(Engine):
     def cast(self, rays: Rays) -> None:
         self.forward()
         if rays not in self._casts:
-            self._casts[rays] = self._prepare_cast(rays)
-        self._run(("cast", id(rays)), self._casts[rays])
+            self._casts[rays] = ("cast", len(self._casts)), self._prepare_cast(rays)
+        self._run(*self._casts[rays])
 
     def _prepare_cast(self, rays: Rays) -> Callable[[], None]:
         with self.graphs.scope():
