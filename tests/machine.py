@@ -73,6 +73,13 @@ def machine() -> mujoco.MjSpec:
     return mujoco.MjSpec.from_string(MODEL)
 
 
+def late_machine() -> mujoco.MjSpec:
+    """The same, with an actuator whose delay MuJoCo has."""
+    spec = machine()
+    spec.actuator("cable").delay, spec.actuator("cable").nsample = 0.01, 3
+    return spec
+
+
 def machine_task(**changes: Any) -> TaskCfg:
     task = {
         "model": machine,
@@ -126,6 +133,7 @@ def everything(folder: Path, *, drawn: bool = True, **changes: Any) -> TaskCfg:
     strong = DcMotorActuatorCfg("reach", saturation_effort=90, velocity_limit=2, builtin=True)
     learned = NetworkActuatorCfg("wheel", network=network, history_steps=(0, 3))
     task = {
+        "model": late_machine,
         "actuators": {"weak": weak, "strong": strong, "learned": learned},
         "actions": {
             "reach": DifferentialIKActionCfg(

@@ -19,6 +19,7 @@ from simtrain import (
     mdp,
 )
 from simtrain.env.env import Env
+from simtrain.reading import read_as
 from simtrain.sim import EngineCfg
 
 MODEL = """
@@ -98,6 +99,7 @@ def alive(env: Env) -> Tensor:
     return torch.ones(env.num_envs)
 
 
+@read_as("given")
 def steps_lived(env: Env) -> Tensor:
     """Steps into the episode, a number that a test knows. Shape: ``(num_envs, 1)``."""
     return env.episode_length_buf.float().unsqueeze(1)

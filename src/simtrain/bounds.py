@@ -36,6 +36,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "seconds": (1e-3, 86_400.0),
     "speed": (1e-4, 1e4),
     "tolerance": (0.0, 0.999),
+    "verify_threshold": _FRACTION,
     # PPO
     "hidden_dims": (1, 2**16),
     "num_learning_epochs": (1, 1000),

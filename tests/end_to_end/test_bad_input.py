@@ -58,6 +58,13 @@ MISTAKES = [
         "--env.rewards.upright.pole-joints: no joint matches '.*_knee'; the model has slider, ",
     ),
     (f"{TASK} --env.model robot.xml", "robot.xml is not a valid model: "),
+    (
+        f"{TASK} --env.actions.force.delay-min-lag 2",
+        "--env.actions.force.delay-min-lag is 2, and the largest lag is 0; it must not be greater "
+        "(give --env.actions.force.delay-max-lag 2)",
+    ),
+    (f"{TASK} --env.actions.force.delay-hold-prob 2", "is 2.0; it must be 1 or less"),
+    (f"{TASK} --env.actions.force.rate-limit -1", "rate-limit is -1.0; it must be 1e-09 or more"),
     (f"{TASK} --env.model gone.xml", "the model gone.xml does not exist (--env.model)"),
     (f"{TASK} --env.keyframe upp", "no keyframe 'upp' (did you mean 'up'?); it has up, down"),
     ("jump", "task 'jump' in {here}/tasks/jump.py raised ZeroDivisionError: division by zero"),

@@ -51,7 +51,8 @@ def test_a_trained_policy_is_exported_beside_its_run_and_acts_the_same(run, caps
     assert export([str(run)]) == 0
     out = capsys.readouterr().out
     assert f"policy:   {TASK}, iteration 3" in out
-    files = ["policy.json", "policy.onnx", "policy.pt"]
+    files = ["model.xml", "mujoco_robot.py", "policy.json", "policy.onnx", "policy.pt",
+             "run_policy.py"]  # fmt: skip
     assert sorted(path.name for path in (run / "exported").iterdir()) == files
     assert all(f"written:  {run / 'exported' / name}" in out for name in files)
 
@@ -71,7 +72,7 @@ def test_a_checkpoint_is_exported_to_a_folder_in_the_formats_asked_for(run, tmp_
     flags = ["--output", str(tmp_path / "robot"), "--formats", "torchscript"]
     assert export([str(run / "model_2.pt"), *flags]) == 0
     assert sorted(path.name for path in (tmp_path / "robot").iterdir()) == [
-        "policy.json", "policy.pt"
+        "model.xml", "policy.json", "policy.pt"
     ]  # fmt: skip
     told = json.loads((tmp_path / "robot" / "policy.json").read_text())
     assert (told["iteration"], told["checkpoint"]) == (2, "model_2.pt")
@@ -107,6 +108,9 @@ def test_mistakes_are_told(run, tmp_path, monkeypatch):
         f"{swapped}": f"is of the task '{TASK}', but lies in a run of 'cartpole-balance'",
         f"{run} --formats tflite": "--formats is 'tflite'; it must be one of onnx, torchscript",
         f"{run} --formats": "--formats needs one or more of onnx, torchscript",
+        f"{run} --formats torchscript --verify": "--verify runs policy.onnx; leave onnx among",
+        f"{run} --ship --verify": "--verify does not go with --ship; verify first",
+        f"{run} --verify --verify-threshold 2": "--verify-threshold is 2.0; it must be from 0",
         f"{run} --output file": "--output file cannot be made: .*/file is not a folder",
         f"{run} --output /proc/robot": "--output /proc/robot cannot be written",
     }.items():

@@ -12,8 +12,9 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+import yaml
 from tensordict import TensorDict
-from tiny_task import steps_lived, tiny_task
+from tiny_task import steps_lived, tiny_env, tiny_task
 from torch import Tensor
 
 from simtrain import (
@@ -33,6 +34,7 @@ from simtrain.errors import ConfigError, ExportError
 from simtrain.ppo_cfg import ActorCfg, PpoCfg
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
+from simtrain.training.deployment.unitree import deploy_yaml, unknown_observations
 from simtrain.training.export import export_policy
 from simtrain.training.saved_policy import SavedPolicy
 
@@ -62,7 +64,10 @@ def go1(tmp_path_factory: pytest.TempPathFactory) -> tuple[SavedPolicy, Path]:
     folder = tmp_path_factory.mktemp("robot") / "new" / "folder"
     exported = export_policy(saved, folder, ("onnx", "torchscript"))
     assert exported.difference < 1e-5
-    assert [path.name for path in exported.files] == ["policy.json", "policy.onnx", "policy.pt"]
+    assert [path.name for path in exported.files] == [
+        "policy.json", "policy.onnx", "policy.pt",
+        "model.xml", "run_policy.py", "mujoco_robot.py", "deploy.yaml",
+    ]  # fmt: skip
     return saved, folder
 
 
@@ -101,9 +106,70 @@ def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
     assert told["joint_damping"][:3] == [1.01192258, 1.01192258, 2.2768258]
     assert told["command_names"] == ["velocity", "gait"]
     assert told["commands"][0]["params"]["lin_vel_x"] == [-1.0, 1.0]
+    assert told["commands"][0]["runs"] == {}
+    assert told["commands"][1]["runs"] == {
+        "frequency": 2.0, "runs_with": "velocity", "threshold": 0.05
+    }  # fmt: skip
     joint_pos = next(part for part in told["observations"] if part["term"] == "joint_pos")
     assert (joint_pos["start"], joint_pos["size"]) == (14, 12)
     assert joint_pos["params"]["joints"] == told["joint_names"]
+    assert joint_pos["noise"] == {"uniform": [-0.01, 0.01]}
+    assert joint_pos["reads"] == {
+        "source": "joint_pos",
+        "joints": told["joint_names"],
+        "minus": told["default_joint_pos"],
+    }
+
+
+def test_deploy_yaml_has_what_the_controllers_of_unitree_read(go1) -> None:
+    _, folder = go1
+    told = json.loads((folder / "policy.json").read_text())
+    deploy = yaml.safe_load((folder / "deploy.yaml").read_text())
+    assert list(deploy) == ["joint_ids_map", "step_dt", "stiffness", "damping",
+                            "default_joint_pos", "commands", "actions", "observations"]  # fmt: skip
+    assert deploy["joint_ids_map"] == list(range(12))
+    assert deploy["step_dt"] == pytest.approx(0.02)
+    assert deploy["stiffness"] == told["joint_stiffness"]
+    assert deploy["commands"]["base_velocity"]["ranges"]["lin_vel_y"] == [-0.5, 0.5]
+    targets = deploy["actions"]["JointPositionAction"]
+    assert (targets["scale"], targets["offset"]) == ([0.5] * 12, told["action_offset"])
+    assert targets["clip"][2] == [-2.818, -0.888]
+    assert list(deploy["observations"]) == [
+        "base_lin_vel", "base_ang_vel", "projected_gravity", "velocity_commands", "gait",
+        "joint_pos_rel", "joint_vel_rel", "last_action",
+    ]  # fmt: skip
+    assert deploy["observations"]["joint_vel_rel"] == {
+        "params": {}, "clip": None, "scale": [1.0] * 12, "history_length": 1
+    }  # fmt: skip
+    assert deploy["observations"]["velocity_commands"]["params"] == {
+        "command_name": "base_velocity"
+    }
+
+
+def test_motors_and_gains_are_in_the_order_of_the_models_actuators() -> None:
+    task = tiny_task(
+        actions={"turn": JointPositionActionCfg("left_hinge", scale=0.3, clip=(-inf, 1.0))},
+        observations={
+            "actor": {
+                "one": ObservationTermCfg(
+                    mdp.joint_pos_rel, joints="right_.*", scale=0.5, history_length=3
+                ),
+                "all": ObservationTermCfg(mdp.joint_vel, joints="left_hinge", clip=(-2.0, 3.0)),
+            }
+        },
+    )
+    env = Env(task, 1, EngineCfg(threads=1))
+    told = describe_interface(env, ("actor",))
+    deploy = yaml.safe_load(deploy_yaml(env.model, told))
+    assert deploy["joint_ids_map"] == [1]
+    assert deploy["stiffness"] == [0.0, 5.0, 0.0, 0.0]
+    assert deploy["actions"]["JointPositionAction"]["clip"] == [[-inf, 1.0]]
+    assert unknown_observations(told) == ["one"]  # its joints are not those of the actions
+    assert deploy["observations"] == {
+        "one": {"params": {}, "clip": None, "scale": [0.5, 0.5], "history_length": 3},
+        "joint_vel_rel": {"params": {}, "clip": [-2.0, 3.0], "scale": [1.0], "history_length": 1},
+    }
+    assert deploy_yaml(env.model, describe_interface(tiny_env(), ("actor",))) is None  # a force
 
 
 def test_each_file_carries_the_metadata_itself(go1) -> None:
@@ -220,7 +286,7 @@ def test_a_policy_that_diverged_is_refused(tiny, tmp_path) -> None:
 def test_files_that_cannot_be_written_leave_the_old_ones_alone(tiny, tmp_path) -> None:
     export_policy(tiny, tmp_path, ("torchscript",))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert sorted(before) == ["policy.json", "policy.pt"]
+    assert sorted(before) == ["model.xml", "policy.json", "policy.pt"]
     later = dataclasses.replace(tiny, content={**tiny.content, "iter": 8})
     (tmp_path / "policy.pt").unlink()
     (tmp_path / "policy.pt").mkdir()
@@ -230,7 +296,7 @@ def test_files_that_cannot_be_written_leave_the_old_ones_alone(tiny, tmp_path) -
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"--output .*file/below cannot be made: .*file is not"):
         export_policy(tiny, tmp_path / "file" / "below", ("torchscript",))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "policy.json", "policy.pt"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", *sorted(before)]
 
 
 def _part(x: Tensor, part: ObservationPart) -> Tensor:

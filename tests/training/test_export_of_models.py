@@ -18,6 +18,7 @@ from simtrain.algorithms.networks import make_actor
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
 from simtrain.ppo_cfg import PpoCfg
+from simtrain.reading import read_as
 from simtrain.sim import EngineCfg
 from simtrain.training.export import export_policy
 from simtrain.training.saved_policy import SavedPolicy
@@ -33,6 +34,7 @@ MODELS = {
 }
 
 
+@read_as("given")
 def picture(env: Env, rows: int = 5) -> Tensor:
     """Numbers that change with steps and positions. Shape: ``(num_envs, 2, rows, 6)``."""
     number = steps_lived(env) + 10.0 * env.bind("qpos")[:, 7:8]

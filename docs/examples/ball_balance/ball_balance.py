@@ -28,6 +28,7 @@ from simtrain import (
 )
 from simtrain.env.commands import Arrow, CommandTerm
 from simtrain.env.env import Env
+from simtrain.reading import read_as
 
 TILTS = ("tilt_x", "tilt_y")
 
@@ -155,6 +156,7 @@ class BallTarget(CommandTerm):
 
 
 # --8<-- [start:observation_terms]
+@read_as("base_pos", entries=(0, 1))
 def ball_position(env: Env) -> Tensor:
     """The ball's place in the plane, m. Shape: ``(num_envs, 2)``."""
     return env.bind("qpos")[:, env.base.position][:, :2]
@@ -169,6 +171,7 @@ def ball_velocity(env: Env) -> Tensor:
 
 
 # --8<-- [start:class_term]
+@read_as("base_pos", entries=(0, 1), functions=("rate",))
 class seen_velocity:
     """The ball's velocity as a camera tells it: by how far it moved in a step, m/s."""
 

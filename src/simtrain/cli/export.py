@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from simtrain.bounds import check_bounds
-from simtrain.cli.exits import DONE, interruptible
+from simtrain.cli.exits import DONE, FAILED, interruptible
+from simtrain.cli.output import table_console
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError
 from simtrain.ppo_cfg import Flag
@@ -24,10 +26,15 @@ class ExportConfig:
     """Write a trained policy as files for a robot, with what its program needs to know."""
 
     output: Path | None = None
-    """Folder for policy.onnx, policy.pt and policy.json; None for <run>/exported, or for
-    exported/<task> of the policy that ships with a task."""
+    """Folder for policy.onnx, policy.pt, policy.json and what goes with them; None for
+    <run>/exported, or for exported/<task> of the policy that ships with a task."""
     formats: tuple[Literal["onnx", "torchscript"], ...] = ("onnx", "torchscript")
     """What to write besides policy.json."""
+    verify: Flag = False
+    """Play what was written in plain MuJoCo, without simtrain, and compare it with the policy: in
+    the task's physics, and with other solvers, step sizes and masses, delay and noise."""
+    verify_threshold: float = 0.95
+    """Least part of its return that it must keep in the task's physics."""
     with_changes: Flag = False
     """Export although config.yaml is not what the policy was trained with."""
     ship: Flag = False
@@ -35,7 +42,7 @@ class ExportConfig:
     then goes by the task's name in play, evaluate, export, train --init-from and train --teacher.
     """
     episodes: int = 200
-    """Undisturbed episodes that the figures of --ship are of."""
+    """Undisturbed episodes that the figures of --ship and --verify are of."""
 
 
 def export(arguments: Sequence[str]) -> int:
@@ -50,6 +57,10 @@ def export(arguments: Sequence[str]) -> int:
     check_bounds(config)
     if config.ship and config.output is not None:
         raise ConfigError("--output does not go with --ship, which writes beside the task's file")
+    if config.ship and config.verify:
+        raise ConfigError("--verify does not go with --ship; verify first: `uv run export <run>`")
+    if config.verify and "onnx" not in config.formats:
+        raise ConfigError("--verify runs policy.onnx; leave onnx among --formats")
 
     # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
     from simtrain.run.directory import check_folder
@@ -64,6 +75,7 @@ def export(arguments: Sequence[str]) -> int:
     folder = config.output or beside
     check_folder(folder, "--output")
 
+    from simtrain.training.deployment.unitree import unknown_observations
     from simtrain.training.export import export_policy
 
     with interruptible():
@@ -74,7 +86,42 @@ def export(arguments: Sequence[str]) -> int:
     print(f"          {sizes}, every {of.control_period:g} s")
     for path in exported.files:
         print(f"written:  {path}")
+    if (folder / "deploy.yaml") in exported.files and (names := unknown_observations(of)):
+        print(f"unitree:  its controllers do not have {', '.join(names)}; see docs/deployment.md")
     print(f"checked:  actions differ by at most {exported.difference:.1e} from the policy's")
+    return _verify(saved, folder, config) if config.verify else DONE
+
+
+def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
+    """Play the exported policy and print how good it is; `FAILED` if not good enough."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from simtrain.training.deployment.verify import AS_TRAINED, verify
+    from simtrain.training.evaluator import heading, with_margin
+
+    with interruptible(), Console(stderr=True).status("playing the policy") as status:
+        found = verify(folder, saved, config.episodes, lambda name: status.update(f"with {name}"))
+    if found.differences:
+        for sentence in found.differences:
+            print(f"error: {sentence}", file=sys.stderr)
+        return FAILED
+    rows = {"the policy in its task": found.own, **found.played}
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column(f"{config.episodes} episodes", overflow="fold")
+    for title in ("kept", *map(heading, found.own.estimates)):
+        table.add_column(title, justify="right")
+    for name, evaluation in rows.items():
+        part = found.kept(name) if name in found.played else None
+        kept = f"{part.value:.3f} [{part.low:.3f}, {part.high:.3f}]" if part else ""
+        values = (with_margin(n, e) for n, e in evaluation.estimates.items())
+        table.add_row(name, kept, *values)
+    table_console().print(table)
+    kept_part = found.kept(AS_TRAINED).value
+    if not kept_part >= config.verify_threshold:
+        limit = f"--verify-threshold is {config.verify_threshold:g}"
+        print(f"error: it keeps {kept_part:.3f} of its return; {limit}", file=sys.stderr)
+        return FAILED
     return DONE
 
 

@@ -86,6 +86,11 @@ class TargetAction(ActionTerm):
             ]
             self._limiter = Limiter(env, env.initial_targets[self._index], *rates)
 
+    def describe(self) -> str | None:
+        """See `ActionTerm.describe`; not of a class derived from this, which may do otherwise."""
+        limited = (self._cfg.rate_limit, self._cfg.acceleration_limit) != (None, None)
+        return "joint_targets" if type(self) is JointAction and not limited else None
+
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """See `ActionTerm.apply`."""
         if self._all and self._limiter is None:
@@ -180,6 +185,9 @@ class Actions:
         for name, cfg in cfgs.items():
             try:
                 self.terms[name] = _make(cfg, model, start, device)
+                if cfg.delay_max_lag and not self.terms[name].actuators:
+                    text = "its term names no `actuators`, whose targets could be late"
+                    raise ConfigError(f"it has a delay, but {text}")
             except ConfigError as error:
                 raise ConfigError(f"{flag('env', 'actions', name)}: {error}") from error
         self.dim = sum(term.dim for term in self.terms.values())
@@ -201,6 +209,9 @@ class Actions:
         rest = [] if start.ctrl.any() else [i for i in servos if i not in taken]
         self._rest = torch.tensor(rest, dtype=torch.long, device=device)
         self._held = self.initial[self._rest]
+        joints = {i: model.joint(int(model.actuator_trnid[i, 0])).name for i in rest}
+        self.held = {name: float(initial[i]) for i, name in joints.items()}
+        """Positions that joints are held at which no action drives, by name."""
 
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """Write `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``, in place."""

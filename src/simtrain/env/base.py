@@ -23,6 +23,7 @@ from torch import Tensor
 
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import TaskCfg
+from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.control.control import Control
 from simtrain.env.model import bytes_per_env, compile_model, find_keyframe, initial_state
 from simtrain.env.names import Base, find_base
@@ -96,6 +97,11 @@ class BaseEnv:
         """The actions one step before, zero at the start of an episode."""
 
     @property
+    def action_terms(self) -> Mapping[str, ActionTerm]:
+        """The terms of the actions by name, in their order."""
+        return self._actions.terms
+
+    @property
     def episode_length_buf(self) -> Tensor:
         """Steps into each environment's episode, long, ``(num_envs,)``."""
         return self._episode_length
@@ -126,17 +132,14 @@ class BaseEnv:
         contact sensors, in it. From then on physics runs step by step.
         """
         if field not in self._records:
-            shape = (self.num_envs, self.cfg.decimation, *self.bind(field).shape[1:])
-            rows = torch.zeros(shape, device=self.device)
+            now = self.bind(field)
+            rows = now.new_zeros(self.num_envs, self.cfg.decimation, *now.shape[1:])
             self._declared[f"substeps.{field}"] = (rows, 0.0)
             self._records[field] = rows
         return self._records[field]
 
     def set_const(self, mask: Tensor) -> None:
-        """Let what MuJoCo derives from masses, sizes, poses etc. follow, where `mask`; for events.
-
-        It is recomputed once, by ``mj_setConst``, after all events of the moment.
-        """
+        """Let what ``mj_setConst`` derives follow where `mask`, once all events have come."""
         others = self._with_new_constants
         self._with_new_constants = mask if others is None or others is mask else others | mask
 
@@ -226,6 +229,11 @@ class BaseEnv:
         if full in self._declared:
             raise ConfigError(f"{full} is declared twice; give each buffer a name of its own")
         self._declared[full] = (value, reset)
+
+    def declared(self, prefix: str) -> dict[str, Tensor]:
+        """The declared tensors of names with this prefix, such as ``commands.``; not copies."""
+        found = {n: value for n, (value, _) in self._declared.items() if n.startswith(prefix)}
+        return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
     def make_term(self, name: str, make: Callable[..., Any], params: dict[str, Any]) -> Any:
         """An object of a term's class; what it declares is called ``<name>.<...>``.

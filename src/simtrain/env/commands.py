@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,6 +50,10 @@ class CommandTerm(ABC):
         """Smallest and largest value of every entry, ``(size,)`` each: the ends of its slider."""
         high = torch.ones_like(self.command[0])
         return -high, high
+
+    def describe(self) -> dict[str, Any]:
+        """How a robot's program computes it, in ``policy.json``; empty for what a person gives."""
+        return {}
 
     def arrows(self, index: int) -> list[Arrow]:
         """How a viewer shows the command of the environment `index`; waits for the device."""

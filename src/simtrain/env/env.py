@@ -99,22 +99,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         which is computed when it is asked for. Observations are of the new episode where one ended.
         They stay valid until the step after the next, the others until the next step.
         """
-        self.timer.begin("physics")
-        self.previous_actions.copy_(self.actions)
-        self.actions.copy_(actions)
-        self._control.apply(self.actions)
-        self._simulate()
-        failed = self._nan_guard.check()
-        self._episode_length += 1
-        self.steps += 1
-        with self.unchanging_state():
-            self.timer.begin("terminations")
-            dones = self.terminations.compute(failed)
-            self.timer.begin("rewards")
-            rewards = self.rewards.compute(failed)
-            self.metrics.compute()
-            self.curricula.observe()
-        self.episodes.length += 1.0
+        rewards, dones = self.advance(actions)
         self.timer.begin("resets")
         if self._done_rows is None or self._done_rows.any():
             seed = self._reset_seed
@@ -123,11 +108,43 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
                     torch.default_generator.manual_seed(seed + int(self.steps.numpy()))
                 self.episodes.record(dones)
                 self._reset(dones)
+        return self.observe(), rewards, dones, _Extras(self)
+
+    def advance(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """The first half of a step: physics, then rewards and dones, see `judge`; no resets."""
+        self.timer.begin("physics")
+        self.previous_actions.copy_(self.actions)
+        self.actions.copy_(actions)
+        self._control.apply(self.actions)
+        self._simulate()
+        failed = self._nan_guard.check()
+        self._episode_length += 1
+        self.steps += 1
+        self.episodes.length += 1.0
+        return self.judge(failed)
+
+    def judge(self, failed: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Rewards and dones of the state now, ``(num_envs,)`` each, and metrics if asked for.
+
+        Simulations in `failed`, boolean ``(num_envs,)``, if any, end with a reward of 0. Terms that
+        keep state take this for the next step.
+        """
+        with self.unchanging_state():
+            self.timer.begin("terminations")
+            dones = self.terminations.compute(failed)
+            self.timer.begin("rewards")
+            rewards = self.rewards.compute(failed)
+            self.metrics.compute()
+            self.curricula.observe()
+        return rewards, dones
+
+    def observe(self) -> TensorDict:
+        """The second half of a step: commands and interval events, then observations."""
         self.commands.compute()
         self.events.step()
         self.sim.forward()
         self.timer.begin("observations")
-        return self.observations.compute(), rewards, dones, _Extras(self)
+        return self.observations.compute()
 
     def terms(self) -> dict[str, object]:
         """The terms at work by name, e.g. ``rewards.upright``; those that are shared once."""

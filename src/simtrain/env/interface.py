@@ -4,6 +4,7 @@ Numbers are those of the task, before domain randomization.
 """
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ import numpy as np
 from torch import Tensor
 
 from simtrain.env.actions import Actions, JointAction
-from simtrain.env.cfg import TermCfg
+from simtrain.env.cfg import GaussianNoiseCfg, ObservationTermCfg, TermCfg, UniformNoiseCfg
 from simtrain.env.env import Env
 from simtrain.env.model import find_keyframe, initial_state
-from simtrain.env.names import Entities, resolve_params
+from simtrain.env.names import Entities, Joints, Sensors, resolve_params
+from simtrain.errors import ConfigError, flag
+from simtrain.reading import Reading
 
 _ONE_DEGREE = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
 
@@ -29,8 +32,10 @@ class ObservationPart:
     An image has a `shape`, channels, rows and columns, and is an input of its own, named as its
     group; None for what lies in the vector.
     The `function`, as module:name, has joints, bodies and so on among its `params` by name, in the
-    order of the entries. Its value is clipped, None being open, and then scaled. The latest
-    `history_length` of them are stacked, oldest first; 0 is the present alone.
+    order of the entries. What a robot `reads` in its place stands in `simtrain.reading`. The value
+    is clipped, None being open, and then scaled. The latest `history_length` of them are stacked,
+    oldest first, all alike at an episode's start; 0 is the present alone. In training `noise` was
+    added first: bounds, or mean and standard deviation.
     """
 
     group: str
@@ -40,6 +45,8 @@ class ObservationPart:
     shape: list[int] | None
     function: str
     params: dict[str, Any]
+    reads: dict[str, Any]
+    noise: dict[str, list[float]]
     clip: list[float | None] | None
     scale: float | list[float]
     history_length: int
@@ -51,18 +58,25 @@ class ActionPart:
 
     term: str
     kind: str  # its class: JointPositionActionCfg gives target positions, and so on
+    does: str  # see `ActionTerm.describe`
     start: int
     size: int
 
 
 @dataclass(frozen=True)
 class CommandPart:
-    """A command that the policy was trained to follow, within the ranges among its `params`."""
+    """A command that the policy was trained to follow, within the ranges among its `params`.
+
+    A person gives it, unless it `runs` by itself: a clock, [sin, cos] of a phase that advances at a
+    `frequency`, Hz, while the norm of the command `runs_with` is above a `threshold`, and shows
+    zeros otherwise.
+    """
 
     name: str
     size: int
     function: str
     params: dict[str, Any]
+    runs: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -93,18 +107,32 @@ class Interface:
     joint_stiffness: list[float]
     joint_damping: list[float]
     actuator_gear: list[float]
-    initial_joint_pos: dict[str, float]  # of every hinge and slide, driven or not
+    initial_joint_pos: dict[str, float]
+    """Of every hinge and slide, driven or not, in the order of ``joint_pos`` in a robot's state."""
+    held_joint_pos: dict[str, float]
+    """Where the servos of joints that no action drives hold them."""
+    keyframe: str | None
+    """The model's keyframe that episodes start from."""
+    base_quat: str = "wxyz"
+    """The order of the numbers of ``base_quat`` in a robot's state."""
 
 
 def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
-    """The interface of a policy that sees the groups `obs_groups` of `env`, one after the other."""
+    """The interface of a policy that sees the groups `obs_groups` of `env`, one after the other.
+
+    ConfigError for a term that has not told what a robot's program does in its place.
+    """
     model, cfg = env.model, env.cfg
     start = initial_state(model, find_keyframe(model, cfg.keyframe))
-    terms = Actions(cfg.actions, model, start, "cpu").terms
+    of_task = Actions(cfg.actions, model, start, "cpu")
+    terms, held = of_task.terms, of_task.held
     actions: list[ActionPart] = []
     for name, term in terms.items():
-        first = sum(part.size for part in actions)
-        actions.append(ActionPart(name, type(cfg.actions[name]).__name__, first, term.dim))
+        first, kind, does = sum(p.size for p in actions), type(cfg.actions[name]), term.describe()
+        if does is None:
+            text = f"what {kind.__name__} does cannot be told to a robot's program"
+            raise ConfigError(f"{flag('env', 'actions', name)}: {text}; `ActionTerm.describe` may")
+        actions.append(ActionPart(name, kind.__name__, does, first, term.dim))
     driven = [term for term in terms.values() if isinstance(term, JointAction)]
     names = [name for term in driven for name in term.joints.names]
     actuators = [i for term in driven for i in term.actuators]
@@ -118,7 +146,13 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
         observations=observations,
         command_names=list(cfg.commands),
         commands=[
-            CommandPart(name, env.command(name).shape[1], _function_name(c.func), _params(env, c))
+            CommandPart(
+                name,
+                env.command(name).shape[1],
+                _function_name(c.func),
+                _params(env, c),
+                env.commands.terms[name].describe(),
+            )
             for name, c in cfg.commands.items()
         ],
         action_size=env.num_actions,
@@ -136,6 +170,8 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
         joint_damping=[_gain(model, i, 2) for i in actuators],
         actuator_gear=[float(model.actuator_gear[i, 0]) for i in actuators],
         initial_joint_pos=start_of,
+        held_joint_pos=held,
+        keyframe=cfg.keyframe,
     )
 
 
@@ -154,10 +190,53 @@ def _observations(env: Env, obs_groups: Sequence[str]) -> list[ObservationPart]:
             factor = 1.0 if cfg.scale is None else cfg.scale
             scale = list(factor) if isinstance(factor, tuple) else factor
             history = cfg.history_length
+            told = function, params, _reads(env, group, term, cfg), _noise(cfg)
             where = group, term, start, size, shape
-            parts.append(ObservationPart(*where, function, params, clip, scale, history))
+            parts.append(ObservationPart(*where, *told, clip, scale, history))
         before += its.size if shape is None else 0
     return parts
+
+
+def _reads(env: Env, group: str, term: str, cfg: ObservationTermCfg) -> dict[str, Any]:
+    """What a robot reads in the place of an observation term; ConfigError if nobody has said it."""
+    where = flag("env", "observations", group, term)
+    reading: Reading | None = getattr(getattr(cfg.func, "func", cfg.func), "reading", None)
+    if reading is None:
+        text = f"{where}: how a robot reads {_function_name(cfg.func)} is not known"
+        way = 'write @read_as(...) above it, or @read_as("given") if the robot\'s program gives it'
+        raise ConfigError(f"{text}; {way}")
+    parameters = inspect.signature(cfg.func).parameters.items()
+    params = {n: p.default for n, p in parameters if p.default is not p.empty}
+    params |= resolve_params(cfg.params, env.model, env.device)
+    told: dict[str, Any] = {"source": reading.source}
+    for value in params.values():
+        if isinstance(value, Joints):
+            told["joints"] = list(value.names)
+        elif isinstance(value, Sensors):
+            told["sensors"] = list(value.names)
+    kinds = {name: env.model.joint(name).type[0] for name in told.get("joints", ())}
+    for name, kind in kinds.items():
+        if kind not in _ONE_DEGREE:
+            raise ConfigError(f"{where}: the joint {name!r} has no single position to read")
+    if reading.source == "command":
+        told["command"] = params["command"]
+        command = env.commands.terms[params["command"]]
+        if not command.is_driven and not command.describe():
+            text = f"the command {params['command']!r}, which runs by itself, does not tell how"
+            raise ConfigError(f"{where}: {text} (`CommandTerm.describe`)")
+    told |= {"entries": list(reading.entries)} if reading.entries else {}
+    told |= {"functions": list(reading.functions)} if reading.functions else {}
+    more = reading.more(env, params) if reading.more is not None else {}
+    return told | {k: _plain(v) if isinstance(v, Tensor) else v for k, v in more.items()}
+
+
+def _noise(cfg: ObservationTermCfg) -> dict[str, list[float]]:
+    match cfg.noise:
+        case UniformNoiseCfg(low, high):
+            return {"uniform": [low, high]}
+        case GaussianNoiseCfg(std, mean):
+            return {"normal": [mean, std]}
+    return {}
 
 
 def _params(env: Env, cfg: TermCfg) -> dict[str, Any]:
@@ -192,15 +271,17 @@ def _gain(model: mujoco.MjModel, actuator: int, which: int) -> float:
     MuJoCo's affine bias is a force -kp length - kv velocity, and gear stands between these and the
     joint on both ways. See https://mujoco.readthedocs.io/en/stable/modeling.html#actuators.
     """
-    if model.actuator_biastype[actuator] != mujoco.mjtBias.mjBIAS_AFFINE.value:
+    kind, gear = model.actuator_biastype[actuator], float(model.actuator_gear[actuator, 0])
+    if kind == mujoco.mjtBias.mjBIAS_DCMOTOR.value:
+        return float(model.actuator_gainprm[actuator, {1: 4, 2: 6}[which]]) * gear**2
+    if kind != mujoco.mjtBias.mjBIAS_AFFINE.value:
         return 0.0
-    gear = float(model.actuator_gear[actuator, 0])
     return -float(model.actuator_biasprm[actuator, which]) * gear**2
 
 
 def _plain(values: Tensor) -> list[float]:
     """Float32 numbers as the shortest decimals that mean them: 0.3, not 0.30000001192092896."""
-    return [float(str(value)) for value in values.numpy().astype(np.float32)]
+    return [float(str(value)) for value in values.cpu().numpy().astype(np.float32)]
 
 
 def _finite(bound: float) -> float | None:

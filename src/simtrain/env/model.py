@@ -5,6 +5,7 @@ import copy
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
@@ -15,7 +16,12 @@ from simtrain.bounds import check_bounds
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import EventMode, Reduce, TaskCfg, TermCfg
 from simtrain.env.control.actuators import set_actuators
-from simtrain.env.control.cfg import InitialState
+from simtrain.env.control.cfg import (
+    DcMotorActuatorCfg,
+    IdealPdActuatorCfg,
+    InitialState,
+    NetworkActuatorCfg,
+)
 from simtrain.env.control.delay import check_delay
 from simtrain.env.names import check_term, patterns_of
 from simtrain.env.nan_guard import STEPS
@@ -36,6 +42,57 @@ def compile_model(cfg: TaskCfg, *, visuals: bool = False) -> mujoco.MjModel:
     With `visuals` it has the geoms too that are there to be looked at alone. Everything but geoms,
     meshes and materials is the same in both: a state of the one holds for the other.
     """
+    return _compile(cfg, visuals)[0]
+
+
+def self_contained_xml(cfg: TaskCfg) -> str:
+    """The model of `compile_model` with visuals as one MJCF, with meshes and heights inside.
+
+    Numbers have six digits, and textures from files are left out. With ``discardvisual`` it is the
+    model without visuals. ConfigError if it cannot be.
+    """
+    model, spec = _compile(cfg, visuals=True)
+    _discard_visuals(cfg, spec)  # adds what keeps the geoms that terms name
+    spec.compiler.discardvisual = False
+    for mesh in spec.meshes:
+        if mesh.file:
+            _inline(model, mesh)
+    for field in spec.hfields:
+        if field.file:
+            place = model.hfield(field.name)
+            field.userdata, field.file = place.data.ravel().tolist(), ""
+            field.nrow, field.ncol = int(place.nrow[0]), int(place.ncol[0])
+    for texture in [t for t in spec.textures if t.file or any(t.cubefiles)]:
+        for material in spec.materials:
+            material.textures = [n if n != texture.name else "" for n in material.textures]
+        spec.delete(texture)
+    try:
+        spec.compile()
+        text: str = spec.to_xml()
+        mujoco.MjModel.from_xml_string(text)
+    except ValueError as error:
+        raise ConfigError(f"the model cannot be one MJCF: {_one_line(error)}") from error
+    return text
+
+
+def _inline(model: mujoco.MjModel, mesh: mujoco.MjsMesh) -> None:
+    """Put the vertices and faces of a compiled mesh into its element, in place of its file."""
+    place = model.mesh(mesh.name)
+    first, count = int(place.vertadr[0]), int(place.vertnum[0])
+    # The compiler has moved them into the frame of the mesh's inertia.
+    rotation = np.zeros(9)
+    mujoco.mju_quat2Mat(rotation, model.mesh_quat[place.id])
+    vertices = (
+        model.mesh_vert[first : first + count] @ rotation.reshape(3, 3).T + model.mesh_pos[place.id]
+    )
+    faces = model.mesh_face[int(place.faceadr[0]) :][: int(place.facenum[0])]
+    mesh.file, mesh.scale = "", [1.0, 1.0, 1.0]
+    mesh.refpos, mesh.refquat = [0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]
+    mesh.uservert, mesh.userface = vertices.ravel().tolist(), faces.ravel().tolist()
+
+
+def _compile(cfg: TaskCfg, visuals: bool) -> tuple[mujoco.MjModel, mujoco.MjSpec]:
+    """The compiled model and its specification."""
     if isinstance(cfg.model, Path):
         what = str(cfg.model)
         if cfg.model.is_dir():
@@ -60,7 +117,7 @@ def compile_model(cfg: TaskCfg, *, visuals: bool = False) -> mujoco.MjModel:
     try:
         if cfg.actuators:
             set_actuators(cfg.actuators, spec)
-        return spec.compile()
+        return spec.compile(), spec
     except ConfigError:
         raise
     except ValueError as error:
@@ -152,6 +209,27 @@ def evaluation_task(cfg: TaskCfg) -> TaskCfg:
     task.curricula = {}
     if task.terrain is not None:
         task.terrain.max_initial_level = None
+    return task
+
+
+def without_hardware(cfg: TaskCfg) -> TaskCfg:
+    """A copy of a task as plain MuJoCo has it: without delays, biases and motors' limits of speed.
+
+    ConfigError for motors that are networks, which it cannot have.
+    """
+    task = copy.deepcopy(cfg)
+    observed = [term for group in task.observation_terms().values() for term in group.values()]
+    for term in (*observed, *task.actions.values()):
+        term.delay_min_lag = term.delay_max_lag = 0
+    for term in observed:
+        term.bias = None
+    for name, motor in task.actuators.items():
+        if isinstance(motor, NetworkActuatorCfg):
+            where = flag("env", "actuators", name)
+            raise ConfigError(f"{where} is a network, and plain MuJoCo has no such motors")
+        if isinstance(motor, DcMotorActuatorCfg):
+            own = {field.name: getattr(motor, field.name) for field in fields(IdealPdActuatorCfg)}
+            task.actuators[name] = IdealPdActuatorCfg(**own)
     return task
 
 

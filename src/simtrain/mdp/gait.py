@@ -86,6 +86,19 @@ class GaitClock(CommandTerm):
         """Set the clock to a `phase` between 0 and 1, ``(num_envs,)``, in place."""
         self._phase.copy_(phase)
 
+    def describe(self) -> dict[str, Any]:
+        """The clock for a robot's program: it runs at the middle of the frequencies, Hz."""
+        return {
+            "frequency": sum(self.frequency) / 2.0,
+            "runs_with": self.command_name,
+            "threshold": self.command_threshold,
+        }
+
+    def run_as_described(self) -> Tensor:
+        """Run on at the frequency of `describe`, in place; the phases now, ``(num_envs,)``."""
+        self._frequency.fill_(sum(self.frequency) / 2.0)
+        return self._phase
+
     def swing(self) -> Tensor:
         """How far each foot is through its swing, 0 to 1; 0 in stance. ``(num_envs, feet)``."""
         return self._env.once((self, "swing"), self._swing)

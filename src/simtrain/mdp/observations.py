@@ -6,6 +6,7 @@ the left and z up. Feet come in the model's order, and their contact sensors are
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import InitVar, dataclass
 from typing import Any, Literal
 
@@ -26,34 +27,45 @@ from simtrain.mdp.robot_state import (
 )
 from simtrain.mdp.rotations import about_vertical, yaw_of
 from simtrain.mirror import mirrored_as
+from simtrain.reading import read_as
 from simtrain.sim.engine import Rays
 
 
 @mirrored_as("vector")
+@read_as("base_lin_vel")
 def base_lin_vel(env: Env) -> Tensor:
     """Velocity of the base in its own frame, m/s. Shape: ``(num_envs, 3)``."""
     return base_velocity(env)
 
 
 @mirrored_as("pseudo_vector")
+@read_as("base_ang_vel")
 def base_ang_vel(env: Env) -> Tensor:
     """Angular velocity of the base in its own frame, rad/s. Shape: ``(num_envs, 3)``."""
     return env.bind("qvel")[:, env.base.angular]
 
 
 @mirrored_as("vector")
+@read_as("projected_gravity")
 def projected_gravity(env: Env) -> Tensor:
     """Direction of gravity in the base's frame, (0, 0, -1) upright. Shape: ``(num_envs, 3)``."""
     return -base_rotation(env)[:, 2]
 
 
 @mirrored_as("each")
+@read_as("joint_pos")
 def joint_pos(env: Env, joints: Joints) -> Tensor:
     """Positions of joints, m or rad. Shape: ``(num_envs, entries of qpos)``."""
     return env.bind("qpos")[:, joints.qpos]
 
 
+def _start(env: Env, params: Mapping[str, Any]) -> dict[str, Any]:
+    """What `joint_pos_rel` subtracts, for a robot's program."""
+    return {"minus": env.initial_qpos[params["joints"].qpos]}
+
+
 @mirrored_as("relative_joints")
+@read_as("joint_pos", more=_start)
 class joint_pos_rel:
     """Positions of slides and hinges relative to the initial state, m or rad.
 
@@ -79,24 +91,28 @@ class joint_pos_rel:
 
 
 @mirrored_as("each")
+@read_as("joint_vel")
 def joint_vel(env: Env, joints: Joints) -> Tensor:
     """Velocities of joints, m/s or rad/s. Shape: ``(num_envs, degrees of freedom)``."""
     return env.bind("qvel")[:, joints.qvel]
 
 
 @mirrored_as("actions")
+@read_as("last_action")
 def last_action(env: Env) -> Tensor:
     """The latest actions as the policy gave them. Shape: ``(num_envs, num_actions)``."""
     return env.actions
 
 
 @mirrored_as("command")
+@read_as("command")
 def generated_commands(env: Env, command: str) -> Tensor:
     """The present command of that name. Shape: ``(num_envs, size of the command)``."""
     return env.command(command)
 
 
 @mirrored_as("each")
+@read_as("contact")
 def foot_contact(env: Env, sensors: Sensors) -> Tensor:
     """1 for each foot that touches something, else 0. Shape: ``(num_envs, feet)``."""
     return feet_touch(env, sensors).float()
@@ -115,7 +131,19 @@ def foot_height(env: Env, sites: Entities) -> Tensor:
     return height_above_ground(env, env.bind("site_xpos")[:, sites.ids])
 
 
+def _grid(size: tuple[float, float], resolution: float) -> list[Tensor]:
+    """Where the rows and the columns of a `height_scan` are, forward and to the left, m."""
+    return [torch.linspace(-n / 2, n / 2, round(n / resolution) + 1) for n in size]
+
+
+def _scan(env: Env, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The points of a `height_scan`, whose distances a robot's program gives, and its offset."""
+    points = torch.cartesian_prod(*_grid(params["size"], params["resolution"]))
+    return {"points": points.tolist(), "minus": torch.tensor([params["offset"]])}
+
+
 @mirrored_as("grid")
+@read_as("given", more=_scan)
 class height_scan:
     """How far the ground is below the base, less an offset, at a grid of points about it, m.
 
@@ -131,7 +159,7 @@ class height_scan:
         offset: float = 0.3,
         image: bool = False,
     ) -> None:
-        sides = [torch.linspace(-n / 2, n / 2, round(n / resolution) + 1) for n in size]
+        sides = _grid(size, resolution)
         self._x, self._y = torch.cartesian_prod(*sides).to(env.device).unbind(1)
         self._offset = offset
         self._shape = (1, *map(len, sides)) if image else (len(self._x),)

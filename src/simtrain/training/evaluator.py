@@ -75,6 +75,19 @@ class Evaluation:
     warnings: dict[str, str]
     """The engine's buffers that overflowed, by the flag that mends it."""
 
+    @staticmethod
+    def of_rows(rows: Tensor, env: Env) -> Evaluation:
+        """The episodes of `FirstEpisodes.rows` in `env`."""
+        returns, lengths, failed, *metrics = rows.cpu().T.tolist()
+        overflow = env.sim.overflow()
+        return Evaluation(
+            returns=returns,
+            lengths=lengths,
+            failed=[value > 0.0 for value in failed],
+            metrics=dict(zip(env.metrics.names, metrics, strict=True)),
+            warnings={} if overflow is None else overflow.messages,
+        )
+
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
         """Means and rates over the episodes; the names are those of the tags ``Eval/<name>``."""
@@ -182,16 +195,7 @@ class Evaluator:
             raise SimulationError(f"in the evaluation: {error}") from error
         finally:
             torch.set_num_threads(threads)
-        episodes = torch.cat(rows)[: self.episodes].cpu()
-        returns, lengths, failed, *metrics = episodes.T.tolist()
-        overflow = env.sim.overflow()
-        return Evaluation(
-            returns=returns,
-            lengths=lengths,
-            failed=[value > 0.0 for value in failed],
-            metrics=dict(zip(env.metrics.names, metrics, strict=True)),
-            warnings={} if overflow is None else overflow.messages,
-        )
+        return Evaluation.of_rows(torch.cat(rows)[: self.episodes], env)
 
     def _load(self, state: dict[str, Tensor]) -> Policy:
         if self._policy is None or self._policy_cfg != self.actor:
@@ -208,25 +212,45 @@ class Evaluator:
         """Return, length, failure and metrics of each environment's first episode after a reset."""
         env = self.env
         env.reset()
-        nothing = torch.zeros(env.num_envs, device=env.device)
-        returns, lengths = nothing.clone(), nothing.clone()
-        running = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
-        failed = torch.zeros_like(running)
-        sums = torch.zeros_like(env.metrics.values)
-        last = torch.zeros_like(sums)
+        episodes = FirstEpisodes(env)
         obs = env.get_observations()
         # Without a time-out among its terminations a task would never end.
         for step in range(env.max_episode_length):
-            if step % _CHECK_STEPS == _CHECK_STEPS - 1 and (stop() or not running.any()):
+            if step % _CHECK_STEPS == _CHECK_STEPS - 1 and (stop() or not episodes.running.any()):
                 break
             obs, rewards, dones, _ = env.step(policy(obs, env.is_fresh))
-            # What comes after an episode may be anything, even NaN.
-            returns += torch.where(running, rewards, nothing)
-            lengths += running
-            failed |= running & env.terminations.terminated
-            values = torch.where(running.unsqueeze(1), env.metrics.values, last)
-            sums += torch.where(running.unsqueeze(1), values, torch.zeros_like(last))
-            last = values
-            running &= ~dones
-        metrics = torch.where(env.metrics.is_mean, sums / lengths.unsqueeze(1), last)
-        return torch.cat((torch.stack((returns, lengths, failed.float()), dim=1), metrics), dim=1)
+            episodes.add(rewards, dones)
+        return episodes.rows()
+
+
+class FirstEpisodes:
+    """Returns, lengths, failures and metrics of every environment's episode, until it ends."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        nothing = torch.zeros(env.num_envs, device=env.device)
+        self._nothing, self._returns, self._lengths = nothing, nothing.clone(), nothing.clone()
+        self.running = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
+        """Environments whose episode has not ended yet."""
+        self._failed = torch.zeros_like(self.running)
+        self._sums = torch.zeros_like(env.metrics.values)
+        self._last = torch.zeros_like(self._sums)
+
+    def add(self, rewards: Tensor, dones: Tensor) -> None:
+        """Add what a step brought, in place."""
+        running, metrics = self.running, self._env.metrics.values
+        # What comes after an episode may be anything, even NaN.
+        self._returns += torch.where(running, rewards, self._nothing)
+        self._lengths += running
+        self._failed |= running & self._env.terminations.terminated
+        rows = running.unsqueeze(1)
+        self._last = torch.where(rows, metrics, self._last)
+        self._sums += torch.where(rows, metrics, torch.zeros_like(metrics))
+        running &= ~dones
+
+    def rows(self) -> Tensor:
+        """A row for each environment: return, length, whether it failed, metrics."""
+        means = self._sums / self._lengths.unsqueeze(1)
+        metrics = torch.where(self._env.metrics.is_mean, means, self._last)
+        known = torch.stack((self._returns, self._lengths, self._failed.float()), dim=1)
+        return torch.cat((known, metrics), dim=1)

@@ -30,7 +30,7 @@ from simtrain.config import TrainConfig
 from simtrain.config_tree import DECISIVE, POPULATION, Leaves, as_plain, leaves
 from simtrain.env.env import Env
 from simtrain.env.interface import Interface, describe_interface
-from simtrain.env.model import evaluation_task
+from simtrain.env.model import evaluation_task, self_contained_xml
 from simtrain.errors import ConfigError, flag
 from simtrain.registry import default_config, discover
 from simtrain.run.checkpoint import packed
@@ -42,6 +42,8 @@ from simtrain.run.directory import (
     written_whole,
 )
 from simtrain.sim import EngineCfg, choose_engine
+from simtrain.training.deployment import PROGRAMS
+from simtrain.training.deployment.unitree import deploy_yaml
 from simtrain.training.evaluator import Evaluation, Evaluator
 from simtrain.training.saved_policy import SavedPolicy, observed, read_configuration
 
@@ -68,14 +70,16 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
 
     ``policy.onnx`` and ``policy.pt`` are as `simtrain.algorithms.export.export` says. Both carry
     the content of ``policy.json``: a `simtrain.env.interface.Interface` and the policy's origin.
+    Beside them are the model, the programs that run the policy without simtrain, and
+    ``deploy.yaml`` where `simtrain.training.deployment.unitree` can write it.
 
     Raises:
-        ConfigError: the policy does not fit its task, its actions are not finite, or `folder`
-            cannot be written.
+        ConfigError: the policy does not fit its task, a term does not tell what a robot's program
+            does in its place, actions are not finite, or `folder` cannot be written.
         ExportError: a file gives other actions than the policy.
     """
     cfg = saved.config
-    env = Env(evaluation_task(cfg.env), 1, EngineCfg(threads=1))
+    env = Env(cfg.env, 1, EngineCfg(threads=1))
     policy = saved.policy(env.get_observations(), env.num_actions)
     interface = describe_interface(env, cfg.ppo.actor.obs_groups)
     names = {kind: FORMATS[kind].file for kind in formats}
@@ -88,6 +92,11 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
     exports = {name: export(policy, kind, properties, obs) for kind, name in names.items()}
     files = {METADATA: _readable(metadata).encode()}
     files |= {name: content for name, (content, _) in exports.items()}
+    files["model.xml"] = self_contained_xml(cfg.env).encode()
+    if "onnx" in formats:
+        files |= {path.name: path.read_bytes() for path in PROGRAMS}
+    if (text := deploy_yaml(env.model, interface)) is not None:
+        files["deploy.yaml"] = text.encode()
     _write_all(folder, files, "--output")
     difference = max(difference for _, difference in exports.values())
     return Exported([folder / name for name in files], difference, interface)

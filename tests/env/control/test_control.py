@@ -10,6 +10,8 @@ from waiting import RefuseWaiting
 
 from simtrain import TerminationTermCfg, mdp
 from simtrain.env.env import Env
+from simtrain.env.model import without_hardware
+from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
 
 
@@ -34,6 +36,18 @@ def test_it_goes_on_the_same_from_a_saved_state(tmp_path):
     env = make()
     env.episode_length_buf = torch.arange(5)
     assert_goes_on_the_same(env, make, before=7, after=14)
+
+
+def test_without_hardware_nothing_is_late_and_motors_are_servos(tmp_path):
+    cfg = everything(tmp_path)
+    with pytest.raises(ConfigError, match=r"actuators\.learned is a network"):
+        without_hardware(cfg)
+    del cfg.actuators["learned"], cfg.actions["roll"]
+    env = Env(without_hardware(cfg), 1, EngineCfg(threads=1))
+    assert not env._control.by_substep
+    yaw = env.model.actuator("yaw")
+    assert (yaw.biasprm[1], yaw.forcerange.tolist()) == (-40.0, [-5.0, 5.0])
+    assert cfg.actions["reach"].delay_max_lag == 5  # the task itself is as it was
 
 
 @pytest.mark.parametrize("num_envs", [1, 5])

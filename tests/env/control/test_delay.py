@@ -8,7 +8,14 @@ import pytest
 import torch
 from tiny_task import at_step, idle, steps_lived, tiny_env, tiny_task
 
-from simtrain import JointEffortActionCfg, ObservationTermCfg, TerminationTermCfg
+from simtrain import (
+    ActionTermCfg,
+    JointEffortActionCfg,
+    JointPositionActionCfg,
+    ObservationTermCfg,
+    TerminationTermCfg,
+)
+from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
 
@@ -89,8 +96,6 @@ def test_an_action_takes_effect_so_many_physics_steps_later(lag, forces):
 
 
 def test_until_the_first_action_comes_actuators_hold_the_initial_state():
-    from simtrain import JointPositionActionCfg
-
     turn = JointPositionActionCfg("left_hinge", delay_min_lag=4, delay_max_lag=4)
     env = tiny_env(1, actions={"turn": turn}, terminations=NEVER, keyframe="bent")
     for expected in (0.2, 0.2, 1.2):
@@ -106,6 +111,23 @@ def test_without_delays_physics_is_one_call_and_targets_are_ctrl(monkeypatch):
     env.step(torch.ones(1, 1))
     assert calls == [(2,)]
     assert not [name for name in env.state() if "delay" in name or "targets" in name]
+
+
+def test_a_delay_of_targets_that_no_actuators_have_is_refused():
+    class Free(ActionTerm):
+        dim = 1
+
+        def apply(self, actions, ctrl):
+            ctrl[:, :1] = actions
+
+    class FreeCfg(ActionTermCfg):
+        def build(self, model, start, device):
+            return Free()
+
+    with pytest.raises(
+        ConfigError, match=r"--env.actions.free: it has a delay, but its term names"
+    ):
+        check_task(tiny_task(actions={"free": FreeCfg(delay_max_lag=1)}))
 
 
 @pytest.mark.parametrize("where", ["action", "observation"])

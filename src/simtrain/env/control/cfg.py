@@ -31,13 +31,13 @@ class DelayCfg:
     """
 
     delay_min_lag: int = 0
-    """Smallest lag: control steps of an observation, physics steps of an action."""
+    """Least lag: control steps, or physics steps of an action."""
     delay_max_lag: int = 0
-    """Largest lag; 0 for no delay."""
+    """Greatest lag; 0 for no delay."""
     delay_hold_prob: float = 0.0
-    """Probability that a lag stays when it could be drawn anew; 1 keeps it for the episode."""
+    """Probability that a drawn lag stays; 1 for an episode."""
     delay_update_period: int = 0
-    """Steps between such draws, of the kind that lags are counted in; 0 for every step."""
+    """Steps between draws; 0 for every step."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,13 @@ class ActionTerm(ABC):
         Fields of the state, such as ``qpos`` and ``qvel``, are up to date then; others are maybe
         still those of the control step's start. Physics runs step by step where a term has this.
         """
+
+    def describe(self) -> str | None:
+        """What a robot's program does with its actions, a word that ``run_policy.py`` knows.
+
+        None if there is none: ``export`` refuses it then.
+        """
+        return None
 
     def reset(self, mask: Tensor) -> None:  # noqa: B027 - most actions keep no state
         """Start a new episode in the environments in `mask`, boolean ``(num_envs,)``."""

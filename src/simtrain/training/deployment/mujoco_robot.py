@@ -1,0 +1,78 @@
+"""An exported policy in MuJoCo: an example of the two functions that run_policy.py asks for.
+
+    python mujoco_robot.py --seconds 10 --velocity 0.5 0 0    # commands go by their names
+
+Needs mujoco, numpy and onnxruntime, and what lies beside it: run_policy.py, policy.json,
+policy.onnx and model.xml.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+from run_policy import Policy, run
+
+
+class MujocoRobot:
+    """A simulation in the place of a robot. Not described: images and what else is "given"."""
+
+    def __init__(self, policy: Policy, model: mujoco.MjModel) -> None:
+        self.about, self.model, self.data = policy.about, model, mujoco.MjData(model)
+        self.nstep = round(policy.period / model.opt.timestep)
+        self.commands = {c["name"]: np.zeros(c["size"]) for c in policy.about["commands"]}
+        joints = [model.joint(name) for name in policy.joints]
+        self.qpos = [int(joint.qposadr[0]) for joint in joints]
+        self.qvel = [int(joint.dofadr[0]) for joint in joints]
+        # The first id of a transmission to a joint, type 0 or 1, is the joint's.
+        driving = np.where(model.actuator_trntype <= 1, model.actuator_trnid[:, 0], -1).tolist()
+        held = self.about["held_joint_pos"]
+        ids = {name: model.joint(name).id for name in (*self.about["joint_names"], *held)}
+        self.actuators = [driving.index(ids[name]) for name in self.about["joint_names"]]
+        self.held = [driving.index(ids[name]) for name in held]
+        self.base = next(iter(np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)), None)
+        reads = [part["reads"] for part in self.about["observations"]]
+        self.contacts = [name for each in reads for name in each.get("sensors", ())]
+        if self.about["keyframe"] is not None:
+            key = model.key(self.about["keyframe"]).id
+            mujoco.mj_resetDataKeyframe(model, self.data, key)
+
+    def read_state(self) -> dict[str, Any]:
+        """What a robot with perfect sensors would read."""
+        qpos, qvel = self.data.qpos, self.data.qvel
+        state = {"joint_pos": qpos[self.qpos], "joint_vel": qvel[self.qvel]}
+        if self.base is not None:
+            q, v = self.model.jnt_qposadr[self.base], self.model.jnt_dofadr[self.base]
+            state |= {"base_pos": qpos[q : q + 3], "base_quat": qpos[q + 3 : q + 7]}
+            state |= {"base_lin_vel": np.zeros(3), "base_ang_vel": qvel[v + 3 : v + 6]}
+            back = state["base_quat"] * [1.0, -1.0, -1.0, -1.0]
+            mujoco.mju_rotVecQuat(state["base_lin_vel"], qvel[v : v + 3], back)
+        touches = {name: self.data.sensor(name).data[0] > 0.0 for name in self.contacts}
+        return {**state, "contact": touches, "commands": self.commands}
+
+    def write_command(self, targets: np.ndarray) -> None:
+        """Simulate until the next command."""
+        self.data.ctrl[self.actuators] = targets
+        self.data.ctrl[self.held] = list(self.about["held_joint_pos"].values())
+        mujoco.mj_step(self.model, self.data, nstep=self.nstep)
+
+
+def main() -> None:
+    """Run the policy in MuJoCo, in real time, and print the positions that it got to."""
+    folder = Path(__file__).resolve().parent
+    policy = Policy(folder)
+    robot = MujocoRobot(policy, mujoco.MjModel.from_xml_path(str(folder / "model.xml")))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=10.0)
+    given = {c["name"]: c["size"] for c in policy.about["commands"] if not c["runs"]}
+    for name, size in given.items():
+        parser.add_argument(f"--{name}", type=float, nargs=size, default=[0.0] * size, dest=name)
+    arguments = vars(parser.parse_args())
+    robot.commands = {name: np.array(arguments[name]) for name in given}
+    run(policy, robot.read_state, robot.write_command, arguments["seconds"])
+    print("qpos", np.array2string(robot.data.qpos, precision=3, suppress_small=True))
+
+
+if __name__ == "__main__":
+    main()
