@@ -42,7 +42,7 @@ from simtrain.launch.rank import Rank
 from simtrain.mirror import MirrorMap, MirrorMaps
 from simtrain.ppo_cfg import PpoCfg
 from simtrain.sim import EngineCfg
-from simtrain.sim.engine import ALL, Engine, Index
+from simtrain.sim.engine import ALL, Engine, Index, Rays
 from simtrain.sim.fields import STATE_FIELDS, check_bindable, not_writable, write_rows
 from simtrain.training.reflection import mirror_maps
 
@@ -92,7 +92,10 @@ class FakeEngine(Engine):
 
     set_const = reset
 
-    def step(self, nstep: int = 1, *, refresh: bool = True) -> None:
+    def cast(self, rays: Rays) -> None:
+        torch.sum(rays.points + rays.directions, dim=2, out=rays.distances)
+
+    def step(self, nstep: int = 1, *, refresh: bool = True, accelerations: bool = False) -> None:
         """Change nothing."""
 
     def forward(self) -> None:
@@ -257,7 +260,7 @@ _PARTS: dict[CodeType, str] = {
     Events.reset.__code__: "reset events",
     Env._reset.__code__: "resets",
     Commands.compute.__code__: "commands",
-    Events.interval.__code__: "interval events",
+    Events.step.__code__: "interval events",
     Observations.compute.__code__: "observations",
     Env.step.__code__: "step",
 }

@@ -155,11 +155,12 @@ def _share_tensors(device: Any) -> None:
         return tensor
 
     def from_torch(tensor: torch.Tensor, dtype: Any = None) -> Any:
+        dims = tensor.ndim - len(getattr(dtype, "_shape_", ()))  # a vector's are not the array's
         array = wp.array(
             ptr=tensor.data_ptr(),
-            shape=tuple(tensor.shape),
-            strides=tuple(stride * tensor.element_size() for stride in tensor.stride()),
-            dtype=warp_torch.dtype_from_torch(tensor.dtype),
+            shape=tuple(tensor.shape[:dims]),
+            strides=tuple(stride * tensor.element_size() for stride in tensor.stride()[:dims]),
+            dtype=dtype or warp_torch.dtype_from_torch(tensor.dtype),
             device=device,
         )
         array.tensor = tensor

@@ -22,11 +22,13 @@ from engine_models import CARTPOLE, compile_xml  # noqa: E402
 
 from simtrain.cuda_graphs import CudaGraphs, RefusedError  # noqa: E402
 from simtrain.sim import EngineCfg  # noqa: E402
+from simtrain.sim.engine import Rays  # noqa: E402
 from simtrain.sim.warp_engine import WarpEngine  # noqa: E402
 
 CPU = torch.device("cpu")  # stands for the GPU
 SOME = torch.tensor([True, False, True])
-SEQUENCES = {("step", 2), "reset", "forward", "set_const"}
+RAYS = Rays(torch.rand(3, 5, 3), torch.rand(3, 5, 3), torch.zeros(3, 5), (-1,) * 5, (0, 2))
+SEQUENCES = {("cast", 0), ("step", 1, True), ("step", 2), "reset", "forward", "set_const"}
 
 
 def make_engine(*, deterministic: bool = False) -> WarpEngine:
@@ -42,12 +44,14 @@ def make_engine(*, deterministic: bool = False) -> WarpEngine:
 
 def step(engine: WarpEngine) -> None:
     """All that happens in an environment step."""
+    engine.step(refresh=False, accelerations=True)
     engine.step(2)
     engine.reset(SOME)
     engine.write("qvel", 0.1, SOME, slice(0, 1))
     engine.write("body_mass", 1.1, SOME)
     engine.set_const(SOME)
     engine.forward()
+    engine.cast(RAYS)
 
 
 def captured(engine: WarpEngine) -> list[str]:

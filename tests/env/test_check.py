@@ -97,7 +97,7 @@ MISTAKES = {
     ),
     "a mode of events that there is not": (
         {"events": {"spread": EventTermCfg(mdp.reset_joints_uniform, "resets", joints="root")}},
-        r"--env\.events\.spread\.mode is 'resets'; .* startup, reset, interval",
+        r"--env\.events\.spread\.mode is 'resets'; .* startup, reset, step, interval",
     ),
     "a pattern that matches nothing": (
         _observe(ObservationTermCfg(mdp.joint_pos, joints=".*_knee")),

@@ -253,3 +253,26 @@ def test_a_group_may_have_a_history_and_may_be_taken_apart():
     assert set(obs.keys()) == {"actor", "camera.near", "camera.far"}
     assert obs["camera.far"].shape == (2, 2, 5, 4)
     assert obs["actor"].tolist() == [[2.0, 3.0, 4.0, 2.0, 3.0, 4.0]] * 2
+
+
+def test_a_bias_is_drawn_for_an_episode_and_noise_beside_it_for_a_step():
+    zeros = _of_each_env(*[[0.0, 0.0]] * 400)
+    biased = ObservationTermCfg(zeros, bias=UniformNoiseCfg(1.0, 3.0), history_length=2)
+    noisy = ObservationTermCfg(zeros, noise=UniformNoiseCfg(), bias=GaussianNoiseCfg(0.5, 4.0))
+    env = _env(400, biased=biased, noisy=noisy)
+    episodes = []
+    for _ in range(2):
+        steps = [env.get_observations()["actor"].clone()]
+        steps += [idle(env)[0]["actor"].clone() for _ in range(9)]
+        episodes.append(torch.stack(steps))
+        assert (episodes[-1][:, :, :4] == episodes[-1][0, :, [0, 1, 0, 1]]).all()
+        env.reset()
+    bias = episodes[0][0, :, :2]
+    assert 1.0 <= bias.min() < 1.02
+    assert 2.98 < bias.max() <= 3.0
+    assert (episodes[1][0, :, :2] != bias).all()
+    parts = episodes[0][:, :, 4:]
+    assert parts.std(dim=0).mean() == pytest.approx(1 / 3**0.5, rel=0.1)  # the noise's
+    means = parts.mean(dim=0)
+    assert means.mean() == pytest.approx(4.0, abs=0.1)
+    assert means.std() == pytest.approx((0.5**2 + 1 / 30) ** 0.5, rel=0.1)

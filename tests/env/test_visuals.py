@@ -47,7 +47,8 @@ def geoms(**changes) -> list[str]:
 
 
 def with_geoms(pattern) -> dict:
-    event = EventTermCfg(mdp.randomize_friction, mode="reset", geoms=pattern, friction=(1.0, 2.0))
+    params = {"field": "geom_friction", "ranges": (1.0, 2.0)}
+    event = EventTermCfg(mdp.randomize_field, mode="reset", geoms=pattern, params=params)
     return {"events": {"friction": event}}
 
 

@@ -1,8 +1,9 @@
 import pytest
 import torch
-from tiny_task import tiny_env
+from tiny_task import STEP_DT, idle, tiny_env, tiny_task
 
 from simtrain import EventTermCfg, mdp
+from simtrain.env.model import evaluation_task
 
 LEFT_SLIDE, LEFT_HINGE = 7, 8
 
@@ -54,3 +55,68 @@ def test_reset_events_leave_unmasked_environments_alone(func, params):
     for before, now in ((qpos, env.bind("qpos")), (qvel, env.bind("qvel"))):
         assert torch.equal(now[[0, 2]], before[[0, 2]])
         assert not torch.equal(now[1], before[1])
+
+
+def _pushed(mode="reset", **params):
+    event = EventTermCfg(mdp.apply_body_force, mode, bodies="box", params=params)
+    env = tiny_env(3, events={"push": event})
+    speeds = []
+    for _ in range(9):
+        idle(env)
+        speeds.append(env.bind("qvel")[:, :6].clone())
+    return torch.stack(speeds)
+
+
+def test_a_force_lasts_as_long_as_it_is_told_to():
+    # The box has 1 kg.
+    force = {"x": (3.0, 3.0)}
+    impulse = _pushed(force_range=force, duration_s=(0.0, 0.0))[:, :, 0]
+    torch.testing.assert_close(impulse, torch.full((9, 3), 3.0 * STEP_DT))
+    lasting = _pushed(force_range=force, duration_s=(0.06, 0.06))[:, :, 0]
+    steps = torch.tensor([1.0, 2.0] + 7 * [3.0])
+    torch.testing.assert_close(lasting[:, 0], steps * 3.0 * STEP_DT)
+    through = _pushed(force_range=force)[:, :, 0]
+    torch.testing.assert_close(through[:, 0], torch.arange(1.0, 10.0) * 3.0 * STEP_DT)
+
+
+def test_forces_are_each_environments_own_and_end_with_the_episode():
+    event = EventTermCfg(
+        mdp.apply_body_force, "reset", bodies="box", force_range={"y": (-1, 1), "yaw": (-2, 2)}
+    )
+    env = tiny_env(500, events={"push": event})
+    applied = env.bind("xfrc_applied")[:, env.model.body("box").id].clone()
+    assert not applied[:, [0, 2, 3, 4]].any()
+    for column, bound in ((1, 1.0), (5, 2.0)):
+        assert -bound <= applied[:, column].min() < -0.95 * bound
+        assert 0.95 * bound < applied[:, column].max() <= bound
+    idle(env, 5)
+    assert torch.equal(env.bind("xfrc_applied")[:, 1], applied)
+    idle(env, 5)  # the episodes end
+    assert not torch.isclose(env.bind("xfrc_applied")[:, 1], applied)[:, 1].any()
+
+
+def test_intervals_begin_forces_that_follow_ends():
+    params = {"force_range": {"x": (3.0, 3.0)}, "duration_s": (0.04, 0.04), "bodies": "box"}
+    event = EventTermCfg(
+        mdp.apply_body_force, "interval", interval_range_s=(0.05, 0.05), params=params
+    )
+    env = tiny_env(1, events={"push": event})
+    forces = []
+    for _ in range(9):
+        idle(env)
+        forces.append(env.bind("xfrc_applied")[0, 1, 0].item())
+    assert forces == [0.0, 0.0, 3.0, 3.0, 0.0, 3.0, 3.0, 0.0, 3.0]
+
+
+def _speed_up(env, mask):
+    env.sim.write("qvel", env.bind("qvel")[:, :1] + 1.0, mask, slice(0, 1))
+
+
+def test_events_of_mode_step_happen_at_every_step_of_training():
+    events = {"wind": EventTermCfg(_speed_up, "step", after_steps=3)}
+    env = tiny_env(2, events=events)
+    idle(env, 2)
+    assert not env.bind("qvel")[:, 0].any()
+    idle(env, 4)
+    assert env.bind("qvel")[:, 0].tolist() == [4.0, 4.0]
+    assert evaluation_task(tiny_task(events=events)).events == {}

@@ -9,7 +9,7 @@ import torch
 from engine_models import MIXED, MakeEngine, compile_xml
 from torch import Tensor
 
-from simtrain.sim.engine import Engine
+from simtrain.sim.engine import Engine, Rays
 from simtrain.sim.fields import acceleration_sensors
 
 FIELDS = ("time", "qpos", "qvel", "ctrl", "mocap_quat", "xpos", "xquat", "xmat", "cvel", "qacc")
@@ -336,6 +336,59 @@ def test_after_step_only_accelerations_are_those_of_the_last_substep(make, model
             atol=2e-4,
             msg=field,
         )
+
+
+def test_steps_without_refresh_can_give_what_depends_on_accelerations(make, model) -> None:
+    engine, late = make(model), acceleration_sensors(model)
+    qacc, sensordata = engine.bind("qacc"), engine.bind("sensordata")
+    engine.bind("ctrl").fill_(0.4)
+    engine.write("qpos", 0.12, index=slice(2, 3))
+    data = mujoco.MjData(model)
+    data.ctrl[:], data.qpos[2] = 0.4, 0.12
+    for _ in range(40):
+        engine.step(refresh=False, accelerations=True)
+        mujoco.mj_step(model, data)
+        numbers = (qacc[1], data.qacc), (sensordata[1, late], data.sensordata[late])
+        for tensor, expected in numbers:
+            exact = torch.as_tensor(expected, dtype=torch.float32)
+            torch.testing.assert_close(tensor.cpu(), exact, rtol=2e-3, atol=2e-2)
+    assert data.ncon > 0
+
+
+@pytest.mark.parametrize("groups", [None, (0,), (1, 3)])
+def test_rays_meet_the_first_geom_as_mj_ray_does(make: MakeEngine, groups) -> None:
+    model = compile_xml(MIXED.replace('name="box" type', 'name="box" group="3" type'))
+    engine, data = make(model), mujoco.MjData(model)
+    count, arm = 200, model.body("arm").id
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(3, count, 3, generator=generator) * torch.tensor([3.0, 0.8, 0.6])
+    points += torch.tensor([-0.3, -0.4, 0.2])
+    targets = 0.3 * torch.randn(3, count, 3, generator=generator)
+    directions = targets + torch.tensor([0.0, 0.0, 0.4]) - points
+    directions /= directions.norm(dim=2, keepdim=True)
+    rows = [rows.to(engine.device) for rows in (points, directions, torch.zeros(3, count))]
+    rays = Rays(*rows, excluded_bodies=(-1,) * 150 + (arm,) * 50, groups=groups)
+    for height in (0.3, 0.6):
+        engine.write("qpos", height, mask(engine, 1), slice(2, 3))
+        engine.forward()
+        engine.cast(rays)
+        for env in range(3):
+            data.qpos[2] = height if env == 1 else 0.3
+            mujoco.mj_kinematics(model, data)
+            met = None if groups is None else np.isin(np.arange(6), groups).astype(np.uint8)
+            expected = [
+                mujoco.mj_ray(model, data, *row, met, 1, body, np.zeros(1, np.int32), None)
+                for *row, body in zip(
+                    points[env].double().numpy(),
+                    directions[env].double().numpy(),
+                    rays.excluded_bodies,
+                    strict=True,
+                )
+            ]
+            expected = torch.tensor(expected)
+            torch.testing.assert_close(rays.distances[env].cpu(), expected, rtol=1e-3, atol=1e-3)
+            assert (expected == -1.0).any()
+            assert (expected > 0.0).any()
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,11 @@ def ball_balance() -> TaskCfg:
         # --8<-- [start:events]
         events={
             "ball_mass": EventTermCfg(
-                mdp.randomize_mass, mode="startup", bodies="ball", scale=(0.5, 2.0)
+                mdp.randomize_field,
+                mode="startup",
+                field=("body_mass", "body_inertia"),
+                bodies="ball",
+                ranges=(0.5, 2.0),
             ),
             "reset_ball": EventTermCfg(
                 mdp.reset_root_state_uniform,

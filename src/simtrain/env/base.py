@@ -63,9 +63,12 @@ class BaseEnv:
         # ends, None to keep it.
         self._declared: dict[str, tuple[Any, float | None]] = {}
         self._variables: list[Tensor] = []
+        self._scratch: list[Tensor] = []
         self._scope: str | None = None
         self._built = False
         self._shared: dict[Hashable, Tensor] | None = None
+        self._with_new_constants: Tensor | None = None
+        self._records: dict[str, Tensor] = {}
         self.terrain: Terrain | None = None
         """Where environments live on the terrain, if the task has one."""
         if cfg.terrain is not None:
@@ -121,6 +124,31 @@ class BaseEnv:
         """An MjData field, float32 ``(num_envs, ...)``, refreshed in place; see `Engine.bind`."""
         return self.sim.bind(field)
 
+    def substeps(self, field: str) -> Tensor:
+        """What a field was at each physics step of a control step, for a term's ``__init__``.
+
+        Shape: ``(num_envs, decimation, ...)``, refreshed in place, zero where an episode begins.
+        For state fields, after each physics step, and what depends on accelerations, such as
+        contact sensors, in it. From then on physics runs step by step.
+        """
+        if field not in self._records:
+            now = self.bind(field)
+            rows = now.new_zeros(self.num_envs, self.cfg.decimation, *now.shape[1:])
+            self._declared[f"substeps.{field}"] = (rows, 0.0)
+            self._records[field] = rows
+        return self._records[field]
+
+    def set_const(self, mask: Tensor) -> None:
+        """Let what ``mj_setConst`` derives follow where `mask`, once all events have come."""
+        others = self._with_new_constants
+        self._with_new_constants = mask if others is None or others is mask else others | mask
+
+    def update_constants(self) -> None:
+        """Recompute, in place, what `set_const` was asked for."""
+        if self._with_new_constants is not None:
+            self.sim.set_const(self._with_new_constants)
+            self._with_new_constants = None
+
     def once(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
         """The value of `compute`, for all terms that ask for `key` in the same state; read-only.
 
@@ -157,6 +185,15 @@ class BaseEnv:
         """
         rows = torch.full((self.num_envs, *shape), reset or 0, dtype=dtype, device=self.device)
         self.declare(name, rows, reset)
+        return rows
+
+    def scratch(self, shape: Sequence[int]) -> Tensor:
+        """Memory with a row for each environment, ``(num_envs, *shape)``, that is not saved.
+
+        For what a term computes anew, in place, whenever it is called.
+        """
+        rows = torch.zeros(self.num_envs, *shape, device=self.device)
+        self._scratch.append(rows)
         return rows
 
     def variable(self, name: str, initial: Tensor) -> Tensor:
@@ -253,6 +290,7 @@ class BaseEnv:
     def _undeclared(self, term: object, others: Collection[int] = ()) -> dict[str, Any]:
         """What `term` keeps, by attribute, but for the declared, the engine's and ids `others`."""
         known = {_address(value) for value, _ in self._declared.values()}
+        known.update(map(_address, self._scratch))
         of_engine = _leaves(vars(self.sim), set(), objects=False)
         known |= {_address(value) for _, value in of_engine if isinstance(value, _ARRAYS)}
         leaves = _leaves(term, self._own_parts().union(others))

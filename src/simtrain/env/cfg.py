@@ -4,10 +4,10 @@ A term is a function and its parameters, keywords that can be changed from the c
 
   RewardTermCfg(mdp.track_lin_vel, weight=2.0, std=0.5)      # --env.rewards.track.std 0.25
 
-A parameter called ``joints``, ``bodies``, ``geoms``, ``sites``, ``sensors`` or ``actuators`` (or
-ending with ``_joints`` and so on) is a name, a regular expression that must match a whole name, or
-a tuple of these. It is resolved when the environment is built, and the function receives an index
-(see `simtrain.env.names`).
+A parameter called ``joints``, ``bodies``, ``geoms``, ``sites``, ``sensors``, ``actuators``,
+``tendons`` or ``pairs`` (or ending with ``_joints`` and so on) is a name, a regular expression that
+must match a whole name, or a tuple of these. It is resolved when the environment is built, and the
+function receives an index (see `simtrain.env.names`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ModelSource = Annotated[
     ),
 ]
 Params = Annotated[dict[str, Any], tyro.conf.arg(name="")]
-EventMode = Literal["startup", "reset", "interval"]
+EventMode = Literal["startup", "reset", "step", "interval"]
 Reduce = Literal["mean", "last"]
 
 
@@ -60,7 +60,7 @@ class TermCfg:
 
 @dataclass
 class UniformNoiseCfg:
-    """Uniform noise between two bounds, drawn anew at every step."""
+    """Uniform noise between two bounds."""
 
     n_min: float = -1.0
     """Lower bound."""
@@ -70,7 +70,7 @@ class UniformNoiseCfg:
 
 @dataclass
 class GaussianNoiseCfg:
-    """Normally distributed noise, drawn anew at every step."""
+    """Normally distributed noise."""
 
     std: float = 1.0
     """Standard deviation."""
@@ -82,12 +82,14 @@ class GaussianNoiseCfg:
 class ObservationTermCfg(TermCfg, DelayCfg):
     """A part of an observation group; its function returns ``(num_envs, size)`` or an image.
 
-    The value goes through noise, clip, scale, delay and history, in this order. An image is of
-    shape ``(num_envs, channels, rows, columns)``, alone in its group; history adds channels.
+    The value goes through noise, bias, clip, scale, delay and history, in this order. An image is
+    of shape ``(num_envs, channels, rows, columns)``, alone in its group; history adds channels.
     """
 
     noise: UniformNoiseCfg | GaussianNoiseCfg | None
-    """Noise added to the value."""
+    """Noise added to the value, drawn anew at every step."""
+    bias: UniformNoiseCfg | GaussianNoiseCfg | None
+    """What is added besides, drawn at the start of an episode."""
     clip: tuple[float, float] | None
     """Bounds of the value."""
     scale: float | tuple[float, ...] | None
@@ -102,6 +104,7 @@ class ObservationTermCfg(TermCfg, DelayCfg):
         func: Callable[..., Any],
         *,
         noise: UniformNoiseCfg | GaussianNoiseCfg | None = None,
+        bias: UniformNoiseCfg | GaussianNoiseCfg | None = None,
         clip: tuple[float, float] | None = None,
         scale: float | tuple[float, ...] | None = None,
         history_length: int = 0,
@@ -112,8 +115,8 @@ class ObservationTermCfg(TermCfg, DelayCfg):
         lags = {f.name: more.pop(f.name) for f in fields(DelayCfg) if f.name in more}
         DelayCfg.__init__(self, **lags)
         super().__init__(func, **more)
-        self.noise, self.clip, self.scale, self.history_length = noise, clip, scale, history_length
-        self.mirror = mirror
+        self.noise, self.bias, self.clip, self.scale = noise, bias, clip, scale
+        self.history_length, self.mirror = history_length, mirror
 
 
 @dataclass
@@ -164,7 +167,7 @@ class EventTermCfg(TermCfg):
     """
 
     mode: EventMode
-    """When: once before training, at every reset, or again and again."""
+    """When: once before training, at every reset, at every step, or again and again."""
     interval_range_s: tuple[float, float]
     """Shortest and longest time between two of them, in seconds, drawn per environment; for mode
     ``interval``."""

@@ -23,9 +23,9 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
     """`num_envs` copies of a task, stepped together.
 
     Within a step: actions to ``ctrl``; physics; count the step; terminations; rewards; metrics, if
-    asked for; reset the finished environments; commands and interval events; observations. Nothing
-    in a step waits for the device. An environment whose simulation failed ends its episode with a
-    reward of 0.
+    asked for; reset the finished environments; commands; events of modes ``step`` and ``interval``;
+    observations. Nothing in a step waits for the device. An environment whose simulation failed
+    ends its episode with a reward of 0.
 
     Randomness comes from torch's default generators: seed them first. On the CPU engine events and
     curricula are not called at a step at which no episode ended.
@@ -142,7 +142,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
     def observe(self) -> TensorDict:
         """The second half of a step: commands and interval events, then observations."""
         self.commands.compute()
-        self.events.interval()
+        self.events.step()
         self.sim.forward()
         self.timer.begin("observations")
         return self.observations.compute()
@@ -216,18 +216,20 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         ]
 
     def _simulate(self) -> None:
-        """Advance physics by a control step, step by step where actuators need it."""
-        control, steps = self._control, self.cfg.decimation
+        """Advance physics by a control step, step by step where terms need it."""
+        control, records, steps = self._control, self._records, self.cfg.decimation
         if control.by_substep:
             control.substep()
         self._nan_guard.record()
-        if not control.by_substep:
+        if not control.by_substep and not records:
             self.sim.step(steps)
             return
-        for _ in range(steps - 1):
-            self.sim.step(1, refresh=False)
-            control.substep()
-        self.sim.step(1)
+        for i in range(steps):
+            self.sim.step(1, refresh=i == steps - 1, accelerations=bool(records))
+            for field, rows in records.items():
+                rows[:, i] = self.bind(field)
+            if control.by_substep and i < steps - 1:
+                control.substep()
 
     def _reset(self, mask: Tensor) -> None:
         self.curricula.compute(mask)

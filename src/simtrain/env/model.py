@@ -198,7 +198,7 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
 
 
 def evaluation_task(cfg: TaskCfg) -> TaskCfg:
-    """A copy of a task without observation noise, interval events and curricula.
+    """A copy of a task without observation noise, events between resets, and curricula.
 
     Policies are evaluated and shown in it. Pushes are gone, commands have their full ranges, and on
     a terrain environments start at every level. What is drawn at the start and at resets stays,
@@ -208,7 +208,7 @@ def evaluation_task(cfg: TaskCfg) -> TaskCfg:
     for group in task.observation_terms().values():
         for term in group.values():
             term.noise = None
-    task.events = {name: e for name, e in task.events.items() if e.mode != "interval"}
+    task.events = {name: e for name, e in task.events.items() if e.mode in ("startup", "reset")}
     for event in task.events.values():
         event.after_steps = 0
     task.curricula = {}
@@ -218,7 +218,7 @@ def evaluation_task(cfg: TaskCfg) -> TaskCfg:
 
 
 def without_hardware(cfg: TaskCfg) -> TaskCfg:
-    """A copy of a task as plain MuJoCo has it: nothing is late, and motors have no limit of speed.
+    """A copy of a task as plain MuJoCo has it: without delays, biases and motors' limits of speed.
 
     ConfigError for motors that are networks, which it cannot have.
     """
@@ -226,6 +226,8 @@ def without_hardware(cfg: TaskCfg) -> TaskCfg:
     observed = [term for group in task.observation_terms().values() for term in group.values()]
     for term in (*observed, *task.actions.values()):
         term.delay_min_lag = term.delay_max_lag = 0
+    for term in observed:
+        term.bias = None
     for name, motor in task.actuators.items():
         if isinstance(motor, NetworkActuatorCfg):
             where = flag("env", "actuators", name)

@@ -27,7 +27,7 @@ Bounds = Annotated[tuple[float, float], "lower and upper"]
 
 @dataclass(frozen=True)
 class Entities:
-    """Some bodies, geoms, sites, tendons or actuators; `ids` indexes fields such as ``xpos``."""
+    """Some bodies, geoms, sites and so on; `ids` indexes fields such as ``xpos`` or ``ctrl``."""
 
     names: tuple[str, ...]
     ids: Index
@@ -103,7 +103,7 @@ def _find(
 # These take model, names and device, and raise ConfigError if a pattern matches nothing.
 find_bodies, find_geoms = partial(_find, "body", "nbody"), partial(_find, "geom", "ngeom")
 find_sites, find_actuators = partial(_find, "site", "nsite"), partial(_find, "actuator", "nu")
-find_tendons = partial(_find, "tendon", "ntendon")
+find_tendons, find_pairs = partial(_find, "tendon", "ntendon"), partial(_find, "pair", "npair")
 _FINDERS: dict[str, Callable[..., Entities]] = {
     "joints": find_joints,
     "bodies": find_bodies,
@@ -112,6 +112,7 @@ _FINDERS: dict[str, Callable[..., Entities]] = {
     "tendons": find_tendons,
     "sensors": find_sensors,
     "actuators": find_actuators,
+    "pairs": find_pairs,
 }
 
 
@@ -130,14 +131,22 @@ def check_term(where: str, cfg: TermCfg, model: mujoco.MjModel, leading: int = 1
     """Raise ConfigError for an unknown or missing parameter or a pattern that matches nothing.
 
     `where` is the term's flag but for its last part; `leading` is the number of a function's
-    arguments before its parameters (a class is made with the environment alone).
+    arguments before its parameters (a class is made with the environment alone). A class may have
+    a static method ``check(model, **params)`` that raises ConfigError for parameters that the model
+    does not bear, with names resolved.
     """
     check_parameters(where, cfg, 1 if inspect.isclass(cfg.func) else leading)
+    resolved: dict[str, Any] = {}
     for name, value in cfg.params.items():
         try:
-            resolve_params({name: value}, model, "cpu")
+            resolved |= resolve_params({name: value}, model, "cpu")
         except ConfigError as error:
             raise ConfigError(f"{where}.{name.replace('_', '-')}: {error}") from error
+    if check := getattr(cfg.func, "check", None):
+        try:
+            check(model, **resolved)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
 
 
 def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:

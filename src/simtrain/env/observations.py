@@ -1,4 +1,4 @@
-"""Observations at work: terms, noise, clip, scale, delay and history, into preallocated buffers.
+"""Observations at work: terms, noise, bias, clip, scale, delay, history; preallocated buffers.
 
 A group's terms are concatenated first; noise, clip, scale and delay are then done for the whole
 group at once, whatever the number of terms.
@@ -87,16 +87,15 @@ class ObservationGroup:
         self.sums = env.variable(f"observations.{name}.sums", torch.zeros(len(self.columns)))
         """Sums of the columns; not finite for one that was not, and then counts as 0."""
         terms = list(cfgs.values())
-        uniform = [c.noise if isinstance(c.noise, UniformNoiseCfg) else None for c in terms]
-        normal = [c.noise if isinstance(c.noise, GaussianNoiseCfg) else None for c in terms]
-        widths = [(n.n_min, n.n_max - n.n_min) if n else None for n in uniform]
-        self._uniform = self._pairs(widths, (0.0, 0.0), env.device)
-        means = [(n.mean, n.std) if n else None for n in normal]
-        self._normal = self._pairs(means, (0.0, 0.0), env.device)
+        self._random = torch.empty(env.num_envs, len(columns), device=env.device)
+        self._noise = self._noises([cfg.noise for cfg in terms], env.device)
+        self._biases = self._noises([cfg.bias for cfg in terms], env.device)
+        self._bias: Tensor | None = None
+        if any(self._biases):
+            self._bias = env.buffer(f"observations.{name}.bias", (len(columns),), None)
         self._clip = self._pairs([c.clip for c in terms], (-torch.inf, torch.inf), env.device)
         has_scale = any(c.scale is not None for c in terms)
         self._scale = torch.tensor(scales, device=env.device) if has_scale else None
-        self._random = torch.empty(env.num_envs, len(columns), device=env.device)
         delayed = any(cfg.delay_max_lag for cfg in terms)
         self._delay: DelayLine | None = None
         if delayed:
@@ -107,9 +106,31 @@ class ObservationGroup:
             if cfg.history_length > 1
         }
         self._present = torch.empty_like(self._random) if self._histories else None
-        if self._histories:
-            # Whose histories start with their next observation.
+        self._fresh: Tensor | None = None
+        if self._histories or self._bias is not None:
+            # Whose histories and biases start with their next observation.
             self._fresh = env.buffer(f"observations.{name}.fresh", reset=True, dtype=torch.bool)
+
+    def _noises(
+        self, cfgs: Sequence[UniformNoiseCfg | GaussianNoiseCfg | None], device: torch.device
+    ) -> list[tuple[Tensor, Tensor] | None]:
+        """Lower bounds and widths of uniform noise, and means and deviations of normal noise."""
+        uniform = [c if isinstance(c, UniformNoiseCfg) else None for c in cfgs]
+        normal = [c if isinstance(c, GaussianNoiseCfg) else None for c in cfgs]
+        widths = [(n.n_min, n.n_max - n.n_min) if n else None for n in uniform]
+        means = [(n.mean, n.std) if n else None for n in normal]
+        return [self._pairs(numbers, (0.0, 0.0), device) for numbers in (widths, means)]
+
+    def _add(self, noises: Sequence[tuple[Tensor, Tensor] | None], values: Tensor) -> Tensor:
+        """Add noise that is drawn now to `values`, ``(num_envs, columns)``, in place."""
+        uniform, normal = noises
+        if uniform is not None:
+            low, width = uniform
+            values.addcmul_(self._random.uniform_(), width).add_(low)
+        if normal is not None:
+            mean, std = normal
+            values.addcmul_(self._random.normal_(), std).add_(mean)
+        return values
 
     def _pairs(
         self,
@@ -131,12 +152,11 @@ class ObservationGroup:
         present = out if self._present is None else self._present
         values = [self._shared.values[i] for i in self._places]
         torch.cat([value.flatten(1) for value in values], dim=1, out=present)
-        if self._uniform is not None:
-            low, width = self._uniform
-            present.addcmul_(self._random.uniform_(), width).add_(low)
-        if self._normal is not None:
-            mean, std = self._normal
-            present.addcmul_(self._random.normal_(), std).add_(mean)
+        self._add(self._noise, present)
+        if self._bias is not None and self._fresh is not None:
+            drawn = self._add(self._biases, torch.zeros_like(present))
+            torch.where(self._fresh.unsqueeze(1), drawn, self._bias, out=self._bias)
+            present.add_(self._bias)
         if self._clip is not None:
             torch.clamp(present, *self._clip, out=present)
         if self._scale is not None:
@@ -147,6 +167,8 @@ class ObservationGroup:
             present.copy_(self._delay.push(present))
         if self._present is not None:
             torch.cat(self._stacked(present), dim=1, out=out)
+        if self._fresh is not None:
+            self._fresh.zero_()
 
     def _stacked(self, present: Tensor) -> list[Tensor]:
         """Each term's columns with its history, oldest first; moves the histories on."""
@@ -155,9 +177,9 @@ class ObservationGroup:
             history[:, :-1] = history[:, 1:].clone()
             history[:, -1] = parts[i]
             repeated = parts[i].unsqueeze(1).expand_as(history)
-            history.copy_(torch.where(self._fresh.view(-1, 1, 1), repeated, history))
+            if self._fresh is not None:
+                history.copy_(torch.where(self._fresh.view(-1, 1, 1), repeated, history))
             parts[i] = history.flatten(1)
-        self._fresh.zero_()
         return parts
 
 

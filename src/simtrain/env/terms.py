@@ -131,12 +131,14 @@ class Terminations:
 
 
 class Events:
-    """What happens to environments at start-up, at resets and at intervals."""
+    """What happens to environments at start-up, at resets, at every step and at intervals."""
 
     def __init__(self, cfgs: Mapping[str, configs.EventTermCfg], env: BaseEnv) -> None:
         self._env = env
         self.terms = make_terms(cfgs, env, "events")
-        self._by_mode: dict[str, list[Term]] = {"startup": [], "reset": []}
+        self._by_mode: dict[str, list[Term]] = {"startup": [], "reset": [], "step": []}
+        self._all = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
+        self._followers = [t for t in self.terms if hasattr(t.function, "follow")]
         # Terms of mode ``interval``, seconds until the next time, and their bounds.
         self._intervals: list[tuple[Term, Tensor, tuple[float, float]]] = []
         self._after = {f"events.{n}": cfg.after_steps for n, cfg in cfgs.items() if cfg.after_steps}
@@ -151,7 +153,8 @@ class Events:
     def startup(self) -> None:
         """Apply the events of mode ``startup`` to all environments."""
         for term in self._by_mode["startup"]:
-            term(torch.ones(self._env.num_envs, dtype=torch.bool, device=self._env.device))
+            term(self._all)
+        self._env.update_constants()
 
     def reset(self, mask: Tensor) -> None:
         """Apply the events of mode ``reset``, and start the intervals of `mask` anew."""
@@ -159,14 +162,23 @@ class Events:
             term(self._begun(term, mask))
         for _, left, bounds in self._intervals:
             draw_where(mask, left, bounds)
+        self._env.update_constants()
 
-    def interval(self) -> None:
-        """Apply the events of mode ``interval`` to the environments whose time has come."""
+    def step(self) -> None:
+        """Apply the events of mode ``step``, and of mode ``interval`` where their time has come.
+
+        Before, terms that have a method ``follow(env)`` go on with what they began.
+        """
+        for term in self._followers:
+            call_term(term.name, term.function.follow, self._env)  # type: ignore[attr-defined]
+        for term in self._by_mode["step"]:
+            term(self._begun(term, self._all))
         for term, left, bounds in self._intervals:
             left -= self._env.step_dt
             due = left <= 0.0
             term(self._begun(term, due))
             draw_where(due, left, bounds)
+        self._env.update_constants()
 
     def _begun(self, term: Term, mask: Tensor) -> Tensor:
         """`mask`, or nothing of it for an event that is to come later."""

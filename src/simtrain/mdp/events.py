@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from simtrain.env.env import Env
-from simtrain.env.names import Bounds, Joints
+from simtrain.env.names import Bounds, Entities, Joints
+from simtrain.env.terms import draw_where
 from simtrain.errors import ConfigError
+from simtrain.mdp.draws import Draws
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
-from simtrain.mdp.uniform import Uniform
 
 Ranges = Mapping[str, Bounds]  # by axis; those of an axis that is not named are 0
 AXES = ("x", "y", "z", "roll", "pitch", "yaw")  # along the world's, m or m/s; about, rad or rad/s
@@ -28,7 +29,7 @@ class reset_root_state_uniform:
     """
 
     def __init__(self, env: Env, pose_range: Ranges, velocity_range: Ranges | None = None) -> None:
-        self._uniform = Uniform(env, _by_axis(pose_range), _by_axis(velocity_range or {}))
+        self._uniform = Draws(env, _by_axis(pose_range), _by_axis(velocity_range or {}))
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
@@ -48,13 +49,47 @@ class push_by_setting_velocity:
     """Add a uniform change to the base's velocity, m/s along world axes and rad/s about its own."""
 
     def __init__(self, env: Env, velocity_range: Ranges) -> None:
-        self._change = Uniform(env, _by_axis(velocity_range))
+        self._change = Draws(env, _by_axis(velocity_range))
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
         entries = slice(env.base.linear.start, env.base.angular.stop)
         velocity = env.bind("qvel")[:, entries] + self._change.draw()[0]
         env.sim.write("qvel", velocity, mask, entries)
+
+
+class apply_body_force:
+    """Push bodies with a force at their centres of mass, and a torque, which then last.
+
+    `force_range` bounds the force, N, along the world's axes, and the torque, Nm, about them, each
+    body's own. They last for a time within `duration_s`, s, at least for a step, so that for a step
+    of dt they are an impulse of force x dt; None to last until they are drawn anew, or the reset.
+    """
+
+    def __init__(
+        self, env: Env, bodies: Entities, force_range: Ranges, duration_s: Bounds | None = None
+    ) -> None:
+        self._bodies, axes = bodies, _by_axis(force_range)
+        self._draws = Draws(env, *([pair] * len(bodies) for pair in axes))
+        self._duration_s, self._left = duration_s, env.buffer("left")
+
+    def __call__(self, env: Env, mask: Tensor) -> None:
+        """Change the environments in `mask`."""
+        forces = self._draws.draw().movedim(0, 2)
+        env.sim.write("xfrc_applied", forces, mask, self._bodies.ids)
+        if self._duration_s is not None:
+            draw_where(mask, self._left, self._duration_s)
+            self._left.clamp_(min=torch.finfo().tiny)  # also nothing lasts
+
+    def follow(self, env: Env) -> None:
+        """End the forces whose time is over, in place; at every step."""
+        if self._duration_s is not None:
+            lasted = self._left > 0.0
+            self._left.sub_(env.step_dt)
+            # Half a step less, for sums of rounded numbers.
+            over = lasted & (self._left < 0.5 * env.step_dt)
+            self._left.masked_fill_(over, 0.0)
+            env.sim.write("xfrc_applied", 0.0, over, self._bodies.ids)
 
 
 def reset_joints_uniform(

@@ -2,66 +2,165 @@
 
 Values are drawn about the model's own, not about those of the last draw, so that an event may come
 at start-up, at resets or at intervals. Parameters are bounds. Actuators of `joints` are position
-actuators, of one slide or hinge each. What follows from masses (``mj_setConst``) is recomputed.
+actuators, of one slide or hinge each. What follows from masses, poses and sizes (``mj_setConst``)
+is recomputed once, after all events of a moment.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass
+from typing import Any, Literal, get_args
+
+import mujoco
+import mujoco.batch
+import numpy as np
 import torch
 from torch import Tensor
 
 from simtrain.env.actions import find_actuators_of
+from simtrain.env.control.cfg import Names
 from simtrain.env.env import Env
-from simtrain.env.names import Bounds, Entities, Joints
-from simtrain.errors import ConfigError
-from simtrain.mdp.uniform import Uniform
-from simtrain.sim.engine import Index
+from simtrain.env.names import Bounds, Entities, Joints, as_index
+from simtrain.errors import ConfigError, did_you_mean
+from simtrain.mdp.draws import Distribution, Draws
+from simtrain.mdp.rotations import principal_axes, quat_from_euler, quat_mul, rotate
+from simtrain.sim.engine import ALL, Index
+
+Operation = Literal["abs", "add", "scale"]
+_KINDS = {
+    "body": "bodies",
+    "geom": "geoms",
+    "site": "sites",
+    "actuator": "actuators",
+    "jnt": "joints",
+    "dof": "joints",
+    "qpos0": "joints",
+    "qpos": "joints",
+    "tendon": "tendons",
+    "pair": "pairs",
+}
+"""The parameter that names a field's entries, by what the field's name begins with."""
+_TURNED = ("roll", "pitch", "yaw")
+_COLUMNS = {
+    "geom_friction": ("sliding", "torsional", "rolling"),
+    "pair_friction": ("sliding1", "sliding2", "torsional", "rolling1", "rolling2"),
+}
+_WITHOUT_SIZE = [int(getattr(mujoco.mjtGeom, f"mjGEOM_{n}")) for n in ("MESH", "HFIELD", "SDF")]
 
 
-class randomize_friction:
-    """Draw the sliding friction coefficient of geoms, one for all of them in an environment.
+@dataclass(eq=False, repr=False)
+class randomize_field:
+    """Give a field of the model values of each environment's own, about those of the model.
 
-    Of two geoms that touch, MuJoCo takes the friction of the one with the higher priority, or the
-    larger friction if these are equal: give the robot's feet, with a priority above the ground's.
+    `field` is MuJoCo's name of it, such as ``dof_armature`` or ``opt.gravity``, or several that are
+    to get the same numbers. Its entries are named by the parameter that fits: `bodies` for
+    ``body_...``, `joints` for ``jnt_...``, ``dof_...`` and ``qpos0``, none for ``opt.``.
+
+    Numbers are drawn within `ranges`, one for each entry or, if `shared`, one for all. They become
+    the value (`operation` ``abs``), are added to the model's (``add``) or are factors of it
+    (``scale``). An entry of several columns gets one number for all of them or, by name, one for
+    each that is to change: x, y, z; lower, upper of a range; sliding, torsional, rolling; 0, 1, 2,
+    ... of others. A ``..._quat`` is turned (``add``) by roll, pitch, yaw about its own axes, rad.
+
+    The `distribution` ``gaussian`` has its mean in the middle of the range, which ends three
+    standard deviations from it. Of two geoms that touch, MuJoCo takes the friction of the one with
+    the higher priority, or the larger friction if these are equal.
     """
 
-    def __init__(self, env: Env, geoms: Entities, friction: Bounds) -> None:
-        self._geoms, self._uniform = geoms, _uniform(env, 1, friction)
-        self._values = env.sim.expand("geom_friction")
+    env: InitVar[Env]
+    field: Names
+    ranges: Bounds | Mapping[str, Bounds]
+    operation: Operation = "scale"
+    distribution: Distribution = "uniform"
+    shared: bool = False
+    bodies: Entities | None = None
+    geoms: Entities | None = None
+    sites: Entities | None = None
+    joints: Joints | None = None
+    actuators: Entities | None = None
+    tendons: Entities | None = None
+    pairs: Entities | None = None
+
+    def __post_init__(self, env: Env) -> None:
+        fields = (self.field,) if isinstance(self.field, str) else tuple(self.field)
+        self._parts = [_Part(env, name, _entries(name, vars(self)), self.ranges) for name in fields]
+        count = 1 if self.shared else self._parts[0].nominal.shape[0]
+        pairs = [pair for _, pair in _ordered(self._parts[0].columns, self.ranges)]
+        bounds = ([pair] * count for pair in pairs)
+        self._draws = Draws(env, *bounds, distribution=self.distribution)
+        self._sets_constants = any(field in mujoco.MjModel._setconst_inputs for field in fields)
+
+    @staticmethod
+    def check(
+        model: mujoco.MjModel, field: Names, ranges: Any, operation: str = "scale", **params: Any
+    ) -> None:
+        """Raise ConfigError unless this can be drawn in `model`."""
+        _check_choice("operation", operation, get_args(Operation))
+        distribution = params.get("distribution", "uniform")
+        _check_choice("distribution", distribution, get_args(Distribution))
+        for name in (field,) if isinstance(field, str) else field:
+            _check_field(model, name, operation, params)
+            for column, pair in _ordered(_columns(name, _values(model, name)), ranges):
+                _check_range(f"the range {column}".strip(), pair, distribution)
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
-        values = self._values[:, self._geoms.ids].clone()
-        values[:, :, 0] = self._uniform.draw()[0]
-        env.sim.write("geom_friction", values, mask, self._geoms.ids)
+        numbers = self._draws.draw().movedim(0, 2)
+        for part in self._parts:
+            part.write(env, mask, numbers, self.operation)
+        if self._sets_constants:
+            env.set_const(mask)
 
 
-class randomize_mass:
-    """Scale mass and inertia of bodies, each by a factor of its own: their density changes."""
+class randomize_pseudo_inertia:
+    """Change mass, centre of mass and inertia of bodies together, to what some body could have.
 
-    def __init__(self, env: Env, bodies: Entities, scale: Bounds) -> None:
-        self._bodies, self._uniform = bodies, _uniform(env, len(bodies), scale)
-        self._mass = _nominal(env, "body_mass", bodies.ids)
-        self._inertia = _nominal(env, "body_inertia", bodies.ids)
+    In its frame of principal axes the pseudo-inertia J of a body becomes U J U^T, where U is
+    e^alpha [[e^d1, s12, s13, t1], [0, e^d2, s23, t2], [0, 0, e^d3, t3], [0, 0, 0, 1]]. So all that
+    the body consists of is stretched by e^d, sheared by s and moved by t, m, and its mass is
+    multiplied by e^(2 alpha). Every d, s and t is drawn within the bounds of its letter. See Rucker
+    and Wensing, "Smooth Parameterization of Rigid-Body Inertia", IEEE RA-L 2022.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        bodies: Entities,
+        alpha: Bounds = (0.0, 0.0),
+        d: Bounds = (0.0, 0.0),
+        s: Bounds = (0.0, 0.0),
+        t: Bounds = (0.0, 0.0),
+    ) -> None:
+        self._ids = bodies.ids
+        bounds = (alpha, *[d] * 3, *[s] * 3, *[t] * 3)
+        self._draws = Draws(env, *([pair] * len(bodies) for pair in bounds))
+        fields = ("body_mass", "body_inertia", "body_ipos", "body_iquat")
+        self._mass, inertia, self._position, self._axes = (
+            _nominal(env, field, bodies.ids) for field in fields
+        )
+        # Second moments of mass along the principal axes, whose sums by two are the inertia.
+        moments = 0.5 * inertia.sum(1, keepdim=True) - inertia
+        self._root = moments.clamp(min=0.0).sqrt().unsqueeze(1)
+
+    @staticmethod
+    def check(model: mujoco.MjModel, bodies: Entities, **_: Any) -> None:
+        """Raise ConfigError for bodies of which MuJoCo cannot move the centre of mass."""
+        _check_simple(model, bodies)
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
-        scale = self._uniform.draw()[0]
-        env.sim.write("body_mass", self._mass * scale, mask, self._bodies.ids)
-        env.sim.write("body_inertia", self._inertia * scale.unsqueeze(2), mask, self._bodies.ids)
-        env.sim.set_const(mask)
-
-
-class randomize_center_of_mass:
-    """Move the centres of mass of bodies, each by an `offset` along its body's x, y and z, m."""
-
-    def __init__(self, env: Env, bodies: Entities, offset: tuple[Bounds, Bounds, Bounds]) -> None:
-        self._bodies, self._uniform = bodies, _uniform(env, len(bodies), *offset)
-        self._position = _nominal(env, "body_ipos", bodies.ids)
-
-    def __call__(self, env: Env, mask: Tensor) -> None:
-        """Change the environments in `mask`."""
-        position = self._position + self._uniform.draw().movedim(0, 2)
-        env.sim.write("body_ipos", position, mask, self._bodies.ids)
-        env.sim.set_const(mask)
+        alpha, d1, d2, d3, s12, s13, s23, *shift = self._draws.draw()
+        zero = torch.zeros_like(alpha)
+        rows = (d1.exp(), s12, s13, zero, d2.exp(), s23, zero, zero, d3.exp())
+        stretched = torch.stack(rows, dim=-1).unflatten(-1, (3, 3)) * self._root
+        moments, turn = principal_axes(stretched @ stretched.mT)
+        factor = (2.0 * alpha).exp()
+        inertia = (moments.sum(-1, keepdim=True) - moments) * factor.unsqueeze(-1)
+        position = self._position + rotate(self._axes, torch.stack(shift, dim=-1))
+        env.sim.write("body_mass", self._mass * factor, mask, self._ids)
+        env.sim.write("body_inertia", inertia, mask, self._ids)
+        env.sim.write("body_ipos", position, mask, self._ids)
+        env.sim.write("body_iquat", quat_mul(self._axes, turn), mask, self._ids)
+        env.set_const(mask)
 
 
 class randomize_actuator_gains:
@@ -69,7 +168,7 @@ class randomize_actuator_gains:
 
     def __init__(self, env: Env, joints: Joints, stiffness: Bounds, damping: Bounds) -> None:
         self._actuators = find_actuators_of(env.model, joints, env.device)
-        self._uniform = _uniform(env, len(joints), stiffness, damping)
+        self._draws = Draws(env, [stiffness] * len(joints), [damping] * len(joints))
         self._gain = _nominal(env, "actuator_gainprm", self._actuators)
         self._bias = _nominal(env, "actuator_biasprm", self._actuators)
         self._biases = env.sim.expand("actuator_biasprm")
@@ -78,7 +177,7 @@ class randomize_actuator_gains:
         """Change the environments in `mask`."""
         # Force: gainprm[0] ctrl + biasprm[0] + biasprm[1] q + biasprm[2] qvel, with
         # biasprm[1] = -kp and biasprm[2] = -kv; biasprm[0] scales along, for an encoder's bias.
-        kp, kv = self._uniform.draw()
+        kp, kv = self._draws.draw()
         gain = self._gain.repeat(env.num_envs, 1, 1)
         gain[:, :, 0] *= kp
         bias = self._bias.repeat(env.num_envs, 1, 1)
@@ -100,26 +199,165 @@ class randomize_encoder_bias:
 
     def __init__(self, env: Env, joints: Joints, bias: Bounds) -> None:
         self._actuators = find_actuators_of(env.model, joints, env.device)
-        self._uniform = _uniform(env, len(joints), bias)
+        self._draws = Draws(env, [bias] * len(joints))
         self._biases = env.sim.expand("actuator_biasprm")
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
         values = self._biases[:, self._actuators].clone()
-        values[:, :, 0] = values[:, :, 1] * self._uniform.draw()[0]
+        values[:, :, 0] = values[:, :, 1] * self._draws.draw()[0]
         env.sim.write("actuator_biasprm", values, mask, self._actuators)
 
 
-def _uniform(env: Env, count: int, *bounds: Bounds) -> Uniform:
-    """Draws of `count` values for every environment, for each of `bounds`."""
-    for low, high in bounds:
-        if low > high:
-            raise ConfigError(f"the lower bound {low} is above the upper bound {high}")
-    return Uniform(env, *([pair] * count for pair in bounds))
+class _Part:
+    """Some entries of one field, and the columns of them that are drawn."""
+
+    def __init__(self, env: Env, field: str, index: Index, ranges: object) -> None:
+        self._field, self._index = field, index
+        self._turns = field.endswith("quat")
+        values = _nominal(env, field, index)
+        self.columns = _columns(field, _values(env.model, field))
+        rows = values.reshape(1 if index is ALL else len(values), -1)
+        places = [self.columns.index(name) for name, _ in _ordered(self.columns, ranges) if name]
+        self._places = None if len(places) in (0, rows.shape[1]) else as_index(places, env.device)
+        # The values that are changed, ``(entries, columns)``.
+        self.nominal = rows if self._turns or self._places is None else rows[:, self._places]
+
+    def write(self, env: Env, mask: Tensor, numbers: Tensor, operation: str) -> None:
+        """Write values by `numbers`, ``(num_envs, entries or 1, columns or 1)``, in place."""
+        if self._turns:
+            angles = torch.zeros(*numbers.shape[:2], 3, device=env.device)
+            angles[..., ALL if self._places is None else self._places] = numbers
+            values = quat_mul(self.nominal, quat_from_euler(*angles.unbind(-1)))
+        elif operation == "abs":
+            values = numbers.expand(env.num_envs, *self.nominal.shape)
+        else:
+            values = self.nominal + numbers if operation == "add" else self.nominal * numbers
+        now = env.sim.expand(self._field)[:, self._index]
+        if self._places is not None and not self._turns:
+            rows = now.reshape(*values.shape[:2], -1).clone()
+            rows[..., self._places] = values
+            values = rows
+        env.sim.write(self._field, values.reshape(now.shape), mask, self._index)
+
+
+def _values(model: mujoco.MjModel, field: str) -> np.ndarray:
+    """The model's own values of a field; options are named ``opt.<name>``."""
+    owner = model.opt if field.startswith("opt.") else model
+    return np.asarray(getattr(owner, field.removeprefix("opt.")))
 
 
 def _nominal(env: Env, field: str, index: Index) -> Tensor:
     """The model's own values of some entries of a field that is expanded here, on the device."""
-    env.sim.expand(field)
-    values = getattr(env.model, field)
-    return torch.as_tensor(values, dtype=torch.float32, device=env.device).clone()[index]
+    try:
+        env.sim.expand(field)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    values = torch.as_tensor(_values(env.model, field), dtype=torch.float32, device=env.device)
+    return values.clone()[index] if values.ndim else values.clone()
+
+
+def _kind(field: str) -> str | None:
+    """The parameter that names a field's entries, None for one of options."""
+    return None if field.startswith("opt.") else _KINDS.get(field.split("_")[0].rstrip("0"))
+
+
+def _entries(field: str, named: Mapping[str, Any]) -> Index:
+    """Which entries of a field are meant."""
+    kind = _kind(field)
+    if kind is None:
+        return ALL
+    if kind != "joints":
+        return named[kind].ids  # type: ignore[no-any-return]
+    joints: Joints = named[kind]
+    if field.startswith("jnt"):
+        return joints.ids
+    return joints.qvel if field.startswith("dof") else joints.qpos
+
+
+def _columns(field: str, values: np.ndarray) -> Sequence[str]:
+    """The names of the columns of a field's entries; none for single numbers."""
+    if field.endswith("quat"):
+        return _TURNED
+    if values.ndim < (1 if field.startswith("opt.") else 2):
+        return ()
+    size = values.shape[-1]
+    if field.endswith("range"):
+        return ("lower", "upper")
+    digits = tuple(map(str, range(size)))
+    return _COLUMNS.get(field, ("x", "y", "z") if size == 3 else digits)
+
+
+def _ordered(columns: Sequence[str], ranges: Any) -> list[tuple[str, Bounds]]:
+    """What is drawn, column by column; without names of columns it is one number for all."""
+    if not isinstance(ranges, Mapping):
+        return [("", ranges)]
+    ranges = {str(name): pair for name, pair in ranges.items()}
+    if unknown := ranges.keys() - set(columns):
+        known = ", ".join(columns) or "none"
+        raise ConfigError(f"the field has no column {min(unknown)!r}; it has {known}")
+    return [(name, ranges[name]) for name in columns if name in ranges]
+
+
+def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{what} is {value!r}; it must be one of {', '.join(choices)}")
+
+
+def _check_range(what: str, pair: Any, distribution: str) -> None:
+    if not (isinstance(pair, tuple | list) and len(pair) == 2):
+        raise ConfigError(f"{what} takes 2 values such as (0.5, 1.5), not {pair}")
+    low, high = pair
+    if low > high:
+        raise ConfigError(f"{what} is {low} {high}; the lower bound comes first")
+    if distribution == "log_uniform" and low <= 0.0:
+        raise ConfigError(f"{what} is {low} {high}; log_uniform needs numbers above 0")
+
+
+def _check_field(
+    model: mujoco.MjModel, field: str, operation: str, params: Mapping[str, Any]
+) -> None:
+    """Raise ConfigError for a field that cannot be drawn, or names of entries that do not fit."""
+    kind = _kind(field)
+    known = [name for name in mujoco.batch.MODEL_FIELDS if name.startswith("opt.") or _kind(name)]
+    if field not in known or _values(model, field).dtype.kind != "f":
+        raise ConfigError(f"no field {field!r} can be drawn{did_you_mean(field, known)}")
+    given = [name for name in _KINDS.values() if params.get(name) is not None]
+    if set(given) != {kind} - {None}:
+        takes = f"needs {kind}=..." if kind else "takes no names"
+        raise ConfigError(f"{field} {takes}, and nothing else; given: {', '.join(given) or 'none'}")
+    if field.endswith("quat") and operation != "add":
+        raise ConfigError(f"operation is {operation!r}; {field} is turned by 'add' alone")
+    index = _entries(field, params)
+    values = _values(model, field)[index]
+    if operation == "scale" and not values.any():
+        raise ConfigError(f"{field} is 0 in the model, and factors leave it so; use abs or add")
+    flags = f"{field.removesuffix('range')}limited"
+    if field.endswith("range") and hasattr(model, flags) and not getattr(model, flags)[index].all():
+        raise ConfigError(f"{field} bounds nothing where {flags} is false; give the model a range")
+    if kind == "joints" and field[0] == "q" and len(values) != len(params["joints"]):
+        raise ConfigError(f"{field} can be drawn for slides and hinges alone")
+    if field in ("body_ipos", "body_iquat"):
+        _check_simple(model, params["bodies"])
+    if kind in ("bodies", "geoms"):
+        _check_place(model, field, np.arange(len(_values(model, field)))[index])
+
+
+def _check_simple(model: mujoco.MjModel, bodies: Entities) -> None:
+    """MuJoCo takes the centre of mass of a simple body for its origin, or its axes for its own."""
+    for name in np.array(bodies.names)[model.body_simple[bodies.ids] != 0].tolist():
+        text = f'MuJoCo moves the centre of mass of body {name!r} only if it has simple="false"'
+        raise ConfigError(f"{text} in the model")
+
+
+def _check_place(model: mujoco.MjModel, field: str, ids: np.ndarray) -> None:
+    """Not every engine follows what is fixed to the world, or the sizes of meshes."""
+    what = field.split("_")[0]
+    if field in ("body_pos", "body_quat", "geom_pos", "geom_quat"):
+        bodies = ids if what == "body" else model.geom_bodyid[ids]
+        is_moved = model.body_mocapid[model.body_rootid[bodies]] >= 0
+        for i in ids[(model.body_weldid[bodies] == 0) & ~is_moved]:
+            text = f"{what} {getattr(model, what)(i).name!r} is fixed to the world, where {field}"
+            raise ConfigError(f'{text} must stay; give it a body with mocap="true"')
+    if field == "geom_size" and np.isin(model.geom_type[ids], _WITHOUT_SIZE).any():
+        raise ConfigError("geom_size can be drawn for primitive geoms alone, not for meshes")

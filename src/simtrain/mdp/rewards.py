@@ -9,6 +9,7 @@ to stand. `velocity_sensors` are MuJoCo's ``<framelinvel>`` of the feet, in the 
 
 import math
 from dataclasses import InitVar, dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from simtrain.mdp.robot_state import (
     feet_speed,
     feet_touch,
     is_moving,
+    touches,
 )
 
 
@@ -179,7 +181,8 @@ class feet_air_time:
     """At each touch-down, the foot's time in the air less a `threshold`, s, summed over feet.
 
     A rate that holds for one step: a landing after t seconds brings weight x (t - threshold) x the
-    step's duration. Nothing is given under a command to stand.
+    step's duration. Nothing is given under a command to stand. With `substeps` every physics step
+    is looked at, else the last one of a control step.
     """
 
     env: InitVar[Env]
@@ -187,17 +190,21 @@ class feet_air_time:
     command: str
     threshold: float
     command_threshold: float = 0.05
+    substeps: bool = False
 
     def __post_init__(self, env: Env) -> None:
+        self._record = env.substeps("sensordata") if self.substeps else None
         self._time = env.buffer("time", (len(self.sensors),))
 
     def __call__(self, env: Env) -> Tensor:
         """Count the step, in place. Shape: ``(num_envs,)``."""
-        contact = feet_touch(env, self.sensors)
-        landed = contact.logical_and(self._time)
-        reward = ((self._time - self.threshold) * landed).sum(dim=1)
-        self._time.add_(env.step_dt).masked_fill_(contact, 0.0)
-        return reward * is_moving(env, self.command, self.command_threshold)
+        rewards = []
+        contacts = touches(env, self.sensors, self._record)
+        for contact in contacts:
+            landed = contact.logical_and(self._time)
+            rewards.append(((self._time - self.threshold) * landed).sum(dim=1))
+            self._time.add_(env.step_dt / len(contacts)).masked_fill_(contact, 0.0)
+        return reduce(torch.add, rewards) * is_moving(env, self.command, self.command_threshold)
 
 
 @dataclass(eq=False, repr=False)

@@ -57,6 +57,14 @@ def feet_touch(env: Env, sensors: Sensors) -> Tensor:
     return _of_feet(env, sensors)[:, :, 0] > 0.0
 
 
+def touches(env: Env, sensors: Sensors, record: Tensor | None) -> tuple[Tensor, ...]:
+    """`feet_touch` at each physics step of the `record`, see `BaseEnv.substeps`; None: the last."""
+    if record is None:
+        return (feet_touch(env, sensors),)
+    found: Tensor = record[:, :, sensors.data].unflatten(2, (len(sensors), -1))[..., 0] > 0.0
+    return found.unbind(1)
+
+
 def feet_forces(env: Env, sensors: Sensors) -> Tensor:
     """Net contact force on each foot in the world's frame, N. Shape: ``(num_envs, feet, 3)``."""
     return _of_feet(env, sensors)[:, :, 1:4]

@@ -26,10 +26,51 @@ def quat_mul(first: Tensor, second: Tensor) -> Tensor:
     return product.movedim(0, -1)
 
 
+def rotate(quaternion: Tensor, vector: Tensor) -> Tensor:
+    """`vector`, ``(..., 3)``, rotated. Shape: ``(..., 3)``."""
+    w, axis = quaternion[..., :1], quaternion[..., 1:].expand(vector.shape)
+    twice = 2.0 * torch.linalg.cross(axis, vector)
+    rotated: Tensor = vector + w * twice + torch.linalg.cross(axis, twice)
+    return rotated
+
+
+def principal_axes(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, ``(..., 3)``, of symmetric matrices, ``(..., 3, 3)``, and the axes' rotation.
+
+    Shape of the rotation: ``(..., 4)``. By Jacobi's method with a fixed number of sweeps, for
+    `torch.linalg.eigh` waits for the device. Axes of nearly diagonal matrices stay near.
+    """
+    turn = torch.zeros(*matrices.shape[:-2], 4, device=matrices.device)
+    turn[..., 0] = 1.0
+    for _ in range(4):
+        for i, j, axis in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+            gap = matrices[..., i, i] - matrices[..., j, j]
+            off = matrices[..., i, j]
+            # At most an eighth of a turn.
+            angle = 0.5 * torch.atan2(torch.copysign(2.0 * off, off * gap), gap.abs())
+            cos, sin = angle.cos(), angle.sin()
+            rotation = torch.eye(3, device=angle.device).expand_as(matrices).clone()
+            rotation[..., i, i] = rotation[..., j, j] = cos
+            rotation[..., j, i], rotation[..., i, j] = sin, -sin
+            matrices = rotation.mT @ matrices @ rotation
+            about = torch.zeros_like(turn)
+            about[..., 0], about[..., 1 + axis] = (0.5 * angle).cos(), (0.5 * angle).sin()
+            turn = quat_mul(turn, about)
+    return matrices.diagonal(dim1=-2, dim2=-1), turn
+
+
 def yaw_of(quaternion: Tensor) -> Tensor:
     """The angle of the rotated x axis about the vertical, rad. Shape: ``(...)``."""
     w, x, y, z = quaternion.unbind(-1)
     return torch.atan2(w * z + x * y, 0.5 - (y * y + z * z))
+
+
+def about_vertical(angle: Tensor) -> Tensor:
+    """Rotation matrices about the z axis by `angle`, rad. Shape: ``(..., 3, 3)``."""
+    cos, sin, zero, one = angle.cos(), angle.sin(), torch.zeros_like(angle), torch.ones_like(angle)
+    rows = (cos, -sin, zero, sin, cos, zero, zero, zero, one)
+    matrices: Tensor = torch.stack(rows, dim=-1).unflatten(-1, (3, 3))
+    return matrices
 
 
 def wrap_to_pi(angle: Tensor) -> Tensor:

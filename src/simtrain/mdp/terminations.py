@@ -37,6 +37,23 @@ def terrain_out_of_bounds(env: Env, margin: float = 1.0) -> Tensor:
     return (away_x > half_x - margin) | (away_y > half_y - margin)
 
 
-def illegal_contact(env: Env, sensors: Sensors, threshold: float) -> Tensor:
-    """A force of more than `threshold` on any of the contact sensors, N. Shape: ``(num_envs,)``."""
-    return (feet_forces(env, sensors).square().sum(dim=2) > threshold**2).any(dim=1)
+class illegal_contact:
+    """A force of more than `threshold` on any of the contact sensors, N.
+
+    With `substeps` at any physics step, else at the last one of a control step.
+    """
+
+    def __init__(
+        self, env: Env, sensors: Sensors, threshold: float, substeps: bool = False
+    ) -> None:
+        self._sensors, self._threshold = sensors, threshold
+        self._record = env.substeps("sensordata") if substeps else None
+
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs,)``."""
+        if self._record is None:
+            forces = feet_forces(env, self._sensors).flatten(1, -2)
+        else:
+            rows = self._record[:, :, self._sensors.data].unflatten(2, (len(self._sensors), -1))
+            forces = rows[..., 1:4].flatten(1, 2)
+        return (forces.square().sum(dim=2) > self._threshold**2).any(dim=1)

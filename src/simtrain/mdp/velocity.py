@@ -95,11 +95,17 @@ def velocity_randomization(
     draw = functools.partial(EventTermCfg, mode=mode, after_steps=after_steps)
     bias = (-encoder_bias, encoder_bias)
     gains: dict[str, Any] = {"stiffness": (0.9, 1.1), "damping": (0.9, 1.1)}
-    center = draw(mdp.randomize_center_of_mass, bodies=trunk, offset=center_of_mass)
+    field = functools.partial(draw, mdp.randomize_field)
+    friction = field(field="geom_friction", operation="abs", shared=True, geoms=foot_geoms)
+    friction.params["ranges"] = {"sliding": (0.4, 1.2)}
+    mass: dict[str, Any] = {"field": ("body_mass", "body_inertia"), "ranges": mass_scale}
+    center = dict(zip("xyz", center_of_mass, strict=True))
     return {
-        "friction": draw(mdp.randomize_friction, geoms=foot_geoms, friction=(0.4, 1.2)),
-        "trunk_mass": draw(mdp.randomize_mass, bodies=trunk, scale=mass_scale),
-        "trunk_center_of_mass": center,
+        "friction": friction,
+        "trunk_mass": field(bodies=trunk, **mass),
+        "trunk_center_of_mass": field(
+            field="body_ipos", bodies=trunk, ranges=center, operation="add"
+        ),
         "encoder_bias": draw(mdp.randomize_encoder_bias, joints=joints, bias=bias),
         "gains": draw(mdp.randomize_actuator_gains, joints=joints, **gains),
     }

@@ -63,6 +63,22 @@ class Overflow:
     """What was dropped, by the flag that mends it or by what it concerns; empty if nothing was."""
 
 
+@dataclass(frozen=True, eq=False)
+class Rays:
+    """Rays in every environment, in the world's frame, for `Engine.cast`; write both in place."""
+
+    points: Tensor
+    """Where they start, m, ``(num_envs, rays, 3)``."""
+    directions: Tensor
+    """Unit vectors, ``(num_envs, rays, 3)``."""
+    distances: Tensor
+    """How far the first geom is, m, -1 if there is none, ``(num_envs, rays)``; refreshed."""
+    excluded_bodies: tuple[int, ...]
+    """The body whose geoms each ray passes through, -1 for none."""
+    groups: tuple[int, ...] | None = None
+    """Which of MuJoCo's groups of geoms, 0 to 5, the rays meet; None for all."""
+
+
 class Engine(ABC):
     """A batch of `num_envs` simulations of `model` on `device`.
 
@@ -120,13 +136,14 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def step(self, nstep: int = 1, *, refresh: bool = True) -> None:
+    def step(self, nstep: int = 1, *, refresh: bool = True, accelerations: bool = False) -> None:
         """Advance every environment by `nstep` physics steps under the present `ctrl`.
 
         Afterwards position- and velocity-dependent fields and sensors are those of the new state;
         acceleration-dependent ones are those of the last physics step. Without `refresh`, for a
-        step that others follow at once, only state fields are sure to be. Refreshes `failed`.
-        Raises `SimulationError` if MuJoCo refused to simulate an environment (engines on the CPU).
+        step that others follow at once, only state fields are sure to be, and, if `accelerations`,
+        what depends on these. Refreshes `failed`. Raises `SimulationError` if MuJoCo refused to
+        simulate an environment (engines on the CPU).
         """
 
     @abstractmethod
@@ -148,6 +165,13 @@ class Engine(ABC):
     @abstractmethod
     def set_const(self, mask: Tensor | None = None) -> None:
         """Recompute, in place, what ``mj_setConst`` derives from expanded masses, inertias, etc."""
+
+    @abstractmethod
+    def cast(self, rays: Rays) -> None:
+        """Find what `rays` meet now (``mj_ray``), and refresh their distances, in place.
+
+        Geoms that are not visible are not met. Keep the object for further casts: engines do.
+        """
 
     @abstractmethod
     def get_model(self, env: int) -> mujoco.MjModel:

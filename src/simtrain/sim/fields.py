@@ -12,6 +12,8 @@ from simtrain.sim.engine import ALL, Index
 _USER_INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat")
 STATE_FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", *_USER_INPUTS)
 """The fields that `Engine.write` accepts besides expanded model fields."""
+APPLIED_FIELDS = frozenset({"ctrl", "qacc_warmstart", "qfrc_applied", "xfrc_applied"})
+"""State fields that no position- or velocity-dependent field follows from."""
 _JOINT_FORCES = ("qacc", "qacc_smooth", "qfrc_actuator", "qfrc_constraint", "qfrc_smooth")
 _BODY_FORCES = ("cacc", "cfrc_ext", "cfrc_int")
 ACCELERATION_FIELDS = frozenset({*_JOINT_FORCES, *_BODY_FORCES, "act_dot", "actuator_force"})

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from simtrain.errors import SimulationError
 from simtrain.sim import fields
-from simtrain.sim.engine import ALL, Engine, Index
+from simtrain.sim.engine import ALL, Engine, Index, Rays
 
 _VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL.value)
 _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE.value)
@@ -93,14 +93,16 @@ class MujocoEngine(Engine):
             np.copyto(part, number, casting="unsafe", where=where)
             if not isinstance(index, slice):
                 target[:, columns] = part
-        self._stale |= True if mask is None else mask
+        if field not in fields.APPLIED_FIELDS:
+            self._stale |= True if mask is None else mask
 
-    def step(self, nstep: int = 1, *, refresh: bool = True) -> None:
+    def step(self, nstep: int = 1, *, refresh: bool = True, accelerations: bool = False) -> None:
         ctrl, ctrl_rows = self._bound["ctrl"]
         ctrl_rows.copy_(ctrl)
         self._run("step", nstep=nstep, stage=_VELOCITY_STAGE if refresh else _NO_STAGE)
         for field, (mirror, rows) in self._bound.items():
-            if refresh or field in fields.STATE_FIELDS:
+            late = field == "sensordata" or field in fields.ACCELERATION_FIELDS
+            if refresh or field in fields.STATE_FIELDS or (accelerations and late):
                 mirror.copy_(rows)
         self._stale.fill_(not refresh)
         if self._warnings.any():
@@ -139,6 +141,16 @@ class MujocoEngine(Engine):
         self._const_was_set = True
         for mirror, rows in self._expanded.values():
             mirror.copy_(rows)
+
+    def cast(self, rays: Rays) -> None:
+        groups = None if rays.groups is None else np.isin(np.arange(mujoco.mjNGROUP), rays.groups)
+        distances, _ = self._batch.ray(
+            rays.points.numpy(),
+            rays.directions.numpy(),
+            groups,
+            bodyexclude=np.asarray(rays.excluded_bodies),
+        )
+        rays.distances.copy_(torch.from_numpy(distances))
 
     def get_model(self, env: int) -> mujoco.MjModel:
         return self._batch.get_model(env)

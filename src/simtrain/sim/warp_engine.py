@@ -11,6 +11,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import mujoco
 import mujoco_warp as mjw
@@ -21,15 +22,13 @@ from torch import Tensor
 
 from simtrain.sim import fields, warp_model
 from simtrain.sim import warp_kernels as kernels
-from simtrain.sim.engine import ALL, Engine, EngineCfg, Index, Overflow
+from simtrain.sim.engine import ALL, Engine, EngineCfg, Index, Overflow, Rays
 from simtrain.sim.warp_compile import load_kernels
 from simtrain.sim.warp_graphs import WarpGraphs
 from simtrain.sim.warp_model import rows_of
 
 _INITIAL_FIELDS = {"qpos0": "qpos", "body_pos": "mocap_pos", "body_quat": "mocap_quat"}
 """Model fields that MuJoCo's default initial state is taken from."""
-_APPLIED_FIELDS = frozenset({"ctrl", "qacc_warmstart", "qfrc_applied", "xfrc_applied"})
-"""State fields that no position- or velocity-dependent field follows from."""
 _CONSTANTS = (
     *("actuator_acc0", "body_invweight0", "body_subtreemass", "dof_invweight0", "eq_data"),
     *("cam_mat0", "cam_pos0", "cam_poscom0", "light_dir0", "light_pos0", "light_poscom0"),
@@ -82,6 +81,7 @@ class WarpEngine(Engine):
         self._fields: dict[str, Tensor] = {}
         self._bindable: set[str] = set()
         self._expanded: dict[str, Tensor] = {}
+        self._casts: dict[Rays, tuple[Hashable, Callable[[], None]]] = {}
         self._constants_before: dict[str, Tensor] = {}
         self._stale = True  # written or reset, no forward yet
         self._keyframe = keyframe
@@ -120,12 +120,14 @@ class WarpEngine(Engine):
             fields.write_rows(self._field(field), values, mask, index)
         else:
             raise fields.not_writable(field)
-        if field not in _APPLIED_FIELDS:
+        if field not in fields.APPLIED_FIELDS:
             self._mark_stale(mask)
 
-    def step(self, nstep: int = 1, *, refresh: bool = True) -> None:
+    def step(self, nstep: int = 1, *, refresh: bool = True, accelerations: bool = False) -> None:
         self.forward()
-        self._run(("step", nstep, refresh), lambda: self._physics.step(nstep, sensors=refresh))
+        late = refresh or accelerations
+        launches = partial(self._physics.step, nstep, sensors=refresh, late_sensors=late)
+        self._run(("step", nstep) if refresh else ("step", nstep, late), launches)
 
     def forward(self) -> None:
         if self._stale:
@@ -142,6 +144,27 @@ class WarpEngine(Engine):
             if getattr(self._model, field).size and field not in self._constants_before:
                 self._constants_before[field] = torch.empty_like(self.expand(field))
         self._run_masked("set_const", self._set_const, mask)
+
+    def cast(self, rays: Rays) -> None:
+        self.forward()
+        if rays not in self._casts:
+            self._casts[rays] = ("cast", len(self._casts)), self._prepare_cast(rays)
+        self._run(*self._casts[rays])
+
+    def _prepare_cast(self, rays: Rays) -> Callable[[], None]:
+        with self.graphs.scope():
+            shape = rays.distances.shape
+            excluded = wp.array(rays.excluded_bodies, dtype=int)
+            geoms, normals = wp.empty(shape, dtype=int), wp.empty(shape, dtype=wp.vec3)
+            points, directions = (
+                wp.from_torch(t, dtype=wp.vec3) for t in (rays.points, rays.directions)
+            )
+            distances = wp.from_torch(rays.distances)
+        met = range(mujoco.mjNGROUP) if rays.groups is None else rays.groups
+        groups = warp_model.GEOM_GROUPS(*(float(i in met) for i in range(mujoco.mjNGROUP)))
+        arguments = (points, directions, groups, True, excluded)
+        results = (distances, geoms, normals)
+        return lambda: mjw.rays(self._model, self._data, *arguments, *results)
 
     def get_model(self, env: int) -> mujoco.MjModel:
         model = copy.copy(self.model)
@@ -273,12 +296,12 @@ class _Physics:
         """The most constraints of an environment, and contacts of all of them together, so far."""
         self.failed = wp.zeros(data.nworld, dtype=bool)
 
-    def step(self, nstep: int, *, sensors: bool = True) -> None:
+    def step(self, nstep: int, *, sensors: bool = True, late_sensors: bool = True) -> None:
         """Run `nstep` physics steps from current position and velocity stages to current ones."""
         for i in range(nstep):
-            last = sensors and i == nstep - 1
-            self._accelerate(sensors=last)
-            self.refresh(sensors=last)
+            last = i == nstep - 1
+            self._accelerate(sensors=last and late_sensors)
+            self.refresh(sensors=last and sensors)
         d = self._data
         inputs = [d.nefc, d.nacon, d.ncollision]
         wp.launch(kernels.update_peaks, d.nworld, inputs, [self.peaks])

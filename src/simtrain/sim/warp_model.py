@@ -20,6 +20,8 @@ from simtrain.sim.engine import Overflow
 from simtrain.sim.mujoco_engine import ignore_warning
 from simtrain.warp_runtime import init_warp
 
+GEOM_GROUPS = wp.types.vector(length=mujoco.mjNGROUP, dtype=float)
+"""Which of MuJoCo's groups of geoms rays meet."""
 _SWITCHED_ON = {
     **dict.fromkeys(("geom_adhesion", "pair_adhesion"), "flg_adhesion"),
     "geom_surfacevel": "flg_surfacevel",

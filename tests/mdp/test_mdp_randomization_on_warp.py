@@ -1,0 +1,107 @@
+"""Every field that can be drawn moves the simulation, and alike on both engines."""
+
+from __future__ import annotations
+
+import mujoco
+import pytest
+import torch
+from engine_models import MIXED
+from tiny_task import tiny_task
+
+from simtrain import EventTermCfg, JointEffortActionCfg, ObservationTermCfg, mdp
+from simtrain.env.env import Env
+from simtrain.env.model import check_task
+from simtrain.env.terms import Term
+from simtrain.sim import EngineCfg
+
+pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
+
+MODEL = (
+    MIXED.replace('name="box" pos', 'name="box" simple="false" pos')
+    .replace('name="arm" pos', 'name="arm" simple="false" pos')
+    .replace('damping=".1"', 'damping=".1" armature=".01" range="-20 20" frictionloss=".01"')
+    .replace('<motor name="hinge"', '<motor name="hinge" ctrlrange="-9 9" forcerange="-2 2"')
+    .replace(
+        "<actuator>", '<contact><pair name="sole" geom1="floor" geom2="box"/></contact><actuator>'
+    )
+)
+FIELDS = {
+    "mass": {"field": ("body_mass", "body_inertia"), "bodies": "arm", "ranges": (2.0, 3.0)},
+    "center": {
+        "field": "body_ipos",
+        "bodies": "arm",
+        "ranges": {"x": (0.03, 0.05)},
+        "operation": "add",
+    },
+    "place": {
+        "field": "body_pos",
+        "bodies": "arm",
+        "ranges": {"z": (0.1, 0.2)},
+        "operation": "add",
+    },
+    "pose": {
+        "field": "body_quat",
+        "bodies": "arm",
+        "ranges": {"roll": (0.2, 0.5)},
+        "operation": "add",
+    },
+    "armature": {"field": "dof_armature", "joints": "hinge", "ranges": (2.0, 3.0)},
+    "damping": {"field": "dof_damping", "joints": "hinge", "ranges": (2.0, 3.0)},
+    "friction loss": {
+        "field": "dof_frictionloss",
+        "joints": "hinge",
+        "ranges": (0.3, 0.4),
+        "operation": "abs",
+    },
+    "range": {"field": "jnt_range", "joints": "hinge", "ranges": {"upper": (0.01, 0.02)}},
+    "default position": {
+        "field": "qpos0",
+        "joints": "hinge",
+        "ranges": (0.2, 0.3),
+        "operation": "add",
+    },
+    "effort": {"field": "actuator_forcerange", "actuators": "hinge", "ranges": (0.1, 0.2)},
+    "size": {"field": "geom_size", "geoms": "box", "ranges": (0.5, 0.7)},
+    "friction of a pair": {"field": "pair_friction", "pairs": "sole", "ranges": (0.1, 0.2)},
+    "gravity": {"field": "opt.gravity", "ranges": {"x": (0.5, 1.0)}, "operation": "add"},
+}
+CASES = {name: EventTermCfg(mdp.randomize_field, "startup", params=p) for name, p in FIELDS.items()}
+CASES["pseudo-inertia"] = EventTermCfg(
+    mdp.randomize_pseudo_inertia, "startup", bodies="box|arm",
+    alpha=(0.1, 0.2), d=(-0.2, 0.2), s=(-0.2, 0.2), t=(0.02, 0.04),
+)  # fmt: skip
+
+
+def _trajectories(engine: str) -> torch.Tensor:
+    """Of an environment for each case, and one of the model itself."""
+    task = tiny_task(
+        model=lambda: mujoco.MjSpec.from_string(MODEL),
+        episode_length_s=100.0,
+        actions={"hinge": JointEffortActionCfg("hinge")},
+        observations={"actor": {"q": ObservationTermCfg(mdp.joint_pos, joints="hinge")}},
+        events=CASES,
+    )
+    check_task(task)
+    task.events = {}
+    env = Env(task, len(CASES) + 1, EngineCfg(engine, threads=1))
+    torch.manual_seed(0)
+    for i, (name, cfg) in enumerate(CASES.items()):
+        Term(cfg, env, f"test.{name}")(torch.arange(env.num_envs) == i)
+    env.update_constants()
+    env.reset()
+    env.sim.write("qvel", torch.tensor([0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
+    states = []
+    for _ in range(30):
+        env.step(torch.full((env.num_envs, 1), 0.8))
+        tip = env.bind("site_xpos")[:, env.model.site("tip").id]
+        states.append(torch.cat((env.bind("qpos"), tip), dim=1))
+    return torch.stack(states, dim=1)
+
+
+def test_each_field_has_an_effect_and_the_same_on_both_engines() -> None:
+    exact, single = (_trajectories(engine) for engine in ("mujoco", "warp"))
+    for i, name in enumerate(CASES):
+        assert (exact[i] - exact[-1]).abs().max() > 3e-3, f"{name} changes nothing"
+        torch.testing.assert_close(
+            single[i], exact[i], rtol=1e-3, atol=1e-3, msg=lambda m, n=name: f"{n}: {m}"
+        )
