@@ -249,10 +249,7 @@ class ActionTerm(ABC):
         """Write its part of `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``."""
 
     def describe(self) -> str | None:
-        """What a robot's program does with its actions, a word that ``run_policy.py`` knows.
-
-        None if there is none: ``export`` refuses it then.
-        """
+        """What ``run_policy.py`` does with its actions, a word that it knows; None if it cannot."""
         return None
 
     def reset(self, mask: Tensor) -> None:  # noqa: B027 - most actions keep no state
