@@ -13,7 +13,9 @@ from scipy.stats import binom, t
 from simtrain.env.model import evaluation_task
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
+from simtrain.training.deployment.verify import AS_TRAINED, verify
 from simtrain.training.evaluator import Evaluation, Evaluator
+from simtrain.training.export import export_policy
 from simtrain.training.saved_policy import open_policy
 
 FOLDER = Path(__file__).resolve().parents[2] / "tasks"
@@ -57,6 +59,19 @@ def test_a_shipped_policy_is_as_good_as_its_file_says(task):
     figures = yaml.safe_load(trained.with_suffix(".yaml").read_text())["evaluation"]
     found = "; ".join(misfits(figures, evaluation))
     assert not found, f"{found}: train {task} again, and `uv run export <run> --ship` it"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_shipped_policy_is_as_good_without_simtrain(task, tmp_path):
+    if not TASKS[task].exists():
+        pytest.skip(f"no trained policy ships with {task}")
+    saved = open_policy(TASKS[task])
+    saved.config.env.episode_length_s = 4.0
+    export_policy(saved, tmp_path, ("onnx",))
+    found = verify(tmp_path, saved, 4, conditions={AS_TRAINED: {}})
+    assert found.differences == []
+    assert found.kept(AS_TRAINED).value >= 0.95
+    assert found.played[AS_TRAINED].failed == found.own.failed
 
 
 def test_every_file_of_a_shipped_policy_is_of_a_task():

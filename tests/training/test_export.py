@@ -8,6 +8,7 @@ import warnings
 from math import inf
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import onnxruntime
 import pytest
@@ -18,6 +19,8 @@ from tiny_task import steps_lived, tiny_env, tiny_task
 from torch import Tensor
 
 from simtrain import (
+    ActionTermCfg,
+    CommandTermCfg,
     JointPositionActionCfg,
     JointVelocityActionCfg,
     ObservationTermCfg,
@@ -27,9 +30,11 @@ from simtrain import (
 from simtrain.algorithms.networks import make_actor
 from simtrain.algorithms.policy import Policy
 from simtrain.config import TrainConfig
+from simtrain.env.cfg import ActionTerm
+from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
 from simtrain.env.interface import ObservationPart, describe_interface
-from simtrain.env.model import evaluation_task
+from simtrain.env.model import compile_model, evaluation_task, self_contained_xml
 from simtrain.errors import ConfigError, ExportError
 from simtrain.ppo_cfg import ActorCfg, PpoCfg
 from simtrain.registry import discover
@@ -249,6 +254,89 @@ def test_a_motors_gear_is_told() -> None:
     assert told.joint_names == ["slider"]
     assert (told.actuator_gear, told.joint_stiffness, told.joint_damping) == ([10.0], [0.0], [0.0])
     assert told.action_clip == [[-1.0, 1.0]]
+
+
+class Pull(ActionTermCfg):
+    """An action of one's own, which does what nobody has told."""
+
+    def build(self, model, start, device) -> ActionTerm:
+        class Term(ActionTerm):
+            dim, actuators = 1, (0,)
+
+            def apply(self, actions: Tensor, ctrl: Tensor) -> None:
+                ctrl[:, :1] = actions
+
+        return Term()
+
+
+class Wave(CommandTerm):
+    """A command that runs by itself."""
+
+    is_driven = False
+
+    def __init__(self, env: Env) -> None:
+        self.command = env.buffer("command", (1,), reset=None)
+
+    def resample(self, mask: Tensor) -> None:
+        """Nothing is drawn."""
+
+
+def unheard(env: Env) -> Tensor:
+    return torch.zeros(env.num_envs, 1)
+
+
+REFUSED = {
+    "--env.actions.pull: what Pull does cannot be told": {"actions": {"pull": Pull()}},
+    "--env.observations.actor.mine: how a robot reads .*:unheard is not known; write @read_as": {
+        "observations": {"actor": {"mine": ObservationTermCfg(unheard)}}
+    },
+    "--env.observations.actor.all: the joint 'root' has no single position to read": {
+        "observations": {"actor": {"all": ObservationTermCfg(mdp.joint_pos, joints=".*")}}
+    },
+    "--env.observations.actor.seen: the command 'wave', which runs by itself, does not tell how": {
+        "observations": {
+            "actor": {"seen": ObservationTermCfg(mdp.generated_commands, command="wave")}
+        },
+        "commands": {"wave": CommandTermCfg(Wave, (1.0, 1.0))},
+    },
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_term_that_does_not_tell_what_a_robot_does_is_refused_by_name(message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        describe_interface(tiny_env(1, **REFUSED[message]), ("actor",))
+
+
+def test_the_model_is_one_file_with_its_meshes_and_heights(tmp_path) -> None:
+    corners = "v 0 0 0\nv 1 0 0\nv 0 2 0\nv 0.3 0.2 1.5\n"
+    (tmp_path / "part.obj").write_text(corners + "f 1 3 2\nf 1 2 4\nf 2 3 4\nf 3 1 4\n")
+    heights = np.arange(12, dtype=np.float32)
+    (tmp_path / "hills.bin").write_bytes(np.int32([3, 4]).tobytes() + heights.tobytes())
+    (tmp_path / "model.xml").write_text("""
+        <mujoco>
+          <asset>
+            <mesh name="part" file="part.obj" scale="0.2 0.1 0.1" refpos="0.01 0.02 0"/>
+            <hfield name="hills" file="hills.bin" size="2 2 0.3 0.1"/>
+          </asset>
+          <worldbody>
+            <geom type="hfield" hfield="hills"/>
+            <body pos="0 0 1">
+              <joint name="j" type="slide"/>
+              <geom type="mesh" mesh="part" pos="0.1 0 0" euler="10 20 30"/>
+              <geom size="0.2" contype="0" conaffinity="0" mass="0"/>
+            </body>
+          </worldbody>
+          <actuator><motor joint="j"/></actuator>
+        </mujoco>""")
+    task = tiny_task(model=tmp_path / "model.xml")
+    one = mujoco.MjModel.from_xml_string(self_contained_xml(task))  # finds no file
+    model = compile_model(task, visuals=True)
+    assert one.opt.timestep == 0.01
+    for field in ("body_mass", "body_inertia", "body_ipos", "geom_pos", "geom_quat", "hfield_data"):
+        expected = getattr(model, field)
+        np.testing.assert_allclose(getattr(one, field), expected, atol=1e-5, err_msg=field)
+    assert (one.ngeom, compile_model(task).ngeom) == (3, 2)
 
 
 @pytest.fixture
