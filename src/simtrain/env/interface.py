@@ -59,6 +59,7 @@ class ActionPart:
     term: str
     kind: str  # its class: JointPositionActionCfg gives target positions, and so on
     does: str  # see `ActionTerm.describe`
+    reference: str | None  # the clock whose `bend` moves its targets
     start: int
     size: int
 
@@ -69,7 +70,8 @@ class CommandPart:
 
     A person gives it, unless it `runs` by itself: a clock, [sin, cos] of a phase that advances at a
     `frequency`, Hz, while the norm of the command `runs_with` is above a `threshold`, and shows
-    zeros otherwise.
+    zeros otherwise. It may `bend` joints, each by an angle, rad, times sin^2 of pi x; x goes from 0
+    to 1 after the part `stance` of the period of the joint's foot, which is so many periods ahead.
     """
 
     name: str
@@ -129,10 +131,13 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
     actions: list[ActionPart] = []
     for name, term in terms.items():
         first, kind, does = sum(p.size for p in actions), type(cfg.actions[name]), term.describe()
+        clock = getattr(cfg.actions[name], "reference", None)
+        if clock is not None and not env.commands.terms[clock].describe().get("bend"):
+            does = None
         if does is None:
             text = f"what {kind.__name__} does cannot be told to a robot's program"
             raise ConfigError(f"{flag('env', 'actions', name)}: {text}; `ActionTerm.describe` may")
-        actions.append(ActionPart(name, kind.__name__, does, first, term.dim))
+        actions.append(ActionPart(name, kind.__name__, does, clock, first, term.dim))
     driven = [term for term in terms.values() if isinstance(term, JointAction)]
     names = [name for term in driven for name in term.joints.names]
     actuators = [i for term in driven for i in term.actuators]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
-from simtrain.env.names import Bounds, Entities, Joints, Sensors, as_index, match_values
+from simtrain.env.names import Bounds, Entities, Joints, Sensors, find_joints, match_values
 from simtrain.errors import ConfigError
 from simtrain.mdp.observations import foot_height
 from simtrain.mdp.robot_state import feet_touch, is_moving
@@ -103,15 +103,10 @@ class GaitClock(CommandTerm):
 
     def reference(self, joints: Joints) -> Callable[[], Tensor]:
         """See `CommandTerm.reference`."""
-        angles = match_values(self.bend or {}, joints.names, 0.0, "bend")
-        feet = [
-            _foot_on(self._env, n, self.sites) if a else 0
-            for n, a in zip(joints.names, angles, strict=True)
-        ]
-        angle, foot = (
-            torch.tensor(angles, device=self._env.device),
-            as_index(feet, self._env.device),
-        )
+        bent = {joint: (angle, foot) for joint, angle, foot in self._bent()}
+        pairs = [bent.get(name, (0.0, 0)) for name in joints.names]
+        angle = torch.tensor([angle for angle, _ in pairs], device=self._env.device)
+        foot = torch.tensor([foot for _, foot in pairs], device=self._env.device)
         return lambda: torch.sin(math.pi * self.swing()).square_()[:, foot].mul_(angle)
 
     def describe(self) -> dict[str, Any]:
@@ -120,6 +115,8 @@ class GaitClock(CommandTerm):
             "frequency": sum(self.frequency) / 2.0,
             "runs_with": self.command_name,
             "threshold": self.command_threshold,
+            "stance": self.stance,
+            "bend": {joint: [angle, self.offsets[foot]] for joint, angle, foot in self._bent()},
         }
 
     def run_as_described(self) -> Tensor:
@@ -135,6 +132,15 @@ class GaitClock(CommandTerm):
         phase = (self._phase.unsqueeze(1) + self._offsets).frac_()
         done = phase.sub_(self.stance).mul_(1.0 / (1.0 - self.stance)).clamp_(min=0.0)
         return done.mul_(self._moving().unsqueeze(1))
+
+    def _bent(self) -> list[tuple[str, float, int]]:
+        """The joints that bend, by how much, and the feet that they carry."""
+        if not self.bend:
+            return []
+        names = find_joints(self._env.model, tuple(self.bend), "cpu").names
+        angles = match_values(self.bend, names, 0.0, "bend")
+        feet = [_foot_on(self._env, name, self.sites) for name in names]
+        return list(zip(names, angles, feet, strict=True))
 
     def _moving(self) -> Tensor:
         return is_moving(self._env, self.command_name, self.command_threshold).float()

@@ -109,7 +109,9 @@ def _task(**changes: Any) -> TaskCfg:
         keyframe="bent",
         episode_length_s=0.4,
         actions={
-            "turn": JointPositionActionCfg(TURNED, scale={"left.*": 0.4, "right.*": 0.7}),
+            "turn": JointPositionActionCfg(
+                TURNED, scale={"left.*": 0.4, "right.*": 0.7}, reference="gait"
+            ),
             "slide": JointPositionActionCfg("right_slide", scale=0.3, offset=0.05),
         },
         commands={
@@ -123,7 +125,12 @@ def _task(**changes: Any) -> TaskCfg:
                 rel_standing_envs=0.2,
             ),
             "gait": CommandTermCfg(
-                mdp.GaitClock, (9.0, 9.0), sites=TURNED, offsets=(0.0, 0.5), frequency=(2.0, 4.0)
+                mdp.GaitClock,
+                (9.0, 9.0),
+                sites=TURNED,
+                offsets=(0.0, 0.5),
+                frequency=(2.0, 4.0),
+                bend={"left_hinge": 0.3, "right_hinge": -0.2},
             ),
         },
         observations={
@@ -157,7 +164,11 @@ def _task(**changes: Any) -> TaskCfg:
                 mdp.randomize_encoder_bias, mode="reset", joints=TURNED, bias=(-0.1, 0.1)
             ),
             "mass": EventTermCfg(
-                mdp.randomize_mass, mode="startup", bodies="left_cart", scale=(0.5, 2.0)
+                mdp.randomize_field,
+                mode="startup",
+                field="body_mass",
+                bodies="left_cart",
+                ranges=(0.5, 2.0),
             ),
             "throw": EventTermCfg(
                 mdp.reset_root_state_uniform, mode="reset", pose_range={}, velocity_range=spins
@@ -274,6 +285,10 @@ MISTAKES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "a clock that runs on": (
         lambda told: told["commands"][1]["runs"].update(threshold=-1.0), "actor.gait"
+    ),
+    "a motion of another foot": (
+        lambda told: told["commands"][1]["runs"]["bend"].update(left_hinge=[0.3, 0.5]),
+        "the targets",
     ),
     "the offset of actions dropped": (
         lambda told: told.update(action_offset=[0.0] * 3), "the targets"

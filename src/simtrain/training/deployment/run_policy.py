@@ -49,13 +49,14 @@ class Policy:
         self.histories: dict[str, list[np.ndarray]] = {}
         self.before: dict[str, np.ndarray] = {}
         self.phases, self.is_first = dict(phases or {}), True
+        self.clocks: dict[str, dict[str, Any]] = {}
 
     def step(self, state: dict[str, Any]) -> np.ndarray:
         """The targets of joints in this state; to be called every `period` seconds."""
         inputs = {name: value[None] for name, value in self.observe(state).items()}
         actions, *memory = self.network.run(None, inputs | self.memory)
         self.actions, self.memory = actions[0], dict(zip(self.memory, memory, strict=True))
-        targets = self.offset + self.scale * self.actions
+        targets = self.offset + self.scale * self.actions + self.bend()
         return np.asarray(np.clip(targets, self.low, self.high))
 
     def observe(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -88,9 +89,22 @@ class Policy:
                 advance = 0.0 if self.is_first else clock["frequency"] * self.period * runs
                 phase = self.phases.get(command["name"], 0.0) + advance
                 self.phases[command["name"]] = phase
+                self.clocks[command["name"]] = clock | {"on": runs}
                 angle = 2.0 * np.pi * phase
                 commands[command["name"]] = [runs * np.sin(angle), runs * np.cos(angle)]
         return commands
+
+    def bend(self) -> np.ndarray:
+        """How far clocks move the targets of joints now."""
+        moved = np.zeros(len(self.offset))
+        for part in (part for part in self.about["actions"] if part["reference"]):
+            clock, phase = self.clocks[part["reference"]], self.phases[part["reference"]]
+            for place in range(part["start"], part["start"] + part["size"]):
+                name = self.about["joint_names"][place]
+                angle, ahead = clock["bend"].get(name, (0.0, 0.0))
+                swing = ((phase + ahead) % 1.0 - clock["stance"]) / (1.0 - clock["stance"])
+                moved[place] = angle * np.sin(np.pi * max(0.0, swing)) ** 2 * clock["on"]
+        return moved
 
     def value(self, part: dict[str, Any], state: dict[str, Any]) -> np.ndarray:
         """An observation term's value now, as policy.json says: read, clipped and scaled."""
