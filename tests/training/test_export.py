@@ -30,8 +30,8 @@ from simtrain import (
 from simtrain.algorithms.networks import make_actor
 from simtrain.algorithms.policy import Policy
 from simtrain.config import TrainConfig
-from simtrain.env.cfg import ActionTerm
 from simtrain.env.commands import CommandTerm
+from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.env import Env
 from simtrain.env.interface import ObservationPart, describe_interface
 from simtrain.env.model import compile_model, evaluation_task, self_contained_xml
