@@ -28,7 +28,7 @@ OF_A_STEP = {
     "algorithms/learners/buffered_mlp.py normalized_input add",
     # Which commands and interval events are due, and when they are next.
     "env/commands.py compute le",
-    "env/terms.py interval le",
+    "env/terms.py step le",
     "env/terms.py draw_where empty_like",
     "env/terms.py draw_where where",
 }

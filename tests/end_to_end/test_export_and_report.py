@@ -110,7 +110,7 @@ def test_mistakes_are_told(run, tmp_path, monkeypatch):
         f"{run} --formats": "--formats needs one or more of onnx, torchscript",
         f"{run} --formats torchscript --verify": "--verify runs policy.onnx; leave onnx among",
         f"{run} --ship --verify": "--verify does not go with --ship; verify first",
-        f"{run} --verify --verify-threshold 2": "--verify-threshold is 2.0; it must be from 0",
+        f"{run} --verify --verify-threshold 2": "--verify-threshold is 2.0; it must be 1 or less",
         f"{run} --output file": "--output file cannot be made: .*/file is not a folder",
         f"{run} --output /proc/robot": "--output /proc/robot cannot be written",
     }.items():
