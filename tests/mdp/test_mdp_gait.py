@@ -119,7 +119,9 @@ def test_a_motion_that_cannot_be_followed_is_refused():
         _env(bend={"knee": 0.1}, reference="gait")
     cfg = _env(reference="gait").cfg
     cfg.actions["joint_pos"].reference = "gate"
-    with pytest.raises(ConfigError, match=r"no command 'gate' \(did you mean 'gait'\?\); there are"):
+    with pytest.raises(
+        ConfigError, match=r"no command 'gate' \(did you mean 'gait'\?\); there are"
+    ):
         check_task(cfg)
     with pytest.raises(ConfigError, match="bend is not symmetric: that of 'left_hinge'"):
         _reflection((0.0, 0.5), bend={"left_hinge": 0.4, "right_hinge": 0.3})
