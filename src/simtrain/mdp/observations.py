@@ -6,6 +6,7 @@ the left and z up. Feet come in the model's order, and their contact sensors are
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass
 from typing import Any, Literal
@@ -220,7 +221,7 @@ class foot_contact_history:
 
 
 @dataclass(eq=False, repr=False)
-class _RayCast:
+class _RayCast(ABC):
     """Distances from sites to geoms, along rays whose pattern is given by a derived class.
 
     Rays turn with the site (`alignment` ``site``), with its x axis about the vertical (``yaw``), or
@@ -261,9 +262,9 @@ class _RayCast:
         if max_distance <= 0.0:
             raise ConfigError(f"max_distance is {max_distance}; it must be greater than 0")
 
+    @abstractmethod
     def _pattern(self) -> tuple[Tensor, Tensor]:
         """Starts and directions in the frame of a site, ``(rays, 3)`` each, on the host."""
-        raise NotImplementedError
 
     def _cast(self, env: Env) -> Tensor:
         """Distances now, m. Shape: ``(num_envs, sites, rays)``."""
