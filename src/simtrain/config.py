@@ -216,7 +216,8 @@ class TrainConfig:
         if samples < batches:
             text = f"{batches} mini-batches (--ppo.num-mini-batches) cannot be made of {samples}"
             raise ConfigError(f"{text} samples (--num-envs x --num-steps-per-env)")
-        for network in ("actor", "critic") if self.ppo.symmetry.is_used else ():
+        mirrored = self.ppo.symmetry.is_used and self.teacher is None
+        for network in ("actor", "critic") if mirrored else ():
             if (model := getattr(self.ppo, network).model) in ("gru", "lstm"):
                 text = f"--ppo.{network}.model is {model}; --ppo.symmetry is not for networks that"
                 raise ConfigError(f"{text} remember; take mlp or cnn")
@@ -248,8 +249,6 @@ class TrainConfig:
                 text = "--distillation.* is of a student, which learns from a teacher"
                 raise ConfigError(f"{text}; add --teacher, its run or checkpoint")
             return
-        if self.ppo.symmetry.is_used:
-            raise ConfigError("--ppo.symmetry does not go with --teacher: a student learns no PPO")
         if self.population is not None:
             raise ConfigError("--teacher does not go with --population, whose members learn by PPO")
         if steps % cfg.gradient_length:

@@ -56,6 +56,16 @@ def test_a_killed_rank_ends_the_job_with_the_command_to_resume(start):
 
 
 @pytest.mark.slow
+def test_a_rank_that_is_killed_while_it_starts_ends_the_job(start):
+    job = start()
+    job.wait_until(lambda: len(job.ranks()) == 2)
+    os.kill(job.ranks()[0], signal.SIGKILL)
+    assert seconds_to_end(job, 1) < 30.0
+    assert "error: a rank that was starting was killed: Signal 9 (SIGKILL)" in job.output
+    assert "Traceback" not in job.output
+
+
+@pytest.mark.slow
 def test_a_rank_that_is_stuck_in_a_term_ends_the_job_and_is_named_with_the_place(start):
     """The other rank, which waits for it in a collective, is not to blame."""
     stuck = ("--env.rewards.upright.break-rank", "1", "--env.rewards.upright.stuck-after", "18")

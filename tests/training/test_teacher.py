@@ -85,7 +85,8 @@ def folder(tmp_path_factory) -> Iterator[Path]:
         assert train(["pole", *FLAGS, "--max-iterations", "2"]) == 0
         (run,) = (folder / "logs" / "pole").iterdir()
         run.rename("teacher")
-        distil("whole", "--max-iterations", "5", "--eval-interval", "5", *STOP)
+        mirrored = "--ppo.symmetry.augment"  # as a task may have it, for PPO
+        distil("whole", mirrored, "--max-iterations", "5", "--eval-interval", "5", *STOP)
         distil("cut", "--max-iterations", "3")
         Path("teacher").rename("elsewhere")
         again = ["blind-pole", "--resume", "cut", "--max-iterations"]

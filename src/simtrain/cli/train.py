@@ -92,8 +92,6 @@ def prepare_job(
 
     check_folder(config.log_root, "--log-root")
     model = check_task(config.env)
-    if config.ppo.symmetry.is_used:
-        Reflection(config.env, model)
     job = plan_job(config)
     if saved is None and simulates_on_gpu(config, job):
         default = TrainConfig.of_task(name, task.configuration(), on_gpu=True)
@@ -103,6 +101,8 @@ def prepare_job(
         read_networks(config.init_from, config.init_only)
     if config.teacher is not None and saved is None:
         config = with_teacher(config)
+    if config.ppo.symmetry.is_used:
+        Reflection(config.env, model)
     return config, job, model, saved
 
 

@@ -19,6 +19,7 @@ from simtrain.launch.torchrunx_internals import join_privately
 # How many seconds it may take:
 _CONNECT_SECONDS = 20.0  # the log server to listen, on this machine
 _REMOTE_CONNECT_SECONDS = 4.0  # the same elsewhere, where only this ends the agent
+_RANKS_END_SECONDS = 12.0  # ranks to end after one has failed; those that start ignore SIGTERM
 _END_SECONDS = 4.0  # the command to end the job by itself, and say why
 
 
@@ -28,7 +29,7 @@ def main() -> None:
     flags = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
     server = flags["--launcher-hostname"], int(flags["--logger-port"])
     threading.Thread(target=_end_without, args=(server,), daemon=True).start()
-    join_privately()
+    join_privately(_RANKS_END_SECONDS)
     runpy.run_module("torchrunx", run_name="__main__", alter_sys=True)
 
 

@@ -273,9 +273,10 @@ class _Monitor:
         gone = "the log server is gone, the process on this machine through which ranks report"
         error = self.launcher_error or f"{gone}; {_OUT_OF_MEMORY}"
         reason, pid = parse_killed(error) or ("", 0)
-        killed = [rank.name for rank in self.started.values() if rank.pid == pid]
-        if killed:
-            raise RankError(f"{killed[0]} was killed: {reason}, process {pid}; {_OUT_OF_MEMORY}")
+        if pid:
+            names = {rank.pid: rank.name for rank in self.started.values()}
+            name = names.get(pid, "a rank that was starting")
+            raise RankError(f"{name} was killed: {reason}, process {pid}; {_OUT_OF_MEMORY}")
         if self.agent_failed:
             error, output = self._failed_agent(), "" if self.started else output
         elif self.failures:

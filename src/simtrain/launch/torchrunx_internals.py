@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partialmethod
 from logging.handlers import SocketHandler
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -105,14 +106,20 @@ def launch_privately(*, one_machine: bool) -> None:
     changed._LogRecordSocketReceiver = LogServer
 
 
-def join_privately() -> None:
-    """Have torchrunx's agent, which is to be this process, connect to the job's processes alone."""
+def join_privately(end_seconds: float) -> None:
+    """Have torchrunx's agent, which is to be this process, connect to the job's processes alone.
+
+    When a rank has failed, it kills those that have not ended after `end_seconds`.
+    """
+    from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
     from torchrunx import agent
 
     _show_key_to_log_server()
     changed: Any = agent
     changed.LauncherAgentGroup = _agent_group()
     changed.worker_entrypoint = run_rank
+    changed = MultiprocessContext
+    changed.close = partialmethod(MultiprocessContext.close, timeout=end_seconds)
 
 
 def run_rank(arguments: bytes) -> object:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from simtrain.algorithms.distillation import Distillation
 from simtrain.algorithms.networks import make_actor
 from simtrain.errors import ConfigError
+from simtrain.ppo_cfg import SymmetryCfg
 from simtrain.training.init_from import read_networks
 from simtrain.training.saved_policy import open_policy
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 def with_teacher(config: TrainConfig) -> TrainConfig:
     """The configuration with the network of its teacher, as its run has it.
 
+    Without the mirror images of the task's PPO: a student learns from its teacher alone.
+
     ConfigError if there is no such policy, or the task has not the groups that it sees.
     """
     assert config.teacher is not None
@@ -33,7 +36,8 @@ def with_teacher(config: TrainConfig) -> TrainConfig:
         if group not in there:
             text = f"--teacher {config.teacher} is of another task: it sees the group {group!r}"
             raise ConfigError(f"{text}; here are {', '.join(there)}")
-    return replace(config, distillation=replace(config.distillation, teacher=network))
+    ppo = replace(config.ppo, symmetry=SymmetryCfg())
+    return replace(config, ppo=ppo, distillation=replace(config.distillation, teacher=network))
 
 
 def make_distillation(env: Env, rank: Rank, config: TrainConfig, timer: PhaseTimer) -> Distillation:
