@@ -79,7 +79,7 @@ def g1_velocity_flat() -> TaskCfg:
         ),
         rewards={
             "track_lin_vel_xy": RewardTermCfg(
-                mdp.track_lin_vel_xy_exp, weight=2.0, command="velocity", std=0.5
+                mdp.track_lin_vel_xy_exp, weight=3.0, command="velocity", std=0.4
             ),
             "track_ang_vel_z": RewardTermCfg(
                 mdp.track_ang_vel_z_exp, weight=1.5, command="velocity", std=0.5
@@ -156,7 +156,7 @@ def g1_velocity_flat() -> TaskCfg:
         num_envs=256,
         num_envs_on_gpu=4096,
         num_steps_per_env=24,
-        max_iterations=1000,
+        max_iterations=1500,
         # Many small rollouts with their mirror images: the gradient's noise is what holds back.
         ppo=PpoCfg(
             actor=ActorCfg(hidden_dims=(256, 128), init_std=0.6),
