@@ -19,9 +19,10 @@ import torch
 import tyro
 from torch import Tensor
 
-from simtrain import EngineCfg, MetricTermCfg, TerrainCfg
+from simtrain import MetricTermCfg, TerrainCfg
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task
+from simtrain.sim import EngineCfg
 from simtrain.training.evaluator import Estimate, Evaluator
 from simtrain.training.saved_policy import open_policy
 

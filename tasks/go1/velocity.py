@@ -34,6 +34,7 @@ CONTACTS = f"{FEET}_contact"
 VELOCITIES = f"{FEET}_linvel"
 FOOT_RADIUS = 0.023
 TROT = (0.0, 0.5, 0.5, 0.0)  # front right and rear left together, then the others
+BEND = {".*_thigh_joint": 0.22, ".*_calf_joint": -0.44}  # what lifts a foot by 0.08 m
 
 
 @task("go1-velocity-flat")
@@ -45,17 +46,19 @@ def go1_velocity_flat() -> TaskCfg:
         timestep=0.01,
         decimation=2,
         episode_length_s=20.0,
-        actions={"joint_pos": JointPositionActionCfg(JOINTS, scale=0.5)},
+        actions={"joint_pos": JointPositionActionCfg(JOINTS, scale=0.5, reference="gait")},
         commands={
             "velocity": velocity_command((-1.0, 1.0), (-0.5, 0.5), (-1.0, 1.0)),
-            "gait": gait_clock(FEET, offsets=TROT, frequency=2.0, stance=0.55),
+            "gait": gait_clock(
+                FEET, offsets=TROT, frequency=3.2, stance=0.55, stopping_time=0.5, bend=BEND
+            ),
         },
         observations=velocity_observations(
             JOINTS, FEET, joint_vel_noise=1.5, foot_contact=mdp.foot_contact
         ),
         rewards={
             "track_lin_vel_xy": RewardTermCfg(
-                mdp.track_lin_vel_xy_exp, weight=2.0, command="velocity", std=0.5
+                mdp.track_lin_vel_xy_exp, weight=2.0, command="velocity", std=0.35
             ),
             "track_ang_vel_z": RewardTermCfg(
                 mdp.track_ang_vel_z_exp, weight=1.0, command="velocity", std=0.5

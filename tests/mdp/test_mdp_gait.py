@@ -71,6 +71,20 @@ def test_feet_swing_in_turns_each_for_the_rest_of_its_period():
     assert term.swing().tolist() == [[0.0, 0.0]]
 
 
+def test_the_clock_runs_on_for_the_time_in_which_a_robot_comes_to_rest():
+    env = _env(400, stopping_time=0.1)  # 5 steps
+    term, walks = env.commands.terms["gait"], env.command("velocity")[:, 0] > 0.0
+    assert torch.equal(env.command("gait").norm(dim=1) > 0.5, walks)  # also if it begins at rest
+    env.commands.hold("velocity", [0.0, 0.0, 0.0])
+    assert torch.equal(term.swing().amax(dim=1) > 0.0, walks)
+    for _ in range(5):
+        env.commands.compute()
+        assert torch.equal(env.command("gait").norm(dim=1) > 0.5, walks)
+    env.commands.compute()
+    assert (env.command("gait") == 0.0).all()
+    assert (term.swing() == 0.0).all()
+
+
 def test_feet_are_rewarded_for_touching_in_stance_and_for_their_height_in_swing():
     env = _walking(frequency=(0.0, 0.0), stance=0.5)
     term = env.commands.terms["gait"]

@@ -113,7 +113,7 @@ def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
     assert told["commands"][0]["params"]["lin_vel_x"] == [-1.0, 1.0]
     assert told["commands"][0]["runs"] == {}
     assert told["commands"][1]["runs"] == {
-        "frequency": 2.0, "runs_with": "velocity", "threshold": 0.05, "stance": 0.55, "bend": {}
+        "frequency": 2.0, "runs_with": "velocity", "threshold": 0.05, "stopping_time": 0.0, "stance": 0.55, "bend": {}
     }  # fmt: skip
     joint_pos = next(part for part in told["observations"] if part["term"] == "joint_pos")
     assert (joint_pos["start"], joint_pos["size"]) == (14, 12)

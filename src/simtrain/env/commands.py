@@ -101,5 +101,5 @@ class Commands:
             draw_where(due, left, self._ranges[name])
             left -= self._env.step_dt
             call_term(f"commands.{name}", term.update)
-        for name, values in self._held.items():
-            self.terms[name].command.copy_(values.expand_as(self.terms[name].command))
+            if name in self._held:
+                term.command.copy_(self._held[name].expand_as(term.command))

@@ -69,8 +69,8 @@ class CommandPart:
     """A command that the policy was trained to follow, within the ranges among its `params`.
 
     A person gives it, unless it `runs` by itself: a clock, [sin, cos] of a phase that advances at a
-    `frequency`, Hz, while the norm of the command `runs_with` is above a `threshold`, and shows
-    zeros otherwise. It may `bend` joints, each by an angle, rad, times sin^2 of pi x; x goes from 0
+    `frequency`, Hz, while the norm of the command `runs_with` is above a `threshold` and for a
+    `stopping_time` after that, s, and shows zeros otherwise. It may `bend` joints, each by an angle, rad, times sin^2 of pi x; x goes from 0
     to 1 after the part `stance` of the period of the joint's foot, which is so many periods ahead.
     """
 

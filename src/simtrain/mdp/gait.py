@@ -50,7 +50,8 @@ class GaitClock(CommandTerm):
     `offsets` are parts of a period by which each foot of `sites` is ahead, (0, 0.5) for two
     legs; a foot stands for the part `stance` of its period, and swings for the rest. Under a
     `command` to stand, of a norm up to `command_threshold`, the clock stands and shows [0, 0]; with
-    a negative threshold it never does, and a robot that is to stand steps in place.
+    a negative threshold it never does, and a robot that is to stand steps in place. It runs on for
+    `stopping_time` seconds after a command to walk, so that a robot can come to rest by steps.
 
     `bend` is a stepping motion, for actions that take the clock as their `reference`: by how much
     joints leave their initial positions, rad, in the middle of the swing of the foot that they
@@ -67,6 +68,7 @@ class GaitClock(CommandTerm):
     frequency: Bounds = (1.5, 1.5)
     stance: float = 0.5
     command_threshold: float = 0.05
+    stopping_time: float = 0.0
     bend: dict[str, float] | None = None
 
     def __post_init__(self, env: Env) -> None:
@@ -80,6 +82,8 @@ class GaitClock(CommandTerm):
         self._phase = env.buffer("phase", reset=None)
         self._frequency = env.buffer("frequency", reset=None)
         self._offsets = torch.tensor(self.offsets, device=env.device)
+        self._stopping_steps = round(self.stopping_time / env.step_dt)
+        self._steps_to_stand = env.buffer("steps_to_stand", reset=None)
 
     def resample(self, mask: Tensor) -> None:
         """See `CommandTerm.resample`."""
@@ -88,9 +92,12 @@ class GaitClock(CommandTerm):
         torch.where(mask, phase, self._phase, out=self._phase)
         frequency = frequency.mul_(high - low).add_(low)
         torch.where(mask, frequency, self._frequency, out=self._frequency)
+        self._steps_to_stand.masked_fill_(mask, 0.0)
 
     def update(self) -> None:
         """See `CommandTerm.update`."""
+        if self._stopping_steps:
+            self._steps_to_stand.sub_(1.0).masked_fill_(self._is_to_walk(), self._stopping_steps)
         moving = self._moving()
         self._phase.addcmul_(self._frequency, moving, value=self._env.step_dt).frac_()
         angle = self._phase * (2.0 * math.pi)
@@ -115,6 +122,7 @@ class GaitClock(CommandTerm):
             "frequency": sum(self.frequency) / 2.0,
             "runs_with": self.command_name,
             "threshold": self.command_threshold,
+            "stopping_time": self.stopping_time,
             "stance": self.stance,
             "bend": {joint: [angle, self.offsets[foot]] for joint, angle, foot in self._bent()},
         }
@@ -143,7 +151,13 @@ class GaitClock(CommandTerm):
         return list(zip(names, angles, feet, strict=True))
 
     def _moving(self) -> Tensor:
-        return is_moving(self._env, self.command_name, self.command_threshold).float()
+        moving = self._is_to_walk()
+        if self._stopping_steps:
+            moving |= self._steps_to_stand >= 0.0
+        return moving.float()
+
+    def _is_to_walk(self) -> Tensor:
+        return is_moving(self._env, self.command_name, self.command_threshold)
 
 
 def feet_contact_by_phase(env: Env, sensors: Sensors, gait: str) -> Tensor:

@@ -85,11 +85,14 @@ class Policy:
         commands = dict(given)
         for command in self.about["commands"]:
             if clock := command["runs"]:
-                runs = float(np.linalg.norm(given[clock["runs_with"]]) > clock["threshold"])
+                is_to_run = np.linalg.norm(given[clock["runs_with"]]) > clock["threshold"]
+                left = self.clocks.get(command["name"], {"steps_left": 0})["steps_left"] - 1
+                left = round(clock["stopping_time"] / self.period) if is_to_run else left
+                runs = float(left >= 0)
                 advance = 0.0 if self.is_first else clock["frequency"] * self.period * runs
                 phase = self.phases.get(command["name"], 0.0) + advance
                 self.phases[command["name"]] = phase
-                self.clocks[command["name"]] = clock | {"on": runs}
+                self.clocks[command["name"]] = clock | {"on": runs, "steps_left": left}
                 angle = 2.0 * np.pi * phase
                 commands[command["name"]] = [runs * np.sin(angle), runs * np.cos(angle)]
         return commands
