@@ -68,7 +68,7 @@ def g1_velocity_flat() -> TaskCfg:
             "gait": gait_clock(
                 FEET,
                 offsets=(0.0, 0.5),
-                frequency=1.4,
+                frequency=1.7,
                 stance=0.55,
                 command_threshold=-1.0,
                 bend=BEND,

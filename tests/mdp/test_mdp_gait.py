@@ -104,12 +104,14 @@ def test_actions_can_be_relative_to_legs_that_bend_in_their_swing():
     env = _env(2, bend=bend, stance=0.5, reference="gait", **clock)
     env.commands.hold("velocity", [0.5, 0.0, 0.0])
     # The left foot is amid its swing in one environment; in the other, the right one in a quarter.
+    env.commands.compute()
     env.commands.terms["gait"].set_phase(torch.tensor([0.75, 0.125]))
     env.step(torch.tensor([[0.0, 0.0], [0.1, 0.1]]))
     home = torch.tensor([0.1, -0.2])
     moved = torch.tensor([[0.4, 0.0], [0.1, 0.1 - 0.2 * 0.5]])
     assert torch.allclose(env.bind("ctrl"), home + moved, atol=1e-6)
     env.commands.hold("velocity", [0.0, 0.0, 0.0])
+    env.commands.compute()
     env.step(torch.zeros(2, 2))
     assert torch.allclose(env.bind("ctrl"), home.expand(2, 2))
 

@@ -112,9 +112,16 @@ def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
     assert told["command_names"] == ["velocity", "gait"]
     assert told["commands"][0]["params"]["lin_vel_x"] == [-1.0, 1.0]
     assert told["commands"][0]["runs"] == {}
-    assert told["commands"][1]["runs"] == {
-        "frequency": 2.0, "runs_with": "velocity", "threshold": 0.05, "stopping_time": 0.0, "stance": 0.55, "bend": {}
-    }  # fmt: skip
+    clock = dict(told["commands"][1]["runs"])
+    # What lifts a foot of the keyframe by 0.08 m; diagonal pairs of feet half a period apart.
+    assert clock.pop("bend")["FL_calf_joint"] == [-0.44, 0.5]
+    assert clock == {
+        "frequency": 3.2,
+        "runs_with": "velocity",
+        "threshold": 0.05,
+        "stopping_time": 0.5,
+        "stance": 0.55,
+    }
     joint_pos = next(part for part in told["observations"] if part["term"] == "joint_pos")
     assert (joint_pos["start"], joint_pos["size"]) == (14, 12)
     assert joint_pos["params"]["joints"] == told["joint_names"]

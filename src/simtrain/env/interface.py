@@ -70,8 +70,9 @@ class CommandPart:
 
     A person gives it, unless it `runs` by itself: a clock, [sin, cos] of a phase that advances at a
     `frequency`, Hz, while the norm of the command `runs_with` is above a `threshold` and for a
-    `stopping_time` after that, s, and shows zeros otherwise. It may `bend` joints, each by an angle, rad, times sin^2 of pi x; x goes from 0
-    to 1 after the part `stance` of the period of the joint's foot, which is so many periods ahead.
+    `stopping_time`, s, after that, and shows zeros otherwise. It may `bend` joints, each by an
+    angle, rad, times sin^2 of pi x; x goes from 0 to 1 after the part `stance` of the period of the
+    joint's foot, which is so many periods ahead.
     """
 
     name: str

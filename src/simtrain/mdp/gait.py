@@ -80,10 +80,11 @@ class GaitClock(CommandTerm):
         self._env = env
         self.command = env.buffer("command", (2,), reset=None)
         self._phase = env.buffer("phase", reset=None)
+        self._swing = env.buffer("swing", (len(self.sites),), reset=None)
         self._frequency = env.buffer("frequency", reset=None)
         self._offsets = torch.tensor(self.offsets, device=env.device)
         self._stopping_steps = round(self.stopping_time / env.step_dt)
-        self._steps_to_stand = env.buffer("steps_to_stand", reset=None)
+        self._steps_left = env.buffer("steps_left", reset=None)  # negative where it stands
 
     def resample(self, mask: Tensor) -> None:
         """See `CommandTerm.resample`."""
@@ -92,21 +93,24 @@ class GaitClock(CommandTerm):
         torch.where(mask, phase, self._phase, out=self._phase)
         frequency = frequency.mul_(high - low).add_(low)
         torch.where(mask, frequency, self._frequency, out=self._frequency)
-        self._steps_to_stand.masked_fill_(mask, 0.0)
+        self._steps_left.masked_fill_(mask, 0.0)
 
     def update(self) -> None:
         """See `CommandTerm.update`."""
-        if self._stopping_steps:
-            self._steps_to_stand.sub_(1.0).masked_fill_(self._is_to_walk(), self._stopping_steps)
-        moving = self._moving()
-        self._phase.addcmul_(self._frequency, moving, value=self._env.step_dt).frac_()
-        angle = self._phase * (2.0 * math.pi)
-        torch.stack((angle.sin(), angle.cos()), dim=1, out=self.command)
-        self.command.mul_(moving.unsqueeze(1))
+        moving = is_moving(self._env, self.command_name, self.command_threshold)
+        self._steps_left.sub_(1.0).masked_fill_(moving, self._stopping_steps)
+        runs = self._runs()
+        self.set_phase(self._phase.addcmul_(self._frequency, runs, value=self._env.step_dt).frac_())
 
     def set_phase(self, phase: Tensor) -> None:
         """Set the clock to a `phase` between 0 and 1, ``(num_envs,)``, in place."""
         self._phase.copy_(phase)
+        runs = self._runs().unsqueeze(1)
+        angle = self._phase * (2.0 * math.pi)
+        torch.stack((angle.sin(), angle.cos()), dim=1, out=self.command)
+        self.command.mul_(runs)
+        done = (self._phase.unsqueeze(1) + self._offsets).frac_().sub_(self.stance)
+        torch.mul(done.mul_(1.0 / (1.0 - self.stance)).clamp_(min=0.0), runs, out=self._swing)
 
     def reference(self, joints: Joints) -> Callable[[], Tensor]:
         """See `CommandTerm.reference`."""
@@ -134,12 +138,10 @@ class GaitClock(CommandTerm):
 
     def swing(self) -> Tensor:
         """How far each foot is through its swing, 0 to 1; 0 in stance. ``(num_envs, feet)``."""
-        return self._env.once((self, "swing"), self._swing)
+        return self._swing
 
-    def _swing(self) -> Tensor:
-        phase = (self._phase.unsqueeze(1) + self._offsets).frac_()
-        done = phase.sub_(self.stance).mul_(1.0 / (1.0 - self.stance)).clamp_(min=0.0)
-        return done.mul_(self._moving().unsqueeze(1))
+    def _runs(self) -> Tensor:
+        return (self._steps_left >= 0.0).float()
 
     def _bent(self) -> list[tuple[str, float, int]]:
         """The joints that bend, by how much, and the feet that they carry."""
@@ -149,15 +151,6 @@ class GaitClock(CommandTerm):
         angles = match_values(self.bend, names, 0.0, "bend")
         feet = [_foot_on(self._env, name, self.sites) for name in names]
         return list(zip(names, angles, feet, strict=True))
-
-    def _moving(self) -> Tensor:
-        moving = self._is_to_walk()
-        if self._stopping_steps:
-            moving |= self._steps_to_stand >= 0.0
-        return moving.float()
-
-    def _is_to_walk(self) -> Tensor:
-        return is_moving(self._env, self.command_name, self.command_threshold)
 
 
 def feet_contact_by_phase(env: Env, sensors: Sensors, gait: str) -> Tensor:
