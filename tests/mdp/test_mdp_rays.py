@@ -9,10 +9,11 @@ import pytest
 import torch
 from tiny_task import tiny_env, tiny_task
 
-from simtrain import ObservationTermCfg, mdp
+from simtrain import Mirror, ObservationTermCfg, mdp
 from simtrain.env.env import Env
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
+from simtrain.training.reflection import Reflection, mirror_maps
 
 MODEL = """
 <mujoco>
@@ -24,6 +25,8 @@ MODEL = """
     <body name="robot" pos="0 0 1">
       <freejoint/> <geom name="robot" size="0.05" pos="0 0 -0.1" mass="1"/>
       <site name="head"/> <site name="tail" pos="-0.5 0 0"/>
+      <site name="left_ear" pos="0.1 0.2 0" euler="0 20 40"/>
+      <site name="right_ear" pos="0.1 -0.2 0" euler="0 20 -40"/>
     </body>
     <body pos="0 9 5">
       <joint name="left_slide" type="slide" axis="1 0 0"/> <geom size="0.1" mass="1"/>
@@ -35,16 +38,22 @@ MODEL = """
 GRID = {"size": (0.8, 0.4), "resolution": 0.2}
 
 
-def _task(term: ObservationTermCfg):
+def _task(term: ObservationTermCfg, model=MODEL):
     return {
-        "model": lambda: mujoco.MjSpec.from_string(MODEL),
+        "model": lambda: mujoco.MjSpec.from_string(model),
         "observations": {"actor": {"rays": term}},
+        "symmetry": Mirror({"left_ear": "right_ear"}),
     }
+
+
+def _env(func, model=MODEL, **params) -> Env:
+    term = ObservationTermCfg(func, params={"sites": "head", **params})
+    return tiny_env(2, **_task(term, model))
 
 
 def _seen(func, qpos=(0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0), **params) -> torch.Tensor:
     """What the second of two environments sees from a pose of the robot."""
-    env: Env = tiny_env(2, **_task(ObservationTermCfg(func, params={"sites": "head", **params})))
+    env = _env(func, **params)
     mask = torch.tensor([False, True])
     env.sim.write("qpos", torch.tensor(qpos), mask, slice(0, 7))
     env.sim.forward()
@@ -123,6 +132,40 @@ def test_a_camera_sees_depth_from_the_top_left():
     left, right = (_seen(mdp.ray_pinhole, _turned(2, a), **params)[0, 0] for a in (30.0, -30.0))
     torch.testing.assert_close(left, right.flip(0))
     assert (left.diff() < 0.0).all()  # looking to the left, the wall is nearer on the right
+
+
+@pytest.mark.parametrize("alignment", ["site", "yaw", "world"])
+@pytest.mark.parametrize(
+    ("func", "params"),
+    [
+        (mdp.ray_grid, GRID),
+        (mdp.ray_ring, {"count": 7, "elevation": -20.0}),
+        (mdp.ray_pinhole, {"width": 5, "height": 4, "fovy": 90.0}),
+    ],
+)
+def test_a_reflected_robot_sees_what_the_reflection_of_its_rays_tells(func, params, alignment):
+    params = {"sites": (".*_ear", "head"), "alignment": alignment, "max_distance": 9.0, **params}
+    seen = _seen(func, (0.1, 0.3, 1.0, 0.9, 0.1, 0.2, 0.3), **params)
+    other_side = MODEL.replace('pos="0.4 -0.2 0.25"', 'pos="0.4 0.2 0.25"')
+    image = _seen(func, (0.1, -0.3, 1.0, 0.9, -0.1, 0.2, -0.3), model=other_side, **params)
+    reflect = mirror_maps(_env(func, **params), torch.device("cpu")).observations["actor"]
+    torch.testing.assert_close(reflect(seen.unsqueeze(0))[0], image)
+    assert not torch.allclose(seen, image, atol=0.1)
+
+
+def test_rays_that_have_no_mirror_image_are_refused():
+    def refuse(model, normal, match, **params):
+        env = _env(mdp.ray_ring, model, sites=".*_ear", **params)
+        env.cfg.symmetry = Mirror({"left_ear": "right_ear"}, normal)
+        with pytest.raises(ConfigError, match=match):
+            Reflection(env.cfg, env.model)
+
+    turned = MODEL.replace("0 20 -40", "0 20 40")
+    text = "rays: the site 'left_ear' is not turned as its mirror image is"
+    refuse(turned, "y", text)
+    refuse(turned, "y", text, alignment="site")
+    facing = MODEL.replace("0 20 40", "0 0 0").replace("0 20 -40", "0 0 180")
+    refuse(facing, "x", "rays: the pattern of its rays is not symmetric", count=3)
 
 
 @pytest.mark.parametrize(

@@ -63,11 +63,13 @@ def robot() -> mujoco.MjSpec:
 
 
 def _task(*terms: ObservationTermCfg, **changes):
-    return tiny_task(
-        model=robot,
-        observations={"actor": {f"term{i}": term for i, term in enumerate(terms)}},
-        **{"actions": {"move": JointPositionActionCfg(MOVING)}, "symmetry": Mirror(), **changes},
-    )
+    settings = {
+        "model": robot,
+        "observations": {"actor": {f"term{i}": term for i, term in enumerate(terms)}},
+        "actions": {"move": JointPositionActionCfg(MOVING)},
+        "symmetry": Mirror(),
+    }
+    return tiny_task(**(settings | changes))
 
 
 def _reflect(*terms: ObservationTermCfg, **changes) -> Reflection:
@@ -101,6 +103,16 @@ def test_a_grid_is_flipped_from_left_to_right():
     scan = ObservationTermCfg(mdp.height_scan, size=(0.2, 0.4), resolution=0.2)
     places = [place for place, _ in _reflect(scan).observations["actor"]["term0"]]
     assert places == [2, 1, 0, 5, 4, 3]
+
+
+def test_contacts_change_places_in_every_physics_step():
+    sensors = "<sensor><touch name='{0}' site='{0}'/><touch name='{1}' site='{1}'/></sensor>"
+    sites = "<site name='left_foot' pos='0 .1 0'/><site name='right_foot' pos='0 -.1 0'/>"
+    model = ROBOT.replace('<geom size="0.1"/>', '<geom size="0.1"/>' + sites, 1)
+    model = model.replace("</mujoco>", sensors.format("left_foot", "right_foot") + "</mujoco>")
+    term = ObservationTermCfg(mdp.foot_contact_history, sensors=".*_foot")
+    found = _reflect(term, model=lambda: mujoco.MjSpec.from_string(model), decimation=2)
+    assert found.observations["actor"]["term0"] == [(1, 1.0), (0, 1.0), (3, 1.0), (2, 1.0)]
 
 
 def test_temperatures_change_places_and_no_signs():

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from simtrain.mdp.metrics import *
     from simtrain.mdp.observations import *
     from simtrain.mdp.randomization import *
+    from simtrain.mdp.rays import *
     from simtrain.mdp.rewards import *
     from simtrain.mdp.terminations import *
     from simtrain.mdp.terrain import *
 
-TERM_MODULES = ("observations", "rewards", "metrics", "terminations", "terrain", "curricula",
-                "randomization", "events", "commands", "gait")  # fmt: skip
+TERM_MODULES = ("observations", "rays", "rewards", "metrics", "terminations", "terrain",
+                "curricula", "randomization", "events", "commands", "gait")  # fmt: skip
 
 
 def terms_of(module: str) -> dict[str, Any]:

@@ -5,11 +5,8 @@ the left and z up. Feet come in the model's order, and their contact sensors are
 ``<contact data="found force" reduce="netforce">``: [found, fx, fy, fz] each.
 """
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import InitVar, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +14,6 @@ from torch import Tensor
 from simtrain.env.actions import find_actuators_of
 from simtrain.env.env import Env
 from simtrain.env.names import Entities, Joints, Sensors
-from simtrain.errors import ConfigError
 from simtrain.mdp.robot_state import (
     base_rotation,
     base_velocity,
@@ -26,10 +22,9 @@ from simtrain.mdp.robot_state import (
     height_above_ground,
     touches,
 )
-from simtrain.mdp.rotations import about_vertical, yaw_of
+from simtrain.mdp.rotations import yaw_of
 from simtrain.mirror import mirrored_as
 from simtrain.reading import read_as
-from simtrain.sim.engine import Rays
 
 
 @mirrored_as("vector")
@@ -206,6 +201,12 @@ class foot_air_time:
         return self._time
 
 
+def _at_each_substep(reflection: Any, params: Any) -> list[tuple[int, float]]:
+    feet = reflection.partners(params["sensors"])
+    return [(k * len(feet) + i, 1.0) for k in range(reflection.cfg.decimation) for i, _ in feet]
+
+
+@mirrored_as(_at_each_substep)
 class foot_contact_history:
     """1 for each foot that touched something at a physics step of the control step, else 0.
 
@@ -218,139 +219,3 @@ class foot_contact_history:
     def __call__(self, env: Env) -> Tensor:
         """Physics steps from first to last, the feet in each: ``(num_envs, decimation x feet)``."""
         return torch.cat(touches(env, self._sensors, self._record), dim=1).float()
-
-
-@dataclass(eq=False, repr=False)
-class _RayCast(ABC):
-    """Distances from sites to geoms, along rays whose pattern is given by a derived class.
-
-    Rays turn with the site (`alignment` ``site``), with its x axis about the vertical (``yaw``), or
-    not (``world``). They meet the geoms of the `geom_groups` (MuJoCo's, 0 to 5; None for all) that
-    are simulated and visible, but none of the site's own body, no further than `max_distance`, m.
-    """
-
-    env: InitVar[Env]
-    sites: Entities
-    max_distance: float = 5.0
-    alignment: Literal["site", "yaw", "world"] = "yaw"
-    geom_groups: tuple[int, ...] | None = None
-
-    def __post_init__(self, env: Env) -> None:
-        starts, directions = self._pattern()
-        self._starts, self._directions = starts.to(env.device), directions.to(env.device)
-        bodies = [int(env.model.site(name).bodyid[0]) for name in self.sites.names]
-        excluded = [body for body in bodies for _ in range(len(starts))]
-        groups = None if self.geom_groups is None else tuple(self.geom_groups)
-        count = len(excluded)
-        points, directions = env.scratch((count, 3)), env.scratch((count, 3))
-        rays = Rays(points, directions, env.scratch((count,)), tuple(excluded), groups)
-        self._rays = rays
-
-    @staticmethod
-    def check(
-        model: Any,
-        geom_groups: tuple[int, ...] | None = None,
-        alignment: str = "yaw",
-        max_distance: float = 5.0,
-        **_: Any,
-    ) -> None:
-        """Raise ConfigError for groups, alignments and distances that there are not."""
-        if unknown := set(geom_groups or ()) - set(range(6)):
-            raise ConfigError(f"geom_groups has {min(unknown)}; MuJoCo's groups are 0 to 5")
-        if alignment not in ("site", "yaw", "world"):
-            raise ConfigError(f"alignment is {alignment!r}; it must be one of site, yaw, world")
-        if max_distance <= 0.0:
-            raise ConfigError(f"max_distance is {max_distance}; it must be greater than 0")
-
-    @abstractmethod
-    def _pattern(self) -> tuple[Tensor, Tensor]:
-        """Starts and directions in the frame of a site, ``(rays, 3)`` each, on the host."""
-
-    def _cast(self, env: Env) -> Tensor:
-        """Distances now, m. Shape: ``(num_envs, sites, rays)``."""
-        position = env.bind("site_xpos")[:, self.sites.ids].unsqueeze(2)
-        starts, directions = self._starts, self._directions
-        if self.alignment != "world":
-            rotation = env.bind("site_xmat")[:, self.sites.ids].view(env.num_envs, -1, 3, 3)
-            if self.alignment == "yaw":
-                rotation = about_vertical(torch.atan2(rotation[..., 1, 0], rotation[..., 0, 0]))
-            starts, directions = starts @ rotation.mT, directions @ rotation.mT
-        shape = (env.num_envs, len(self.sites), len(self._starts), 3)
-        self._rays.points.view(shape).copy_(starts + position)
-        self._rays.directions.view(shape).copy_(directions.expand(shape))
-        env.sim.cast(self._rays)
-        distances = self._rays.distances
-        distances = distances.masked_fill(distances < 0.0, torch.inf).clamp_(max=self.max_distance)
-        return distances.view(shape[:-1])
-
-
-@dataclass(eq=False, repr=False)
-class ray_grid(_RayCast):
-    """How far geoms are below a grid of points about sites, m: `height_scan` for any geoms.
-
-    The grid, of `size` along x and y and with points `resolution` apart, m, is at the height of its
-    site. Rays start at `height` above it, and what they meet there counts as negative.
-    """
-
-    size: tuple[float, float] = (1.6, 1.0)
-    resolution: float = 0.2
-    height: float = 0.0
-
-    def _pattern(self) -> tuple[Tensor, Tensor]:
-        sides = [torch.linspace(-n / 2, n / 2, round(n / self.resolution) + 1) for n in self.size]
-        places = torch.cartesian_prod(*sides, torch.tensor([self.height]))
-        return places, torch.tensor([0.0, 0.0, -1.0]).expand_as(places)
-
-    def __call__(self, env: Env) -> Tensor:
-        """By sites, and then as `height_scan`. Shape: ``(num_envs, sites x points)``."""
-        return self._cast(env).flatten(1) - self.height
-
-
-@dataclass(eq=False, repr=False)
-class ray_ring(_RayCast):
-    """How far geoms are from points on a ring about sites, m.
-
-    The ring, of `radius`, m, has `count` points, the first one on the x axis. Rays go outwards and
-    up by `elevation`, degrees: -90 for straight down, 0 for a horizontal scan.
-    """
-
-    radius: float = 0.1
-    count: int = 8
-    elevation: float = -90.0
-
-    def _pattern(self) -> tuple[Tensor, Tensor]:
-        angles = torch.arange(self.count) * (2.0 * math.pi / self.count)
-        outwards = torch.stack((angles.cos(), angles.sin(), torch.zeros(self.count)), dim=1)
-        up = torch.tensor([0.0, 0.0, math.sin(math.radians(self.elevation))])
-        return self.radius * outwards, outwards * math.cos(math.radians(self.elevation)) + up
-
-    def __call__(self, env: Env) -> Tensor:
-        """By sites, and then by points. Shape: ``(num_envs, sites x count)``."""
-        return self._cast(env).flatten(1)
-
-
-@dataclass(eq=False, repr=False)
-class ray_pinhole(_RayCast):
-    """Depth images of cameras that look along the x axis of sites, z up, m.
-
-    Depth is along the axis, up to `max_distance` along the ray. `width` and `height` are in pixels,
-    `fovy` is the vertical field of view, degrees.
-    """
-
-    alignment: Literal["site", "yaw", "world"] = "site"
-    width: int = 32
-    height: int = 24
-    fovy: float = 45.0
-
-    def _pattern(self) -> tuple[Tensor, Tensor]:
-        pixel = 2.0 * math.tan(math.radians(self.fovy) / 2.0) / self.height
-        sides = [(n - 1) / 2.0 - torch.arange(n) for n in (self.height, self.width)]
-        up, left = (torch.cartesian_prod(*sides) * pixel).unbind(1)
-        directions = torch.stack((torch.ones_like(up), left, up), dim=1)
-        directions /= directions.norm(dim=1, keepdim=True)
-        return torch.zeros_like(directions), directions
-
-    def __call__(self, env: Env) -> Tensor:
-        """From the top left pixel. Shape: ``(num_envs, sites, rows, columns)``."""
-        depth: Tensor = self._cast(env) * self._directions[:, 0]
-        return depth.view(env.num_envs, -1, self.height, self.width)

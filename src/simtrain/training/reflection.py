@@ -66,6 +66,8 @@ class Reflection:
             base = find_base(model).body
             origin, rotation = data.xpos[base], data.xmat[base].reshape(3, 3)
         self._anchors, self._axes = (data.xanchor - origin) @ rotation, data.xaxis @ rotation
+        self.frames = torch.tensor(rotation.T @ data.site_xmat.reshape(-1, 3, 3))
+        """How sites are turned towards the base, with all joints at zero, ``(sites, 3, 3)``."""
         terms = Actions(cfg.actions, model, self._start, "cpu").terms
         self.actions = _joined([self._action(name, term) for name, term in terms.items()])
         """The places and signs of all actions."""
