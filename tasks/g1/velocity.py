@@ -156,7 +156,7 @@ def g1_velocity_flat() -> TaskCfg:
         num_envs=256,
         num_envs_on_gpu=4096,
         num_steps_per_env=24,
-        max_iterations=1500,
+        max_iterations=800,
         # Many small rollouts with their mirror images: the gradient's noise is what holds back.
         ppo=PpoCfg(
             actor=ActorCfg(hidden_dims=(256, 128), init_std=0.6),
