@@ -355,6 +355,47 @@ def test_steps_without_refresh_can_give_what_depends_on_accelerations(make, mode
     assert data.ncon > 0
 
 
+GRASP = """
+<mujoco>
+  <default><joint type="slide" stiffness="100" springref="0.05" damping="20"/></default>
+  <worldbody>
+    <geom name="table" type="plane" size="0 0 1"/>
+    <body name="cube" pos="0 0 1">
+      <freejoint/> <geom type="box" size="0.02 0.02 0.01" pos="0 0 0.01"/>
+      <geom type="box" size="0.02 0.02 0.01" pos="0 0 -0.01"/>
+    </body>
+    <body name="left" pos="0 0.06 1">
+      <joint axis="0 -1 0"/> <geom name="left_pad" type="box" size="0.01 0.01 0.01"/>
+    </body>
+    <body name="right" pos="0 -0.06 1">
+      <joint axis="0 1 0"/> <geom name="right_pad" type="box" size="0.01 0.01 0.01"/>
+    </body>
+  </worldbody>
+  <sensor>
+    <contact geom1="left_pad" body2="cube" data="found force" reduce="netforce"/>
+    <contact geom1="right_pad" body2="cube" data="found force" reduce="netforce"/>
+    <contact subtree1="cube" geom2="table" data="found force" reduce="netforce"/>
+  </sensor>
+</mujoco>
+"""
+
+
+def test_contacts_between_geoms_bodies_and_subtrees_are_told_apart(make: MakeEngine) -> None:
+    engine = make(compile_xml(GRASP))
+    sensors = engine.bind("sensordata")
+    for env, (height, left, right) in enumerate(
+        ((0.0195, 0, 0), (1, 0.0305, 0), (1, 0.0305, 0.0305))
+    ):
+        for index, number in ((2, height), (7, left), (8, right)):
+            engine.write("qpos", number, mask(engine, env), slice(index, index + 1))
+    engine.step()
+    contacts = sensors.view(3, 3, 4).cpu()
+    expected = torch.tensor([[False, False, True], [True, False, False], [True, True, False]])
+    assert torch.equal(contacts[:, :, 0] > 0.0, expected)
+    assert torch.equal(contacts[:, :, 1:].norm(dim=2) > 0.01, expected)
+    assert contacts[2, 0, 2] * contacts[2, 1, 2] < 0.0  # they press against each other
+
+
 @pytest.mark.parametrize("groups", [None, (0,), (1, 3)])
 def test_rays_meet_the_first_geom_as_mj_ray_does(make: MakeEngine, groups) -> None:
     model = compile_xml(MIXED.replace('name="box" type', 'name="box" group="3" type'))
