@@ -220,7 +220,8 @@ class TrainConfig:
         for network in ("actor", "critic") if mirrored else ():
             if (model := getattr(self.ppo, network).model) in ("gru", "lstm"):
                 text = f"--ppo.{network}.model is {model}; --ppo.symmetry is not for networks that"
-                raise ConfigError(f"{text} remember; take mlp or cnn")
+                off = "--ppo.symmetry.augment False --ppo.symmetry.mirror-loss-coef 0"
+                raise ConfigError(f"{text} remember; take mlp or cnn, or do without it: {off}")
 
     def _check_rnd(self) -> None:
         rnd = self.ppo.rnd

@@ -32,13 +32,18 @@ def model():
           <geom type="capsule" size="0.05" fromto="0 0 0 0 0 1"/>
         </body></worldbody><actuator><motor joint="hinge"/></actuator></mujoco>""")
 
+def two_hinges():
+    spec = model()
+    spec.bodies[1].add_joint(name="other hinge", axis=(1.0, 0.0, 0.0))
+    return spec
+
 def height(env, joints):
     return env.bind("qpos")[:, joints.qpos][:, 0].cos()
 
 def pole(**groups):
     terms = {
-        "angle": ObservationTermCfg(mdp.joint_pos, joints="hinge"),
-        "speed": ObservationTermCfg(mdp.joint_vel, joints="hinge"),
+        "angle": ObservationTermCfg(mdp.joint_pos, joints=".*hinge"),
+        "speed": ObservationTermCfg(mdp.joint_vel, joints=".*hinge"),
     }
     small = {"hidden_dims": (8,)}
     observations = {group: {n: terms[n] for n in names} for group, names in groups.items()}
@@ -65,6 +70,22 @@ def student():
 @task("short-pole")
 def short():
     return pole(actor=("angle",), blind=("angle",))
+
+@task("turned-pole")
+def turned():
+    return pole(actor=("speed", "angle"), blind=("angle",))
+
+@task("weak-pole")
+def weak():
+    cfg = student()
+    cfg.actions["torque"].scale = 0.5
+    return cfg
+
+@task("double-pole")
+def double():
+    cfg = student()
+    cfg.model = two_hinges
+    return cfg
 '''
 FLAGS = ("--gpu-ids", "None", "--cpu-threads", "1", "--logger", "none")
 STOP = ("--stop-below", "Loss/behavior", "0")
@@ -155,8 +176,12 @@ MISTAKES = {
     "blind-pole --teacher teacher --population 2": "--teacher does not go with --population",
     "blind-pole --teacher teacher --ppo.rnd.weight 1": "does not go with --teacher: a student has",
     "blind-pole --teacher teacher --distillation.gradient-length 3": "it must divide the 8 steps",
-    "short-pole --teacher teacher": "--teacher teacher is of another task: its obs_normalizer._mean"
-    " is (1, 2), and would be (1, 1) here, for 1 actions and the groups actor (1,)",
+    "short-pole --teacher teacher": "--teacher teacher is of another task, pole: actor.speed is not"
+    " the same in short-pole",
+    "weak-pole --teacher teacher": "is of another task, pole: actions.torque is not the same",
+    "turned-pole --teacher teacher": "another task, pole: the order of actor is not the same",
+    "double-pole --teacher teacher": "teacher is of another task: its obs_normalizer._mean"
+    " is (1, 2), and would be (1, 4) here, for 1 actions and the groups actor (4,)",
 }  # fmt: skip
 
 
@@ -173,5 +198,5 @@ def test_a_mistake_is_told_in_one_line_and_leaves_no_run(command, folder):
 def test_a_teacher_that_sees_another_group_is_refused(folder, monkeypatch):
     config = default_config("blind-pole")
     monkeypatch.setattr(teacher_module, "open_policy", lambda path: SimpleNamespace(config=config))
-    with pytest.raises(ConfigError, match="it sees the group 'blind'; here are actor"):
+    with pytest.raises(ConfigError, match=r"blind\.angle is not the same in pole"):
         train(["pole", *FLAGS, "--teacher", "teacher"])

@@ -25,6 +25,7 @@ from simtrain import (
 )
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
+from simtrain.reading import read_as
 
 SLIDES = ("x", "y")
 MODEL = """
@@ -142,11 +143,13 @@ class Side(CommandTerm):
         torch.where(mask.unsqueeze(1), drawn, self.command, out=self.command)
 
 
+@read_as("given")
 def sign(env: Env) -> Tensor:
     """The side in the first two steps of an episode, then 0. Shape: ``(num_envs, 1)``."""
     return env.command("side") * (env.episode_length_buf < 2).unsqueeze(1)
 
 
+@read_as("given")
 def at_junction(env: Env) -> Tensor:
     """1 in the last two steps, else 0. Shape: ``(num_envs, 1)``."""
     return (env.episode_length_buf >= 8).float().unsqueeze(1)
@@ -171,6 +174,7 @@ class Goal(CommandTerm):
 
 
 # --8<-- [start:picture]
+@read_as("given")  # on a robot, by its camera
 class picture:
     """The table from above: how much of each cell the cart covers, and the goal.
 

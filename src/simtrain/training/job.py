@@ -5,6 +5,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -81,7 +82,8 @@ def run_job(
             if saved is None
             else saved.path
         ).absolute()
-        console.say(f"run:        {shown(run)}")
+        if job.members > 1:
+            console.say(f"run:        {shown(run)}")
         try:
             attempt = _Attempt(config, job, rank, model, run, console, stop)
             result = train_with_restarts(
@@ -111,10 +113,12 @@ def simulates_on_gpu(config: TrainConfig, job: Job) -> bool:
 
 
 def _remove_untrained(run: Path) -> None:
-    """Remove a run directory in which no iteration was recorded."""
+    """Remove a run directory in which no iteration was recorded, and its task's if it was alone."""
     metrics = run / METRICS
     if not (metrics.exists() and metrics.stat().st_size):
         shutil.rmtree(run, ignore_errors=True)
+        with suppress(OSError):
+            run.parent.rmdir()
 
 
 def _check_on_devices(config: TrainConfig, job: Job, model: mujoco.MjModel) -> None:

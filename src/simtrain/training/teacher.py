@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simtrain.algorithms.distillation import Distillation
 from simtrain.algorithms.networks import make_actor
@@ -21,23 +23,46 @@ if TYPE_CHECKING:
     from simtrain.training.context import RunContext
     from simtrain.training.loop import Trainer
 
+# What decides the meaning of a policy's inputs and outputs; noise, delays and limits do not.
+_SEEN = ("func", "params", "clip", "scale", "history_length")
+_DONE = ("joints", "tendons", "sites", "actuators", "scale", "offset", "reference")
+
 
 def with_teacher(config: TrainConfig) -> TrainConfig:
     """The configuration with the network of its teacher, as its run has it.
 
     Without the mirror images of the task's PPO: a student learns from its teacher alone.
 
-    ConfigError if there is no such policy, or the task has not the groups that it sees.
+    ConfigError if there is no such policy, or what it sees and does is not the same in the task.
     """
     assert config.teacher is not None
-    network = open_policy(Path(config.teacher)).config.ppo.actor
-    there = config.env.observation_groups()
-    for group in network.obs_groups:
-        if group not in there:
-            text = f"--teacher {config.teacher} is of another task: it sees the group {group!r}"
-            raise ConfigError(f"{text}; here are {', '.join(there)}")
+    learned = open_policy(Path(config.teacher)).config
+    network, here, there = learned.ppo.actor, *map(_interface, (config, learned))
+    for part in ("actions", *network.obs_groups):
+        mine, its = here.get(part, {}), there[part]
+        if [*mine.items()] != [*its.items()]:
+            different = [name for name in {**its, **mine} if mine.get(name) != its.get(name)]
+            what = f"{part}.{different[0]}" if different else f"the order of {part}"
+            text = f"--teacher {config.teacher} is of another task, {learned.task}"
+            raise ConfigError(f"{text}: {what} is not the same in {config.task}")
     ppo = replace(config.ppo, symmetry=SymmetryCfg())
     return replace(config, ppo=ppo, distillation=replace(config.distillation, teacher=network))
+
+
+def _interface(config: TrainConfig) -> dict[str, dict[str, str]]:
+    """What each action and each term of an observation group is to a policy, in words."""
+
+    def told(term: Any, what: Sequence[str]) -> str:
+        values = [getattr(term, name, None) for name in what]
+        return json.dumps([type(term).__name__, *values], default=_name_of)
+
+    groups = config.env.observation_groups().items()
+    seen = {g: {n: told(term, _SEEN) for n, term in terms.items()} for g, terms in groups}
+    return seen | {"actions": {n: told(term, _DONE) for n, term in config.env.actions.items()}}
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__qualname__", str(function))
 
 
 def make_distillation(env: Env, rank: Rank, config: TrainConfig, timer: PhaseTimer) -> Distillation:

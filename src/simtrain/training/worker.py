@@ -16,6 +16,7 @@ from simtrain.env.randomness import seed_everything
 from simtrain.launch.rank import Rank
 from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.run.checkpoint import BEST
+from simtrain.run.directory import shown
 from simtrain.sim import choose_engine
 from simtrain.training.context import RunContext, TrainingResult
 from simtrain.training.features import Feature
@@ -50,6 +51,8 @@ def run_worker(context: RunContext) -> TrainingResult | None:
         with closing(make_trainer(config, rank, training_timer(context), context.console.say)) as t:
             init_networks(context, t.ppo)
             load_teacher(context, t)
+            if rank.is_main and context.population is None:
+                context.console.say(f"run:        {shown(context.shared.run)}")
             return _train(context, t)
 
 
