@@ -106,7 +106,7 @@ class TargetAction(ActionTerm):
 
     def origin(self) -> Tensor:
         """The targets of zero actions, ``(dim,)`` or ``(num_envs, dim)``."""
-        return self.offset if self._reference is None else self.offset + self._reference()
+        return self.offset if self._reference is None else self._reference().add_(self.offset)
 
     def _find(
         self, cfg: Any, model: mujoco.MjModel, device: torch.device | str

@@ -45,7 +45,8 @@ class CommandTerm(ABC):
     def reference(self, joints: Joints) -> Callable[[], Tensor]:
         """What tells how far `joints` should now be from their initial positions.
 
-        It returns ``(num_envs, joints)``, rad or m. ConfigError for a command that knows no motion.
+        It returns a new tensor, ``(num_envs, joints)``, rad or m. ConfigError for a command that
+        knows no motion.
         """
         raise ConfigError(f"a {type(self).__name__} knows no motion of joints")
 
