@@ -164,5 +164,7 @@ def test_a_clock_that_cannot_be_is_refused():
         _env(offsets=(0.0, 0.5, 0.5))
     with pytest.raises(ConfigError, match=r"stance is 1.0; it must be from 0 to less than 1"):
         _env(stance=1.0)
+    with pytest.raises(ConfigError, match=r"stopping_time is -0.1; it must be 0 or more"):
+        _env(stopping_time=-0.1)
     with pytest.raises(ConfigError, match="'velocity' is no GaitClock"):
         value(_env(), mdp.feet_contact_by_phase, sensors=CONTACTS, gait="velocity")

@@ -77,6 +77,8 @@ class GaitClock(CommandTerm):
             raise ConfigError(f"{counts}: {', '.join(self.sites.names)}")
         if not 0.0 <= self.stance < 1.0:
             raise ConfigError(f"stance is {self.stance}; it must be from 0 to less than 1")
+        if self.stopping_time < 0.0:
+            raise ConfigError(f"stopping_time is {self.stopping_time}; it must be 0 or more")
         self._env = env
         self.command = env.buffer("command", (2,), reset=None)
         self._phase = env.buffer("phase", reset=None)
