@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import timedelta
-from functools import partialmethod
 from logging.handlers import SocketHandler
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -111,15 +110,15 @@ def join_privately(end_seconds: float) -> None:
 
     When a rank has failed, it kills those that have not ended after `end_seconds`.
     """
-    from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
+    from torch.multiprocessing.spawn import ProcessContext
     from torchrunx import agent
 
     _show_key_to_log_server()
     changed: Any = agent
     changed.LauncherAgentGroup = _agent_group()
     changed.worker_entrypoint = run_rank
-    changed = MultiprocessContext
-    changed.close = partialmethod(MultiprocessContext.close, timeout=end_seconds)
+    wait, changed = ProcessContext._join_procs_with_timeout, ProcessContext
+    changed._join_procs_with_timeout = lambda ranks, limit: wait(ranks, min(limit, end_seconds))
 
 
 def run_rank(arguments: bytes) -> object:
