@@ -74,6 +74,7 @@ def test_relative_positions_start_from_where_joints_are():
         ),
         (DifferentialIKActionCfg("rotor", ARM), "'yaw' does not move the site 'rotor'"),
         (DifferentialIKActionCfg("tip", ARM, frame="hnd"), "no body is called 'hnd'"),
+        (ActionTermCfg(), "ActionTermCfg needs a method `build`"),
     ],
 )
 def test_what_an_action_cannot_drive_is_told(cfg, says):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Suppress
 
+from simtrain.errors import ConfigError
 from simtrain.mirror import MirrorRule
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class ActionTermCfg(DelayCfg):
         self, model: mujoco.MjModel, start: InitialState, device: torch.device | str
     ) -> ActionTerm:
         """The term on a compiled model, its tensors on `device`; ConfigError for unknown names."""
-        raise NotImplementedError(f"{type(self).__name__} needs a method `build`")
+        raise ConfigError(f"{type(self).__name__} needs a method `build`")
 
 
 @dataclass
