@@ -83,6 +83,7 @@ class GaitClock(CommandTerm):
         self.command = env.buffer("command", (2,), reset=None)
         self._phase = env.buffer("phase", reset=None)
         self._swing = env.buffer("swing", (len(self.sites),), reset=None)
+        self._lift = env.buffer("lift", (len(self.sites),), reset=None)
         self._frequency = env.buffer("frequency", reset=None)
         self._offsets = torch.tensor(self.offsets, device=env.device)
         self._stopping_steps = round(self.stopping_time / env.step_dt)
@@ -102,17 +103,13 @@ class GaitClock(CommandTerm):
         moving = is_moving(self._env, self.command_name, self.command_threshold)
         self._steps_left.sub_(1.0).masked_fill_(moving, self._stopping_steps)
         runs = self._runs()
-        self.set_phase(self._phase.addcmul_(self._frequency, runs, value=self._env.step_dt).frac_())
+        self._phase.addcmul_(self._frequency, runs, value=self._env.step_dt).frac_()
+        self._show(runs)
 
     def set_phase(self, phase: Tensor) -> None:
         """Set the clock to a `phase` between 0 and 1, ``(num_envs,)``, in place."""
         self._phase.copy_(phase)
-        runs = self._runs().unsqueeze(1)
-        angle = self._phase * (2.0 * math.pi)
-        torch.stack((angle.sin(), angle.cos()), dim=1, out=self.command)
-        self.command.mul_(runs)
-        done = (self._phase.unsqueeze(1) + self._offsets).frac_().sub_(self.stance)
-        torch.mul(done.mul_(1.0 / (1.0 - self.stance)).clamp_(min=0.0), runs, out=self._swing)
+        self._show(self._runs())
 
     def reference(self, joints: Joints) -> Callable[[], Tensor]:
         """See `CommandTerm.reference`."""
@@ -120,7 +117,7 @@ class GaitClock(CommandTerm):
         pairs = [bent.get(name, (0.0, 0)) for name in joints.names]
         angle = torch.tensor([angle for angle, _ in pairs], device=self._env.device)
         foot = torch.tensor([foot for _, foot in pairs], device=self._env.device)
-        return lambda: torch.sin(math.pi * self.swing()).square_()[:, foot].mul_(angle)
+        return lambda: self._lift[:, foot].mul_(angle)
 
     def describe(self) -> dict[str, Any]:
         """The clock for a robot's program: it runs at the middle of the frequencies, Hz."""
@@ -141,6 +138,19 @@ class GaitClock(CommandTerm):
     def swing(self) -> Tensor:
         """How far each foot is through its swing, 0 to 1; 0 in stance. ``(num_envs, feet)``."""
         return self._swing
+
+    def lift(self) -> Tensor:
+        """How high each foot is to be, 0 to 1, sin^2 of its `swing`. ``(num_envs, feet)``."""
+        return self._lift
+
+    def _show(self, runs: Tensor) -> None:
+        """Let what the clock tells follow its phase; `runs` is 1 where it does, else 0."""
+        angle, runs = self._phase * (2.0 * math.pi), runs.unsqueeze(1)
+        torch.stack((angle.sin(), angle.cos()), dim=1, out=self.command)
+        self.command.mul_(runs)
+        done = (self._phase.unsqueeze(1) + self._offsets).frac_().sub_(self.stance)
+        torch.mul(done.mul_(1.0 / (1.0 - self.stance)).clamp_(min=0.0), runs, out=self._swing)
+        torch.mul(self._swing, math.pi, out=self._lift).sin_().square_()
 
     def _runs(self) -> Tensor:
         return (self._steps_left >= 0.0).float()
@@ -169,7 +179,7 @@ def feet_height_by_phase(
     A foot's target rises to `swing_height` in the middle of its swing, m, as sin^2, above the
     height `sole` that its site has on the ground, m.
     """
-    target = torch.sin(math.pi * _clock(env, gait).swing()).square_().mul_(swing_height).add_(sole)
+    target = (_clock(env, gait).lift() * swing_height).add_(sole)
     return torch.exp((foot_height(env, sites) - target).square().sum(dim=1) / -(std**2))
 
 
