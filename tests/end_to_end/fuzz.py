@@ -171,7 +171,7 @@ def nothing_slow() -> Iterator[None]:
         for name, stand_in in {
             "simtrain.env.base.make_engine": small_engine,
             "simtrain.training.loop.Trainer.iterate": iterate_a_little,
-            "simtrain.training.export.export": lambda *of_export: (b"", 0.0),
+            "simtrain.training.deployment.export.export": lambda *of_export: (b"", 0.0),
             "simtrain.run.plots.draw": lambda *of_plot: b"",
         }.items():
             stack.enter_context(mock.patch(name, stand_in))

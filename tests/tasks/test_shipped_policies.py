@@ -13,9 +13,9 @@ from scipy.stats import binom, t
 from simtrain.env.model import evaluation_task
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
+from simtrain.training.deployment.export import export_policy
 from simtrain.training.deployment.verify import AS_TRAINED, verify
 from simtrain.training.evaluator import Evaluation, Evaluator
-from simtrain.training.export import export_policy
 from simtrain.training.saved_policy import open_policy
 
 FOLDER = Path(__file__).resolve().parents[2] / "tasks"

@@ -20,7 +20,7 @@ from simtrain.cli.train import train
 from simtrain.config_tree import differences, resolved
 from simtrain.errors import ConfigError
 from simtrain.registry import default_config
-from simtrain.training import export as export_module
+from simtrain.training.deployment import export as export_module
 from simtrain.training.saved_policy import find_policy, open_policy
 
 TASK = "tiny-cart"

@@ -17,7 +17,7 @@ from simtrain.errors import ConfigError
 from simtrain.registry import default_config
 from simtrain.run.checkpoint import read_checkpoint
 from simtrain.training import teacher as teacher_module
-from simtrain.training.export import export_policy
+from simtrain.training.deployment.export import export_policy
 from simtrain.training.saved_policy import open_policy
 
 TASKS = '''

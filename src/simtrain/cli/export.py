@@ -75,8 +75,8 @@ def export(arguments: Sequence[str]) -> int:
     folder = config.output or beside
     check_folder(folder, "--output")
 
+    from simtrain.training.deployment.export import export_policy
     from simtrain.training.deployment.unitree import unknown_observations
-    from simtrain.training.export import export_policy
 
     with interruptible():
         exported = export_policy(saved, folder, config.formats)
@@ -127,7 +127,7 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
 
 def _ship(saved: SavedPolicy, episodes: int) -> int:
     from simtrain.run.directory import shown
-    from simtrain.training.export import ship_policy
+    from simtrain.training.deployment.export import ship_policy
 
     with interruptible():
         shipped = ship_policy(saved, episodes)

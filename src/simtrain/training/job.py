@@ -82,8 +82,6 @@ def run_job(
             if saved is None
             else saved.path
         ).absolute()
-        if job.members > 1:
-            console.say(f"run:        {shown(run)}")
         try:
             attempt = _Attempt(config, job, rank, model, run, console, stop)
             result = train_with_restarts(

@@ -1,7 +1,7 @@
 """Trained policies: from a run, or what ships with a task, back to environments and actions.
 
 A policy that ships is ``trained/<task>.pt`` beside the task's file, and ``<task>.yaml`` with what
-`simtrain.training.export.ship_policy` says: of its configuration only what is not the task's own.
+`deployment.export.ship_policy` says: of its configuration only what is not the task's own.
 """
 
 from dataclasses import dataclass

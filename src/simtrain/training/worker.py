@@ -51,7 +51,8 @@ def run_worker(context: RunContext) -> TrainingResult | None:
         with closing(make_trainer(config, rank, training_timer(context), context.console.say)) as t:
             init_networks(context, t.ppo)
             load_teacher(context, t)
-            if rank.is_main and context.population is None:
+            is_first = context.population is None or context.population.member == 0
+            if rank.is_main and is_first:
                 context.console.say(f"run:        {shown(context.shared.run)}")
             return _train(context, t)
 

@@ -34,8 +34,8 @@ from simtrain.env.env import Env
 from simtrain.errors import ExportError
 from simtrain.reading import read_as
 from simtrain.sim import EngineCfg
+from simtrain.training.deployment.export import export_policy
 from simtrain.training.deployment.verify import AS_TRAINED, Verifier
-from simtrain.training.export import export_policy
 from simtrain.training.saved_policy import SavedPolicy
 
 JOINTS = ("left_slide", "left_hinge", "right_slide", "right_hinge")

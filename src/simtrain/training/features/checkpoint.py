@@ -35,9 +35,9 @@ from simtrain.run.checkpoint import (
 )
 from simtrain.run.directory import remove_leftovers, versions
 from simtrain.sim import choose_engine
-from simtrain.training.background import NewestItemWorker
 from simtrain.training.context import Resumption, RunContext
 from simtrain.training.features import Feature, Iteration
+from simtrain.training.features.background import NewestItemWorker
 from simtrain.training.resumption import FORMAT, read_resume_state, write_resume_state
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from simtrain.errors import ConfigError, SimulationError
 from simtrain.launch.processes import die_with_parent
 from simtrain.launch.stop import ignore_stop_signals
 from simtrain.registry import default_config
-from simtrain.training.background import NewestItemWorker
+from simtrain.training.features.background import NewestItemWorker
 
 if TYPE_CHECKING:
     from simtrain.launch.plan import Devices

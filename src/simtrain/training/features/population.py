@@ -27,9 +27,9 @@ from simtrain.errors import DivergenceError
 from simtrain.run.checkpoint import copied_to_host, packed, unpacked
 from simtrain.run.console import Status
 from simtrain.sim import choose_engine
-from simtrain.training.background import NewestItemWorker
 from simtrain.training.evaluator import Evaluator
 from simtrain.training.features import Feature, Iteration
+from simtrain.training.features.background import NewestItemWorker
 from simtrain.training.features.checkpoint import (
     RETRY_SECONDS,
     constant_content,

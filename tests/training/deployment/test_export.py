@@ -39,8 +39,8 @@ from simtrain.errors import ConfigError, ExportError
 from simtrain.ppo_cfg import ActorCfg, PpoCfg
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
+from simtrain.training.deployment.export import export_policy
 from simtrain.training.deployment.unitree import deploy_yaml, unknown_observations
-from simtrain.training.export import export_policy
 from simtrain.training.saved_policy import SavedPolicy
 
 GO1 = "go1-velocity-flat"

@@ -20,7 +20,7 @@ from simtrain.env.env import Env
 from simtrain.ppo_cfg import PpoCfg
 from simtrain.reading import read_as
 from simtrain.sim import EngineCfg
-from simtrain.training.export import export_policy
+from simtrain.training.deployment.export import export_policy
 from simtrain.training.saved_policy import SavedPolicy
 
 POSITION = ObservationTermCfg(mdp.joint_pos, joints="left_slide")

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from simtrain.training.background import NewestItemWorker
+from simtrain.training.features.background import NewestItemWorker
 
 
 class Work:
