@@ -11,7 +11,13 @@ import pytest
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.cli.report import ReportConfig
 from simtrain.errors import ConfigError
-from simtrain.files import check_path, check_uncompressed, damage_as_config_error, read_file
+from simtrain.files import (
+    check_path,
+    check_uncompressed,
+    damage_as_config_error,
+    read_file,
+    written_whole,
+)
 
 
 def test_a_file_is_read_whole(tmp_path):
@@ -73,3 +79,27 @@ def test_what_damage_leads_to_is_told_in_one_line(error):
     with pytest.raises(ConfigError) as told, damage_as_config_error("file is damaged"):
         raise error
     assert str(told.value) == "file is damaged: bad"
+
+
+def test_a_file_appears_once_it_is_complete(tmp_path):
+    with written_whole(tmp_path / "model.pt") as file:
+        file.write(b"new")
+        assert "model.pt" not in [p.name for p in tmp_path.iterdir()]
+    assert (tmp_path / "model.pt").read_bytes() == b"new"
+    assert [p.name for p in tmp_path.iterdir()] == ["model.pt"]
+
+
+@pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, failure):
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"old")
+
+    def write_half() -> None:
+        with written_whole(path) as file:
+            file.write(b"half of the new")
+            raise failure
+
+    with pytest.raises(failure):
+        write_half()
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["model.pt"]

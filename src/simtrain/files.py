@@ -1,4 +1,7 @@
-"""Paths and files that a user gives: what is none, too large or damaged ends in a ConfigError."""
+"""Files: what a user gives is checked, and what is written appears whole or not at all.
+
+A path that can be none, a file that is too large or damaged ends in a ConfigError.
+"""
 
 import os
 import stat
@@ -6,9 +9,12 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from simtrain.errors import ConfigError
 from simtrain.memory import available_memory, gib
+
+_TEMPORARY = ".tmp"
 
 
 def check_path(path: Path | str, what: str) -> None:
@@ -44,6 +50,38 @@ def read_file(path: Path, what: str, most: int | None = None) -> bytes:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
     raise ConfigError(f"{what} {_short(path)} cannot be read: {reason}".strip())
+
+
+@contextmanager
+def written_whole(path: Path, previous: Path | None = None) -> Iterator[IO[bytes]]:
+    """A binary file that appears as `path` only once it is complete and on the disk.
+
+    On an error nothing is left behind, and what was at `path` before stays; else that goes to
+    `previous`, if this is given. Between the two renames there is only `previous`.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            path.replace(previous)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def remove_leftovers(run: Path) -> None:
+    """Remove the files that a process left half written when it was killed."""
+    for path in run.glob(f".*{_TEMPORARY}"):
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -11,36 +11,11 @@ from simtrain.run.directory import (
     check_folder,
     make_run_directory,
     write_config,
-    written_whole,
 )
 
 
 def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def test_a_file_appears_once_it_is_complete(tmp_path):
-    with written_whole(tmp_path / "model.pt") as file:
-        file.write(b"new")
-        assert "model.pt" not in _names(tmp_path)
-    assert (tmp_path / "model.pt").read_bytes() == b"new"
-    assert _names(tmp_path) == ["model.pt"]
-
-
-@pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, failure):
-    path = tmp_path / "model.pt"
-    path.write_bytes(b"old")
-
-    def write_half() -> None:
-        with written_whole(path) as file:
-            file.write(b"half of the new")
-            raise failure
-
-    with pytest.raises(failure):
-        write_half()
-    assert path.read_bytes() == b"old"
-    assert _names(tmp_path) == ["model.pt"]
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def announced_kernels(engine: EngineName) -> AbstractContextManager[None]:
 
 def write_file(path: Path, content: bytes, flag: str = "") -> None:
     """Write a file whole or not at all; ConfigError, with the flag that names it, if that fails."""
-    from simtrain.run.directory import written_whole
+    from simtrain.files import written_whole
 
     try:
         with written_whole(path) as file:

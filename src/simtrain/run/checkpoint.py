@@ -17,8 +17,7 @@ from torch import Tensor
 from typeguard import CollectionCheckStrategy, check_type
 
 from simtrain.errors import ConfigError
-from simtrain.files import check_uncompressed, damage_as_config_error, read_file
-from simtrain.run.directory import written_whole
+from simtrain.files import check_uncompressed, damage_as_config_error, read_file, written_whole
 
 _ALL = CollectionCheckStrategy.ALL_ITEMS
 BEST = "best.pt"  # the checkpoint with the best evaluation of a run

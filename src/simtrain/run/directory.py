@@ -1,24 +1,22 @@
-"""The run directory, and files that are written whole or not at all."""
+"""The run directory: its name, its configuration, and what else is written beside it."""
 
 import importlib.metadata
 import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
 from simtrain.errors import ConfigError
-from simtrain.files import damage_as_config_error, read_file
+from simtrain.files import damage_as_config_error, read_file, written_whole
 
 VIDEOS = "videos"  # the folder of a run with the videos of its training
 LINEAGE, MEMBERS = "population.jsonl", "members"  # of a population
-_TEMPORARY = ".tmp"
 _LARGEST_CONFIG = 2**19  # bytes; twenty times those of the tasks that ship
 _PACKAGES = ("simtrain", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-lib", "numpy")
 
@@ -67,38 +65,6 @@ def make_run_directory(log_root: Path, task: str, run_name: str) -> Path:
         reason = f"{error.strerror}: {error.filename}"
         raise ConfigError(f"--log-root {log_root} cannot be written: {reason}") from error
     return run
-
-
-@contextmanager
-def written_whole(path: Path, previous: Path | None = None) -> Iterator[IO[bytes]]:
-    """A binary file that appears as `path` only once it is complete and on the disk.
-
-    On an error nothing is left behind, and what was at `path` before stays; else that goes to
-    `previous`, if this is given. Between the two renames there is only `previous`.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if previous is not None and path.exists():
-            path.replace(previous)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def remove_leftovers(run: Path) -> None:
-    """Remove the files that a process left half written when it was killed."""
-    for path in run.glob(f".*{_TEMPORARY}"):
-        path.unlink(missing_ok=True)
 
 
 def write_config(path: Path, config: dict[str, Any], devices: list[str]) -> None:

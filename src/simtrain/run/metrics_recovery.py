@@ -12,8 +12,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from simtrain.files import read_file
-from simtrain.run.directory import written_whole
+from simtrain.files import read_file, written_whole
 
 AXES = ("iteration", "env_steps", "wall_s")
 DAMAGED_LINES, DAMAGED_EVENTS = "metrics.damaged.jsonl", "events.damaged"

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from simtrain.errors import ConfigError
+from simtrain.files import written_whole
 from simtrain.run import curves
 from simtrain.run.curves import Axis, Group, Run
-from simtrain.run.directory import check_file, make_folder, written_whole
+from simtrain.run.directory import check_file, make_folder
 
 PICTURE, PAGE = "report.png", "report.html"
 _AXES: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall time"}

@@ -32,6 +32,7 @@ from simtrain.env.env import Env
 from simtrain.env.interface import Interface, describe_interface
 from simtrain.env.model import evaluation_task, self_contained_xml
 from simtrain.errors import ConfigError, flag
+from simtrain.files import written_whole
 from simtrain.registry import default_config, discover
 from simtrain.run.checkpoint import packed
 from simtrain.run.directory import (
@@ -39,7 +40,6 @@ from simtrain.run.directory import (
     make_folder,
     read_config_file,
     versions,
-    written_whole,
 )
 from simtrain.sim import EngineCfg, choose_engine
 from simtrain.training.deployment import PROGRAMS

@@ -22,7 +22,7 @@ from simtrain.config_tree import (
 )
 from simtrain.env.model import model_digest
 from simtrain.errors import RankError
-from simtrain.files import damage_as_config_error
+from simtrain.files import damage_as_config_error, remove_leftovers
 from simtrain.launch.rank import Rank
 from simtrain.registry import default_config
 from simtrain.run.checkpoint import (
@@ -33,7 +33,7 @@ from simtrain.run.checkpoint import (
     save_model,
     unpacked,
 )
-from simtrain.run.directory import remove_leftovers, versions
+from simtrain.run.directory import versions
 from simtrain.sim import choose_engine
 from simtrain.training.context import Resumption, RunContext
 from simtrain.training.features import Feature, Iteration

@@ -24,8 +24,8 @@ import mujoco
 import numpy as np
 
 from simtrain.errors import ConfigError, DivergenceError
-from simtrain.files import check_uncompressed, damage_as_config_error, read_file
-from simtrain.run.directory import shown, written_whole
+from simtrain.files import check_uncompressed, damage_as_config_error, read_file, written_whole
+from simtrain.run.directory import shown
 from simtrain.training.features import Feature, Iteration
 
 if TYPE_CHECKING:

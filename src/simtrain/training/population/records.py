@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from simtrain.config import TrainConfig
 from simtrain.config_tree import resolved
 from simtrain.errors import ConfigError
+from simtrain.files import written_whole
 from simtrain.run.checkpoint import BEST, BEST_CONFIG, save_model
-from simtrain.run.directory import LINEAGE, MEMBERS, write_config, written_whole
+from simtrain.run.directory import LINEAGE, MEMBERS, write_config
 from simtrain.run.metrics_files import MetricsWriter
 from simtrain.run.report import PICTURE
 from simtrain.training.evaluator import Estimate

@@ -1,0 +1,196 @@
+"""A motion of a robot, frame by frame, and the file that it comes from.
+
+A file is an ``.npz`` with mjlab's fields (``fps``, ``joint_pos``, ``joint_vel``, ``body_pos_w``,
+``body_quat_w``, ``body_lin_vel_w``, ``body_ang_vel_w``) and two of ours, ``joint_names`` and
+``body_names``, by which its columns are brought into the model's order. One without
+names, as mjlab writes it, is taken to have the model's order if its sizes fit: the MJCF's, without
+the world. Holosoma's has the root before the joints; that is left out, for it is among the bodies.
+"""
+
+import io
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import mujoco
+import numpy as np
+
+from simtrain.errors import ConfigError, did_you_mean
+from simtrain.files import damage_as_config_error, read_file, written_whole
+from simtrain.memory import available_memory, gib
+
+_JOINT_FIELDS = {"joint_pos": 7, "joint_vel": 6}  # and their entries for a root
+_BODY_FIELDS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
+_FIELDS = (*_JOINT_FIELDS, *_BODY_FIELDS)
+_NAMES = ("joint_names", "body_names")
+_UNIT_TOLERANCE = 1e-3
+_told: set[str] = set()
+
+
+@dataclass(frozen=True, eq=False)
+class MotionClip:
+    """A motion of a model, with its hinges, slides and bodies in the model's order.
+
+    Arrays are float32. Those of bodies are along the world's axes.
+    """
+
+    name: str
+    """The file's, without its ending."""
+    fps: float
+    """Frames a second."""
+    joint_names: tuple[str, ...]
+    """Hinges and slides."""
+    body_names: tuple[str, ...]
+    """All bodies but the world."""
+    joint_pos: np.ndarray
+    """rad or m, ``(frames, joints)``."""
+    joint_vel: np.ndarray
+    """rad/s or m/s, ``(frames, joints)``."""
+    body_pos_w: np.ndarray
+    """Origins of the bodies (``xpos``), m, ``(frames, bodies, 3)``."""
+    body_quat_w: np.ndarray
+    """Orientations (``xquat``), w first, ``(frames, bodies, 4)``."""
+    body_lin_vel_w: np.ndarray
+    """Velocities of the origins, not of the centres of mass, m/s, ``(frames, bodies, 3)``."""
+    body_ang_vel_w: np.ndarray
+    """rad/s, ``(frames, bodies, 3)``."""
+
+    @property
+    def frames(self) -> int:
+        """Number of frames, two or more."""
+        return len(self.joint_pos)
+
+    @property
+    def seconds(self) -> float:
+        """Time from the first frame to the last."""
+        return (self.frames - 1) / self.fps
+
+    @classmethod
+    def load(cls, path: Path, model: mujoco.MjModel) -> Self:
+        """The motion in a file; ConfigError, which says what is wrong, if it is not of `model`.
+
+        Bodies that the model lacks are left out. That a file has no names is said once on stderr.
+        """
+        file = _MotionFile(path)
+        fps = file.fps()
+        joints, bodies = joint_names(model), body_names(model)
+        arrays = {field: file.array(field, joints) for field in _JOINT_FIELDS}
+        arrays |= {field: file.array(field, bodies) for field in _BODY_FIELDS}
+        _check_numbers(arrays, bodies, file.where)
+        file.warn_if_unnamed()
+        return cls(path.stem, fps, joints, bodies, **arrays)
+
+    def save(self, path: Path) -> None:
+        """Write the file, compressed, whole or not at all; OSError if it cannot be written."""
+        content: dict[str, Any] = {field: getattr(self, field) for field in _FIELDS}
+        content |= {name: np.array(getattr(self, name)) for name in _NAMES}
+        with written_whole(path) as file:
+            np.savez_compressed(file, fps=np.array([self.fps]), **content)
+
+
+def joint_names(model: mujoco.MjModel) -> tuple[str, ...]:
+    """Names of the hinges and slides of a model."""
+    kinds = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
+    return tuple(model.joint(i).name for i in range(model.njnt) if model.jnt_type[i] in kinds)
+
+
+def body_names(model: mujoco.MjModel) -> tuple[str, ...]:
+    """Names of the bodies of a model without the world."""
+    return tuple(model.body(i).name for i in range(1, model.nbody))
+
+
+class _MotionFile:
+    """The arrays of a file, handed out once they are checked; every method raises ConfigError."""
+
+    def __init__(self, path: Path) -> None:
+        self.where = f"the motion {path}"
+        data, most = read_file(path, "the motion"), available_memory() // 2
+        with damage_as_config_error(f"{self.where} is no .npz, or damaged"):
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                size = sum(record.file_size for record in archive.infolist())
+            if size > most:
+                text = f"unpacks to {gib(size)}, and at most {gib(most)} can be read"
+                raise ConfigError(f"{self.where} {text}")
+            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                if missing := [field for field in ("fps", *_FIELDS) if field not in arrays]:
+                    raise ConfigError(f"{self.where} lacks {', '.join(missing)}")
+                read = [name for name in ("fps", *_FIELDS, *_NAMES) if name in arrays]
+                self._content: dict[str, np.ndarray] = {name: arrays[name] for name in read}
+
+    def fps(self) -> float:
+        """Frames a second."""
+        fps = self._content["fps"]
+        if fps.size != 1 or fps.dtype.kind not in "iuf":
+            raise ConfigError(f"{self.where}: its fps is {str(fps)[:50]}; it must be one number")
+        if not 0.0 < fps.item() < np.inf:
+            raise ConfigError(f"{self.where}: its fps is {fps.item():g}; it must be above 0")
+        return float(fps.item())
+
+    def array(self, field: str, expected: tuple[str, ...]) -> np.ndarray:
+        """A field as float32, its columns in the order of the `expected` names."""
+        array, last = self._content[field], _BODY_FIELDS.get(field)
+        shape = f"(frames, bodies, {last})" if last else "(frames, joints)"
+        if array.dtype.kind not in "iuf" or (*array.shape[2:], array.ndim) != (
+            (last, 3) if last else (2,)
+        ):
+            text = f"{array.dtype} {array.shape}; it must be numbers {shape}"
+            raise ConfigError(f"{self.where}: its {field} is {text}")
+        if len(array) < 2:
+            raise ConfigError(f"{self.where}: its {field} has {len(array)} frames, not 2 or more")
+        if len(array) != (frames := len(self._content["joint_pos"])):
+            text = f"{len(array)} frames, and joint_pos has {frames}"
+            raise ConfigError(f"{self.where}: its {field} has {text}")
+        kind = "body" if last else "joint"
+        names = self._names(kind, expected)
+        if array.shape[1] == len(names) + _JOINT_FIELDS.get(field, 0):
+            array = array[:, -len(names) :]
+        if array.shape[1] != len(names):
+            other = f"{kind}_names" if f"{kind}_names" in self._content else "the model"
+            text = f"{array.shape[1]} columns, and {other} has {len(names)}"
+            raise ConfigError(f"{self.where}: its {field} has {text}")
+        with np.errstate(over="ignore"):  # what becomes infinite is refused below
+            array = array.astype(np.float32)
+        return array.take([names.index(name) for name in expected], axis=1)
+
+    def warn_if_unnamed(self) -> None:
+        """Say once on stderr if its columns have no names."""
+        if unnamed := [name for name in _NAMES if name not in self._content]:
+            text = f"has no {' and '.join(unnamed)}: its order is taken for the model's"
+            if self.where not in _told:
+                _told.add(self.where)
+                print(f"warning: {self.where} {text}", file=sys.stderr)
+
+    def _names(self, kind: str, expected: tuple[str, ...]) -> tuple[str, ...]:
+        """The names of the columns; each of the `expected` ones is there once."""
+        if (array := self._content.get(f"{kind}_names")) is None:
+            return expected
+        if array.ndim != 1 or array.dtype.kind not in "US":
+            text = f"{array.dtype} {array.shape}; it must be text, a name a column"
+            raise ConfigError(f"{self.where}: its {kind}_names is {text}")
+        names = tuple(array.astype(str).tolist())
+        if double := [name for name in names if names.count(name) > 1]:
+            raise ConfigError(f"{self.where} has the {kind} {double[0]!r} twice")
+        unknown = [name for name in names if name not in expected]
+        if kind == "joint" and unknown:
+            near = did_you_mean(unknown[0], expected)
+            raise ConfigError(f"{self.where}: the model has no joint {unknown[0]!r}{near}")
+        if missing := [name for name in expected if name not in names]:
+            near = did_you_mean(missing[0], unknown)
+            raise ConfigError(f"{self.where} lacks the model's {kind} {missing[0]!r}{near}")
+        return names
+
+
+def _check_numbers(arrays: dict[str, np.ndarray], bodies: tuple[str, ...], where: str) -> None:
+    """Raise ConfigError for numbers that are not finite, and quaternions that are not unit."""
+    for field, array in arrays.items():
+        finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+        if not finite.all():
+            frame = int(finite.argmin())
+            raise ConfigError(f"{where}: its {field} is not finite in frame {frame}")
+    lengths = np.linalg.norm(arrays["body_quat_w"].astype(np.float64), axis=-1)
+    frame, body = np.unravel_index(np.abs(lengths - 1.0).argmax(), lengths.shape)
+    if abs(lengths[frame, body] - 1.0) > _UNIT_TOLERANCE:
+        text = f"of {bodies[body]} in frame {frame} has length {lengths[frame, body]:.4g}, not 1"
+        raise ConfigError(f"{where}: the quaternion {text}")
