@@ -11,10 +11,12 @@ from simtrain import (
     EventTermCfg,
     JointPositionActionCfg,
     MetricTermCfg,
+    Mirror,
     ObservationTermCfg,
     PpoCfg,
     RewardTermCfg,
     SimCfg,
+    SymmetryCfg,
     TaskCfg,
     TerminationTermCfg,
     UniformNoiseCfg,
@@ -37,13 +39,13 @@ BODIES = (
 MOTIONS = ("squat", "bow", "wave", "one_leg", "turn", "walk")
 CALM_STEPS = 4800  # without pushes and randomization, at first
 
-# A quarter of what each motor's largest torque bends its servo by.
+# An eighth of what each motor's largest torque bends its servo by, as in the velocity task.
 ACTION_SCALE = {
-    "(.*_hip_(pitch|yaw)|waist_yaw)_joint": 0.55,
-    ".*_(hip_roll|knee)_joint": 0.35,
-    "(.*_ankle_.*|waist_(roll|pitch))_joint": 0.44,
-    ".*_(shoulder_.*|elbow|wrist_roll)_joint": 0.44,
-    ".*_wrist_(pitch|yaw)_joint": 0.07,
+    "(.*_hip_(pitch|yaw)|waist_yaw)_joint": 0.28,
+    ".*_(hip_roll|knee)_joint": 0.18,
+    "(.*_ankle_.*|waist_(roll|pitch))_joint": 0.22,
+    ".*_(shoulder_.*|elbow|wrist_roll)_joint": 0.22,
+    ".*_wrist_(pitch|yaw)_joint": 0.04,
 }
 
 
@@ -165,6 +167,7 @@ def g1_tracking() -> TaskCfg:
                 },
             ),
         },
+        symmetry=Mirror(),
         sim=SimCfg(iterations=6, ls_iterations=8),
         num_envs=256,
         num_envs_on_gpu=4096,
@@ -180,6 +183,7 @@ def g1_tracking() -> TaskCfg:
             gamma=0.98,
             lam=0.9,
             entropy_coef=0.001,
+            symmetry=SymmetryCfg(augment=True),
         ),
     )
 

@@ -1,6 +1,7 @@
 """The command to follow recorded motions; `simtrain.mdp.tracking` has the other terms for it."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass
 from typing import Any, ClassVar, Literal
@@ -23,12 +24,20 @@ from simtrain.mdp.rotations import (
     rotate,
     yaw_rotation,
 )
-from simtrain.motion.clip import MotionClip
+from simtrain.mirror import mirrored_as
+from simtrain.motion.clip import MotionClip, joint_names
 from simtrain.registry import find_beside_tasks
 
 Sampling = Literal["adaptive", "uniform", "start"]
 
 
+def _each_joint_twice(reflection: Any, params: Any) -> list[tuple[int, float]]:
+    names = tuple(re.escape(name) for name in joint_names(reflection.model))
+    places = reflection.partners(reflection.resolved({"joints": names})["joints"])
+    return [*places, *((len(places) + place, sign) for place, sign in places)]
+
+
+@mirrored_as(_each_joint_twice)
 @dataclass(eq=False, repr=False)
 class MotionCommand(CommandTerm):
     """Follow motions: [positions, velocities] that the joints are to have after this step.

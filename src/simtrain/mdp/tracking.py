@@ -6,6 +6,9 @@ with a target, that is the motion's body carried along: put where the robot's an
 motion's height, and turned about the vertical as the robot is.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,8 +17,11 @@ from simtrain.env.names import Entities, as_index
 from simtrain.errors import ConfigError
 from simtrain.mdp.motion import MotionCommand
 from simtrain.mdp.rotations import quat_conjugate, quat_mul, rotate, rotation_angle
+from simtrain.mirror import mirrored_as
 from simtrain.reading import read_as
 from simtrain.sim.engine import Index
+
+Places = list[tuple[int, float]]
 
 
 def _motion(env: Env, name: str) -> MotionCommand:
@@ -25,6 +31,29 @@ def _motion(env: Env, name: str) -> MotionCommand:
     return term
 
 
+def _columns(reflection: Any, params: Any) -> Places:
+    """Of the anchor's rotation: entries of a matrix, which is reflected on both sides."""
+    signs = reflection.vector
+    return [(2 * i + k, signs[i] * signs[k]) for i in range(3) for k in range(2)]
+
+
+def _each_body(rule: Callable[[Any, Any], Places]) -> Callable[[Any, Any], Places]:
+    """A rule for each of the motion's bodies."""
+
+    def places(reflection: Any, params: Any) -> Places:
+        bodies = reflection.cfg.commands[params["command"]].params["bodies"]
+        images = reflection.partners(reflection.resolved({"bodies": bodies})["bodies"])
+        part = rule(reflection, params)
+        return [(len(part) * i + place, sign) for i, _ in images for place, sign in part]
+
+    return places
+
+
+def _vector(reflection: Any, params: Any) -> Places:
+    return list(enumerate(reflection.vector))
+
+
+@mirrored_as("vector")
 @read_as("given")
 def motion_anchor_pos_b(env: Env, command: str) -> Tensor:
     """Where the motion's anchor is from the robot's, along its axes, m. ``(num_envs, 3)``."""
@@ -33,6 +62,7 @@ def motion_anchor_pos_b(env: Env, command: str) -> Tensor:
     return rotate(quat_conjugate(own_turn), position - own_position)
 
 
+@mirrored_as(_columns)
 @read_as("given")
 def motion_anchor_ori_b(env: Env, command: str) -> Tensor:
     """How the motion's anchor is turned from the robot's. Shape: ``(num_envs, 6)``.
@@ -44,6 +74,7 @@ def motion_anchor_ori_b(env: Env, command: str) -> Tensor:
     return _two_columns(quat_mul(quat_conjugate(own_turn), turn))
 
 
+@mirrored_as(_each_body(_vector))
 def robot_body_pos_b(env: Env, command: str) -> Tensor:
     """Where the bodies are from the robot's anchor, along its axes, m. ``(num_envs, 3 bodies)``."""
     motion = _motion(env, command)
@@ -52,6 +83,7 @@ def robot_body_pos_b(env: Env, command: str) -> Tensor:
     return rotate(back, positions - position.unsqueeze(1)).flatten(1)
 
 
+@mirrored_as(_each_body(_columns))
 def robot_body_ori_b(env: Env, command: str) -> Tensor:
     """How the bodies are turned from the robot's anchor, see above. ``(num_envs, 6 bodies)``."""
     motion = _motion(env, command)
