@@ -10,6 +10,8 @@ them. A term that says nothing is refused by ``export``, by name. A reading is a
 - ``"contact"``: 1 or 0 for each of the contact sensors that the term is given;
 - ``"last_action"``: what the policy gave at the step before; ``"command"``: that of the name that
   the term is given;
+- ``"motion_anchor_pos"`` and ``"motion_anchor_ori"``: where the anchor of a command's motion is
+  from the robot's, and the first two columns, row by row, of how it is turned;
 - ``"given"``: the program gives it by the term's name, such as what a camera sees.
 """
 
@@ -22,7 +24,7 @@ from typing import Any, Literal, TypeVar
 T = TypeVar("T")
 Source = Literal[
     "joint_pos", "joint_vel", "base_pos", "base_lin_vel", "base_ang_vel", "projected_gravity",
-    "contact", "last_action", "command", "given",
+    "contact", "last_action", "command", "motion_anchor_pos", "motion_anchor_ori", "given",
 ]  # fmt: skip
 Function = Literal["cos", "sin", "rate"]
 """``rate`` is the change since the step before, a second; 0 at an episode's first."""

@@ -63,6 +63,10 @@ class CommandTerm(ABC):
         """How a robot's program computes it, in ``policy.json``; empty for what a person gives."""
         return {}
 
+    def exported_files(self) -> dict[str, bytes]:
+        """What a robot's program needs for it, by the names of files in the exported folder."""
+        return {}
+
     def arrows(self, index: int) -> list[Arrow]:
         """How a viewer shows the command of the environment `index`; waits for the device."""
         return []

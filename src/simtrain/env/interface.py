@@ -59,7 +59,7 @@ class ActionPart:
     term: str
     kind: str  # its class: JointPositionActionCfg gives target positions, and so on
     does: str  # see `ActionTerm.describe`
-    reference: str | None  # the clock whose `bend` moves its targets
+    reference: str | None  # the clock whose `bend`, or the motion that moves its targets
     start: int
     size: int
 
@@ -72,7 +72,8 @@ class CommandPart:
     `frequency`, Hz, while the norm of the command `runs_with` is above a `threshold` and for a
     `stopping_time`, s, after that, and shows zeros otherwise. It may `bend` joints, each by an
     angle, rad, times sin^2 of pi x; x goes from 0 to 1 after the part `stance` of the period of the
-    joint's foot, which is so many periods ahead.
+    joint's foot, which is so many periods ahead. Or it is a motion: one of the files `motions`, by
+    name, frame by frame, whose `anchor` is a body.
     """
 
     name: str
@@ -133,7 +134,8 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
     for name, term in terms.items():
         first, kind, does = sum(p.size for p in actions), type(cfg.actions[name]), term.describe()
         clock = getattr(cfg.actions[name], "reference", None)
-        if clock is not None and not env.commands.terms[clock].describe().get("bend"):
+        told = {} if clock is None else env.commands.terms[clock].describe()
+        if clock is not None and not (told.get("bend") or told.get("motions")):
             does = None
         if does is None:
             text = f"what {kind.__name__} does cannot be told to a robot's program"
@@ -224,7 +226,7 @@ def _reads(env: Env, group: str, term: str, cfg: ObservationTermCfg) -> dict[str
     for name, kind in kinds.items():
         if kind not in _ONE_DEGREE:
             raise ConfigError(f"{where}: the joint {name!r} has no single position to read")
-    if reading.source == "command":
+    if reading.source in ("command", "motion_anchor_pos", "motion_anchor_ori"):
         told["command"] = params["command"]
         command = env.commands.terms[params["command"]]
         if not command.is_driven and not command.describe():

@@ -169,6 +169,16 @@ class MotionCommand(CommandTerm):
         places, initial = places.to(self._env.device), self._env.initial_qpos[joints.qpos]
         return lambda: self.command[:, places] - initial
 
+    def describe(self) -> dict[str, Any]:
+        """See `CommandTerm.describe`: the files of the motions, by name, and their anchor."""
+        files = {name: f"motion_{name}.npz" for name in self.clips}
+        return {"motions": files, "anchor": self.anchor}
+
+    def exported_files(self) -> dict[str, bytes]:
+        """See `CommandTerm.exported_files`: the motions, with names."""
+        clips = _load(self.files, self._env.model, self._env.step_dt)
+        return {f"motion_{clip.name}.npz": clip.packed() for clip in clips}
+
     def is_over(self) -> Tensor:
         """Whether the motion's last frame is the present one, boolean ``(num_envs,)``."""
         return self._frame == self._lasts[self._clip_of[self._frame]]

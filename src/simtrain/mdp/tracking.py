@@ -54,7 +54,7 @@ def _vector(reflection: Any, params: Any) -> Places:
 
 
 @mirrored_as("vector")
-@read_as("given")
+@read_as("motion_anchor_pos")
 def motion_anchor_pos_b(env: Env, command: str) -> Tensor:
     """Where the motion's anchor is from the robot's, along its axes, m. ``(num_envs, 3)``."""
     motion = _motion(env, command)
@@ -63,7 +63,7 @@ def motion_anchor_pos_b(env: Env, command: str) -> Tensor:
 
 
 @mirrored_as(_columns)
-@read_as("given")
+@read_as("motion_anchor_ori")
 def motion_anchor_ori_b(env: Env, command: str) -> Tensor:
     """How the motion's anchor is turned from the robot's. Shape: ``(num_envs, 6)``.
 

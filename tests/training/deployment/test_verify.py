@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_task import tiny_task
@@ -32,6 +34,7 @@ from simtrain.algorithms.networks import make_actor
 from simtrain.config import TrainConfig
 from simtrain.env.env import Env
 from simtrain.errors import ExportError
+from simtrain.motion.clip import MotionClip, body_names, joint_names
 from simtrain.reading import read_as
 from simtrain.sim import EngineCfg
 from simtrain.training.deployment.export import export_policy
@@ -327,3 +330,69 @@ def test_history_in_another_order_is_found(made, verifier, tmp_path) -> None:
         program.replace("for each in stack]", "for each in stack[::-1]]")
     )
     assert verifier(tmp_path).differences[0].startswith("actor.positions differs")
+
+
+def _following(folder: Path) -> TaskCfg:
+    """A box with an arm that follows one of two made-up motions."""
+    import mujoco
+
+    xml = MODEL.replace("<body pos", '<body name="_" pos')
+    for name in ("left", "right_cart", "right"):
+        xml = xml.replace('name="_"', f'name="{name}"', 1)
+    model, rng = mujoco.MjModel.from_xml_string(xml), np.random.default_rng(0)
+    for name, frames in (("long", 15), ("short", 8)):
+        sizes = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
+        rows = {f: rng.normal(0, 0.3, (frames, model.nbody - 1, n)) for f, n in sizes.items()}
+        rows["body_quat_w"] /= np.linalg.norm(rows["body_quat_w"], axis=2, keepdims=True)
+        rows |= {f: rng.normal(0, 0.3, (frames, 4)) for f in ("joint_pos", "joint_vel")}
+        names = joint_names(model), body_names(model)
+        MotionClip(name, 50.0, *names, **rows).save(folder / f"{name}.npz")
+    task = _task()
+    task.model = lambda: mujoco.MjSpec.from_string(xml)
+    task.actions = {"turn": JointPositionActionCfg(TURNED, scale=0.4, reference="motion")}
+    task.commands = {
+        "motion": CommandTermCfg(
+            mdp.MotionCommand,
+            (9.0, 9.0),
+            files=(str(folder / "long.npz"), str(folder / "short.npz")),
+            bodies=("box", "left_cart"),
+            anchor="box",
+        )
+    }
+    seen = (mdp.generated_commands, mdp.motion_anchor_pos_b, mdp.motion_anchor_ori_b)
+    terms = {f.__name__: ObservationTermCfg(f, command="motion") for f in seen}
+    terms["gravity"] = ObservationTermCfg(mdp.projected_gravity)
+    task.observations = {"actor": terms}
+    motion = {"command": "motion"}
+    task.rewards["body"] = RewardTermCfg(
+        mdp.motion_relative_body_position_error_exp, 5.0, std=1.0, **motion
+    )
+    task.terminations = {"ended": TerminationTermCfg(mdp.motion_ended, time_out=True, **motion)}
+    task.metrics = {"r_mpkpe": MetricTermCfg(mdp.r_mpkpe, **motion)}
+    task.events = {}
+    return task
+
+
+def test_a_motion_is_followed_alike_outside_of_simtrain(tmp_path) -> None:
+    saved, folder = _saved(_following(tmp_path)), tmp_path / "exported"
+    exported = export_policy(saved, folder, ("onnx",))
+    assert {folder / "motion_long.npz", folder / "motion_short.npz"} <= set(exported.files)
+    verifier = Verifier(saved, 4)
+    found = verifier(folder, conditions={AS_TRAINED: {}})
+    assert found.differences == []
+    assert found.own.lengths == found.played[AS_TRAINED].lengths == [14, 7, 14, 7]
+    assert found.played[AS_TRAINED].returns == pytest.approx(found.own.returns, abs=1e-3)
+    told = json.loads((folder / "policy.json").read_text())
+    plants: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+        (lambda runs: runs.update(anchor="left_cart"), "actor.motion_anchor_pos_b"),
+        (lambda runs: runs["motions"].update(long="motion_short.npz"), "actor.generated_commands"),
+    ]
+    for plant, named in plants:
+        wrong = copy.deepcopy(told)
+        plant(wrong["commands"][0]["runs"])
+        (folder / "policy.json").write_text(json.dumps(wrong))
+        assert verifier(folder).differences[0].startswith(named)
+    command = [sys.executable, str(folder / "mujoco_robot.py"), "--seconds=0.2", "--motion=short"]
+    (folder / "policy.json").write_text(json.dumps(told))
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert said.startswith("qpos [")

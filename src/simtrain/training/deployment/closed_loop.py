@@ -4,6 +4,7 @@
 
 FOLDER has the very files that are taken to a robot. A job has episodes: ``start``, MuJoCo's
 integration states, a row each; ``model/<field>``, the model's values in each; ``phase/<clock>``;
+``motion/<command>``, numbers of motions in the order of policy.json;
 ``command/<name>``, ``(steps, episodes, size)``; and ``settings``, JSON. The result is of the end of
 every step, ``(steps, episodes, ...)``: the `fields` of MjData that the settings name, `actions`,
 `failed`, `time`. With ``follow/<field>``, states at the beginning of every step, nothing is
@@ -133,6 +134,7 @@ class Loop:
             for step in range(self.settings["steps"]):
                 for field, values in states.items():
                     getattr(robot.data, field)[:] = values[step, episode]
+                mujoco.mj_kinematics(robot.model, robot.data)
                 robot.commands = self._commands(step, episode)
                 targets = self.policy.step(robot.read_state())
                 self._record(step, episode, self.policy.inputs | {"targets": targets})
@@ -153,7 +155,12 @@ class Loop:
         mujoco.mj_setState(model, robot.data, start, mujoco.mjtState.mjSTATE_INTEGRATION)
         mujoco.mj_kinematics(model, robot.data)
         phases = {name: float(values[episode]) for name, values in self.entries("phase").items()}
-        self.policy.reset(phases)
+        runs = {c["name"]: c["runs"] for c in self.policy.about["commands"]}
+        motions = {
+            name: list(runs[name]["motions"])[int(numbers[episode])]
+            for name, numbers in self.entries("motion").items()
+        }
+        self.policy.reset(phases, motions)
         return robot
 
     def _commands(self, step: int, episode: int) -> Job:

@@ -93,6 +93,8 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
     files = {METADATA: _readable(metadata).encode()}
     files |= {name: content for name, (content, _) in exports.items()}
     files["model.xml"] = self_contained_xml(cfg.env).encode()
+    for command in env.commands.terms.values():
+        files |= command.exported_files()
     if "onnx" in formats:
         files |= {path.name: path.read_bytes() for path in PROGRAMS}
     if (text := deploy_yaml(env.model, interface)) is not None:

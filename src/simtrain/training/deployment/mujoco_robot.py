@@ -1,6 +1,7 @@
 """An exported policy in MuJoCo: an example of the two functions that run_policy.py asks for.
 
     python mujoco_robot.py --seconds 10 --velocity 0.5 0 0    # commands go by their names
+    python mujoco_robot.py --seconds 5 --motion squat         # and so do motions
 
 Needs mujoco, numpy and onnxruntime, and what lies beside it: run_policy.py, policy.json,
 policy.onnx and model.xml.
@@ -12,7 +13,7 @@ from typing import Any
 
 import mujoco
 import numpy as np
-from run_policy import Policy, run
+from run_policy import Motion, Policy, run
 
 
 class MujocoRobot:
@@ -33,6 +34,8 @@ class MujocoRobot:
         self.held = [driving.index(ids[name]) for name in held]
         self.base = next(iter(np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)), None)
         reads = [part["reads"] for part in self.about["observations"]]
+        runs = [command["runs"] for command in self.about["commands"]]
+        self.anchor = next((each["anchor"] for each in runs if "anchor" in each), None)
         self.contacts = [name for each in reads for name in each.get("sensors", ())]
         if self.about["keyframe"] is not None:
             key = model.key(self.about["keyframe"]).id
@@ -48,8 +51,21 @@ class MujocoRobot:
             state |= {"base_lin_vel": np.zeros(3), "base_ang_vel": qvel[v + 3 : v + 6]}
             back = state["base_quat"] * [1.0, -1.0, -1.0, -1.0]
             mujoco.mju_rotVecQuat(state["base_lin_vel"], qvel[v : v + 3], back)
+        if self.anchor is not None:
+            body = self.data.body(self.anchor)
+            state |= {"anchor_pos": body.xpos.copy(), "anchor_quat": body.xquat.copy()}
         touches = {name: self.data.sensor(name).data[0] > 0.0 for name in self.contacts}
         return {**state, "contact": touches, "commands": self.commands}
+
+    def begin(self, motion: Motion) -> None:
+        """Be where a motion begins."""
+        root = int(self.model.jnt_bodyid[self.base])
+        place = 0, motion.frames["body_names"].tolist().index(self.model.body(root).name)
+        q, pose = self.model.jnt_qposadr[self.base], ("body_pos_w", "body_quat_w")
+        self.data.qpos[q : q + 7] = np.concatenate([motion.frames[f][place] for f in pose])
+        for name, position in zip(motion.joints, motion.frames["joint_pos"][0], strict=True):
+            self.data.joint(name).qpos[0] = position
+        mujoco.mj_kinematics(self.model, self.data)
 
     def write_command(self, targets: np.ndarray) -> None:
         """Simulate until the next command."""
@@ -68,7 +84,13 @@ def main() -> None:
     given = {c["name"]: c["size"] for c in policy.about["commands"] if not c["runs"]}
     for name, size in given.items():
         parser.add_argument(f"--{name}", type=float, nargs=size, default=[0.0] * size, dest=name)
+    for name, about in ((c["name"], c["runs"]) for c in policy.about["commands"]):
+        if "motions" in about:
+            parser.add_argument(f"--{name}", choices=list(about["motions"]), dest=name)
     arguments = vars(parser.parse_args())
+    policy.reset(motions={n: v for n, v in arguments.items() if isinstance(v, str)})
+    for motion in (each for each in policy.running.values() if isinstance(each, Motion)):
+        robot.begin(motion)
     robot.commands = {name: np.array(arguments[name]) for name in given}
     run(policy, robot.read_state, robot.write_command, arguments["seconds"])
     print("qpos", np.array2string(robot.data.qpos, precision=3, suppress_small=True))

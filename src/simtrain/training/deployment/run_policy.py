@@ -3,8 +3,10 @@
 `read_state()` returns a dict. ``joint_pos`` and ``joint_vel``, rad and rad/s, or m and m/s, are
 arrays in the order of `Policy.joints`; ``commands`` are by name, such as {"velocity": [0.5, 0, 0]}.
 A floating base has ``base_quat``, in the order that ``base_quat`` in policy.json says, and in its
-own frame ``base_ang_vel``, a gyroscope's, rad/s, and ``base_lin_vel``, m/s. What policy.json reads
-as "given" is there under the name of the term. What no term reads may be missing.
+own frame ``base_ang_vel``, a gyroscope's, rad/s, and ``base_lin_vel``, m/s. A robot that follows
+motions has ``anchor_pos``, m, and ``anchor_quat`` of the body that policy.json calls their anchor,
+in the world. What policy.json reads as "given" is there under the name of the term. What no term
+reads may be missing.
 
 `write_command(targets)` gives each joint of ``joint_names`` in policy.json its target. See
 mujoco_robot.py for both.
@@ -20,10 +22,64 @@ import numpy as np
 import onnxruntime
 
 
+class Clock:
+    """A command that runs by itself: [sin, cos] of a phase, 0 to 1."""
+
+    def __init__(self, about: dict[str, Any], period: float, phase: float) -> None:
+        self.about, self.period, self.phase = about, period, phase
+        self.steps_left, self.on, self.is_first = 0, 0.0, True
+
+    def step(self, given: dict[str, Any]) -> np.ndarray:
+        """The command now, which also says how it goes on; to be called in every period."""
+        is_to_run = np.linalg.norm(given[self.about["runs_with"]]) > self.about["threshold"]
+        lasting = round(self.about["stopping_time"] / self.period)
+        self.steps_left = lasting if is_to_run else self.steps_left - 1
+        self.on = float(self.steps_left >= 0)
+        if not self.is_first:
+            self.phase += self.about["frequency"] * self.period * self.on
+        self.is_first = False
+        angle = 2.0 * np.pi * self.phase
+        return self.on * np.array([np.sin(angle), np.cos(angle)])
+
+    def moved(self, joint: str) -> float:
+        """How far it moves the target of a joint now."""
+        angle, ahead = self.about["bend"].get(joint, (0.0, 0.0))
+        swing = (self.phase + ahead) % 1.0 - self.about["stance"]
+        done = max(0.0, swing / (1.0 - self.about["stance"]))
+        return float(angle * np.sin(np.pi * done) ** 2 * self.on)
+
+
+class Motion:
+    """A motion to follow: [positions, velocities] of joints, frame by frame; it ends and stays."""
+
+    def __init__(self, about: dict[str, Any], folder: Path, start: dict[str, float]) -> None:
+        with np.load(folder / about["file"]) as file:
+            self.frames = {name: file[name] for name in file.files}
+        self.joints: list[str] = self.frames["joint_names"].tolist()
+        self.anchor = self.frames["body_names"].tolist().index(about["anchor"])
+        self.frame, self.start = 0, start
+
+    def step(self, given: dict[str, Any]) -> np.ndarray:
+        """The command now: the frame that the next period is to reach."""
+        self.frame = min(self.frame + 1, len(self.frames["joint_pos"]) - 1)
+        return np.concatenate([self.frames[f][self.frame] for f in ("joint_pos", "joint_vel")])
+
+    def moved(self, joint: str) -> float:
+        """How far it moves the target of a joint now."""
+        position = self.frames["joint_pos"][self.frame, self.joints.index(joint)]
+        return float(position - self.start[joint])
+
+    def anchor_pose(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the anchor is to be: position, m, and rotation matrix."""
+        place = self.frame, self.anchor
+        return self.frames["body_pos_w"][place], matrix(self.frames["body_quat_w"][place])
+
+
 class Policy:
     """The policy in a folder, and what it remembers: last actions, histories, clocks, memory."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.about: dict[str, Any] = json.loads((folder / "policy.json").read_text())
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
@@ -41,30 +97,38 @@ class Policy:
         self.low, self.high = np.array([bounds(pair) for pair in self.about["action_clip"]]).T
         self.reset()
 
-    def reset(self, phases: dict[str, float] | None = None) -> None:
-        """Begin anew, with the `phases` of clocks, 0 to 1; 0 if they are not given."""
+    def reset(
+        self, phases: dict[str, float] | None = None, motions: dict[str, str] | None = None
+    ) -> None:
+        """Begin anew, with the `phases` of clocks, 0 to 1, and the `motions` that are to be
+        followed, by their names; 0 and the first of policy.json if they are not given."""
         self.actions = np.zeros(self.about["action_size"], np.float32)
         shapes = self.about["state_inputs"].items()
         self.memory = {name: np.zeros((n, 1, units), np.float32) for name, (n, units) in shapes}
         self.histories: dict[str, list[np.ndarray]] = {}
         self.before: dict[str, np.ndarray] = {}
-        self.phases, self.is_first = dict(phases or {}), True
-        self.clocks: dict[str, dict[str, Any]] = {}
+        self.running: dict[str, Clock | Motion] = {}
+        for name, about in ((c["name"], c["runs"]) for c in self.about["commands"] if c["runs"]):
+            if "motions" in about:
+                motion = (motions or {}).get(name, next(iter(about["motions"])))
+                told = about | {"file": about["motions"][motion]}
+                self.running[name] = Motion(told, self.folder, self.about["initial_joint_pos"])
+            else:
+                self.running[name] = Clock(about, self.period, (phases or {}).get(name, 0.0))
 
     def step(self, state: dict[str, Any]) -> np.ndarray:
         """The targets of joints in this state; to be called every `period` seconds."""
         inputs = {name: value[None] for name, value in self.observe(state).items()}
         actions, *memory = self.network.run(None, inputs | self.memory)
         self.actions, self.memory = actions[0], dict(zip(self.memory, memory, strict=True))
-        targets = self.offset + self.scale * self.actions + self.bend()
+        targets = self.offset + self.scale * self.actions + self.moved()
         return np.asarray(np.clip(targets, self.low, self.high))
 
     def observe(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
         """The inputs of the network in this state, by name."""
-        state = state | {
-            "commands": self.run_clocks(state["commands"]),
-            "last_action": self.actions,
-        }
+        given = state["commands"]
+        commands = given | {name: runs.step(given) for name, runs in self.running.items()}
+        state = state | {"commands": commands, "last_action": self.actions}
         vector = np.zeros(self.about["observation_size"], np.float32)
         inputs = {self.about["input"]: vector} if len(vector) else {}
         for part in self.about["observations"]:
@@ -77,37 +141,21 @@ class Policy:
                 vector[part["start"] : part["start"] + part["size"]] = value
             else:
                 inputs[part["group"]] = value.reshape(part["shape"]).astype(np.float32)
-        self.is_first = False
         return inputs
 
-    def run_clocks(self, given: dict[str, Any]) -> dict[str, Any]:
-        """All commands: those that are given, and clocks, which this advances by a step."""
-        commands = dict(given)
-        for command in self.about["commands"]:
-            if clock := command["runs"]:
-                is_to_run = np.linalg.norm(given[clock["runs_with"]]) > clock["threshold"]
-                left = self.clocks.get(command["name"], {"steps_left": 0})["steps_left"] - 1
-                left = round(clock["stopping_time"] / self.period) if is_to_run else left
-                runs = float(left >= 0)
-                advance = 0.0 if self.is_first else clock["frequency"] * self.period * runs
-                phase = self.phases.get(command["name"], 0.0) + advance
-                self.phases[command["name"]] = phase
-                self.clocks[command["name"]] = clock | {"on": runs, "steps_left": left}
-                angle = 2.0 * np.pi * phase
-                commands[command["name"]] = [runs * np.sin(angle), runs * np.cos(angle)]
-        return commands
-
-    def bend(self) -> np.ndarray:
-        """How far clocks move the targets of joints now."""
+    def moved(self) -> np.ndarray:
+        """How far what runs by itself moves the targets of joints now."""
         moved = np.zeros(len(self.offset))
         for part in (part for part in self.about["actions"] if part["reference"]):
-            clock, phase = self.clocks[part["reference"]], self.phases[part["reference"]]
             for place in range(part["start"], part["start"] + part["size"]):
                 name = self.about["joint_names"][place]
-                angle, ahead = clock["bend"].get(name, (0.0, 0.0))
-                swing = ((phase + ahead) % 1.0 - clock["stance"]) / (1.0 - clock["stance"])
-                moved[place] = angle * np.sin(np.pi * max(0.0, swing)) ** 2 * clock["on"]
+                moved[place] = self.running[part["reference"]].moved(name)
         return moved
+
+    def wxyz(self, quat: np.ndarray) -> np.ndarray:
+        """A quaternion of a robot's state with w first."""
+        named = dict(zip(self.about["base_quat"], quat, strict=True))
+        return np.array([named[axis] for axis in "wxyz"])
 
     def value(self, part: dict[str, Any], state: dict[str, Any]) -> np.ndarray:
         """An observation term's value now, as policy.json says: read, clipped and scaled."""
@@ -116,9 +164,14 @@ class Policy:
         if source in ("joint_pos", "joint_vel"):
             value = state[source][[self.places[name] for name in reads["joints"]]]
         elif source == "projected_gravity":
-            quat = dict(zip(self.about["base_quat"], state["base_quat"], strict=True))
-            w, x, y, z = (quat[axis] for axis in "wxyz")
-            value = [2.0 * (w * y - x * z), -2.0 * (w * x + y * z), 2.0 * (x * x + y * y) - 1.0]
+            value = -matrix(self.wxyz(state["base_quat"]))[2]
+        elif source in ("motion_anchor_pos", "motion_anchor_ori"):
+            motion = self.running[reads["command"]]
+            assert isinstance(motion, Motion)
+            position, turn = motion.anchor_pose()
+            back = matrix(self.wxyz(state["anchor_quat"])).T
+            at = source == "motion_anchor_pos"
+            value = back @ (position - state["anchor_pos"]) if at else (back @ turn)[:, :2].ravel()
         elif source == "contact":
             value = [state[source][name] for name in reads["sensors"]]
         elif source == "command":
@@ -134,6 +187,13 @@ class Policy:
             functions = {"cos": np.cos(value), "sin": np.sin(value), "rate": rate}
             value = np.concatenate([functions[name] for name in reads["functions"]])
         return np.asarray(np.clip(value, *bounds(part["clip"] or [None, None])) * part["scale"])
+
+
+def matrix(quat: np.ndarray) -> np.ndarray:
+    """The rotation matrix of a quaternion, w first."""
+    w, x, y, z = quat
+    upper = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+    return np.asarray(np.eye(3) + 2.0 * (w * upper + upper @ upper))
 
 
 def bounds(pair: list[float | None]) -> tuple[float, float]:

@@ -33,6 +33,7 @@ from simtrain.env.model import evaluation_task, without_hardware
 from simtrain.env.randomness import forked_randomness
 from simtrain.errors import ConfigError, ExportError
 from simtrain.mdp.gait import GaitClock
+from simtrain.mdp.motion import MotionCommand
 from simtrain.sim import EngineCfg
 from simtrain.sim.fields import entries_of
 from simtrain.training.evaluator import Estimate, Evaluation, FirstEpisodes
@@ -173,6 +174,8 @@ def _play_own(env: Env, policy: Policy) -> _Episodes:
     job = {"start": state["state"].numpy()}
     job |= {f"model/{field}": value.numpy() for field, value in entries_of(state, "model")}
     job |= {f"phase/{name}": phase.numpy() for name, phase in phases.items()}
+    motions = {n: t for n, t in env.commands.terms.items() if isinstance(t, MotionCommand)}
+    job |= {f"motion/{name}": motion.clip().numpy() for name, motion in motions.items()}
     given: dict[str, list[Tensor]] = {name: [] for name in env.commands.terms}
     states: dict[str, list[Tensor]] = {field: [] for field in native}
     commands, seen, targets, obs = [], [], [], env.get_observations()
