@@ -40,9 +40,6 @@ def cartpole_balance() -> TaskCfg:
     """Keep the pole upright while the cart stays near the middle."""
     cfg = _cartpole()
     cfg.keyframe = "up"
-    # Noise also sets how far an update may go: with 0.1, as for swinging up, carts that rest far
-    # from the middle hardly come back.
-    cfg.ppo.actor.std_range = (0.2, 10.0)
     cfg.events = {
         "reset_cart": EventTermCfg(
             mdp.reset_joints_uniform, mode="reset", joints="slider", position=(-0.1, 0.1)
@@ -105,8 +102,9 @@ def _cartpole() -> TaskCfg:
         num_steps_per_env=32,
         max_iterations=150,
         ppo=PpoCfg(
-            # Less noise would leave nothing to learn from once all poles stand.
-            actor=ActorCfg(hidden_dims=(64, 64), activation="tanh", std_range=(0.1, 10.0)),
+            # Less noise would leave nothing to learn from once all poles stand. It also sets how far
+            # an update may go: with 0.1, carts that rest far from the middle hardly come back.
+            actor=ActorCfg(hidden_dims=(64, 64), activation="tanh", std_range=(0.2, 10.0)),
             critic=CriticCfg(hidden_dims=(64, 64), activation="tanh"),
             entropy_coef=0.005,
             num_learning_epochs=4,

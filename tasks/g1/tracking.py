@@ -100,16 +100,16 @@ def g1_tracking() -> TaskCfg:
                 pose_range={
                     **dict.fromkeys("xy", (-0.05, 0.05)),
                     "z": (-0.01, 0.01),
-                    **dict.fromkeys(("roll", "pitch"), (-0.1, 0.1)),
+                    **dict.fromkeys(("roll", "pitch"), (-0.05, 0.05)),
                     "yaw": (-0.2, 0.2),
                 },
                 velocity_range={
-                    **dict.fromkeys("xy", (-0.5, 0.5)),
-                    "z": (-0.2, 0.2),
-                    **dict.fromkeys(("roll", "pitch"), (-0.52, 0.52)),
-                    "yaw": (-0.78, 0.78),
+                    **dict.fromkeys("xy", (-0.2, 0.2)),
+                    "z": (-0.1, 0.1),
+                    **dict.fromkeys(("roll", "pitch"), (-0.2, 0.2)),
+                    "yaw": (-0.3, 0.3),
                 },
-                joint_position_range=(-0.1, 0.1),
+                joint_position_range=(-0.05, 0.05),
             )
         },
         observations={"actor": actor, "critic": critic},
@@ -138,6 +138,7 @@ def g1_tracking() -> TaskCfg:
             ),
         },
         metrics={
+            "clip": MetricTermCfg(mdp.motion_clip, reduce="last", command="motion"),
             "r_mpkpe": MetricTermCfg(mdp.r_mpkpe, command="motion"),
             "mpkpe": MetricTermCfg(mdp.mpkpe, command="motion"),
             "joint_vel_error": MetricTermCfg(mdp.joint_vel_error, command="motion"),

@@ -189,16 +189,24 @@ def _print_table(results: list[_Result]) -> None:
     for title in ("iteration", *map(heading, names)):
         table.add_column(title, justify="right")
     for result in results:
-        estimates = result.evaluation.estimates
-        table.add_row(
-            "/".join(result.saved.checkpoint.absolute().parts[-2:]),
-            f"{result.saved.iteration:,}",
-            *(with_margin(n, estimates[n]) if n in estimates else "-" for n in names),
-        )
+        checkpoint = "/".join(result.saved.checkpoint.absolute().parts[-2:])
+        rows = {checkpoint: result.evaluation}
+        rows |= {f"  {kind}": part for kind, part in result.evaluation.parts().items()}
+        for title, evaluation in rows.items():
+            estimates = evaluation.estimates
+            table.add_row(
+                title,
+                f"{result.saved.iteration:,}" if title == checkpoint else "",
+                *(with_margin(n, estimates[n]) if n in estimates else "-" for n in names),
+            )
     console.print(table)
     rewards = [as_plain(result.flags.env.rewards) for result in results]
     if any(other != rewards[0] for other in rewards):
         console.print("The runs differ in their rewards: returns cannot be compared.")
+
+
+def _estimates(evaluation: Evaluation) -> dict[str, dict[str, float]]:
+    return {name: asdict(value) for name, value in evaluation.estimates.items()}
 
 
 def _as_json(results: list[_Result]) -> str:
@@ -211,9 +219,11 @@ def _as_json(results: list[_Result]) -> str:
             "seed": flags.seed,
             "engine": engine.name,
             "device": str(engine.device),
-            "estimates": {name: asdict(value) for name, value in it.estimates.items()},
+            "estimates": _estimates(it),
+            "kinds": {kind: _estimates(part) for kind, part in it.parts().items()},
             "per_episode": {"return": it.returns, "length": it.lengths, "failed": it.failed}
-            | it.metrics,
+            | it.metrics
+            | it.kinds,
         }
         for saved, flags, engine, it in results
     ]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,6 +67,18 @@ class CommandTerm(ABC):
     def exported_files(self) -> dict[str, bytes]:
         """What a robot's program needs for it, by the names of files in the exported folder."""
         return {}
+
+    def caption(self, index: int) -> str:
+        """How pictures tell the command of the environment `index`; waits for the device."""
+        values = zip(self.entries(), self.command[index].tolist(), strict=True)
+        return "   ".join(f"{label} {value:+.2f}" for label, value in values)
+
+    def ghost(self, index: int) -> np.ndarray | None:
+        """``qpos`` of a robot as the environment `index` is to be, drawn beside it; None for none.
+
+        Waits for the device.
+        """
+        return None
 
     def arrows(self, index: int) -> list[Arrow]:
         """How a viewer shows the command of the environment `index`; waits for the device."""

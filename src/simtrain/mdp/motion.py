@@ -235,17 +235,21 @@ class MotionCommand(CommandTerm):
         norm: Tensor = torch.linalg.vector_norm(error, dim=1)
         return norm
 
+    def caption(self, index: int) -> str:
+        """See `CommandTerm.caption`: the motion's name, and how far it is."""
+        clip = int(self.clip()[index])
+        seconds = (int(self._frame[index]) - int(self._firsts[clip])) * self._env.step_dt
+        return f"{self.clips[clip]} {seconds:.2f} s"
+
     def ghost(self, index: int) -> np.ndarray:
-        """``qpos`` of a robot that is where the environment `index` is to be; for viewers."""
-        base, frame = self._env.base, int(self._frame[index])
-        qpos = self._env.initial_qpos.clone()
-        position = self._frames.root_pos[frame]
+        """See `CommandTerm.ghost`: the motion's own place in the world."""
+        base, frames, frame = self._env.base, self._frames, self._frame[index]
+        qpos, position = self._env.initial_qpos.clone(), frames.root_pos[frame]
         if self._env.terrain is not None:
             position = position + self._env.terrain.origins[index]
-        qpos[base.position], qpos[base.quaternion] = position, self._frames.root_quat[frame]
-        qpos[self._joints.qpos] = self._frames.joint_pos[frame]
-        shown: np.ndarray = qpos.cpu().numpy().astype(np.float64)
-        return shown
+        qpos[base.position], qpos[base.quaternion] = position, frames.root_quat[frame]
+        qpos[self._joints.qpos] = frames.joint_pos[frame]
+        return qpos.cpu().numpy()
 
     def _draw(self, mask: Tensor) -> Tensor:
         """A frame for each environment, and what failed counted, in place."""

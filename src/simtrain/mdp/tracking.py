@@ -165,6 +165,21 @@ class bad_motion_body_pos_z_only:
         return (error[:, self._places].abs() > self._threshold).any(dim=1)
 
 
+class motion_clip:
+    """Which of the motions is followed, by its number; evaluation has a row for each.
+
+    With ``reduce="last"``.
+    """
+
+    def __init__(self, env: Env, command: str) -> None:
+        self._command = command
+        self.labels = _motion(env, command).clips
+
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs,)``."""
+        return _motion(env, self._command).clip().float()
+
+
 def mpkpe(env: Env, command: str) -> Tensor:
     """Mean distance of the bodies from the motion's, in the world, m. ``(num_envs,)``."""
     motion = _motion(env, command)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -74,19 +75,40 @@ class Evaluation:
     """The task's metrics."""
     warnings: dict[str, str]
     """The engine's buffers that overflowed, by the flag that mends it."""
+    kinds: dict[str, list[str]] = field(default_factory=dict)
+    """What kind of episode each was, by the metrics that have ``labels`` for their values."""
 
     @staticmethod
     def of_rows(rows: Tensor, env: Env) -> Evaluation:
         """The episodes of `FirstEpisodes.rows` in `env`."""
         returns, lengths, failed, *metrics = rows.cpu().T.tolist()
         overflow = env.sim.overflow()
+        kinds: dict[str, list[str]] = {}
+        by_name = dict(zip(env.metrics.names, metrics, strict=True))
+        for name, term in zip(env.metrics.names, env.metrics.terms, strict=True):
+            if labels := getattr(term.function, "labels", None):
+                kinds[name] = [labels[round(value)] for value in by_name.pop(name)]
         return Evaluation(
             returns=returns,
             lengths=lengths,
             failed=[value > 0.0 for value in failed],
-            metrics=dict(zip(env.metrics.names, metrics, strict=True)),
+            metrics=by_name,
             warnings={} if overflow is None else overflow.messages,
+            kinds=kinds,
         )
+
+    def parts(self) -> dict[str, Evaluation]:
+        """The episodes of each kind, by the metric and its label: ``clip squat``."""
+        return {
+            f"{name} {label}": self._where([each == label for each in labels])
+            for name, labels in self.kinds.items()
+            for label in dict.fromkeys(labels)
+        }
+
+    def _where(self, chosen: list[bool]) -> Evaluation:
+        metrics = {name: list(compress(values, chosen)) for name, values in self.metrics.items()}
+        returns, lengths = (list(compress(v, chosen)) for v in (self.returns, self.lengths))
+        return Evaluation(returns, lengths, list(compress(self.failed, chosen)), metrics, {})
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:

@@ -20,6 +20,7 @@ from simtrain.view.opengl import backend_error, choose_backend
 
 _ARROW_WIDTH = 0.012  # m
 SHORTEST_ARROW = 0.03  # m; shorter ones are not drawn
+GHOST_RGBA = (0.15, 0.75, 0.25, 0.35)
 _CAMERA_TIME_CONSTANT_S = 0.25
 
 
@@ -33,6 +34,7 @@ class Canvas:
         if model.nlight == 0:  # MuJoCo's headlight alone is dim
             model.vis.headlight.ambient[:] = 0.4
             model.vis.headlight.diffuse[:] = 0.6
+        self._model = model
         self._camera = _Camera(model)
         self._text_size = max(12, height // 30)
         self._font = ImageFont.load_default(size=self._text_size)
@@ -50,15 +52,22 @@ class Canvas:
         passed_s: float = 0.0,
         lines: Sequence[str] = (),
         arrows: Sequence[Arrow] = (),
+        ghosts: Sequence[mujoco.MjData] = (),
     ) -> np.ndarray:
         """A picture of `data`, whose positions are up to date: uint8, ``(height, width, 3)``.
 
         `passed_s` is the time since the last picture, in which the camera follows the robot;
-        `lines` stand in the lower left corner.
+        `lines` stand in the lower left corner, and `ghosts` are robots that one sees through.
         """
         self._camera.follow(data, passed_s)
         self._renderer.update_scene(data, self._camera.view)
         scene, kind = self._renderer.scene, mujoco.mjtGeom.mjGEOM_ARROW
+        for ghost in ghosts:
+            first, moving = scene.ngeom, mujoco.mjtCatBit.mjCAT_DYNAMIC
+            options, nothing = mujoco.MjvOption(), mujoco.MjvPerturb()
+            mujoco.mjv_addGeoms(self._model, ghost, options, nothing, moving, scene)
+            for geom in scene.geoms[first : scene.ngeom]:
+                geom.rgba[:], geom.matid = GHOST_RGBA, -1
         for arrow in arrows:
             start, end = np.array(arrow.start), np.array(arrow.end)
             if scene.ngeom < scene.maxgeom and math.dist(start, end) >= SHORTEST_ARROW:
@@ -85,9 +94,8 @@ class Picture(Canvas):
     def __init__(self, env: Env, width: int = 960, height: int = 540) -> None:
         """Open an OpenGL context, see `Canvas`."""
         self._env = env
-        self._model = compile_model(env.cfg, visuals=True)
-        self._data = mujoco.MjData(self._model)
-        super().__init__(self._model, width, height)
+        super().__init__(compile_model(env.cfg, visuals=True), width, height)
+        self._data, self._ghosts = mujoco.MjData(self._model), Ghosts(env, self._model)
 
     def draw(self, index: int = 0, passed_s: float = 0.0, note: str = "") -> np.ndarray:
         """The environment `index` with its commands and a note below them, see `Canvas.render`."""
@@ -98,16 +106,30 @@ class Picture(Canvas):
         mujoco.mj_forward(self._model, self._data)
         terms = self._env.commands.terms.values()
         arrows = [arrow for term in terms for arrow in term.arrows(index)]
-        return self.render(self._data, passed_s, [*command_lines(self._env, index), note], arrows)
+        lines, ghosts = [*command_lines(self._env, index), note], self._ghosts(index)
+        return self.render(self._data, passed_s, lines, arrows, list(ghosts.values()))
+
+
+class Ghosts:
+    """Robots as commands want them to be."""
+
+    def __init__(self, env: Env, model: mujoco.MjModel) -> None:
+        self._env, self._model = env, model
+        self._data: dict[str, mujoco.MjData] = {}
+
+    def __call__(self, index: int) -> dict[str, mujoco.MjData]:
+        """Those of the environment `index`, by the names of their commands."""
+        for name, term in self._env.commands.terms.items():
+            if (qpos := term.ghost(index)) is not None:
+                data = self._data.setdefault(name, mujoco.MjData(self._model))
+                data.qpos[:] = qpos
+                mujoco.mj_kinematics(self._model, data)
+        return self._data
 
 
 def command_lines(env: Env, index: int) -> list[str]:
-    """A line for each command of the environment `index`: its entries with their labels."""
-    lines = []
-    for name, term in env.commands.terms.items():
-        values = zip(term.entries(), term.command[index].tolist(), strict=True)
-        lines.append(f"{name}:  " + "   ".join(f"{label} {value:+.2f}" for label, value in values))
-    return lines
+    """A line for each command of the environment `index`."""
+    return [f"{name}:  {term.caption(index)}" for name, term in env.commands.terms.items()]
 
 
 def _open_renderer(model: mujoco.MjModel, width: int, height: int) -> mujoco.Renderer:

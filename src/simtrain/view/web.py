@@ -9,6 +9,7 @@ import numpy as np
 import trimesh
 import viser
 from mjviser import ViserMujocoScene
+from mjviser.conversions import merge_geoms
 from PIL import Image
 
 from simtrain.env import terrain
@@ -17,7 +18,7 @@ from simtrain.env.env import Env
 from simtrain.env.model import compile_model
 from simtrain.view.panels import CommandPanel, PlaybackPanel, Requests, RewardPanel
 from simtrain.view.playback import Act, Playback
-from simtrain.view.renderer import SHORTEST_ARROW, robot_radius
+from simtrain.view.renderer import GHOST_RGBA, SHORTEST_ARROW, Ghosts, robot_radius
 from simtrain.view.server import PageServer
 
 _FRAME_S, _PANELS_S = 1.0 / 30.0, 0.25
@@ -45,6 +46,8 @@ class WebViewer(PageServer):
             )
         # Elsewhere all environments stand in the same place.
         self._scene.show_only_selected = env.terrain is None
+        self._ghosts = Ghosts(env, model)
+        self._ghost_bodies: dict[str, dict[int, viser.MeshHandle]] = {}
         self._scene.set_refresh_handler(lambda: requests.put(self._draw))
         tabs = server.gui.add_tab_group()
         with tabs.add_tab("Play", icon=viser.Icon.PLAYER_PLAY):
@@ -95,6 +98,22 @@ class WebViewer(PageServer):
         scene.update_from_arrays(positions, rotations, **state)
         for name, term in env.commands.terms.items():
             self._draw_arrows(name, term.arrows(scene.env_idx))
+        for name, data in self._ghosts(scene.env_idx).items():
+            self._draw_ghost(name, data)
+
+    def _draw_ghost(self, name: str, data: mujoco.MjData) -> None:
+        model, offset = self._scene.mj_model, self._scene.fixed_bodies_frame.position
+        if name not in self._ghost_bodies:
+            bodies = self._ghost_bodies[name] = {}
+            visible = (model.geom_group <= 2) & (model.body_weldid[model.geom_bodyid] != 0)
+            for body in np.unique(model.geom_bodyid[visible]).tolist():
+                geoms = np.flatnonzero(visible & (model.geom_bodyid == body)).tolist()
+                shape, at = merge_geoms(model, geoms), f"/ghosts/{name}/{body}"
+                bodies[body] = self.server.scene.add_mesh_simple(
+                    at, shape.vertices, shape.faces, color=GHOST_RGBA[:3], opacity=GHOST_RGBA[3]
+                )
+        for body, handle in self._ghost_bodies[name].items():
+            handle.position, handle.wxyz = data.xpos[body] + offset, data.xquat[body]
 
     def _draw_arrows(self, name: str, arrows: list[Arrow]) -> None:
         arrows = [a for a in arrows if math.dist(a.start, a.end) > SHORTEST_ARROW]
