@@ -102,8 +102,8 @@ def _cartpole() -> TaskCfg:
         num_steps_per_env=32,
         max_iterations=150,
         ppo=PpoCfg(
-            # Less noise would leave nothing to learn from once all poles stand. It also sets how far
-            # an update may go: with 0.1, carts that rest far from the middle hardly come back.
+            # Less noise would leave nothing to learn from once all poles stand. It also sets how
+            # far an update may go: with 0.1, carts far from the middle hardly come back.
             actor=ActorCfg(hidden_dims=(64, 64), activation="tanh", std_range=(0.2, 10.0)),
             critic=CriticCfg(hidden_dims=(64, 64), activation="tanh"),
             entropy_coef=0.005,

@@ -311,6 +311,18 @@ MISTAKES = {
         },
         r"log_uniform needs numbers above 0",
     ),
+    "a mass below nothing": (
+        {"field": "body_mass", "bodies": "base", "ranges": (-2.0, -1.0), "operation": "abs"},
+        r"body_mass could be -2; it must not be negative",
+    ),
+    "less than nothing left": (
+        {"field": "body_mass", "bodies": "left_leg", "ranges": (-1.5, 0.0), "operation": "add"},
+        r"body_mass could be -0.5; it must not be negative",
+    ),
+    "words for numbers": (
+        {"field": "body_mass", "bodies": "base", "ranges": ("a", "b")},
+        r"the range is 'a' 'b'; it takes numbers",
+    ),
 }
 
 

@@ -174,6 +174,7 @@ def test_rays_that_have_no_mirror_image_are_refused():
         ({"geom_groups": (0, 7)}, "geom_groups has 7; MuJoCo's groups are 0 to 5"),
         ({"alignment": "base"}, "alignment is 'base'; it must be one of site, yaw, world"),
         ({"max_distance": 0.0}, "max_distance is 0.0; it must be greater than 0"),
+        ({"resolution": 0.0}, "resolution is 0.0; it must be greater than 0"),
     ],
 )
 def test_rays_that_there_cannot_be_are_told_before_training(params, message):

@@ -33,6 +33,8 @@ class ExportConfig:
     verify: Flag = False
     """Play what was written in plain MuJoCo, without simtrain, and compare it with the policy: in
     the task's physics, and with other solvers, step sizes and masses, delay and noise."""
+    verify_only: Flag = False
+    """Write nothing, and verify the files that are there, such as an edited policy.json."""
     verify_threshold: float = 0.95
     """Least part of its return that it must keep in the task's physics."""
     with_changes: Flag = False
@@ -59,6 +61,8 @@ def export(arguments: Sequence[str]) -> int:
         raise ConfigError("--output does not go with --ship, which writes beside the task's file")
     if config.ship and config.verify:
         raise ConfigError("--verify does not go with --ship; verify first: `uv run export <run>`")
+    if config.ship and config.verify_only:
+        raise ConfigError("--verify-only does not go with --ship, which writes other files")
     if config.verify and "onnx" not in config.formats:
         raise ConfigError("--verify runs policy.onnx; leave onnx among --formats")
 
@@ -73,6 +77,10 @@ def export(arguments: Sequence[str]) -> int:
         return _ship(saved, config.episodes)
     beside = Path("exported", saved.config.task) if saved.ships else saved.run / "exported"
     folder = config.output or beside
+    if config.verify_only:
+        if not (folder / "policy.json").is_file():
+            raise ConfigError(f"--verify-only: there is no exported policy in {folder}")
+        return _verify(saved, folder, config)
     check_folder(folder, "--output")
 
     from simtrain.training.deployment.export import export_policy
@@ -86,7 +94,11 @@ def export(arguments: Sequence[str]) -> int:
     print(f"          {sizes}, every {of.control_period:g} s")
     for path in exported.files:
         print(f"written:  {path}")
-    if (folder / "deploy.yaml") in exported.files and (names := unknown_observations(of)):
+    if exported.unknown_to_unitree is not None:
+        print(
+            f"unitree:  no deploy.yaml: its controllers do not know {exported.unknown_to_unitree}"
+        )
+    elif names := unknown_observations(of):
         print(f"unitree:  its controllers do not have {', '.join(names)}; see docs/deployment.md")
     print(f"checked:  actions differ by at most {exported.difference:.1e} from the policy's")
     return _verify(saved, folder, config) if config.verify else DONE
@@ -106,6 +118,8 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
         for sentence in found.differences:
             print(f"error: {sentence}", file=sys.stderr)
         return FAILED
+    if found.without_hardware:
+        print("left out: delays, biases and motors of the task, of which a robot has its own")
     rows = {"the policy in its task": found.own, **found.played}
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column(f"{config.episodes} episodes", overflow="fold")

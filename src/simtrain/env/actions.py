@@ -58,6 +58,8 @@ class TargetAction(ActionTerm):
         self.dim, self.actuators, self._names = len(actuators), tuple(actuators), names
         scale = match_values(cfg.scale, names, 1.0, "scale")
         offset = match_values(cfg.offset, names, 0.0, "offset")
+        for what in ("rate_limit", "acceleration_limit"):
+            match_values(getattr(cfg, what) or 0.0, names, 0.0, what)  # for its names
         if getattr(cfg, "use_default_offset", False):
             # Soft motors sag under the robot's weight, so that a keyframe that stands has targets
             # ahead of its joints.

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from simtrain.env.actions import Actions, JointAction
 from simtrain.env.cfg import GaussianNoiseCfg, ObservationTermCfg, TermCfg, UniformNoiseCfg
+from simtrain.env.control.cfg import DelayCfg
 from simtrain.env.env import Env
 from simtrain.env.model import find_keyframe, initial_state
 from simtrain.env.names import Entities, Joints, Sensors, resolve_params
@@ -35,7 +36,8 @@ class ObservationPart:
     order of the entries. What a robot `reads` in its place stands in `simtrain.reading`. The value
     is clipped, None being open, and then scaled. The latest `history_length` of them are stacked,
     oldest first, all alike at an episode's start; 0 is the present alone. In training `noise` was
-    added first: bounds, or mean and standard deviation.
+    added first, and a `bias` for an episode: bounds, or mean and standard deviation. Its `delay`
+    was of so many steps, from least to most. A robot has its own of these.
     """
 
     group: str
@@ -47,6 +49,8 @@ class ObservationPart:
     params: dict[str, Any]
     reads: dict[str, Any]
     noise: dict[str, list[float]]
+    bias: dict[str, list[float]]
+    delay: list[int]
     clip: list[float | None] | None
     scale: float | list[float]
     history_length: int
@@ -54,7 +58,10 @@ class ObservationPart:
 
 @dataclass(frozen=True)
 class ActionPart:
-    """An action term's place in the policy's output: `size` entries from `start` on."""
+    """An action term's place in the policy's output: `size` entries from `start` on.
+
+    In training its `delay` was of so many physics steps, from least to most.
+    """
 
     term: str
     kind: str  # its class: JointPositionActionCfg gives target positions, and so on
@@ -62,6 +69,7 @@ class ActionPart:
     reference: str | None  # the clock whose `bend`, or the motion that moves its targets
     start: int
     size: int
+    delay: list[int]
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,8 @@ class Interface:
     actuator_gear: list[float]
     initial_joint_pos: dict[str, float]
     """Of every hinge and slide, driven or not, in the order of ``joint_pos`` in a robot's state."""
+    motors: dict[str, dict[str, Any]]
+    """The motors of training, by their names in the task; a robot has its own."""
     held_joint_pos: dict[str, float]
     """Where the servos of joints that no action drives hold them."""
     keyframe: str | None
@@ -140,7 +150,8 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
         if does is None:
             text = f"what {kind.__name__} does cannot be told to a robot's program"
             raise ConfigError(f"{flag('env', 'actions', name)}: {text}; `ActionTerm.describe` may")
-        actions.append(ActionPart(name, kind.__name__, does, clock, first, term.dim))
+        place = first, term.dim, _delay(cfg.actions[name])
+        actions.append(ActionPart(name, kind.__name__, does, clock, *place))
     driven = [term for term in terms.values() if isinstance(term, JointAction)]
     names = [name for term in driven for name in term.joints.names]
     actuators = [i for term in driven for i in term.actuators]
@@ -178,6 +189,10 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
         joint_damping=[_gain(model, i, 2) for i in actuators],
         actuator_gear=[float(model.actuator_gear[i, 0]) for i in actuators],
         initial_joint_pos=start_of,
+        motors={
+            name: {"kind": type(motor).__name__, **_for_json(dataclasses.asdict(motor))}
+            for name, motor in cfg.actuators.items()
+        },
         held_joint_pos=held,
         keyframe=cfg.keyframe,
     )
@@ -198,9 +213,10 @@ def _observations(env: Env, obs_groups: Sequence[str]) -> list[ObservationPart]:
             factor = 1.0 if cfg.scale is None else cfg.scale
             scale = list(factor) if isinstance(factor, tuple) else factor
             history = cfg.history_length
-            told = function, params, _reads(env, group, term, cfg), _noise(cfg)
+            told = function, params, _reads(env, group, term, cfg)
+            untrue = _noise(cfg.noise), _noise(cfg.bias), _delay(cfg)
             where = group, term, start, size, shape
-            parts.append(ObservationPart(*where, *told, clip, scale, history))
+            parts.append(ObservationPart(*where, *told, *untrue, clip, scale, history))
         before += its.size if shape is None else 0
     return parts
 
@@ -238,8 +254,12 @@ def _reads(env: Env, group: str, term: str, cfg: ObservationTermCfg) -> dict[str
     return told | {k: _plain(v) if isinstance(v, Tensor) else v for k, v in more.items()}
 
 
-def _noise(cfg: ObservationTermCfg) -> dict[str, list[float]]:
-    match cfg.noise:
+def _delay(cfg: DelayCfg) -> list[int]:
+    return [cfg.delay_min_lag, cfg.delay_max_lag]
+
+
+def _noise(noise: UniformNoiseCfg | GaussianNoiseCfg | None) -> dict[str, list[float]]:
+    match noise:
         case UniformNoiseCfg(low, high):
             return {"uniform": [low, high]}
         case GaussianNoiseCfg(std, mean):

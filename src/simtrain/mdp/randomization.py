@@ -40,6 +40,10 @@ _KINDS = {
 }
 """The parameter that names a field's entries, by what the field's name begins with."""
 _TURNED = ("roll", "pitch", "yaw")
+_NEVER_NEGATIVE = (
+    *("body_mass", "body_inertia", "geom_size", "geom_friction", "pair_friction"),
+    *("dof_armature", "dof_damping", "dof_frictionloss"),
+)
 _COLUMNS = {
     "geom_friction": ("sliding", "torsional", "rolling"),
     "pair_friction": ("sliding1", "sliding2", "torsional", "rolling1", "rolling2"),
@@ -106,6 +110,10 @@ class randomize_field:
             _check_field(model, name, operation, params)
             for column, pair in _ordered(_columns(name, _values(model, name)), ranges):
                 _check_range(f"the range {column}".strip(), pair, distribution)
+                least = _values(model, name)[_entries(name, params)].min()
+                least = least + pair[0] if operation == "add" else pair[0]
+                if name in _NEVER_NEGATIVE and least < 0.0:
+                    raise ConfigError(f"{name} could be {least:g}; it must not be negative")
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
@@ -313,6 +321,8 @@ def _check_range(what: str, pair: Any, distribution: str) -> None:
     if not (isinstance(pair, tuple | list) and len(pair) == 2):
         raise ConfigError(f"{what} takes 2 values such as (0.5, 1.5), not {pair}")
     low, high = pair
+    if not all(isinstance(bound, int | float) for bound in pair):
+        raise ConfigError(f"{what} is {low!r} {high!r}; it takes numbers")
     if low > high:
         raise ConfigError(f"{what} is {low} {high}; the lower bound comes first")
     if distribution == "log_uniform" and low <= 0.0:

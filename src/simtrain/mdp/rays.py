@@ -20,6 +20,7 @@ from simtrain.mirror import mirrored_as
 from simtrain.sim.engine import Rays
 
 _TOLERANCE = 1e-4  # of a reflected ray's start, m, and direction
+_POSITIVE = ("resolution", "count", "width", "fovy")
 _RaysT = TypeVar("_RaysT", bound="type[_RayCast]")
 
 
@@ -78,15 +79,17 @@ class _RayCast(ABC):
         geom_groups: tuple[int, ...] | None = None,
         alignment: str = "yaw",
         max_distance: float = 5.0,
-        **_: Any,
+        **more: Any,
     ) -> None:
-        """Raise ConfigError for groups, alignments and distances that there are not."""
+        """Raise ConfigError for groups, alignments, distances and counts that there are not."""
         if unknown := set(geom_groups or ()) - set(range(6)):
             raise ConfigError(f"geom_groups has {min(unknown)}; MuJoCo's groups are 0 to 5")
         if alignment not in ("site", "yaw", "world"):
             raise ConfigError(f"alignment is {alignment!r}; it must be one of site, yaw, world")
-        if max_distance <= 0.0:
-            raise ConfigError(f"max_distance is {max_distance}; it must be greater than 0")
+        sizes = {"max_distance": max_distance} | {n: more[n] for n in _POSITIVE if n in more}
+        for name, size in sizes.items():
+            if size <= 0.0:
+                raise ConfigError(f"{name} is {size}; it must be greater than 0")
 
     @abstractmethod
     def _pattern(self) -> tuple[Tensor, Tensor]:

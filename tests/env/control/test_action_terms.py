@@ -180,3 +180,10 @@ def test_an_action_may_act_at_every_physics_step_and_learns_of_its_environment()
     late = machine_env(1, actions={"wave": WaveCfg(delay_min_lag=2, delay_max_lag=2)})
     late.step(torch.ones(1, 1))
     assert late.bind("qvel")[0, 3] == pytest.approx((1.0 + 2.0) * 0.005 / inertia)
+
+
+@pytest.mark.parametrize("limit", ["rate_limit", "acceleration_limit"])
+def test_a_limit_for_a_joint_that_there_is_not_is_told_with_its_flag(limit):
+    action = JointPositionActionCfg("yaw", **{limit: {"yew": 1.0}})
+    with pytest.raises(ConfigError, match=f"--env.actions.x: {limit}: no joint matches 'yew'"):
+        check_task(machine_task(actions={"x": action}))

@@ -193,6 +193,7 @@ def test_a_network_may_be_torchscript_and_have_velocities_first(tmp_path):
 def _mistakes(folder):
     linear_network(folder / "n.onnx", [1.0, 1.0])
     (folder / "bad.onnx").write_bytes(b"nothing")
+    torch.save({"weight": torch.zeros(1)}, folder / "state.pt")
     return [
         (IdealPdActuatorCfg("wheel", stiffness=1.0), r"x: 'wheel' has no servo .* its damping"),
         (IdealPdActuatorCfg("weel", stiffness=1.0), r"x: no joint matches 'weel' \(did you mean"),
@@ -204,13 +205,22 @@ def _mistakes(folder):
         (NetworkActuatorCfg("wheel", network=folder / "no.onnx"), r"no.onnx does not exist"),
         (NetworkActuatorCfg("wheel", network=folder / "bad.onnx"), r"bad.onnx cannot be read"),
         (
+            NetworkActuatorCfg("wheel", network=str(folder / "state.pt")),
+            r"state.pt cannot be read as torchscript: save a scripted module .* not its state_dict",
+        ),
+        (NetworkActuatorCfg("wheel", network=folder), "is no file"),
+        (
+            DcMotorActuatorCfg("yaw", stiffness=0.0, saturation_effort=1.0, velocity_limit=1.0),
+            "the stiffness of 'yaw' is 0",
+        ),
+        (
             NetworkActuatorCfg("wheel", network=folder / "n.onnx"),
             "does not make one number of 6 inputs",
         ),
     ]
 
 
-@pytest.mark.parametrize("which", range(7))
+@pytest.mark.parametrize("which", range(10))
 def test_what_cannot_be_is_told(which, tmp_path):
     cfg, says = _mistakes(tmp_path)[which]
     with pytest.raises(ConfigError, match=says):

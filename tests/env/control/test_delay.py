@@ -130,6 +130,13 @@ def test_a_delay_of_targets_that_no_actuators_have_is_refused():
         check_task(tiny_task(actions={"free": FreeCfg(delay_max_lag=1)}))
 
 
+@pytest.mark.parametrize("lag", [1.5, "2", None])
+def test_a_lag_is_a_whole_number(lag):
+    action = JointEffortActionCfg("left_slide", delay_max_lag=lag)
+    with pytest.raises(ConfigError, match=f"delay-max-lag is {lag!r}; it must be a whole number"):
+        check_task(tiny_task(actions={"push": action}))
+
+
 @pytest.mark.parametrize("where", ["action", "observation"])
 def test_a_largest_lag_below_the_smallest_is_refused(where):
     late = {"delay_min_lag": 2}

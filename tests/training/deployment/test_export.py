@@ -21,10 +21,12 @@ from torch import Tensor
 from simtrain import (
     ActionTermCfg,
     CommandTermCfg,
+    DcMotorActuatorCfg,
     JointPositionActionCfg,
     JointVelocityActionCfg,
     ObservationTermCfg,
     TaskCfg,
+    UniformNoiseCfg,
     mdp,
 )
 from simtrain.algorithms.networks import make_actor
@@ -40,7 +42,7 @@ from simtrain.ppo_cfg import ActorCfg, PpoCfg
 from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.training.deployment.export import export_policy
-from simtrain.training.deployment.unitree import deploy_yaml, unknown_observations
+from simtrain.training.deployment.unitree import cannot_be_told, deploy_yaml, unknown_observations
 from simtrain.training.saved_policy import SavedPolicy
 
 GO1 = "go1-velocity-flat"
@@ -71,7 +73,7 @@ def go1(tmp_path_factory: pytest.TempPathFactory) -> tuple[SavedPolicy, Path]:
     assert exported.difference < 1e-5
     assert [path.name for path in exported.files] == [
         "policy.json", "policy.onnx", "policy.pt",
-        "model.xml", "run_policy.py", "mujoco_robot.py", "deploy.yaml",
+        "model.xml", "run_policy.py", "mujoco_robot.py",
     ]  # fmt: skip
     return saved, folder
 
@@ -133,8 +135,20 @@ def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
     }
 
 
-def test_deploy_yaml_has_what_the_controllers_of_unitree_read(go1) -> None:
-    _, folder = go1
+@pytest.fixture(scope="module")
+def plain_walker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Go1 with targets that nothing moves, seen twice."""
+    task = discover().find(GO1).make()
+    task.actions["joint_pos"].reference = None
+    actor = task.observation_terms()["actor"]
+    actor["joint_vel_again"] = ObservationTermCfg(mdp.joint_vel, joints=".*_(hip|thigh|calf)_joint")
+    folder = tmp_path_factory.mktemp("plain")
+    assert export_policy(_saved(task, GO1), folder, ("onnx",)).unknown_to_unitree is None
+    return folder
+
+
+def test_deploy_yaml_has_what_the_controllers_of_unitree_read(plain_walker) -> None:
+    folder = plain_walker
     told = json.loads((folder / "policy.json").read_text())
     deploy = yaml.safe_load((folder / "deploy.yaml").read_text())
     assert list(deploy) == ["joint_ids_map", "step_dt", "stiffness", "damping",
@@ -148,14 +162,48 @@ def test_deploy_yaml_has_what_the_controllers_of_unitree_read(go1) -> None:
     assert targets["clip"][2] == [-2.818, -0.888]
     assert list(deploy["observations"]) == [
         "base_lin_vel", "base_ang_vel", "projected_gravity", "velocity_commands", "gait",
-        "joint_pos_rel", "joint_vel_rel", "last_action",
+        "joint_pos_rel", "joint_vel_rel", "last_action", "joint_vel_again",
     ]  # fmt: skip
     assert deploy["observations"]["joint_vel_rel"] == {
         "params": {}, "clip": None, "scale": [1.0] * 12, "history_length": 1
     }  # fmt: skip
+    assert deploy["observations"]["gait"]["params"] == {}
     assert deploy["observations"]["velocity_commands"]["params"] == {
         "command_name": "base_velocity"
     }
+
+
+def test_there_is_no_deploy_yaml_for_what_the_controllers_of_unitree_do_not_know(go1) -> None:
+    saved, folder = go1
+    assert not (folder / "deploy.yaml").exists()
+    told = describe_interface(Env(saved.config.env, 1, EngineCfg(threads=1)), ("actor",))
+    assert cannot_be_told(told, remembers=False) == "targets that gait moves"
+    plain = dataclasses.replace(
+        told, actions=[dataclasses.replace(told.actions[0], reference=None)]
+    )
+    assert cannot_be_told(plain, remembers=False) is None
+    assert cannot_be_told(plain, remembers=True) == "networks that remember"
+    of_force = describe_interface(tiny_env(), ("actor",))
+    assert cannot_be_told(of_force, remembers=False).startswith("actions other than")
+
+
+def test_what_training_simulated_of_hardware_is_told(plain_walker) -> None:
+    told = json.loads((plain_walker / "policy.json").read_text())
+    assert told["actions"][0]["delay"] == [0, 0]
+    assert told["motors"] == {}
+    task = discover().find(GO1).make()
+    task.actions["joint_pos"].delay_max_lag = 2
+    gyro = task.observation_terms()["actor"]["base_ang_vel"]
+    gyro.delay_min_lag = gyro.delay_max_lag = 1
+    gyro.bias = UniformNoiseCfg(-0.2, 0.3)
+    legs = DcMotorActuatorCfg(".*_hip_joint", saturation_effort=20.0, velocity_limit=30.0)
+    task.actuators = {"legs": legs}
+    told = describe_interface(Env(task, 1, EngineCfg(threads=1)), ("actor",))
+    assert told.actions[0].delay == [0, 2]
+    part = told.observations[1]
+    assert (part.term, part.delay, part.bias) == ("base_ang_vel", [1, 1], {"uniform": [-0.2, 0.3]})
+    assert told.motors["legs"]["kind"] == "DcMotorActuatorCfg"
+    assert told.motors["legs"]["velocity_limit"] == 30.0
 
 
 def test_motors_and_gains_are_in_the_order_of_the_models_actuators() -> None:
@@ -181,7 +229,6 @@ def test_motors_and_gains_are_in_the_order_of_the_models_actuators() -> None:
         "one": {"params": {}, "clip": None, "scale": [0.5, 0.5], "history_length": 3},
         "joint_vel_rel": {"params": {}, "clip": [-2.0, 3.0], "scale": [1.0], "history_length": 1},
     }
-    assert deploy_yaml(env.model, describe_interface(tiny_env(), ("actor",))) is None  # a force
 
 
 def test_each_file_carries_the_metadata_itself(go1) -> None:

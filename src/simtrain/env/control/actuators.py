@@ -233,6 +233,8 @@ def _configure(
             f"{joint!r} has no servo in the model to take its {lacking} from: give it"
         )
     if isinstance(cfg, DcMotorActuatorCfg):
+        if stiffness == 0.0:
+            raise ConfigError(f"the stiffness of {joint!r} is 0; a DC motor's servo needs one")
         stall, speed = numbers["saturation_effort"], numbers["velocity_limit"]
         if stall is None or speed is None:
             lacking = "saturation_effort" if stall is None else "velocity_limit"
@@ -252,17 +254,20 @@ def _configure(
 
 def _load(cfg: NetworkActuatorCfg, device: torch.device | str) -> Network:
     """The network of an actuator, from its file; ConfigError if it is none of that kind."""
-    path, size = cfg.network, 2 * len(cfg.history_steps)
+    path, size = Path(cfg.network), 2 * len(cfg.history_steps)
     if not path.is_file():
-        raise ConfigError(f"the network {path} does not exist")
+        there = "is no file" if path.exists() else "does not exist"
+        raise ConfigError(f"the network {path} {there}")
     try:
         read = _from_onnx if path.suffix == ".onnx" else _from_torchscript
         network = read(path, device)
     except ConfigError:
         raise
     except Exception as error:  # whatever is wrong with someone's file
-        first = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"the network {path} cannot be read: {first}") from error
+        text = f"the network {path} cannot be read as {read.__name__.removeprefix('_from_')}"
+        if read is _from_torchscript:
+            text += ": save a scripted module by torch.jit.save, not its state_dict"
+        raise ConfigError(text) from error
     try:
         shape = tuple(network(torch.zeros(2, size, device=device)).shape)
     except RuntimeError:

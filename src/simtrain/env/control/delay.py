@@ -72,7 +72,10 @@ class DelayLine:
 
 
 def check_delay(cfg: DelayCfg, *where: str) -> None:
-    """Raise ConfigError if the bounds of a term's lag, whose flag is `where`, are in disorder."""
+    """Raise ConfigError if the bounds of a term's lag, whose flag is `where`, cannot be."""
+    for name in ("delay_min_lag", "delay_max_lag", "delay_update_period"):
+        if type(value := getattr(cfg, name)) is not int:
+            raise ConfigError(f"{flag(*where, name)} is {value!r}; it must be a whole number")
     if not 0 <= cfg.delay_min_lag <= cfg.delay_max_lag:
         bounds = f"{cfg.delay_min_lag}, and the largest lag is {cfg.delay_max_lag}"
         most = flag(*where, "delay_max_lag")

@@ -43,7 +43,7 @@ from simtrain.run.directory import (
 )
 from simtrain.sim import EngineCfg, choose_engine
 from simtrain.training.deployment import PROGRAMS
-from simtrain.training.deployment.unitree import deploy_yaml
+from simtrain.training.deployment.unitree import cannot_be_told, deploy_yaml
 from simtrain.training.evaluator import Evaluation, Evaluator
 from simtrain.training.saved_policy import SavedPolicy, observed, read_configuration
 
@@ -63,6 +63,8 @@ class Exported:
     difference: float
     """Largest difference to the policy's actions, over all formats."""
     interface: Interface
+    unknown_to_unitree: str | None
+    """Why there is no ``deploy.yaml``, if there is none."""
 
 
 def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> Exported:
@@ -97,11 +99,12 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
         files |= command.exported_files()
     if "onnx" in formats:
         files |= {path.name: path.read_bytes() for path in PROGRAMS}
-    if (text := deploy_yaml(env.model, interface)) is not None:
-        files["deploy.yaml"] = text.encode()
+    lacking = cannot_be_told(interface, bool(step.states))
+    if lacking is None:
+        files["deploy.yaml"] = deploy_yaml(env.model, interface).encode()
     _write_all(folder, files, "--output")
     difference = max(difference for _, difference in exports.values())
-    return Exported([folder / name for name in files], difference, interface)
+    return Exported([folder / name for name in files], difference, interface, lacking)
 
 
 def _metadata(

@@ -105,8 +105,8 @@ class Policy:
         self.actions = np.zeros(self.about["action_size"], np.float32)
         shapes = self.about["state_inputs"].items()
         self.memory = {name: np.zeros((n, 1, units), np.float32) for name, (n, units) in shapes}
-        self.histories: dict[str, list[np.ndarray]] = {}
-        self.before: dict[str, np.ndarray] = {}
+        self.histories: dict[tuple[str, str], list[np.ndarray]] = {}
+        self.before: dict[tuple[str, str], np.ndarray] = {}
         self.running: dict[str, Clock | Motion] = {}
         for name, about in ((c["name"], c["runs"]) for c in self.about["commands"] if c["runs"]):
             if "motions" in about:
@@ -134,8 +134,9 @@ class Policy:
         for part in self.about["observations"]:
             value = self.value(part, state)
             if part["history_length"] > 1:  # stacked, oldest first
-                stack = self.histories.get(part["term"], [value] * part["history_length"])
-                self.histories[part["term"]] = stack = [*stack[1:], value]
+                term = part["group"], part["term"]
+                stack = self.histories.get(term, [value] * part["history_length"])
+                self.histories[term] = stack = [*stack[1:], value]
                 value = np.concatenate([each.ravel() for each in stack])
             if part["shape"] is None:
                 vector[part["start"] : part["start"] + part["size"]] = value
@@ -182,8 +183,9 @@ class Policy:
         value = value[reads["entries"]] if "entries" in reads else value
         value = value - reads.get("minus", 0.0)
         if "functions" in reads:
-            rate = (value - self.before.get(part["term"], value)) / self.period
-            self.before[part["term"]] = value
+            term = part["group"], part["term"]
+            rate = (value - self.before.get(term, value)) / self.period
+            self.before[term] = value
             functions = {"cos": np.cos(value), "sin": np.sin(value), "rate": rate}
             value = np.concatenate([functions[name] for name in reads["functions"]])
         return np.asarray(np.clip(value, *bounds(part["clip"] or [None, None])) * part["scale"])

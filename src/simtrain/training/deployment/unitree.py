@@ -16,16 +16,25 @@ from simtrain.env.interface import CommandPart, Interface, ObservationPart
 _AXES = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
 
 
-def deploy_yaml(model: mujoco.MjModel, told: Interface) -> str | None:
-    """The file's content; None unless all actions are target positions and nothing is an image.
+def cannot_be_told(told: Interface, remembers: bool) -> str | None:
+    """What the controllers do not know, so that there is no file; `remembers`: hidden states."""
+    if [part.kind for part in told.actions] != ["JointPositionActionCfg"]:
+        return "actions other than one term of target positions"
+    if (reference := told.actions[0].reference) is not None:
+        return f"targets that {reference} moves"
+    if remembers:
+        return "networks that remember"
+    if any(part.shape is not None for part in told.observations):
+        return "images"
+    return None
+
+
+def deploy_yaml(model: mujoco.MjModel, told: Interface) -> str:
+    """The file's content, unless something `cannot_be_told`.
 
     ``joint_ids_map`` has the place of each joint's motor among the model's actuators, in the order
     of ``joint_names``; gains are in the order of the motors.
     """
-    if [part.kind for part in told.actions] != ["JointPositionActionCfg"]:
-        return None
-    if any(part.shape is not None for part in told.observations):
-        return None
     driving = np.where(model.actuator_trntype <= 1, model.actuator_trnid[:, 0], -1).tolist()
     motors = [driving.index(model.joint(name).id) for name in told.joint_names]
     stiffness, damping = (
@@ -49,9 +58,7 @@ def deploy_yaml(model: mujoco.MjModel, told: Interface) -> str | None:
         "default_joint_pos": told.default_joint_pos,
         "commands": {"base_velocity": {"ranges": ranges}} if ranges else {},
         "actions": {"JointPositionAction": targets},
-        "observations": {
-            _known_as(part, told) or part.term: _observation(part) for part in told.observations
-        },
+        "observations": _observations(told),
     }
     return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=100)
 
@@ -61,10 +68,20 @@ def unknown_observations(told: Interface) -> list[str]:
     return [part.term for part in told.observations if _known_as(part, told) is None]
 
 
-def _observation(part: ObservationPart) -> dict[str, Any]:
+def _observations(told: Interface) -> dict[str, Any]:
+    """By the controllers' names, or else their own: each name once."""
+    observations: dict[str, Any] = {}
+    for part in told.observations:
+        names = (_known_as(part, told), part.term, f"{part.group}.{part.term}")
+        name = next(name for name in names if name is not None and name not in observations)
+        observations[name] = _observation(part, name)
+    return observations
+
+
+def _observation(part: ObservationPart, name: str) -> dict[str, Any]:
     steps = max(part.history_length, 1)
     scale = part.scale if isinstance(part.scale, list) else [part.scale] * (part.size // steps)
-    params = {"command_name": "base_velocity"} if part.reads["source"] == "command" else {}
+    params = {"command_name": "base_velocity"} if name == "velocity_commands" else {}
     clip = None if part.clip is None else _bounds(part.clip)
     return {"params": params, "clip": clip, "scale": scale, "history_length": steps}
 

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from simtrain.algorithms.policy import Policy
+from simtrain.config_tree import as_plain
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task, without_hardware
 from simtrain.env.randomness import forked_randomness
@@ -59,6 +60,8 @@ class Verification:
     """By condition; empty if there are differences."""
     differences: list[str]
     """Sentences: what the exported files see or want in another way than the policy does."""
+    without_hardware: bool
+    """Whether delays, biases and motors of the task were left out of both."""
 
     def kept(self, condition: str) -> Estimate:
         """The part of the policy's return that is kept; 1 less the loss where that is negative."""
@@ -103,7 +106,9 @@ class Verifier:
 
     def __init__(self, saved: SavedPolicy, episodes: int) -> None:
         """Play them; ConfigError if the policy does not fit its task."""
-        task = without_hardware(evaluation_task(saved.config.env))
+        of_task = evaluation_task(saved.config.env)
+        task = without_hardware(of_task)
+        self._is_changed = as_plain(task) != as_plain(of_task)
         self._threads = len(os.sched_getaffinity(0))
         with _own_randomness():
             engine = EngineCfg(threads=min(self._threads, episodes))
@@ -127,7 +132,7 @@ class Verifier:
                 if not differences:
                     tell(name)
                     played[name] = _judged(env, loop.play(condition), own.commands)
-        return Verification(own.evaluation, played, differences)
+        return Verification(own.evaluation, played, differences, self._is_changed)
 
 
 @contextmanager
@@ -264,7 +269,10 @@ def _differences(loop: _ClosedLoop, env: Env, own: _Episodes, about: dict[str, A
         sentences.append(f"a step lasts {about['control_period']} s, in the task {env.step_dt} s")
     groups, before = env.observations.groups, 0
     # Between nodes of a height field MuJoCo's ground is not quite that of the task.
-    scans = {f"{p['group']}.{p['term']}" for p in about["observations"] if "points" in p["reads"]}
+    parts = {f"{p['group']}.{p['term']}": p["reads"] for p in about["observations"]}
+    scans = {name for name, reads in parts.items() if "points" in reads}
+    # What the policy wants follows from them, and so what it sees of that.
+    scans |= {name for name, reads in parts.items() if scans and reads["source"] == "last_action"}
     seen = found.get(about["input"], np.zeros((*own.seen.shape[:2], 0)))
     if seen.shape != own.seen.shape:
         return [f"it sees {seen.shape[2]} numbers, in the task {own.seen.shape[2]}"]
