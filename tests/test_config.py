@@ -4,7 +4,15 @@ import pytest
 import yaml
 from tiny_task import tiny_task
 
-from simtrain import EventTermCfg, ObservationTermCfg, TaskCfg, UniformNoiseCfg, mdp
+from simtrain import (
+    CriticCfg,
+    EventTermCfg,
+    ObservationTermCfg,
+    PpoCfg,
+    TaskCfg,
+    UniformNoiseCfg,
+    mdp,
+)
 from simtrain.cli.parse import parse_flags
 from simtrain.config import TrainConfig
 from simtrain.config_tree import as_plain, overlay
@@ -215,6 +223,19 @@ def test_an_impossible_value_is_told_with_its_flag(flags, message):
     with pytest.raises(ConfigError, match=message) as error:
         config.check()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sim": None}, "'mine': TaskCfg.sim is None, not SimCfg"),
+        ({"ppo": PpoCfg(symmetry=None)}, "'mine': TaskCfg.ppo.symmetry is None, not SymmetryCfg"),
+        ({"ppo": PpoCfg(actor=CriticCfg())}, r"TaskCfg.ppo.actor is CriticCfg\(.*, not ActorCfg"),
+    ],
+)
+def test_something_else_in_the_place_of_a_part_is_told_by_name(change, message):
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig.of_task("mine", dataclasses.replace(tiny_task(), **change))
 
 
 def test_a_task_gives_its_own_defaults():

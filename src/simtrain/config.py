@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Suppress, UseAppendAction, arg
 
 from simtrain.bounds import check_bounds
-from simtrain.config_tree import FROM_TASK
+from simtrain.config_tree import FROM_TASK, check_parts
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.ppo_cfg import MODELS, DistillationCfg, Flag, NetworkCfg, PpoCfg, RndCfg
@@ -165,6 +165,7 @@ class TrainConfig:
     @staticmethod
     def of_task(name: str, task: TaskCfg, *, on_gpu: bool = False) -> TrainConfig:
         """The configuration that a task asks for, with physics on the CPU or on GPUs."""
+        check_parts(task, f"task {name!r}: TaskCfg")
         own: dict[str, Any] = {setting: getattr(task, setting) for setting in FROM_TASK}
         if on_gpu and task.num_envs_on_gpu is not None:
             own["num_envs"] = task.num_envs_on_gpu

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
-from simtrain.errors import flag
+from simtrain.errors import ConfigError, flag
 
 ConfigT = TypeVar("ConfigT")
 Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value
@@ -196,6 +196,19 @@ def check_types(config: object) -> None:
             reason = str(error).split("\n")[0]
             raise TypeError(f"{flag(field.name)} cannot be {value!r:.60}: {reason}") from error
         check_types(value)
+
+
+def check_parts(config: Any, *path: str) -> None:
+    """Raise ConfigError for something else in the place of a configuration's part, such as None."""
+    fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
+    for field in fields:
+        kind: Any = field.default_factory
+        value = getattr(config, field.name)
+        is_part = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        if is_part and not isinstance(value, kind):
+            text = f"{'.'.join((*path, field.name))} is {value!r:.60}"
+            raise ConfigError(f"{text}, not {kind.__name__}")
+        check_parts(value, *path, field.name)
 
 
 def _parts(value: Any, suppressed: bool = True) -> dict[str, Any] | None:

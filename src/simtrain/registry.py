@@ -114,6 +114,17 @@ def discover(*, quiet: bool = False) -> Registry:
     return registry
 
 
+def find_beside_tasks(path: str) -> Path:
+    """A file that a task names: as it is, or else below a folder of tasks; ConfigError if none."""
+    candidates = (
+        folder / path for folder in (*_named_folders(), *_found_folders(), *_own_folders())
+    )
+    found = next((c for c in (Path(path), *candidates) if c.exists()), None)
+    if found is None:
+        raise ConfigError(f"there is no file {path}, here or in a folder of tasks")
+    return found
+
+
 def _sources(quiet: bool) -> Iterator[tuple[str, Callable[[], object]]]:
     """The name of every task file and entry point, once, and the function that imports it."""
     seen: set[Path] = set()

@@ -65,6 +65,7 @@ def cartpole_swingup() -> TaskCfg:
     cfg.ppo.lam = 0.98
     # Few of the poles swing up at a time; with larger steps the policy forgets how.
     cfg.ppo.desired_kl = 0.005
+    cfg.ppo.desired_kl_end = 0.0005
     cfg.events = {
         "reset": EventTermCfg(
             mdp.reset_joints_gaussian,

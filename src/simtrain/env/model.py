@@ -159,7 +159,7 @@ def initial_state(model: mujoco.MjModel, keyframe: int | None) -> InitialState:
 def check_task(cfg: TaskCfg) -> mujoco.MjModel:
     """Compile the model and resolve all names in the task against it; the model, or ConfigError."""
     check_bounds(cfg, "env")
-    model = compile_model(cfg)
+    model, step_dt = compile_model(cfg), cfg.timestep * cfg.decimation
     start = initial_state(model, find_keyframe(model, cfg.keyframe))
     if not cfg.actions:
         raise ConfigError("the task has no actions")
@@ -178,13 +178,13 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
         if not terms:
             raise ConfigError(f"observations.{group} has no terms")
         for name, term in terms.items():
-            check_term(flag("env", "observations", group, name), term, model)
+            check_term(flag("env", "observations", group, name), term, model, step_dt)
             check_delay(term, "env", "observations", group, name)
     if not cfg.rewards:
         raise ConfigError("the task has no rewards")
     for kind in ("rewards", "terminations", "commands", "metrics"):
         for name, term in getattr(cfg, kind).items():
-            check_term(flag("env", kind, name), term, model)
+            check_term(flag("env", kind, name), term, model, step_dt)
     for name, metric in cfg.metrics.items():
         if name in EVALUATION_TAGS:
             raise ConfigError(f"a metric of the task is called {name!r}, as one of evaluation is")
@@ -193,15 +193,16 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
         _check_choice(flag("env", "events", name, "mode"), event.mode, get_args(EventMode))
     for kind in ("events", "curricula"):
         for name, term in getattr(cfg, kind).items():
-            check_term(flag("env", kind, name), term, model, leading=2)
+            check_term(flag("env", kind, name), term, model, step_dt, leading=2)
     return model
 
 
 def evaluation_task(cfg: TaskCfg) -> TaskCfg:
     """A copy of a task without observation noise, events between resets, and curricula.
 
-    Policies are evaluated and shown in it. Pushes are gone, commands have their full ranges, and on
-    a terrain environments start at every level. What is drawn at the start and at resets stays,
+    Policies are evaluated and shown in it. Pushes are gone, commands have their full ranges and the
+    parameters that their class has ``in_evaluation``, and on a terrain environments start at every
+    level. What is drawn at the start and at resets stays,
     from the first reset on.
     """
     task = copy.deepcopy(cfg)
@@ -211,6 +212,8 @@ def evaluation_task(cfg: TaskCfg) -> TaskCfg:
     task.events = {name: e for name, e in task.events.items() if e.mode in ("startup", "reset")}
     for event in task.events.values():
         event.after_steps = 0
+    for command in task.commands.values():
+        command.params |= getattr(command.func, "in_evaluation", {})
     task.curricula = {}
     if task.terrain is not None:
         task.terrain.max_initial_level = None

@@ -127,13 +127,15 @@ def resolve_params(
     }
 
 
-def check_term(where: str, cfg: TermCfg, model: mujoco.MjModel, leading: int = 1) -> None:
+def check_term(
+    where: str, cfg: TermCfg, model: mujoco.MjModel, step_dt: float, leading: int = 1
+) -> None:
     """Raise ConfigError for an unknown or missing parameter or a pattern that matches nothing.
 
     `where` is the term's flag but for its last part; `leading` is the number of a function's
     arguments before its parameters (a class is made with the environment alone). A class may have
-    a static method ``check(model, **params)`` that raises ConfigError for parameters that the model
-    does not bear, with names resolved.
+    a static method ``check(model, step_dt, **params)`` that raises ConfigError for parameters that
+    the model does not bear, or control steps of `step_dt`, s, do not; with names resolved.
     """
     check_parameters(where, cfg, 1 if inspect.isclass(cfg.func) else leading)
     resolved: dict[str, Any] = {}
@@ -144,7 +146,7 @@ def check_term(where: str, cfg: TermCfg, model: mujoco.MjModel, leading: int = 1
             raise ConfigError(f"{where}.{name.replace('_', '-')}: {error}") from error
     if check := getattr(cfg.func, "check", None):
         try:
-            check(model, **resolved)
+            check(model, step_dt, **resolved)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
 

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from simtrain.mdp.events import *
     from simtrain.mdp.gait import *
     from simtrain.mdp.metrics import *
+    from simtrain.mdp.motion import *
     from simtrain.mdp.observations import *
     from simtrain.mdp.randomization import *
     from simtrain.mdp.rays import *
     from simtrain.mdp.rewards import *
     from simtrain.mdp.terminations import *
     from simtrain.mdp.terrain import *
+    from simtrain.mdp.tracking import *
 
 TERM_MODULES = ("observations", "rays", "rewards", "metrics", "terminations", "terrain",
-                "curricula", "randomization", "events", "commands", "gait")  # fmt: skip
+                "curricula", "randomization", "events", "commands", "gait", "motion",
+                "tracking")  # fmt: skip
 
 
 def terms_of(module: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class reset_root_state_uniform:
     """
 
     def __init__(self, env: Env, pose_range: Ranges, velocity_range: Ranges | None = None) -> None:
-        self._uniform = Draws(env, _by_axis(pose_range), _by_axis(velocity_range or {}))
+        self._uniform = Draws(env, by_axis(pose_range), by_axis(velocity_range or {}))
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
@@ -49,7 +49,7 @@ class push_by_setting_velocity:
     """Add a uniform change to the base's velocity, m/s along world axes and rad/s about its own."""
 
     def __init__(self, env: Env, velocity_range: Ranges) -> None:
-        self._change = Draws(env, _by_axis(velocity_range))
+        self._change = Draws(env, by_axis(velocity_range))
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
@@ -69,7 +69,7 @@ class apply_body_force:
     def __init__(
         self, env: Env, bodies: Entities, force_range: Ranges, duration_s: Bounds | None = None
     ) -> None:
-        self._bodies, axes = bodies, _by_axis(force_range)
+        self._bodies, axes = bodies, by_axis(force_range)
         self._draws = Draws(env, *([pair] * len(bodies) for pair in axes))
         self._duration_s, self._left = duration_s, env.buffer("left")
 
@@ -124,7 +124,7 @@ def reset_joints_gaussian(
     env.sim.write("qvel", velocity_std * noise[1], mask, joints.qvel)
 
 
-def _by_axis(ranges: Ranges) -> list[Bounds]:
+def by_axis(ranges: Ranges) -> list[Bounds]:
     """Bounds along and about `AXES`."""
     unknown = [axis for axis in ranges if axis not in AXES]
     if unknown:

@@ -91,7 +91,12 @@ class randomize_field:
 
     @staticmethod
     def check(
-        model: mujoco.MjModel, field: Names, ranges: Any, operation: str = "scale", **params: Any
+        model: mujoco.MjModel,
+        step_dt: float,
+        field: Names,
+        ranges: Any,
+        operation: str = "scale",
+        **params: Any,
     ) -> None:
         """Raise ConfigError unless this can be drawn in `model`."""
         _check_choice("operation", operation, get_args(Operation))
@@ -142,7 +147,7 @@ class randomize_pseudo_inertia:
         self._root = moments.clamp(min=0.0).sqrt().unsqueeze(1)
 
     @staticmethod
-    def check(model: mujoco.MjModel, bodies: Entities, **_: Any) -> None:
+    def check(model: mujoco.MjModel, step_dt: float, bodies: Entities, **_: Any) -> None:
         """Raise ConfigError for bodies of which MuJoCo cannot move the centre of mass."""
         _check_simple(model, bodies)
 

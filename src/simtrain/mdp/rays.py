@@ -74,6 +74,7 @@ class _RayCast(ABC):
     @staticmethod
     def check(
         model: Any,
+        step_dt: float,
         geom_groups: tuple[int, ...] | None = None,
         alignment: str = "yaw",
         max_distance: float = 5.0,

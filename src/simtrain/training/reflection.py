@@ -54,7 +54,7 @@ class Reflection:
         except re.error as error:
             text = "is no regular expression, in the task's symmetry=Mirror(...)"
             raise ConfigError(f"{error.pattern!r} {text}: {error}") from error
-        self.cfg, self._model = cfg, model
+        self.cfg, self.model = cfg, model
         self._pairs = [*pairs, *((b, a) for a, b in pairs)]
         self.vector = [-1.0 if axis == cfg.symmetry.normal else 1.0 for axis in "xyz"]
         """What becomes of a vector: factors of its x, y and z; minus these of a pseudo-vector's."""
@@ -91,7 +91,7 @@ class Reflection:
 
     def resolved(self, params: Params) -> dict[str, Any]:
         """A term's parameters, with indices for names and patterns."""
-        return resolve_params(dict(params), self._model, "cpu")
+        return resolve_params(dict(params), self.model, "cpu")
 
     def partners(self, given: Entities) -> Places:
         """The mirror image of each of `given` among them, and a joint's sign; else ConfigError."""
@@ -103,7 +103,7 @@ class Reflection:
 
     def relative_joints(self, joints: Joints) -> Places:
         """The same, for positions relative to the start, which must be symmetric."""
-        start = [float(self._start.qpos[self._model.joint(n).qposadr[0]]) for n in joints.names]
+        start = [float(self._start.qpos[self.model.joint(n).qposadr[0]]) for n in joints.names]
         places = self.partners(joints)
         values = torch.tensor([start])
         _check_alike(joints, _as_map(places)(values), values, "initial positions are")
@@ -155,14 +155,14 @@ class Reflection:
 
     def _sign(self, name: str, partner: str) -> float:
         """1.0 if a reflected joint has its partner's position, and -1.0 if it has the opposite."""
-        one, other = self._model.joint(name), self._model.joint(partner)
+        one, other = self.model.joint(name), self.model.joint(partner)
         kind, factors, axis = one.type[0], np.array(self.vector), self._axes[other.id]
         # The axis of a hinge is a pseudo-vector.
         cosine = self._axes[one.id] * (-factors if kind == _HINGE else factors) @ axis
         sign = float(np.sign(cosine))
         away = self._anchors[one.id] * factors - self._anchors[other.id]
         distance = np.linalg.norm(away - away @ axis * axis)  # where on its axis does not matter
-        zeros = self._model.qpos0[[one.qposadr[0], other.qposadr[0]]]
+        zeros = self.model.qpos0[[one.qposadr[0], other.qposadr[0]]]
         reason = ""
         if kind not in _KINDS or other.type[0] != kind:
             reason = "only hinges and slides can be, both of the same type"

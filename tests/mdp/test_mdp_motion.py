@@ -1,0 +1,328 @@
+"""Following motions, against an independent computation with SciPy's rotations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.transform import Rotation
+from walker import HINGES, walker_model, walker_task
+
+from simtrain import (
+    CommandTermCfg,
+    JointPositionActionCfg,
+    MetricTermCfg,
+    ObservationTermCfg,
+    RewardTermCfg,
+    mdp,
+)
+from simtrain import TerminationTermCfg as Termination
+from simtrain.env.env import Env
+from simtrain.env.model import check_task, evaluation_task
+from simtrain.errors import ConfigError
+from simtrain.motion.clip import MotionClip, body_names, joint_names
+from simtrain.sim import EngineCfg
+
+FPS, BODIES = 50.0, ("base", "left_leg", "right_leg")
+REWARDS = {
+    "anchor_pos": mdp.motion_global_anchor_position_error_exp,
+    "anchor_ori": mdp.motion_global_anchor_orientation_error_exp,
+    "body_pos": mdp.motion_relative_body_position_error_exp,
+    "body_ori": mdp.motion_relative_body_orientation_error_exp,
+    "body_lin_vel": mdp.motion_global_body_linear_velocity_error_exp,
+    "body_ang_vel": mdp.motion_global_body_angular_velocity_error_exp,
+}
+METRICS = {"mpkpe": mdp.mpkpe, "r_mpkpe": mdp.r_mpkpe, "joint_vel_error": mdp.joint_vel_error}
+SEEN = (
+    mdp.motion_anchor_pos_b,
+    mdp.motion_anchor_ori_b,
+    mdp.robot_body_pos_b,
+    mdp.robot_body_ori_b,
+)
+OF_ENDS = {"ee_pos_error": mdp.ee_pos_error, "ee_ori_error": mdp.ee_ori_error}
+
+
+def write_clip(path: Path, frames: int, seed: int = 0, fps: float = FPS) -> Path:
+    """A robot that turns and leans on its way, with the velocities that MuJoCo has for it."""
+    model, rng = walker_model().compile(), np.random.default_rng(seed)
+    data, time = mujoco.MjData(model), np.arange(frames) / fps
+    rate, phase = rng.uniform(0.5, 2.0, 8), rng.uniform(0, 6, 8)
+    curves = np.sin(rate * time[:, None] + phase)
+    turn = Rotation.from_euler("zyx", curves[:, 3:6] * [2.0, 0.3, 0.3])
+    place = [0.0, 0.0, 0.7] + 0.2 * curves[:, :3]
+    qpos = np.hstack((place, turn.as_quat(scalar_first=True), curves[:, 6:]))
+    qvel = np.zeros((frames, model.nv))
+    for i in range(frames):
+        first, last = max(i - 1, 0), min(i + 1, frames - 1)
+        mujoco.mj_differentiatePos(model, qvel[i], (last - first) / fps, qpos[first], qpos[last])
+    parts = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
+    arrays = {n: np.zeros((frames, model.nbody - 1, k), np.float32) for n, k in parts.items()}
+    for i in range(frames):
+        data.qpos[:], data.qvel[:] = qpos[i], qvel[i]
+        mujoco.mj_forward(model, data)
+        arrays["body_pos_w"][i], arrays["body_quat_w"][i] = data.xpos[1:], data.xquat[1:]
+        for body in range(1, model.nbody):
+            twist, kind = np.zeros(6), mujoco.mjtObj.mjOBJ_XBODY
+            mujoco.mj_objectVelocity(model, data, kind, body, twist, 0)
+            arrays["body_ang_vel_w"][i, body - 1], arrays["body_lin_vel_w"][i, body - 1] = (
+                twist[:3],
+                twist[3:],
+            )
+    joints = {"joint_pos": qpos[:, 7:], "joint_vel": qvel[:, 6:]}
+    arrays |= {name: value.astype(np.float32) for name, value in joints.items()}
+    MotionClip(path.stem, fps, joint_names(model), body_names(model), **arrays).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("motions")
+    return tuple(str(write_clip(folder / f"{i}.npz", 60 + 50 * i, i)) for i in range(2))
+
+
+def _task(files, **params):
+    motion = {"command": "motion"}
+    params = {"files": files, "bodies": BODIES, "anchor": "base", **params}
+    terms = {n: MetricTermCfg(func, **motion) for n, func in METRICS.items()}
+    ends = {n: MetricTermCfg(func, bodies=".*_leg", **motion) for n, func in OF_ENDS.items()}
+    return walker_task(
+        actions={"joint_pos": JointPositionActionCfg(HINGES, reference="motion")},
+        commands={"motion": CommandTermCfg(mdp.MotionCommand, (1e6, 1e6), **params)},
+        observations={"actor": {f.__name__: ObservationTermCfg(f, **motion) for f in SEEN}},
+        rewards={n: RewardTermCfg(func, 1.0, std=0.8, **motion) for n, func in REWARDS.items()},
+        terminations={
+            "ended": Termination(mdp.motion_ended, time_out=True, **motion),
+            "height": Termination(mdp.bad_anchor_pos_z_only, threshold=0.25, **motion),
+            "lean": Termination(mdp.bad_anchor_ori, threshold=0.3, **motion),
+            "ends": Termination(
+                mdp.bad_motion_body_pos_z_only, bodies=".*_leg", threshold=0.2, **motion
+            ),
+        },
+        metrics=terms | ends,
+    )
+
+
+def _env(files, num_envs=6, engine="mujoco", **params):
+    return Env(_task(files, **params), num_envs, EngineCfg(engine), metrics=True)
+
+
+def _frame(env):
+    return env.commands.terms["motion"]._frame
+
+
+@pytest.mark.parametrize("engine", ["mujoco", "warp"])
+def test_all_terms_are_those_of_an_independent_computation(files, engine, fast_compilation):
+    env = _env(files, 16, engine)
+    model, motion = env.model, env.commands.terms["motion"]
+    rng, frames = np.random.default_rng(3), torch.arange(16) * 9 + 3
+    clips = [MotionClip.load(Path(file), model) for file in files]
+    _frame(env).copy_(frames)
+    qpos = np.tile(model.key("stand").qpos, (16, 1)) + rng.normal(0, 0.3, (16, model.nq))
+    qpos[:, 3:7] /= np.linalg.norm(qpos[:, 3:7], axis=1, keepdims=True)
+    qvel = rng.normal(0, 1, (16, model.nv))
+    env.sim.write("qpos", torch.tensor(qpos))
+    env.sim.write("qvel", torch.tensor(qvel))
+    env.sim.forward()
+    _, dones = env.judge(None)
+    seen = env.observations.compute()["actor"].numpy()
+    data = mujoco.MjData(model)
+    for i, frame in enumerate(frames.tolist()):
+        clip, k = (clips[0], frame) if frame < 60 else (clips[1], frame - 60)
+        data.qpos[:], data.qvel[:] = qpos[i], qvel[i]
+        mujoco.mj_forward(model, data)
+        place, turn = data.xpos[1:], Rotation.from_quat(data.xquat[1:], scalar_first=True)
+        goal, goal_turn = (
+            clip.body_pos_w[k],
+            Rotation.from_quat(clip.body_quat_w[k], scalar_first=True),
+        )
+        twist = np.zeros((3, 6))
+        for body in range(3):
+            kind = mujoco.mjtObj.mjOBJ_XBODY
+            mujoco.mj_objectVelocity(model, data, kind, body + 1, twist[body], 0)
+        heading = (turn[0] * goal_turn[0].inv()).as_matrix()
+        heading = Rotation.from_euler("z", np.arctan2(heading[1, 0], heading[0, 0]))
+        anchor = np.array([*place[0, :2], goal[0, 2]])
+        target, target_turn = anchor + heading.apply(goal - goal[0]), heading * goal_turn
+
+        def kernel(squares):
+            return np.exp(-np.mean(squares) / 0.8**2)
+
+        offset = target - place
+        expected = {
+            "anchor_pos": kernel(np.sum((goal[0] - place[0]) ** 2)),
+            "anchor_ori": kernel((goal_turn[0] * turn[0].inv()).magnitude() ** 2),
+            "body_pos": kernel(np.sum(offset**2, axis=1)),
+            "body_ori": kernel((target_turn * turn.inv()).magnitude() ** 2),
+            "body_lin_vel": kernel(np.sum((clip.body_lin_vel_w[k] - twist[:, 3:]) ** 2, axis=1)),
+            "body_ang_vel": kernel(np.sum((clip.body_ang_vel_w[k] - twist[:, :3]) ** 2, axis=1)),
+        }
+        value = dict(zip(env.rewards.names, env.rewards.values[i].tolist(), strict=True))
+        assert value == pytest.approx(expected, abs=1e-5)
+        distance = np.linalg.norm(offset, axis=1)
+        expected = {
+            "mpkpe": np.linalg.norm(goal - place, axis=1).mean(),
+            "r_mpkpe": np.linalg.norm(offset - offset[0], axis=1).mean(),
+            "joint_vel_error": np.linalg.norm(clip.joint_vel[k] - qvel[i, 6:]),
+            "ee_pos_error": distance[1:].mean(),
+            "ee_ori_error": (target_turn * turn.inv()).magnitude()[1:].mean(),
+        }
+        value = dict(zip(env.metrics.names, env.metrics.values[i].tolist(), strict=True))
+        assert value == pytest.approx(expected, abs=1e-5)
+        leans = [t.as_matrix()[0, 2, 2] for t in (goal_turn, turn)]
+        expected = [
+            frame in (59, 169),
+            abs(goal[0, 2] - place[0, 2]) > 0.25,
+            abs(leans[0] - leans[1]) > 0.3,
+            (np.abs(offset[1:, 2]) > 0.2).any(),
+        ]
+        assert env.terminations.flags[i].tolist() == expected
+        assert dones[i] == any(expected)
+        back = turn[0].inv()
+        columns = [
+            back.apply(goal[0] - place[0]),
+            (back * goal_turn[0]).as_matrix()[:, :2],
+            back.apply(place - place[0]),
+            (back * turn).as_matrix()[:, :, :2],
+        ]
+        np.testing.assert_allclose(seen[i], np.hstack([c.ravel() for c in columns]), atol=1e-5)
+    assert motion.is_over().tolist() == [frame in (59, 169) for frame in frames.tolist()]
+
+
+def test_a_motion_that_is_written_into_the_simulation_is_there_exactly(files):
+    env = _env(files, 20)
+    motion, everywhere = env.commands.terms["motion"], torch.ones(20, dtype=torch.bool)
+    _frame(env).copy_(torch.arange(20) * 8)
+    motion.put(everywhere, exact=True)
+    env.sim.forward()
+    env.judge(None)
+    assert env.metrics.values.abs().max() < 1e-5
+    assert torch.allclose(env.rewards.values, torch.ones(()), atol=1e-6)
+
+
+def test_evaluation_plays_each_motion_in_turn_from_its_start_to_its_end(files):
+    task = evaluation_task(_task(files, pose_range={"x": (-0.5, 0.5)}))
+    env = Env(task, 5, EngineCfg(), metrics=True)
+    motion = env.commands.terms["motion"]
+    assert motion.clip().tolist() == [0, 1, 0, 1, 0]
+    clips = [MotionClip.load(Path(file), env.model) for file in files]
+    for i in range(5):
+        start = clips[i % 2]
+        assert env.bind("qpos")[i, 7:].tolist() == pytest.approx(start.joint_pos[0], abs=1e-6)
+        assert env.bind("xpos")[i, 1].tolist() == pytest.approx(start.body_pos_w[0, 0], abs=1e-6)
+        # What is asked for is what is to be reached by the next step.
+        wanted = [*start.joint_pos[1], *start.joint_vel[1]]
+        assert env.command("motion")[i].tolist() == pytest.approx(wanted, abs=1e-6)
+    everywhere = torch.ones(5, dtype=torch.bool)
+    for step in range(1, 110):
+        motion.put(everywhere, exact=True)  # as if the policy were perfect
+        env.sim.forward()
+        _, dones = env.judge(None)
+        ended = [step == (59, 109)[i % 2] for i in range(5)]
+        assert dones.tolist() == ended, step
+        assert env.terminations.time_outs.tolist() == ended
+        motion.resample(dones)
+        motion.update()
+
+
+def test_an_action_of_zero_asks_for_the_motions_joints(files):
+    env = _env(files, 4)
+    motion = env.commands.terms["motion"]
+    asked = env.command("motion")[:, :2].clone()
+    env._control.apply(torch.zeros(4, 2))
+    start = torch.tensor([0.1, -0.2])
+    held = env.initial_targets - start
+    assert torch.allclose(env.bind("ctrl"), asked + held, atol=1e-6)
+    assert motion.is_driven is False
+
+
+def test_adaptive_sampling_begins_where_episodes_failed_and_evenly_beside(files):
+    env = _env(files, 4000, kernel=2, kernel_decay=0.5, failure_rate=1.0)
+    motion, everywhere = env.commands.terms["motion"], torch.ones(4000, dtype=torch.bool)
+    _frame(env).fill_(60 + 80)  # in the second of the second motion's bins: 109 frames, 2 bins
+    env.terminations.terminated.fill_(True)
+    motion.resample(everywhere)
+    frames = _frame(env)
+    first, second, third = (
+        ((frames >= low) & (frames < high)).float().mean()
+        for low, high in ((0, 59), (60, 114), (114, 169))
+    )
+    # A tenth evenly; of the rest two parts for the bin that failed, one for the bin before.
+    assert first == pytest.approx(0.1 / 3, abs=0.02)
+    assert second == pytest.approx(0.1 / 3 + 0.3, abs=0.03)
+    assert third == pytest.approx(0.1 / 3 + 0.6, abs=0.03)
+    assert frames.max() < 169  # never in a last frame
+    env.terminations.terminated.fill_(False)
+    motion.resample(everywhere)  # nothing failed: evenly over bins
+    assert ((_frame(env) < 59).float().mean()) == pytest.approx(1 / 3, abs=0.03)
+
+
+def test_what_is_drawn_stays_within_its_ranges_and_concerns_the_mask_alone(files):
+    ranges = {"x": (0.1, 0.3), "yaw": (-0.5, -0.2)}
+    env = _env(files, 500, sampling="uniform", pose_range=ranges, velocity_range={"z": (1.0, 2.0)})
+    motion = env.commands.terms["motion"]
+    before = env.bind("qpos").clone()
+    mask = torch.arange(500) % 2 == 0
+    motion.resample(mask)
+    env.sim.forward()
+    assert torch.equal(env.bind("qpos")[~mask], before[~mask])
+    position, turn = motion.poses()
+    offset = (env.bind("qpos")[:, :3] - position[:, 0])[mask]
+    assert offset[:, 0].min() >= 0.1 - 1e-5
+    assert offset[:, 0].max() <= 0.3 + 1e-5
+    assert offset[:, 0].std() > 0.04
+    assert offset[:, 1:].abs().max() < 1e-5
+    turned = Rotation.from_quat(env.bind("qpos")[mask, 3:7], scalar_first=True)
+    drawn = turned * Rotation.from_quat(turn[mask, 0], scalar_first=True).inv()
+    angles = drawn.as_rotvec()
+    assert np.abs(angles[:, :2]).max() < 1e-3
+    assert -0.5 - 1e-3 < angles[:, 2].min() < angles[:, 2].max() < -0.2 + 1e-3
+    lift = (env.bind("qvel")[:, :3] - motion.velocities()[0][:, 0])[mask]
+    assert lift[:, 2].min() > 1.0 - 1e-4
+    assert lift[:, :2].abs().max() < 1e-4
+
+
+def test_a_file_with_shuffled_columns_is_the_same_motion_to_the_bit(files, tmp_path):
+    content = dict(np.load(files[0]))
+    order = [2, 0, 1]
+    content["body_names"] = content["body_names"][order]
+    for name in ("body_pos_w", "body_quat_w", "body_lin_vel_w", "body_ang_vel_w"):
+        content[name] = content[name][:, order]
+    for name in ("joint_pos", "joint_vel"):
+        content[name] = content[name][:, ::-1]
+    content["joint_names"] = content["joint_names"][::-1]
+    np.savez(tmp_path / "shuffled.npz", **content)
+    results = []
+    for file in (files[0], str(tmp_path / "shuffled.npz")):
+        torch.manual_seed(0)
+        env = _env((file,), 8)
+        obs = [env.step(0.1 * torch.ones(8, 2))[0]["actor"].clone() for _ in range(20)]
+        results.append(torch.stack(obs))
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"anchor": "head"}, "'head' is none of the bodies: base, left_leg"),
+        ({"files": ()}, "needs one or more motions"),
+        ({"files": ("none.npz",)}, "no file none.npz, here or in a folder of tasks"),
+        ({"sampling": "often"}, "sampling is 'often'; it must be adaptive, uniform or start"),
+        ({"bin_s": 0.0}, "bin_s is 0.0; it must be from 0.001"),
+        ({"uniform_share": 1.5}, "uniform_share is 1.5; it must be from 0 to 1"),
+        ({"pose_range": {"zaw": (0.0, 1.0)}}, "no axis 'zaw'"),
+        ({"bodies": "head"}, "no body matches 'head'"),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_starts(files, change, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        check_task(_task(files) if not change else _task(**{"files": files, **change}))
+    assert "\n" not in str(error.value)
+
+
+def test_a_motion_at_another_rate_is_refused(tmp_path):
+    file = str(write_clip(tmp_path / "slow.npz", 20, fps=30.0))
+    with pytest.raises(ConfigError, match=r"slow.npz has 30 frames a second, and the task 50"):
+        check_task(_task((file,)))
