@@ -84,11 +84,18 @@ class MotionClip:
         return cls(path.stem, fps, joints, bodies, **arrays)
 
     def save(self, path: Path) -> None:
-        """Write the file, compressed, whole or not at all; OSError if it cannot be written."""
-        content: dict[str, Any] = {field: getattr(self, field) for field in _FIELDS}
-        content |= {name: np.array(getattr(self, name)) for name in _NAMES}
+        """Write the file, whole or not at all; OSError if it cannot be written."""
         with written_whole(path) as file:
-            np.savez_compressed(file, fps=np.array([self.fps]), **content)
+            file.write(self.packed())
+
+    def packed(self) -> bytes:
+        """The content of its file, compressed."""
+        # Numbers that follow each other in time are alike, and are packed tighter.
+        content: dict[str, Any] = {n: np.asfortranarray(getattr(self, n)) for n in _FIELDS}
+        content |= {name: np.array(getattr(self, name)) for name in _NAMES}
+        file = io.BytesIO()
+        np.savez_compressed(file, fps=np.array([self.fps]), **content)
+        return file.getvalue()
 
 
 def joint_names(model: mujoco.MjModel) -> tuple[str, ...]:
