@@ -35,6 +35,9 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "grace_seconds": _SECONDS,
     "seconds": (1e-3, 86_400.0),
     "speed": (1e-4, 1e4),
+    "fps": (1.0, 1e4),
+    "output_fps": (1.0, 1e4),
+    "skip": (0.0, 86_400.0),
     "tolerance": (0.0, 0.999),
     "verify_threshold": _FRACTION,
     # PPO

@@ -10,9 +10,10 @@ the world. Holosoma's has the root before the joints; that is left out, for it i
 import io
 import sys
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import mujoco
 import numpy as np
@@ -89,7 +90,8 @@ class MotionClip:
 
     def packed(self) -> bytes:
         """The content of its file, compressed."""
-        content: dict[str, Any] = {field: getattr(self, field) for field in _FIELDS}
+        # Numbers that follow each other in time are alike, and are packed tighter.
+        content: dict[str, Any] = {n: np.asfortranarray(getattr(self, n)) for n in _FIELDS}
         content |= {name: np.array(getattr(self, name)) for name in _NAMES}
         file = io.BytesIO()
         np.savez_compressed(file, fps=np.array([self.fps]), **content)
@@ -105,6 +107,21 @@ def joint_names(model: mujoco.MjModel) -> tuple[str, ...]:
 def body_names(model: mujoco.MjModel) -> tuple[str, ...]:
     """Names of the bodies of a model without the world."""
     return tuple(model.body(i).name for i in range(1, model.nbody))
+
+
+def check_names(
+    where: str, kind: Literal["joint", "body"], names: Sequence[str], expected: Sequence[str]
+) -> None:
+    """Raise ConfigError unless `names` has each of the `expected` ones once; more bodies may be."""
+    if double := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"{where} has the {kind} {double[0]!r} twice")
+    unknown = [name for name in names if name not in expected]
+    if kind == "joint" and unknown:
+        near = did_you_mean(unknown[0], expected)
+        raise ConfigError(f"{where}: the model has no joint {unknown[0]!r}{near}")
+    if missing := [name for name in expected if name not in names]:
+        near = did_you_mean(missing[0], unknown)
+        raise ConfigError(f"{where} lacks the model's {kind} {missing[0]!r}{near}")
 
 
 class _MotionFile:
@@ -148,7 +165,7 @@ class _MotionFile:
         if len(array) != (frames := len(self._content["joint_pos"])):
             text = f"{len(array)} frames, and joint_pos has {frames}"
             raise ConfigError(f"{self.where}: its {field} has {text}")
-        kind = "body" if last else "joint"
+        kind: Literal["joint", "body"] = "body" if last else "joint"
         names = self._names(kind, expected)
         if array.shape[1] == len(names) + _JOINT_FIELDS.get(field, 0):
             array = array[:, -len(names) :]
@@ -168,7 +185,7 @@ class _MotionFile:
                 _told.add(self.where)
                 print(f"warning: {self.where} {text}", file=sys.stderr)
 
-    def _names(self, kind: str, expected: tuple[str, ...]) -> tuple[str, ...]:
+    def _names(self, kind: Literal["joint", "body"], expected: tuple[str, ...]) -> tuple[str, ...]:
         """The names of the columns; each of the `expected` ones is there once."""
         if (array := self._content.get(f"{kind}_names")) is None:
             return expected
@@ -176,15 +193,7 @@ class _MotionFile:
             text = f"{array.dtype} {array.shape}; it must be text, a name a column"
             raise ConfigError(f"{self.where}: its {kind}_names is {text}")
         names = tuple(array.astype(str).tolist())
-        if double := [name for name in names if names.count(name) > 1]:
-            raise ConfigError(f"{self.where} has the {kind} {double[0]!r} twice")
-        unknown = [name for name in names if name not in expected]
-        if kind == "joint" and unknown:
-            near = did_you_mean(unknown[0], expected)
-            raise ConfigError(f"{self.where}: the model has no joint {unknown[0]!r}{near}")
-        if missing := [name for name in expected if name not in names]:
-            near = did_you_mean(missing[0], unknown)
-            raise ConfigError(f"{self.where} lacks the model's {kind} {missing[0]!r}{near}")
+        check_names(self.where, kind, names, expected)
         return names
 
 

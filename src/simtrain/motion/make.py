@@ -1,0 +1,257 @@
+"""Motions from keyframes: where soles, pelvis and hands are to be, by mink's inverse kinematics.
+
+Keyframes are YAML:
+
+  start: knees_bent                # the MJCF's keyframe that all begin from
+  soles: [left_foot, right_foot]   # sites or bodies that only go where they are told to
+  motions:
+    squat:
+      - {time: 0.5}
+      - {time: 2.5, pelvis: {z: -0.25, pitch: 20}, left_hand: {x: 0.2}}
+      - {time: 4.5, pelvis: {z: 0, pitch: 0}, left_hand: {x: 0}}
+
+``x``, ``y`` and ``z`` are m from where the part is at the start, along the world's axes; ``roll``,
+``pitch`` and ``yaw`` are degrees about them. What a keyframe does not name stays as it is, and what
+none names goes along as posture and balance need: the centre of mass is over the middle of the
+soles, or of those in ``over``. Between keyframes everything moves with minimum jerk, and rests at
+each (Flash and Hogan, 1985).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mink
+import mujoco
+import numpy as np
+import yaml
+
+from simtrain.errors import ConfigError, did_you_mean
+from simtrain.files import damage_as_config_error, read_file
+from simtrain.motion.clip import MotionClip
+from simtrain.motion.kinematics import clip_of, root_body
+
+_AXES = ("x", "y", "z", "roll", "pitch", "yaw")
+_SOLES, _PARTS, _TURN, _BALANCE, _POSTURE = 100.0, 20.0, 5.0, 20.0, 0.3  # costs
+_ITERATIONS, _CONVERGED, _DAMPING = 50, 1e-5, 0.03
+_LARGEST_FILE = 2**20  # bytes
+_FROM_LIMITS = 0.03  # rad
+_MISSED = 0.01  # m
+_LONGEST = 600.0  # s
+
+
+@dataclass(frozen=True)
+class Keyframe:
+    """What changes at a time."""
+
+    time: float
+    """s"""
+    over: tuple[str, ...] = ()
+    """The soles that the centre of mass is over from now on; none for those of before."""
+    parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By site or body, the coordinates that change: m and degrees from the start."""
+
+
+@dataclass(frozen=True)
+class Motion:
+    """A motion to be made."""
+
+    name: str
+    start: str
+    """The model's keyframe that it begins from."""
+    soles: tuple[str, ...]
+    keyframes: tuple[Keyframe, ...]
+
+
+def read_motions(path: Path) -> dict[str, Motion]:
+    """The motions in a file of keyframes; ConfigError, which says where, for what is none."""
+    with damage_as_config_error(f"{path} has no keyframes"):
+        content = yaml.safe_load(read_file(path, "the keyframes", _LARGEST_FILE))
+        unknown = {*content} - {"start", "soles", "motions"}
+        if unknown or not isinstance(content["motions"], dict):
+            raise ConfigError(f"{path}: it must have start, soles and motions, and nothing else")
+        start, soles = str(content["start"]), tuple(map(str, content["soles"]))
+    return {
+        name: Motion(name, start, soles, _keyframes(f"{path}: {name}", soles, keyframes))
+        for name, keyframes in content["motions"].items()
+    }
+
+
+def make_motion(motion: Motion, model: mujoco.MjModel, fps: float = 50.0) -> MotionClip:
+    """The motion of a `load_robot` model; ConfigError where it cannot be reached."""
+    if motion.start not in (names := [model.key(i).name for i in range(model.nkey)]):
+        near = did_you_mean(motion.start, names)
+        raise ConfigError(f"{motion.name}: the model has no keyframe {motion.start!r}{near}")
+    configuration = mink.Configuration(model)
+    configuration.update_from_keyframe(motion.start)
+    times = np.arange(round(motion.keyframes[-1].time * fps) + 1) / fps
+    parts = [
+        _Part(configuration, motion, name, axes, times)
+        for name, axes in _controlled(motion, model).items()
+    ]
+    centers = _centers(motion, {part.name: part for part in parts}, times)
+    posture = mink.PostureTask(model, _POSTURE)
+    posture.set_target_from_configuration(configuration)
+    balance = mink.ComTask([_BALANCE, _BALANCE, 0.0])
+    tasks = [posture, balance, *(task for part in parts for task in part.tasks)]
+    limits = [mink.ConfigurationLimit(model, min_distance_from_limits=_FROM_LIMITS)]
+    qpos = np.zeros((len(times), model.nq))
+    for i, time in enumerate(times):
+        balance.set_target(np.append(centers[i], 0.0))
+        for part in parts:
+            part.go_on(i)
+        for _ in range(_ITERATIONS):
+            step = mink.solve_ik(configuration, tasks, 1.0, "daqp", damping=_DAMPING, limits=limits)
+            configuration.integrate_inplace(step, 1.0)
+            if np.abs(step).max() < _CONVERGED:
+                break
+        qpos[i] = configuration.q
+        missed = {part.name: part.missed(configuration) for part in parts}
+        missed["the center of mass"] = float(np.abs(balance.compute_error(configuration)[:2]).max())
+        worst = max(missed, key=lambda name: missed[name])
+        if missed[worst] > _MISSED:
+            text = f"after {time:.2f} s {worst} is {missed[worst]:.3f} m from where it is to be"
+            raise ConfigError(f"{motion.name}: {text}; it is out of reach")
+    return clip_of(model, motion.name, fps, qpos)
+
+
+class _Point(mink.Task):
+    """Some of the world's coordinates of a site's or body's origin."""
+
+    def __init__(self, name: str, kind: str, axes: Sequence[int], cost: float) -> None:
+        super().__init__(cost=np.full(len(axes), cost), lm_damping=1.0)
+        self.target = np.zeros(3)
+        self._name, self._kind, self._axes = name, kind, list(axes)
+
+    def compute_error(self, configuration: mink.Configuration) -> np.ndarray:
+        """How far it is from the target, m, ``(axes,)``."""
+        place = configuration.get_transform_frame_to_world(self._name, self._kind).translation()
+        error: np.ndarray = (place - self.target)[self._axes]
+        return error
+
+    def compute_jacobian(self, configuration: mink.Configuration) -> np.ndarray:
+        """Its derivative by the degrees of freedom, ``(axes, nv)``."""
+        jacobian = np.zeros((3, configuration.nv))
+        if self._kind == "site":
+            site = configuration.model.site(self._name).id
+            mujoco.mj_jacSite(configuration.model, configuration.data, jacobian, None, site)
+        else:
+            body = configuration.model.body(self._name).id
+            mujoco.mj_jacBody(configuration.model, configuration.data, jacobian, None, body)
+        return jacobian[self._axes]
+
+
+class _Part:
+    """A site or body that follows its coordinates in the keyframes."""
+
+    def __init__(
+        self,
+        configuration: mink.Configuration,
+        motion: Motion,
+        name: str,
+        axes: Collection[str],
+        times: np.ndarray,
+    ) -> None:
+        model, is_sole = configuration.model, name in motion.soles
+        kind = _kind(motion.name, name, model)
+        self.name = name
+        self._start = configuration.get_transform_frame_to_world(name, kind)
+        values = np.zeros((len(motion.keyframes), len(_AXES)))
+        for column, axis in enumerate(_AXES):
+            value = 0.0
+            for row, keyframe in enumerate(motion.keyframes):
+                value = values[row, column] = keyframe.parts.get(name, {}).get(axis, value)
+        values[:, 3:] = np.radians(values[:, 3:])
+        self.places = self._start.translation() + values[:, :3]
+        """Where it is in each keyframe, m, ``(keyframes, 3)``; where it is told."""
+        self._path = _minimum_jerk(motion, values, times)
+        moved = [i for i, axis in enumerate(_AXES[:3]) if axis in axes]
+        self._point = _Point(name, kind, moved, _SOLES if is_sole else _PARTS)
+        self._turn = mink.FrameTask(name, kind, 0.0, _SOLES if is_sole else _TURN, lm_damping=1.0)
+        self.tasks: list[mink.Task] = [self._point] if moved else []
+        self.tasks += [self._turn] if {*_AXES[3:]} & {*axes} else []
+
+    def go_on(self, frame: int) -> None:
+        """Set the tasks' targets to those of a frame."""
+        self._point.target = self._start.translation() + self._path[frame, :3]
+        turned = mink.SO3.from_rpy_radians(*self._path[frame, 3:])
+        rotation = turned.multiply(self._start.rotation())
+        self._turn.set_target(mink.SE3.from_rotation(rotation))
+
+    def missed(self, configuration: mink.Configuration) -> float:
+        """How far it is from where it is to be, m."""
+        if self._point not in self.tasks:
+            return 0.0
+        return float(np.linalg.norm(self._point.compute_error(configuration)))
+
+
+def _kind(where: str, name: str, model: mujoco.MjModel) -> str:
+    """Whether a part's name is a site's or a body's; ConfigError if it is neither."""
+    sites = [model.site(i).name for i in range(model.nsite)]
+    bodies = [model.body(i).name for i in range(1, model.nbody)]
+    if name not in sites and name not in bodies:
+        near = did_you_mean(name, (*sites, *bodies))
+        raise ConfigError(f"{where}: the model has no site or body {name!r}{near}")
+    return "site" if name in sites else "body"
+
+
+def _controlled(motion: Motion, model: mujoco.MjModel) -> dict[str, set[str]]:
+    """The parts that are told where to be, and along which axes: soles, the base, and others."""
+    base = model.body(root_body(model)).name
+    controlled = {name: {*_AXES} for name in motion.soles}
+    controlled[base] = {"z", *_AXES[3:]}
+    for keyframe in motion.keyframes:
+        for name, coordinates in keyframe.parts.items():
+            controlled.setdefault(name, set()).update(coordinates)
+    return controlled
+
+
+def _centers(motion: Motion, parts: Mapping[str, _Part], times: np.ndarray) -> np.ndarray:
+    """Where the centre of mass is to be above, m, ``(frames, 2)``."""
+    over, places = motion.soles, []
+    for row, keyframe in enumerate(motion.keyframes):
+        over = keyframe.over or over
+        places.append(np.mean([parts[name].places[row, :2] for name in over], axis=0))
+    return _minimum_jerk(motion, np.array(places), times)
+
+
+def _minimum_jerk(motion: Motion, values: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Values of the keyframes ``(keyframes, n)`` at all times, ``(frames, n)``."""
+    knots = np.array([keyframe.time for keyframe in motion.keyframes])
+    after = np.searchsorted(knots, times).clip(1, len(knots) - 1)
+    begin, end = knots[after - 1], knots[after]
+    part = ((times - begin) / (end - begin)).clip(0.0, 1.0)[:, None]
+    share = part**3 * (10.0 - 15.0 * part + 6.0 * part**2)
+    path: np.ndarray = values[after - 1] + share * (values[after] - values[after - 1])
+    return path
+
+
+def _keyframes(where: str, soles: tuple[str, ...], content: Any) -> tuple[Keyframe, ...]:
+    """The keyframes of a motion, with one at its beginning; ConfigError for what is none."""
+    if not isinstance(content, list) or not content:
+        raise ConfigError(f"{where} must be a list of keyframes")
+    keyframes = [Keyframe(0.0)]
+    for number, entry in enumerate(content, start=1):
+        there = f"{where}, keyframe {number}"
+        if not isinstance(entry, dict) or not _is_number(entry.get("time")):
+            raise ConfigError(f"{there} must have a time, s, and what changes then")
+        parts = {str(name): value for name, value in entry.items() if name not in ("time", "over")}
+        for name, coordinates in parts.items():
+            if not isinstance(coordinates, dict) or not all(map(_is_number, coordinates.values())):
+                raise ConfigError(f"{there}: {name} must be numbers by axis, such as {{z: -0.2}}")
+            if unknown := {*coordinates} - {*_AXES}:
+                allowed = ", ".join(_AXES)
+                raise ConfigError(f"{there}: {name} has {unknown.pop()!r}, not one of {allowed}")
+        over = entry.get("over", [])
+        if not isinstance(over, list) or not {*map(str, over)} <= {*soles}:
+            raise ConfigError(f"{there}: over must be a list of soles: {', '.join(soles)}")
+        keyframes.append(Keyframe(float(entry["time"]), tuple(map(str, over)), parts))
+        if not keyframes[-2].time < keyframes[-1].time <= _LONGEST:
+            text = f"its time, {keyframes[-1].time:g} s, must be after the one before"
+            raise ConfigError(f"{there}: {text}, and at most {_LONGEST:g} s")
+    return tuple(keyframes)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and bool(np.isfinite(value))

@@ -1,0 +1,116 @@
+"""The check finds faults that are planted, and the motions that ship have none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+from robot import make_robot, standing
+
+from simtrain.motion.check import Figure, check_motion
+from simtrain.motion.clip import MotionClip
+from simtrain.motion.kinematics import clip_of, load_robot
+
+G1 = Path(__file__).parents[2] / "tasks" / "g1"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> mujoco.MjModel:
+    return make_robot(tmp_path_factory.mktemp("robot"))
+
+
+def _check(model: mujoco.MjModel, qpos: np.ndarray) -> dict[str, Figure]:
+    return {figure.name: figure for figure in check_motion(clip_of(model, "it", 50.0, qpos), model)}
+
+
+def _off(figures: dict[str, Figure]) -> set[str]:
+    return {name for name, figure in figures.items() if figure.is_off}
+
+
+def test_nothing_is_wrong_with_standing_still(model):
+    margins = model.geom_margin.copy()
+    figures = _check(model, standing(model))
+    assert not _off(figures)
+    assert figures["center of mass beside the feet"].value == 0.0
+    np.testing.assert_array_equal(model.geom_margin, margins)
+
+
+def test_a_joint_beyond_its_range(model):
+    qpos = standing(model)
+    qpos[:, 7] = np.linspace(0.0, 1.2, len(qpos))
+    figure = _check(model, qpos)["joint beyond its range"]
+    assert figure.is_off
+    assert figure.value == pytest.approx(0.2, abs=1e-4)
+    assert figure.where == "mast, frame 25"
+
+
+def test_a_joint_that_is_too_fast(model):
+    qpos = standing(model)
+    qpos[10:, 7] = 0.9
+    figures = _check(model, qpos)
+    assert figures["joint speed"].value == pytest.approx(22.5, abs=0.01)
+    assert _off(figures) == {"joint speed"}
+
+
+def test_a_foot_in_the_floor(model):
+    qpos = standing(model)
+    qpos[5, 9] = -0.03
+    figures = _check(model, qpos)
+    assert figures["depth in the floor"].value == pytest.approx(0.03, abs=1e-4)
+    assert figures["depth in the floor"].where == "right, frame 5"
+    assert "depth in the floor" in _off(figures)
+
+
+def test_feet_that_slide(model):
+    qpos = standing(model)
+    qpos[:, 0] = np.linspace(0.0, 0.5, len(qpos))
+    figures = _check(model, qpos)
+    assert _off(figures) == {"no foot at rest"}
+    assert figures["no foot at rest"].value == 1.0
+    assert figures["no foot at rest"].where.startswith("up to 1.00 m/s")
+
+
+def test_a_foot_may_move_while_the_other_rests(model):
+    qpos = standing(model)
+    turn = np.linspace(0.0, 0.5, len(qpos))  # about the left foot
+    qpos[:, 0], qpos[:, 1] = 0.2 * np.sin(turn), 0.2 * (1.0 - np.cos(turn))
+    qpos[:, 3], qpos[:, 6] = np.cos(turn / 2), np.sin(turn / 2)
+    assert _check(model, qpos)["no foot at rest"].value == 0.0
+
+
+def test_a_robot_in_the_air(model):
+    qpos = standing(model)
+    qpos[:, 2] += 0.05
+    figures = _check(model, qpos)
+    assert figures["in the air"].value == 1.0
+    assert _off(figures) == {"in the air"}
+
+
+def test_resting_on_one_foot_beside_the_center_of_mass(model):
+    qpos = standing(model)
+    qpos[:, 9] = 0.1
+    figures = _check(model, qpos)
+    assert figures["center of mass beside the feet"].value == 1.0
+    assert _off(figures) == {"and hardly moving there"}
+    qpos[:, 1] = np.linspace(0.0, 0.5, len(qpos))
+    assert not _check(model, qpos)["and hardly moving there"].is_off
+
+
+def test_a_jump(model):
+    qpos = standing(model)
+    qpos[10:, 0] += 0.1
+    figures = _check(model, qpos)
+    assert figures["jump"].value == pytest.approx(0.05, abs=1e-3)
+    assert "jump" in _off(figures)
+
+
+@pytest.mark.parametrize("name", ["squat", "bow", "wave", "one_leg", "turn", "walk"])
+def test_the_motions_that_ship_are_small_and_ok(name):
+    model, path = load_robot(G1 / "scene.xml"), G1 / "motions" / f"{name}.npz"
+    clip = MotionClip.load(path, model)
+    assert path.stat().st_size < 300_000
+    assert clip.fps == 50.0
+    assert 5.0 <= clip.seconds <= 10.0
+    assert not [figure for figure in check_motion(clip, model) if figure.is_off]
