@@ -10,11 +10,13 @@ import numpy as np
 from simtrain.motion.kinematics import load_robot
 
 XML = """
-<mujoco><worldbody><body name="base" pos="0 0 0.5"><freejoint/><geom size="0.1"/>
+<mujoco><compiler angle="radian"/><worldbody>
+<body name="base" pos="0 0 0.5"><freejoint/><geom size="0.1"/>
 <body name="mast"><joint name="mast" axis="0 0 1" range="-1 1" limited="true"/>
 <geom type="box" size="0.05 0.05 0.05" pos="0 0 0.2"/><site name="top" pos="0.1 0 0.2"/></body>
 <body name="left" pos="0 0.2 -0.2"><joint name="left" type="slide" axis="0 0 1" range="-1 1"/>
-<geom type="box" size="0.1 0.05 0.05" pos="0 0 -0.25"/><site name="left_sole" pos="0 0 -0.3"/></body>
+<geom type="box" size="0.1 0.05 0.05" pos="0 0 -0.25"/><site name="left_sole" pos="0 0 -0.3"/>
+</body>
 <body name="right" pos="0 -0.2 -0.2"><joint name="right" type="slide" axis="0 0 1" range="-1 1"/>
 <geom type="box" size="0.1 0.05 0.05" pos="0 0 -0.25"/><site name="right_sole" pos="0 0 -0.3"/>
 </body></body></worldbody>

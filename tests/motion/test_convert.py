@@ -15,7 +15,7 @@ from simtrain.motion.convert import read_csv, resample
 from simtrain.motion.kinematics import clip_of, load_robot, qpos_of
 
 G1 = Path(__file__).parents[2] / "tasks" / "g1" / "scene.xml"
-FINE = 2e-4  # what velocities are rounded by
+FINE = 4e-4  # what velocities are rounded by
 
 
 @pytest.fixture(scope="module")
