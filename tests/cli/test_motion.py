@@ -1,0 +1,108 @@
+"""The real `motion` commands: what they write, and mistakes that end in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+from needs_opengl import needs_opengl
+
+from simtrain.cli.exits import DONE, FAILED
+from simtrain.cli.motion import motion
+from simtrain.errors import ConfigError
+from simtrain.motion.clip import MotionClip
+
+G1 = Path(__file__).parents[2] / "tasks" / "g1"
+SQUAT = str(G1 / "motions" / "squat.npz")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SIMTRAIN_TASKS", raising=False)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def model() -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_path(str(G1 / "scene.xml"))
+
+
+def _csv(path: Path, model: mujoco.MjModel, speed: float = 0.0) -> str:
+    """A G1 that stands, or glides along, for a second at 30 rows a second."""
+    row = model.key("knees_bent").qpos
+    rows = np.tile(row[[0, 1, 2, 4, 5, 6, 3, *range(7, len(row))]], (31, 1))
+    rows[:, 0] += speed * np.arange(31) / 30.0
+    np.savetxt(path, rows, delimiter=",")
+    return str(path)
+
+
+def test_a_csv_becomes_a_motion_at_fifty_frames_a_second(here, model, capsys):
+    assert motion(["convert", _csv(here / "in.csv", model, 0.2), "out.npz", "--fps", "30"]) == DONE
+    assert "written: out.npz  (51 frames, 1 s" in capsys.readouterr().out
+    clip = MotionClip.load(here / "out.npz", model)
+    assert clip.fps == 50.0
+    np.testing.assert_allclose(clip.body_lin_vel_w[..., 0], 0.2, atol=1e-3)
+
+
+def test_what_is_off_is_told_and_the_exit_code_says_so(here, model, capsys):
+    motion(["convert", _csv(here / "in.csv", model, 0.5), "out.npz", "--fps", "30"])
+    assert motion(["check", "out.npz"]) == FAILED
+    assert "out, 1.0 s: off: no foot at rest" in capsys.readouterr().out
+    assert motion(["check", SQUAT]) == DONE
+    assert "squat, 6.0 s: ok" in capsys.readouterr().out
+
+
+def test_keyframes_become_motions(here, model):
+    (here / "bob.yaml").write_text(
+        "start: knees_bent\nsoles: [left_foot, right_foot]\n"
+        "motions:\n  bob:\n    - {time: 0.4, pelvis: {z: -0.05}}\n"
+    )
+    assert motion(["make", "bob.yaml", "--output", "made"]) == DONE
+    clip = MotionClip.load(here / "made" / "bob.npz", model)
+    fall = clip.body_pos_w[-1, 0, 2] - clip.body_pos_w[0, 0, 2]
+    assert fall == pytest.approx(-0.05, abs=2e-3)
+
+
+def test_the_policy_that_ships_is_recorded_as_a_walk(here, model):
+    words = "--command velocity 0.5 0 0 --seconds 1 --skip 2"
+    assert motion(["record", "g1-velocity-flat", "walk.npz", *words.split()]) == DONE
+    clip = MotionClip.load(here / "walk.npz", model)
+    assert clip.frames == 51
+    assert clip.body_pos_w[-1, 0, 0] - clip.body_pos_w[0, 0, 0] == pytest.approx(0.5, abs=0.15)
+
+
+@needs_opengl
+def test_a_motion_is_shown_as_a_video(here, capsys):
+    assert motion(["show", SQUAT, "--video", "squat.mp4", "--speed", "8"]) == DONE
+    assert (here / "squat.mp4").stat().st_size > 5000
+    assert capsys.readouterr().out == "video: squat.mp4\n"
+
+
+MISTAKES = {
+    "konvert a.csv b.npz": r"motion has no command 'konvert' \(did you mean 'convert'",
+    "convert a.csv": "name what to read and what to write",
+    "convert a.csv b.npy": "b.npy must end with .npz",
+    "convert no.csv b.npz": "no.csv",
+    "check": "name one or more motions",
+    "check no.npz": "no.npz",
+    f"check {SQUAT} --robot g2": "there is no file g2/scene.xml",
+    f"show {SQUAT} {SQUAT}": "name one motion",
+    f"show {SQUAT} --video squat.avi": "squat.avi",
+    "make": "name the keyframes",
+    f"make {G1 / 'motions' / 'keyframes.yaml'} sqat": r"no motion 'sqat' \(did you mean 'squat'",
+    "record g1-velocity-flat w.npz --command gait 0 1": "no such command to give; it has velocity",
+    "record g1-velocity-flat w.npz --command velocity 1": "velocity needs 3 numbers",
+    "record g1-velocity-flat w.npz --command velocity a b c": "could not convert",
+    "record g1-velocity-flat w.npz --seconds 0": "--seconds is 0",
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_mistakes_are_told_in_one_line(line, here):
+    with pytest.raises(ConfigError, match=MISTAKES[line]) as error:
+        motion(line.split())
+    assert "\n" not in str(error.value)
+    assert not list(here.iterdir())
