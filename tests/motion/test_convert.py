@@ -92,7 +92,7 @@ def test_columns_follow_the_model_a_header_or_given_names(model, tmp_path):
 
 MISTAKES = {
     "1,2,3\n1,2,3\n": "row 1 has 3 columns; it must have 7 and 3 joints",
-    "0,0,0,0,0,0,1,0,0,0\n0,0,0,0,0,0,1,0,nan,0\n": "row 2 has what is no finite number",
+    "0,0,0,0,0,0,1,0,0,0\n0,0,0,0,0,0,1,0,nan,0\n": "row 2 has what is no number, or too large",
     "0,0,0,0,0,0,1,0,0,0\n": "has 1 frames; it must have 2 or more",
     "": "has 0 frames; it must have 2 or more",
     "0,0,0,0,0,0,1,0,0,0\n0,0,0,0,0,0,2,0,0,0\n": "quaternion of row 2 has length 2, not 1",

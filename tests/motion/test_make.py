@@ -63,6 +63,15 @@ def test_what_is_out_of_reach_is_told(model, tmp_path):
         make_motion(motion, model)
 
 
+def test_joints_without_room_are_told(tmp_path):
+    make_robot(tmp_path)
+    narrow = (tmp_path / "robot.xml").read_text().replace("-1 1", "-0.01 0.01", 1)
+    (tmp_path / "robot.xml").write_text(narrow)
+    motion = read_motions(_write(tmp_path, SQUAT))["squat"]
+    with pytest.raises(ConfigError, match=r"squat: after 0\.00 s no pose is within the ranges"):
+        make_motion(motion, load_robot(tmp_path / "robot.xml"))
+
+
 NAMES = {
     "a part": ([{"time": 1, "bass": {"z": 1}}], {}, "no site or body 'bass' (did you mean 'base'"),
     "a start": (SQUAT, {"start": "stands"}, "no keyframe 'stands' (did you mean 'stand'?)"),
@@ -103,7 +112,19 @@ def test_wrong_keyframes_are_refused_in_one_line(mistake, tmp_path):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["", "motions: [", "[1, 2]", "motions: 3", "start: a\nsols: 1"])
+WRONG = (
+    "",
+    "motions: [",
+    "[1, 2]",
+    "motions: 3",
+    "start: a\nsols: 1",
+    "start: a\nsoles: left\nmotions: {}",
+    "start: a\nsoles: []\nmotions: {}",
+    "start: a\nsoles: [b]\nmotions: {../c: [{time: 1}]}",
+)
+
+
+@pytest.mark.parametrize("text", WRONG)
 def test_a_file_that_has_no_keyframes_is_refused(text, tmp_path):
     (tmp_path / "keyframes.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"keyframes\.yaml"):

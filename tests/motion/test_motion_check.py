@@ -93,9 +93,9 @@ def test_resting_on_one_foot_beside_the_center_of_mass(model):
     qpos[:, 9] = 0.1
     figures = _check(model, qpos)
     assert figures["center of mass beside the feet"].value == 1.0
-    assert _off(figures) == {"and hardly moving there"}
+    assert _off(figures) == {"center of mass at rest there"}
     qpos[:, 1] = np.linspace(0.0, 0.5, len(qpos))
-    assert not _check(model, qpos)["and hardly moving there"].is_off
+    assert not _check(model, qpos)["center of mass at rest there"].is_off
 
 
 def test_a_jump(model):

@@ -91,7 +91,7 @@ def _balance_figures(clip: MotionClip, frames: list["_Frame"]) -> Iterator[Figur
         "center of mass beside the feet", float((outside > 0).mean()), 1.0, "of the time", where
     )
     resting = (outside > 0.0) & (speed < _SLOW)
-    yield Figure("and hardly moving there", float(resting.mean()), 0.05, "of the time")
+    yield Figure("center of mass at rest there", float(resting.mean()), 0.05, "of the time")
 
 
 def _jump(clip: MotionClip) -> Figure:
@@ -146,12 +146,12 @@ def _frames(clip: MotionClip, model: mujoco.MjModel) -> Iterator[_Frame]:
 
 def _outside(frame: _Frame) -> float:
     """How far the centre of mass is beside all that stands on the floor, m; 0 in the air."""
-    standing = frame.points[frame.heights < _TOUCH, :2]
+    standing = frame.points[frame.heights < _TOUCH, :2] - frame.center[:2]
     if not len(standing):
         return 0.0
     corners = _EDGE * np.array([(-1, -1), (-1, 1), (1, -1), (1, 1)])
     sides = ConvexHull((standing[:, None] + corners).reshape(-1, 2)).equations
-    return max(0.0, float((sides[:, :2] @ frame.center[:2] + sides[:, 2]).max()))
+    return max(0.0, float(sides[:, 2].max()))
 
 
 def _largest(

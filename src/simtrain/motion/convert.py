@@ -16,7 +16,8 @@ from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error, read_file
 from simtrain.motion.clip import check_names, joint_names
 
-_ROOT = 7
+_ROOT = 7  # columns before the joints
+_LARGEST = 1e6  # m or rad
 
 
 def read_csv(path: Path, model: mujoco.MjModel, names: Sequence[str] = ()) -> np.ndarray:
@@ -39,10 +40,10 @@ def read_csv(path: Path, model: mujoco.MjModel, names: Sequence[str] = ()) -> np
             text = f"row {number} has {len(row)} columns; it must have 7 and {len(names)} joints"
             raise ConfigError(f"{where}: {text}")
         if not all(map(_is_number, row)):
-            raise ConfigError(f"{where}: row {number} has what is no finite number")
+            raise ConfigError(f"{where}: row {number} has what is no number, or too large a one")
     if len(rows) < 2:
         raise ConfigError(f"{where} has {len(rows)} frames; it must have 2 or more")
-    values = np.array(rows, dtype=np.float64)
+    values = np.array([[float(value) for value in row] for row in rows])
     lengths = np.linalg.norm(values[:, 3:_ROOT], axis=1)
     if (off := np.abs(lengths - 1.0)).max() > 1e-2:
         worst = int(off.argmax())
@@ -79,6 +80,6 @@ def resample(
 
 def _is_number(text: str) -> bool:
     try:
-        return bool(np.isfinite(float(text)))
+        return abs(float(text)) < _LARGEST
     except ValueError:
         return False

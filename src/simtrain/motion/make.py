@@ -71,7 +71,12 @@ def read_motions(path: Path) -> dict[str, Motion]:
         unknown = {*content} - {"start", "soles", "motions"}
         if unknown or not isinstance(content["motions"], dict):
             raise ConfigError(f"{path}: it must have start, soles and motions, and nothing else")
+        if not isinstance(content["soles"], list) or not content["soles"]:
+            raise ConfigError(f"{path}: soles must be a list of one or more sites or bodies")
         start, soles = str(content["start"]), tuple(map(str, content["soles"]))
+    for name in content["motions"]:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise ConfigError(f"{path}: {name!r} cannot be a motion's name: its file is named so")
     return {
         name: Motion(name, start, soles, _keyframes(f"{path}: {name}", soles, keyframes))
         for name, keyframes in content["motions"].items()
@@ -101,11 +106,19 @@ def make_motion(motion: Motion, model: mujoco.MjModel, fps: float = 50.0) -> Mot
         balance.set_target(np.append(centers[i], 0.0))
         for part in parts:
             part.go_on(i)
-        for _ in range(_ITERATIONS):
-            step = mink.solve_ik(configuration, tasks, 1.0, "daqp", damping=_DAMPING, limits=limits)
-            configuration.integrate_inplace(step, 1.0)
-            if np.abs(step).max() < _CONVERGED:
-                break
+        try:
+            for _ in range(_ITERATIONS):
+                step = mink.solve_ik(
+                    configuration, tasks, 1.0, "daqp", damping=_DAMPING, limits=limits
+                )
+                configuration.integrate_inplace(step, 1.0)
+                if np.abs(step).max() < _CONVERGED:
+                    break
+        except mink.NoSolutionFound as error:
+            text = f"after {time:.2f} s no pose is within the ranges of the joints"
+            raise ConfigError(
+                f"{motion.name}: {text}; some may be narrower than {2 * _FROM_LIMITS:g} rad or m"
+            ) from error
         qpos[i] = configuration.q
         missed = {part.name: part.missed(configuration) for part in parts}
         missed["the center of mass"] = float(np.abs(balance.compute_error(configuration)[:2]).max())

@@ -34,6 +34,7 @@ class MotionPage(PageServer):
         self._slider = gui.add_slider("Frame", min=0, max=last, step=1, initial_value=0)
         self._playing = gui.add_checkbox("Play", initial_value=True)
         self._loop = gui.add_checkbox("Loop", initial_value=True)
+        speed = min(max(0.1, speed), 4.0)
         self._speed = gui.add_slider("Speed", min=0.1, max=4.0, step=0.1, initial_value=speed)
         self._slider.on_update(self._pause)  # once a person chooses a frame
 

@@ -1,0 +1,36 @@
+"""The page of a motion: it plays at the speed that is set, and over again if it is to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from simtrain.motion.clip import MotionClip
+from simtrain.motion.kinematics import load_robot
+from simtrain.view.motion import MotionPage
+
+G1 = Path(__file__).parents[2] / "tasks" / "g1"
+
+
+@pytest.fixture
+def page() -> Iterator[MotionPage]:
+    model = load_robot(G1 / "scene.xml")
+    clip = MotionClip.load(G1 / "motions" / "bow.npz", model)
+    with closing(MotionPage(clip, model, host="127.0.0.1", port=0, speed=1.5)) as page:
+        yield page
+
+
+def test_frames_go_by_in_real_time_at_the_speed(page):
+    frame = 0.0
+    for _ in range(30):  # pictures a second
+        frame = page.next_frame(frame)
+    assert frame == pytest.approx(1.5 * 50.0)
+
+
+def test_it_begins_again_or_stays_at_its_end(page):
+    assert page.next_frame(269.0) == 0.0
+    page._loop.value = False
+    assert page.next_frame(269.0) == 270.0
