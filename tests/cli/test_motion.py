@@ -51,7 +51,7 @@ def test_what_is_off_is_told_and_the_exit_code_says_so(here, model, capsys):
     motion(["convert", _csv(here / "in.csv", model, 0.5), "out.npz", "--fps", "30"])
     assert motion(["check", "out.npz"]) == FAILED
     assert "out, 1.0 s: off: no foot at rest" in capsys.readouterr().out
-    assert motion(["check", SQUAT]) == DONE
+    assert motion(["check", "g1/motions/squat.npz"]) == DONE  # below a folder of tasks
     assert "squat, 6.0 s: ok" in capsys.readouterr().out
 
 
@@ -87,7 +87,7 @@ MISTAKES = {
     "convert a.csv b.npy": "b.npy must end with .npz",
     "convert no.csv b.npz": "no.csv",
     "check": "name one or more motions",
-    "check no.npz": "no.npz",
+    "check no.npz": "there is no file no.npz, here or in a folder of tasks",
     f"check {SQUAT} --robot g2": "there is no file g2/scene.xml",
     f"show {SQUAT} {SQUAT}": "name one motion",
     f"show {SQUAT} --video squat.avi": "squat.avi",

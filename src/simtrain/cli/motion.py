@@ -273,9 +273,10 @@ def _clips(paths: list[Path], robot: str, usage: str) -> tuple[list[MotionClip],
         raise ConfigError(f"name one or more motions: `uv run {usage}`")
 
     from simtrain.motion.clip import MotionClip
+    from simtrain.registry import find_beside_tasks
 
     model = _robot(robot)
-    return [MotionClip.load(path, model) for path in paths], model
+    return [MotionClip.load(find_beside_tasks(str(path)), model) for path in paths], model
 
 
 def _write(clip: MotionClip, path: Path) -> None:
