@@ -283,11 +283,16 @@ def test_a_file_with_shuffled_columns_is_the_same_motion_to_the_bit(files, tmp_p
         ({"uniform_share": 1.5}, "uniform_share is 1.5; it must be from 0 to 1"),
         ({"pose_range": {"zaw": (0.0, 1.0)}}, "no axis 'zaw'"),
         ({"bodies": "head"}, "no body matches 'head'"),
+        ({"files": "twice"}, "two of the motions are called '0'; rename a file"),
     ],
 )
 def test_what_cannot_be_is_told_before_anything_starts(files, change, message):
+    params = {"files": files, **change}
+    if params["files"] == "twice":
+        params["files"] = (files[0], files[0])
+    task = _task(**params)
     with pytest.raises(ConfigError, match=message) as error:
-        check_task(_task(files) if not change else _task(**{"files": files, **change}))
+        check_task(task)
     assert "\n" not in str(error.value)
 
 

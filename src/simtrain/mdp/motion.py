@@ -96,7 +96,6 @@ class MotionCommand(CommandTerm):
         self._offset = Draws(
             env, by_axis(self.pose_range or {}), by_axis(self.velocity_range or {})
         )
-        self._root = env.model.body(env.base.body).name
 
     @staticmethod
     def check(model: mujoco.MjModel, step_dt: float, **params: Any) -> None:
@@ -343,6 +342,9 @@ class _Bins:
 def _load(files: tuple[str, ...], model: mujoco.MjModel, step_dt: float) -> list[MotionClip]:
     """The motions in `files`; ConfigError if one does not fit the model or the control rate."""
     clips = [MotionClip.load(find_beside_tasks(file), model) for file in files]
+    names = [clip.name for clip in clips]
+    if double := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"two of the motions are called {double[0]!r}; rename a file")
     for file, clip in zip(files, clips, strict=True):
         if abs(clip.fps * step_dt - 1.0) > 1e-4:
             rates = f"{clip.fps:g} frames a second, and the task {1.0 / step_dt:g} steps"
