@@ -188,10 +188,8 @@ class MotionCommand(CommandTerm):
 
     def anchor_pose(self) -> tuple[Tensor, Tensor]:
         """The motion's anchor in the world: position, ``(num_envs, 3)``, and quaternion."""
-        position = self._frames.body_pos[self._frame, self.anchor_index]
-        if self._env.terrain is not None:
-            position = position + self._env.terrain.origins
-        return position, self._frames.body_quat[self._frame, self.anchor_index]
+        position, turn = self.poses()
+        return position[:, self.anchor_index], turn[:, self.anchor_index]
 
     def robot_anchor_pose(self) -> tuple[Tensor, Tensor]:
         """The robot's anchor in the world: position, ``(num_envs, 3)``, and quaternion."""
@@ -200,19 +198,21 @@ class MotionCommand(CommandTerm):
 
     def robot_poses(self) -> tuple[Tensor, Tensor]:
         """The robot's bodies: positions, ``(num_envs, bodies, 3)``, and quaternions."""
-        ids = self.bodies.ids
-        return self._env.bind("xpos")[:, ids], self._env.bind("xquat")[:, ids]
+        env, ids = self._env, self.bodies.ids
+        positions = env.once((self, "robot positions"), lambda: env.bind("xpos")[:, ids])
+        return positions, env.once((self, "robot turns"), lambda: env.bind("xquat")[:, ids])
 
     def poses(self) -> tuple[Tensor, Tensor]:
         """The motion's bodies in the world: positions, ``(num_envs, bodies, 3)``, quaternions."""
-        position = self._frames.body_pos[self._frame]
-        if self._env.terrain is not None:
-            position = position + self._env.terrain.origins.unsqueeze(1)
-        return position, self._frames.body_quat[self._frame]
+        env, frames = self._env, self._frames
+        position = env.once((self, "positions"), lambda: frames.body_pos[self._frame])
+        if env.terrain is not None:
+            position = position + env.terrain.origins.unsqueeze(1)
+        return position, env.once((self, "turns"), lambda: frames.body_quat[self._frame])
 
     def targets(self) -> tuple[Tensor, Tensor]:
         """The motion's bodies carried along with the robot: positions and quaternions."""
-        both = self._env.once((MotionCommand.targets, id(self)), self._carried_along)
+        both = self._env.once((self, "targets"), self._carried_along)
         return both[..., :3], both[..., 3:]
 
     def velocities(self) -> tuple[Tensor, Tensor]:

@@ -238,16 +238,23 @@ def _places(env: Env, command: str, bodies: Entities) -> Index:
 def _distance(env: Env, command: str) -> Tensor:
     """Of the bodies from their targets, m. Shape: ``(num_envs, bodies)``."""
     motion = _motion(env, command)
-    distance: Tensor = torch.linalg.vector_norm(
-        motion.targets()[0] - motion.robot_poses()[0], dim=2
-    )
-    return distance
+
+    def compute() -> Tensor:
+        error = motion.targets()[0] - motion.robot_poses()[0]
+        distance: Tensor = torch.linalg.vector_norm(error, dim=2)
+        return distance
+
+    return env.once((motion, "distance"), compute)
 
 
 def _turn(env: Env, command: str) -> Tensor:
     """Angles between the bodies and their targets, rad. Shape: ``(num_envs, bodies)``."""
     motion = _motion(env, command)
-    return _angle_between(motion.targets()[1], motion.robot_poses()[1])
+
+    def compute() -> Tensor:
+        return _angle_between(motion.targets()[1], motion.robot_poses()[1])
+
+    return env.once((motion, "turn"), compute)
 
 
 def _angle_between(first: Tensor, second: Tensor) -> Tensor:
