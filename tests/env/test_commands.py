@@ -71,4 +71,4 @@ def test_entries_have_labels_or_numbers_and_bounds():
     term = _env(2, (1.0, 1.0)).commands.terms["goal"]
     assert term.entries() == ("0",)
     assert [bound.tolist() for bound in term.bounds()] == [[-1.0], [1.0]]
-    assert term.arrows(0) == []
+    assert term.markers(0) == []

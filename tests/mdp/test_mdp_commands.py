@@ -111,7 +111,7 @@ def test_people_see_bounds_and_arrows_of_the_commanded_and_the_present_velocity(
     qpos = torch.tensor([[1.0, 2.0, 0.5, half, 0.0, 0.0, half, 0.0, 0.0]])
     set_state(env, qpos, torch.tensor([[0.0, 0.8, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]]))
     env.commands.hold("velocity", [1.0, 0.5, 0.0])
-    wanted, present = term.arrows(1)
+    wanted, present = term.markers(1)
     assert wanted.start[:2] == pytest.approx((1.0, 2.0))
     assert wanted.end[:2] == pytest.approx((1.0 - 0.25, 2.0 + 0.5))
     assert present.end[:2] == pytest.approx((1.0, 2.4))

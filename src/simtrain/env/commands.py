@@ -25,6 +25,15 @@ class Arrow:
     rgb: tuple[float, float, float]
 
 
+@dataclass(frozen=True)
+class Sphere:
+    """A sphere that shows a place to a person: its centre in the world and radius, m, and colour."""
+
+    center: tuple[float, float, float]
+    radius: float
+    rgb: tuple[float, float, float]
+
+
 class CommandTerm(ABC):
     """Base of commands; a subclass is made with ``(env, **params)``."""
 
@@ -80,8 +89,8 @@ class CommandTerm(ABC):
         """
         return None
 
-    def arrows(self, index: int) -> list[Arrow]:
-        """How a viewer shows the command of the environment `index`; waits for the device."""
+    def markers(self, index: int) -> list[Arrow | Sphere]:
+        """How pictures and viewers show the command of the environment `index`; waits for the device."""
         return []
 
 

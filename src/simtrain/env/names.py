@@ -5,12 +5,13 @@ A pattern is a regular expression that must match a whole name. Entries come in 
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
 import mujoco
+import numpy as np
 import torch
 
 from simtrain.env.cfg import TermCfg
@@ -52,8 +53,15 @@ class Sensors(Entities):
 
 
 @dataclass(frozen=True)
+class Places(Entities):
+    """Some bodies or some sites; `ids` indexes ``xpos`` or, if `are_sites`, ``site_xpos``."""
+
+    are_sites: bool
+
+
+@dataclass(frozen=True)
 class Base:
-    """The floating base of the robot: the body of the model's first free joint.
+    """A body that moves freely, such as the floating base of a robot.
 
     `body` is its id, for fields such as ``xmat``. `position`, m, in the world, and `quaternion`, w
     first, are entries of ``qpos``; `linear` velocity, m/s, along the world's axes, and `angular`
@@ -68,13 +76,55 @@ class Base:
 
 
 def find_base(model: mujoco.MjModel) -> Base:
-    """The floating base; ConfigError if the model has no free joint."""
-    for joint in (model.joint(i) for i in range(model.njnt)):
-        if joint.type[0] == _FREE:
-            q, v = int(joint.qposadr[0]), int(joint.dofadr[0])
-            places = (slice(q, q + 3), slice(q + 3, q + 7), slice(v, v + 3), slice(v + 3, v + 6))
-            return Base(int(joint.bodyid[0]), *places)
-    raise ConfigError("the task speaks of a floating base, but the model has no free joint")
+    """The floating base: the free body that carries actuators, or the first one if none does.
+
+    ConfigError if there is none, or only objects beside a robot that is fixed.
+    """
+    free = [int(i) for i in np.flatnonzero(model.jnt_type == _FREE)]
+    if not free:
+        raise ConfigError("the task speaks of a floating base, but the model has no free joint")
+    roots = {int(model.body_rootid[body]) for body in _actuated(model)}
+    bases = [i for i in free if not roots or int(model.jnt_bodyid[i]) in roots]
+    if not bases:
+        names = ", ".join(model.body(int(model.jnt_bodyid[i])).name for i in free)
+        text = f"the task speaks of a floating base, but the robot is fixed; {names} moves freely"
+        raise ConfigError(f"{text} (bodies=... names it)")
+    return _free_body(model, bases[0])
+
+
+def find_free_bodies(model: mujoco.MjModel, bodies: Entities) -> list[Base]:
+    """The entries of bodies that move freely; ConfigError for one that does not."""
+    found = []
+    for name in bodies.names:
+        first = int(model.body(name).jntadr[0])
+        if first < 0 or model.jnt_type[first] != _FREE:
+            raise ConfigError(f"the body {name!r} has no free joint")
+        found.append(_free_body(model, first))
+    return found
+
+
+def _free_body(model: mujoco.MjModel, joint: int) -> Base:
+    q, v = int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
+    places = (slice(q, q + 3), slice(q + 3, q + 7), slice(v, v + 3), slice(v + 3, v + 6))
+    return Base(int(model.jnt_bodyid[joint]), *places)
+
+
+def _actuated(model: mujoco.MjModel) -> Iterator[int]:
+    """Bodies that actuators act on."""
+    kinds = mujoco.mjtTrn
+    for kind, target in zip(model.actuator_trntype, model.actuator_trnid[:, 0], strict=True):
+        if kind in (kinds.mjTRN_JOINT, kinds.mjTRN_JOINTINPARENT):
+            yield int(model.jnt_bodyid[target])
+        elif kind == kinds.mjTRN_SITE:
+            yield int(model.site_bodyid[target])
+        elif kind == kinds.mjTRN_BODY:
+            yield int(target)
+        elif kind == kinds.mjTRN_TENDON:
+            for wrap in range(*(model.tendon_adr[target] + (0, model.tendon_num[target]))):
+                if model.wrap_type[wrap] == mujoco.mjtWrap.mjWRAP_JOINT:
+                    yield int(model.jnt_bodyid[model.wrap_objid[wrap]])
+                elif model.wrap_type[wrap] == mujoco.mjtWrap.mjWRAP_SITE:
+                    yield int(model.site_bodyid[model.wrap_objid[wrap]])
 
 
 def find_joints(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Joints:
@@ -91,6 +141,28 @@ def find_sensors(model: mujoco.MjModel, names: Names, device: torch.device | str
     found, ids = _match("sensor", "nsensor", model, names)
     data = _spans(ids, model.sensor_adr, [int(model.sensor_dim[i]) for i in ids])
     return Sensors(found, as_index(ids, device), as_index(data, device))
+
+
+def find_places(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Places:
+    """The bodies or, if `names` match none, the sites; ConfigError if they match neither."""
+    bodies, sites = ([get(i).name for i in range(n)] for get, n in
+                     ((model.body, model.nbody), (model.site, model.nsite)))  # fmt: skip
+    patterns = _patterns(names)
+    are_sites = not any(_hits(p, bodies, f"{p!r} is not a pattern of names") for p in patterns)
+    if are_sites and not any(_hits(p, sites, f"{p!r} is no pattern") for p in patterns):
+        there = f"the model has the bodies {_listed(bodies)} and the sites {_listed(sites)}"
+        meant = did_you_mean(patterns[0], [*bodies, *sites])
+        raise ConfigError(f"no body or site matches {patterns[0]!r}{meant}; {there}")
+    found, ids = _match(*(("site", "nsite") if are_sites else ("body", "nbody")), model, names)
+    return Places(found, as_index(ids, device), are_sites)
+
+
+def find_frame(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Places:
+    """The one body or site; ConfigError if `names` match none or several."""
+    places = find_places(model, names, device)
+    if len(places) != 1:
+        raise ConfigError(f"{names!r} matches {', '.join(places.names)}; name one body or site")
+    return places
 
 
 def _find(
@@ -113,6 +185,9 @@ _FINDERS: dict[str, Callable[..., Entities]] = {
     "sensors": find_sensors,
     "actuators": find_actuators,
     "pairs": find_pairs,
+    "places": find_places,
+    "place": find_frame,
+    "frame": find_frame,
 }
 
 

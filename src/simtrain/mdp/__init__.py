@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from simtrain.mdp.curricula import *
     from simtrain.mdp.events import *
     from simtrain.mdp.gait import *
+    from simtrain.mdp.manipulation import *
     from simtrain.mdp.metrics import *
     from simtrain.mdp.motion import *
     from simtrain.mdp.observations import *
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 TERM_MODULES = ("observations", "rays", "rewards", "metrics", "terminations", "terrain",
                 "curricula", "randomization", "events", "commands", "gait", "motion",
-                "tracking")  # fmt: skip
+                "tracking", "manipulation")  # fmt: skip
 
 
 def terms_of(module: str) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from dataclasses import InitVar, dataclass
 import torch
 from torch import Tensor
 
-from simtrain.env.commands import Arrow, CommandTerm
+from simtrain.env.commands import Arrow, CommandTerm, Sphere
 from simtrain.env.env import Env
+from simtrain.env.names import Bounds
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
 from simtrain.mirror import mirrored_as
 
@@ -89,7 +90,7 @@ class UniformVelocityCommand(CommandTerm):
         """See `CommandTerm.bounds`."""
         return self.low[:3], self.high[:3]
 
-    def arrows(self, index: int) -> list[Arrow]:
+    def markers(self, index: int) -> list[Arrow | Sphere]:
         """The commanded velocity in green and the actual one in blue, half a metre a m/s."""
         env = self._env
         yaw = yaw_of(env.bind("qpos")[index, env.base.quaternion])
@@ -106,3 +107,35 @@ class UniformVelocityCommand(CommandTerm):
                 ((0.5 * actual).tolist(), z + 0.04, (0.2, 0.45, 0.95)),
             )
         ]
+
+
+class UniformPositionCommand(CommandTerm):
+    """A goal in space: [x, y, z] in the world, m, drawn uniformly, drawn as a sphere of `radius`.
+
+    Parameters are bounds in m, from the environment's origin on a terrain.
+    """
+
+    labels = ("goal x [m]", "goal y [m]", "goal z [m]")
+
+    def __init__(self, env: Env, x: Bounds, y: Bounds, z: Bounds, radius: float = 0.02) -> None:
+        self._env, self._radius = env, radius
+        self.low, self.high = env.variable("bounds", torch.tensor([x, y, z]).T.clone())
+        """Bounds of x, y and z, ``(3,)``; curricula change them in place."""
+        self.command = env.buffer("command", (3,), reset=None)
+
+    def resample(self, mask: Tensor) -> None:
+        """See `CommandTerm.resample`."""
+        drawn = torch.rand_like(self.command)
+        torch.addcmul(self.low, drawn, self.high - self.low, out=drawn)
+        if self._env.terrain is not None:
+            drawn += self._env.terrain.origins
+        torch.where(mask.unsqueeze(1), drawn, self.command, out=self.command)
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """See `CommandTerm.bounds`."""
+        return self.low, self.high
+
+    def markers(self, index: int) -> list[Arrow | Sphere]:
+        """The goal in green."""
+        x, y, z = self.command[index].tolist()
+        return [Sphere((x, y, z), self._radius, (0.15, 0.75, 0.25))]

@@ -5,12 +5,14 @@ so that what one environment sees does not depend on whether another was reset.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
+import mujoco
 import torch
 from torch import Tensor
 
 from simtrain.env.env import Env
-from simtrain.env.names import Bounds, Entities, Joints
+from simtrain.env.names import Base, Bounds, Entities, Joints, find_base, find_free_bodies
 from simtrain.env.terms import draw_where
 from simtrain.errors import ConfigError
 from simtrain.mdp.draws import Draws
@@ -23,17 +25,40 @@ AXES = ("x", "y", "z", "roll", "pitch", "yaw")  # along the world's, m or m/s; a
 class reset_root_state_uniform:
     """Put the base at its initial pose plus a uniform offset, with a uniform velocity.
 
-    The offset, m and rad, is from the environment's origin on a terrain, and up from the highest
+    With `bodies`, each of these in its place, with an offset of its own; they move freely, such as
+    what a robot handles. The offset, m and rad, is from the environment's origin on a terrain, and up from the highest
     ground about the place; its rotation follows the initial one. The velocity is in m/s along the
     world's axes and rad/s about the base's own.
     """
 
-    def __init__(self, env: Env, pose_range: Ranges, velocity_range: Ranges | None = None) -> None:
-        self._uniform = Draws(env, by_axis(pose_range), by_axis(velocity_range or {}))
+    def __init__(
+        self,
+        env: Env,
+        pose_range: Ranges,
+        velocity_range: Ranges | None = None,
+        bodies: Entities | None = None,
+    ) -> None:
+        self._bodies = [env.base] if bodies is None else find_free_bodies(env.model, bodies)
+        ranges = (by_axis(pose_range), by_axis(velocity_range or {}))
+        self._uniform = Draws(env, *ranges * len(self._bodies))
+
+    @staticmethod
+    def check(
+        model: mujoco.MjModel, step_dt: float, bodies: Entities | None = None, **_: Any
+    ) -> None:
+        """Raise ConfigError for a body that does not move freely."""
+        if bodies is None:
+            find_base(model)
+        else:
+            find_free_bodies(model, bodies)
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
-        base, (offset, velocity) = env.base, self._uniform.draw()
+        draws = self._uniform.draw()
+        for i, body in enumerate(self._bodies):
+            self._put(env, mask, body, draws[2 * i], draws[2 * i + 1])
+
+    def _put(self, env: Env, mask: Tensor, base: Base, offset: Tensor, velocity: Tensor) -> None:
         position = env.initial_qpos[base.position] + offset[:, :3]
         if env.terrain is not None:
             position[:, :2] += env.terrain.origins[:, :2]

@@ -11,7 +11,7 @@ import numpy as np
 from mujoco.rendering.classic import gl_context
 from PIL import Image, ImageDraw, ImageFont
 
-from simtrain.env.commands import Arrow
+from simtrain.env.commands import Arrow, Sphere
 from simtrain.env.env import Env
 from simtrain.env.model import compile_model
 from simtrain.env.names import find_base
@@ -51,7 +51,7 @@ class Canvas:
         data: mujoco.MjData,
         passed_s: float = 0.0,
         lines: Sequence[str] = (),
-        arrows: Sequence[Arrow] = (),
+        markers: Sequence[Arrow | Sphere] = (),
         ghosts: Sequence[mujoco.MjData] = (),
     ) -> np.ndarray:
         """A picture of `data`, whose positions are up to date: uint8, ``(height, width, 3)``.
@@ -61,20 +61,15 @@ class Canvas:
         """
         self._camera.follow(data, passed_s)
         self._renderer.update_scene(data, self._camera.view)
-        scene, kind = self._renderer.scene, mujoco.mjtGeom.mjGEOM_ARROW
+        scene = self._renderer.scene
         for ghost in ghosts:
             first, moving = scene.ngeom, mujoco.mjtCatBit.mjCAT_DYNAMIC
             options, nothing = mujoco.MjvOption(), mujoco.MjvPerturb()
             mujoco.mjv_addGeoms(self._model, ghost, options, nothing, moving, scene)
             for geom in scene.geoms[first : scene.ngeom]:
                 geom.rgba[:], geom.matid = GHOST_RGBA, -1
-        for arrow in arrows:
-            start, end = np.array(arrow.start), np.array(arrow.end)
-            if scene.ngeom < scene.maxgeom and math.dist(start, end) >= SHORTEST_ARROW:
-                geom, rgba = scene.geoms[scene.ngeom], np.array([*arrow.rgb, 1.0], dtype=np.float32)
-                mujoco.mjv_initGeom(geom, kind, np.zeros(3), np.zeros(3), np.eye(3).ravel(), rgba)
-                mujoco.mjv_connector(geom, kind, _ARROW_WIDTH, start, end)
-                scene.ngeom += 1
+        for marker in markers:
+            _add_marker(scene, marker)
         pixels: np.ndarray = self._renderer.render()
         text = "\n".join(filter(None, lines))
         if not text:
@@ -86,6 +81,26 @@ class Canvas:
             font=self._font, fill="white", anchor="ld", stroke_width=2, stroke_fill="black",
         )  # fmt: skip
         return np.asarray(image)
+
+
+def _add_marker(scene: mujoco.MjvScene, marker: Arrow | Sphere) -> None:
+    """Draw a marker, if there is room for it and it is no arrow too short to be seen."""
+    is_arrow = isinstance(marker, Arrow)
+    if scene.ngeom == scene.maxgeom or (
+        isinstance(marker, Arrow) and math.dist(marker.start, marker.end) < SHORTEST_ARROW
+    ):
+        return
+    geom, opacity = scene.geoms[scene.ngeom], 1.0 if is_arrow else 0.6
+    rgba = np.array([*marker.rgb, opacity], dtype=np.float32)
+    kind = mujoco.mjtGeom.mjGEOM_ARROW if is_arrow else mujoco.mjtGeom.mjGEOM_SPHERE
+    if isinstance(marker, Arrow):
+        mujoco.mjv_initGeom(geom, kind, np.zeros(3), np.zeros(3), np.eye(3).ravel(), rgba)
+        start, end = np.array(marker.start), np.array(marker.end)
+        mujoco.mjv_connector(geom, kind, _ARROW_WIDTH, start, end)
+    else:
+        size, center = np.full(3, marker.radius), np.array(marker.center)
+        mujoco.mjv_initGeom(geom, kind, size, center, np.eye(3).ravel(), rgba)
+    scene.ngeom += 1
 
 
 class Picture(Canvas):
@@ -105,9 +120,9 @@ class Picture(Canvas):
                 target[:] = self._env.bind(field)[index].cpu().numpy().reshape(target.shape)
         mujoco.mj_forward(self._model, self._data)
         terms = self._env.commands.terms.values()
-        arrows = [arrow for term in terms for arrow in term.arrows(index)]
+        markers = [marker for term in terms for marker in term.markers(index)]
         lines, ghosts = [*command_lines(self._env, index), note], self._ghosts(index)
-        return self.render(self._data, passed_s, lines, arrows, list(ghosts.values()))
+        return self.render(self._data, passed_s, lines, markers, list(ghosts.values()))
 
 
 class Ghosts:

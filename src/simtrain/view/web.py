@@ -13,7 +13,7 @@ from mjviser.conversions import merge_geoms
 from PIL import Image
 
 from simtrain.env import terrain
-from simtrain.env.commands import Arrow
+from simtrain.env.commands import Arrow, Sphere
 from simtrain.env.env import Env
 from simtrain.env.model import compile_model
 from simtrain.view.panels import CommandPanel, PlaybackPanel, Requests, RewardPanel
@@ -34,6 +34,7 @@ class WebViewer(PageServer):
         self._playback = Playback(env, act)
         self._requests: Requests = Requests()
         self._arrows: dict[str, viser.ArrowsHandle] = {}
+        self._spheres: dict[str, list[viser.IcosphereHandle]] = {}
         server, requests = self.server, self._requests
         model = compile_model(env.cfg, visuals=True)
         if env.terrain is not None:
@@ -97,7 +98,9 @@ class WebViewer(PageServer):
         rotations = state.pop("xmat").reshape(env.num_envs, -1, 3, 3)
         scene.update_from_arrays(positions, rotations, **state)
         for name, term in env.commands.terms.items():
-            self._draw_arrows(name, term.arrows(scene.env_idx))
+            markers = term.markers(scene.env_idx)
+            self._draw_arrows(name, [m for m in markers if isinstance(m, Arrow)])
+            self._draw_spheres(name, [m for m in markers if isinstance(m, Sphere)])
         for name, data in self._ghosts(scene.env_idx).items():
             self._draw_ghost(name, data)
 
@@ -131,6 +134,17 @@ class WebViewer(PageServer):
             sizes: Any = {"shaft_radius": 0.01, "head_radius": 0.025, "head_length": 0.05}
             add = self.server.scene.add_arrows
             self._arrows[name] = add(f"/commands/{name}", points, colors, **sizes)
+
+    def _draw_spheres(self, name: str, spheres: list[Sphere]) -> None:
+        handles, offset = self._spheres.setdefault(name, []), self._scene.fixed_bodies_frame.position
+        while len(handles) > len(spheres):
+            handles.pop().remove()
+        for sphere in spheres[len(handles) :]:
+            at, color = f"/commands/{name}/{len(handles)}", tuple(int(255 * c) for c in sphere.rgb)
+            add = self.server.scene.add_icosphere
+            handles.append(add(at, sphere.radius, color=color, opacity=0.6))  # type: ignore[arg-type]
+        for handle, sphere in zip(handles, spheres, strict=True):
+            handle.position = np.array(sphere.center) + offset
 
     def _update_panels(self, real_time_factor: float) -> None:
         """Show numbers and curves of the chosen environment."""

@@ -1,0 +1,104 @@
+"""Terms of tasks in which a robot handles things: places in frames, goals, grasps.
+
+A place is a body or a site, by name, and so is a frame that places are seen from; without one they
+are seen from the world. Contact `sensors` are those of `simtrain.mdp.observations`, one for each
+pad that is to press on a thing; `command` names a `UniformPositionCommand`.
+"""
+
+import torch
+from torch import Tensor
+
+from simtrain.env.env import Env
+from simtrain.env.names import Joints, Places, Sensors
+from simtrain.mdp.robot_state import feet_forces
+
+
+def position_in_frame(env: Env, places: Places, frame: Places | None = None) -> Tensor:
+    """Where places are in a frame, m. Shape: ``(num_envs, 3 x places)``."""
+    return _seen_from(env, frame, _positions(env, places)).flatten(1)
+
+
+def orientation_in_frame(env: Env, places: Places, frame: Places | None = None) -> Tensor:
+    """The first two columns of rotation matrices, row by row: ``(num_envs, 6 x places)``."""
+    turned = _rotations(env, places)
+    if frame is not None:
+        turned = _rotations(env, frame).mT @ turned
+    return turned[..., :2].flatten(1)
+
+
+def goal_in_frame(env: Env, command: str, frame: Places | None = None) -> Tensor:
+    """Where the goal is in a frame, m. Shape: ``(num_envs, 3)``."""
+    return _seen_from(env, frame, env.command(command).unsqueeze(1)).flatten(1)
+
+
+def distance_tanh(env: Env, place: Places, to_place: Places, std: float) -> Tensor:
+    """1 - tanh(d / std), d the distance between two places, m. Shape: ``(num_envs,)``."""
+    offset = _positions(env, place) - _positions(env, to_place)
+    return 1.0 - torch.tanh(offset[:, 0].norm(dim=1) / std)
+
+
+def is_grasped(env: Env, sensors: Sensors, force: float = 0.5) -> Tensor:
+    """1 where all pads press by at least `force`, N, the last against the first, else 0.
+
+    What leans on the robot, lies on a finger or was thrown is not. Shape: ``(num_envs,)``.
+    """
+    forces = feet_forces(env, sensors)
+    sizes = forces.norm(dim=2)
+    cosine = (forces[:, 0] * forces[:, -1]).sum(dim=1)
+    against = cosine < -0.5 * sizes[:, 0] * sizes[:, -1]
+    return (against & (sizes > force).all(dim=1)).float()
+
+
+def grasped_goal_tanh(
+    env: Env, command: str, place: Places, sensors: Sensors, std: float, force: float = 0.5
+) -> Tensor:
+    """1 - tanh(d / std) where a thing `is_grasped`, d its distance from the goal, m, else 0."""
+    closeness = 1.0 - torch.tanh(goal_distance(env, command, place) / std)
+    return closeness * is_grasped(env, sensors, force)
+
+
+def goal_distance(env: Env, command: str, place: Places) -> Tensor:
+    """How far a place is from the goal, m. Shape: ``(num_envs,)``."""
+    offset = _positions(env, place)[:, 0] - env.command(command)
+    distance: Tensor = offset.norm(dim=1)
+    return distance
+
+
+class at_goal:
+    """1 where a place has been within `distance` of the goal, m, for `duration_s`, s, else 0."""
+
+    def __init__(
+        self, env: Env, command: str, place: Places, distance: float, duration_s: float = 0.0
+    ) -> None:
+        self._command, self._place, self._distance = command, place, distance
+        self._steps, self._lasted = round(duration_s / env.step_dt), env.buffer("lasted")
+
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs,)``."""
+        near = goal_distance(env, self._command, self._place) < self._distance
+        self._lasted.add_(1.0).mul_(near)
+        return (self._lasted >= max(1, self._steps)).float()
+
+
+def joint_vel_hinge(env: Env, joints: Joints, max_vel: float) -> Tensor:
+    """Sum of the squares by which joints are faster than `max_vel`, m/s or rad/s, for a penalty."""
+    above = (env.bind("qvel")[:, joints.qvel].abs() - max_vel).clamp(min=0.0)
+    return above.square().sum(dim=1)
+
+
+def _positions(env: Env, places: Places) -> Tensor:
+    """In the world, m. Shape: ``(num_envs, places, 3)``."""
+    return env.bind("site_xpos" if places.are_sites else "xpos")[:, places.ids]
+
+
+def _rotations(env: Env, places: Places) -> Tensor:
+    """From each place's frame to the world. Shape: ``(num_envs, places, 3, 3)``."""
+    matrices = env.bind("site_xmat" if places.are_sites else "xmat")
+    return matrices.view(env.num_envs, -1, 3, 3)[:, places.ids]
+
+
+def _seen_from(env: Env, frame: Places | None, points: Tensor) -> Tensor:
+    """`points` in the world, ``(num_envs, n, 3)``, in a frame: the same shape."""
+    if frame is None:
+        return points
+    return (points - _positions(env, frame)) @ _rotations(env, frame)[:, 0]
