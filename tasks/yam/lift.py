@@ -115,9 +115,7 @@ def yam_lift_cube() -> TaskCfg:
         episode_length_s=4.0,
         actions={
             "arm": RelativeJointPositionActionCfg(ARM_JOINTS, scale=0.3),
-            "gripper": JointPositionActionCfg(
-                GRIPPER, scale=0.0488, offset=-0.0488
-            ),
+            "gripper": JointPositionActionCfg(GRIPPER, scale=0.0488, offset=-0.0488),
         },
         commands={
             "goal": CommandTermCfg(
@@ -126,9 +124,7 @@ def yam_lift_cube() -> TaskCfg:
         },
         observations={"actor": actor, "critic": critic},
         rewards={
-            "reach": RewardTermCfg(
-                mdp.distance_tanh, 1.0, place="cube", to_place="grasp", std=0.1
-            ),
+            "reach": RewardTermCfg(mdp.distance_tanh, 1.0, place="cube", to_place="grasp", std=0.1),
             "grasp": RewardTermCfg(mdp.is_grasped, 1.0, **grasp),
             "lift": RewardTermCfg(
                 mdp.grasped_goal_tanh, 4.0, command="goal", place="cube", std=0.3, **grasp
@@ -137,9 +133,7 @@ def yam_lift_cube() -> TaskCfg:
                 mdp.grasped_goal_tanh, 4.0, command="goal", place="cube", std=0.05, **grasp
             ),
             "action_rate": RewardTermCfg(mdp.action_rate_l2, -0.01),
-            "joint_vel": RewardTermCfg(
-                mdp.joint_vel_hinge, -0.01, joints=ARM_JOINTS, max_vel=1.0
-            ),
+            "joint_vel": RewardTermCfg(mdp.joint_vel_hinge, -0.01, joints=ARM_JOINTS, max_vel=1.0),
         },
         terminations={
             "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
@@ -147,10 +141,20 @@ def yam_lift_cube() -> TaskCfg:
         },
         metrics={
             "success": MetricTermCfg(
-                mdp.at_goal, reduce="last", command="goal", place="cube", distance=0.05, duration_s=0.5
+                mdp.at_goal,
+                reduce="last",
+                command="goal",
+                place="cube",
+                distance=0.05,
+                duration_s=0.5,
             ),
             "success_2.5cm": MetricTermCfg(
-                mdp.at_goal, reduce="last", command="goal", place="cube", distance=0.025, duration_s=0.5
+                mdp.at_goal,
+                reduce="last",
+                command="goal",
+                place="cube",
+                distance=0.025,
+                duration_s=0.5,
             ),
             "goal_distance": MetricTermCfg(
                 mdp.goal_distance, reduce="last", command="goal", place="cube"

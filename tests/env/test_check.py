@@ -38,9 +38,9 @@ MISTAKES = {
         {"metrics": {"mean_return": MetricTermCfg(alive)}},
         r"a metric of the task is called 'mean_return', as one of evaluation is",
     ),
-    "a metric that is neither a mean nor a last value": (
-        {"metrics": {"m": MetricTermCfg(alive, reduce="max")}},
-        r"--env\.metrics\.m\.reduce is 'max'; it must be one of mean, last",
+    "a metric that is reduced in an unknown way": (
+        {"metrics": {"m": MetricTermCfg(alive, reduce="min")}},
+        r"--env\.metrics\.m\.reduce is 'min'; it must be one of mean, last, max",
     ),
     "one value where a term takes two bounds": (
         {

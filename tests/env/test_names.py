@@ -7,8 +7,10 @@ from simtrain.env.names import (
     find_actuators,
     find_base,
     find_bodies,
+    find_frame,
     find_geoms,
     find_joints,
+    find_places,
     find_sensors,
     find_sites,
     match_values,
@@ -109,11 +111,44 @@ def test_a_pattern_of_values_that_fits_no_name_is_an_error(pattern):
     assert repr(pattern) in str(error.value)
 
 
-def test_the_base_is_the_body_of_the_first_free_joint(model):
+BESIDE = """
+<mujoco><worldbody>
+  <body name="cube" pos="0 1 0"><freejoint/> <geom size="0.1"/></body>
+  <body name="robot">{root} <geom size="0.1"/>
+    <body name="arm"><joint name="elbow"/> <geom size="0.1"/> <site name="hand"/></body>
+  </body>
+</worldbody><actuator>{actuator}</actuator></mujoco>
+"""
+
+
+@pytest.mark.parametrize(
+    "actuator",
+    ['<motor joint="elbow"/>', '<motor site="hand"/>', '<adhesion body="arm" ctrlrange="0 1"/>'],
+)
+def test_the_base_is_the_free_body_that_carries_actuators(actuator):
+    model = mujoco.MjModel.from_xml_string(BESIDE.format(root="<freejoint/>", actuator=actuator))
     base = find_base(model)
-    assert model.body(base.body).name == "box"
-    assert (base.position, base.quaternion) == (slice(0, 3), slice(3, 7))
-    assert (base.linear, base.angular) == (slice(0, 3), slice(3, 6))
+    assert model.body(base.body).name == "robot"
+    assert (base.position, base.quaternion) == (slice(7, 10), slice(10, 14))
+    assert (base.linear, base.angular) == (slice(6, 9), slice(9, 12))
+
+
+def test_a_robot_that_is_fixed_has_no_base_though_an_object_is_free():
+    xml = BESIDE.format(root="", actuator='<motor joint="elbow"/>')
+    with pytest.raises(ConfigError, match="the robot is fixed; cube moves freely"):
+        find_base(mujoco.MjModel.from_xml_string(xml))
+
+
+def test_a_place_is_a_body_or_a_site(model):
+    body, site = (find_places(model, name, "cpu") for name in ("left_cart", "left_tip"))
+    assert (body.are_sites, body.names) == (False, ("left_cart",))
+    assert (site.are_sites, site.names) == (True, ("left_tip",))
+    with pytest.raises(
+        ConfigError, match="no body or site matches 'left_tipp' .did you mean 'left_tip'"
+    ):
+        find_places(model, "left_tipp", "cpu")
+    with pytest.raises(ConfigError, match="name one body or site"):
+        find_frame(model, ".*_cart", "cpu")
 
 
 def test_a_model_without_a_free_joint_has_no_base():

@@ -32,7 +32,7 @@ MODEL = """
       <joint name="left_slide" type="slide" axis="1 0 0"/> <geom size="0.1" mass="1"/>
     </body>
   </worldbody>
-  <actuator><motor joint="left_slide"/></actuator>
+  <actuator><motor joint="left_slide"/> <motor site="head"/></actuator>
 </mujoco>
 """
 GRID = {"size": (0.8, 0.4), "resolution": 0.2}

@@ -87,15 +87,17 @@ def test_the_first_episode_of_every_environment_counts_and_no_other():
     }
 
 
-def test_metrics_are_means_or_last_values_of_the_episode():
+def test_metrics_are_means_last_or_largest_values_of_the_episode():
     metrics = {
         "mean": MetricTermCfg(lived),
         "last": MetricTermCfg(lived, reduce="last"),
+        "largest": MetricTermCfg(lambda env: -(lived(env) - 6.0).abs(), reduce="max"),
     }
     evaluation = evaluator(4, terminations=FAILS, metrics=metrics)(state())
     assert evaluation.metrics["mean"] == [2.0, 5.5, 5.5, 4.0]
     assert evaluation.metrics["last"] == [3.0, 10.0, 10.0, 7.0]
     assert evaluation.estimates["last"].value == 7.5
+    assert evaluation.metrics["largest"] == [-3.0, 0.0, 0.0, 0.0]
 
 
 def test_what_comes_after_an_episode_does_not_count_even_nan():

@@ -38,7 +38,7 @@ ModelSource = Annotated[
 ]
 Params = Annotated[dict[str, Any], tyro.conf.arg(name="")]
 EventMode = Literal["startup", "reset", "step", "interval"]
-Reduce = Literal["mean", "last"]
+Reduce = Literal["mean", "last", "max"]
 
 
 @dataclass(init=False)
@@ -215,11 +215,12 @@ class CurriculumTermCfg(TermCfg):
 class MetricTermCfg(TermCfg):
     """A number that policies are judged by; its function returns ``(num_envs,)``.
 
-    Evaluation reports its mean over the steps of an episode, or its last value.
+    Evaluation reports its mean over the steps of an episode, its last value, or its largest, which
+    latches what happened once.
     """
 
     reduce: Reduce
-    """What becomes of an episode's values: their mean, or the one at the episode's end."""
+    """What becomes of an episode's values: their mean, the last or the largest of them."""
 
     def __init__(self, func: Callable[..., Any], *, reduce: Reduce = "mean", **params: Any) -> None:
         super().__init__(func, **params)

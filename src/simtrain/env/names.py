@@ -111,20 +111,24 @@ def _free_body(model: mujoco.MjModel, joint: int) -> Base:
 
 def _actuated(model: mujoco.MjModel) -> Iterator[int]:
     """Bodies that actuators act on."""
-    kinds = mujoco.mjtTrn
+    bodies = {
+        mujoco.mjtTrn.mjTRN_JOINT.value: model.jnt_bodyid,
+        mujoco.mjtTrn.mjTRN_JOINTINPARENT.value: model.jnt_bodyid,
+        mujoco.mjtTrn.mjTRN_SITE.value: model.site_bodyid,
+        mujoco.mjtTrn.mjTRN_BODY.value: np.arange(model.nbody),
+    }
+    wraps = {
+        mujoco.mjtWrap.mjWRAP_JOINT.value: model.jnt_bodyid,
+        mujoco.mjtWrap.mjWRAP_SITE.value: model.site_bodyid,
+    }
     for kind, target in zip(model.actuator_trntype, model.actuator_trnid[:, 0], strict=True):
-        if kind in (kinds.mjTRN_JOINT, kinds.mjTRN_JOINTINPARENT):
-            yield int(model.jnt_bodyid[target])
-        elif kind == kinds.mjTRN_SITE:
-            yield int(model.site_bodyid[target])
-        elif kind == kinds.mjTRN_BODY:
-            yield int(target)
-        elif kind == kinds.mjTRN_TENDON:
-            for wrap in range(*(model.tendon_adr[target] + (0, model.tendon_num[target]))):
-                if model.wrap_type[wrap] == mujoco.mjtWrap.mjWRAP_JOINT:
-                    yield int(model.jnt_bodyid[model.wrap_objid[wrap]])
-                elif model.wrap_type[wrap] == mujoco.mjtWrap.mjWRAP_SITE:
-                    yield int(model.site_bodyid[model.wrap_objid[wrap]])
+        if kind in bodies:
+            yield int(bodies[kind][target])
+        elif kind == mujoco.mjtTrn.mjTRN_TENDON.value:
+            first = model.tendon_adr[target]
+            for wrap in range(first, first + model.tendon_num[target]):
+                if model.wrap_type[wrap] in wraps:
+                    yield int(wraps[model.wrap_type[wrap]][model.wrap_objid[wrap]])
 
 
 def find_joints(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Joints:

@@ -215,9 +215,8 @@ class Metrics:
 
     def __init__(self, cfgs: Mapping[str, configs.MetricTermCfg], env: BaseEnv) -> None:
         self.names = tuple(cfgs)
-        means = [cfg.reduce == "mean" for cfg in cfgs.values()]
-        self.is_mean = torch.tensor(means, dtype=torch.bool, device=env.device)
-        """Of which an episode's mean counts and not its last value, boolean ``(terms,)``."""
+        self.reduce = tuple(cfg.reduce for cfg in cfgs.values())
+        """What becomes of the terms' values over an episode."""
         self.terms = make_terms(cfgs, env, "metrics")
         self.values = env.buffer("metrics.values", (len(cfgs),), reset=None)
         """The terms' values at the latest step, before any reset, ``(num_envs, terms)``."""

@@ -257,6 +257,7 @@ class FirstEpisodes:
         self._failed = torch.zeros_like(self.running)
         self._sums = torch.zeros_like(env.metrics.values)
         self._last = torch.zeros_like(self._sums)
+        self._largest = torch.full_like(self._sums, -torch.inf)
 
     def add(self, rewards: Tensor, dones: Tensor) -> None:
         """Add what a step brought, in place."""
@@ -268,11 +269,13 @@ class FirstEpisodes:
         rows = running.unsqueeze(1)
         self._last = torch.where(rows, metrics, self._last)
         self._sums += torch.where(rows, metrics, torch.zeros_like(metrics))
+        self._largest = torch.where(rows, self._largest.maximum(metrics), self._largest)
         running &= ~dones
 
     def rows(self) -> Tensor:
         """A row for each environment: return, length, whether it failed, metrics."""
         means = self._sums / self._lengths.unsqueeze(1)
-        metrics = torch.where(self._env.metrics.is_mean, means, self._last)
-        known = torch.stack((self._returns, self._lengths, self._failed.float()), dim=1)
-        return torch.cat((known, metrics), dim=1)
+        values = {"mean": means, "last": self._last, "max": self._largest}
+        metrics = [values[kind][:, i] for i, kind in enumerate(self._env.metrics.reduce)]
+        known = (self._returns, self._lengths, self._failed.float())
+        return torch.stack((*known, *metrics), dim=1)

@@ -136,7 +136,10 @@ class WebViewer(PageServer):
             self._arrows[name] = add(f"/commands/{name}", points, colors, **sizes)
 
     def _draw_spheres(self, name: str, spheres: list[Sphere]) -> None:
-        handles, offset = self._spheres.setdefault(name, []), self._scene.fixed_bodies_frame.position
+        handles, offset = (
+            self._spheres.setdefault(name, []),
+            self._scene.fixed_bodies_frame.position,
+        )
         while len(handles) > len(spheres):
             handles.pop().remove()
         for sphere in spheres[len(handles) :]:
