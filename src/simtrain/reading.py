@@ -12,6 +12,9 @@ them. A term that says nothing is refused by ``export``, by name. A reading is a
   the term is given;
 - ``"motion_anchor_pos"`` and ``"motion_anchor_ori"``: where the anchor of a command's motion is
   from the robot's, and the first two columns, row by row, of how it is turned;
+- ``"place_pos"`` and ``"place_ori"``: where places, such as objects, are from an origin along the
+  axes of a frame, and the first two columns, row by row, of how they are turned; ``"goal_pos"``:
+  where the goal is that is the command of the name that the term is given;
 - ``"given"``: the program gives it by the term's name, such as what a camera sees.
 """
 
@@ -24,7 +27,8 @@ from typing import Any, Literal, TypeVar
 T = TypeVar("T")
 Source = Literal[
     "joint_pos", "joint_vel", "base_pos", "base_lin_vel", "base_ang_vel", "projected_gravity",
-    "contact", "last_action", "command", "motion_anchor_pos", "motion_anchor_ori", "given",
+    "contact", "last_action", "command", "motion_anchor_pos", "motion_anchor_ori",
+    "place_pos", "place_ori", "goal_pos", "given",
 ]  # fmt: skip
 Function = Literal["cos", "sin", "rate"]
 """``rate`` is the change since the step before, a second; 0 at an episode's first."""

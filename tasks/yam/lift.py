@@ -30,7 +30,7 @@ ARM = Path(__file__).with_name("yam.xml")
 ARM_JOINTS, GRIPPER = "joint[1-6]", "left_finger"
 PADS = ("left_pad", "right_pad")
 HOME = (0.0, 1.047, 1.05, -0.9, 0.0, 0.0, 0.0375, -0.0375)
-SPEEDS = {"weight": -0.01, "max_vel": 1.0}
+FROM_GRASP = {"origin": "grasp", "frame": "arm"}
 
 
 def lift_scene() -> mujoco.MjSpec:
@@ -91,18 +91,18 @@ def yam_lift_cube() -> TaskCfg:
     on_table = {"sensors": ".*_table"}
     actor = {
         "joint_pos": noisy(mdp.joint_pos_rel, 0.005, joints=(ARM_JOINTS, GRIPPER)),
-        "cube_pos": noisy(mdp.position_in_frame, 0.003, places="cube", frame="grasp"),
+        "cube_pos": noisy(mdp.position_in_frame, 0.003, places="cube", **FROM_GRASP),
         "cube_ori": noisy(mdp.orientation_in_frame, 0.03, places="cube", frame="grasp"),
-        "goal_pos": ObservationTermCfg(mdp.goal_in_frame, command="goal", frame="grasp"),
+        "goal_pos": ObservationTermCfg(mdp.goal_in_frame, command="goal", **FROM_GRASP),
         "last_action": ObservationTermCfg(mdp.last_action),
     }
     critic = {
         "joint_pos": ObservationTermCfg(mdp.joint_pos_rel, joints=(ARM_JOINTS, GRIPPER)),
         "joint_vel": ObservationTermCfg(mdp.joint_vel, joints=(ARM_JOINTS, GRIPPER)),
-        "cube_pos": ObservationTermCfg(mdp.position_in_frame, places="cube", frame="grasp"),
+        "cube_pos": ObservationTermCfg(mdp.position_in_frame, places="cube", **FROM_GRASP),
         "cube_ori": ObservationTermCfg(mdp.orientation_in_frame, places="cube", frame="grasp"),
         "cube_vel": ObservationTermCfg(mdp.joint_vel, joints="cube_joint"),
-        "goal_pos": ObservationTermCfg(mdp.goal_in_frame, command="goal", frame="grasp"),
+        "goal_pos": ObservationTermCfg(mdp.goal_in_frame, command="goal", **FROM_GRASP),
         "pads_touch": ObservationTermCfg(mdp.foot_contact, **grasp),
         "on_table": ObservationTermCfg(mdp.foot_contact, **on_table),
         "last_action": ObservationTermCfg(mdp.last_action),
@@ -172,19 +172,19 @@ def yam_lift_cube() -> TaskCfg:
                 pose_range={"x": (-0.1, 0.1), "y": (-0.2, 0.2), "yaw": (-3.14, 3.14)},
             ),
         },
-        num_envs=512,
+        num_envs=256,
         num_envs_on_gpu=4096,
         num_steps_per_env=24,
-        max_iterations=800,
+        max_iterations=1000,
         ppo=PpoCfg(
             actor=ActorCfg(hidden_dims=(256, 128), init_std=0.6),
             critic=CriticCfg(hidden_dims=(256, 128)),
             num_learning_epochs=5,
-            num_mini_batches=4,
-            desired_kl=0.02,
+            num_mini_batches=1,
+            desired_kl=0.03,
             desired_kl_end=0.005,
             gamma=0.97,
-            lam=0.95,
+            lam=0.9,
             entropy_coef=0.001,
         ),
     )

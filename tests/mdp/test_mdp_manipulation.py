@@ -81,6 +81,7 @@ def test_places_are_seen_from_frames_as_mujoco_has_them(engine):
         "ori": ObservationTermCfg(mdp.orientation_in_frame, places="cube", **frame),
         "goal": ObservationTermCfg(mdp.goal_in_frame, command="goal", **frame),
         "hand": ObservationTermCfg(mdp.position_in_frame, places="hand", frame="base"),
+        "offset": ObservationTermCfg(mdp.goal_in_frame, command="goal", frame="base", origin="cube"),
         "world": ObservationTermCfg(mdp.position_in_frame, places="cube"),
     }})  # fmt: skip
     env.reset()
@@ -96,7 +97,8 @@ def test_places_are_seen_from_frames_as_mujoco_has_them(engine):
             *(turn.T @ (data.body("left").xpos - at)), *(turn.T @ (data.body("cube").xpos - at)),
             *(turn.T @ data.body("cube").xmat.reshape(3, 3))[:, :2].ravel(),
             *(turn.T @ (env.command("goal")[row].numpy() - at)),
-            *(base.xmat.reshape(3, 3).T @ (at - base.xpos)), *data.body("cube").xpos,
+            *(base.xmat.reshape(3, 3).T @ (at - base.xpos)),
+            *(base.xmat.reshape(3, 3).T @ (env.command("goal")[row].numpy() - data.body("cube").xpos)), *data.body("cube").xpos,
         ]  # fmt: skip
         np.testing.assert_allclose(seen[row], expected, atol=1e-5)
 

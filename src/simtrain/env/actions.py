@@ -92,7 +92,7 @@ class TargetAction(ActionTerm):
     def describe(self) -> str | None:
         """See `ActionTerm.describe`; not of a class derived from this, which may do otherwise."""
         limited = (self._cfg.rate_limit, self._cfg.acceleration_limit) != (None, None)
-        return "joint_targets" if type(self) is JointAction and not limited else None
+        return None if limited else _DOES.get(type(self))
 
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """See `ActionTerm.apply`."""
@@ -175,6 +175,9 @@ class RelativeJointAction(JointAction):
     def origin(self) -> Tensor:
         """See `TargetAction.origin`."""
         return self._qpos[:, self.joints.qpos] + self.offset
+
+
+_DOES = {JointAction: "joint_targets", RelativeJointAction: "relative_joint_targets"}
 
 
 class Actions:

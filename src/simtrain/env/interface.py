@@ -242,7 +242,7 @@ def _reads(env: Env, group: str, term: str, cfg: ObservationTermCfg) -> dict[str
     for name, kind in kinds.items():
         if kind not in _ONE_DEGREE:
             raise ConfigError(f"{where}: the joint {name!r} has no single position to read")
-    if reading.source in ("command", "motion_anchor_pos", "motion_anchor_ori"):
+    if "command" in params:
         told["command"] = params["command"]
         command = env.commands.terms[params["command"]]
         if not command.is_driven and not command.describe():

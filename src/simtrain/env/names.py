@@ -192,6 +192,7 @@ _FINDERS: dict[str, Callable[..., Entities]] = {
     "places": find_places,
     "place": find_frame,
     "frame": find_frame,
+    "origin": find_frame,
 }
 
 

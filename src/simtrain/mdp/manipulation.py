@@ -1,9 +1,13 @@
 """Terms of tasks in which a robot handles things: places in frames, goals, grasps.
 
-A place is a body or a site, by name, and so is a frame that places are seen from; without one they
-are seen from the world. Contact `sensors` are those of `simtrain.mdp.observations`, one for each
-pad that is to press on a thing; `command` names a `UniformPositionCommand`.
+A place is a body or a site, by name. It is seen from an `origin` along the axes of a `frame`, which
+are places as well: without an origin from the frame's own, without a frame along the world's axes.
+Contact `sensors` are those of `simtrain.mdp.observations`, one for each pad that is to press on a
+thing; `command` names a `UniformPositionCommand`.
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,13 +15,25 @@ from torch import Tensor
 from simtrain.env.env import Env
 from simtrain.env.names import Joints, Places, Sensors
 from simtrain.mdp.robot_state import feet_forces
+from simtrain.reading import read_as
 
 
-def position_in_frame(env: Env, places: Places, frame: Places | None = None) -> Tensor:
-    """Where places are in a frame, m. Shape: ``(num_envs, 3 x places)``."""
-    return _seen_from(env, frame, _positions(env, places)).flatten(1)
+def _told(env: Env, params: Mapping[str, Any]) -> dict[str, Any]:
+    """What a robot's program must know of a term with places, by their names."""
+    places = {"places": list(params["places"].names)} if "places" in params else {}
+    seen_from = {key: params.get(key) and params[key].names[0] for key in ("frame", "origin")}
+    return {**places, **seen_from}
 
 
+@read_as("place_pos", more=_told)
+def position_in_frame(
+    env: Env, places: Places, frame: Places | None = None, origin: Places | None = None
+) -> Tensor:
+    """Where places are, m. Shape: ``(num_envs, 3 x places)``."""
+    return _seen(env, _positions(env, places), frame, origin).flatten(1)
+
+
+@read_as("place_ori", more=_told)
 def orientation_in_frame(env: Env, places: Places, frame: Places | None = None) -> Tensor:
     """The first two columns of rotation matrices, row by row: ``(num_envs, 6 x places)``."""
     turned = _rotations(env, places)
@@ -26,9 +42,12 @@ def orientation_in_frame(env: Env, places: Places, frame: Places | None = None) 
     return turned[..., :2].flatten(1)
 
 
-def goal_in_frame(env: Env, command: str, frame: Places | None = None) -> Tensor:
-    """Where the goal is in a frame, m. Shape: ``(num_envs, 3)``."""
-    return _seen_from(env, frame, env.command(command).unsqueeze(1)).flatten(1)
+@read_as("goal_pos", more=_told)
+def goal_in_frame(
+    env: Env, command: str, frame: Places | None = None, origin: Places | None = None
+) -> Tensor:
+    """Where the goal is, m. Shape: ``(num_envs, 3)``."""
+    return _seen(env, env.command(command).unsqueeze(1), frame, origin).flatten(1)
 
 
 def distance_tanh(env: Env, place: Places, to_place: Places, std: float) -> Tensor:
@@ -97,8 +116,8 @@ def _rotations(env: Env, places: Places) -> Tensor:
     return matrices.view(env.num_envs, -1, 3, 3)[:, places.ids]
 
 
-def _seen_from(env: Env, frame: Places | None, points: Tensor) -> Tensor:
-    """`points` in the world, ``(num_envs, n, 3)``, in a frame: the same shape."""
-    if frame is None:
-        return points
-    return (points - _positions(env, frame)) @ _rotations(env, frame)[:, 0]
+def _seen(env: Env, points: Tensor, frame: Places | None, origin: Places | None) -> Tensor:
+    """`points` in the world, ``(num_envs, n, 3)``, as seen from a place: the same shape."""
+    if start := origin or frame:
+        points = points - _positions(env, start)
+    return points if frame is None else points @ _rotations(env, frame)[:, 0]

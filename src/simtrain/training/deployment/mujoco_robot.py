@@ -36,6 +36,8 @@ class MujocoRobot:
         reads = [part["reads"] for part in self.about["observations"]]
         runs = [command["runs"] for command in self.about["commands"]]
         self.anchor = next((each["anchor"] for each in runs if "anchor" in each), None)
+        where = [name for r in reads for k in ("frame", "origin") for name in [r.get(k)] if name]
+        self.places = {*where, *(name for each in reads for name in each.get("places", ()))}
         self.contacts = [name for each in reads for name in each.get("sensors", ())]
         if self.about["keyframe"] is not None:
             key = model.key(self.about["keyframe"]).id
@@ -55,7 +57,16 @@ class MujocoRobot:
             body = self.data.body(self.anchor)
             state |= {"anchor_pos": body.xpos.copy(), "anchor_quat": body.xquat.copy()}
         touches = {name: self.data.sensor(name).data[0] > 0.0 for name in self.contacts}
+        state["places"] = {name: self.pose(name) for name in self.places}
         return {**state, "contact": touches, "commands": self.commands}
+
+    def pose(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Where a body or site is and how it is turned, in the world."""
+        quat, kinds = np.zeros(4), mujoco.mjtObj
+        body = mujoco.mj_name2id(self.model, kinds.mjOBJ_BODY, name)
+        place = self.data.site(name) if body < 0 else self.data.body(name)
+        mujoco.mju_mat2Quat(quat, place.xmat)
+        return place.xpos.copy(), quat
 
     def begin(self, motion: Motion) -> None:
         """Be where a motion begins."""

@@ -5,7 +5,8 @@ arrays in the order of `Policy.joints`; ``commands`` are by name, such as {"velo
 A floating base has ``base_quat``, in the order that ``base_quat`` in policy.json says, and in its
 own frame ``base_ang_vel``, a gyroscope's, rad/s, and ``base_lin_vel``, m/s. A robot that follows
 motions has ``anchor_pos``, m, and ``anchor_quat`` of the body that policy.json calls their anchor,
-in the world. What policy.json reads as "given" is there under the name of the term. What no term
+in the world. Where policy.json names places, such as objects, ``places`` are by name: a position, m,
+and a quaternion, as ``base_quat``, in the world. What policy.json reads as "given" is there under the name of the term. What no term
 reads may be missing.
 
 `write_command(targets)` gives each joint of ``joint_names`` in policy.json its target. See
@@ -88,9 +89,8 @@ class Policy:
         self.period: float = self.about["control_period"]
         self.joints: list[str] = list(self.about["initial_joint_pos"])
         self.places = {name: place for place, name in enumerate(self.joints)}
-        unknown = [
-            part["term"] for part in self.about["actions"] if part["does"] != "joint_targets"
-        ]
+        known = ("joint_targets", "relative_joint_targets")
+        unknown = [part["term"] for part in self.about["actions"] if part["does"] not in known]
         if unknown:
             raise ValueError(f"this program does not know what to do with the actions {unknown}")
         self.scale, self.offset = (np.array(self.about[f"action_{n}"]) for n in ("scale", "offset"))
@@ -121,7 +121,7 @@ class Policy:
         inputs = {name: value[None] for name, value in self.observe(state).items()}
         actions, *memory = self.network.run(None, inputs | self.memory)
         self.actions, self.memory = actions[0], dict(zip(self.memory, memory, strict=True))
-        targets = self.offset + self.scale * self.actions + self.moved()
+        targets = self.offset + self.scale * self.actions + self.moved(state)
         return np.asarray(np.clip(targets, self.low, self.high))
 
     def observe(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -144,13 +144,16 @@ class Policy:
                 inputs[part["group"]] = value.reshape(part["shape"]).astype(np.float32)
         return inputs
 
-    def moved(self) -> np.ndarray:
-        """How far what runs by itself moves the targets of joints now."""
+    def moved(self, state: dict[str, Any]) -> np.ndarray:
+        """How far the state, or what runs by itself, moves the targets of joints now."""
         moved = np.zeros(len(self.offset))
-        for part in (part for part in self.about["actions"] if part["reference"]):
+        for part in self.about["actions"]:
             for place in range(part["start"], part["start"] + part["size"]):
                 name = self.about["joint_names"][place]
-                moved[place] = self.running[part["reference"]].moved(name)
+                if part["does"] == "relative_joint_targets":
+                    moved[place] = state["joint_pos"][self.places[name]]
+                elif part["reference"]:
+                    moved[place] = self.running[part["reference"]].moved(name)
         return moved
 
     def wxyz(self, quat: np.ndarray) -> np.ndarray:
@@ -173,6 +176,8 @@ class Policy:
             back = matrix(self.wxyz(state["anchor_quat"])).T
             at = source == "motion_anchor_pos"
             value = back @ (position - state["anchor_pos"]) if at else (back @ turn)[:, :2].ravel()
+        elif source in ("place_pos", "place_ori", "goal_pos"):
+            value = self.seen(reads, state)
         elif source == "contact":
             value = [state[source][name] for name in reads["sensors"]]
         elif source == "command":
@@ -189,6 +194,26 @@ class Policy:
             functions = {"cos": np.cos(value), "sin": np.sin(value), "rate": rate}
             value = np.concatenate([functions[name] for name in reads["functions"]])
         return np.asarray(np.clip(value, *bounds(part["clip"] or [None, None])) * part["scale"])
+
+    def seen(self, reads: dict[str, Any], state: dict[str, Any]) -> np.ndarray:
+        """Places or a goal from an origin, along the axes of a frame."""
+        poses = {
+            name: (np.asarray(position), matrix(self.wxyz(quat)))
+            for name, (position, quat) in state["places"].items()
+        }
+        frame, origin = reads["frame"], reads.get("origin") or reads["frame"]
+        axes = np.eye(3) if frame is None else poses[frame][1]
+        if reads["source"] == "place_ori":
+            turned = [axes.T @ poses[name][1] for name in reads["places"]]
+            return np.concatenate([each[:, :2].ravel() for each in turned])
+        of_goal = reads["source"] == "goal_pos"
+        points = (
+            [state["commands"][reads["command"]]]
+            if of_goal
+            else [poses[name][0] for name in reads["places"]]
+        )
+        start = np.zeros(3) if origin is None else poses[origin][0]
+        return np.concatenate([axes.T @ (point - start) for point in points])
 
 
 def matrix(quat: np.ndarray) -> np.ndarray:
