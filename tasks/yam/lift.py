@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from simtrain import (
     ActorCfg,
+    CnnCfg,
     CommandTermCfg,
     CriticCfg,
     EventTermCfg,
+    GaussianNoiseCfg,
     JointPositionActionCfg,
     MetricTermCfg,
     ObservationTermCfg,
@@ -30,6 +32,7 @@ ARM = Path(__file__).with_name("yam.xml")
 ARM_JOINTS, GRIPPER = "joint[1-6]", "left_finger"
 PADS = ("left_pad", "right_pad")
 HOME = (0.0, 1.047, 1.05, -0.9, 0.0, 0.0, 0.0375, -0.0375)
+FAR = 0.6  # what the camera sees at most, m
 FROM_GRASP = {"origin": "grasp", "frame": "arm"}
 
 
@@ -188,3 +191,32 @@ def yam_lift_cube() -> TaskCfg:
             entropy_coef=0.001,
         ),
     )
+
+
+@task("yam-lift-cube-depth")
+def yam_lift_cube_depth() -> TaskCfg:
+    """Lift a cube that is only seen by a depth camera at the wrist."""
+    cfg = yam_lift_cube()
+    actor = cfg.observation_terms()["actor"]
+    del actor["cube_pos"], actor["cube_ori"]
+    camera = ObservationTermCfg(
+        mdp.ray_pinhole,
+        sites="wrist_camera",
+        alignment="site",
+        width=32,
+        height=32,
+        fovy=80.0,
+        max_distance=FAR,
+        noise=GaussianNoiseCfg(0.003),
+        scale=1.0 / FAR,
+    )
+    cfg.observations = {"actor": actor, "depth": {"camera": camera}, **cfg.observations}
+    cfg.ppo.actor = ActorCfg(
+        hidden_dims=(256, 128),
+        init_std=0.6,
+        obs_groups=("actor", "depth"),
+        model="cnn",
+        cnn=CnnCfg((8, 16)),
+    )
+    cfg.max_iterations = 2000
+    return cfg

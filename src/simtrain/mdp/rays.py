@@ -17,6 +17,7 @@ from simtrain.env.names import Entities
 from simtrain.errors import ConfigError
 from simtrain.mdp.rotations import about_vertical
 from simtrain.mirror import mirrored_as
+from simtrain.reading import read_as
 from simtrain.sim.engine import Rays
 
 _TOLERANCE = 1e-4  # of a reflected ray's start, m, and direction
@@ -25,8 +26,11 @@ _RaysT = TypeVar("_RaysT", bound="type[_RayCast]")
 
 
 def _mirrored_by_pattern(cast: _RaysT) -> _RaysT:
-    """Let rays take the place of those that they fall on when the pattern is reflected."""
-    return mirrored_as(partial(_images, cast._pattern))(cast)
+    """Let rays take the place of those that they fall on when the pattern is reflected.
+
+    On a robot its program gives the distances.
+    """
+    return read_as("given")(mirrored_as(partial(_images, cast._pattern))(cast))
 
 
 def _images(pattern: Any, reflection: Any, params: Any) -> list[tuple[int, float]]:
