@@ -144,7 +144,7 @@ def test_a_place_is_a_body_or_a_site(model):
     assert (body.are_sites, body.names) == (False, ("left_cart",))
     assert (site.are_sites, site.names) == (True, ("left_tip",))
     with pytest.raises(
-        ConfigError, match="no body or site matches 'left_tipp' .did you mean 'left_tip'"
+        ConfigError, match=r"no body or site matches 'left_tipp' .did you mean 'left_tip'"
     ):
         find_places(model, "left_tipp", "cpu")
     with pytest.raises(ConfigError, match="name one body or site"):

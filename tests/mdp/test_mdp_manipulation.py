@@ -38,10 +38,13 @@ MODEL = """
       <joint name="right" type="slide" axis="0 1 0"/>
       <geom name="right" type="box" size="0.02 0.01 0.02" mass="0.1"/>
     </body>
-    <body name="cube" pos="0 0 0.5"><freejoint/> <geom name="cube" type="box" size="0.02 0.02 0.02" mass="0.05"/></body>
+    <body name="cube" pos="0 0 0.5">
+      <freejoint/> <geom name="cube" type="box" size="0.02 0.02 0.02" mass="0.05"/>
+    </body>
   </worldbody>
   <actuator>
-    <motor name="turn" joint="turn"/> <motor name="left" joint="left"/> <motor name="right" joint="right"/>
+    <motor name="turn" joint="turn"/> <motor name="left" joint="left"/>
+    <motor name="right" joint="right"/>
   </actuator>
   <sensor>
     <contact name="left_cube" geom1="left" geom2="cube" data="found force" reduce="netforce"/>
@@ -49,12 +52,13 @@ MODEL = """
   </sensor>
 </mujoco>
 """
+CPU = EngineCfg(threads=1)
 GOAL = CommandTermCfg(
     mdp.UniformPositionCommand, (1e6, 1e6), x=(0.0, 0.1), y=(-0.2, 0.2), z=(0.5, 0.9)
 )
 
 
-def _env(num_envs=3, engine=EngineCfg(threads=1), **more):
+def _env(num_envs=3, engine=CPU, **more):
     spec = {"model": lambda: mujoco.MjSpec.from_string(MODEL), "commands": {"goal": GOAL}}
     more = {
         "observations": {"actor": {"joints": ObservationTermCfg(mdp.joint_pos, joints="turn")}}
@@ -73,15 +77,16 @@ def _scatter(env):
     env.sim.forward()
 
 
-@pytest.mark.parametrize("engine", [EngineCfg(threads=1), EngineCfg(name="warp", device="cpu")])
+@pytest.mark.parametrize("engine", [CPU, EngineCfg(name="warp", device="cpu")])
 def test_places_are_seen_from_frames_as_mujoco_has_them(engine):
     frame = {"frame": "hand"}
+    offset = {"frame": "base", "origin": "cube"}
     env = _env(engine=engine, observations={"actor": {
         "cube": ObservationTermCfg(mdp.position_in_frame, places=("cube", "left"), **frame),
         "ori": ObservationTermCfg(mdp.orientation_in_frame, places="cube", **frame),
         "goal": ObservationTermCfg(mdp.goal_in_frame, command="goal", **frame),
         "hand": ObservationTermCfg(mdp.position_in_frame, places="hand", frame="base"),
-        "offset": ObservationTermCfg(mdp.goal_in_frame, command="goal", frame="base", origin="cube"),
+        "offset": ObservationTermCfg(mdp.goal_in_frame, command="goal", **offset),
         "world": ObservationTermCfg(mdp.position_in_frame, places="cube"),
     }})  # fmt: skip
     env.reset()
@@ -92,13 +97,13 @@ def test_places_are_seen_from_frames_as_mujoco_has_them(engine):
         data.qpos[:] = env.bind("qpos")[row].numpy()
         mujoco.mj_forward(env.model, data)
         at, turn = data.site("hand").xpos, data.site("hand").xmat.reshape(3, 3)
-        base = data.body("base")
+        base, goal = data.body("base"), env.command("goal")[row].numpy()
         expected = [
             *(turn.T @ (data.body("left").xpos - at)), *(turn.T @ (data.body("cube").xpos - at)),
             *(turn.T @ data.body("cube").xmat.reshape(3, 3))[:, :2].ravel(),
-            *(turn.T @ (env.command("goal")[row].numpy() - at)),
+            *(turn.T @ (goal - at)),
             *(base.xmat.reshape(3, 3).T @ (at - base.xpos)),
-            *(base.xmat.reshape(3, 3).T @ (env.command("goal")[row].numpy() - data.body("cube").xpos)), *data.body("cube").xpos,
+            *(base.xmat.reshape(3, 3).T @ (goal - data.body("cube").xpos)), *data.body("cube").xpos,
         ]  # fmt: skip
         np.testing.assert_allclose(seen[row], expected, atol=1e-5)
 

@@ -177,7 +177,10 @@ class RelativeJointAction(JointAction):
         return self._qpos[:, self.joints.qpos] + self.offset
 
 
-_DOES = {JointAction: "joint_targets", RelativeJointAction: "relative_joint_targets"}
+_DOES: dict[type, str] = {
+    JointAction: "joint_targets",
+    RelativeJointAction: "relative_joint_targets",
+}
 
 
 class Actions:

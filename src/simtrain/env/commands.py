@@ -27,7 +27,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Sphere:
-    """A sphere that shows a place to a person: its centre in the world and radius, m, and colour."""
+    """A sphere that shows a place to a person: its centre in the world, radius, m, and colour."""
 
     center: tuple[float, float, float]
     radius: float
@@ -90,7 +90,10 @@ class CommandTerm(ABC):
         return None
 
     def markers(self, index: int) -> list[Arrow | Sphere]:
-        """How pictures and viewers show the command of the environment `index`; waits for the device."""
+        """How pictures and viewers show the command of the environment `index`.
+
+        Waits for the device.
+        """
         return []
 
 

@@ -26,9 +26,9 @@ class reset_root_state_uniform:
     """Put the base at its initial pose plus a uniform offset, with a uniform velocity.
 
     With `bodies`, each of these in its place, with an offset of its own; they move freely, such as
-    what a robot handles. The offset, m and rad, is from the environment's origin on a terrain, and up from the highest
-    ground about the place; its rotation follows the initial one. The velocity is in m/s along the
-    world's axes and rad/s about the base's own.
+    what a robot handles. The offset, m and rad, is from the environment's origin on a terrain, and
+    up from the highest ground about the place; its rotation follows the initial one. The velocity
+    is in m/s along the world's axes and rad/s about the base's own.
     """
 
     def __init__(

@@ -65,7 +65,8 @@ def is_grasped(env: Env, sensors: Sensors, force: float = 0.5) -> Tensor:
     sizes = forces.norm(dim=2)
     cosine = (forces[:, 0] * forces[:, -1]).sum(dim=1)
     against = cosine < -0.5 * sizes[:, 0] * sizes[:, -1]
-    return (against & (sizes > force).all(dim=1)).float()
+    grasped: Tensor = (against & (sizes > force).all(dim=1)).float()
+    return grasped
 
 
 def grasped_goal_tanh(

@@ -5,9 +5,9 @@ arrays in the order of `Policy.joints`; ``commands`` are by name, such as {"velo
 A floating base has ``base_quat``, in the order that ``base_quat`` in policy.json says, and in its
 own frame ``base_ang_vel``, a gyroscope's, rad/s, and ``base_lin_vel``, m/s. A robot that follows
 motions has ``anchor_pos``, m, and ``anchor_quat`` of the body that policy.json calls their anchor,
-in the world. Where policy.json names places, such as objects, ``places`` are by name: a position, m,
-and a quaternion, as ``base_quat``, in the world. What policy.json reads as "given" is there under the name of the term. What no term
-reads may be missing.
+in the world. Places that policy.json names, such as objects, are in ``places`` by name: a position,
+m, and a quaternion, in the world. What policy.json reads as "given" is there under the name of the
+term. What no term reads may be missing.
 
 `write_command(targets)` gives each joint of ``joint_names`` in policy.json its target. See
 mujoco_robot.py for both.
