@@ -135,12 +135,12 @@ def yam_lift_cube() -> TaskCfg:
             "goal": RewardTermCfg(
                 mdp.grasped_goal_tanh, 4.0, command="goal", place="cube", std=0.05, **grasp
             ),
+            "pressing": RewardTermCfg(mdp.illegal_contact, -1.0, threshold=5.0, **on_table),
             "action_rate": RewardTermCfg(mdp.action_rate_l2, -0.01),
             "joint_vel": RewardTermCfg(mdp.joint_vel_hinge, -0.01, joints=ARM_JOINTS, max_vel=1.0),
         },
         terminations={
             "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
-            "pressing": TerminationTermCfg(mdp.illegal_contact, threshold=20.0, **on_table),
         },
         metrics={
             "success": MetricTermCfg(
@@ -163,6 +163,7 @@ def yam_lift_cube() -> TaskCfg:
                 mdp.goal_distance, reduce="last", command="goal", place="cube"
             ),
             "grasped": MetricTermCfg(mdp.is_grasped, **grasp),
+            "pressing": MetricTermCfg(mdp.illegal_contact, threshold=5.0, **on_table),
         },
         events={
             "reset_arm": EventTermCfg(
