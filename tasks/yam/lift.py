@@ -32,6 +32,7 @@ ARM = Path(__file__).with_name("yam.xml")
 ARM_JOINTS, GRIPPER = "joint[1-6]", "left_finger"
 PADS = ("left_pad", "right_pad")
 HOME = (0.0, 1.047, 1.05, -0.9, 0.0, 0.0, 0.0375, -0.0375)
+CALM_STEPS = 4800  # without randomization, at first
 FAR = 0.6  # what the camera sees at most, m
 FROM_GRASP = {"origin": "grasp", "frame": "arm"}
 
@@ -89,6 +90,11 @@ def yam_lift_cube() -> TaskCfg:
 
     def noisy(func, bound: float, **params) -> ObservationTermCfg:
         return ObservationTermCfg(func, noise=UniformNoiseCfg(-bound, bound), **params)
+
+    def drawn(**params) -> EventTermCfg:
+        return EventTermCfg(
+            mdp.randomize_field, mode="reset", after_steps=CALM_STEPS, shared=True, **params
+        )
 
     grasp = {"sensors": "(left|right)_pad_cube"}
     on_table = {"sensors": ".*_table"}
@@ -174,8 +180,21 @@ def yam_lift_cube() -> TaskCfg:
                 mode="reset",
                 bodies="cube",
                 # A cube turned by a quarter is the same cube.
-                pose_range={"x": (-0.1, 0.1), "y": (-0.2, 0.2), "yaw": (-0.785, 0.785)},
+                pose_range={
+                    "x": (-0.1, 0.1),
+                    "y": (-0.2, 0.2),
+                    "z": (0.003, 0.003),  # for the largest cube
+                    "yaw": (-0.785, 0.785),
+                },
             ),
+            "friction": drawn(
+                field="geom_friction",
+                operation="abs",
+                geoms=".*_pad",
+                ranges={"sliding": (0.3, 1.5)},
+            ),
+            "mass": drawn(field=("body_mass", "body_inertia"), bodies="cube", ranges=(0.5, 1.5)),
+            "size": drawn(field="geom_size", geoms="cube", ranges=(0.85, 1.15)),
         },
         num_envs=256,
         num_envs_on_gpu=4096,
