@@ -83,6 +83,10 @@ class MotionClip:
         file.warn_if_unnamed()
         return cls(path.stem, fps, joints, bodies, **arrays)
 
+    def of_bodies(self, bodies: int | list[int]) -> tuple[np.ndarray, ...]:
+        """Positions, quaternions, velocities and angular velocities of some bodies."""
+        return tuple(getattr(self, field)[:, bodies] for field in _BODY_FIELDS)
+
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all; OSError if it cannot be written."""
         with written_whole(path) as file:
