@@ -47,6 +47,18 @@ def test_a_csv_becomes_a_motion_at_fifty_frames_a_second(here, model, capsys):
     np.testing.assert_allclose(clip.body_lin_vel_w[..., 0], 0.2, atol=1e-3)
 
 
+def test_a_motion_at_another_rate_is_resampled_with_names(here, model, capsys):
+    with np.load(SQUAT) as content:
+        unnamed = {name: content[name] for name in content if "names" not in name}
+    np.savez(here / "half.npz", **{n: v if n == "fps" else v[::2] for n, v in unnamed.items()}
+             | {"fps": np.array([25])})  # fmt: skip
+    assert motion(["convert", "half.npz", "whole.npz"]) == DONE
+    made, ships = (MotionClip.load(Path(path), model) for path in ("whole.npz", SQUAT))
+    assert (made.fps, made.frames) == (50.0, ships.frames)
+    np.testing.assert_allclose(made.body_pos_w, ships.body_pos_w, atol=1e-3)
+    np.testing.assert_allclose(made.body_ang_vel_w, ships.body_ang_vel_w, atol=0.05)
+
+
 def test_what_is_off_is_told_and_the_exit_code_says_so(here, model, capsys):
     motion(["convert", _csv(here / "in.csv", model, 0.5), "out.npz", "--fps", "30"])
     assert motion(["check", "out.npz"]) == FAILED

@@ -26,7 +26,7 @@ usage: motion <command> [flags]
 
 Motions for a robot to follow, in files that training and these commands read.
 
-  motion convert walk.csv walk.npz --fps 30      from a retargeting tool's rows
+  motion convert walk.csv walk.npz --fps 30      from a retargeting tool's rows; another rate
   motion check walk.npz wave.npz                 limits, floor, feet and balance
   motion show walk.npz                           in the browser; --video out.mp4 without one
   motion make keyframes.yaml [name...]           from keyframes, by inverse kinematics
@@ -37,12 +37,14 @@ Motions for a robot to follow, in files that training and these commands read.
 
 @dataclass
 class ConvertConfig:
-    """Make a motion of a CSV file: root position, quaternion x y z w and joints, a row a frame."""
+    """Make a motion of a CSV file, or of another motion: resampled, with names and velocities.
+
+    A row of a CSV is a frame: the root's position, its quaternion x y z w, and joints."""
 
     robot: str = "g1"
     """A folder of tasks with scene.xml, or an MJCF file."""
     fps: float = 30.0
-    """Rows a second."""
+    """Rows a second of a CSV."""
     output_fps: float = 50.0
     """Frames a second of the motion: the rate at which the policy that follows it acts."""
     start: float = 0.0
@@ -50,7 +52,7 @@ class ConvertConfig:
     end: float | None = None
     """Where to end, s; None for the last row."""
     joint_names: tuple[str, ...] = ()
-    """Joints of the columns, if there is no first row of names and they are not in the model's
+    """Joints of a CSV's columns, if there is no first row of names and they are not in the model's
     order."""
 
 
@@ -125,17 +127,22 @@ def motion(arguments: Sequence[str]) -> int:
 
 def _convert(arguments: Sequence[str]) -> int:
     paths, flags = split_paths(arguments)
-    config = parse_flags("motion convert <in.csv> <out.npz>", ConvertConfig(), flags)
+    config = parse_flags("motion convert <in.csv or in.npz> <out.npz>", ConvertConfig(), flags)
     check_bounds(config)
-    source, output = _two(paths, "motion convert <in.csv> <out.npz>")
+    source, output = _two(paths, "motion convert <in.csv or in.npz> <out.npz>")
     model = _robot(config.robot)
 
+    from simtrain.motion.clip import MotionClip
     from simtrain.motion.convert import read_csv, resample
-    from simtrain.motion.kinematics import clip_of
+    from simtrain.motion.kinematics import clip_of, qpos_of
 
     with interruptible():
-        qpos = read_csv(source, model, config.joint_names)
-        qpos = resample(qpos, config.fps, config.output_fps, config.start, config.end)
+        if source.suffix == ".npz":
+            clip = MotionClip.load(source, model)
+            qpos, fps = qpos_of(clip, model), clip.fps
+        else:
+            qpos, fps = read_csv(source, model, config.joint_names), config.fps
+        qpos = resample(qpos, fps, config.output_fps, config.start, config.end)
         _write(clip_of(model, output.stem, config.output_fps, qpos), output)
     return DONE
 
@@ -149,21 +156,20 @@ def _check(arguments: Sequence[str]) -> int:
 
     from simtrain.motion.check import check_motion
 
-    off = False
+    off, console = False, table_console()
     for clip in clips:
         with interruptible():
             figures = check_motion(clip, model)
         wrong = [figure.name for figure in figures if figure.is_off]
         off |= bool(wrong)
         verdict = f"off: {', '.join(wrong)}" if wrong else "ok"
-        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), title_justify="left")
-        for title in ("", f"{clip.name}, {clip.seconds:.1f} s: {verdict}", "", "at most", ""):
-            table.add_column(title, overflow="fold")
+        console.print(f"{clip.name}, {clip.seconds:.1f} s: {verdict}", highlight=False)
+        table = Table.grid("", "", "", "", "", padding=(0, 3, 0, 0))
         for figure in figures:
             mark = "off" if figure.is_off else "ok"
-            value, limit = f"{figure.value:.3g} {figure.unit}", f"{figure.limit:g}"
+            value, limit = f"{figure.value:.3g} {figure.unit}", f"at most {figure.limit:g}"
             table.add_row(mark, figure.name, value, limit, figure.where)
-        table_console().print(table)
+        console.print(table)
     return FAILED if off else DONE
 
 

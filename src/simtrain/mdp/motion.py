@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 import mujoco
 import numpy as np
 import torch
-from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from simtrain.env.commands import CommandTerm
@@ -305,6 +304,8 @@ def _with_matrices(
     pos: np.ndarray, quat: np.ndarray, *velocities: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """The same with rotation matrices, ``(frames, bodies, 3, 3)``, for quaternions."""
+    from scipy.spatial.transform import Rotation  # whoever follows no motion need not wait for it
+
     rotation = Rotation.from_quat(quat.reshape(-1, 4), scalar_first=True)
     matrices = rotation.as_matrix().astype(np.float32).reshape(*quat.shape[:2], 3, 3)
     return pos, matrices, *velocities
