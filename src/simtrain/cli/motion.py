@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, FAILED, interruptible
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from simtrain.motion.clip import MotionClip
 
+C = TypeVar("C")
 _HELP = """\
 usage: motion <command> [flags]
 
@@ -36,13 +37,17 @@ Motions for a robot to follow, in files that training and these commands read.
 
 
 @dataclass
-class ConvertConfig:
+class _OfRobot:
+    robot: str = "g1"
+    """A folder of tasks with scene.xml, or an MJCF file."""
+
+
+@dataclass
+class ConvertConfig(_OfRobot):
     """Make a motion of a CSV file, or of another motion: resampled, with names and velocities.
 
     A row of a CSV is a frame: the root's position, its quaternion x y z w, and joints."""
 
-    robot: str = "g1"
-    """A folder of tasks with scene.xml, or an MJCF file."""
     fps: float = 30.0
     """Rows a second of a CSV."""
     output_fps: float = 50.0
@@ -57,19 +62,14 @@ class ConvertConfig:
 
 
 @dataclass
-class CheckConfig:
+class CheckConfig(_OfRobot):
     """Measure what is wrong with motions; the exit code is 1 if anything is."""
-
-    robot: str = "g1"
-    """A folder of tasks with scene.xml, or an MJCF file."""
 
 
 @dataclass
-class ShowConfig:
+class ShowConfig(_OfRobot):
     """Look at a motion in a browser, or write a video of it."""
 
-    robot: str = "g1"
-    """A folder of tasks with scene.xml, or an MJCF file."""
     video: Path | None = None
     """Write an MP4 file instead; needs no display."""
     speed: float = 1.0
@@ -81,11 +81,9 @@ class ShowConfig:
 
 
 @dataclass
-class MakeConfig:
+class MakeConfig(_OfRobot):
     """Make motions of keyframes by inverse kinematics: all of a file, or those that are named."""
 
-    robot: str = "g1"
-    """A folder of tasks with scene.xml, or an MJCF file."""
     output: Path | None = None
     """Folder for <name>.npz; None for that of the keyframes."""
     output_fps: float = 50.0
@@ -126,10 +124,9 @@ def motion(arguments: Sequence[str]) -> int:
 
 
 def _convert(arguments: Sequence[str]) -> int:
-    paths, flags = split_paths(arguments)
-    config = parse_flags("motion convert <in.csv or in.npz> <out.npz>", ConvertConfig(), flags)
-    check_bounds(config)
-    source, output = _two(paths, "motion convert <in.csv or in.npz> <out.npz>")
+    config, (source, output) = _parsed(
+        ConvertConfig(), "convert <in.csv or in.npz> <out.npz>", arguments
+    )
     model = _robot(config.robot)
 
     from simtrain.motion.clip import MotionClip
@@ -148,9 +145,8 @@ def _convert(arguments: Sequence[str]) -> int:
 
 
 def _check(arguments: Sequence[str]) -> int:
-    paths, flags = split_paths(arguments)
-    config = parse_flags("motion check <file>...", CheckConfig(), flags)
-    clips, model = _clips(paths, config.robot, "motion check <file>...")
+    config, paths = _parsed(CheckConfig(), "check <file>...", arguments)
+    clips, model = _clips(paths, config.robot)
 
     from rich.table import Table
 
@@ -174,12 +170,8 @@ def _check(arguments: Sequence[str]) -> int:
 
 
 def _show(arguments: Sequence[str]) -> int:
-    paths, flags = split_paths(arguments)
-    config = parse_flags("motion show <file>", ShowConfig(), flags)
-    check_bounds(config)
-    if len(paths) != 1:
-        raise ConfigError("name one motion: `uv run motion show <file>`")
-    (clip,), model = _clips(paths, config.robot, "motion show <file>")
+    config, paths = _parsed(ShowConfig(), "show <file>", arguments)
+    (clip,), model = _clips(paths, config.robot)
     if config.video is not None:
         from simtrain.view.motion import record_clip
         from simtrain.view.opengl import choose_backend
@@ -204,11 +196,7 @@ def _show(arguments: Sequence[str]) -> int:
 
 
 def _make(arguments: Sequence[str]) -> int:
-    words, flags = split_paths(arguments)
-    config = parse_flags("motion make <keyframes.yaml> [name...]", MakeConfig(), flags)
-    check_bounds(config)
-    if not words:
-        raise ConfigError("name the keyframes: `uv run motion make <keyframes.yaml> [name...]`")
+    config, words = _parsed(MakeConfig(), "make <keyframes.yaml> [name...]", arguments)
     path, names = words[0], list(map(str, words[1:]))
 
     from simtrain.motion.make import make_motion, read_motions
@@ -229,17 +217,14 @@ def _make(arguments: Sequence[str]) -> int:
 
 
 def _record(arguments: Sequence[str]) -> int:
-    paths, flags = split_paths(arguments)
-    config = parse_flags("motion record <run or task> <out.npz>", RecordConfig(), flags)
-    check_bounds(config)
-    run, output = _two(paths, "motion record <run or task> <out.npz>")
+    config, (run, output) = _parsed(RecordConfig(), "record <run or task> <out.npz>", arguments)
     name, *values = config.command or ("",)
     try:
         held = {name: tuple(map(float, values))} if name else {}
+        if not all(map(math.isfinite, held.get(name, ()))):
+            raise ValueError("values must be finite")
     except ValueError as error:
         raise ConfigError(f"--command {' '.join(config.command)}: {error}") from error
-    if not all(math.isfinite(value) for numbers in held.values() for value in numbers):
-        raise ConfigError(f"--command {' '.join(config.command)}: values must be finite")
 
     from simtrain.training.motion_recording import record_motion
     from simtrain.training.saved_policy import open_policy
@@ -253,16 +238,21 @@ def _record(arguments: Sequence[str]) -> int:
     return DONE
 
 
-def _two(paths: list[Path], usage: str) -> tuple[Path, Path]:
-    """What to read and the .npz to write, which can be written."""
-    from simtrain.run.directory import check_file
+def _parsed(config: C, usage: str, arguments: Sequence[str]) -> tuple[C, list[Path]]:
+    """The flags of a command, and as many paths as its usage names; an .npz to write is last."""
+    paths, flags = split_paths(arguments)
+    config = parse_flags(f"motion {usage}", config, flags)
+    check_bounds(config)
+    least = usage.count("<")
+    if len(paths) < least or (len(paths) > least and "..." not in usage):
+        raise ConfigError(f"files given: {len(paths)}; it is `uv run motion {usage}`")
+    if usage.endswith("<out.npz>"):
+        from simtrain.run.directory import check_file
 
-    if len(paths) != 2:
-        raise ConfigError(f"name what to read and what to write: `uv run {usage}`")
-    if paths[1].suffix != ".npz":
-        raise ConfigError(f"{paths[1]} must end with .npz")
-    check_file(paths[1], "the motion")
-    return paths[0], paths[1]
+        if paths[1].suffix != ".npz":
+            raise ConfigError(f"{paths[1]} must end with .npz")
+        check_file(paths[1], "the motion")
+    return config, paths
 
 
 def _robot(name: str) -> mujoco.MjModel:
@@ -273,11 +263,8 @@ def _robot(name: str) -> mujoco.MjModel:
     return load_robot(find_beside_tasks(name if name.endswith(".xml") else f"{name}/scene.xml"))
 
 
-def _clips(paths: list[Path], robot: str, usage: str) -> tuple[list[MotionClip], mujoco.MjModel]:
+def _clips(paths: list[Path], robot: str) -> tuple[list[MotionClip], mujoco.MjModel]:
     """The motions in files, and their robot."""
-    if not paths:
-        raise ConfigError(f"name one or more motions: `uv run {usage}`")
-
     from simtrain.motion.clip import MotionClip
     from simtrain.registry import find_beside_tasks
 

@@ -83,9 +83,9 @@ class MotionCommand(CommandTerm):
         self._joints = find_joints(env.model, self._names, device)
         self.anchor_index = self.bodies.names.index(self.anchor)
         """Its place among the bodies."""
-        self._ids = torch.tensor([env.model.body(n).id for n in self.bodies.names]).to(device)
-        places = [clips[0].body_names.index(name) for name in self.bodies.names]
-        root = clips[0].body_names.index(env.model.body(env.base.body).name)
+        ids = [env.model.body(name).id for name in self.bodies.names]
+        self._ids = torch.tensor(ids, device=device)
+        root, places = env.base.body - 1, [i - 1 for i in ids]  # motions are without the world
         self._of_joints = _Table([(clip.joint_pos, clip.joint_vel) for clip in clips], device)
         self._of_root = _Table([clip.of_bodies(root) for clip in clips], device)
         self._of_bodies = _Table([_with_matrices(*c.of_bodies(places)) for c in clips], device)
