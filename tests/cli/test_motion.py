@@ -47,6 +47,18 @@ def test_a_csv_becomes_a_motion_at_fifty_frames_a_second(here, model, capsys):
     np.testing.assert_allclose(clip.body_lin_vel_w[..., 0], 0.2, atol=1e-3)
 
 
+def test_a_motion_at_another_rate_is_resampled_with_names(here, model, capsys):
+    with np.load(SQUAT) as content:
+        unnamed = {name: content[name] for name in content if "names" not in name}
+    np.savez(here / "half.npz", **{n: v if n == "fps" else v[::2] for n, v in unnamed.items()}
+             | {"fps": np.array([25])})  # fmt: skip
+    assert motion(["convert", "half.npz", "whole.npz"]) == DONE
+    made, ships = (MotionClip.load(Path(path), model) for path in ("whole.npz", SQUAT))
+    assert (made.fps, made.frames) == (50.0, ships.frames)
+    np.testing.assert_allclose(made.body_pos_w, ships.body_pos_w, atol=1e-3)
+    np.testing.assert_allclose(made.body_ang_vel_w, ships.body_ang_vel_w, atol=0.05)
+
+
 def test_what_is_off_is_told_and_the_exit_code_says_so(here, model, capsys):
     motion(["convert", _csv(here / "in.csv", model, 0.5), "out.npz", "--fps", "30"])
     assert motion(["check", "out.npz"]) == FAILED
@@ -83,15 +95,15 @@ def test_a_motion_is_shown_as_a_video(here, capsys):
 
 MISTAKES = {
     "konvert a.csv b.npz": r"motion has no command 'konvert' \(did you mean 'convert'",
-    "convert a.csv": "name what to read and what to write",
+    "convert a.csv": r"files given: 1; it is `uv run motion convert <in.csv or in.npz> <o",
     "convert a.csv b.npy": "b.npy must end with .npz",
     "convert no.csv b.npz": "no.csv",
-    "check": "name one or more motions",
+    "check": "files given: 0; it is `uv run motion check <file>...`",
     "check no.npz": "there is no file no.npz, here or in a folder of tasks",
     f"check {SQUAT} --robot g2": "there is no file g2/scene.xml",
-    f"show {SQUAT} {SQUAT}": "name one motion",
+    f"show {SQUAT} {SQUAT}": "files given: 2; it is `uv run motion show <file>`",
     f"show {SQUAT} --video squat.avi": "squat.avi",
-    "make": "name the keyframes",
+    "make": "files given: 0; it is `uv run motion make <keyframes.yaml>",
     f"make {G1 / 'motions' / 'keyframes.yaml'} sqat": r"no motion 'sqat' \(did you mean 'squat'",
     "record g1-velocity-flat w.npz --command gait 0 1": "no such command to give; it has velocity",
     "record g1-velocity-flat w.npz --command velocity 1": "velocity needs 3 numbers",

@@ -8,6 +8,7 @@ from pathlib import Path
 import mujoco
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 from simtrain.errors import ConfigError
 from simtrain.motion.clip import MotionClip, body_names, joint_names
@@ -29,18 +30,23 @@ def model() -> mujoco.MjModel:
 
 @pytest.fixture
 def content(model) -> dict[str, np.ndarray]:
-    """A file of random numbers whose columns have the model's order."""
-    rng = np.random.default_rng(0)
+    """A file of random poses and velocities whose columns have the model's order."""
+    rng, data = np.random.default_rng(0), mujoco.MjData(model)
     joints, bodies = joint_names(model), body_names(model)
-    quats = rng.normal(size=(FRAMES, len(bodies), 4))
+    qpos, pos, quat = rng.normal(size=(FRAMES, model.nq)), [], []
+    qpos[:, 3:7] /= np.linalg.norm(qpos[:, 3:7], axis=1, keepdims=True)
+    for data.qpos[:] in qpos:
+        mujoco.mj_kinematics(model, data)
+        pos.append(data.xpos[1:].copy())
+        quat.append(data.xquat[1:].copy())
     return {
         "fps": np.array([50.0]),
         "joint_names": np.array(joints),
         "body_names": np.array(bodies),
-        "joint_pos": rng.normal(size=(FRAMES, len(joints))),
+        "joint_pos": qpos[:, 7:],
         "joint_vel": rng.normal(size=(FRAMES, len(joints))),
-        "body_pos_w": rng.normal(size=(FRAMES, len(bodies), 3)),
-        "body_quat_w": quats / np.linalg.norm(quats, axis=-1, keepdims=True),
+        "body_pos_w": np.array(pos),
+        "body_quat_w": np.array(quat),
         "body_lin_vel_w": rng.normal(size=(FRAMES, len(bodies), 3)),
         "body_ang_vel_w": rng.normal(size=(FRAMES, len(bodies), 3)),
     }
@@ -114,8 +120,21 @@ def test_holosomas_file_has_the_root_before_the_joints_and_more_bodies(model, co
     holosoma["fps"] = np.array(50)
     holosoma["object_pos_w"] = np.zeros((FRAMES, 3))
     clip = MotionClip.load(_write(tmp_path / "walk.npz", holosoma), model)
-    for field, array in _arrays(clip).items():
+    for field in ("joint_pos", "joint_vel", "body_pos_w", "body_quat_w"):
+        array = getattr(clip, field)
         np.testing.assert_array_equal(array, content[field].astype(np.float32))
+
+
+def test_velocities_of_holosomas_bodies_are_those_of_their_poses(model, content, tmp_path):
+    times = np.arange(FRAMES) / 50.0
+    turns = Rotation.from_rotvec(np.outer(times, (0.3, -0.2, 1.0)))
+    content["joint_pos"] = np.zeros((FRAMES, 3 + 7))
+    content["joint_vel"] = np.zeros((FRAMES, 3 + 6))
+    content["body_quat_w"][:] = turns.as_quat(scalar_first=True)[:, None]
+    content["body_pos_w"] = np.tile(np.outer(times, (0.5, 0.1, -0.2))[:, None], (1, 4, 1))
+    clip = MotionClip.load(_write(tmp_path / "walk.npz", content), model)
+    np.testing.assert_allclose(clip.body_lin_vel_w[:, 2] - (0.5, 0.1, -0.2), 0.0, atol=1e-4)
+    np.testing.assert_allclose(clip.body_ang_vel_w[:, 2] - (0.3, -0.2, 1.0), 0.0, atol=1e-4)
 
 
 def _changed(field: str, index: object, value: float):
@@ -171,6 +190,17 @@ MISTAKES = {
     "quaternion": (
         _changed("body_quat_w", (4, 2), 0.6),
         "the quaternion of right in frame 4 has length 1.2, not 1",
+    ),
+    "quaternions x y z w": (
+        lambda content: content.update(body_quat_w=content["body_quat_w"][..., [1, 2, 3, 0]]),
+        "from where its joints put it; its columns or quaternions have another order, or it is",
+    ),
+    "joints in another order and no names": (
+        lambda content: content.update(
+            {name: content[name][:, ::-1] for name in ("joint_pos", "joint_vel")},
+            joint_names=content["joint_names"],
+        ),
+        "m from where its joints put it; its columns or quaternions have another order, or it is",
     ),
     "no frames": (_cut(0), "its joint_pos has 0 frames, not 2 or more"),
     "one frame": (_cut(1), "its joint_pos has 1 frames, not 2 or more"),

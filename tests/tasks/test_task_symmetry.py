@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import mujoco
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,7 +18,8 @@ from simtrain import SimCfg, SubTerrainCfg, TaskCfg, TerrainCfg, mdp
 from simtrain.env.env import Env
 from simtrain.env.names import find_joints
 from simtrain.mirror import MirrorMaps
-from simtrain.registry import discover
+from simtrain.motion.clip import MotionClip
+from simtrain.registry import discover, find_beside_tasks
 from simtrain.sim import EngineCfg
 from simtrain.training.reflection import mirror_maps
 
@@ -22,8 +27,8 @@ ENVS, STEPS = 8, 12
 TURN = torch.tensor([1.0, -1.0, 1.0])  # of a vector
 
 
-def _task(name: str, command: tuple[float, float, float], model: Callable | None) -> TaskCfg:
-    """A task without anything random: no noise, no events, one command."""
+def _calm_task(name: str, model: Callable | None) -> TaskCfg:
+    """A task without noise and events."""
     cfg = discover().find(name).make()
     for group in cfg.observations.values():
         for term in group.values():
@@ -31,6 +36,23 @@ def _task(name: str, command: tuple[float, float, float], model: Callable | None
     cfg.events, cfg.curricula, cfg.model = {}, {}, model or cfg.model
     # Solved to the end, contacts do not depend on the order in which they are solved.
     cfg.timestep, cfg.decimation, cfg.sim = 0.005, 4, SimCfg()
+    return cfg
+
+
+def _walkers(name: str, model: Callable | None) -> tuple[Env, Env]:
+    """A task with one command, and with its mirror image."""
+    envs = []
+    for sign, phase in ((1.0, 0.2), (-1.0, 0.7)):
+        cfg = _walking_task(name, (0.5, sign * 0.2, sign * 0.3), model)
+        envs.append(Env(cfg, ENVS, EngineCfg(threads=1)))
+        envs[-1].commands.terms["gait"].set_phase(torch.full((ENVS,), phase))
+    return envs[0], envs[1]
+
+
+def _walking_task(
+    name: str, command: tuple[float, float, float], model: Callable | None
+) -> TaskCfg:
+    cfg = _calm_task(name, model)
     params = cfg.commands["velocity"].params
     for bounds, value in zip(("lin_vel_x", "lin_vel_y", "ang_vel_z"), command, strict=True):
         params[bounds] = (value, value)
@@ -55,16 +77,14 @@ class Difference:
 
 
 def _difference(
-    name: str, model: Callable | None = None, change: Callable[[MirrorMaps], None] | None = None
+    name: str,
+    model: Callable | None = None,
+    change: Callable[[MirrorMaps], None] | None = None,
+    pair: Callable[[str, Callable | None], tuple[Env, Env]] = _walkers,
 ) -> Difference:
     """Step a task and its mirror image side by side, put right after each step."""
     torch.manual_seed(0)
-    engine = EngineCfg(threads=1)
-    env = Env(_task(name, (0.5, 0.2, 0.3), model), ENVS, engine)
-    image = Env(_task(name, (0.5, -0.2, -0.3), model), ENVS, engine)
-    clocks = [e.commands.terms["gait"] for e in (env, image)]
-    for clock, phase in zip(clocks, (0.2, 0.7), strict=True):
-        clock.set_phase(torch.full((ENVS,), phase))
+    env, image = pair(name, model)
     maps = mirror_maps(env, env.device)
     if change is not None:
         change(maps)
@@ -110,11 +130,7 @@ def _state_reflection(env: Env) -> Callable[[], dict[str, Tensor]]:
     """
     model = env.model
     names = [model.joint(i).name for i in range(1, model.njnt)]
-    swap = {"FL": "FR", "FR": "FL", "RL": "RR", "RR": "RL", "left": "right", "right": "left"}
-    parts = [name.split("_", 1) for name in names]
-    index = [names.index(f"{swap.get(side, side)}_{rest}") for side, rest in parts]
-    turned = ("hip_joint", "_roll_joint", "_yaw_joint", "waist_yaw_joint", "waist_roll_joint")
-    sign = torch.tensor([-1.0 if name.endswith(turned) else 1.0 for name in names])
+    index, sign = _partners(names)
     assert find_joints(model, tuple(names), "cpu").qpos == slice(7, model.nq)
 
     def reflect() -> dict[str, Tensor]:
@@ -129,6 +145,15 @@ def _state_reflection(env: Env) -> Callable[[], dict[str, Tensor]]:
     return reflect
 
 
+def _partners(names: Sequence[str]) -> tuple[list[int], Tensor]:
+    """The places of joints' or bodies' mirror images, and signs of joints."""
+    swap = {"FL": "FR", "FR": "FL", "RL": "RR", "RR": "RL", "left": "right", "right": "left"}
+    parts = [name.partition("_") for name in names]
+    index = [names.index(f"{swap.get(side, side)}{sep}{rest}") for side, sep, rest in parts]
+    turned = ("hip_joint", "_roll_joint", "_yaw_joint", "waist_yaw_joint", "waist_roll_joint")
+    return index, torch.tensor([-1.0 if name.endswith(turned) else 1.0 for name in names])
+
+
 def _symmetric_go1() -> mujoco.MjSpec:
     """The Go1 with a trunk whose load lies in the middle, and straight."""
     spec = mujoco.MjSpec.from_file(str(discover().find("go1-velocity-flat").make().model))
@@ -136,6 +161,48 @@ def _symmetric_go1() -> mujoco.MjSpec:
     trunk.ipos = trunk.ipos * (1.0, 0.0, 1.0)
     trunk.iquat = (0.0, 0.5**0.5, 0.0, 0.5**0.5)
     return spec
+
+
+def _followers(motion: str, folder: Path) -> tuple[Env, Env]:
+    """G1s that follow a motion, each from a frame of its own, and its mirror image."""
+    cfg = _calm_task("g1-tracking", None)
+    path = find_beside_tasks(f"g1/motions/{motion}.npz")
+    model = mujoco.MjModel.from_xml_path(str(cfg.model))
+    (folder / motion).with_suffix(".npz").write_bytes(path.read_bytes())
+    _mirrored(MotionClip.load(path, model)).save(folder / "image.npz")
+    cfg.terminations, params = {}, cfg.commands["motion"].params
+    params |= {"sampling": "uniform", "joint_position_range": (0.0, 0.0)}
+    params |= {"pose_range": {}, "velocity_range": {}}
+    envs = []
+    for file in (motion, "image"):
+        torch.manual_seed(0)
+        params["files"] = (str(folder / f"{file}.npz"),)
+        envs.append(Env(copy.deepcopy(cfg), ENVS, EngineCfg(threads=1)))
+    return envs[0], envs[1]
+
+
+def _mirrored(clip: MotionClip) -> MotionClip:
+    """The motion in a mirror, computed by hand."""
+    quat = np.array([1.0, -1.0, 1.0, -1.0], np.float32)
+    vector = np.array([1.0, -1.0, 1.0], np.float32)
+    joints, sign = _partners(clip.joint_names)
+    bodies, _ = _partners(clip.body_names)
+    signs = {"joint_pos": sign.numpy(), "joint_vel": sign.numpy(), "body_quat_w": quat}
+    signs |= {"body_pos_w": vector, "body_lin_vel_w": vector, "body_ang_vel_w": -vector}
+    columns = {name: joints if name.startswith("joint") else bodies for name in signs}
+    arrays = {n: getattr(clip, n)[:, columns[n]] * by for n, by in signs.items()}
+    return dataclasses.replace(clip, **arrays)
+
+
+def test_a_mirrored_motion_is_followed_as_the_motion_is_in_a_mirror(tmp_path):
+    found = _difference("", pair=lambda *_: _followers("turn", tmp_path))
+    assert found.velocity.median() < 2e-3
+    for group, columns in found.observations.items():
+        assert columns.max() < 0.03, group  # small entries of matrices are least alike
+    for reward, difference in found.rewards.items():
+        assert difference < 6e-3, reward
+    # Every sign matters, but those of joints that the motion does not move.
+    assert (found.turned > 0.1).float().mean() > 0.95
 
 
 @pytest.mark.parametrize(

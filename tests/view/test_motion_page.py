@@ -24,13 +24,16 @@ def page() -> Iterator[MotionPage]:
 
 
 def test_frames_go_by_in_real_time_at_the_speed(page):
-    frame = 0.0
-    for _ in range(30):  # pictures a second
-        frame = page.next_frame(frame)
-    assert frame == pytest.approx(1.5 * 50.0)
+    assert page.next_frame(10.0, 0.4) == pytest.approx(10.0 + 0.4 * 1.5 * 50.0)
 
 
-def test_it_begins_again_or_stays_at_its_end(page):
-    assert page.next_frame(269.0) == 0.0
+def test_it_begins_again_or_stops_at_its_end(page):
+    assert page.next_frame(269.0, 0.1) == 270.0
+    assert page._playing.value
+    assert page.next_frame(270.0, 0.1) == pytest.approx(0.1 * 1.5 * 50.0)
     page._loop.value = False
-    assert page.next_frame(269.0) == 270.0
+    assert page.next_frame(269.0, 0.1) == 270.0
+    assert not page._playing.value
+    page._playing.value = True  # as a person does
+    assert page.next_frame(270.0, 0.1) == pytest.approx(0.1 * 1.5 * 50.0)
+    assert page._playing.value

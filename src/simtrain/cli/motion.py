@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, FAILED, interruptible
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
     from simtrain.motion.clip import MotionClip
 
+C = TypeVar("C")
 _HELP = """\
 usage: motion <command> [flags]
 
 Motions for a robot to follow, in files that training and these commands read.
 
-  motion convert walk.csv walk.npz --fps 30      from a retargeting tool's rows
+  motion convert walk.csv walk.npz --fps 30      from a retargeting tool's rows; another rate
   motion check walk.npz wave.npz                 limits, floor, feet and balance
   motion show walk.npz                           in the browser; --video out.mp4 without one
   motion make keyframes.yaml [name...]           from keyframes, by inverse kinematics
@@ -36,13 +37,19 @@ Motions for a robot to follow, in files that training and these commands read.
 
 
 @dataclass
-class ConvertConfig:
-    """Make a motion of a CSV file: root position, quaternion x y z w and joints, a row a frame."""
-
+class _OfRobot:
     robot: str = "g1"
     """A folder of tasks with scene.xml, or an MJCF file."""
+
+
+@dataclass
+class ConvertConfig(_OfRobot):
+    """Make a motion of a CSV file, or of another motion: resampled, with names and velocities.
+
+    A row of a CSV is a frame: the root's position, its quaternion x y z w, and joints."""
+
     fps: float = 30.0
-    """Rows a second."""
+    """Rows a second of a CSV."""
     output_fps: float = 50.0
     """Frames a second of the motion: the rate at which the policy that follows it acts."""
     start: float = 0.0
@@ -50,24 +57,19 @@ class ConvertConfig:
     end: float | None = None
     """Where to end, s; None for the last row."""
     joint_names: tuple[str, ...] = ()
-    """Joints of the columns, if there is no first row of names and they are not in the model's
+    """Joints of a CSV's columns, if there is no first row of names and they are not in the model's
     order."""
 
 
 @dataclass
-class CheckConfig:
+class CheckConfig(_OfRobot):
     """Measure what is wrong with motions; the exit code is 1 if anything is."""
-
-    robot: str = "g1"
-    """A folder of tasks with scene.xml, or an MJCF file."""
 
 
 @dataclass
-class ShowConfig:
+class ShowConfig(_OfRobot):
     """Look at a motion in a browser, or write a video of it."""
 
-    robot: str = "g1"
-    """A folder of tasks with scene.xml, or an MJCF file."""
     video: Path | None = None
     """Write an MP4 file instead; needs no display."""
     speed: float = 1.0
@@ -79,11 +81,9 @@ class ShowConfig:
 
 
 @dataclass
-class MakeConfig:
+class MakeConfig(_OfRobot):
     """Make motions of keyframes by inverse kinematics: all of a file, or those that are named."""
 
-    robot: str = "g1"
-    """A folder of tasks with scene.xml, or an MJCF file."""
     output: Path | None = None
     """Folder for <name>.npz; None for that of the keyframes."""
     output_fps: float = 50.0
@@ -124,56 +124,54 @@ def motion(arguments: Sequence[str]) -> int:
 
 
 def _convert(arguments: Sequence[str]) -> int:
-    paths, flags = split_paths(arguments)
-    config = parse_flags("motion convert <in.csv> <out.npz>", ConvertConfig(), flags)
-    check_bounds(config)
-    source, output = _two(paths, "motion convert <in.csv> <out.npz>")
+    config, (source, output) = _parsed(
+        ConvertConfig(), "convert <in.csv or in.npz> <out.npz>", arguments
+    )
     model = _robot(config.robot)
 
+    from simtrain.motion.clip import MotionClip
     from simtrain.motion.convert import read_csv, resample
-    from simtrain.motion.kinematics import clip_of
+    from simtrain.motion.kinematics import clip_of, qpos_of
 
     with interruptible():
-        qpos = read_csv(source, model, config.joint_names)
-        qpos = resample(qpos, config.fps, config.output_fps, config.start, config.end)
+        if source.suffix == ".npz":
+            clip = MotionClip.load(source, model)
+            qpos, fps = qpos_of(clip, model), clip.fps
+        else:
+            qpos, fps = read_csv(source, model, config.joint_names), config.fps
+        qpos = resample(qpos, fps, config.output_fps, config.start, config.end)
         _write(clip_of(model, output.stem, config.output_fps, qpos), output)
     return DONE
 
 
 def _check(arguments: Sequence[str]) -> int:
-    paths, flags = split_paths(arguments)
-    config = parse_flags("motion check <file>...", CheckConfig(), flags)
-    clips, model = _clips(paths, config.robot, "motion check <file>...")
+    config, paths = _parsed(CheckConfig(), "check <file>...", arguments)
+    clips, model = _clips(paths, config.robot)
 
     from rich.table import Table
 
     from simtrain.motion.check import check_motion
 
-    off = False
+    off, console = False, table_console()
     for clip in clips:
         with interruptible():
             figures = check_motion(clip, model)
         wrong = [figure.name for figure in figures if figure.is_off]
         off |= bool(wrong)
         verdict = f"off: {', '.join(wrong)}" if wrong else "ok"
-        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), title_justify="left")
-        for title in ("", f"{clip.name}, {clip.seconds:.1f} s: {verdict}", "", "at most", ""):
-            table.add_column(title, overflow="fold")
+        console.print(f"{clip.name}, {clip.seconds:.1f} s: {verdict}", highlight=False)
+        table = Table.grid("", "", "", "", "", padding=(0, 3, 0, 0))
         for figure in figures:
             mark = "off" if figure.is_off else "ok"
-            value, limit = f"{figure.value:.3g} {figure.unit}", f"{figure.limit:g}"
+            value, limit = f"{figure.value:.3g} {figure.unit}", f"at most {figure.limit:g}"
             table.add_row(mark, figure.name, value, limit, figure.where)
-        table_console().print(table)
+        console.print(table)
     return FAILED if off else DONE
 
 
 def _show(arguments: Sequence[str]) -> int:
-    paths, flags = split_paths(arguments)
-    config = parse_flags("motion show <file>", ShowConfig(), flags)
-    check_bounds(config)
-    if len(paths) != 1:
-        raise ConfigError("name one motion: `uv run motion show <file>`")
-    (clip,), model = _clips(paths, config.robot, "motion show <file>")
+    config, paths = _parsed(ShowConfig(), "show <file>", arguments)
+    (clip,), model = _clips(paths, config.robot)
     if config.video is not None:
         from simtrain.view.motion import record_clip
         from simtrain.view.opengl import choose_backend
@@ -198,11 +196,7 @@ def _show(arguments: Sequence[str]) -> int:
 
 
 def _make(arguments: Sequence[str]) -> int:
-    words, flags = split_paths(arguments)
-    config = parse_flags("motion make <keyframes.yaml> [name...]", MakeConfig(), flags)
-    check_bounds(config)
-    if not words:
-        raise ConfigError("name the keyframes: `uv run motion make <keyframes.yaml> [name...]`")
+    config, words = _parsed(MakeConfig(), "make <keyframes.yaml> [name...]", arguments)
     path, names = words[0], list(map(str, words[1:]))
 
     from simtrain.motion.make import make_motion, read_motions
@@ -223,17 +217,14 @@ def _make(arguments: Sequence[str]) -> int:
 
 
 def _record(arguments: Sequence[str]) -> int:
-    paths, flags = split_paths(arguments)
-    config = parse_flags("motion record <run or task> <out.npz>", RecordConfig(), flags)
-    check_bounds(config)
-    run, output = _two(paths, "motion record <run or task> <out.npz>")
+    config, (run, output) = _parsed(RecordConfig(), "record <run or task> <out.npz>", arguments)
     name, *values = config.command or ("",)
     try:
         held = {name: tuple(map(float, values))} if name else {}
+        if not all(map(math.isfinite, held.get(name, ()))):
+            raise ValueError("values must be finite")
     except ValueError as error:
         raise ConfigError(f"--command {' '.join(config.command)}: {error}") from error
-    if not all(math.isfinite(value) for numbers in held.values() for value in numbers):
-        raise ConfigError(f"--command {' '.join(config.command)}: values must be finite")
 
     from simtrain.training.motion_recording import record_motion
     from simtrain.training.saved_policy import open_policy
@@ -247,16 +238,21 @@ def _record(arguments: Sequence[str]) -> int:
     return DONE
 
 
-def _two(paths: list[Path], usage: str) -> tuple[Path, Path]:
-    """What to read and the .npz to write, which can be written."""
-    from simtrain.run.directory import check_file
+def _parsed(config: C, usage: str, arguments: Sequence[str]) -> tuple[C, list[Path]]:
+    """The flags of a command, and as many paths as its usage names; an .npz to write is last."""
+    paths, flags = split_paths(arguments)
+    config = parse_flags(f"motion {usage}", config, flags)
+    check_bounds(config)
+    least = usage.count("<")
+    if len(paths) < least or (len(paths) > least and "..." not in usage):
+        raise ConfigError(f"files given: {len(paths)}; it is `uv run motion {usage}`")
+    if usage.endswith("<out.npz>"):
+        from simtrain.run.directory import check_file
 
-    if len(paths) != 2:
-        raise ConfigError(f"name what to read and what to write: `uv run {usage}`")
-    if paths[1].suffix != ".npz":
-        raise ConfigError(f"{paths[1]} must end with .npz")
-    check_file(paths[1], "the motion")
-    return paths[0], paths[1]
+        if paths[1].suffix != ".npz":
+            raise ConfigError(f"{paths[1]} must end with .npz")
+        check_file(paths[1], "the motion")
+    return config, paths
 
 
 def _robot(name: str) -> mujoco.MjModel:
@@ -267,11 +263,8 @@ def _robot(name: str) -> mujoco.MjModel:
     return load_robot(find_beside_tasks(name if name.endswith(".xml") else f"{name}/scene.xml"))
 
 
-def _clips(paths: list[Path], robot: str, usage: str) -> tuple[list[MotionClip], mujoco.MjModel]:
+def _clips(paths: list[Path], robot: str) -> tuple[list[MotionClip], mujoco.MjModel]:
     """The motions in files, and their robot."""
-    if not paths:
-        raise ConfigError(f"name one or more motions: `uv run {usage}`")
-
     from simtrain.motion.clip import MotionClip
     from simtrain.registry import find_beside_tasks
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import mujoco
 import numpy as np
@@ -34,6 +34,7 @@ from simtrain.memory import check_memory
 from simtrain.sim import EngineCfg, make_engine
 from simtrain.sim.engine import Engine
 
+T = TypeVar("T")
 _ARRAYS = (Tensor, np.ndarray)
 _HOST = (bool, int, float, str, np.generic, torch.Generator, np.random.Generator, random.Random)
 _NOT_OBJECTS = (type, types.FunctionType, types.MethodType, types.ModuleType)
@@ -66,7 +67,7 @@ class BaseEnv:
         self._scratch: list[Tensor] = []
         self._scope: str | None = None
         self._built = False
-        self._shared: dict[Hashable, Tensor] | None = None
+        self._shared: dict[Hashable, Any] | None = None
         self._with_new_constants: Tensor | None = None
         self._records: dict[str, Tensor] = {}
         self.terrain: Terrain | None = None
@@ -149,7 +150,7 @@ class BaseEnv:
             self.sim.set_const(self._with_new_constants)
             self._with_new_constants = None
 
-    def once(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
         """The value of `compute`, for all terms that ask for `key` in the same state; read-only.
 
         Computed once where terms only look at the state: for terminations, rewards and metrics
@@ -159,7 +160,8 @@ class BaseEnv:
             return compute()
         if key not in self._shared:
             self._shared[key] = compute()
-        return self._shared[key]
+        value: T = self._shared[key]
+        return value
 
     @contextmanager
     def unchanging_state(self) -> Iterator[None]:

@@ -18,11 +18,11 @@ from simtrain.errors import ConfigError
 from simtrain.mdp.draws import Draws
 from simtrain.mdp.events import Ranges, by_axis
 from simtrain.mdp.rotations import (
+    about_vertical,
     quat_conjugate,
     quat_from_euler,
     quat_mul,
     rotate,
-    yaw_rotation,
 )
 from simtrain.mirror import mirrored_as
 from simtrain.motion.clip import MotionClip, joint_names
@@ -83,13 +83,19 @@ class MotionCommand(CommandTerm):
         self._joints = find_joints(env.model, self._names, device)
         self.anchor_index = self.bodies.names.index(self.anchor)
         """Its place among the bodies."""
-        self._frames = _Frames(clips, self.bodies.names, env)
-        lengths = torch.tensor([clip.frames for clip in clips])
+        ids = [env.model.body(name).id for name in self.bodies.names]
+        self._ids = torch.tensor(ids, device=device)
+        root, places = env.base.body - 1, [i - 1 for i in ids]  # motions are without the world
+        self._of_joints = _Table([(clip.joint_pos, clip.joint_vel) for clip in clips], device)
+        self._of_root = _Table([clip.of_bodies(root) for clip in clips], device)
+        self._of_bodies = _Table([_with_matrices(*c.of_bodies(places)) for c in clips], device)
+        lengths = torch.tensor(frames := [clip.frames for clip in clips])
         ends = lengths.cumsum(0)
         of_frame = torch.repeat_interleave(torch.arange(len(clips)), lengths)
         self._clip_of = of_frame.to(device)
         self._firsts, self._lasts = (ends - lengths).to(device), (ends - 1).to(device)
-        self._bins = _Bins(clips, self.bin_s, self.kernel, self.kernel_decay, device)
+        size = self.bin_s / env.step_dt
+        self._bins = _Bins(frames, size, self.kernel, self.kernel_decay, device)
         self._failures = env.variable("failures", torch.zeros(len(self._bins.starts)))
         self._frame = env.buffer("frame", reset=None, dtype=torch.long)
         self.command = env.buffer("command", (2 * len(self._names),), reset=None)
@@ -130,21 +136,17 @@ class MotionCommand(CommandTerm):
 
     def update(self) -> None:
         """Go on to the frame that the next step is to reach, in place."""
-        torch.minimum(self._frame + 1, self._lasts[self._clip_of[self._frame]], out=self._frame)
-        frame = self._frame
-        torch.cat(
-            (self._frames.joint_pos[frame], self._frames.joint_vel[frame]), 1, out=self.command
-        )
+        torch.minimum(self._frame + 1, self._lasts[self.clip()], out=self._frame)
+        torch.index_select(self._of_joints.rows, 0, self._frame, out=self.command)
 
     def put(self, mask: Tensor, *, exact: bool = False) -> None:
         """Write the present frame's state into the simulation where `mask`, in place.
 
         Plus what is drawn from the ranges, unless `exact`; nothing is with the sampling ``start``.
         """
-        env, base, frames, frame = self._env, self._env.base, self._frames, self._frame
-        position, turn = frames.root_pos[frame], frames.root_quat[frame]
-        linear, angular = frames.root_lin_vel[frame], frames.root_ang_vel[frame]
-        joints = frames.joint_pos[frame]
+        env, base = self._env, self._env.base
+        position, turn, linear, angular = self._of_root.at(self._frame)
+        joints, joint_vel = self._of_joints.at(self._frame)
         if not exact and self.sampling != "start":
             pose, velocity = self._offset.draw()
             position = position + pose[:, :3]
@@ -158,7 +160,7 @@ class MotionCommand(CommandTerm):
         twist = torch.cat((linear, rotate(quat_conjugate(turn), angular)), dim=1)
         env.sim.write("qvel", twist, mask, slice(base.linear.start, base.angular.stop))
         env.sim.write("qpos", joints, mask, self._joints.qpos)
-        env.sim.write("qvel", frames.joint_vel[frame], mask, self._joints.qvel)
+        env.sim.write("qvel", joint_vel, mask, self._joints.qvel)
 
     def reference(self, joints: Joints) -> Callable[[], Tensor]:
         """See `CommandTerm.reference`: where the motion's joints are."""
@@ -180,59 +182,39 @@ class MotionCommand(CommandTerm):
 
     def is_over(self) -> Tensor:
         """Whether the motion's last frame is the present one, boolean ``(num_envs,)``."""
-        return self._frame == self._lasts[self._clip_of[self._frame]]
+        return self._frame == self._lasts[self.clip()]
 
     def clip(self) -> Tensor:
         """Which of `clips` each environment follows, long ``(num_envs,)``."""
         return self._clip_of[self._frame]
 
-    def anchor_pose(self) -> tuple[Tensor, Tensor]:
-        """The motion's anchor in the world: position, ``(num_envs, 3)``, and quaternion."""
-        position, turn = self.poses()
-        return position[:, self.anchor_index], turn[:, self.anchor_index]
+    def poses(self) -> tuple[Tensor, Tensor]:
+        """The motion's bodies in the world: positions, ``(num_envs, bodies, 3)``, and rotations.
 
-    def robot_anchor_pose(self) -> tuple[Tensor, Tensor]:
-        """The robot's anchor in the world: position, ``(num_envs, 3)``, and quaternion."""
-        position, turn = self.robot_poses()
-        return position[:, self.anchor_index], turn[:, self.anchor_index]
+        Rotations are matrices, ``(num_envs, bodies, 3, 3)``.
+        """
+        return self._now()[:2]
 
     def robot_poses(self) -> tuple[Tensor, Tensor]:
-        """The robot's bodies: positions, ``(num_envs, bodies, 3)``, and quaternions."""
-        env, ids = self._env, self.bodies.ids
-        positions = env.once((self, "robot positions"), lambda: env.bind("xpos")[:, ids])
-        return positions, env.once((self, "robot turns"), lambda: env.bind("xquat")[:, ids])
-
-    def poses(self) -> tuple[Tensor, Tensor]:
-        """The motion's bodies in the world: positions, ``(num_envs, bodies, 3)``, quaternions."""
-        env, frames = self._env, self._frames
-        position = env.once((self, "positions"), lambda: frames.body_pos[self._frame])
-        if env.terrain is not None:
-            position = position + env.terrain.origins.unsqueeze(1)
-        return position, env.once((self, "turns"), lambda: frames.body_quat[self._frame])
+        """The robot's bodies in the world, see `poses`."""
+        return self._env.once((self, "robot"), lambda: (self._of("xpos"), self._of("xmat")))
 
     def targets(self) -> tuple[Tensor, Tensor]:
-        """The motion's bodies carried along with the robot: positions and quaternions."""
-        both = self._env.once((self, "targets"), self._carried_along)
-        return both[..., :3], both[..., 3:]
+        """The motion's bodies carried along with the robot, see `poses`."""
+        return self._env.once((self, "targets"), self._carried_along)
 
     def velocities(self) -> tuple[Tensor, Tensor]:
         """The motion's bodies in the world: of their origins, m/s, and angular, rad/s."""
-        return self._frames.body_lin_vel[self._frame], self._frames.body_ang_vel[self._frame]
+        return self._now()[2:]
 
     def robot_velocities(self) -> tuple[Tensor, Tensor]:
-        """The robot's bodies in the world: of their origins, m/s, and angular, rad/s."""
-        env, ids = self._env, self.bodies.ids
-        # MuJoCo's are at the centre of mass of the robot.
-        angular, linear = env.bind("cvel")[:, ids].split(3, dim=2)
-        center = env.bind("subtree_com")[:, env.base.body].unsqueeze(1)
-        arm = env.bind("xpos")[:, ids] - center
-        return linear + torch.linalg.cross(angular, arm), angular
+        """The robot's bodies in the world, see `velocities`."""
+        return self._env.once((self, "velocities"), self._robot_velocities)
 
     def joint_vel_error(self) -> Tensor:
-        """Norm of the joints' velocities minus the motion's, rad/s, ``(num_envs,)``."""
-        error = self._env.bind("qvel")[:, self._joints.qvel] - self._frames.joint_vel[self._frame]
-        norm: Tensor = torch.linalg.vector_norm(error, dim=1)
-        return norm
+        """Root mean square of the joints' velocities minus the motion's, rad/s, ``(num_envs,)``."""
+        error = self._env.bind("qvel")[:, self._joints.qvel] - self._of_joints.at(self._frame)[1]
+        return error.square().mean(dim=1).sqrt()
 
     def caption(self, index: int) -> str:
         """See `CommandTerm.caption`: the motion's name, and how far it is."""
@@ -242,12 +224,12 @@ class MotionCommand(CommandTerm):
 
     def ghost(self, index: int) -> np.ndarray:
         """See `CommandTerm.ghost`: the motion's own place in the world."""
-        base, frames, frame = self._env.base, self._frames, self._frame[index]
-        qpos, position = self._env.initial_qpos.clone(), frames.root_pos[frame]
+        base, frame = self._env.base, self._frame[index : index + 1]
+        qpos, (position, turn, *_) = self._env.initial_qpos.clone(), self._of_root.at(frame)
         if self._env.terrain is not None:
             position = position + self._env.terrain.origins[index]
-        qpos[base.position], qpos[base.quaternion] = position, frames.root_quat[frame]
-        qpos[self._joints.qpos] = frames.joint_pos[frame]
+        qpos[base.position], qpos[base.quaternion] = position[0], turn[0]
+        qpos[self._joints.qpos] = self._of_joints.at(frame)[0][0]
         return qpos.cpu().numpy()
 
     def _draw(self, mask: Tensor) -> Tensor:
@@ -271,72 +253,88 @@ class MotionCommand(CommandTerm):
         drawn = drawn.clamp_(max=len(shares) - 1)
         return bins.starts[drawn] + (random[1] * bins.frames[drawn]).long()
 
-    def _carried_along(self) -> Tensor:
-        (position, turn), (own_position, own_turn) = self.poses(), self.robot_anchor_pose()
-        anchor, anchor_turn = position[:, self.anchor_index], turn[:, self.anchor_index]
-        heading = yaw_rotation(quat_mul(own_turn, quat_conjugate(anchor_turn))).unsqueeze(1)
-        place = torch.cat((own_position[:, :2], anchor[:, 2:]), dim=1).unsqueeze(1)
-        carried = place + rotate(heading, position - anchor.unsqueeze(1))
-        return torch.cat((carried, quat_mul(heading, turn)), dim=2)
+    def _now(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The motion's bodies in the present frame: `poses` and `velocities`."""
+
+        def look_up() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            position, turn, linear, angular = self._of_bodies.at(self._frame)
+            if self._env.terrain is not None:
+                position = position + self._env.terrain.origins.unsqueeze(1)
+            return position, turn, linear, angular
+
+        return self._env.once((self, "now"), look_up)
+
+    def _of(self, field: str) -> Tensor:
+        """A field of the bodies, matrices as such."""
+        rows = self._env.bind(field).index_select(1, self._ids)
+        return rows.view(len(rows), -1, 3, 3) if field == "xmat" else rows
+
+    def _robot_velocities(self) -> tuple[Tensor, Tensor]:
+        # MuJoCo's are at the centre of mass of the robot.
+        angular, linear = self._of("cvel").split(3, dim=2)
+        center = self._env.bind("subtree_com")[:, self._env.base.body].unsqueeze(1)
+        return linear + torch.linalg.cross(angular, self.robot_poses()[0] - center), angular
+
+    def _carried_along(self) -> tuple[Tensor, Tensor]:
+        at, (position, turn) = self.anchor_index, self.poses()
+        own_position, own_turn = (part[:, at] for part in self.robot_poses())
+        # The first column of the rotation from the motion's anchor to the robot's.
+        ahead = (own_turn[:, :2] * turn[:, at, :1]).sum(dim=2)
+        heading = about_vertical(torch.atan2(ahead[:, 1], ahead[:, 0]))
+        place = torch.cat((own_position[:, :2], position[:, at, 2:]), dim=1).unsqueeze(1)
+        carried = (position - position[:, at : at + 1]) @ heading.mT + place
+        return carried, heading.unsqueeze(1) @ turn
 
 
-class _Frames:
-    """All motions' frames, one after the other, on the device."""
+class _Table:
+    """What motions are in each frame, one motion after the other, on the device."""
 
-    def __init__(self, clips: list[MotionClip], bodies: tuple[str, ...], env: Env) -> None:
-        def joined(field: str, columns: list[int] | None = None) -> Tensor:
-            arrays = [getattr(clip, field) for clip in clips]
-            rows = np.concatenate([a if columns is None else a[:, columns] for a in arrays])
-            return torch.as_tensor(rows, dtype=torch.float32).to(env.device)
+    def __init__(self, arrays: list[tuple[np.ndarray, ...]], device: torch.device) -> None:
+        joined = [torch.as_tensor(np.concatenate(parts)) for parts in zip(*arrays, strict=True)]
+        self._shapes = [part.shape[1:] for part in joined]
+        self.rows = torch.cat([part.flatten(1) for part in joined], dim=1).to(device)
 
-        names = clips[0].body_names
-        chosen = [names.index(name) for name in bodies]
-        root = [names.index(env.model.body(env.base.body).name)]
-        self.joint_pos, self.joint_vel = joined("joint_pos"), joined("joint_vel")
-        self.body_pos, self.body_quat = joined("body_pos_w", chosen), joined("body_quat_w", chosen)
-        self.body_lin_vel = joined("body_lin_vel_w", chosen)
-        self.body_ang_vel = joined("body_ang_vel_w", chosen)
-        self.root_pos, self.root_quat = (
-            joined(f, root)[:, 0] for f in ("body_pos_w", "body_quat_w")
-        )
-        self.root_lin_vel = joined("body_lin_vel_w", root)[:, 0]
-        self.root_ang_vel = joined("body_ang_vel_w", root)[:, 0]
+    def at(self, frame: Tensor) -> list[Tensor]:
+        """The arrays' rows for each environment, whose frame is `frame`, ``(num_envs,)``."""
+        parts = self.rows.index_select(0, frame).split([s.numel() for s in self._shapes], dim=1)
+        return [p.unflatten(1, shape) for p, shape in zip(parts, self._shapes, strict=True)]
+
+
+def _with_matrices(
+    pos: np.ndarray, quat: np.ndarray, *velocities: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """The same with rotation matrices, ``(frames, bodies, 3, 3)``, for quaternions."""
+    from scipy.spatial.transform import Rotation  # whoever follows no motion need not wait for it
+
+    rotation = Rotation.from_quat(quat.reshape(-1, 4), scalar_first=True)
+    matrices = rotation.as_matrix().astype(np.float32).reshape(*quat.shape[:2], 3, 3)
+    return pos, matrices, *velocities
 
 
 class _Bins:
     """Parts of about equal length that episodes may begin in, without each motion's last frame."""
 
     def __init__(
-        self,
-        clips: list[MotionClip],
-        seconds: float,
-        kernel: int,
-        decay: float,
-        device: torch.device,
+        self, lengths: list[int], frames: float, kernel: int, decay: float, device: torch.device
     ) -> None:
-        starts: list[int] = []
-        counts: list[int] = []
-        of_frame: list[int] = []
-        first, before = 0, 0
-        weights = []
-        for clip in clips:
-            number = max(1, round((clip.frames - 1) / (seconds * clip.fps)))
-            edges = np.linspace(0, clip.frames - 1, number + 1).astype(int)
-            starts += [first + int(edge) for edge in edges[:-1]]
-            counts += np.diff(edges).tolist()
-            bins = np.minimum(
-                np.searchsorted(edges, np.arange(clip.frames), "right") - 1, number - 1
-            )
-            of_frame += (before + bins).tolist()
+        """Of motions of `lengths` frames, with about `frames` in each."""
+        starts: list[np.ndarray] = []
+        ends, of_frame, kernels, first, before = [], [], [], 0, 0
+        for length in lengths:
+            number = max(1, round((length - 1) / frames))
+            edges = np.linspace(0, length - 1, number + 1).astype(int)
+            bins = np.searchsorted(edges[1:-1], np.arange(length), "right")
+            of_frame.append(before + bins)
+            starts.append(first + edges[:-1])
+            ends.append(first + edges[1:])
             later = np.arange(number) - np.arange(number)[:, None]  # from a bin to one that failed
-            weights.append(
-                np.where((later >= 0) & (later < kernel), decay ** np.maximum(later, 0), 0)
-            )
-            first, before = first + clip.frames, before + number
-        self.starts, self.of_frame = (torch.tensor(v, device=device) for v in (starts, of_frame))
-        self.frames = torch.tensor(counts, dtype=torch.float32, device=device)
-        blocks = [torch.tensor(w, dtype=torch.float32) for w in weights]
-        self.kernel = torch.block_diag(*blocks).to(device)
+            weights = np.where((later >= 0) & (later < kernel), decay ** np.abs(later), 0.0)
+            kernels.append(torch.tensor(weights, dtype=torch.float32))
+            first, before = first + length, before + number
+        joined = (torch.as_tensor(np.concatenate(v)) for v in (starts, ends, of_frame))
+        self.starts, last, self.of_frame = (v.to(device) for v in joined)
+        self.frames = (last - self.starts).float()
+        self.kernel = torch.block_diag(*kernels).to(device)
 
 
 def _load(files: tuple[str, ...], model: mujoco.MjModel, step_dt: float) -> list[MotionClip]:

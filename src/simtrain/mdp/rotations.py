@@ -31,12 +31,6 @@ def quat_conjugate(quaternion: Tensor) -> Tensor:
     return torch.cat((quaternion[..., :1], -quaternion[..., 1:]), dim=-1)
 
 
-def rotation_angle(quaternion: Tensor) -> Tensor:
-    """How far it rotates, 0 to pi, rad. Shape: ``(...)``."""
-    length = torch.linalg.vector_norm(quaternion[..., 1:], dim=-1)
-    return 2.0 * torch.atan2(length, quaternion[..., 0].abs())
-
-
 def rotate(quaternion: Tensor, vector: Tensor) -> Tensor:
     """`vector`, ``(..., 3)``, rotated. Shape: ``(..., 3)``."""
     w, axis = quaternion[..., :1], quaternion[..., 1:].expand(vector.shape)
@@ -74,12 +68,6 @@ def yaw_of(quaternion: Tensor) -> Tensor:
     """The angle of the rotated x axis about the vertical, rad. Shape: ``(...)``."""
     w, x, y, z = quaternion.unbind(-1)
     return torch.atan2(w * z + x * y, 0.5 - (y * y + z * z))
-
-
-def yaw_rotation(quaternion: Tensor) -> Tensor:
-    """The rotation about the vertical by `yaw_of` it. Shape: ``(..., 4)``."""
-    half, zero = 0.5 * yaw_of(quaternion), torch.zeros_like(quaternion[..., 0])
-    return torch.stack((half.cos(), zero, zero, half.sin()), dim=-1)
 
 
 def about_vertical(angle: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ with a target, that is the motion's body carried along: put where the robot's an
 motion's height, and turned about the vertical as the robot is.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +17,8 @@ from simtrain.env.env import Env
 from simtrain.env.names import Entities, as_index
 from simtrain.errors import ConfigError
 from simtrain.mdp.motion import MotionCommand
-from simtrain.mdp.rotations import quat_conjugate, quat_mul, rotate, rotation_angle
 from simtrain.mirror import mirrored_as
 from simtrain.reading import read_as
-from simtrain.sim.engine import Index
 
 Places = list[tuple[int, float]]
 
@@ -57,9 +56,8 @@ def _vector(reflection: Any, params: Any) -> Places:
 @read_as("motion_anchor_pos")
 def motion_anchor_pos_b(env: Env, command: str) -> Tensor:
     """Where the motion's anchor is from the robot's, along its axes, m. ``(num_envs, 3)``."""
-    motion = _motion(env, command)
-    (position, _), (own_position, own_turn) = motion.anchor_pose(), motion.robot_anchor_pose()
-    return rotate(quat_conjugate(own_turn), position - own_position)
+    (position, _), (own_position, own_turn) = _anchors(env, command)
+    return ((position - own_position).unsqueeze(1) @ own_turn).squeeze(1)
 
 
 @mirrored_as(_columns)
@@ -69,64 +67,54 @@ def motion_anchor_ori_b(env: Env, command: str) -> Tensor:
 
     The first two columns of the rotation matrix, row by row.
     """
-    motion = _motion(env, command)
-    (_, turn), (_, own_turn) = motion.anchor_pose(), motion.robot_anchor_pose()
-    return _two_columns(quat_mul(quat_conjugate(own_turn), turn))
+    (_, turn), (_, own_turn) = _anchors(env, command)
+    return (own_turn.mT @ turn[..., :2]).flatten(1)
 
 
 @mirrored_as(_each_body(_vector))
 def robot_body_pos_b(env: Env, command: str) -> Tensor:
     """Where the bodies are from the robot's anchor, along its axes, m. ``(num_envs, 3 bodies)``."""
-    motion = _motion(env, command)
-    (positions, _), (position, turn) = motion.robot_poses(), motion.robot_anchor_pose()
-    back = quat_conjugate(turn).unsqueeze(1)
-    return rotate(back, positions - position.unsqueeze(1)).flatten(1)
+    _, (position, turn) = _anchors(env, command)
+    return ((_motion(env, command).robot_poses()[0] - position.unsqueeze(1)) @ turn).flatten(1)
 
 
 @mirrored_as(_each_body(_columns))
 def robot_body_ori_b(env: Env, command: str) -> Tensor:
     """How the bodies are turned from the robot's anchor, see above. ``(num_envs, 6 bodies)``."""
-    motion = _motion(env, command)
-    (_, turns), (_, turn) = motion.robot_poses(), motion.robot_anchor_pose()
-    return _two_columns(quat_mul(quat_conjugate(turn).unsqueeze(1), turns)).flatten(1)
+    _, (_, turn) = _anchors(env, command)
+    return (turn.mT.unsqueeze(1) @ _motion(env, command).robot_poses()[1][..., :2]).flatten(1)
 
 
 def motion_global_anchor_position_error_exp(env: Env, command: str, std: float) -> Tensor:
     """exp(-distance^2 / std^2) of the anchor from the motion's. Shape: ``(num_envs,)``."""
-    motion = _motion(env, command)
-    error = motion.anchor_pose()[0] - motion.robot_anchor_pose()[0]
-    return torch.exp(error.square().sum(dim=1) / -(std**2))
+    (position, _), (own_position, _) = _anchors(env, command)
+    return torch.exp((position - own_position).square().sum(dim=1) / -(std**2))
 
 
 def motion_global_anchor_orientation_error_exp(env: Env, command: str, std: float) -> Tensor:
     """exp(-angle^2 / std^2) between the anchor and the motion's. Shape: ``(num_envs,)``."""
-    motion = _motion(env, command)
-    angle = _angle_between(motion.anchor_pose()[1], motion.robot_anchor_pose()[1])
-    return torch.exp(angle.square() / -(std**2))
+    (_, turn), (_, own_turn) = _anchors(env, command)
+    return torch.exp(_angle_between(turn, own_turn).square() / -(std**2))
 
 
 def motion_relative_body_position_error_exp(env: Env, command: str, std: float) -> Tensor:
     """exp(-mean over bodies of distance^2 / std^2) from the targets. Shape: ``(num_envs,)``."""
-    return torch.exp(_distance(env, command).square().mean(dim=1) / -(std**2))
+    return torch.exp(_distances(env, command).square().mean(dim=1) / -(std**2))
 
 
 def motion_relative_body_orientation_error_exp(env: Env, command: str, std: float) -> Tensor:
     """exp(-mean over bodies of angle^2 / std^2) from the targets. Shape: ``(num_envs,)``."""
-    return torch.exp(_turn(env, command).square().mean(dim=1) / -(std**2))
+    return torch.exp(_angles(env, command).square().mean(dim=1) / -(std**2))
 
 
 def motion_global_body_linear_velocity_error_exp(env: Env, command: str, std: float) -> Tensor:
     """exp(-mean over bodies of |velocity error|^2 / std^2). Shape: ``(num_envs,)``."""
-    motion = _motion(env, command)
-    error = motion.velocities()[0] - motion.robot_velocities()[0]
-    return torch.exp(error.square().sum(dim=2).mean(dim=1) / -(std**2))
+    return _velocity_kernel(_motion(env, command), 0, std)
 
 
 def motion_global_body_angular_velocity_error_exp(env: Env, command: str, std: float) -> Tensor:
     """exp(-mean over bodies of |angular velocity error|^2 / std^2). Shape: ``(num_envs,)``."""
-    motion = _motion(env, command)
-    error = motion.velocities()[1] - motion.robot_velocities()[1]
-    return torch.exp(error.square().sum(dim=2).mean(dim=1) / -(std**2))
+    return _velocity_kernel(_motion(env, command), 1, std)
 
 
 def motion_ended(env: Env, command: str) -> Tensor:
@@ -136,9 +124,8 @@ def motion_ended(env: Env, command: str) -> Tensor:
 
 def bad_anchor_pos_z_only(env: Env, command: str, threshold: float) -> Tensor:
     """The anchor's height is more than `threshold` from the motion's, m. ``(num_envs,)``."""
-    motion = _motion(env, command)
-    error: Tensor = motion.anchor_pose()[0][:, 2] - motion.robot_anchor_pose()[0][:, 2]
-    return error.abs() > threshold
+    (position, _), (own_position, _) = _anchors(env, command)
+    return (position[:, 2] - own_position[:, 2]).abs() > threshold
 
 
 def bad_anchor_ori(env: Env, command: str, threshold: float) -> Tensor:
@@ -146,23 +133,24 @@ def bad_anchor_ori(env: Env, command: str, threshold: float) -> Tensor:
 
     Shape: ``(num_envs,)``.
     """
+    (_, turn), (_, own_turn) = _anchors(env, command)
+    return (turn[:, 2, 2] - own_turn[:, 2, 2]).abs() > threshold
+
+
+def mpkpe(env: Env, command: str) -> Tensor:
+    """Mean distance of the bodies from the motion's, in the world, m. ``(num_envs,)``."""
     motion = _motion(env, command)
-    error = _upright(motion.anchor_pose()[1]) - _upright(motion.robot_anchor_pose()[1])
-    return error.abs() > threshold
+    return _norm(motion.poses()[0] - motion.robot_poses()[0]).mean(dim=1)
 
 
-class bad_motion_body_pos_z_only:
-    """The height of one of `bodies` is more than `threshold` from its target's, m."""
+def r_mpkpe(env: Env, command: str) -> Tensor:
+    """Mean distance of the bodies from their targets, m. Shape: ``(num_envs,)``."""
+    return _distances(env, command).mean(dim=1)
 
-    def __init__(self, env: Env, command: str, bodies: Entities, threshold: float) -> None:
-        self._command, self._threshold = command, threshold
-        self._places = _places(env, command, bodies)
 
-    def __call__(self, env: Env) -> Tensor:
-        """Shape: ``(num_envs,)``."""
-        motion = _motion(env, self._command)
-        error = motion.targets()[0][..., 2] - motion.robot_poses()[0][..., 2]
-        return (error[:, self._places].abs() > self._threshold).any(dim=1)
+def joint_vel_error(env: Env, command: str) -> Tensor:
+    """Root mean square of the joints' velocities minus the motion's, rad/s. ``(num_envs,)``."""
+    return _motion(env, command).joint_vel_error()
 
 
 class motion_clip:
@@ -180,99 +168,86 @@ class motion_clip:
         return _motion(env, self._command).clip().float()
 
 
-def mpkpe(env: Env, command: str) -> Tensor:
-    """Mean distance of the bodies from the motion's, in the world, m. ``(num_envs,)``."""
-    motion = _motion(env, command)
-    error = motion.poses()[0] - motion.robot_poses()[0]
-    distance: Tensor = torch.linalg.vector_norm(error, dim=2)
-    return distance.mean(dim=1)
+class _OfBodies:
+    """A term of some of the motion's bodies; ConfigError for a body that is none of them."""
+
+    def __init__(self, env: Env, command: str, bodies: Entities) -> None:
+        there = _motion(env, command).bodies.names
+        if missing := [name for name in bodies.names if name not in there]:
+            raise ConfigError(f"{missing[0]!r} is none of the bodies of the command {command!r}")
+        self._command = command
+        self._places = as_index([there.index(name) for name in bodies.names], env.device)
 
 
-def r_mpkpe(env: Env, command: str) -> Tensor:
-    """Mean distance of the bodies from the motion's, both from the anchor, m. ``(num_envs,)``.
+class bad_motion_body_pos_z_only(_OfBodies):
+    """The height of one of `bodies` is more than `threshold` from its target's, m."""
 
-    The motion is turned about the vertical as the robot is.
-    """
-    motion = _motion(env, command)
-    (targets, _), (own, _), at = motion.targets(), motion.robot_poses(), motion.anchor_index
-    error = (targets - targets[:, at : at + 1]) - (own - own[:, at : at + 1])
-    distance: Tensor = torch.linalg.vector_norm(error, dim=2)
-    return distance.mean(dim=1)
+    def __init__(self, env: Env, command: str, bodies: Entities, threshold: float) -> None:
+        super().__init__(env, command, bodies)
+        self._threshold = threshold
 
-
-def joint_vel_error(env: Env, command: str) -> Tensor:
-    """Norm of the difference between the joints' velocities and the motion's, rad/s."""
-    return _motion(env, command).joint_vel_error()
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs,)``."""
+        motion = _motion(env, self._command)
+        error = motion.targets()[0][..., 2] - motion.robot_poses()[0][..., 2]
+        return (error[:, self._places].abs() > self._threshold).any(dim=1)
 
 
-class ee_pos_error:
+class ee_pos_error(_OfBodies):
     """Mean distance of `bodies` from their targets, m."""
 
-    def __init__(self, env: Env, command: str, bodies: Entities) -> None:
-        self._command, self._places = command, _places(env, command, bodies)
-
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs,)``."""
-        return _distance(env, self._command)[:, self._places].mean(dim=1)
+        return _distances(env, self._command)[:, self._places].mean(dim=1)
 
 
-class ee_ori_error:
+class ee_ori_error(_OfBodies):
     """Mean angle between `bodies` and their targets, rad."""
 
-    def __init__(self, env: Env, command: str, bodies: Entities) -> None:
-        self._command, self._places = command, _places(env, command, bodies)
-
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs,)``."""
-        return _turn(env, self._command)[:, self._places].mean(dim=1)
+        return _angles(env, self._command)[:, self._places].mean(dim=1)
 
 
-def _places(env: Env, command: str, bodies: Entities) -> Index:
-    """Where `bodies` are among those of the motion; ConfigError for one that is not."""
-    there = _motion(env, command).bodies.names
-    if missing := [name for name in bodies.names if name not in there]:
-        raise ConfigError(f"{missing[0]!r} is none of the bodies of the command {command!r}")
-    return as_index([there.index(name) for name in bodies.names], env.device)
+def _anchors(env: Env, command: str) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The anchor of the motion and of the robot: position, ``(num_envs, 3)``, and rotation."""
+    motion = _motion(env, command)
+    (position, turn), (own_position, own_turn) = motion.poses(), motion.robot_poses()
+    at = motion.anchor_index
+    return (position[:, at], turn[:, at]), (own_position[:, at], own_turn[:, at])
 
 
-def _distance(env: Env, command: str) -> Tensor:
+def _distances(env: Env, command: str) -> Tensor:
     """Of the bodies from their targets, m. Shape: ``(num_envs, bodies)``."""
     motion = _motion(env, command)
-
-    def compute() -> Tensor:
-        error = motion.targets()[0] - motion.robot_poses()[0]
-        distance: Tensor = torch.linalg.vector_norm(error, dim=2)
-        return distance
-
-    return env.once((motion, "distance"), compute)
+    return env.once(
+        (motion, "distances"), lambda: _norm(motion.targets()[0] - motion.robot_poses()[0])
+    )
 
 
-def _turn(env: Env, command: str) -> Tensor:
-    """Angles between the bodies and their targets, rad. Shape: ``(num_envs, bodies)``."""
+def _angles(env: Env, command: str) -> Tensor:
+    """Between the bodies and their targets, rad. Shape: ``(num_envs, bodies)``."""
     motion = _motion(env, command)
-
-    def compute() -> Tensor:
-        return _angle_between(motion.targets()[1], motion.robot_poses()[1])
-
-    return env.once((motion, "turn"), compute)
+    return env.once(
+        (motion, "angles"), lambda: _angle_between(motion.targets()[1], motion.robot_poses()[1])
+    )
 
 
 def _angle_between(first: Tensor, second: Tensor) -> Tensor:
-    return rotation_angle(quat_mul(first, quat_conjugate(second)))
+    """Between rotations, rad, by the distance of their matrices, which is exact where it is small.
+
+    Shape: that of the matrices, without the last two dimensions.
+    """
+    chord = _norm((first - second).flatten(-2))
+    return 2.0 * torch.asin((chord / math.sqrt(8.0)).clamp(max=1.0))
 
 
-def _upright(quaternion: Tensor) -> Tensor:
-    """The cosine of the rotated z axis with the vertical."""
-    _, x, y, _ = quaternion.unbind(-1)
-    return 1.0 - 2.0 * (x * x + y * y)
+def _velocity_kernel(motion: MotionCommand, kind: int, std: float) -> Tensor:
+    """exp(-mean over bodies of |error|^2 / std^2) of linear, 0, or angular, 1, velocities."""
+    error = motion.velocities()[kind] - motion.robot_velocities()[kind]
+    return torch.exp(error.square().sum(dim=2).mean(dim=1) / -(std**2))
 
 
-def _two_columns(quaternion: Tensor) -> Tensor:
-    """The first two columns of a rotation matrix, row by row. Shape: ``(..., 6)``."""
-    w, x, y, z = quaternion.unbind(-1)
-    rows = (
-        *(1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y - w * z)),
-        *(2.0 * (x * y + w * z), 1.0 - 2.0 * (x * x + z * z)),
-        *(2.0 * (x * z - w * y), 2.0 * (y * z + w * x)),
-    )
-    return torch.stack(rows, dim=-1)
+def _norm(vectors: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return norm

@@ -52,46 +52,63 @@ def _joint_figures(clip: MotionClip, model: mujoco.MjModel) -> Iterator[Figure]:
 
 def _floor_figures(clip: MotionClip, model: mujoco.MjModel) -> Iterator[Figure]:
     """What the robot does to the floor and itself, and whether it would tip over."""
-    frames = list(_frames(clip, model))
     names = ("world", *clip.body_names)
-    depth = np.zeros((len(frames), len(names)))
-    collision = np.zeros_like(depth)
-    speed = np.zeros(len(frames))
-    stands = np.zeros(len(frames), dtype=bool)
-    for i, frame in enumerate(frames):
-        np.maximum.at(depth[i], frame.bodies, -frame.heights)
-        np.maximum.at(collision[i], frame.colliding, frame.collisions)
-        touching = frame.heights < _TOUCH
-        stands[i] = touching.any()
-        if stands[i]:
-            bodies = frame.bodies[touching] - 1
-            arm = frame.points[touching] - clip.body_pos_w[i, bodies]
-            turning = np.cross(clip.body_ang_vel_w[i, bodies], arm)
-            sliding = np.linalg.norm((clip.body_lin_vel_w[i, bodies] + turning)[:, :2], axis=1)
-            # A foot that rolls rests at its lowest point, and one that takes off beside another.
-            speed[i] = min(
-                sliding[bodies == body][frame.heights[touching][bodies == body].argmin()]
-                for body in np.unique(bodies)
-            )
+    depth = np.zeros((clip.frames, len(names)))
+    collision, center = np.zeros_like(depth), np.zeros((clip.frames, 3))
+    speed, outside, stands = np.zeros(clip.frames), np.zeros(clip.frames), 0
+    for i, (data, bodies) in enumerate(_frames(clip, model)):
+        center[i], on_floor = data.subtree_com[0], (bodies == 0).any(axis=1)
+        parts, points, heights = bodies.max(axis=1), data.contact.pos, data.contact.dist
+        np.maximum.at(depth[i], parts[on_floor], -heights[on_floor])
+        np.maximum.at(collision[i], parts[~on_floor], -heights[~on_floor])
+        touching = on_floor & (heights < _TOUCH)
+        if touching.any():
+            stands += 1
+            speed[i] = _slowest(clip, i, parts[touching], points[touching], heights[touching])
+            outside[i] = _outside(points[touching, :2] - center[i, :2])
     yield _largest("depth in the floor", depth, 0.02, "m", names)
     yield _largest("collision with itself", collision, 0.01, "m", names)
-    yield Figure("in the air", float(1.0 - stands.mean()), 0.5, "of the time")
+    yield Figure("in the air", 1.0 - stands / clip.frames, 0.5, "of the time")
     where = f"up to {speed.max():.2f} m/s, frame {speed.argmax()}"
-    yield Figure("no foot at rest", float((speed > _SLIDE).mean()), 0.2, "of the time", where)
-    yield from _balance_figures(clip, frames)
-
-
-def _balance_figures(clip: MotionClip, frames: list["_Frame"]) -> Iterator[Figure]:
-    """How long the centre of mass is beside the feet, and how long while it rests there."""
-    centers = np.array([frame.center for frame in frames])
-    speed = np.linalg.norm(np.gradient(centers, 1.0 / clip.fps, axis=0)[:, :2], axis=1)
-    outside = np.array([_outside(frame) for frame in frames])
+    yield _share("no foot at rest", speed > _SLIDE, 0.2, where)
     where = f"up to {outside.max():.3f} m, frame {outside.argmax()}"
-    yield Figure(
-        "center of mass beside the feet", float((outside > 0).mean()), 1.0, "of the time", where
-    )
-    resting = (outside > 0.0) & (speed < _SLOW)
-    yield Figure("center of mass at rest there", float(resting.mean()), 0.05, "of the time")
+    yield _share("center of mass beside the feet", outside > 0.0, 1.0, where)
+    moving = np.linalg.norm(np.gradient(center[:, :2], 1.0 / clip.fps, axis=0), axis=1)
+    yield _share("center of mass at rest there", (outside > 0.0) & (moving < _SLOW), 0.05)
+
+
+def _slowest(
+    clip: MotionClip, frame: int, parts: np.ndarray, points: np.ndarray, heights: np.ndarray
+) -> float:
+    """How fast the one of the bodies that stand is that slides least, m/s."""
+    bodies = parts - 1
+    turning = np.cross(clip.body_ang_vel_w[frame, bodies], points - clip.body_pos_w[frame, bodies])
+    sliding = np.linalg.norm((clip.body_lin_vel_w[frame, bodies] + turning)[:, :2], axis=1)
+    # A foot that rolls rests at its lowest point, and one that takes off beside another.
+    lowest = (np.where(bodies == body, heights, np.inf).argmin() for body in np.unique(bodies))
+    return float(min(sliding[place] for place in lowest))
+
+
+def _frames(clip: MotionClip, model: mujoco.MjModel) -> Iterator[tuple[mujoco.MjData, np.ndarray]]:
+    """The robot in each frame, and the bodies of its contacts, ``(contacts, 2)``."""
+    data, margins = mujoco.MjData(model), model.geom_margin.copy()
+    floor = model.geom_bodyid == 0
+    model.geom_margin[floor] = np.maximum(margins[floor], 2 * _TOUCH)
+    try:
+        for data.qpos in qpos_of(clip, model):
+            mujoco.mj_kinematics(model, data)
+            mujoco.mj_comPos(model, data)
+            mujoco.mj_collision(model, data)
+            yield data, model.geom_bodyid[data.contact.geom].reshape(-1, 2)
+    finally:
+        model.geom_margin[:] = margins
+
+
+def _outside(standing: np.ndarray) -> float:
+    """How far the centre of mass is beside what stands, ``(points, 2)`` from it, m."""
+    corners = _EDGE * np.array([(-1, -1), (-1, 1), (1, -1), (1, 1)])
+    sides = ConvexHull((standing[:, None] + corners).reshape(-1, 2)).equations
+    return max(0.0, float(sides[:, 2].max()))
 
 
 def _jump(clip: MotionClip) -> Figure:
@@ -101,57 +118,8 @@ def _jump(clip: MotionClip) -> Figure:
     return _largest("jump", missed, 0.02, "m", clip.body_names)
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """What is near the floor in a frame, and what of the robot is in itself."""
-
-    center: np.ndarray
-    """The centre of mass, m, ``(3,)``."""
-    points: np.ndarray
-    """Places near the floor, m, ``(points, 3)``."""
-    heights: np.ndarray
-    """Of the robot above the floor there, m."""
-    bodies: np.ndarray
-    """Their bodies' ids."""
-    collisions: np.ndarray
-    """m that two parts are in each other."""
-    colliding: np.ndarray
-    """The one part's body's id."""
-
-
-def _frames(clip: MotionClip, model: mujoco.MjModel) -> Iterator[_Frame]:
-    data, margins = mujoco.MjData(model), model.geom_margin.copy()
-    floor = model.geom_bodyid == 0
-    model.geom_margin[floor] = np.maximum(margins[floor], 2 * _TOUCH)
-    try:
-        for qpos in qpos_of(clip, model):
-            data.qpos = qpos
-            mujoco.mj_kinematics(model, data)
-            mujoco.mj_comPos(model, data)
-            mujoco.mj_collision(model, data)
-            contact = data.contact
-            bodies = model.geom_bodyid[contact.geom].reshape(-1, 2)
-            on_floor = (bodies == 0).any(axis=1)
-            yield _Frame(
-                data.subtree_com[0].copy(),
-                contact.pos[on_floor].copy(),
-                contact.dist[on_floor].copy(),
-                bodies[on_floor].max(axis=1),
-                -contact.dist[~on_floor],
-                bodies[~on_floor].max(axis=1),
-            )
-    finally:
-        model.geom_margin[:] = margins
-
-
-def _outside(frame: _Frame) -> float:
-    """How far the centre of mass is beside all that stands on the floor, m; 0 in the air."""
-    standing = frame.points[frame.heights < _TOUCH, :2] - frame.center[:2]
-    if not len(standing):
-        return 0.0
-    corners = _EDGE * np.array([(-1, -1), (-1, 1), (1, -1), (1, 1)])
-    sides = ConvexHull((standing[:, None] + corners).reshape(-1, 2)).equations
-    return max(0.0, float(sides[:, 2].max()))
+def _share(name: str, holds: np.ndarray, limit: float, where: str = "") -> Figure:
+    return Figure(name, float(holds.mean()), limit, "of the time", where)
 
 
 def _largest(

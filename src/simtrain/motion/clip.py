@@ -4,7 +4,9 @@ A file is an ``.npz`` with mjlab's fields (``fps``, ``joint_pos``, ``joint_vel``
 ``body_quat_w``, ``body_lin_vel_w``, ``body_ang_vel_w``) and two of ours, ``joint_names`` and
 ``body_names``, by which its columns are brought into the model's order. One without
 names, as mjlab writes it, is taken to have the model's order if its sizes fit: the MJCF's, without
-the world. Holosoma's has the root before the joints; that is left out, for it is among the bodies.
+the world. Holosoma's has the root before the joints; that is left out, for it is among the bodies,
+whose velocities are computed anew: its own are of centres of mass, and the angular ones are turned
+by the base's rotation, as in the files that holosoma 0.0.3 ships.
 """
 
 import io
@@ -27,6 +29,8 @@ _BODY_FIELDS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_an
 _FIELDS = (*_JOINT_FIELDS, *_BODY_FIELDS)
 _NAMES = ("joint_names", "body_names")
 _UNIT_TOLERANCE = 1e-3
+_APART = 0.1  # m; models of one robot differ by a few cm
+_FREE = mujoco.mjtJoint.mjJNT_FREE.value
 _told: set[str] = set()
 
 
@@ -80,8 +84,15 @@ class MotionClip:
         arrays = {field: file.array(field, joints) for field in _JOINT_FIELDS}
         arrays |= {field: file.array(field, bodies) for field in _BODY_FIELDS}
         _check_numbers(arrays, bodies, file.where)
+        _check_bodies(arrays, model, file.where)
+        if file.has_root:
+            arrays |= _velocities(arrays["body_pos_w"], arrays["body_quat_w"], fps)
         file.warn_if_unnamed()
         return cls(path.stem, fps, joints, bodies, **arrays)
+
+    def of_bodies(self, bodies: int | list[int]) -> tuple[np.ndarray, ...]:
+        """Positions, quaternions, velocities and angular velocities of some bodies."""
+        return tuple(getattr(self, field)[:, bodies] for field in _BODY_FIELDS)
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all; OSError if it cannot be written."""
@@ -129,6 +140,8 @@ class _MotionFile:
 
     def __init__(self, path: Path) -> None:
         self.where = f"the motion {path}"
+        self.has_root = False
+        """Whether fields of joints, those handed out, have the root's before them: Holosoma's."""
         data, most = read_file(path, "the motion"), available_memory() // 2
         with damage_as_config_error(f"{self.where} is no .npz, or damaged"):
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -168,6 +181,7 @@ class _MotionFile:
         kind: Literal["joint", "body"] = "body" if last else "joint"
         names = self._names(kind, expected)
         if array.shape[1] == len(names) + _JOINT_FIELDS.get(field, 0):
+            self.has_root |= not last
             array = array[:, -len(names) :]
         if array.shape[1] != len(names):
             other = f"{kind}_names" if f"{kind}_names" in self._content else "the model"
@@ -209,3 +223,43 @@ def _check_numbers(arrays: dict[str, np.ndarray], bodies: tuple[str, ...], where
     if abs(lengths[frame, body] - 1.0) > _UNIT_TOLERANCE:
         text = f"of {bodies[body]} in frame {frame} has length {lengths[frame, body]:.4g}, not 1"
         raise ConfigError(f"{where}: the quaternion {text}")
+
+
+def _check_bodies(arrays: dict[str, np.ndarray], model: mujoco.MjModel, where: str) -> None:
+    """Raise ConfigError unless bodies are where the joints put them, in every tenth frame.
+
+    Columns in another order, such as another simulator's, and quaternions x y z w show there.
+    """
+    data, free = mujoco.MjData(model), np.flatnonzero(model.jnt_type == _FREE)
+    if not len(free):
+        return
+    root, adr = int(model.jnt_bodyid[free[0]]), int(model.jnt_qposadr[free[0]])
+    joints = [model.joint(name).qposadr[0] for name in joint_names(model)]
+    for frame in range(0, len(arrays["joint_pos"]), 10):
+        place, turn, pose = (arrays[n][frame] for n in ("body_pos_w", "body_quat_w", "joint_pos"))
+        data.qpos[adr : adr + 7] = np.concatenate((place[root - 1], turn[root - 1]))
+        data.qpos[joints] = pose
+        mujoco.mj_kinematics(model, data)
+        off = np.linalg.norm(data.xpos[1:] - place, axis=1)
+        if off.max() > _APART:
+            body = f"{model.body(off.argmax() + 1).name} in frame {frame} is {off.max():.2f} m"
+            reason = "its columns or quaternions have another order, or it is of another robot"
+            raise ConfigError(f"{where}: {body} from where its joints put it; {reason}")
+
+
+def _velocities(pos: np.ndarray, quat: np.ndarray, fps: float) -> dict[str, np.ndarray]:
+    """Velocities of bodies by the differences of their poses."""
+    from scipy.spatial.transform import Rotation
+
+    turn, bodies = Rotation.from_quat(quat.reshape(-1, 4), scalar_first=True), quat.shape[1]
+    steps = (turn[bodies:] * turn[:-bodies].inv()).as_rotvec().reshape(-1, bodies, 3) * fps
+    linear = np.gradient(pos, 1.0 / fps, axis=0)
+    angular = mean_of_neighbours(steps).astype(np.float32)
+    return {"body_lin_vel_w": linear, "body_ang_vel_w": angular}
+
+
+def mean_of_neighbours(steps: np.ndarray) -> np.ndarray:
+    """Of steps from frame to frame, ``(frames - 1, ...)``: the mean before and after each frame."""
+    padded = np.concatenate((steps[:1], steps, steps[-1:]))
+    mean: np.ndarray = 0.5 * (padded[1:] + padded[:-1])
+    return mean

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 
 from simtrain.errors import ConfigError
-from simtrain.motion.clip import MotionClip, body_names, joint_names
+from simtrain.motion.clip import MotionClip, body_names, joint_names, mean_of_neighbours
 
 _FREE = mujoco.mjtJoint.mjJNT_FREE.value
 
@@ -56,9 +56,7 @@ def qvel_of(model: mujoco.MjModel, qpos: np.ndarray, fps: float) -> np.ndarray:
     for i in range(len(steps)):
         # A turn of the base has the same entries in both of its frames: it is about its own axis.
         mujoco.mj_differentiatePos(model, steps[i], 1.0 / fps, qpos[i], qpos[i + 1])
-    before, after = np.vstack((steps[:1], steps)), np.vstack((steps, steps[-1:]))
-    mean: np.ndarray = 0.5 * (before + after)
-    return mean
+    return mean_of_neighbours(steps)
 
 
 def clip_of(model: mujoco.MjModel, name: str, fps: float, qpos: np.ndarray) -> MotionClip:

@@ -39,29 +39,32 @@ class MotionPage(PageServer):
         self._slider.on_update(self._pause)  # once a person chooses a frame
 
     def run(self) -> None:
-        """Play in real time until interrupted."""
-        frame, shown = 0.0, -1
+        """Play in real time until interrupted, and only while somebody looks."""
+        frame, shown, then = 0.0, -1, time.perf_counter()
         while True:
-            if self._playing.value:
-                frame = self.next_frame(frame)
+            now = time.perf_counter()
+            passed, then = now - then, now
+            if not self._playing.value:
+                frame = float(self._slider.value)
+            elif self.server.get_clients():
+                frame = self.next_frame(frame, passed)
                 # viser's setters are not seen as such
                 self._slider.value = int(frame)  # type: ignore[misc]
-            else:
-                frame = float(self._slider.value)
             if int(frame) != shown:
                 shown = int(frame)
                 self._text.content = _line(self._clip, shown)
                 _show(self._model, self._data, self._qpos[shown])
                 self._scene.update_from_mjdata(self._data)
-            time.sleep(1.0 / _FPS)
+            time.sleep(max(0.0, now + 1.0 / _FPS - time.perf_counter()))
 
-    def next_frame(self, frame: float) -> float:
-        """The frame, in parts, that follows after a picture's time."""
-        following = frame + self._speed.value * self._clip.fps / _FPS
-        last = self._clip.frames - 1
-        if following <= last:
+    def next_frame(self, frame: float, passed: float) -> float:
+        """The frame, in parts, `passed` seconds after another; stops at the end without Loop."""
+        last, ends_here = self._clip.frames - 1, frame >= self._clip.frames - 1
+        following = (0.0 if ends_here else frame) + self._speed.value * self._clip.fps * passed
+        if following < last:
             return following
-        return 0.0 if self._loop.value else float(last)
+        self._playing.value = self._loop.value  # type: ignore[misc]
+        return float(last)
 
     def _pause(self, event: viser.GuiEvent[viser.GuiSliderHandle[int]]) -> None:
         if event.client is not None:
