@@ -199,9 +199,9 @@ def yam_lift_cube() -> TaskCfg:
         num_envs=256,
         num_envs_on_gpu=4096,
         num_steps_per_env=24,
-        max_iterations=1000,
+        max_iterations=800,
         ppo=PpoCfg(
-            actor=ActorCfg(hidden_dims=(256, 128), init_std=0.6),
+            actor=ActorCfg(hidden_dims=(256, 128), init_std=0.6, std_range=(0.25, 10.0)),
             critic=CriticCfg(hidden_dims=(256, 128)),
             num_learning_epochs=5,
             num_mini_batches=1,
@@ -235,6 +235,7 @@ def yam_lift_cube_depth() -> TaskCfg:
     cfg.ppo.actor = ActorCfg(
         hidden_dims=(256, 128),
         init_std=0.6,
+        std_range=(0.25, 10.0),
         obs_groups=("actor", "depth"),
         model="cnn",
         cnn=CnnCfg((8, 16)),

@@ -31,7 +31,8 @@ def env(monkeypatch) -> Env:
 
 def _put_ball(env: Env, x: torch.Tensor, z: float = 0.54) -> None:
     place = torch.stack((x, torch.zeros(len(x)), torch.full((len(x),), z)), dim=1)
-    env.sim.write("qpos", place, index=env.base.position)
+    env.sim.write("qpos", place, index=slice(2, 5))
+    env.sim.forward()
 
 
 def _run(*command: str, folder: Path) -> str:

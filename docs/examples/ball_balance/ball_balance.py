@@ -5,7 +5,9 @@ The worked example of the manual's page "Writing a task".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +30,7 @@ from simtrain import (
 )
 from simtrain.env.commands import Arrow, CommandTerm, Sphere
 from simtrain.env.env import Env
+from simtrain.env.names import Joints
 from simtrain.reading import read_as
 
 TILTS = ("tilt_x", "tilt_y")
@@ -62,7 +65,7 @@ def ball_balance() -> TaskCfg:
             },
             "critic": {
                 "ball": ObservationTermCfg(ball_position),
-                "ball_vel": ObservationTermCfg(ball_velocity),
+                "ball_vel": ObservationTermCfg(ball_velocity, joints="ball"),
                 "tilt": ObservationTermCfg(mdp.joint_pos, joints=TILTS),
                 "tilt_vel": ObservationTermCfg(mdp.joint_vel, joints=TILTS),
                 "target": ObservationTermCfg(mdp.generated_commands, command="target"),
@@ -80,7 +83,9 @@ def ball_balance() -> TaskCfg:
         # --8<-- [start:terminations]
         terminations={
             "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
-            "fell_off": TerminationTermCfg(mdp.root_height_below_minimum, minimum_height=0.4),
+            "fell_off": TerminationTermCfg(
+                mdp.root_height_below_minimum, bodies="ball", minimum_height=0.4
+            ),
         },
         # --8<-- [end:terminations]
         # --8<-- [start:events]
@@ -95,6 +100,7 @@ def ball_balance() -> TaskCfg:
             "reset_ball": EventTermCfg(
                 mdp.reset_root_state_uniform,
                 mode="reset",
+                bodies="ball",
                 pose_range={"x": (-0.1, 0.1), "y": (-0.1, 0.1)},
                 velocity_range={"x": (-0.1, 0.1), "y": (-0.1, 0.1)},
             ),
@@ -104,6 +110,7 @@ def ball_balance() -> TaskCfg:
             "push": EventTermCfg(
                 mdp.push_by_setting_velocity,
                 mode="interval",
+                bodies="ball",
                 interval_range_s=(2.0, 4.0),
                 velocity_range={"x": (-0.2, 0.2), "y": (-0.2, 0.2)},
             ),
@@ -156,22 +163,27 @@ class BallTarget(CommandTerm):
 
 
 # --8<-- [start:observation_terms]
-@read_as("base_pos", entries=(0, 1))
+def where_it_is(env: Env, params: Mapping[str, Any]) -> dict[str, Any]:
+    """What a robot's program must know to read the ball's place: from where it is seen."""
+    return {"places": ["ball"], "frame": None, "origin": None}
+
+
+@read_as("place_pos", entries=(0, 1), more=where_it_is)
 def ball_position(env: Env) -> Tensor:
     """The ball's place in the plane, m. Shape: ``(num_envs, 2)``."""
-    return env.bind("qpos")[:, env.base.position][:, :2]
+    return env.bind("xpos")[:, env.model.body("ball").id, :2]
 
 
-def ball_velocity(env: Env) -> Tensor:
+def ball_velocity(env: Env, joints: Joints) -> Tensor:
     """The ball's velocity in the plane, m/s. Shape: ``(num_envs, 2)``."""
-    return env.bind("qvel")[:, env.base.linear][:, :2]
+    return env.bind("qvel")[:, joints.qvel][:, :2]
 
 
 # --8<-- [end:observation_terms]
 
 
 # --8<-- [start:class_term]
-@read_as("base_pos", entries=(0, 1), functions=("rate",))
+@read_as("place_pos", entries=(0, 1), functions=("rate",), more=where_it_is)
 class seen_velocity:
     """The ball's velocity as a camera tells it: by how far it moved in a step, m/s."""
 

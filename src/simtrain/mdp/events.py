@@ -38,7 +38,7 @@ class reset_root_state_uniform:
         velocity_range: Ranges | None = None,
         bodies: Entities | None = None,
     ) -> None:
-        self._bodies = [env.base] if bodies is None else find_free_bodies(env.model, bodies)
+        self._bodies = _free_bodies(env.model, bodies)
         ranges = (by_axis(pose_range), by_axis(velocity_range or {}))
         self._uniform = Draws(env, *ranges * len(self._bodies))
 
@@ -47,10 +47,7 @@ class reset_root_state_uniform:
         model: mujoco.MjModel, step_dt: float, bodies: Entities | None = None, **_: Any
     ) -> None:
         """Raise ConfigError for a body that does not move freely."""
-        if bodies is None:
-            find_base(model)
-        else:
-            find_free_bodies(model, bodies)
+        _free_bodies(model, bodies)
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
@@ -71,16 +68,27 @@ class reset_root_state_uniform:
 
 
 class push_by_setting_velocity:
-    """Add a uniform change to the base's velocity, m/s along world axes and rad/s about its own."""
+    """Add a uniform change to the base's velocity, m/s along world axes and rad/s about its own.
 
-    def __init__(self, env: Env, velocity_range: Ranges) -> None:
-        self._change = Draws(env, by_axis(velocity_range))
+    With `bodies`, to that of each of these, which move freely.
+    """
+
+    def __init__(self, env: Env, velocity_range: Ranges, bodies: Entities | None = None) -> None:
+        self._bodies = _free_bodies(env.model, bodies)
+        self._change = Draws(env, *[by_axis(velocity_range)] * len(self._bodies))
+
+    @staticmethod
+    def check(
+        model: mujoco.MjModel, step_dt: float, bodies: Entities | None = None, **_: Any
+    ) -> None:
+        """Raise ConfigError for a body that does not move freely."""
+        _free_bodies(model, bodies)
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
-        entries = slice(env.base.linear.start, env.base.angular.stop)
-        velocity = env.bind("qvel")[:, entries] + self._change.draw()[0]
-        env.sim.write("qvel", velocity, mask, entries)
+        for body, change in zip(self._bodies, self._change.draw(), strict=True):
+            entries = slice(body.linear.start, body.angular.stop)
+            env.sim.write("qvel", env.bind("qvel")[:, entries] + change, mask, entries)
 
 
 class apply_body_force:
@@ -147,6 +155,10 @@ def reset_joints_gaussian(
     noise = torch.randn(2, env.num_envs, len(joints), device=env.device)
     env.sim.write("qpos", start + position_std * noise[0], mask, joints.qpos)
     env.sim.write("qvel", velocity_std * noise[1], mask, joints.qvel)
+
+
+def _free_bodies(model: mujoco.MjModel, bodies: Entities | None) -> list[Base]:
+    return [find_base(model)] if bodies is None else find_free_bodies(model, bodies)
 
 
 def by_axis(ranges: Ranges) -> list[Bounds]:

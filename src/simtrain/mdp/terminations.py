@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from simtrain.env.env import Env
-from simtrain.env.names import Sensors
-from simtrain.mdp.robot_state import base_height, base_rotation, feet_forces
+from simtrain.env.names import Entities, Sensors
+from simtrain.mdp.robot_state import base_height, base_rotation, feet_forces, height_above_ground
 
 
 def time_out(env: Env) -> Tensor:
@@ -23,9 +23,17 @@ def bad_orientation(env: Env, limit_angle: float) -> Tensor:
     return base_rotation(env)[:, 2, 2] < math.cos(limit_angle)
 
 
-def root_height_below_minimum(env: Env, minimum_height: float) -> Tensor:
-    """The base is less than `minimum_height` above the ground, m. Shape: ``(num_envs,)``."""
-    return base_height(env) < minimum_height
+def root_height_below_minimum(
+    env: Env, minimum_height: float, bodies: Entities | None = None
+) -> Tensor:
+    """The base, or any of `bodies`, is less than `minimum_height` above the ground, m.
+
+    Shape: ``(num_envs,)``.
+    """
+    if bodies is None:
+        return base_height(env) < minimum_height
+    heights = height_above_ground(env, env.bind("xpos")[:, bodies.ids])
+    return (heights < minimum_height).any(dim=1)
 
 
 def terrain_out_of_bounds(env: Env, margin: float = 1.0) -> Tensor:
