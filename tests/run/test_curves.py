@@ -9,12 +9,11 @@ import pytest
 from made_up import make_run, returns
 
 from simtrain.errors import ConfigError
-from simtrain.metric_tags import phase_tags
+from simtrain.metric_tags import RETURN, phase_tags
 from simtrain.run.curves import (
     EVALUATED,
     MAX_POINTS,
     REST,
-    RETURN,
     NothingLoggedError,
     aggregate,
     differences,

@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_up import make_run, returns
 from matplotlib.figure import Figure
@@ -28,6 +29,7 @@ def figure(*runs: Path) -> Figure:
 def _lines(seed: int) -> list[dict]:
     return [
         {
+            "Train/mean_step_reward": 0.5 * i,
             "Train/mean_reward": i + seed, "Train/mean_episode_length": 5.0 * i,
             "Perf/total_fps": 1000.0, "Perf/collection_time": 0.5, "Perf/learning_time": 0.25,
             "Episode_Reward/up": 2.0 * i, "Episode_Reward/down": -1.0 * i,
@@ -43,7 +45,7 @@ def test_the_picture_shows_the_mean_over_seeds_with_its_range(tmp_path):
     assert (tmp_path / "report.png").read_bytes().startswith(PNG)
     panels = {ax.get_title(loc="left"): ax for ax in figure(*runs).axes}
     assert list(panels) == [
-        "Return", "Episode length (control steps)", "Environment steps per second",
+        "Reward per step", "Return", "Episode length (steps)", "Env steps per second",
         "Reward terms (per second)", "How episodes ended", "Seconds of an iteration",
     ]  # fmt: skip
     (line,) = panels["Return"].lines
@@ -63,9 +65,21 @@ def test_the_picture_shows_the_mean_over_seeds_with_its_range(tmp_path):
 def test_evaluations_are_drawn_beside_training(tmp_path):
     lines = _lines(0)
     lines[2] |= {"Eval/mean_return": 9.0, "Eval/iteration": 2}
-    training, evaluation = figure(make_run(tmp_path / "a", lines)).axes[0].lines
+    training, evaluation = figure(make_run(tmp_path / "a", lines)).axes[1].lines
     assert training.get_ydata().tolist() == [1.0, 2.0, 3.0]
     assert (evaluation.get_xdata().tolist(), evaluation.get_ydata().tolist()) == ([20], [9.0])
+
+
+def test_means_over_episodes_are_pale_until_all_environments_have_finished_one(tmp_path):
+    lines = [
+        {"Train/mean_step_reward": 1.0, "Train/mean_reward": 1.0 * i, "Train/finished_envs": share}
+        for i, share in enumerate((0.2, 0.6, 1.0, 1.0), 1)
+    ]
+    rewards, returns = figure(make_run(tmp_path / "a", lines)).axes[:2]
+    assert [line.get_alpha() for line in rewards.lines] == [None]
+    pale, complete = returns.lines
+    assert (pale.get_alpha(), pale.get_ydata().tolist()) == (0.35, [1.0, 2.0, 3.0, 4.0])
+    assert np.isnan(complete.get_ydata()).tolist() == [True, True, False, False]
 
 
 def test_a_term_has_one_color_in_all_groups_of_a_task(tmp_path):
@@ -74,7 +88,9 @@ def test_a_term_has_one_color_in_all_groups_of_a_task(tmp_path):
 
     one = make_run(tmp_path / "one", lines(2.0, -1.0))
     two = make_run(tmp_path / "two", lines(1.0, -1.5), num_envs=9)
-    rewards = [ax for ax in figure(one, two).axes if ax.get_title(loc="left").startswith("Reward")]
+    rewards = [
+        ax for ax in figure(one, two).axes if ax.get_title(loc="left").startswith("Reward terms")
+    ]
     colors = [
         {text.get_text().split()[0]: handle.get_facecolor() for text, handle in
          zip(ax.get_legend().get_texts(), ax.get_legend().get_patches(), strict=False)}

@@ -12,14 +12,13 @@ import numpy as np
 
 from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error, read_file
-from simtrain.metric_tags import TAG, phase_tags
+from simtrain.metric_tags import FINISHED_ENVS, TAG, of_episodes, phase_tags
 from simtrain.run.directory import LINEAGE, MEMBERS, read_config_file
 from simtrain.run.metrics_files import METRICS
 from simtrain.run.metrics_recovery import parse_row
 
 Axis = Literal["env_steps", "wall_s"]
 """What curves are drawn over: environment steps of all ranks, or seconds since the start."""
-RETURN, LENGTH, SPEED = "Train/mean_reward", "Train/mean_episode_length", "Perf/total_fps"
 EVALUATED = "Eval/mean_return"
 REST = "rest"
 """Seconds of an iteration that are in no ``Perf/*_time``, where its phases were not timed."""
@@ -78,9 +77,15 @@ class Run:
         return x[known], y[known]
 
     def summary(self, tag: str, of: Callable[[np.ndarray], float]) -> float | None:
-        """`of` the values of `tag`, such as `last`, `np.max` or `np.median`; None without any."""
-        values = self.series(tag, "env_steps")[1]
-        return float(of(values)) if len(values) else None
+        """`of` the values of `tag`, such as `last`, `np.max` or `np.median`; None without any.
+
+        Means over episodes count once they are over those of all environments.
+        """
+        values = self.columns.get(tag, np.empty(0))
+        known = np.isfinite(values)
+        if of_episodes(tag) and FINISHED_ENVS in self.columns:
+            known &= self.columns[FINISHED_ENVS] >= 1.0
+        return float(of(values[known])) if known.any() else None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Learning curves as a picture, with matplotlib, which is imported with this module.
 
-For every task a row that compares its groups of runs (return, episode length, throughput), and for
-every group a row with what it consists of: reward terms, ends of episodes, phases of an iteration.
+For every task a row that compares its groups of runs (reward per step, return, episode length,
+throughput), and for every group a row with what it consists of: reward terms, ends of episodes,
+phases of an iteration. Means over episodes are pale until all environments have finished one.
 """
 
 import io
@@ -22,7 +23,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from simtrain.metric_tags import phase_tags
+from simtrain.metric_tags import (
+    FINISHED_ENVS,
+    LENGTH,
+    RETURN,
+    SPEED,
+    STEP_REWARD,
+    of_episodes,
+    phase_tags,
+)
 from simtrain.run import curves
 from simtrain.run.curves import Axis, Curve, Group, Run, aggregate, number
 
@@ -32,10 +41,10 @@ _PART_COLORS = (
 _OTHERS_COLOR, _FAINT = "#B3B3B3", "#666666"
 # Inches: sizes of the figure, and left edges and widths of the panels of a row. Legends of the rows
 # of groups stand to the right of their panels.
-_WIDTH, _PANEL = 15.0, 2.7
+_WIDTH, _PANEL = 13.0, 2.5
 _TITLE, _HEADER, _GAP = 0.75, 0.35, 0.9
-_COMPARISON_ROW = ((0.7, 4.0), (5.75, 4.0), (10.8, 4.0))
-_GROUP_ROW = ((0.7, 3.7), (7.35, 2.1), (11.45, 1.9))
+_COMPARISON_ROW = tuple((0.65 + 3.15 * i, 2.4) for i in range(4))
+_GROUP_ROW = ((0.65, 2.6), (6.25, 1.55), (10.0, 1.35))
 Text = Callable[[float], str]
 STYLE = partial(matplotlib.style.context, Path(__file__).with_suffix(".mplstyle"), after_reset=True)
 """How simtrain's pictures look, and not what the user's own matplotlibrc asks for."""
@@ -102,9 +111,9 @@ def _draw_task(sheet: _Sheet, task: str, groups: list[Group], axis: Axis) -> Non
 
 
 def _draw_comparison(row: Sequence[Axes], groups: list[Group], axis: Axis) -> None:
-    """Return, episode length and throughput of all groups."""
-    titles = ("Return", "Episode length (control steps)", "Environment steps per second")
-    tags = (curves.RETURN, curves.LENGTH, curves.SPEED)
+    """Reward per step, return, episode length and throughput of all groups."""
+    titles = ("Reward per step", "Return", "Episode length (steps)", "Env steps per second")
+    tags = (STEP_REWARD, RETURN, LENGTH, SPEED)
     for ax, title, tag in zip(row, titles, tags, strict=True):
         ax.set_title(title)
         ax.yaxis.set_major_formatter(lambda y, _: number(y))
@@ -112,18 +121,18 @@ def _draw_comparison(row: Sequence[Axes], groups: list[Group], axis: Axis) -> No
         if not any(drawn):
             _write_note(ax)
         elif len(groups) == 1:  # the last value; of throughput, which jumps, the median
-            of, name = (np.median, "median ") if tag == curves.SPEED else (curves.last, "")
+            of = np.median if tag == SPEED else curves.last
             values = [run.summary(tag, of) for run in groups[0].runs]
-            known = [value for value in values if value is not None]
-            text = name + number(sum(known) / len(known))
-            ax.set_title(text, loc="right", color=groups[0].color)
-    evaluated = [_draw_curve(row[0], group, curves.EVALUATED, axis) for group in groups]
+            if known := [value for value in values if value is not None]:
+                text = number(sum(known) / len(known))
+                ax.set_title(text, loc="right", color=groups[0].color)
+    evaluated = [_draw_curve(row[1], group, curves.EVALUATED, axis) for group in groups]
     if len(groups) > 1 or any(evaluated):
-        lines, labels = row[0].get_legend_handles_labels()
+        lines, labels = row[1].get_legend_handles_labels()
         if len(groups) == 1:
             labels = ["training", "evaluation"][-len(lines) :]
-        row[0].legend(lines, labels, loc="best")
-    for ax in row[1:]:
+        row[1].legend(lines, labels, loc="best")
+    for ax in row[2:]:
         ax.set_ylim(bottom=0.0)
 
 
@@ -137,13 +146,21 @@ def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> bool:
     style: Any = {"color": group.color, "linestyle": "--" if dashed else "-"}
     if len(curve.x) == 1 or (dashed and len(curve.x) < 40):
         style |= {"marker": "o", "markersize": 4, "clip_on": False}  # whole at the edge, too
-    all_came = curve.count == curve.count.max()
-    if not all_came.all():  # a mean over fewer runs must not look like one over all
+    complete = curve.count == curve.count.max()
+    if of_episodes(tag):
+        complete &= _all_finished(group, axis, curve.x)
+    if not complete.all():  # a mean over fewer runs or episodes must not look like one over all
         ax.plot(curve.x, curve.mean, **{**style, "alpha": 0.35})
-    ax.plot(curve.x, np.where(all_came, curve.mean, np.nan), label=label, **style)
+    ax.plot(curve.x, np.where(complete, curve.mean, np.nan), label=label, **style)
     if len(group.runs) > 1:
         ax.fill_between(curve.x, curve.low, curve.high, color=group.color, alpha=0.18, linewidth=0)
     return True
+
+
+def _all_finished(group: Group, axis: Axis, x: np.ndarray) -> np.ndarray:
+    """At which `x` all environments of all runs have finished an episode, if that was logged."""
+    found = aggregate(group.runs, [FINISHED_ENVS], axis).get(FINISHED_ENVS)
+    return np.full(len(x), True) if found is None else np.interp(x, found.x, found.low) >= 1.0
 
 
 def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) -> None:
@@ -152,22 +169,31 @@ def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) 
     times = phase_tags([tag for tag in _by_size(everyone, "Perf/", axis) if tag in own])
     columns = [run.columns for run in group.runs]
     spent = [t for t in (*times, curves.REST) if any(np.any(c.get(t, 0.0)) for c in columns)]
-    complete = min(float(c[axis][-1]) for c in columns)
     rewards = aggregate(group.runs, _by_size(everyone, "Episode_Reward/", axis), axis)
-    _draw_stack(row[0], "Reward terms (per second)", rewards, complete, number)
+    _draw_stack(row[0], "Reward terms (per second)", rewards, number)
     ends = aggregate(group.runs, everyone.tags("Episode_Termination/"), axis)
-    _draw_stack(row[1], "How episodes ended", ends, complete, lambda y: f"{100 * y:.0f} %")
+    _draw_stack(row[1], "How episodes ended", ends, lambda y: f"{100 * y:.0f} %")
     phases = aggregate(group.runs, spent, axis)
-    _draw_stack(row[2], "Seconds of an iteration", phases, complete, number, mean=True)
+    _draw_stack(row[2], "Seconds of an iteration", phases, number, mean=True)
+    shortest = min(float(c[axis][-1]) for c in columns)
+    for ax, found in zip(row, (rewards, ends, phases), strict=True):
+        if not found:
+            continue
+        x = next(iter(found.values())).x
+        pale = x > shortest  # where runs are missing
+        if found is not phases:
+            pale |= ~_all_finished(group, axis, x)
+        style: Any = {"color": "white", "alpha": 0.65, "linewidth": 0}
+        ax.fill_between(x, 0.0, 1.0, where=pale, transform=ax.get_xaxis_transform(), **style)
     if ends:
         row[1].set_ylim(0.0, 1.0)
     row[2].set_ylim(bottom=0.0)
 
 
 def _draw_stack(
-    ax: Axes, title: str, found: dict[str, Curve], complete: float, text: Text, mean: bool = False
+    ax: Axes, title: str, found: dict[str, Curve], text: Text, mean: bool = False
 ) -> None:
-    """Areas above and below zero, and their sum; pale beyond `complete`, where runs are missing."""
+    """Areas above and below zero, and their sum."""
     ax.set_title(title)
     ax.yaxis.set_major_formatter(lambda y, _: text(y))
     if not found:
@@ -191,8 +217,6 @@ def _draw_stack(
                 ax.fill_between(x, edge, edge + part, **style)
                 edge += part
                 label = None
-    if complete < x[-1]:
-        ax.axvspan(complete, x[-1], color="white", alpha=0.65, linewidth=0)
     if bottom.any():
         total = top + bottom
         ax.plot(x, total, color="black", linewidth=1.4, label=f"sum  {text(float(total[-1]))}")

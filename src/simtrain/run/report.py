@@ -12,6 +12,7 @@ import numpy as np
 
 from simtrain.errors import ConfigError
 from simtrain.files import written_whole
+from simtrain.metric_tags import LENGTH, RETURN, SPEED, STEP_REWARD
 from simtrain.run import curves
 from simtrain.run.curves import Axis, Group, Run
 from simtrain.run.directory import check_file, make_folder
@@ -107,10 +108,11 @@ def _section(task: str, groups: list[Group]) -> str:
 def _runs_table(groups: list[Group]) -> str:
     runs = [(group, run) for group in groups for run in group.runs]
     summaries: dict[str, tuple[str, Callable[[np.ndarray], Any]]] = {
-        "steps/s (median)": (curves.SPEED, np.median),
-        "return": (curves.RETURN, curves.last),
-        "best return": (curves.RETURN, np.max),
-        "episode length": (curves.LENGTH, curves.last),
+        "steps/s (median)": (SPEED, np.median),
+        "reward/step": (STEP_REWARD, curves.last),
+        "return": (RETURN, curves.last),
+        "best return": (RETURN, np.max),
+        "episode length": (LENGTH, curves.last),
     }
     if any(run.summary(curves.EVALUATED, curves.last) is not None for _, run in runs):
         summaries["evaluated return"] = (curves.EVALUATED, curves.last)
