@@ -73,7 +73,7 @@ def test_evaluations_are_drawn_beside_training(tmp_path):
     training, evaluation = axes[1].lines
     assert training.get_ydata().tolist() == [1.0, 2.0, 3.0]
     assert (evaluation.get_xdata().tolist(), evaluation.get_ydata().tolist()) == ([20], [9.0])
-    (error,) = next(ax for ax in axes if ax.get_title(loc="left") == "Evaluated error").lines
+    (error,) = next(ax for ax in axes if ax.get_title(loc="left") == "Eval error").lines
     assert (error.get_xdata().tolist(), error.get_ydata().tolist()) == ([20], [0.5])
 
 
@@ -124,7 +124,7 @@ class _Page(HTMLParser):
             self.rows[-1].append("")
 
     def handle_data(self, data: str) -> None:
-        if self.lasttag in ("td", "th", "span", "wbr") and self.rows and self.rows[-1]:
+        if self.lasttag in ("td", "th", "span", "wbr", "br") and self.rows and self.rows[-1]:
             self.rows[-1][-1] += data.strip()
 
 
@@ -174,8 +174,8 @@ def test_settings_have_means_and_standard_deviations_over_their_runs(tmp_path):
     row = _table(_Page(text).rows[:3])[1]
     assert (row["gamma"], row["runs"]) == ("0.99", "2")
     assert (row["return"], row["error"]) == (
-        "5.0 \N{PLUS-MINUS SIGN} 1.4",
-        "0.20 \N{PLUS-MINUS SIGN} 0.14",
+        "5.0\N{PLUS-MINUS SIGN} 1.4",
+        "0.20\N{PLUS-MINUS SIGN} 0.14",
     )
 
 

@@ -120,7 +120,7 @@ def _draw_task(sheet: _Sheet, task: str, groups: list[Group], axis: Axis) -> Non
         tags = metrics[i : i + len(_COMPARISON_ROW)]
         row = sheet.add_row(_COMPARISON_ROW[: len(tags)])
         for ax, tag in zip(row, tags, strict=True):
-            _draw_panel(ax, f"Evaluated {_short(tag, 18)}", groups, tag, axis)
+            _draw_panel(ax, f"Eval {_short(tag, 16)}", groups, tag, axis)
         panels += row
     for group in groups:
         if len(groups) > 1:

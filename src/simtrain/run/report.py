@@ -130,9 +130,8 @@ def _section(task: str, groups: list[Group]) -> str:
         for title, (tag, of) in columns.items()
         if any(run.summary(tag, of) is not None for run in runs)
     }
-    if len(groups) > 1:
-        parts += ["<h3>Means \N{PLUS-MINUS SIGN} standard deviations over runs</h3>"]
-        parts.append(_groups_table(groups, columns))
+    parts += ["<h3>Means \N{PLUS-MINUS SIGN} standard deviations over runs</h3>"]
+    parts.append(_groups_table(groups, columns))
     different = curves.differences([group.runs[0] for group in groups])
     if different and not groups[0].settings:  # they are too many for columns
         titles = ["flag", *(group.label for group in groups)]
@@ -140,7 +139,8 @@ def _section(task: str, groups: list[Group]) -> str:
         for flag, values in different.items():
             rows.append([escape(flag), *(_NONE if v is None else escape(str(v)) for v in values)])
         parts += ["<h3>Settings that differ</h3>", _table(titles, rows)]
-    parts += ["<h3>Runs</h3>", _runs_table(groups, columns)]
+    own = {title: column for title, column in columns.items() if title in _SUMMARIES}
+    parts += ["<h3>Runs</h3>", _runs_table(groups, own)]
     return "\n".join(["<section>", *parts, "</section>"])
 
 
@@ -168,7 +168,7 @@ def _mean_and_spread(values: list[float]) -> str:
     spread = statistics.stdev(values)
     digits = 1 - math.floor(math.log10(spread)) if spread > 0.0 else 0
     digits = min(max(digits, 0), 5)
-    return f"{mean:,.{digits}f} \N{PLUS-MINUS SIGN} {spread:,.{digits}f}"
+    return f"{mean:,.{digits}f}<br>\N{PLUS-MINUS SIGN} {spread:,.{digits}f}"
 
 
 def _runs_table(groups: list[Group], columns: Columns) -> str:
