@@ -173,6 +173,7 @@ def test_settings_have_means_and_standard_deviations_over_their_runs(tmp_path):
     text = make_page(group_runs([read_run(run) for run in runs]))
     row = _table(_Page(text).rows[:3])[1]
     assert (row["gamma"], row["runs"]) == ("0.99", "2")
+    assert row["reward/step"] == "1.5\N{PLUS-MINUS SIGN} 0"
     assert (row["return"], row["error"]) == (
         "5.0\N{PLUS-MINUS SIGN} 1.4",
         "0.20\N{PLUS-MINUS SIGN} 0.14",

@@ -166,8 +166,9 @@ def _mean_and_spread(values: list[float]) -> str:
     if len(values) == 1:
         return curves.number(mean)
     spread = statistics.stdev(values)
-    digits = 1 - math.floor(math.log10(spread)) if spread > 0.0 else 0
-    digits = min(max(digits, 0), 5)
+    if spread <= 1e-6 * abs(mean):
+        return f"{curves.number(mean)}<br>\N{PLUS-MINUS SIGN} 0"
+    digits = min(max(1 - math.floor(math.log10(spread)), 0), 5)
     return f"{mean:,.{digits}f}<br>\N{PLUS-MINUS SIGN} {spread:,.{digits}f}"
 
 
