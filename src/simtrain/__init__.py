@@ -1,7 +1,8 @@
 # ruff: noqa: F403, F405 - the names are listed once, below, and type checkers follow the stars
 """simtrain: PPO for robots on massively parallel MuJoCo simulation.
 
-What a task file needs: ``task``, the ``...Cfg`` classes, and the ready-made terms in ``mdp``. They
+What a task file needs: ``task``, the ``...Cfg`` classes, and the ready-made terms in ``mdp``. And
+what a program or a notebook needs: ``make_env``, ``train``, ``load_policy`` and ``evaluate``. They
 are imported when they are first used, so that a command is there at once.
 """
 
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simtrain import mdp
+    from simtrain.api import evaluate, load_policy, make_env, train, train_config
+    from simtrain.config import TrainConfig
     from simtrain.env.cfg import *
     from simtrain.env.control.cfg import *
     from simtrain.ppo_cfg import *
@@ -51,16 +54,23 @@ __all__ = [
     "TendonVelocityActionCfg",
     "TerminationTermCfg",
     "TerrainCfg",
+    "TrainConfig",
     "UniformNoiseCfg",
+    "evaluate",
+    "load_policy",
+    "make_env",
     "mdp",
     "task",
+    "train",
+    "train_config",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name == "mdp":
         return import_module("simtrain.mdp")
-    for module in ("env.cfg", "env.control.cfg", "ppo_cfg", "registry") if name in __all__ else ():
+    modules = ("env.cfg", "env.control.cfg", "ppo_cfg", "registry", "config", "api")
+    for module in modules if name in __all__ else ():
         found = vars(import_module(f"simtrain.{module}"))
         if name in found:
             return found[name]

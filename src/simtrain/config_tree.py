@@ -1,10 +1,11 @@
 """Configurations as trees of named values: for YAML, for flags, and for a resumed run."""
 
+import copy
 import dataclasses
 import hashlib
 import inspect
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
-from simtrain.errors import ConfigError, flag
+from simtrain.errors import ConfigError, did_you_mean, flag
 
 ConfigT = TypeVar("ConfigT")
 Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value
@@ -77,6 +78,34 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
         result = Path(plain)
     elif isinstance(plain, list):
         result = tuple(overlay(None, item) for item in plain)
+    return cast(ConfigT, result)
+
+
+def with_overrides(config: ConfigT, overrides: Mapping[str, Any]) -> ConfigT:
+    """A copy of a configuration with other values: ``{"rewards.upright.weight": 2.0}``.
+
+    ConfigError for a name that it does not have, as flags call it, or a value of another kind.
+    """
+    result: Any = copy.deepcopy(config)
+    paths = {flag(*path): path for path in leaves(config, suppressed=False)}
+    for name, value in overrides.items():
+        path = paths.get(flag(name))
+        if path is None:
+            near = did_you_mean(flag(name), paths).replace("'--", "'")
+            raise ConfigError(f"there is no setting {name!r}{near}")
+        value = tuple(value) if isinstance(value, list) else value
+        *above, last = path
+        parent = reduce(lambda tree, part: (_parts(tree) or {})[part], above, result)
+        if isinstance(parent, dict):
+            if parent[last] is not None and _kind(parent[last]) != _kind(value):
+                raise ConfigError(f"{name} cannot be {value!r:.60}; it is {parent[last]!r:.60}")
+            parent[last] = value
+        else:
+            setattr(parent, last, value)
+            try:
+                check_types(parent)
+            except TypeError as error:
+                raise ConfigError(f"{name}{str(error).removeprefix(flag(last))}") from error
     return cast(ConfigT, result)
 
 

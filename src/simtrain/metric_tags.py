@@ -1,6 +1,6 @@
 """Names of the metrics that training logs, and of an iteration's phases, which add up to it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 GROUPS = {
@@ -33,13 +33,15 @@ TAG = "Perf/time/"  # prefix of the metric with a phase's seconds
 EVALUATION_TAGS = ("mean_return", "mean_episode_length", "failure_rate", "iteration")
 """Results of every evaluation, logged as ``Eval/<name>``; a task's own metrics follow."""
 
+STEP_REWARD, FINISHED_ENVS = "Train/mean_step_reward", "Train/finished_envs"
+RETURN, LENGTH, SPEED = "Train/mean_reward", "Train/mean_episode_length", "Perf/total_fps"
 PPO_METRICS = tuple(f"Loss/{name}" for name in ("value", "surrogate", "entropy", "kl"))
 RND_METRICS = ("Loss/rnd", "Rnd/mean_intrinsic_reward")
 DISTILLATION_METRICS = ("Loss/behavior",)
 _ALWAYS = (
-    *("Train/mean_reward", "Train/mean_episode_length"),
+    *(STEP_REWARD, RETURN, LENGTH, FINISHED_ENVS),
     *("Loss/learning_rate", "Policy/mean_std", "Sim/nan_resets"),
-    *("Perf/total_fps", "Perf/collection_time", "Perf/learning_time"),
+    *(SPEED, "Perf/collection_time", "Perf/learning_time"),
 )
 
 
@@ -70,6 +72,20 @@ def metric_tags(
         *(("Sim/overflow",) if overflow else ()),
         *(f"Eval/{name}" for name in (*EVALUATION_TAGS, *task.metrics)),
     )
+
+
+def is_complete(metrics: Mapping[str, float], tag: str = RETURN) -> bool:
+    """Whether a number over finished episodes is one over all environments' yet.
+
+    Short episodes end first: until every environment has finished one, their means lie. Other
+    numbers are always complete, and those of runs that did not log ``Train/finished_envs``.
+    """
+    return not of_episodes(tag) or metrics.get(FINISHED_ENVS, 1.0) >= 1.0
+
+
+def of_episodes(tag: str) -> bool:
+    """Whether a metric is a mean over the episodes that finished in training."""
+    return tag in (RETURN, LENGTH) or tag.startswith("Episode_")
 
 
 def evaluation_names(task: TaskTerms) -> tuple[str, ...]:

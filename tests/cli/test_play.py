@@ -71,8 +71,8 @@ MISTAKES = [
     (f"{TASK} --policy zero --seed -1", "--seed is -1; it must be 0 or more"),
     (f"{TASK} --policy zero --port 70000", "--port is 70000; it must be 65535 or less"),
     (f"{TASK} --policy zero --host 192.0.2.1", "cannot listen on 192.0.2.1:8080: Cannot assign"),
-    (f"{TASK} --policy zero --device tpu", "--device is 'tpu'; it must be cpu, cuda or cuda:<"),
-    (f"{TASK} --policy zero --device cuda:99", "--device is cuda:99, and torch sees"),
+    (f"{TASK} --policy zero --device tpu", "--device is 'tpu'; it must be auto, cpu, or cuda:0"),
+    (f"{TASK} --policy zero --device cuda:99", "--device cuda:99: "),
     (f"{TASK} --policy zero --env.rewards.upright.pole-joints x", "no joint matches 'x'"),
 ]  # fmt: skip
 

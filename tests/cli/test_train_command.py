@@ -28,7 +28,7 @@ def _instead_of_running(monkeypatch):
     """The configurations that jobs would be run with from now on."""
     configs = []
     monkeypatch.setattr(
-        "simtrain.training.job.run_job", lambda config, *job: configs.append(config) or 0
+        "simtrain.training.job.run_job", lambda config, *job: (configs.append(config), 0)
     )
     return configs
 

@@ -17,15 +17,15 @@ PARTS = (
     *("reset events", "resets", "commands", "interval events", "observations", "step"),
 )
 BOUNDS = {
-    "cartpole-balance": (2, 11, 6, 26, 4, 6, 0, 13, 6, 0, 0, 7, 5),
-    "cartpole-swingup": (2, 11, 6, 26, 4, 6, 0, 6, 6, 0, 0, 7, 5),
-    "g1-tracking": (5, 11, 37, 62, 15, 6, 0, 53, 7, 70, 10, 26, 5),
-    "g1-tracking-no-state-estimation": (5, 11, 37, 62, 15, 6, 0, 53, 7, 70, 10, 26, 5),
-    "g1-velocity-flat": (6, 11, 8, 68, 5, 6, 0, 81, 9, 62, 10, 25, 5),
-    "g1-velocity-rough": (6, 11, 25, 94, 5, 6, 33, 90, 10, 62, 10, 71, 12),
-    "go1-velocity-flat": (5, 11, 7, 55, 5, 6, 0, 30, 9, 62, 8, 21, 5),
-    "go1-velocity-rough": (5, 11, 11, 68, 5, 6, 33, 39, 10, 62, 8, 67, 12),
-    "go1-velocity-rough-blind": (5, 11, 11, 68, 5, 6, 33, 39, 10, 62, 8, 74, 12),
+    "cartpole-balance": (2, 11, 6, 26, 4, 7, 0, 13, 6, 0, 0, 7, 5),
+    "cartpole-swingup": (2, 11, 6, 26, 4, 7, 0, 6, 6, 0, 0, 7, 5),
+    "g1-tracking": (5, 11, 37, 62, 15, 7, 0, 53, 7, 70, 10, 26, 5),
+    "g1-tracking-no-state-estimation": (5, 11, 37, 62, 15, 7, 0, 53, 7, 70, 10, 26, 5),
+    "g1-velocity-flat": (6, 11, 8, 68, 5, 7, 0, 81, 9, 62, 10, 25, 5),
+    "g1-velocity-rough": (6, 11, 25, 94, 5, 7, 33, 90, 10, 62, 10, 71, 12),
+    "go1-velocity-flat": (5, 11, 7, 55, 5, 7, 0, 30, 9, 62, 8, 21, 5),
+    "go1-velocity-rough": (5, 11, 11, 68, 5, 7, 33, 39, 10, 62, 8, 67, 12),
+    "go1-velocity-rough-blind": (5, 11, 11, 68, 5, 7, 33, 39, 10, 62, 8, 74, 12),
 }
 """By task, the most kernels of each of `PARTS`."""
 

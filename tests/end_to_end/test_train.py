@@ -88,14 +88,16 @@ def test_metrics_have_a_line_for_each_iteration(run):
     assert [line["env_steps"] for line in lines] == [ENVS * STEPS * i for i in (1, 2, 3)]
     assert set(lines[-1]) == {
         "iteration", "env_steps", "wall_s",
-        "Train/mean_reward", "Train/mean_episode_length",
+        "Train/mean_step_reward", "Train/mean_reward", "Train/mean_episode_length",
+        "Train/finished_envs",
         "Loss/value", "Loss/surrogate", "Loss/entropy", "Loss/kl", "Loss/learning_rate",
         "Policy/mean_std", "Perf/total_fps", "Perf/collection_time", "Perf/learning_time",
         "Episode_Reward/upright", "Episode_Termination/time_out", "Sim/nan_resets",
         *(f"Perf/time/{phase}" for phase in PHASES),
     }  # fmt: skip
     assert 0.0 < lines[-1]["Train/mean_reward"] <= 2.0
-    assert 1.0 <= lines[-1]["Train/mean_episode_length"] <= 20.0
+    assert lines[-1]["Train/mean_episode_length"] == 20.0
+    assert lines[-1]["Train/finished_envs"] == 1.0
     assert lines[-1]["Episode_Termination/time_out"] == 1.0
 
 

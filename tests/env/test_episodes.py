@@ -54,11 +54,22 @@ def test_the_log_is_the_mean_over_each_environments_latest_episode():
     assert log["Episode_Reward/a"] == pytest.approx((2.0 + 6.0) / 2 * STEP_DT / 0.2)
 
 
-def test_length_counts_the_steps_that_were_lived_not_a_random_start():
+def test_an_episode_that_did_not_begin_at_its_start_does_not_count():
     env = _env()
     env.episode_length_buf = torch.tensor([1, 0])
     idle(env)
-    assert _take(env)["length"] == 1
+    assert _take(env)["count"] == 0
+    idle(env, 2)  # environment 0 lives two steps, from its start; 1 three
+    sums = _take(env)
+    assert (sums["count"], sums["length"]) == (2, 2 + 3)
+
+
+def test_environments_that_have_finished_an_episode_are_counted():
+    env, counts = _env(), []
+    for _ in range(4):
+        idle(env)
+        counts.append(float(env.episodes.finished_envs()))
+    assert counts == [0, 1, 2, 2]
 
 
 def test_an_episode_that_was_broken_off_by_a_reset_does_not_count():

@@ -117,3 +117,12 @@ def test_sighup_that_is_ignored_stays_so():
             assert not stop()
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_where_it_is_to_raise_the_second_interrupt_does():
+    with StopSignals(SECONDS, repeat_seconds=0.0, raises=True) as stop:
+        send(signal.SIGINT)
+        while not stop():
+            time.sleep(0.01)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

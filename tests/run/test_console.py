@@ -4,22 +4,16 @@ from rich.console import Console
 
 from simtrain.run.console import Status, TrainingConsole
 
-STATUS = Status(
-    iteration=7,
-    iterations=150,
-    env_steps=57_344,
-    steps_per_second=51_234.5,
-    mean_return=812.345,
-    mean_length=998.6,
-    max_episode_length=1000,
-    seconds_left=83.4,
-)
-FIRST = Status(1, 150, 8192, 50_000.0, None, None, 1000, 100.0)
+METRICS = {"Perf/total_fps": 51_234.5, "Train/mean_step_reward": 0.81234}
+EPISODES = {"Train/mean_reward": 812.345, "Train/mean_episode_length": 998.6}
+FIRST = Status(1, 150, 8192, METRICS, 1000, 100.0)
+EARLY = Status(6, 150, 49_152, {**METRICS, **EPISODES, "Train/finished_envs": 0.31}, 1000, 84.0)
+STATUS = Status(7, 150, 57_344, {**METRICS, **EPISODES, "Train/finished_envs": 1.0}, 1000, 83.4)
 
 
 def _shown(*statuses: Status, terminal: bool) -> str:
     file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=100, highlight=False)
+    console = Console(file=file, force_terminal=terminal, width=80, highlight=False)
     with TrainingConsole("hop", 150, console) as view:
         for status in statuses:
             view.show(status)
@@ -28,10 +22,12 @@ def _shown(*statuses: Status, terminal: bool) -> str:
 
 
 def test_without_a_terminal_each_iteration_is_one_plain_line():
-    assert _shown(FIRST, STATUS, terminal=False).splitlines() == [
-        "iteration   1/150  env steps 8,192  50,000 steps/s  "
-        "no episode has finished yet  left 0:01:40",
-        "iteration   7/150  env steps 57,344  51,234 steps/s  "
+    assert _shown(FIRST, EARLY, STATUS, terminal=False).splitlines() == [
+        "iteration   1/150  env steps 8,192  51,234 steps/s  reward/step 0.8123  "
+        "no whole episode yet  left 0:01:40",
+        "iteration   6/150  env steps 49,152  51,234 steps/s  reward/step 0.8123  "
+        "return 812.35  length 999 (incomplete)  left 0:01:24",
+        "iteration   7/150  env steps 57,344  51,234 steps/s  reward/step 0.8123  "
         "return 812.35  length 999  left 0:01:23",
         "saved [model]",
     ]
@@ -40,13 +36,16 @@ def test_without_a_terminal_each_iteration_is_one_plain_line():
 def test_on_a_terminal_a_live_view_shows_the_latest_iteration():
     shown = _shown(FIRST, STATUS, terminal=True)
     last = shown[shown.rindex("hop") :]
-    for part in ("7/150", "57,344", "51,234", "812.35", "999 of 1000", "0:01:23"):
+    for part in ("7/150", "57,344", "51,234", "0.8123", "812.35", "999 of 1000", "0:01:23"):
         assert part in last
     assert "none yet" not in last
+    assert "incomplete" not in last
     assert "\x1b[?25l" in shown, "the cursor is hidden while the view is live"
     assert shown.rstrip().endswith("\x1b[?25h"), "and back afterwards"
     assert "saved [model]" in shown
 
 
-def test_the_live_view_says_when_no_episode_has_finished():
+def test_the_live_view_says_when_no_episode_or_not_every_environments_has_finished():
     assert "none yet" in _shown(FIRST, terminal=True)
+    shown = _shown(EARLY, terminal=True)
+    assert "return and length are incomplete: 31 % of environments have finished one" in shown

@@ -9,12 +9,11 @@ import pytest
 from made_up import make_run, returns
 
 from simtrain.errors import ConfigError
-from simtrain.metric_tags import phase_tags
+from simtrain.metric_tags import RETURN, phase_tags
 from simtrain.run.curves import (
     EVALUATED,
     MAX_POINTS,
     REST,
-    RETURN,
     NothingLoggedError,
     aggregate,
     differences,
@@ -60,9 +59,19 @@ def test_differences_are_told_by_flag_and_name_the_groups(tmp_path):
     }
     (groups,) = group_runs(runs).values()
     assert [group.label for group in groups] == [
-        "env.rewards.upright.weight 1.0, env.rewards.upright.std None (2 runs)",
-        "env.rewards.upright.weight 2.0, env.rewards.upright.std 0.1",
+        "upright.weight 1, std \N{EN DASH} (2 runs)",
+        "upright.weight 2, std 0.1",
     ]
+    assert groups[1].settings == {"upright.weight": "2", "std": "0.1"}
+
+
+def test_short_names_are_as_long_as_they_must_be(tmp_path):
+    def network(actor: int, critic: int) -> dict:
+        return {"actor": {"dims": actor}, "critic": {"dims": critic}, "gamma": actor / 10}
+
+    runs = [read_run(make_run(tmp_path / str(i), returns(1.0), ppo=network(i, i))) for i in (1, 2)]
+    (groups,) = group_runs(runs).values()
+    assert groups[0].label == "actor.dims 1, critic.dims 1, gamma 0.1"
 
 
 def test_a_curve_is_the_mean_of_the_runs_that_came_so_far_and_their_range(tmp_path):

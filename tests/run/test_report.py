@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import base64
+import fcntl
+import os
 import re
+import threading
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_up import make_run, returns
 from matplotlib.figure import Figure
@@ -15,7 +20,7 @@ from simtrain.cli.report import report
 from simtrain.errors import ConfigError
 from simtrain.run.curves import group_runs, read_run
 from simtrain.run.plots import make_figure
-from simtrain.run.report import draw_finished
+from simtrain.run.report import draw_finished, make_page
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -28,6 +33,7 @@ def figure(*runs: Path) -> Figure:
 def _lines(seed: int) -> list[dict]:
     return [
         {
+            "Train/mean_step_reward": 0.5 * i,
             "Train/mean_reward": i + seed, "Train/mean_episode_length": 5.0 * i,
             "Perf/total_fps": 1000.0, "Perf/collection_time": 0.5, "Perf/learning_time": 0.25,
             "Episode_Reward/up": 2.0 * i, "Episode_Reward/down": -1.0 * i,
@@ -43,7 +49,7 @@ def test_the_picture_shows_the_mean_over_seeds_with_its_range(tmp_path):
     assert (tmp_path / "report.png").read_bytes().startswith(PNG)
     panels = {ax.get_title(loc="left"): ax for ax in figure(*runs).axes}
     assert list(panels) == [
-        "Return", "Episode length (control steps)", "Environment steps per second",
+        "Reward per step", "Return", "Episode length (steps)", "Env steps per second",
         "Reward terms (per second)", "How episodes ended", "Seconds of an iteration",
     ]  # fmt: skip
     (line,) = panels["Return"].lines
@@ -62,10 +68,25 @@ def test_the_picture_shows_the_mean_over_seeds_with_its_range(tmp_path):
 
 def test_evaluations_are_drawn_beside_training(tmp_path):
     lines = _lines(0)
-    lines[2] |= {"Eval/mean_return": 9.0, "Eval/iteration": 2}
-    training, evaluation = figure(make_run(tmp_path / "a", lines)).axes[0].lines
+    lines[2] |= {"Eval/mean_return": 9.0, "Eval/error": 0.5, "Eval/iteration": 2}
+    axes = figure(make_run(tmp_path / "a", lines)).axes
+    training, evaluation = axes[1].lines
     assert training.get_ydata().tolist() == [1.0, 2.0, 3.0]
     assert (evaluation.get_xdata().tolist(), evaluation.get_ydata().tolist()) == ([20], [9.0])
+    (error,) = next(ax for ax in axes if ax.get_title(loc="left") == "Eval error").lines
+    assert (error.get_xdata().tolist(), error.get_ydata().tolist()) == ([20], [0.5])
+
+
+def test_means_over_episodes_are_pale_until_all_environments_have_finished_one(tmp_path):
+    lines = [
+        {"Train/mean_step_reward": 1.0, "Train/mean_reward": 1.0 * i, "Train/finished_envs": share}
+        for i, share in enumerate((0.2, 0.6, 1.0, 1.0), 1)
+    ]
+    rewards, returns = figure(make_run(tmp_path / "a", lines)).axes[:2]
+    assert [line.get_alpha() for line in rewards.lines] == [None]
+    pale, complete = returns.lines
+    assert (pale.get_alpha(), pale.get_ydata().tolist()) == (0.35, [1.0, 2.0, 3.0, 4.0])
+    assert np.isnan(complete.get_ydata()).tolist() == [True, True, False, False]
 
 
 def test_a_term_has_one_color_in_all_groups_of_a_task(tmp_path):
@@ -74,7 +95,9 @@ def test_a_term_has_one_color_in_all_groups_of_a_task(tmp_path):
 
     one = make_run(tmp_path / "one", lines(2.0, -1.0))
     two = make_run(tmp_path / "two", lines(1.0, -1.5), num_envs=9)
-    rewards = [ax for ax in figure(one, two).axes if ax.get_title(loc="left").startswith("Reward")]
+    rewards = [
+        ax for ax in figure(one, two).axes if ax.get_title(loc="left").startswith("Reward terms")
+    ]
     colors = [
         {text.get_text().split()[0]: handle.get_facecolor() for text, handle in
          zip(ax.get_legend().get_texts(), ax.get_legend().get_patches(), strict=False)}
@@ -101,7 +124,7 @@ class _Page(HTMLParser):
             self.rows[-1].append("")
 
     def handle_data(self, data: str) -> None:
-        if self.lasttag in ("td", "th", "span") and self.rows and self.rows[-1]:
+        if self.lasttag in ("td", "th", "span", "wbr", "br") and self.rows and self.rows[-1]:
             self.rows[-1][-1] += data.strip()
 
 
@@ -126,12 +149,63 @@ def test_the_page_needs_nothing_else_and_tells_numbers_and_differences(tmp_path,
         kind, _, data = source.partition(";base64,")
         assert kind == "data:image/svg+xml"
         assert b"<svg" in base64.b64decode(data)
-    head, first, second = told.rows[:3]
-    cells = [dict(zip(head, row, strict=True)) for row in (first, second)]
-    assert [c["run"] for c in cells] == ["a", "b"]
-    assert [c["return"] for c in cells] == ["3", "8"]
-    assert [c["environment steps"] for c in cells] == ["30", "30"]
-    assert ["ppo.learning-rate", "0.001", "0.002"] in told.rows
+    settings, runs_of_walk = _table(told.rows[:3]), _table(told.rows[3:6])
+    assert [row["learning-rate"] for row in settings] == ["0.001", "0.002"]
+    assert [row["reward/step"] for row in settings] == ["1.5", "1.5"]
+    assert [row["run"] for row in runs_of_walk] == ["a", "b"]
+    assert [row["return"] for row in runs_of_walk] == ["3", "8"]
+    assert [row["env steps"] for row in runs_of_walk] == ["30", "30"]
+
+
+def _table(rows: list[list[str]]) -> list[dict[str, str]]:
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+
+
+def test_settings_have_means_and_standard_deviations_over_their_runs(tmp_path):
+    def lines(seed: int) -> list[dict]:
+        return [{**line, "Eval/error": 0.1 * seed, "Eval/iteration": 1} for line in _lines(seed)]
+
+    runs = [
+        make_run(tmp_path / f"{gamma}-{s}", lines(s), seed=s, ppo={"gamma": gamma})
+        for gamma in (0.9, 0.99)
+        for s in (1, 3)
+    ]
+    text = make_page(group_runs([read_run(run) for run in runs]))
+    row = _table(_Page(text).rows[:3])[1]
+    assert (row["gamma"], row["runs"]) == ("0.99", "2")
+    assert row["reward/step"] == "1.5\N{PLUS-MINUS SIGN} 0"
+    assert (row["return"], row["error"]) == (
+        "5.0\N{PLUS-MINUS SIGN} 1.4",
+        "0.20\N{PLUS-MINUS SIGN} 0.14",
+    )
+
+
+def test_many_settings_that_differ_are_rows_of_a_table_of_their_own(tmp_path):
+    runs = [
+        read_run(make_run(tmp_path / str(i), _lines(0), ppo={f"s{k}": i for k in range(5)}))
+        for i in (1, 2)
+    ]
+    rows = _Page(make_page(group_runs(runs))).rows
+    assert [row for row in rows if row[0] == "ppo.s3"] == [["ppo.s3", "1", "2"]]
+
+
+def test_a_report_follows_a_run_until_that_is_not_trained_any_more(tmp_path, monkeypatch):
+    run, page = make_run(tmp_path / "a", _lines(0)), tmp_path / "a" / "report.html"
+    monkeypatch.setattr("simtrain.cli.report._SECONDS", 0.05)
+    refreshed: list[bool] = []
+
+    def train_on(descriptor: int) -> None:
+        while not page.exists() or not page.read_text():
+            time.sleep(0.01)
+        refreshed.append('http-equiv="refresh" content="0.05"' in page.read_text())
+        os.close(descriptor)
+
+    descriptor = os.open(run / "metrics.jsonl", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    threading.Thread(target=train_on, args=(descriptor,), daemon=True).start()
+    assert report([str(run), "--watch"]) == 0
+    assert refreshed == [True]
+    assert "refresh" not in page.read_text()
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,16 @@ def test_iterations_count_environment_steps_and_the_last_one_is_marked():
     )
 
 
+def test_a_steps_reward_is_a_mean_over_all_steps_and_a_return_one_over_whole_episodes():
+    iterations = run_for(tiny_trainer(), 6)  # 24 steps of a reward of 0.02, episodes of ten
+    for iteration in iterations:
+        assert iteration.metrics["Train/mean_step_reward"] == pytest.approx(0.02)
+    returns = [i.metrics.get("Train/mean_reward") for i in iterations]
+    assert returns[:2] == [None, None]
+    assert [r for r in returns if r is not None] == pytest.approx([0.2] * (6 - returns.count(None)))
+    assert iterations[-1].metrics["Train/finished_envs"] == 1.0
+
+
 def test_a_request_to_stop_ends_training_after_the_iteration():
     collected = Collected()
     train(tiny_trainer(), [collected], 10, lambda: len(collected.iterations) == 1)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from simtrain.bounds import check_bounds
+from simtrain.api import EvaluationCfg, PolicyEvaluator, choose_device, open_policy
 from simtrain.cli.exits import DONE, interruptible
-from simtrain.cli.output import announced_kernels, table_console, write_file
+from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.config_tree import as_plain
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
 from simtrain.run.directory import check_file
-from simtrain.sim import EngineCfg, choose_engine
+from simtrain.sim import EngineCfg
 
 if TYPE_CHECKING:
     from simtrain.training.evaluator import Evaluation
@@ -32,35 +30,21 @@ usage: evaluate RUN... [flags]
 RUN is a run, a checkpoint, or a task with which a trained policy ships. After it, `--env.*` are
 flags too, and change the task it is evaluated in: `evaluate RUN --help` lists them.
 """
-_MAX_ENVS = 1024
 
 
 @dataclass
-class EvaluateFlags:
+class EvaluateFlags(EvaluationCfg):
     """Run policies without exploration, noise and pushes, and show how good they are.
 
     A run stands for its newest checkpoint; several are compared in one table.
     """
 
-    episodes: int = 100
-    """Episodes of each policy."""
-    num_envs: int | None = None
-    """Environments at a time; None for one for each episode, up to 1024."""
-    seed: int = 0
-    """Seed of starts and commands, the same for all policies."""
-    device: str = "auto"
-    """cpu or cuda:N; auto is the first GPU if there is one."""
-    engine: Literal["auto", "mujoco", "warp"] = "auto"
-    """Physics engine; auto takes warp on GPUs and mujoco on the CPU."""
     json: str | None = None
     """File for the results as JSON; without a name, or as -, standard output has them alone."""
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be."""
-        check_bounds(self)
-        if not re.fullmatch(r"auto|cpu|cuda:\d+", self.device):
-            allowed = "it must be auto, cpu, or cuda:0, cuda:1, ..."
-            raise ConfigError(f"--device is {self.device!r}; {allowed}")
+        super().check()
         if self.json not in (None, "-"):
             check_file(Path(self.json), "--json")
 
@@ -96,15 +80,12 @@ def evaluate(arguments: Sequence[str]) -> int:
 
     # Only now, so that help does not wait for torch and MuJoCo.
     from simtrain.env.model import check_task, evaluation_task
-    from simtrain.training.saved_policy import open_policy
 
     # A program may read the results from standard output: tasks and libraries print elsewhere.
     policies: list[tuple[SavedPolicy, _Flags]] = []
     for path in paths:
         with redirect_stdout(sys.stderr):
             saved = open_policy(path)
-        if saved.changed:
-            print(f"warning: {saved.difference}", file=sys.stderr)
         default = _Flags(env=evaluation_task(saved.config.env))
         parsed = parse_flags(f"evaluate {path}", default, flags)
         parsed.check()
@@ -127,50 +108,18 @@ def evaluate(arguments: Sequence[str]) -> int:
 def _evaluate_all(policies: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
     from rich.console import Console
 
-    from simtrain.training.evaluator import Evaluator
-
     status = Console(stderr=True)
-    engines = [_choose_engine(flags) for _, flags in policies]
+    for _, flags in policies:
+        choose_device(flags.device, flags.engine)  # before any is evaluated
     results: list[_Result] = []
-    evaluator: Evaluator | None = None
-    before: object = None
-    for number, ((saved, flags), engine) in enumerate(zip(policies, engines, strict=True)):
+    evaluator = PolicyEvaluator()
+    for number, (saved, flags) in enumerate(policies):
         with status.status(f"evaluating {saved.checkpoint} ({number + 1} of {len(policies)})"):
-            # Task files are imported anew for every run: their functions are alike, not the same.
-            actor, envs, seed = saved.config.ppo.actor, flags.num_envs or _MAX_ENVS, flags.seed
-            settings = as_plain(flags), as_plain(actor)
-            if evaluator is None or settings != before:
-                with announced_kernels(engine.name):
-                    evaluator = Evaluator(
-                        flags.env, actor, flags.episodes, engine=engine, max_envs=envs, seed=seed
-                    )
-            before = settings
-            evaluation = evaluator(saved.content["actor_state_dict"])
-        assert evaluation is not None  # it is given up only when asked to
+            engine, evaluation = evaluator(saved, flags, flags.env)
         for text in evaluation.warnings.values():
             print(f"warning: {text}", file=sys.stderr)
         results.append(_Result(saved, flags, engine, evaluation))
     return results
-
-
-def _choose_engine(flags: EvaluateFlags) -> EngineCfg:
-    """The engine and the device of environments and policy; ConfigError if there is no such GPU."""
-    from simtrain.launch.plan import count_gpus, use_gpu
-
-    device = flags.device
-    count = 0 if device == "cpu" else count_gpus()
-    if device == "auto":
-        device = "cuda:0" if count else "cpu"
-    if device != "cpu" and int(device.removeprefix("cuda:")) >= count:
-        there = f"the visible GPUs are 0 to {count - 1}" if count else "no GPU is visible"
-        raise ConfigError(f"--device {device}: {there}; --device cpu uses the CPU")
-    if flags.engine == "mujoco" and flags.device not in ("auto", "cpu"):
-        text = "simulates on the GPU, which --engine mujoco cannot; leave one of them out"
-        raise ConfigError(f"--device {device} {text}")
-    engine = choose_engine(flags.engine, device, len(os.sched_getaffinity(0)))
-    if engine.device != "cpu":
-        use_gpu(engine.device, "--device cpu uses the CPU")
-    return engine
 
 
 def _print_table(results: list[_Result]) -> None:

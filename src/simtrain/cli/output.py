@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,6 @@ from simtrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from simtrain.sim import EngineName
 
 
 class _LossyFile(io.FileIO):
@@ -54,16 +51,6 @@ def table_console() -> Console:
     if not console.is_terminal:
         console.width = 1000
     return console
-
-
-def announced_kernels(engine: EngineName) -> AbstractContextManager[None]:
-    """Within, it is printed when the engine's kernels are compiled, which takes minutes."""
-    if engine == "mujoco":
-        return nullcontext()
-
-    from simtrain.sim.warp_compile import compilation_announced
-
-    return compilation_announced(print)
 
 
 def write_file(path: Path, content: bytes, flag: str = "") -> None:

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from simtrain.api import make_env, open_policy
 from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, interruptible, run_command
-from simtrain.cli.output import announced_kernels
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
 from simtrain.ppo_cfg import Flag
-from simtrain.sim import choose_engine
 
 if TYPE_CHECKING:
     from simtrain.env.env import Env
@@ -108,7 +107,14 @@ def play(arguments: Sequence[str]) -> int:
         saved = _open_trained(task)
         config = parse_flags(f"play {paths[0]}", PlayConfig(env=saved.config.env), flags)
     serves = _check_viewer(config)
-    env = _build(config)
+    env = make_env(
+        config.env,
+        config.num_envs,
+        device=config.device,
+        engine=config.engine,
+        seed=config.seed,
+        disturbed=config.disturbed,
+    )
     act = _policy(config, env, saved)
     name = task if saved is None else f"{task}, iteration {saved.iteration}"
     if config.video is not None:
@@ -176,50 +182,19 @@ def _announce(page: PageServer, name: str) -> None:
 
 def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
     """The task's name and configuration, and the policy unless a task was named."""
-    from simtrain.training.saved_policy import named_task, open_policy
+    from simtrain.training.saved_policy import named_task
 
     if (task := named_task(path)) is not None:
         return task.name, task.configuration(), None
     saved = open_policy(path)
-    if saved.changed:
-        print(f"warning: {saved.difference}", file=sys.stderr)
     return saved.config.task, saved.config.env, saved
 
 
 def _open_trained(task: str) -> SavedPolicy:
-    from simtrain.training.saved_policy import open_policy
-
     try:
         return open_policy(Path(task))
     except ConfigError as error:
         raise ConfigError(f"{error}; --policy zero and --policy random need none") from error
-
-
-def _build(config: PlayConfig) -> Env:
-    import torch
-
-    from simtrain.env.env import Env
-    from simtrain.env.model import check_task, evaluation_task
-    from simtrain.env.randomness import seed_everything
-    from simtrain.launch.plan import count_gpus, use_gpu
-
-    try:
-        device = torch.device(config.device)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"--device is {config.device!r}; it must be cpu, cuda or cuda:<number>")
-    if device.type == "cuda":
-        count = count_gpus()
-        if (device.index or 0) >= count:
-            raise ConfigError(f"--device is {config.device}, and torch sees {count} GPUs; use cpu")
-        use_gpu(torch.device("cuda", device.index or 0), "--device cpu uses the CPU")
-    check_task(config.env)
-    seed_everything(config.seed)
-    cfg = config.env if config.disturbed else evaluation_task(config.env)
-    engine = choose_engine(config.engine, config.device)
-    with announced_kernels(engine.name):
-        return Env(cfg, config.num_envs, engine)
 
 
 def _policy(config: PlayConfig, env: Env, saved: SavedPolicy | None) -> Act:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError
+from simtrain.ppo_cfg import Flag
+
+_SECONDS = 10.0
 
 
 @dataclass
@@ -19,6 +23,8 @@ class ReportConfig:
     output: Path | None = None
     """Folder for report.png and report.html, or a name that ends with .png or .html for both; None
     for the run directory, or of several runs the folder that holds them."""
+    watch: Flag = False
+    """Draw again every few seconds while one of the runs trains; the page in a browser follows."""
 
 
 def report(arguments: Sequence[str]) -> int:
@@ -29,6 +35,23 @@ def report(arguments: Sequence[str]) -> int:
         raise ConfigError("name one or more run directories: `uv run report <run>...`")
 
     # Only now, so that help does not wait for NumPy and matplotlib.
+    from simtrain.run.curves import NothingLoggedError
+    from simtrain.run.metrics_files import is_trained
+
+    while config.watch and any(map(is_trained, paths)):
+        with interruptible():
+            try:
+                _write(paths, config.output, refresh=_SECONDS)
+            except NothingLoggedError as error:
+                print(f"{error}; it is waited for", file=sys.stderr)
+            time.sleep(_SECONDS)
+    for line in _write(paths, config.output):
+        print(line)
+    return DONE
+
+
+def _write(paths: Sequence[Path], output: Path | None, refresh: float | None = None) -> list[str]:
+    """Write the report of some runs; lines that say where it is."""
     from simtrain.run.curves import NothingLoggedError, Run, members_of, read_run
     from simtrain.run.report import PAGE, PICTURE, write_report
 
@@ -49,12 +72,11 @@ def report(arguments: Sequence[str]) -> int:
         print(f"warning: left out, {problem}", file=sys.stderr)
     common = Path(os.path.commonpath([path.resolve() for path in paths]))
     common = common.relative_to(Path.cwd()) if common.is_relative_to(Path.cwd()) else common
-    output = config.output or (paths[0] if len(paths) == 1 else common)
+    output = output or (paths[0] if len(paths) == 1 else common)
     if output.suffix in (".png", ".html") and not output.is_dir():
         picture, page = output.with_suffix(".png"), output.with_suffix(".html")
     else:
         picture, page = output / PICTURE, output / PAGE
     with interruptible():
-        write_report(list(runs.values()), populations, picture, page)
-    print(f"picture: {picture}\npage:    {page}")
-    return DONE
+        write_report(list(runs.values()), populations, picture, page, refresh)
+    return [f"picture: {picture}", f"page:    {page}"]

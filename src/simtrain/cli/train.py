@@ -51,17 +51,16 @@ def train(arguments: Sequence[str]) -> int:
 
     from simtrain.training.job import run_job
 
-    return run_job(*job)
+    return run_job(*job)[1]
 
 
 def prepare_job(
     task: Task, flags: Sequence[str]
 ) -> tuple[TrainConfig, Job, MjModel, SavedRun | None]:
     """What `run_job` takes for the flags of a command line; ConfigError if they cannot be."""
+    from simtrain import api
     from simtrain.cli.parse import parse_flags
     from simtrain.config import TrainConfig
-    from simtrain.training.features.evaluation import check_evaluation_flags
-    from simtrain.training.population.hyper_parameters import check_population_flags
 
     name = task.name
     default = TrainConfig.of_task(name, task.configuration())
@@ -76,33 +75,12 @@ def prepare_job(
         for given in ("init_from", "teacher"):
             if getattr(config, given) != getattr(run_config, given):
                 raise ConfigError(f"{flag(given)} is of a new run: leave it out with --resume")
-    config.check()
-    config.check_on_machine()
-    check_evaluation_flags(config)
-    check_population_flags(config)
 
-    # Only now, so that help and mistakes above do not wait for torch and MuJoCo.
-    from simtrain.env.model import check_task
-    from simtrain.launch.plan import plan_job
-    from simtrain.run.directory import check_folder
-    from simtrain.training.init_from import read_networks
-    from simtrain.training.job import simulates_on_gpu
-    from simtrain.training.reflection import Reflection
-    from simtrain.training.teacher import with_teacher
-
-    check_folder(config.log_root, "--log-root")
-    model = check_task(config.env)
-    job = plan_job(config)
-    if saved is None and simulates_on_gpu(config, job):
+    def on_gpu() -> TrainConfig:
         default = TrainConfig.of_task(name, task.configuration(), on_gpu=True)
-        config = parse_flags(f"train {name}", default, flags)
-        config.check()
-    if config.init_from is not None and saved is None:
-        read_networks(config.init_from, config.init_only)
-    if config.teacher is not None and saved is None:
-        config = with_teacher(config)
-    if config.ppo.symmetry.is_used:
-        Reflection(config.env, model)
+        return parse_flags(f"train {name}", default, flags)
+
+    config, job, model = api.prepare_job(config, saved, on_gpu)
     return config, job, model, saved
 
 

@@ -14,7 +14,7 @@ from simtrain.env.commands import Commands
 from simtrain.env.nan_guard import Failures, NanGuard
 from simtrain.env.observations import Observations
 from simtrain.env.terms import Curricula, Episodes, Events, Metrics, Rewards, Term, Terminations
-from simtrain.errors import call_term
+from simtrain.errors import ConfigError, call_term
 from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.sim import EngineCfg
 
@@ -113,6 +113,10 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
 
     def advance(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """The first half of a step: physics, then rewards and dones, see `judge`; no resets."""
+        if actions.shape != self.actions.shape:
+            needs = f"(num_envs, num_actions), here {tuple(self.actions.shape)}"
+            text = f"the actions have shape {tuple(actions.shape)}"
+            raise ConfigError(f"{text}; a step takes {needs}")
         self.timer.begin("physics")
         self.previous_actions.copy_(self.actions)
         self.actions.copy_(actions)

@@ -230,8 +230,10 @@ class Metrics:
 class Episodes:
     """Sums over the episodes that finished since the last `take`, and each environment's latest.
 
-    One row of values an episode: 1, the return, the length in steps, every reward term's weighted
-    sum divided by the longest episode's seconds, and which terminations ended it.
+    One row of values an episode: whether it counts, the return, the length in steps, every reward
+    term's weighted sum divided by the longest episode's seconds, and which terminations ended it.
+    One whose ``episode_length_buf`` did not begin at 0, as the first ones of a training, is cut
+    short, and does not count for the sums.
     """
 
     def __init__(self, rewards: Rewards, terminations: Terminations, env: BaseEnv) -> None:
@@ -245,17 +247,18 @@ class Episodes:
         self._latest = env.buffer("episodes.latest", (len(self.names),), reset=None)
         # Not the episode length buffer: that one starts at random values in a training run.
         self.length = env.buffer("episodes.length")
+        self._counted_length = env.episode_length_buf
         self._sums = env.variable("episodes.sums", torch.zeros(len(self.names)))
 
     def record(self, dones: Tensor) -> None:
         """Add the episodes that end at this step, `dones` boolean ``(num_envs,)``, in place."""
         values, sums = self._values, self._rewards.episode_sums
-        torch.sum(sums, dim=1, out=values[:, 1])
+        torch.eq(self.length, self._counted_length, out=values[:, 0])
         values[:, 2] = self.length
         torch.div(sums, self._max_seconds, out=values[:, 3 : self._rewards_end])
         values[:, self._rewards_end :] = self._terminations.flags
         torch.where(dones.unsqueeze(1), values, self._latest, out=self._latest)
-        self._sums.addmv_(values.T, dones.float())
+        self._sums.addmv_(values.T, values[:, 0] * dones)
 
     def latest_means(self) -> dict[str, Tensor]:
         """Means over every environment's latest finished episode (zeros before its first)."""
@@ -265,8 +268,13 @@ class Episodes:
     def take(self) -> Tensor:
         """The sums since the last call, ``(len(names),)``, and start anew."""
         sums = self._sums.clone()
+        sums[1] = sums[3 : self._rewards_end].sum() * self._max_seconds
         self._sums.zero_()
         return sums
+
+    def finished_envs(self) -> Tensor:
+        """How many environments have finished an episode that counts, a scalar."""
+        return self._latest[:, 0].sum()
 
 
 def draw_where(mask: Tensor, values: Tensor, bounds: tuple[float, float]) -> None:

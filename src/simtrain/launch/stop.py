@@ -6,6 +6,7 @@ may be stuck: in a collective that another rank never enters, or in a simulation
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from signal import Signals
+from types import FrameType
 
 STOP_SIGNALS = (Signals.SIGINT, Signals.SIGTERM, Signals.SIGHUP, Signals.SIGUSR1)
 """Ctrl-C, the end of a job, the end of a terminal, and what SLURM can send some time before."""
@@ -26,7 +28,8 @@ class StopSignals:
 
     The first one is given to `on_signal` at once, and to `on_expiry` if this is still entered
     `seconds` later; when SIGINT follows it, `on_second_interrupt` is called. They are called from
-    other threads. While one of the last two runs, `__exit__` waits: they may end the process.
+    other threads. While one of the last two runs, `__exit__` waits: they may end the process. With
+    `raises`, the second SIGINT raises KeyboardInterrupt in the main thread besides.
     """
 
     seconds: float
@@ -37,12 +40,14 @@ class StopSignals:
     # So long SIGINT after the first signal is taken for the same one: a signal to a whole process
     # group comes a second time from a parent that passes it on, as uv does.
     repeat_seconds: float = 0.5
+    raises: bool = False
     received: Signals | None = field(default=None, init=False)  # the first one
 
     def __post_init__(self) -> None:
         self._pipe: int | None = None
         self._lock = threading.Lock()
         self._cancelled = False
+        self._interrupted_at = math.inf
 
     def __enter__(self) -> StopSignals:
         reading, self._pipe = os.pipe()
@@ -51,7 +56,7 @@ class StopSignals:
         # Written to as soon as a signal comes, whatever the main thread does.
         self._wakeup = signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
         # Unlike SIG_IGN, a handler that does nothing lets signals reach the pipe.
-        self._previous = {n: signal.signal(n, lambda *of_signal: None) for n in heeded_signals()}
+        self._previous = {n: signal.signal(n, self._handle) for n in heeded_signals()}
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -74,6 +79,14 @@ class StopSignals:
         """Act as if this process had received a signal, which another one has."""
         self.received = self.received or number
         self._write(bytes([number]))
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self.raises or number != Signals.SIGINT:
+            return
+        now = time.monotonic()
+        if now > self._interrupted_at + self.repeat_seconds:
+            raise KeyboardInterrupt
+        self._interrupted_at = min(self._interrupted_at, now)
 
     def _write(self, message: bytes) -> None:
         if self._pipe is not None:

@@ -10,6 +10,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from simtrain.metric_tags import FINISHED_ENVS, LENGTH, RETURN, SPEED, STEP_REWARD, is_complete
+
 
 @dataclass(frozen=True)
 class Status:
@@ -18,9 +20,8 @@ class Status:
     iteration: int
     iterations: int
     env_steps: int
-    steps_per_second: float
-    mean_return: float | None  # None until a first episode has finished, as the next
-    mean_length: float | None
+    metrics: dict[str, float]
+    """TensorBoard tag -> value; return and length are missing before a first whole episode."""
     max_episode_length: int
     seconds_left: float
 
@@ -30,12 +31,37 @@ class Status:
         return str(timedelta(seconds=round(self.seconds_left)))
 
     def __str__(self) -> str:
-        episodes = "no episode has finished yet"
-        if self.mean_return is not None:
-            episodes = f"return {self.mean_return:.2f}  length {self.mean_length:.0f}"
-        steps = f"env steps {self.env_steps:,}  {self.steps_per_second:,.0f} steps/s"
+        metrics, episodes = self.metrics, "no whole episode yet"
+        if RETURN in metrics:
+            episodes = f"return {metrics[RETURN]:.2f}  length {metrics[LENGTH]:.0f}"
+            episodes += "" if is_complete(metrics) else " (incomplete)"
+        steps = f"env steps {self.env_steps:,}  {metrics[SPEED]:,.0f} steps/s"
         count = f"{self.iteration:>{len(str(self.iterations))}}/{self.iterations}"
-        return f"iteration {count}  {steps}  {episodes}  left {self.time_left}"
+        reward = f"reward/step {metrics[STEP_REWARD]:.4g}"
+        return f"iteration {count}  {steps}  {reward}  {episodes}  left {self.time_left}"
+
+    def table(self) -> Table:
+        """The same for a live view, in 80 columns."""
+        metrics, table = self.metrics, Table.grid(padding=(0, 2))
+        for _ in range(3):
+            table.add_column(style="dim", justify="right")
+            table.add_column(justify="left", min_width=12)
+        mean_return = length = "none yet"
+        if RETURN in metrics:
+            mean_return = f"{metrics[RETURN]:.2f}"
+            length = f"{metrics[LENGTH]:.0f} of {self.max_episode_length}"
+        speed = f"{metrics[SPEED]:,.0f}"
+        table.add_row("env steps", f"{self.env_steps:,}", "steps/s", speed, "left", self.time_left)
+        reward = f"{metrics[STEP_REWARD]:.4g}"
+        table.add_row("reward/step", reward, "return", mean_return, "length", length)
+        return table
+
+    def note(self) -> str:
+        """What is to be said of return and length; empty once they are complete."""
+        if RETURN not in self.metrics or is_complete(self.metrics):
+            return ""
+        share = f"{100.0 * self.metrics[FINISHED_ENVS]:.0f} %"
+        return f"return and length are incomplete: {share} of environments have finished one"
 
 
 class StatusConsole(Protocol):
@@ -85,16 +111,4 @@ class TrainingConsole(AbstractContextManager["TrainingConsole"]):
         # Not sooner: launching forks, and would copy the view's thread in any state.
         self._live.start()
         self._progress.update(self._bar, completed=status.iteration)
-        table = Table.grid(padding=(0, 3))
-        for _ in range(3):
-            table.add_column(style="dim", justify="right")
-            table.add_column(justify="left", min_width=12)
-        mean_return = length = "none yet"
-        if status.mean_return is not None:
-            mean_return = f"{status.mean_return:.2f}"
-            length = f"{status.mean_length:.0f} of {status.max_episode_length}"
-        steps, speed = f"{status.env_steps:,}", f"{status.steps_per_second:,.0f}"
-        table.add_row("iteration", f"{status.iteration:,}", "env steps", steps, "steps/s", speed)
-        left = status.time_left
-        table.add_row("mean return", mean_return, "episode length", length, "left", left)
-        self._live.update(Group(self._progress, table))
+        self._live.update(Group(self._progress, status.table(), status.note()))

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -12,17 +12,17 @@ import numpy as np
 
 from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error, read_file
-from simtrain.metric_tags import TAG, phase_tags
+from simtrain.metric_tags import FINISHED_ENVS, TAG, of_episodes, phase_tags
 from simtrain.run.directory import LINEAGE, MEMBERS, read_config_file
 from simtrain.run.metrics_files import METRICS
 from simtrain.run.metrics_recovery import parse_row
 
 Axis = Literal["env_steps", "wall_s"]
 """What curves are drawn over: environment steps of all ranks, or seconds since the start."""
-RETURN, LENGTH, SPEED = "Train/mean_reward", "Train/mean_episode_length", "Perf/total_fps"
 EVALUATED = "Eval/mean_return"
 REST = "rest"
 """Seconds of an iteration that are in no ``Perf/*_time``, where its phases were not timed."""
+_MAX_SETTINGS, _NONE = 4, "\N{EN DASH}"
 MAX_POINTS = 200  # that a curve has at most; more are averaged
 # After Okabe and Ito (2008): told apart by color-blind people too.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -71,16 +71,22 @@ class Run:
         y = self.columns.get(tag, np.empty(0))
         x = self.columns[axis][: len(y)]
         evaluated = self.columns.get("Eval/iteration")
-        if tag.startswith("Eval/") and evaluated is not None and axis == "env_steps":
+        if len(y) and tag.startswith("Eval/") and evaluated is not None and axis == "env_steps":
             # An evaluation beside training is of an older policy than that of its line.
             x = np.interp(evaluated, self.columns["iteration"], x)
         known = np.isfinite(y) & np.isfinite(x)
         return x[known], y[known]
 
     def summary(self, tag: str, of: Callable[[np.ndarray], float]) -> float | None:
-        """`of` the values of `tag`, such as `last`, `np.max` or `np.median`; None without any."""
-        values = self.series(tag, "env_steps")[1]
-        return float(of(values)) if len(values) else None
+        """`of` the values of `tag`, such as `last`, `np.max` or `np.median`; None without any.
+
+        Means over episodes count once they are over those of all environments.
+        """
+        values = self.columns.get(tag, np.empty(0))
+        known = np.isfinite(values)
+        if of_episodes(tag) and FINISHED_ENVS in self.columns:
+            known &= self.columns[FINISHED_ENVS] >= 1.0
+        return float(of(values[known])) if known.any() else None
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,8 @@ class Group:
     label: str  # how it differs from the other groups of its task
     runs: tuple[Run, ...]
     color: str = COLORS[0]
+    settings: dict[str, str] = field(default_factory=dict)
+    """Short name -> value of the settings in which the groups differ, if these are few."""
 
     def tags(self, prefix: str) -> list[str]:
         """All tags of its runs that begin with `prefix`, in the order of logging."""
@@ -194,15 +202,15 @@ def number(value: float) -> str:
     """A number in few characters: 1.5M, 120k, 0.0123."""
     text = f"{value:.3g}" if value == 0.0 or abs(value) >= 0.001 else f"{value:.0e}"
     for size, letter in ((1e3, "k"), (1e6, "M"), (1e9, "G")):
-        if abs(value) >= size:
+        if abs(value) >= 0.9995 * size:
             text = f"{value / size:.3g}{letter}"
     return text.replace("-", "\N{MINUS SIGN}")
 
 
 def _labelled(groups: list[list[Run]]) -> list[Group]:
-    """Groups of runs of one task, named by up to two settings that differ, or by the runs."""
+    """Groups of runs of one task, named by a few settings that differ, or by the runs."""
     first = [runs[0] for runs in groups]
-    different = differences(first)
+    different = dict(zip(_short_names(found := differences(first)), found.values(), strict=True))
     names = [str(run.config.get("run_name") or "") for run in first]
     if not all(names) or len(set(names)) < len(names):
         names = [run.name for run in first]
@@ -211,12 +219,34 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
         return [Group(runs[0].name if len(runs) == 1 else f"{len(runs)} runs", tuple(runs))]
     labelled = []
     for i, runs in enumerate(groups):
-        label = names[i]
-        if len(different) <= 2:
-            label = ", ".join(f"{flag} {values[i]}" for flag, values in different.items())
+        label, settings = names[i], {}
+        if len(different) <= _MAX_SETTINGS:
+            settings = {name: _shown(values[i]) for name, values in different.items()}
+            label = ", ".join(f"{name} {value}" for name, value in settings.items())
         label += f" ({len(runs)} runs)" if len(runs) > 1 else ""
-        labelled.append(Group(label, tuple(runs), COLORS[i % len(COLORS)]))
+        labelled.append(Group(label, tuple(runs), COLORS[i % len(COLORS)], settings))
     return labelled
+
+
+def _short_names(flags: Iterable[str]) -> list[str]:
+    """The last part of each flag, or as many as tell it from the others."""
+    split = [flag.split(".") for flag in flags]
+    names = []
+    for parts in split:
+        sizes = range(1, len(parts))
+        own = (n for n in sizes if sum(parts[-n:] == other[-n:] for other in split) == 1)
+        size = next(own, len(parts))
+        if parts[-1] == "weight":  # whose?
+            size = max(size, min(2, len(parts)))
+        names.append(".".join(parts[-size:]))
+    return names
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_shown, value))
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:g}" if is_number else _NONE if value is None else str(value)
 
 
 def _rows(lines: list[bytes]) -> list[dict[str, Any]]:

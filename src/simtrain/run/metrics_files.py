@@ -142,6 +142,15 @@ class _AppendedFile:
         self.descriptor = os.open(self._path, flags, 0o666)
 
 
+def is_trained(run: Path) -> bool:
+    """Whether a process is writing to the run."""
+    try:
+        check_idle(run)
+    except ConfigError:
+        return True
+    return False
+
+
 def check_idle(run: Path) -> None:
     """Raise ConfigError if a process is writing to the run."""
     with suppress(OSError):

@@ -1,6 +1,9 @@
 """Reports of runs: learning curves as a PNG, and as a web page of one file with tables."""
 
 import base64
+import math
+import re
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from html import escape
@@ -12,6 +15,7 @@ import numpy as np
 
 from simtrain.errors import ConfigError
 from simtrain.files import written_whole
+from simtrain.metric_tags import LENGTH, RETURN, SPEED, STEP_REWARD
 from simtrain.run import curves
 from simtrain.run.curves import Axis, Group, Run
 from simtrain.run.directory import check_file, make_folder
@@ -19,15 +23,33 @@ from simtrain.run.directory import check_file, make_folder
 PICTURE, PAGE = "report.png", "report.html"
 _AXES: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall time"}
 _NONE = "\N{EN DASH}"
+Columns = dict[str, tuple[str, Callable[[np.ndarray], Any]]]
+"""Title of a column -> the tag, and what of its values counts."""
+_SUMMARIES: Columns = {
+    "reward/step": (STEP_REWARD, curves.last),
+    "return": (RETURN, curves.last),
+    "best return": (RETURN, np.max),
+    "episode length": (LENGTH, curves.last),
+    "evaluated return": (curves.EVALUATED, curves.last),
+    "best evaluated": (curves.EVALUATED, np.max),
+    "steps/s (median)": (SPEED, np.median),
+}
+_OF_RUNS = ("best return", "episode length")  # in the table of runs alone
+_NOT_ALONE = (curves.EVALUATED, "Eval/mean_episode_length", "Eval/iteration")
 
 
 def write_report(
-    runs: Sequence[Run], populations: Sequence[Path], picture: Path, page: Path
+    runs: Sequence[Run],
+    populations: Sequence[Path],
+    picture: Path,
+    page: Path,
+    refresh: float | None = None,
 ) -> None:
     """Draw runs, of one or several tasks, into the PNG `picture` and the HTML file `page`.
 
     `populations` are the runs whose members are among them; the page has their pictures, too, and
-    one that is alone gives the PNG.
+    one that is alone gives the PNG. With `refresh` a browser reads the page anew after as many
+    seconds.
     """
     make_folder(picture.parent, "--output")
     check_file(picture, "--output")
@@ -37,7 +59,7 @@ def write_report(
     from simtrain.run.population_plot import draw_run
 
     tasks = curves.group_runs(runs)
-    html = make_page(tasks, [(run.resolve().name, draw_run(run)) for run in populations])
+    html = make_page(tasks, [(run.resolve().name, draw_run(run)) for run in populations], refresh)
     is_one = len(populations) == 1 and len(curves.members_of(populations[0])) == len(runs)
     png = draw_run(populations[0]) if is_one else draw(tasks, "env_steps", "png")
     contents = {picture: png, page: html.encode()}
@@ -61,7 +83,11 @@ def draw_finished(run: Path, say: Callable[[str], None]) -> None:
         say(f"warning: {PICTURE} could not be drawn: {type(error).__name__}: {error}")
 
 
-def make_page(tasks: dict[str, list[Group]], populations: Sequence[tuple[str, bytes]] = ()) -> str:
+def make_page(
+    tasks: dict[str, list[Group]],
+    populations: Sequence[tuple[str, bytes]] = (),
+    refresh: float | None = None,
+) -> str:
     """An HTML page about all `tasks` that needs no other file, no network and no script.
 
     `populations` are names and PNG pictures.
@@ -80,7 +106,9 @@ def make_page(tasks: dict[str, list[Group]], populations: Sequence[tuple[str, by
             f'<img alt="{title}" src="data:image/png;base64,{data}"></section>'
         )
     template = Template(Path(__file__).with_name("report.template.html").read_text())
-    return template.substitute(title=escape(", ".join(tasks)), choices=choices, sections=sections)
+    again = "" if refresh is None else f'<meta http-equiv="refresh" content="{refresh:g}">'
+    title = escape(", ".join(tasks))
+    return template.substitute(title=title, refresh=again, choices=choices, sections=sections)
 
 
 def _section(task: str, groups: list[Group]) -> str:
@@ -94,37 +122,68 @@ def _section(task: str, groups: list[Group]) -> str:
             f'<img class="{axis}" alt="Learning curves of {escape(task)} over {name}" '
             f'src="data:image/svg+xml;base64,{svg}">'
         )
-    parts += ["<h3>Runs</h3>", _runs_table(groups)]
-    if different := curves.differences([group.runs[0] for group in groups]):
-        titles = ["flag", *(_mark(group) + escape(group.label) for group in groups)]
+    metrics = [tag for group in groups for tag in group.tags("Eval/") if tag not in _NOT_ALONE]
+    columns = _SUMMARIES | {tag.removeprefix("Eval/"): (tag, curves.last) for tag in metrics}
+    runs = [run for group in groups for run in group.runs]
+    columns = {
+        title: (tag, of)
+        for title, (tag, of) in columns.items()
+        if any(run.summary(tag, of) is not None for run in runs)
+    }
+    parts += ["<h3>Means \N{PLUS-MINUS SIGN} standard deviations over runs</h3>"]
+    parts.append(_groups_table(groups, columns))
+    different = curves.differences([group.runs[0] for group in groups])
+    if different and not groups[0].settings:  # they are too many for columns
+        titles = ["flag", *(group.label for group in groups)]
         rows = []
         for flag, values in different.items():
             rows.append([escape(flag), *(_NONE if v is None else escape(str(v)) for v in values)])
         parts += ["<h3>Settings that differ</h3>", _table(titles, rows)]
+    own = {title: column for title, column in columns.items() if title in _SUMMARIES}
+    parts += ["<h3>Runs</h3>", _runs_table(groups, own)]
     return "\n".join(["<section>", *parts, "</section>"])
 
 
-def _runs_table(groups: list[Group]) -> str:
-    runs = [(group, run) for group in groups for run in group.runs]
-    summaries: dict[str, tuple[str, Callable[[np.ndarray], Any]]] = {
-        "steps/s (median)": (curves.SPEED, np.median),
-        "return": (curves.RETURN, curves.last),
-        "best return": (curves.RETURN, np.max),
-        "episode length": (curves.LENGTH, curves.last),
-    }
-    if any(run.summary(curves.EVALUATED, curves.last) is not None for _, run in runs):
-        summaries["evaluated return"] = (curves.EVALUATED, curves.last)
-        summaries["best evaluated"] = (curves.EVALUATED, np.max)
+def _groups_table(groups: list[Group], columns: Columns) -> str:
+    """A row for each setting, with a column for each flag that differs."""
+    names = list(groups[0].settings)
+    columns = {name: of for name, of in columns.items() if name not in _OF_RUNS}
     rows = []
-    for group, run in runs:
-        row = [_mark(group) + escape(run.name), escape(str(run.config.get("seed")))]
-        row += [f"{run.columns[column][-1]:,.0f}" for column in ("iteration", "env_steps")]
-        row.append(str(timedelta(seconds=round(float(run.columns["wall_s"][-1])))))
-        values = [run.summary(tag, of) for tag, of in summaries.values()]
-        row += [_NONE if value is None else curves.number(value) for value in values]
-        rows.append([*row, escape(run.commit or _NONE)])
-    titles = ["run", "seed", "iterations", "environment steps", "wall time", *summaries, "commit"]
-    return _table(titles, rows)
+    for group in groups:
+        settings = [escape(value) for value in group.settings.values()] or [escape(group.label)]
+        row = [_mark(group) + settings[0], *settings[1:], str(len(group.runs))]
+        for tag, of in columns.values():
+            values = [run.summary(tag, of) for run in group.runs]
+            known = [value for value in values if value is not None]
+            row.append(_mean_and_spread(known) if known else _NONE)
+        rows.append(row)
+    return _table([*(names or ["setting"]), "runs", *columns], rows)
+
+
+def _mean_and_spread(values: list[float]) -> str:
+    """The mean and, of several values, the standard deviation, with two digits of that."""
+    mean = statistics.fmean(values)
+    if len(values) == 1:
+        return curves.number(mean)
+    spread = statistics.stdev(values)
+    if spread <= 1e-6 * abs(mean):
+        return f"{curves.number(mean)}<br>\N{PLUS-MINUS SIGN} 0"
+    digits = min(max(1 - math.floor(math.log10(spread)), 0), 5)
+    return f"{mean:,.{digits}f}<br>\N{PLUS-MINUS SIGN} {spread:,.{digits}f}"
+
+
+def _runs_table(groups: list[Group], columns: Columns) -> str:
+    rows = []
+    for group in groups:
+        for run in group.runs:
+            row = [_mark(group) + escape(run.name), escape(str(run.config.get("seed")))]
+            row += [curves.number(run.columns[name][-1]) for name in ("iteration", "env_steps")]
+            row.append(str(timedelta(seconds=round(float(run.columns["wall_s"][-1])))))
+            values = [run.summary(tag, of) for tag, of in columns.values()]
+            row += [_NONE if value is None else curves.number(value) for value in values]
+            rows.append([*row, escape(run.commit or _NONE)])
+    titles = ["run", "seed", "iterations", "env steps", "wall time", *columns]
+    return _table([*titles, "commit"], rows)
 
 
 def _mark(group: Group) -> str:
@@ -132,7 +191,8 @@ def _mark(group: Group) -> str:
 
 
 def _table(titles: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are HTML already."""
-    head = "".join(f"<th>{title}</th>" for title in titles)
+    """A table of titles, which may be broken within, and of cells that are HTML already."""
+    breakable = (re.sub(r"([-_./])", r"\1<wbr>", escape(title)) for title in titles)
+    head = "".join(f"<th>{title}</th>" for title in breakable)
     body = "\n".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table>\n<tr>{head}</tr>\n{body}\n</table></div>'

@@ -45,11 +45,17 @@ _PROCESS_BYTES = 300 * 2**20  # of a process that has imported torch
 
 
 def run_job(
-    config: TrainConfig, job: Job, model: mujoco.MjModel, saved: SavedRun | None = None
-) -> int:
-    """Run a training job whose configuration was checked; the exit code.
+    config: TrainConfig,
+    job: Job,
+    model: mujoco.MjModel,
+    saved: SavedRun | None = None,
+    *,
+    ends_process: bool = True,
+) -> tuple[Path, int]:
+    """Run a training job whose configuration was checked; the run directory and the exit code.
 
-    `model` is the task's, `saved` the run to resume, or None for a new one.
+    `model` is the task's, `saved` the run to resume, or None for a new one. A second Ctrl-C, and a
+    deadline for the first, end this process, or else the former raises KeyboardInterrupt.
 
     Raises:
         ConfigError: a device cannot do, or the configuration is not the saved run's.
@@ -71,10 +77,10 @@ def run_job(
     iterations = config.iterations(each, iteration=trained[0], env_steps=trained[1] // job.members)
     if saved is not None and saved.iteration >= iterations:
         print(f"{saved.path} is done: it was trained for {saved.iteration} iterations")
-        return 0
+        return saved.path, 0
     console = TrainingConsole(config.task, iterations)
-    stopping = Stopping(config.task, config.grace_seconds, console)
-    with stopping.signals as stop, console:
+    stopping = Stopping(config.task, config.grace_seconds, console, ends_process=ends_process)
+    with stopping as stop, console:
         for line in lines:
             console.say(line)
         stopping.run = run = (
@@ -102,7 +108,7 @@ def run_job(
         console.show_table(phase_table(result.phases))
     _show_result(run, result, stopping, console.say)
     ended = 0 if stop.received is None else exit_code(stop.received)
-    return ended if result.error is None else 1
+    return run, ended if result.error is None else 1
 
 
 def simulates_on_gpu(config: TrainConfig, job: Job) -> bool:

@@ -16,7 +16,7 @@ from simtrain.env.env import Env
 from simtrain.env.nan_guard import Failures
 from simtrain.env.randomness import random_state, set_random_state
 from simtrain.launch.rank import Rank
-from simtrain.metric_tags import TAG
+from simtrain.metric_tags import FINISHED_ENVS, LENGTH, RETURN, STEP_REWARD, TAG
 from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.sim.engine import Overflow
 from simtrain.training.features import Feature, Iteration
@@ -69,6 +69,7 @@ class Trainer:
         self.env_steps = 0
         self._episodes = EpisodeStatistics()
         self._reduce = Reduction(rank)
+        self._step_reward = torch.zeros(())  # the mean over the rollout
         self._warned: set[str] = set()
         self._env_is_fresh = True
         self._backend = graphs
@@ -137,6 +138,7 @@ class Trainer:
             for transition in self.ppo.storage.transitions:
                 collect_transition(self.env, self.ppo, transition)
                 self.ppo.storage.step += 1
+        self._step_reward = self.ppo.storage.rewards.mean()  # before any intrinsic one is added
         self.timer.begin("advantage")
         self.ppo.compute_returns(self.env.get_observations().to(self.rank.device))
 
@@ -223,6 +225,8 @@ class Trainer:
         totals = dict(zip(episodes.names, episodes.take().tolist(), strict=True))
         count = totals.pop("count")
         sums: Sums = {name: (total, count) for name, total in totals.items()}
+        sums[FINISHED_ENVS] = (float(episodes.finished_envs()), self.env.num_envs)
+        sums[STEP_REWARD] = (float(self._step_reward), 1.0)
         sums |= {name: (float(v), 1.0) for name, v in self.env.curricula.log.items()}
         # Counts are added up over ranks, not averaged.
         each = 1.0 / self.rank.world_size
@@ -241,7 +245,7 @@ class Trainer:
         metrics = {name: total / count for name, (total, count) in sums.items()}
         means = self._episodes.means()
         if means is not None:
-            metrics["Train/mean_reward"], metrics["Train/mean_episode_length"] = means
+            metrics[RETURN], metrics[LENGTH] = means
         return metrics
 
     def _new_warnings(self, overflow: Overflow | None, failures: Failures) -> tuple[str, ...]:

@@ -92,8 +92,11 @@ def find_policy(path: Path) -> Path:
     raise ConfigError(f"there is no run, checkpoint or task {path}{near}")
 
 
-def open_policy(path: Path) -> SavedPolicy:
-    """The policy that `find_policy` finds; ConfigError if there is none that is whole."""
+def open_policy(path: Path, default: TrainConfig | None = None) -> SavedPolicy:
+    """The policy that `find_policy` finds; ConfigError if there is none that is whole.
+
+    `default` has its task's terms, if they are not those of the task's file.
+    """
     checkpoint = find_policy(path)
     own = checkpoint.with_suffix(".yaml")  # of a policy that ships, or a population's best
     file = own if own.exists() else checkpoint.parent / "config.yaml"
@@ -107,19 +110,22 @@ def open_policy(path: Path) -> SavedPolicy:
     own_name = model_path(checkpoint.parent, content["iter"])
     if checkpoint.name != own_name.name and checkpoint in model_paths(checkpoint.parent):
         raise ConfigError(f"{checkpoint} is damaged: it is {own_name.name}, by what it holds")
-    config, digest = read_configuration(file, described)
+    config, digest = read_configuration(file, described, default)
     # Checkpoints of before have no digest, nor have those that ship.
     changed = infos.get(CONFIG_DIGEST, digest) != digest
     return SavedPolicy(checkpoint, config, content, changed, "observations" in described)
 
 
-def read_configuration(file: Path, content: dict[str, Any]) -> tuple[TrainConfig, str]:
+def read_configuration(
+    file: Path, content: dict[str, Any], default: TrainConfig | None = None
+) -> tuple[TrainConfig, str]:
     """The configuration in a file, checked as that of a training, and its digest.
 
-    `content` is all that the file has, see `read_config_file`.
+    `content` is all that the file has, see `read_config_file`; `default` is the task's own
+    configuration, None for the one by its name.
     """
     plain = content["config"]
-    default = default_config(plain["task"])
+    default = default or default_config(plain["task"])
     own = default.env.model
     try:
         with damage_as_config_error(f"it does not fit the task {plain['task']!r} as it is now"):

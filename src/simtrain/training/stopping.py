@@ -1,10 +1,12 @@
 """Stop signals of a run: messages to the user, the deadline, and the end where it expires."""
 
+import math
 import os
 import shlex
 import signal
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from signal import Signals
 from typing import NoReturn
@@ -20,23 +22,37 @@ _MESSAGE_SECONDS = 3.0
 """How long the last message may wait for a terminal that takes nothing."""
 
 
-class Stopping:
-    """Shows stop signals on a console, and holds a run to their deadline."""
+class Stopping(ExitStack):
+    """Shows stop signals on a console, and holds a run to their deadline, while it is entered."""
 
-    def __init__(self, task: str, seconds: float, console: TrainingConsole) -> None:
-        """Prepare; `seconds` is how long a run of `task` may take to stop."""
+    def __init__(
+        self, task: str, seconds: float, console: TrainingConsole, *, ends_process: bool = True
+    ) -> None:
+        """Prepare; `seconds` is how long a run of `task` may take to stop, if it `ends_process`.
+
+        Else there is no deadline, and a second Ctrl-C raises KeyboardInterrupt.
+        """
+        super().__init__()
         self.run: Path | None = None
         """The run directory, once there is one."""
         self.signals = StopSignals(
-            seconds,
+            seconds if ends_process else math.inf,
             on_signal=self._announce,
             on_expiry=self._expire,
-            on_second_interrupt=self._stop_at_once,
+            on_second_interrupt=self._stop_at_once if ends_process else lambda: None,
+            raises=not ends_process,
         )
         self._task = task
         self._seconds = seconds
+        self._within = f", within {seconds:g} s (--grace-seconds)" if ends_process else ""
         self._console = console
         self._ending = threading.Event()
+
+    def __enter__(self) -> StopSignals:  # type: ignore[override]
+        # Python lets no other thread handle signals: there they remain what they are.
+        if threading.current_thread() is threading.main_thread():
+            self.enter_context(self.signals)
+        return self.signals
 
     def resume_command(self) -> str | None:
         """The command that resumes the run; None where nothing is saved yet."""
@@ -51,8 +67,8 @@ class Stopping:
 
     def _announce(self, number: Signals) -> None:
         self._console.say(
-            f"{number.name}: stopping after this iteration, within {self._seconds:g} s "
-            "(--grace-seconds); Ctrl-C again stops at once and does not save"
+            f"{number.name}: stopping after this iteration{self._within}; "
+            "Ctrl-C again stops at once and does not save"
         )
 
     def _expire(self, number: Signals) -> NoReturn:

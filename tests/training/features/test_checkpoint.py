@@ -160,6 +160,15 @@ def test_a_resumed_run_has_the_metrics_of_an_uninterrupted_one(config, tmp_path,
         assert torch.equal(parts["actor_state_dict"][name], tensor)
 
 
+def test_episodes_that_begin_anew_are_judged_by_themselves(config, tmp_path):
+    train_in(tmp_path, config, 5)  # 20 steps, of episodes of ten
+    train_in(tmp_path, config, 10, resumption=Resumption(tmp_path / "resume.pt", False, ()))
+    lines = timeless(tmp_path)
+    finished = [line["Train/finished_envs"] for line in lines]
+    assert (finished[4], finished[5], finished[9]) == (1.0, 0.0, 1.0)
+    assert ["Train/mean_reward" in lines[i] for i in (4, 5, 9)] == [True, False, True]
+
+
 def test_a_state_of_other_networks_is_refused(config, tmp_path):
     train_in(tmp_path, config, 1)
     config.ppo.actor.hidden_dims = (5,)

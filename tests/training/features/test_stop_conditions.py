@@ -27,6 +27,15 @@ def test_a_metric_reaches_or_exceeds_its_value():
     assert holds({"Train/mean_reward": float("nan")}, **wanted) is None
 
 
+def test_means_over_episodes_count_once_every_environment_has_finished_one():
+    wanted = {"stop_at": (("Train/mean_reward", 45.0), ("Episode_Reward/up", 1.0))}
+    metrics = {"Train/mean_reward": 50.0, "Episode_Reward/up": 2.0, "Train/finished_envs": 0.9}
+    assert holds(metrics, **wanted) is None
+    assert holds({**metrics, "Train/finished_envs": 1.0}, **wanted) is not None
+    metrics["Train/mean_step_reward"] = 1.0  # of all steps, whichever episodes have ended
+    assert holds(metrics, stop_at=(("Train/mean_step_reward", 1.0),)) is not None
+
+
 def test_a_metric_falls_to_or_below_its_value():
     wanted = {"stop_below": (("Eval/error", 0.2),)}
     assert holds({"Eval/error": 0.21}, **wanted) is None

@@ -199,6 +199,8 @@ def put_back(
     if content is not None:
         own = content["ranks"] if resumption.same_environments else []
         shared = {name: content[name] for name in ("trainer", "learner", "features", "steps")}
+        if not own:  # means are over the new episodes alone
+            shared["trainer"] = {**shared["trainer"], "episodes": []}
         parts = [(shared, own[i] if i < len(own) else None) for i in range(rank.world_size)]
     shared, mine = rank.scatter_objects(parts)
     changed, rates = (

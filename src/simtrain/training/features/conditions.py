@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from simtrain.config import TrainConfig
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.metric_tags import TaskTerms, evaluation_names
+from simtrain.metric_tags import TaskTerms, evaluation_names, is_complete
 
 _SIGNS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 _COMPARISON = re.compile(r"\s*([^<>=\s]+)\s*([<>]=?)\s*([^<>=\s]+)\s*")
@@ -31,8 +31,9 @@ class Comparison:
         return self.tag.removeprefix("Eval/")
 
     def holds(self, metrics: Mapping[str, float]) -> bool:
-        """Whether an iteration's metrics fulfil it; not if the metric is missing or NaN."""
-        return self.tag in metrics and _SIGNS[self.sign](metrics[self.tag], self.value)
+        """Whether an iteration's metrics fulfil it; not a missing, incomplete or NaN one."""
+        known = self.tag in metrics and is_complete(metrics, self.tag)
+        return known and _SIGNS[self.sign](metrics[self.tag], self.value)
 
     def __str__(self) -> str:
         return f"{self.name}{self.sign}{self.value:g}"

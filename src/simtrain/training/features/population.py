@@ -24,6 +24,7 @@ from simtrain.config import TrainConfig
 from simtrain.config_tree import checkpoint_infos
 from simtrain.env.model import evaluation_task
 from simtrain.errors import DivergenceError
+from simtrain.metric_tags import SPEED
 from simtrain.run.checkpoint import copied_to_host, packed, unpacked
 from simtrain.run.console import Status
 from simtrain.sim import choose_engine
@@ -393,9 +394,7 @@ class Population(Feature):
                 iteration=number,
                 iterations=self._iterations,
                 env_steps=iteration.env_steps * count,
-                steps_per_second=metrics["Perf/total_fps"] * count,
-                mean_return=metrics.get("Train/mean_reward"),
-                mean_length=metrics.get("Train/mean_episode_length"),
+                metrics={**metrics, SPEED: metrics[SPEED] * count},
                 max_episode_length=self._trainer.env.max_episode_length,
                 seconds_left=0.0 if iteration.is_last else left,
             )

@@ -90,16 +90,13 @@ class Recorder(Feature):
             self._wandb.write(*numbers)
         done = iteration.number - self._first
         remaining = self._iterations - iteration.number
-        metrics = iteration.metrics
         console = self._context.console
         console.show(
             Status(
                 iteration=iteration.number,
                 iterations=self._iterations,
                 env_steps=iteration.env_steps,
-                steps_per_second=metrics["Perf/total_fps"],
-                mean_return=metrics.get("Train/mean_reward"),
-                mean_length=metrics.get("Train/mean_episode_length"),
+                metrics=iteration.metrics,
                 max_episode_length=self._trainer.env.max_episode_length,
                 seconds_left=0.0 if iteration.is_last else seconds / done * remaining,
             )

@@ -1,0 +1,325 @@
+"""simtrain from Python: environments, training and trained policies without a command.
+
+`import simtrain` offers these functions, and the commands are built on them. Nothing heavy is
+imported before one is called.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from simtrain.bounds import check_bounds
+from simtrain.config import TrainConfig
+from simtrain.config_tree import as_plain, check_types, overlay, with_overrides
+from simtrain.env.cfg import TaskCfg
+from simtrain.errors import ConfigError
+from simtrain.registry import default_config, discover
+from simtrain.sim import EngineCfg, EngineName, choose_engine
+
+if TYPE_CHECKING:
+    from mujoco import MjModel
+
+    from simtrain.algorithms.policy import Policy
+    from simtrain.env.env import Env
+    from simtrain.launch.plan import Job
+    from simtrain.training.evaluator import Evaluation, Evaluator
+    from simtrain.training.resumption import SavedRun
+    from simtrain.training.saved_policy import SavedPolicy
+
+EngineFlag = Literal["auto", "mujoco", "warp"]
+Overrides = Mapping[str, Any]
+"""Names of settings as flags have them, with ``_`` or ``-``, and their values."""
+_MAX_ENVS = 1024
+
+
+def make_env(
+    task: str | Path | TaskCfg,
+    num_envs: int | None = None,
+    overrides: Overrides | None = None,
+    *,
+    device: str = "cpu",
+    engine: EngineFlag = "auto",
+    seed: int = 0,
+    disturbed: bool = True,
+) -> Env:
+    """Environments of a task, reset and ready for `Env.step`.
+
+    Args:
+        task: its name, a run or checkpoint whose task it is, or the declaration itself.
+        num_envs: how many; None for the task's default.
+        overrides: changes of the declaration, as ``{"rewards.upright.weight": 2.0}``.
+        device: ``cpu``, ``cuda``, ``cuda:1``, or ``auto`` for the first GPU if there is one.
+        engine: the physics engine; ``auto`` is Warp on a GPU and MuJoCo on the CPU.
+        seed: of torch's, NumPy's and Python's random generators, which it sets.
+        disturbed: whether there are observation noise, pushes and curricula, as in training.
+
+    Raises:
+        ConfigError: there is no such task, setting or device, or the task does not fit its model.
+    """
+    from simtrain.env.env import Env
+    from simtrain.env.model import check_task, evaluation_task
+    from simtrain.env.randomness import seed_everything
+
+    cfg = with_overrides(_declaration(task), overrides or {})
+    num_envs = cfg.num_envs if num_envs is None else num_envs
+    check_bounds({"num_envs": num_envs, "seed": seed})
+    check_bounds(cfg, "env")
+    found = choose_device(device, engine)
+    found = replace(found, threads=min(found.threads, num_envs))
+    check_task(cfg)
+    seed_everything(seed)
+    with announced_kernels(found.name):
+        return Env(cfg if disturbed else evaluation_task(cfg), num_envs, found)
+
+
+def train_config(task: str, overrides: Overrides | None = None) -> TrainConfig:
+    """The configuration by which `train` trains a task, to be changed at will.
+
+    Its ``env`` is the task's declaration, its ``ppo`` the algorithm; all names are those of
+    the flags. `overrides` are changes, as ``{"env.rewards.upright.weight": 2.0}``.
+    """
+    return with_overrides(default_config(task), overrides or {})
+
+
+def train(cfg: TrainConfig | str, *, resume: str | Path | None = None) -> Path:
+    """Train as the command ``train`` does; the run directory.
+
+    Ctrl-C ends training after the iteration and saves, and then this returns; a second one raises
+    KeyboardInterrupt at once. Progress is a line an iteration where there is no terminal.
+
+    Args:
+        cfg: of `train_config`, or a task's name. Its ``env`` may have terms of one's own, if
+            training is in this process: on one device, without an evaluator process.
+        resume: a run of this configuration to go on with, in its folder.
+
+    Raises:
+        ConfigError: the configuration cannot be trained; nothing was written.
+        DivergenceError, SimulationError, RankError: training failed.
+    """
+    from simtrain.training.job import run_job
+    from simtrain.training.resumption import find_run
+
+    cfg = train_config(cfg) if isinstance(cfg, str) else replace(cfg)
+    saved = None
+    if resume is not None:
+        cfg.resume = str(resume)
+        saved = find_run(cfg.resume, cfg.log_root, cfg.task)
+    cfg, job, model = prepare_job(cfg, saved)
+    if not job.in_process or job.evaluator is not None:
+        _check_same_in_other_processes(cfg)
+    return run_job(cfg, job, model, saved, ends_process=False)[0]
+
+
+def load_policy(run: str | Path, cfg: TrainConfig | None = None, *, device: str = "cpu") -> Policy:
+    """A trained policy, to be called with observations of its task: ``policy(obs)``.
+
+    Args:
+        run: a run, whose newest checkpoint counts, a checkpoint, or a task with which one ships.
+        cfg: what it was trained with, for terms that are not in the task's file.
+        device: where the observations are that it will be called with.
+
+    Raises:
+        ConfigError: there is none, it is damaged, or it does not fit its task any more.
+    """
+    saved = open_policy(run, cfg)
+    found = choose_device(device, "auto")
+    env = make_env(saved.config.env, 1, disturbed=False)
+    return saved.policy(env.get_observations().to(found.device), env.num_actions)
+
+
+@dataclass
+class EvaluationCfg:
+    """How policies are evaluated."""
+
+    episodes: int = 100
+    """Episodes of each policy."""
+    num_envs: int | None = None
+    """Environments at a time; None for one for each episode, up to 1024."""
+    seed: int = 0
+    """Seed of starts and commands, the same for all policies."""
+    device: str = "auto"
+    """cpu or cuda:N; auto is the first GPU if there is one."""
+    engine: EngineFlag = "auto"
+    """Physics engine; auto takes warp on GPUs and mujoco on the CPU."""
+
+    def check(self) -> None:
+        """Raise ConfigError for values that cannot be."""
+        check_bounds(self)
+        _check_device(self.device)
+
+
+def evaluate(
+    run: str | Path,
+    overrides: Overrides | None = None,
+    cfg: TrainConfig | None = None,
+    **settings: Any,
+) -> Evaluation:
+    """Evaluate a policy as the command ``evaluate`` does: without exploration, noise and pushes.
+
+    Args:
+        run: as in `load_policy`, as is `cfg`.
+        overrides: changes of the task, as ``{"episode_length_s": 5.0}``.
+        settings: those of `EvaluationCfg`: ``episodes``, ``num_envs``, ``seed``, ``device`` and
+            ``engine``.
+
+    Raises:
+        ConfigError: the policy cannot be evaluated so.
+        SimulationError: MuJoCo failed.
+    """
+    from simtrain.env.model import check_task, evaluation_task
+
+    saved = open_policy(run, cfg)
+    how = with_overrides(EvaluationCfg(), settings)
+    how.check()
+    task = with_overrides(evaluation_task(saved.config.env), overrides or {})
+    check_bounds(task, "env")
+    check_task(task)
+    return PolicyEvaluator()(saved, how, task)[1]
+
+
+class PolicyEvaluator:
+    """Evaluates policies one after another, in environments that it keeps while they are alike."""
+
+    def __init__(self) -> None:
+        self._evaluator: Evaluator | None = None
+        self._before: object = None
+
+    def __call__(
+        self, saved: SavedPolicy, cfg: EvaluationCfg, task: TaskCfg
+    ) -> tuple[EngineCfg, Evaluation]:
+        """Evaluate a policy in `task`; also the engine that simulated it."""
+        from simtrain.training.evaluator import Evaluator
+
+        engine, actor = choose_device(cfg.device, cfg.engine), saved.config.ppo.actor
+        # Task files are imported anew for every run: their functions are alike, not the same.
+        settings = as_plain(cfg), as_plain(task), as_plain(actor)
+        if self._evaluator is None or settings != self._before:
+            envs = cfg.num_envs or _MAX_ENVS
+            with announced_kernels(engine.name):
+                self._evaluator = Evaluator(
+                    task, actor, cfg.episodes, engine=engine, max_envs=envs, seed=cfg.seed
+                )
+        self._before = settings
+        evaluation = self._evaluator(saved.content["actor_state_dict"])
+        assert evaluation is not None  # it is given up only when asked to
+        return engine, evaluation
+
+
+def prepare_job(
+    config: TrainConfig,
+    saved: SavedRun | None = None,
+    on_gpu: Callable[[], TrainConfig] | None = None,
+) -> tuple[TrainConfig, Job, MjModel]:
+    """Check a configuration, and plan its job; `run_job` takes the result.
+
+    `saved` is the run that is resumed, and `on_gpu` gives the configuration if it turns out that
+    GPUs simulate, for which a task may have other defaults. ConfigError if it cannot be trained.
+    """
+    from simtrain.training.features.evaluation import check_evaluation_flags
+    from simtrain.training.population.hyper_parameters import check_population_flags
+
+    config.check()
+    config.check_on_machine()
+    check_evaluation_flags(config)
+    check_population_flags(config)
+
+    # Only now, so that mistakes above do not wait for torch and MuJoCo.
+    from simtrain.env.model import check_task
+    from simtrain.launch.plan import plan_job
+    from simtrain.run.directory import check_folder
+    from simtrain.training.init_from import read_networks
+    from simtrain.training.job import simulates_on_gpu
+    from simtrain.training.reflection import Reflection
+    from simtrain.training.teacher import with_teacher
+
+    check_folder(config.log_root, "--log-root")
+    model = check_task(config.env)
+    job = plan_job(config)
+    if saved is None and on_gpu is not None and simulates_on_gpu(config, job):
+        config = on_gpu()
+        config.check()
+    if config.init_from is not None and saved is None:
+        read_networks(config.init_from, config.init_only)
+    if config.teacher is not None and saved is None:
+        config = with_teacher(config)
+    if config.ppo.symmetry.is_used:
+        Reflection(config.env, model)
+    return config, job, model
+
+
+def open_policy(run: str | Path, cfg: TrainConfig | None = None) -> SavedPolicy:
+    """The policy of `load_policy` as it was saved; says on stderr if it is not what it seems."""
+    from simtrain.training.saved_policy import open_policy
+
+    saved = open_policy(Path(run), cfg)
+    if saved.changed:
+        print(f"warning: {saved.difference}", file=sys.stderr)
+    return saved
+
+
+def choose_device(device: str, engine: EngineFlag) -> EngineCfg:
+    """The engine, and the device of environments and policy; ConfigError if there is none such."""
+    from simtrain.launch.plan import count_gpus, use_gpu
+
+    _check_device(device)
+    asked, count = device, 0 if device == "cpu" else count_gpus()
+    if device == "auto":
+        device = "cuda:0" if count else "cpu"
+    device = "cuda:0" if device == "cuda" else device
+    if device != "cpu" and int(device.removeprefix("cuda:")) >= count:
+        there = f"the visible GPUs are 0 to {count - 1}" if count else "no GPU is visible"
+        raise ConfigError(f"--device {device}: {there}; --device cpu uses the CPU")
+    if engine == "mujoco" and asked not in ("auto", "cpu"):
+        text = "simulates on the GPU, which --engine mujoco cannot; leave one of them out"
+        raise ConfigError(f"--device {device} {text}")
+    found = choose_engine(engine, device, len(os.sched_getaffinity(0)))
+    if found.device != "cpu":
+        use_gpu(found.device, "--device cpu uses the CPU")
+    return found
+
+
+def announced_kernels(engine: EngineName) -> AbstractContextManager[None]:
+    """Within, it is printed when the engine's kernels are compiled, which takes minutes."""
+    if engine == "mujoco":
+        return nullcontext()
+
+    from simtrain.sim.warp_compile import compilation_announced
+
+    return compilation_announced(print)
+
+
+def _declaration(task: str | Path | TaskCfg) -> TaskCfg:
+    """The declaration that `make_env` is given, or the name or the run of."""
+    if isinstance(task, TaskCfg):
+        return task
+    if (named := discover().tasks.get(str(task))) is not None:
+        return named.configuration()
+    if Path(task).exists():
+        return open_policy(task).config.env
+    return discover().find(str(task)).configuration()
+
+
+def _check_device(device: str) -> None:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        allowed = "it must be auto, cpu, or cuda:0, cuda:1, ..."
+        raise ConfigError(f"--device is {device!r}; {allowed}")
+
+
+def _check_same_in_other_processes(config: TrainConfig) -> None:
+    """Raise ConfigError for a task that other processes would not find in its file."""
+    try:
+        there = overlay(default_config(config.task, quiet=True), as_plain(config))
+        check_types(there)
+        same = as_plain(there) == as_plain(config)
+    except TypeError:
+        same = False
+    if not same:
+        text = f"the task {config.task!r} has terms that its file does not have, and other"
+        raise ConfigError(f"{text} processes take part; write a task file, or use one device alone")
