@@ -99,6 +99,7 @@ def test_a_small_command_has_the_whole_text_of_its_flags():
 @pytest.mark.parametrize(
     ("words", "topic"),
     [
+        ("", None),
         ("--seed 1", None),
         ("--help", ""),
         ("-h", ""),

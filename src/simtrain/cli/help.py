@@ -65,7 +65,7 @@ class _Group:
 
 def help_topic(arguments: Sequence[str]) -> str | None:
     """What help is asked for: a group, a flag, ``all``, or "" for the command; None for none."""
-    for word, following in zip(arguments, [*arguments[1:], "-"], strict=True):
+    for word, following in zip(arguments, [*arguments[1:], "-"], strict=False):
         asked, _, topic = word.partition("=")
         if asked in ("-h", "--help"):
             return topic or ("" if following.startswith("-") else following)

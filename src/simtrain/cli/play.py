@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from simtrain.bounds import check_bounds
-from simtrain.cli.exits import DONE, interruptible, run_command
+from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.output import announced_kernels
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.start import start
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
 from simtrain.ppo_cfg import Flag
@@ -249,4 +250,4 @@ def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> N
 
 
 if __name__ == "__main__":
-    run_command(lambda: play(sys.argv[1:]))
+    start("play")
