@@ -15,7 +15,7 @@ from importlib.util import LazyLoader
 from types import ModuleType
 from typing import Any
 
-_WHEN_USED = ("mujoco", "torch", "wandb")
+_WHEN_USED = ("torch", "wandb")
 _MARKS = ("allow_in_graph", "assume_constant_result")  # of `torch.compiler`
 
 

@@ -1,14 +1,21 @@
 """Commands for a policy to follow: terms derived from `simtrain.env.commands.CommandTerm`."""
 
+from __future__ import annotations
+
+import math
 from dataclasses import InitVar, dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from simtrain.env.commands import Arrow, CommandTerm
-from simtrain.env.env import Env
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
 from simtrain.mirror import mirrored_as
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
 
 
 @mirrored_as("planar_velocity")
@@ -29,7 +36,7 @@ class UniformVelocityCommand(CommandTerm):
     lin_vel_x: tuple[float, float]
     lin_vel_y: tuple[float, float]
     ang_vel_z: tuple[float, float]
-    heading: tuple[float, float] = (-torch.pi, torch.pi)
+    heading: tuple[float, float] = (-math.pi, math.pi)
     heading_stiffness: float = 0.5
     rel_heading_envs: float = 0.0
     rel_forward_envs: float = 0.0

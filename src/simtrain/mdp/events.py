@@ -4,17 +4,24 @@
 so that what one environment sees does not depend on whether another was reset.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from simtrain.env.env import Env
-from simtrain.env.names import Bounds, Entities, Joints
+from simtrain.env.names import Bounds
 from simtrain.env.terms import draw_where
 from simtrain.errors import ConfigError
 from simtrain.mdp.draws import Draws
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Entities, Joints
 
 Ranges = Mapping[str, Bounds]  # by axis; those of an axis that is not named are 0
 AXES = ("x", "y", "z", "roll", "pitch", "yaw")  # along the world's, m or m/s; about, rad or rad/s

@@ -6,20 +6,26 @@ with a target, that is the motion's body carried along: put where the robot's an
 motion's height, and turned about the vertical as the robot is.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from simtrain.env.env import Env
-from simtrain.env.names import Entities, as_index
+from simtrain.env.names import as_index
 from simtrain.errors import ConfigError
 from simtrain.mdp.motion import MotionCommand
 from simtrain.mdp.rotations import quat_conjugate, quat_mul, rotate, rotation_angle
 from simtrain.mirror import mirrored_as
 from simtrain.reading import read_as
-from simtrain.sim.engine import Index
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Entities
+    from simtrain.sim.engine import Index
 
 Places = list[tuple[int, float]]
 
