@@ -1,7 +1,8 @@
-"""Imports that commands put off until they need them, so that they begin sooner.
+"""Imports that wait until they are needed, so that commands begin sooner.
 
-PyTorch takes two seconds, and a list of flags needs none of it, although the terms of a task import
-it. As long takes ``torch._dynamo``, which only ``torch.compile`` needs, but tensordict imports.
+PyTorch takes two seconds, and the flags of a task need none of it, although its terms do, whose
+modules therefore import `torch` from here. ``torch._dynamo``, which tensordict imports and which
+only ``torch.compile`` needs, takes as long, and W&B, which rsl_rl imports, another half.
 """
 
 from __future__ import annotations
@@ -9,18 +10,34 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_WHEN_USED = ("torch", "wandb")
+
+class _LazyModule(ModuleType):
+    """Stands for a module, and imports it when something of it is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        module = import_module(self.__name__)
+        vars(self).update(vars(module))  # found without this function from now on
+        return getattr(module, name)
+
+
+if TYPE_CHECKING:
+    import torch as torch
+else:
+    torch = _LazyModule("torch")
+
 _MARKS = ("allow_in_graph", "assume_constant_result")  # of `torch.compiler`
 
 
 def put_off_imports() -> None:
-    """From now on, import packages that take long when something of them is used."""
+    """From now on, import W&B and ``torch._dynamo`` when something of them is used."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -28,19 +45,19 @@ def put_off_imports() -> None:
 class _Finder(MetaPathFinder):
     def __init__(self) -> None:
         self.marked: list[tuple[str, Any]] = []  # functions that tensordict marks for dynamo
+        self.loaders: dict[str, Callable[[Loader], Loader]] = {
+            "wandb": LazyLoader,
+            "tensordict": lambda loader: _LoaderWithin(loader, self._marks_noted),
+            "torch._dynamo": lambda loader: _LoaderWithin(loader, self._marks_made),
+        }
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in (*_WHEN_USED, "tensordict", "torch._dynamo"):
-            return None
-        spec = PathFinder.find_spec(name, path, target)
+        """The module's spec with another loader; None for most, which others find."""
+        spec = PathFinder.find_spec(name, path, target) if name in self.loaders else None
         if spec is not None and spec.loader is not None:
-            if name in _WHEN_USED:
-                spec.loader = LazyLoader(spec.loader)
-            else:
-                around = self._marks_noted if name == "tensordict" else self._marks_made
-                spec.loader = _LoaderWithin(spec.loader, around)
+            spec.loader = self.loaders[name](spec.loader)
         return spec
 
     @contextmanager
@@ -48,21 +65,16 @@ class _Finder(MetaPathFinder):
         """Within, what marks a function for dynamo notes it, instead of importing dynamo."""
         import torch.compiler
 
-        real = {name: getattr(torch.compiler, name) for name in _MARKS}
-        for name in _MARKS:
-            setattr(torch.compiler, name, self._noting(name))
-        try:
-            yield
-        finally:
-            for name, function in real.items():
-                setattr(torch.compiler, name, function)
-
-    def _noting(self, name: str) -> Callable[[Any], Any]:
-        def note(function: Any) -> Any:
+        def note(name: str, function: Any) -> Any:
             self.marked.append((name, function))
             return function
 
-        return note
+        real = {name: getattr(torch.compiler, name) for name in _MARKS}
+        vars(torch.compiler).update({name: partial(note, name) for name in _MARKS})
+        try:
+            yield
+        finally:
+            vars(torch.compiler).update(real)
 
     @contextmanager
     def _marks_made(self) -> Iterator[None]:
@@ -81,8 +93,10 @@ class _LoaderWithin(Loader):
         self.loader, self.context = loader, context
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """The module that the loader makes."""
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        """Execute the module."""
         with self.context():
             self.loader.exec_module(module)

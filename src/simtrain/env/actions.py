@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import mujoco
 import numpy as np
-import torch
 
 from simtrain.env.control import cfg as configs
 from simtrain.env.control.cfg import ActionTerm
@@ -22,6 +21,7 @@ from simtrain.env.names import (
     match_values,
 )
 from simtrain.errors import ConfigError, call_term, flag
+from simtrain.lazy_imports import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from simtrain.env.names import resolve_params
 from simtrain.env.terms import draw_where
 from simtrain.errors import ConfigError, call_term
+from simtrain.lazy_imports import torch
 
 if TYPE_CHECKING:
     import numpy as np

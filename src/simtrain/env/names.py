@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import mujoco
-import torch
 
 from simtrain.errors import ConfigError, did_you_mean
+from simtrain.lazy_imports import torch
 
 if TYPE_CHECKING:
     from simtrain.env.cfg import TermCfg

@@ -6,9 +6,8 @@ import math
 from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from simtrain.env.commands import Arrow, CommandTerm
+from simtrain.lazy_imports import torch
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
 from simtrain.mirror import mirrored_as
 

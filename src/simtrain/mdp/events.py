@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import torch
-
 from simtrain.env.names import Bounds
 from simtrain.env.terms import draw_where
 from simtrain.errors import ConfigError
+from simtrain.lazy_imports import torch
 from simtrain.mdp.draws import Draws
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
 

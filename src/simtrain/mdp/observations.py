@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from simtrain.env.actions import find_actuators_of
+from simtrain.lazy_imports import torch
 from simtrain.mdp.robot_state import (
     base_rotation,
     base_velocity,

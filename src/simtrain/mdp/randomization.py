@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import mujoco
 import mujoco.batch
 import numpy as np
-import torch
 
 from simtrain.env.actions import find_actuators_of
 from simtrain.env.names import as_index
 from simtrain.errors import ConfigError, did_you_mean
+from simtrain.lazy_imports import torch
 from simtrain.mdp.draws import Distribution, Draws
 from simtrain.mdp.rotations import principal_axes, quat_from_euler, quat_mul, rotate
 from simtrain.sim.engine import ALL

@@ -9,9 +9,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import torch
-
 from simtrain.errors import ConfigError
+from simtrain.lazy_imports import torch
 from simtrain.mdp.rotations import about_vertical
 from simtrain.mirror import mirrored_as
 from simtrain.sim.engine import Rays

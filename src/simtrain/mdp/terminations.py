@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
-
+from simtrain.lazy_imports import torch
 from simtrain.mdp.robot_state import base_height, base_rotation, feet_forces
 
 if TYPE_CHECKING:

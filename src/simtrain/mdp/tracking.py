@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from simtrain.env.names import as_index
 from simtrain.errors import ConfigError
+from simtrain.lazy_imports import torch
 from simtrain.mdp.motion import MotionCommand
 from simtrain.mdp.rotations import quat_conjugate, quat_mul, rotate, rotation_angle
 from simtrain.mirror import mirrored_as

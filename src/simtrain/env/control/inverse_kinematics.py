@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import mujoco
-import torch
 
 from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.names import as_index
 from simtrain.errors import ConfigError, did_you_mean
+from simtrain.lazy_imports import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
+from simtrain.lazy_imports import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
