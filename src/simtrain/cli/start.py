@@ -90,7 +90,8 @@ def _complete(arguments: Sequence[str]) -> int:
     from simtrain.cli.parse import MARKERS
     from simtrain.cli.play import PlayConfig
     from simtrain.cli.report import ReportConfig
-    from simtrain.registry import default_config, discover
+    from simtrain.config import TrainConfig
+    from simtrain.registry import discover
 
     union: Any = Union
 
@@ -100,13 +101,13 @@ def _complete(arguments: Sequence[str]) -> int:
         ]
 
     def several(name: str, kinds: list[Any]) -> Any:
-        about, made = COMMANDS[name], lambda: union[tuple(kinds)]
-        return Annotated[Any, subcommand(name, constructor_factory=made, description=about)]
+        about, factory = COMMANDS[name], lambda: union[tuple(kinds)]
+        return Annotated[Any, subcommand(name, constructor_factory=factory, description=about)]
 
     with redirect_stdout(sys.stderr):  # what task files print is no part of it
-        tasks = discover().tasks.values()
-        trainings = [one(task.name, default_config(task.name), task.description) for task in tasks]
-    motions = [one(name, made, made.__doc__ or "") for name, (made, _) in MOTION.items()]
+        made = [(task, task.configuration()) for task in discover().tasks.values()]
+    trainings = [one(t.name, TrainConfig.of_task(t.name, c), t.description) for t, c in made]
+    motions = [one(name, flags, flags.__doc__ or "") for name, (flags, _) in MOTION.items()]
     configs = {
         "play": PlayConfig(),
         "evaluate": EvaluateFlags(),
