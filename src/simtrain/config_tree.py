@@ -36,7 +36,7 @@ _OF_ONE_COMMAND = ("resume", "resume_with_changes", "log_root", "run_name")  # n
 
 def as_plain(value: Any) -> Any:
     """A configuration as mappings, lists and scalars, for YAML; functions become their names."""
-    parts = _parts(value)
+    parts = parts_of(value)
     if parts is not None:
         return {name: as_plain(part) for name, part in parts.items()}
     if isinstance(value, tuple | list):
@@ -60,7 +60,7 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
     TypeError for a value that is not of the kind of that in `default`; see also `check_types`.
     """
     result: Any = plain
-    parts = _parts(default)
+    parts = parts_of(default)
     if isinstance(default, dict):
         if isinstance(plain, dict):
             result = {name: overlay(default.get(name), item) for name, item in plain.items()}
@@ -95,7 +95,7 @@ def with_overrides(config: ConfigT, overrides: Mapping[str, Any]) -> ConfigT:
             raise ConfigError(f"there is no setting {name!r}{near}")
         value = tuple(value) if isinstance(value, list) else value
         *above, last = path
-        parent = reduce(lambda tree, part: (_parts(tree) or {})[part], above, result)
+        parent = reduce(lambda tree, part: (parts_of(tree) or {})[part], above, result)
         if isinstance(parent, dict):
             if parent[last] is not None and _kind(parent[last]) != _kind(value):
                 raise ConfigError(f"{name} cannot be {value!r:.60}; it is {parent[last]!r:.60}")
@@ -111,7 +111,7 @@ def with_overrides(config: ConfigT, overrides: Mapping[str, Any]) -> ConfigT:
 
 def leaves(tree: Any, path: tuple[str, ...] = (), *, suppressed: bool = True) -> Leaves:
     """Every value below `path`, of fields without flags only if `suppressed`; `{}` is a value."""
-    parts = _parts(tree, suppressed)
+    parts = parts_of(tree, suppressed)
     if not parts:
         return {path: tree}
     below = (leaves(p, (*path, str(n)), suppressed=suppressed) for n, p in parts.items())
@@ -153,7 +153,7 @@ def new_settings(config: Any, run: Any, path: tuple[str, ...] = ()) -> Iterator[
     """Paths of `config` to settings that simtrain did not have when `run` was made, and that have
     their defaults; `run` is `resolved` of the run's."""
     is_new = dataclasses.is_dataclass(config)
-    for name, value in (_parts(config) or {}).items():
+    for name, value in (parts_of(config) or {}).items():
         if name in run:
             if isinstance(run[name], dict):
                 yield from new_settings(value, run[name], (*path, name))
@@ -240,7 +240,7 @@ def check_parts(config: Any, *path: str) -> None:
         check_parts(value, *path, field.name)
 
 
-def _parts(value: Any, suppressed: bool = True) -> dict[str, Any] | None:
+def parts_of(value: Any, suppressed: bool = True) -> dict[str, Any] | None:
     """The named parts of a dataclass or a mapping; None for anything else."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {

@@ -38,7 +38,8 @@ def flag(*path: str) -> str:
     """How a value of the configuration is typed, as ``--env.rewards.upright.weight``."""
     # A term's parameters are flags of the term itself, as are a group's terms of the group.
     unnamed = ("params", "terms") if "observations" in path[:2] else ("params",)
-    return f"--{'.'.join(name for name in path if name not in unnamed)}".replace("_", "-")
+    name = ".".join(name for name in path if name not in unnamed)
+    return f"--{name.replace('_', '-').replace('..', '.')}"  # a name may be a pattern, ".*"
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

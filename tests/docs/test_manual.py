@@ -11,10 +11,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import tyro
 
 from simtrain.cli.benchmark import BenchmarkFlags
 from simtrain.cli.evaluate import EvaluateFlags
-from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.parse import MARKERS, parse_flags, split_paths
 from simtrain.cli.until import split_flags
 from simtrain.config import TrainConfig
 from simtrain.env.cfg import TermCfg
@@ -95,7 +96,7 @@ def test_the_table_of_flags_is_what_the_command_takes(task, capsys, monkeypatch)
     monkeypatch.setenv("COLUMNS", "300")
     config = _config(task)
     with pytest.raises(SystemExit):
-        parse_flags("train", config, ["--help"])
+        tyro.cli(TrainConfig, default=config, args=["--help"], config=MARKERS)
     found = re.findall(r"(?<!\S)--[a-z][a-z0-9.-]*(?=\s)", capsys.readouterr().out)
     taken = {flag.rstrip(".") for flag in found} - {"--help"}
     assert len(taken) > 50

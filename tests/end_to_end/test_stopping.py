@@ -94,7 +94,7 @@ def interrupt(event, arguments):
 
 sys.addaudithook(interrupt)
 sys.argv = ["train", "cartpole-balance"]
-from simtrain.cli.train import main
+from simtrain.cli.start import train as main
 main()
 """
     result = subprocess.run(

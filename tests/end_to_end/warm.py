@@ -63,6 +63,6 @@ def _train(arguments: list[str], folder: Path, out: Path, environment: dict[str,
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.argv = ["train", *arguments]
-    from simtrain.cli.train import main
+    from simtrain.cli.start import train as main
 
     main()

@@ -35,8 +35,8 @@ _PROGRAM = """\
 import sys
 from simtrain.launch.processes import die_with_parent
 die_with_parent(int(sys.argv.pop(1)))
-from simtrain.cli.train import main
-main()
+from simtrain.cli.start import train
+train()
 """
 
 

@@ -10,9 +10,10 @@ from functools import partial
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from simtrain.cli.exits import DONE, FAILED, end_at_once_on_signals, run_command
+from simtrain.cli.exits import DONE, FAILED
 from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.start import start
 from simtrain.cli.until import (
     MeasuringFlags,
     about_machine,
@@ -155,5 +156,4 @@ def _print_progress(message: object) -> None:
 
 
 if __name__ == "__main__":
-    end_at_once_on_signals()
-    run_command(lambda: benchmark(sys.argv[1:]))
+    start("benchmark")

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from simtrain.training.saved_policy import SavedPolicy
 
 _HELP = """\
-usage: evaluate RUN... [flags]
-
-RUN is a run, a checkpoint, or a task with which a trained policy ships. After it, `--env.*` are
-flags too, and change the task it is evaluated in: `evaluate RUN --help` lists them.
+Run policies without exploration, noise and pushes, and show how good they are. RUN is a run, which
+stands for its newest checkpoint, a checkpoint, or a task with which a trained policy ships. After
+it, --env.* are flags too, and change the task it is evaluated in: `evaluate RUN --help` names them.
 """
 
 
@@ -72,8 +71,7 @@ def evaluate(arguments: Sequence[str]) -> int:
         flags += [flag, "-"] if flag == "--json" and following.startswith("--") else [flag]
     if not paths:
         if flags and flags[0] in ("-h", "--help"):
-            print(_HELP)
-            parse_flags("evaluate RUN...", EvaluateFlags(), ["--help"])
+            parse_flags("evaluate RUN...", EvaluateFlags(), flags, _HELP)
         if flags:
             raise ConfigError(f"the run comes first: `uv run evaluate <run> {' '.join(flags)}`")
         raise ConfigError("name a run, a checkpoint or a task: `uv run evaluate <run>...`")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, FAILED, interruptible
@@ -17,6 +15,9 @@ from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
     import mujoco
 
     from simtrain.motion.clip import MotionClip
@@ -106,21 +107,15 @@ class RecordConfig:
 
 def motion(arguments: Sequence[str]) -> int:
     """Run the command that a command line names; the exit code."""
-    commands: dict[str, Callable[[Sequence[str]], int]] = {
-        "convert": _convert,
-        "check": _check,
-        "show": _show,
-        "make": _make,
-        "record": _record,
-    }
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_HELP)
         return DONE
     name, *rest = arguments
-    if name not in commands:
-        text = f"motion has no command {name!r}{did_you_mean(name, commands)}"
-        raise ConfigError(f"{text}; it has {', '.join(commands)}")
-    return commands[name](rest)
+    if name not in COMMANDS:
+        text = f"motion has no command {name!r}{did_you_mean(name, COMMANDS)}"
+        raise ConfigError(f"{text}; it has {', '.join(COMMANDS)}")
+    _, command = COMMANDS[name]
+    return command(rest)
 
 
 def _convert(arguments: Sequence[str]) -> int:
@@ -276,3 +271,13 @@ def _write(clip: MotionClip, path: Path) -> None:
     write_file(path, clip.packed(), "the motion")
     size = path.stat().st_size / 1000
     print(f"written: {path}  ({clip.frames} frames, {clip.seconds:g} s, {size:.0f} kB)")
+
+
+COMMANDS: dict[str, tuple[Any, Callable[[Sequence[str]], int]]] = {
+    "convert": (ConvertConfig(), _convert),
+    "check": (CheckConfig(), _check),
+    "show": (ShowConfig(), _show),
+    "make": (MakeConfig(), _make),
+    "record": (RecordConfig(), _record),
+}
+"""The commands by name: the flags of each, and what runs it."""

@@ -13,11 +13,14 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import tyro
 from tyro import _errors
 
+from simtrain.cli.help import help_text, help_topic
 from simtrain.config_tree import flags_of, leaves
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.files import check_path
 
 ConfigT = TypeVar("ConfigT")
+MARKERS = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
+"""How tyro makes flags of a configuration."""
 _KINDS: dict[object, str] = {
     NoneType: "None",
     int: "a whole number",
@@ -39,18 +42,17 @@ def parse_flags(
 
     The help begins with `description`, None for the configuration's docstring.
     """
+    if (topic := help_topic(arguments)) is not None:
+        print(help_text(prog, default, topic, description))
+        raise SystemExit(0)
 
     def raise_config_error(event: _errors.ParseErrorEvent) -> None:
         if (message := _message(event, default)) is not None:
             raise ConfigError(f"{message}; `{event.prog} --help` lists all flags")
 
-    kind, args = type(default), list(arguments)
-    config = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
     with _errors.on_parse_error(raise_config_error):
-        parsed = tyro.cli(
-            kind, prog=prog, description=description, args=args, default=default, config=config
-        )
-    _check_paths(parsed, args)
+        parsed = tyro.cli(type(default), prog=prog, args=arguments, default=default, config=MARKERS)
+    _check_paths(parsed, arguments)
     return parsed
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,14 +10,17 @@ from typing import TYPE_CHECKING, Literal
 
 from simtrain.api import make_env, open_policy
 from simtrain.bounds import check_bounds
-from simtrain.cli.exits import DONE, interruptible, run_command
+from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.start import start
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
-from simtrain.ppo_cfg import Flag
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from simtrain.env.env import Env
+    from simtrain.ppo_cfg import Flag
     from simtrain.training.saved_policy import SavedPolicy
     from simtrain.view.playback import Act
     from simtrain.view.server import PageServer
@@ -224,4 +226,4 @@ def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> N
 
 
 if __name__ == "__main__":
-    run_command(lambda: play(sys.argv[1:]))
+    start("play")

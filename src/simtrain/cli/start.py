@@ -1,24 +1,140 @@
-"""Entry points of commands: Ctrl-C ends them at once from before their slow imports on."""
+"""Entry points: ``simtrain <command> ...``, and each command by its own name.
 
+Ctrl-C ends a command at once from before its slow imports on.
+"""
+
+from __future__ import annotations
+
+import io
 import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
 from functools import partial
 from importlib import import_module
 from signal import SIGINT
+from typing import Annotated, Any, NoReturn, Union
 
-from simtrain.cli.exits import end_at_once_on_signals, run_command
+from simtrain.cli.exits import DONE, end_at_once_on_signals, run_command
+from simtrain.errors import ConfigError, did_you_mean
+from simtrain.lazy_imports import put_off_imports
+
+COMMANDS = {
+    "train": "train a policy with PPO",
+    "play": "watch a policy in a browser, or as a video",
+    "evaluate": "how good policies are, side by side",
+    "report": "learning curves of runs as a picture and a web page",
+    "export": "a policy as files for a robot",
+    "list-tasks": "every task, what it is, and where it comes from",
+    "motion": "motions to follow: convert, check, show, make, record",
+    "benchmark": "how fast training is on this machine",
+}
+_COMPLETION = "--tyro-print-completion"
+_FILES_IN_BASH = """\
+_simtrain() {
+  _tyro_simtrain
+  [[ -n "${COMPREPLY[*]}" ]] || COMPREPLY=($(compgen -f -- "$2"))
+}
+complete -o filenames -F _simtrain simtrain"""
 
 
-def _start(command: str) -> None:
-    # A benchmark stops its ranks on every signal that asks for it, once it has some.
-    end_at_once_on_signals(*(() if command == "benchmark" else (SIGINT,)))
-    module = import_module(f"simtrain.cli.{command}")
-    run_command(lambda: getattr(module, command)(sys.argv[1:]))
+def start(command: str, arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command with these arguments, None for those of this process, and exit."""
+    put_off_imports()
+    # A benchmark stops its ranks on every signal that asks for it, once it has some; so does train.
+    all_signals = command in ("train", "benchmark")
+    end_at_once_on_signals(*(() if all_signals else (SIGINT,)))
+    name = command.replace("-", "_")
+    function = getattr(import_module(f"simtrain.cli.{name}"), name)
+    words = sys.argv[1:] if arguments is None else arguments
+    run_command(lambda: function(words), outlives_output=command == "train")
 
 
-evaluate = partial(_start, "evaluate")
-play = partial(_start, "play")
-export = partial(_start, "export")
-report = partial(_start, "report")
-motion = partial(_start, "motion")
-benchmark = partial(_start, "benchmark")
-list_tasks = partial(_start, "list_tasks")
+def simtrain() -> NoReturn:
+    """Entry point of ``simtrain``, which has all commands."""
+    command, *arguments = sys.argv[1:] or ["--help"]
+    if command in COMMANDS:
+        start(command, arguments)
+    end_at_once_on_signals(SIGINT)
+    run_command(lambda: _simtrain(command, arguments))
+
+
+def _simtrain(command: str, arguments: Sequence[str]) -> int:
+    if command == _COMPLETION:
+        return _complete(arguments)
+    if command not in ("-h", "--help"):
+        near = did_you_mean(command, COMMANDS)
+        raise ConfigError(
+            f"simtrain has no command {command!r}{near}; it has {', '.join(COMMANDS)}"
+        )
+    print("usage: simtrain <command> [arguments]\n")
+    for name, about in COMMANDS.items():
+        print(f"  {name:<12}{about}")
+    print(f"\n`simtrain <command> --help` tells more; {_COMPLETION} bash, completion for a shell.")
+    return DONE
+
+
+def _complete(arguments: Sequence[str]) -> int:
+    """Print what completes ``simtrain`` in a shell: its commands, tasks, flags and files."""
+    if list(arguments) not in (["bash"], ["zsh"]):
+        given = f", not {' '.join(arguments)}" if arguments else ""
+        raise ConfigError(f"{_COMPLETION} takes the name of a shell, bash or zsh{given}")
+
+    # Only now, so that no command waits for the others.
+    import tyro
+    from tyro.conf import subcommand
+
+    from simtrain.cli.benchmark import BenchmarkFlags
+    from simtrain.cli.evaluate import EvaluateFlags
+    from simtrain.cli.export import ExportConfig
+    from simtrain.cli.motion import COMMANDS as MOTION
+    from simtrain.cli.parse import MARKERS
+    from simtrain.cli.play import PlayConfig
+    from simtrain.cli.report import ReportConfig
+    from simtrain.config import TrainConfig
+    from simtrain.registry import discover
+
+    union: Any = Union
+
+    def one(name: str, config: Any, about: str) -> Any:
+        return Annotated[
+            type(config), *MARKERS, subcommand(name, default=config, description=about)
+        ]
+
+    def several(name: str, kinds: list[Any]) -> Any:
+        about, factory = COMMANDS[name], lambda: union[tuple(kinds)]
+        return Annotated[Any, subcommand(name, constructor_factory=factory, description=about)]
+
+    with redirect_stdout(sys.stderr):  # what task files print is no part of it
+        made = [(task, task.configuration()) for task in discover().tasks.values()]
+    trainings = [one(t.name, TrainConfig.of_task(t.name, c), t.description) for t, c in made]
+    motions = [one(name, flags, flags.__doc__ or "") for name, (flags, _) in MOTION.items()]
+    configs = {
+        "play": PlayConfig(),
+        "evaluate": EvaluateFlags(),
+        "report": ReportConfig(),
+        "export": ExportConfig(),
+        "benchmark": BenchmarkFlags(),
+    }
+    others = [one(name, config, COMMANDS[name]) for name, config in configs.items()]
+    others.append(Annotated[Any, subcommand("list-tasks", constructor=lambda: None)])
+    commands = [several("train", trainings), *others, several("motion", motions)]
+    script = io.StringIO()
+    with redirect_stdout(script), suppress(SystemExit):
+        tyro.cli(union[tuple(commands)], prog="simtrain", args=[_COMPLETION, *arguments])
+    # What is no flag, such as a run, is completed as a file.
+    if arguments[0] == "bash":
+        print(script.getvalue() + _FILES_IN_BASH)
+    else:
+        flags_of_files = '"$completions" == "__TYRO_COMPLETE_FILES__"'
+        print(script.getvalue().replace(flags_of_files, f'-z "$completions" || {flags_of_files}'))
+    return DONE
+
+
+train = partial(start, "train")
+evaluate = partial(start, "evaluate")
+play = partial(start, "play")
+export = partial(start, "export")
+report = partial(start, "report")
+motion = partial(start, "motion")
+benchmark = partial(start, "benchmark")
+list_tasks = partial(start, "list-tasks")

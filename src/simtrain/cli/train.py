@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from simtrain.cli.exits import DONE, end_at_once_on_signals, run_command
+from simtrain.cli.exits import DONE
+from simtrain.cli.start import start
 from simtrain.errors import ConfigError, flag
 
 if TYPE_CHECKING:
@@ -25,12 +25,6 @@ Train a policy with PPO on massively parallel MuJoCo simulation.
 {tasks}
 
 `train <task> --help` lists the flags, with the task's own values as defaults."""
-
-
-def main() -> None:
-    """Entry point of the ``train`` command."""
-    end_at_once_on_signals()
-    run_command(lambda: train(sys.argv[1:]), outlives_output=True)
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -101,4 +95,4 @@ def _tasks(registry: Registry) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    start("train")

@@ -1,19 +1,18 @@
 """Actions at work: from the policy's output to targets of the actuators, in place."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mujoco
 import numpy as np
-import torch
-from torch import Tensor
 
 from simtrain.env.control import cfg as configs
-from simtrain.env.control.cfg import ActionTerm, InitialState
+from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.control.inverse_kinematics import DifferentialIK
 from simtrain.env.control.limiter import Limiter
 from simtrain.env.names import (
-    Joints,
     as_index,
     find_actuators,
     find_joints,
@@ -22,7 +21,16 @@ from simtrain.env.names import (
     match_values,
 )
 from simtrain.errors import ConfigError, call_term, flag
-from simtrain.sim.engine import Index
+from simtrain.lazy_imports import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.control.cfg import InitialState
+    from simtrain.env.names import (
+        Joints,
+    )
+    from simtrain.sim.engine import Index
 
 _JOINT, _TENDON, _SITE = (
     (mujoco.mjtTrn.mjTRN_JOINT.value, mujoco.mjtTrn.mjTRN_JOINTINPARENT.value),

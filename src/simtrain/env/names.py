@@ -3,21 +3,26 @@
 A pattern is a regular expression that must match a whole name. Entries come in the model's order.
 """
 
+from __future__ import annotations
+
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import mujoco
 import numpy as np
-import torch
 
-from simtrain.env.cfg import TermCfg
-from simtrain.env.control.cfg import Names
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.sim.engine import Index
+from simtrain.lazy_imports import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from simtrain.env.cfg import TermCfg
+    from simtrain.env.control.cfg import Names
+    from simtrain.sim.engine import Index
 
 _FREE, _BALL = mujoco.mjtJoint.mjJNT_FREE.value, mujoco.mjtJoint.mjJNT_BALL.value
 _QPOS_SIZE = {_FREE: 7, _BALL: 4}  # slides and hinges have one entry
@@ -248,7 +253,7 @@ def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
                 raise ConfigError(f"{where}: {function} needs the parameter {name!r}")
             continue
         # A flag takes any number of values; one instead of two bounds would mean something else.
-        value, is_drawn = cfg.params[name], p.annotation is Bounds
+        value, is_drawn = cfg.params[name], p.annotation in (Bounds, "Bounds")
         example = (0.5, 1.5) if is_drawn and default is p.empty else default
         is_range = isinstance(example, tuple) and all(isinstance(x, int | float) for x in example)
         where_of = f"{where}.{name.replace('_', '-')}"

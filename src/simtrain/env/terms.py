@@ -1,16 +1,20 @@
 """Terms at work: batched over environments, in place where they can, none waits for the device."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from simtrain.env import cfg as configs
-from simtrain.env.base import BaseEnv
 from simtrain.env.names import resolve_params
 from simtrain.errors import ConfigError, call_term
+from simtrain.lazy_imports import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env import cfg as configs
+    from simtrain.env.base import BaseEnv
 
 
 class Term:
@@ -32,7 +36,7 @@ class Term:
         """The term's value now; `arguments` come between the environment and the parameters."""
         return call_term(self.name, self.function, self._env, *arguments, **self.params)
 
-    def rows(self, dtype: torch.dtype = torch.float32) -> Tensor:
+    def rows(self, *, boolean: bool = False) -> Tensor:
         """The term's value now, on the environment's device, ``(num_envs,)``.
 
         ConfigError if the value has another shape, or is elsewhere.
@@ -42,7 +46,7 @@ class Term:
             needs = f"it must be (num_envs,), here {(self._env.num_envs,)}"
             raise ConfigError(f"{self.name} has shape {tuple(value.shape)}; {needs}")
         self.check_device(value)
-        return value.to(dtype)
+        return value.to(torch.bool if boolean else torch.float32)
 
     def check_device(self, value: Tensor) -> None:
         """Raise ConfigError for a value that a GPU would have to fetch from the host."""
@@ -121,7 +125,7 @@ class Terminations:
 
     def compute(self, failed: Tensor | None = None) -> Tensor:
         """Which episodes end now, also where `failed`, ``(num_envs,)``; overwritten by the next."""
-        rows = [term.rows(torch.bool) for term in self.terms]
+        rows = [term.rows(boolean=True) for term in self.terms]
         torch.stack([*rows, self._nobody if failed is None else failed], out=self._rows)
         torch.any(self._rows, dim=0, out=self.dones)
         torch.logical_and(self._rows, self._fails, out=self._failing)

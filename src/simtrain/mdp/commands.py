@@ -1,15 +1,22 @@
 """Commands for a policy to follow: terms derived from `simtrain.env.commands.CommandTerm`."""
 
-from dataclasses import InitVar, dataclass
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+import math
+from dataclasses import InitVar, dataclass
+from typing import TYPE_CHECKING
 
 from simtrain.env.commands import Arrow, CommandTerm, Sphere
 from simtrain.env.env import Env
-from simtrain.env.names import Bounds
+from simtrain.lazy_imports import torch
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
 from simtrain.mirror import mirrored_as
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Bounds
 
 
 @mirrored_as("planar_velocity")
@@ -30,7 +37,7 @@ class UniformVelocityCommand(CommandTerm):
     lin_vel_x: tuple[float, float]
     lin_vel_y: tuple[float, float]
     ang_vel_z: tuple[float, float]
-    heading: tuple[float, float] = (-torch.pi, torch.pi)
+    heading: tuple[float, float] = (-math.pi, math.pi)
     heading_stiffness: float = 0.5
     rel_heading_envs: float = 0.0
     rel_forward_envs: float = 0.0

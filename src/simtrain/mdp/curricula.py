@@ -3,13 +3,19 @@
 `mask` holds the environments about to be reset. What a term returns is logged.
 """
 
-import torch
-from torch import Tensor
+from __future__ import annotations
 
-from simtrain.env.env import Env
+from typing import TYPE_CHECKING
+
 from simtrain.errors import ConfigError
+from simtrain.lazy_imports import torch
 from simtrain.mdp.commands import UniformVelocityCommand
 from simtrain.mdp.robot_state import base_velocity
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
 
 
 class command_ranges:

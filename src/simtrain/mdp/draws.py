@@ -1,14 +1,18 @@
 """Random numbers for every environment, which events draw."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
+from simtrain.lazy_imports import torch
 
-from simtrain.env.env import Env
-from simtrain.env.names import Bounds
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Bounds
 
 Distribution = Literal["uniform", "log_uniform", "gaussian"]
 _CUT = 3.0  # standard deviations from a Gaussian's mean to its bounds

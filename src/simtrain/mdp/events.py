@@ -4,19 +4,25 @@
 so that what one environment sees does not depend on whether another was reset.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-import mujoco
-import torch
-from torch import Tensor
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from simtrain.env.env import Env
-from simtrain.env.names import Base, Bounds, Entities, Joints, find_base, find_free_bodies
+from simtrain.env.names import Bounds, Entities, Joints, find_base, find_free_bodies
 from simtrain.env.terms import draw_where
 from simtrain.errors import ConfigError
+from simtrain.lazy_imports import torch
 from simtrain.mdp.draws import Draws
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
+
+if TYPE_CHECKING:
+    import mujoco
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Base, Entities, Joints
 
 Ranges = Mapping[str, Bounds]  # by axis; those of an axis that is not named are 0
 AXES = ("x", "y", "z", "roll", "pitch", "yaw")  # along the world's, m or m/s; about, rad or rad/s

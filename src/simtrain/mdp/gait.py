@@ -4,21 +4,26 @@ Feet come in the model's order, as everywhere; see `simtrain.mdp.observations`. 
 clock by ``generated_commands``.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from simtrain.env.commands import CommandTerm
-from simtrain.env.env import Env
-from simtrain.env.names import Bounds, Entities, Joints, Sensors, find_joints, match_values
+from simtrain.env.names import find_joints, match_values
 from simtrain.errors import ConfigError
+from simtrain.lazy_imports import torch
 from simtrain.mdp.observations import foot_height
 from simtrain.mdp.robot_state import feet_touch, is_moving
 from simtrain.mirror import mirrored_as
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Bounds, Entities, Joints, Sensors
 
 
 def _shifted_by_half(reflection: Any, params: Any) -> list[tuple[int, float]]:

@@ -6,16 +6,21 @@ Contact `sensors` are those of `simtrain.mdp.observations`, one for each pad tha
 thing; `command` names a `UniformPositionCommand`.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
-from simtrain.env.env import Env
-from simtrain.env.names import Joints, Places, Sensors
+from simtrain.lazy_imports import torch
 from simtrain.mdp.robot_state import feet_forces
 from simtrain.reading import read_as
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Joints, Places, Sensors
 
 
 def _told(env: Env, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,11 +4,17 @@ What "the base" is stands in `simtrain.mdp.observations`. `command` names a velo
 [v_x, v_y, w_z] in the base's frame, m/s and rad/s.
 """
 
-import torch
-from torch import Tensor
+from __future__ import annotations
 
-from simtrain.env.env import Env
+from typing import TYPE_CHECKING
+
+from simtrain.lazy_imports import torch
 from simtrain.mdp.observations import base_ang_vel, base_lin_vel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
 
 
 def lin_vel_error(env: Env, command: str) -> Tensor:

@@ -1,22 +1,20 @@
 """The command to follow recorded motions; `simtrain.mdp.tracking` has the other terms for it."""
 
+from __future__ import annotations
+
 import math
 import re
-from collections.abc import Callable
 from dataclasses import InitVar, dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import mujoco
 import numpy as np
-import torch
-from torch import Tensor
 
 from simtrain.env.commands import CommandTerm
-from simtrain.env.env import Env
-from simtrain.env.names import Bounds, Entities, Joints, find_base, find_joints
+from simtrain.env.names import find_base, find_joints
 from simtrain.errors import ConfigError
+from simtrain.lazy_imports import torch
 from simtrain.mdp.draws import Draws
-from simtrain.mdp.events import Ranges, by_axis
+from simtrain.mdp.events import by_axis
 from simtrain.mdp.rotations import (
     about_vertical,
     quat_conjugate,
@@ -27,6 +25,16 @@ from simtrain.mdp.rotations import (
 from simtrain.mirror import mirrored_as
 from simtrain.motion.clip import MotionClip, joint_names
 from simtrain.registry import find_beside_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import mujoco
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Bounds, Entities, Joints
+    from simtrain.mdp.events import Ranges
 
 Sampling = Literal["adaptive", "uniform", "start"]
 

@@ -5,15 +5,13 @@ the left and z up. Feet come in the model's order, and their contact sensors are
 ``<contact data="found force" reduce="netforce">``: [found, fx, fy, fz] each.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from simtrain.env.actions import find_actuators_of
-from simtrain.env.env import Env
-from simtrain.env.names import Entities, Joints, Sensors
+from simtrain.lazy_imports import torch
 from simtrain.mdp.robot_state import (
     base_rotation,
     base_velocity,
@@ -25,6 +23,12 @@ from simtrain.mdp.robot_state import (
 from simtrain.mdp.rotations import yaw_of
 from simtrain.mirror import mirrored_as
 from simtrain.reading import read_as
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Entities, Joints, Sensors
 
 
 @mirrored_as("vector")

@@ -6,24 +6,31 @@ actuators, of one slide or hinge each. What follows from masses, poses and sizes
 is recomputed once, after all events of a moment.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import mujoco
 import mujoco.batch
 import numpy as np
-import torch
-from torch import Tensor
 
 from simtrain.env.actions import find_actuators_of
-from simtrain.env.control.cfg import Names
-from simtrain.env.env import Env
-from simtrain.env.names import Bounds, Entities, Joints, as_index
+from simtrain.env.names import as_index
 from simtrain.errors import ConfigError, did_you_mean
+from simtrain.lazy_imports import torch
 from simtrain.mdp.draws import Distribution, Draws
 from simtrain.mdp.rotations import principal_axes, quat_from_euler, quat_mul, rotate
-from simtrain.sim.engine import ALL, Index
+from simtrain.sim.engine import ALL
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.control.cfg import Names
+    from simtrain.env.env import Env
+    from simtrain.env.names import Bounds, Entities, Joints
+    from simtrain.sim.engine import Index
 
 Operation = Literal["abs", "add", "scale"]
 _KINDS = {

@@ -7,18 +7,20 @@ from abc import ABC, abstractmethod
 from dataclasses import InitVar, dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import torch
-from torch import Tensor
-
-from simtrain.env.env import Env
-from simtrain.env.names import Entities
 from simtrain.errors import ConfigError
+from simtrain.lazy_imports import torch
 from simtrain.mdp.rotations import about_vertical
 from simtrain.mirror import mirrored_as
 from simtrain.reading import read_as
 from simtrain.sim.engine import Rays
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Entities
 
 _TOLERANCE = 1e-4  # of a reflected ray's start, m, and direction
 _POSITIVE = ("resolution", "count", "width", "fovy")

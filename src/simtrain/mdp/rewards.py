@@ -7,15 +7,15 @@ w_z] in the base's frame, m/s and rad/s, and `command_threshold` is the norm up 
 to stand. `velocity_sensors` are MuJoCo's ``<framelinvel>`` of the feet, in the world's frame.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import InitVar, dataclass
 from functools import reduce
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from simtrain.env.env import Env
-from simtrain.env.names import Entities, Joints, Sensors, match_values
+from simtrain.env.names import match_values
+from simtrain.lazy_imports import torch
 from simtrain.mdp.observations import base_ang_vel, base_lin_vel, foot_height
 from simtrain.mdp.robot_state import (
     base_height,
@@ -26,6 +26,12 @@ from simtrain.mdp.robot_state import (
     is_moving,
     touches,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Entities, Joints, Sensors
 
 
 def is_alive(env: Env) -> Tensor:

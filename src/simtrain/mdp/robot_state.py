@@ -3,14 +3,17 @@
 What takes more than a view is computed once for all terms, see `BaseEnv.once`: read-only.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from simtrain.env.env import Env
-from simtrain.env.names import Sensors
+    from simtrain.env.env import Env
+    from simtrain.env.names import Sensors
 
 P = ParamSpec("P")
 

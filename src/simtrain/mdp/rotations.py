@@ -1,9 +1,14 @@
 """Quaternions, w first as in MuJoCo, and angles, in batches. Any leading shape."""
 
-import math
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+import math
+from typing import TYPE_CHECKING
+
+from simtrain.lazy_imports import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def quat_from_euler(roll: Tensor, pitch: Tensor, yaw: Tensor) -> Tensor:

@@ -3,14 +3,19 @@
 What "the base" is, and how contact sensors are laid out, stands in `simtrain.mdp.observations`.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from simtrain.env.env import Env
-from simtrain.env.names import Entities, Sensors
+from simtrain.lazy_imports import torch
 from simtrain.mdp.robot_state import base_height, base_rotation, feet_forces, height_above_ground
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Entities, Sensors
 
 
 def time_out(env: Env) -> Tensor:

@@ -6,19 +6,25 @@ with a target, that is the motion's body carried along: put where the robot's an
 motion's height, and turned about the vertical as the robot is.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from simtrain.env.env import Env
-from simtrain.env.names import Entities, as_index
+from simtrain.env.names import as_index
 from simtrain.errors import ConfigError
+from simtrain.lazy_imports import torch
 from simtrain.mdp.motion import MotionCommand
 from simtrain.mirror import mirrored_as
 from simtrain.reading import read_as
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Entities
 
 Places = list[tuple[int, float]]
 

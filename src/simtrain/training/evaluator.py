@@ -47,19 +47,23 @@ class Estimate:
             return Estimate(value, -math.inf, math.inf)
         if not all(map(math.isfinite, values)):
             return Estimate(value, math.nan, math.nan)
-        from scipy.stats import t
+        from scipy.special import stdtrit  # scipy.stats has it too, and takes a second to import
 
         error = statistics.stdev(values, value) / math.sqrt(len(values))
-        half = error * float(t.ppf((1.0 + CONFIDENCE) / 2.0, len(values) - 1))
+        half = error * float(stdtrit(len(values) - 1, (1.0 + CONFIDENCE) / 2.0))
         return Estimate(value, value - half, value + half)
 
     @staticmethod
     def of_rate(happened: int, count: int) -> Estimate:
         """The rate of something that happened so often of `count`; interval by Wilson's score."""
-        from scipy.stats import binomtest
+        from scipy.special import ndtri
 
-        interval = binomtest(happened, count).proportion_ci(CONFIDENCE, "wilson")
-        return Estimate(happened / count, float(interval.low), float(interval.high))
+        rate, z = happened / count, float(ndtri((1.0 + CONFIDENCE) / 2.0))
+        weight = 2.0 * (count + z**2)
+        middle = (2.0 * count * rate + z**2) / weight
+        half = z / weight * math.sqrt(4.0 * count * rate * (1.0 - rate) + z**2)
+        low = 0.0 if happened == 0 else middle - half
+        return Estimate(rate, low, 1.0 if happened == count else middle + half)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,21 @@
 """Differential inverse kinematics of a site, by damped least squares, for all environments."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import mujoco
-import torch
-from torch import Tensor
 
-from simtrain.env.control.cfg import ActionTerm, DifferentialIKActionCfg
-from simtrain.env.names import Joints, as_index
+from simtrain.env.control.cfg import ActionTerm
+from simtrain.env.names import as_index
 from simtrain.errors import ConfigError, did_you_mean
+from simtrain.lazy_imports import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.control.cfg import DifferentialIKActionCfg
+    from simtrain.env.names import Joints
 
 _HINGE, _SLIDE = mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value
 

@@ -1,10 +1,14 @@
 """Limits of how fast targets change, and of how fast that changes."""
 
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from simtrain.lazy_imports import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Limiter:

@@ -1,0 +1,143 @@
+"""One command that has all others, what completes it in a shell, and what it does not wait for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from simtrain.cli import start
+from simtrain.registry import Registry, discover
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _simtrain(monkeypatch: pytest.MonkeyPatch, words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["simtrain", *words.split()])
+    monkeypatch.setattr(start, "end_at_once_on_signals", lambda *signals: None)
+    monkeypatch.setattr(start, "put_off_imports", lambda: None)
+    with pytest.raises(SystemExit) as end:
+        start.simtrain()
+    return end.value.code
+
+
+@pytest.fixture
+def _two_tasks(monkeypatch):
+    """The registry has two tasks, whose file prints when it is imported."""
+    names = ("cartpole-balance", "cartpole-swingup")
+    registry = Registry({name: discover().tasks[name] for name in names}, {})
+
+    def noisy(**options: bool) -> Registry:
+        print("importing")
+        return registry
+
+    monkeypatch.setattr("simtrain.registry.discover", noisy)
+
+
+def test_each_command_is_one_of_simtrain_and_has_a_name_of_its_own():
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    for name in ("simtrain", *start.COMMANDS):
+        module, _, function = scripts.pop(name).partition(":")
+        assert module == "simtrain.cli.start"
+        assert callable(getattr(start, function))
+    assert not scripts
+
+
+@pytest.mark.parametrize("words", ["", "--help"])
+def test_simtrain_alone_names_its_commands(words, monkeypatch, capsys):
+    assert _simtrain(monkeypatch, words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines if line.startswith("  ")} == set(start.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("exprt x", "simtrain has no command 'exprt' (did you mean 'export' or 'report'?); it has"),
+        ("export", "name one run, checkpoint or task: "),
+        ("evaluate --seed 1", "the run comes first: "),
+        ("motion chekc", "motion has no command 'chekc' (did you mean 'check'"),
+        ("--tyro-print-completion", "--tyro-print-completion takes the name of a shell, bash or "),
+        ("--tyro-print-completion csh", "--tyro-print-completion takes the name of a shell, bash"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(words, message, monkeypatch, capsys):
+    assert _simtrain(monkeypatch, words) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+@pytest.mark.usefixtures("_two_tasks")
+def test_bash_completes_commands_tasks_flags_values_and_files(monkeypatch, capsys, tmp_path):
+    assert _simtrain(monkeypatch, "--tyro-print-completion bash") == 0
+    printed = capsys.readouterr()
+    assert (printed.out[:2], printed.err) == ("# ", "importing\n")
+    (tmp_path / "simtrain.bash").write_text(printed.out)
+    (tmp_path / "logs").mkdir()
+    lines = {
+        "tra": "train",
+        "train cartpole-b": "cartpole-balance",
+        "train cartpole-balance --env.rew": "--env.rewards.upright.weight "
+        "--env.rewards.upright.cart-joints --env.rewards.upright.pole-joints",
+        "train cartpole-balance --logger ": "tensorboard wandb none",
+        "motion rec": "record",
+        "play run --vide": "--video",
+        "play run --video lo": "logs",
+        "evaluate lo": "logs",
+        "li": "list-tasks",
+    }
+    script = ["source ./simtrain.bash"]
+    for line in lines:
+        words = ["simtrain", *line.split(" ")]
+        script += [f"COMP_WORDS=({' '.join(word or repr('') for word in words)})"]
+        script += [f"COMP_CWORD={len(words) - 1}; COMPREPLY=()"]
+        # As bash calls what it was told to by `complete -F`.
+        script += ["function=$(complete -p simtrain | sed 's/.*-F //')"]
+        script += [f'$function "{words[-1]}" "{words[-2]}"', 'echo "${COMPREPLY[*]}"']
+    result = subprocess.run(
+        ["bash", "-c", "\n".join(script)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert dict(zip(lines, result.stdout.splitlines(), strict=True)) == lines
+
+
+def test_help_about_a_task_waits_for_neither_torch_nor_what_takes_as_long():
+    program = """
+import sys
+sys.argv[1:] = ["train", "go1-velocity-rough", "--help", "env.rewards"]
+from simtrain.cli.start import simtrain
+try:
+    simtrain()
+finally:
+    heavy = "torch._C scipy rsl_rl tensordict mujoco_warp warp tensorboard wandb".split()
+    print("heavy:", *[name for name in heavy if name in sys.modules])
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[-1] == "heavy:"
+    assert "--env.rewards.<term>.weight FLOAT" in result.stdout
+
+
+def test_what_a_policy_does_not_need_is_imported_when_it_is_used():
+    program = """
+import sys
+from simtrain.lazy_imports import put_off_imports
+put_off_imports()
+import tensordict.utils
+import rsl_rl.models
+print(*(name in sys.modules for name in ("torch._C", "torch._dynamo", "wandb.sdk")))
+print(hasattr(tensordict.utils._lock_warn, "_dynamo_marked_constant"))
+import torch._dynamo
+print(tensordict.utils._lock_warn._dynamo_marked_constant, torch.compiler.allow_in_graph.__name__)
+import wandb
+print(callable(wandb.init))
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "True False False",
+        "False",
+        "True allow_in_graph",
+        "True",
+    ]
