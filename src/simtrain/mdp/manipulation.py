@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simtrain.lazy_imports import torch
-from simtrain.mdp.robot_state import feet_forces
+from simtrain.mdp.robot_state import computed_once, feet_forces
 from simtrain.reading import read_as
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def distance_tanh(env: Env, place: Places, to_place: Places, std: float) -> Tens
     return 1.0 - torch.tanh(offset[:, 0].norm(dim=1) / std)
 
 
+@computed_once
 def is_grasped(env: Env, sensors: Sensors, force: float = 0.5) -> Tensor:
     """1 where all pads press by at least `force`, N, the last against the first, else 0.
 
@@ -82,6 +83,7 @@ def grasped_goal_tanh(
     return closeness * is_grasped(env, sensors, force)
 
 
+@computed_once
 def goal_distance(env: Env, command: str, place: Places) -> Tensor:
     """How far a place is from the goal, m. Shape: ``(num_envs,)``."""
     offset = _positions(env, place)[:, 0] - env.command(command)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 
-def _once(function: Callable[Concatenate[Env, P], Tensor]) -> Callable[Concatenate[Env, P], Tensor]:
+def computed_once(
+    function: Callable[Concatenate[Env, P], Tensor],
+) -> Callable[Concatenate[Env, P], Tensor]:
     """Compute a function once for all terms that give it the same arguments."""
 
     @functools.wraps(function)
@@ -35,7 +37,7 @@ def base_rotation(env: Env) -> Tensor:
     return env.bind("xmat").view(env.num_envs, -1, 3, 3)[:, env.base.body]
 
 
-@_once
+@computed_once
 def base_velocity(env: Env) -> Tensor:
     """Velocity of the base in its own frame, m/s. Shape: ``(num_envs, 3)``."""
     velocity = env.bind("qvel")[:, env.base.linear]
@@ -54,7 +56,7 @@ def height_above_ground(env: Env, points: Tensor) -> Tensor:
     return points[..., 2] - env.terrain.height(points[..., :2])
 
 
-@_once
+@computed_once
 def feet_touch(env: Env, sensors: Sensors) -> Tensor:
     """Which feet touch something. Boolean, shape: ``(num_envs, feet)``."""
     return _of_feet(env, sensors)[:, :, 0] > 0.0
@@ -73,14 +75,14 @@ def feet_forces(env: Env, sensors: Sensors) -> Tensor:
     return _of_feet(env, sensors)[:, :, 1:4]
 
 
-@_once
+@computed_once
 def feet_speed(env: Env, velocity_sensors: Sensors) -> Tensor:
     """Horizontal speeds of the feet, m/s. Shape: ``(num_envs, feet)``."""
     speed: Tensor = _of_feet(env, velocity_sensors)[:, :, :2].norm(dim=2)
     return speed
 
 
-@_once
+@computed_once
 def is_moving(env: Env, command: str, threshold: float) -> Tensor:
     """Whether the command is more than to stand still. Boolean, shape: ``(num_envs,)``.
 
