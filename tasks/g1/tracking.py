@@ -97,6 +97,7 @@ def g1_tracking() -> TaskCfg:
                 files=tuple(f"g1/motions/{name}.npz" for name in MOTIONS),
                 bodies=BODIES,
                 anchor="torso_link",
+                sampling="adaptive",
                 pose_range={
                     **dict.fromkeys("xy", (-0.05, 0.05)),
                     "z": (-0.01, 0.01),

@@ -52,6 +52,7 @@ SHIPPED = (
     "go1-velocity-flat",
     "g1-velocity-flat",
     "g1-tracking",
+    "yam-lift-cube",
 )
 
 

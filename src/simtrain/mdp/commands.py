@@ -7,7 +7,6 @@ from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING
 
 from simtrain.env.commands import Arrow, CommandTerm, Sphere
-from simtrain.env.env import Env
 from simtrain.lazy_imports import torch
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
 from simtrain.mirror import mirrored_as

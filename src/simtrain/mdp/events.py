@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from simtrain.env.env import Env
-from simtrain.env.names import Bounds, Entities, Joints, find_base, find_free_bodies
+from simtrain.env.names import Bounds, find_base, find_free_bodies
 from simtrain.env.terms import draw_where
 from simtrain.errors import ConfigError
 from simtrain.lazy_imports import torch
