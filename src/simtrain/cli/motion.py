@@ -6,6 +6,7 @@ import math
 import sys
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from simtrain.bounds import check_bounds
@@ -16,7 +17,6 @@ from simtrain.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     import mujoco
 

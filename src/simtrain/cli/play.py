@@ -15,12 +15,12 @@ from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.cli.start import start
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
+from simtrain.ppo_cfg import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simtrain.env.env import Env
-    from simtrain.ppo_cfg import Flag
     from simtrain.training.saved_policy import SavedPolicy
     from simtrain.view.playback import Act
     from simtrain.view.server import PageServer
