@@ -248,12 +248,17 @@ def _own_settings(config: TrainConfig) -> Leaves:
     own = {path: value for path, value in mine.items() if value != of_task.get(path, _own_settings)}
     changed = mine.keys() ^ of_task.keys()
     model = own.pop(("env", "model"), None)  # a run's may lie in another clone
-    if model is not None and Path(model).name != Path(str(default.env.model)).name:
+    if model is not None and _model_name(model) != _model_name(default.env.model):
         changed.add(("env", "model"))
     if changed:
         text = f"the task {config.task} is not what the run was trained with"
         raise ConfigError(f"{text} ({', '.join(flag(*path) for path in sorted(changed)[:3])})")
     return own
+
+
+def _model_name(model: Any) -> str:
+    """The name of a model's file, wherever it lies, or of the function that makes it."""
+    return model.__qualname__ if callable(model) else Path(model).name
 
 
 def _train_command(config: TrainConfig, iterations: int) -> str:
