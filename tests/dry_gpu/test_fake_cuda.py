@@ -28,7 +28,8 @@ TASKS = sorted(discover().tasks)
 
 def _mlp(cfg: TaskCfg) -> None:
     # PyTorch cannot move the weights of a GRU to a device of fake tensors.
-    cfg.ppo.actor.model = cfg.ppo.critic.model = "mlp"
+    for network in (cfg.ppo.actor, cfg.ppo.critic):
+        network.model = "cnn" if network.model == "cnn" else "mlp"
 
 
 def _plain(cfg: TaskCfg) -> None:

@@ -63,6 +63,7 @@ MODEL = """
     <position joint="left_hinge" kp="5" kv="0.1" ctrlrange="-1 1"/>
     <position joint="right_hinge" kp="3" kv="0.1" ctrlrange="-0.8 0.9"/>
     <position joint="left_slide" kp="8" kv="1"/>
+    <adhesion body="box" ctrlrange="0 1"/>
   </actuator>
   <keyframe> <key name="bent" qpos="0 0 1 1 0 0 0  0.1 0.2 0.3 0.4"/> </keyframe>
 </mujoco>
@@ -343,8 +344,17 @@ def _following(folder: Path) -> TaskCfg:
     for name, frames in (("long", 15), ("short", 8)):
         sizes = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
         rows = {f: rng.normal(0, 0.3, (frames, model.nbody - 1, n)) for f, n in sizes.items()}
-        rows["body_quat_w"] /= np.linalg.norm(rows["body_quat_w"], axis=2, keepdims=True)
         rows |= {f: rng.normal(0, 0.3, (frames, 4)) for f in ("joint_pos", "joint_vel")}
+        for i in range(frames):
+            data = mujoco.MjData(model)
+            turn = rng.normal(0, 1.0, 4)
+            data.qpos[:] = [
+                *rng.normal(0, 0.3, 3),
+                *turn / np.linalg.norm(turn),
+                *rows["joint_pos"][i],
+            ]
+            mujoco.mj_kinematics(model, data)
+            rows["body_pos_w"][i], rows["body_quat_w"][i] = data.xpos[1:], data.xquat[1:]
         names = joint_names(model), body_names(model)
         MotionClip(name, 50.0, *names, **rows).save(folder / f"{name}.npz")
     task = _task()
