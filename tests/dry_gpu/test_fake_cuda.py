@@ -27,9 +27,10 @@ TASKS = sorted(discover().tasks)
 
 
 def _mlp(cfg: TaskCfg) -> None:
-    # PyTorch cannot move the weights of a GRU to a device of fake tensors.
-    for network in (cfg.ppo.actor, cfg.ppo.critic):
-        network.model = "cnn" if network.model == "cnn" else "mlp"
+    # PyTorch cannot move the weights of a GRU or a CNN to a device of fake tensors.
+    if cfg.ppo.actor.model == "cnn":  # the picture is still taken
+        cfg.ppo.actor.obs_groups = ("actor",)
+    cfg.ppo.actor.model = cfg.ppo.critic.model = "mlp"
 
 
 def _plain(cfg: TaskCfg) -> None:
