@@ -29,6 +29,10 @@ def _action(cfg):
     return {"actions": {"move": cfg}}
 
 
+def tracked(env, command: str):
+    return env.command(command)[:, 0]
+
+
 class Counter:
     def __init__(self, env, start: int) -> None: ...
 
@@ -41,6 +45,10 @@ MISTAKES = {
     "a metric that is reduced in an unknown way": (
         {"metrics": {"m": MetricTermCfg(alive, reduce="min")}},
         r"--env\.metrics\.m\.reduce is 'min'; it must be one of mean, last, max",
+    ),
+    "a command that there is not": (
+        {"rewards": {"track": RewardTermCfg(tracked, 1.0, command="gaol")}},
+        r"--env\.rewards\.track\.command: there is no command 'gaol'; there are none",
     ),
     "one value where a term takes two bounds": (
         {

@@ -166,10 +166,8 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
     for name, action in cfg.actions.items():
         check_delay(action, "env", "actions", name)
         command = getattr(action, "reference", None)
-        if command is not None and command not in cfg.commands:
-            there = f"{did_you_mean(command, cfg.commands)}; there are {', '.join(cfg.commands)}"
-            where = flag("env", "actions", name, "reference")
-            raise ConfigError(f"{where}: there is no command {command!r}{there}")
+        if command is not None:
+            _check_command(flag("env", "actions", name, "reference"), command, cfg)
     if Actions(cfg.actions, model, start, "cpu").dim == 0:
         raise ConfigError("the task's actions drive no joint")
     if "actor" not in cfg.observations:
@@ -178,13 +176,17 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
         if not terms:
             raise ConfigError(f"observations.{group} has no terms")
         for name, term in terms.items():
-            check_term(flag("env", "observations", group, name), term, model, step_dt)
+            where = flag("env", "observations", group, name)
+            check_term(where, term, model, step_dt)
+            _check_command(f"{where}.command", term.params.get("command"), cfg)
             check_delay(term, "env", "observations", group, name)
     if not cfg.rewards:
         raise ConfigError("the task has no rewards")
     for kind in ("rewards", "terminations", "commands", "metrics"):
         for name, term in getattr(cfg, kind).items():
-            check_term(flag("env", kind, name), term, model, step_dt)
+            where = flag("env", kind, name)
+            check_term(where, term, model, step_dt)
+            _check_command(f"{where}.command", term.params.get("command"), cfg)
     for name, metric in cfg.metrics.items():
         if name in EVALUATION_TAGS:
             raise ConfigError(f"a metric of the task is called {name!r}, as one of evaluation is")
@@ -193,7 +195,9 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
         _check_choice(flag("env", "events", name, "mode"), event.mode, get_args(EventMode))
     for kind in ("events", "curricula"):
         for name, term in getattr(cfg, kind).items():
-            check_term(flag("env", kind, name), term, model, step_dt, leading=2)
+            where = flag("env", kind, name)
+            check_term(where, term, model, step_dt, leading=2)
+            _check_command(f"{where}.command", term.params.get("command"), cfg)
     return model
 
 
@@ -239,6 +243,15 @@ def without_hardware(cfg: TaskCfg) -> TaskCfg:
             own = {field.name: getattr(motor, field.name) for field in fields(IdealPdActuatorCfg)}
             task.actuators[name] = IdealPdActuatorCfg(**own)
     return task
+
+
+def _check_command(where: str, command: object, cfg: TaskCfg) -> None:
+    """Raise ConfigError for the name of a command that the task does not have."""
+    if isinstance(command, str) and command not in cfg.commands:
+        there = (
+            f"{did_you_mean(command, cfg.commands)}; there are {', '.join(cfg.commands) or 'none'}"
+        )
+        raise ConfigError(f"{where}: there is no command {command!r}{there}")
 
 
 def _check_choice(where: str, value: str, choices: tuple[str, ...]) -> None:
