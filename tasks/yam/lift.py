@@ -96,6 +96,10 @@ def yam_lift_cube() -> TaskCfg:
             mdp.randomize_field, mode="reset", after_steps=CALM_STEPS, shared=True, **params
         )
 
+    def at_goal(distance: float) -> MetricTermCfg:
+        where = {"command": "goal", "place": "cube", "distance": distance}
+        return MetricTermCfg(mdp.at_goal, reduce="last", duration_s=0.5, **where)
+
     grasp = {"sensors": "(left|right)_pad_cube"}
     on_table = {"sensors": ".*_table"}
     actor = {
@@ -149,22 +153,8 @@ def yam_lift_cube() -> TaskCfg:
             "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
         },
         metrics={
-            "success": MetricTermCfg(
-                mdp.at_goal,
-                reduce="last",
-                command="goal",
-                place="cube",
-                distance=0.05,
-                duration_s=0.5,
-            ),
-            "success_2.5cm": MetricTermCfg(
-                mdp.at_goal,
-                reduce="last",
-                command="goal",
-                place="cube",
-                distance=0.025,
-                duration_s=0.5,
-            ),
+            "success": at_goal(0.05),
+            "success_2.5cm": at_goal(0.025),
             "goal_distance": MetricTermCfg(
                 mdp.goal_distance, reduce="last", command="goal", place="cube"
             ),
