@@ -51,12 +51,15 @@ class Tile:
     elevation: float = -12.0
     """Direction of the camera that follows a robot, degrees, seen from where the robot looks to."""
     zoom: float = 1.0
+    seed: int = 0
 
 
 TILES = (
-    Tile("go1-velocity-flat", 2.0, (0.8, 0.0, 0.0), width=1.2, azimuth=120.0, zoom=0.95),
-    Tile("g1-velocity-flat", 2.0, (0.8, 0.0, 0.0), width=0.8, azimuth=130.0, zoom=1.0),
-    Tile("cartpole-swingup", 0.0, width=1.5),
+    Tile("go1-velocity-flat", 2.0, (0.8, 0.0, 0.0), width=1.1, azimuth=120.0, zoom=0.95),
+    Tile("g1-velocity-flat", 2.0, (0.8, 0.0, 0.0), width=0.7, azimuth=130.0, zoom=1.0),
+    Tile("g1-tracking", 0.0, width=0.7, azimuth=150.0, seed=3),
+    Tile("yam-lift-cube", 0.0, width=1.1, azimuth=140.0, elevation=-25.0, seed=1),
+    Tile("cartpole-swingup", 0.0, width=1.3),
 )
 
 
@@ -67,7 +70,7 @@ class Options:
     output: Path = Path("docs/images/policies.gif")
     policies: tuple[str, ...] = ()
     """Runs or tasks to show in the tiles' places, in their order; none for the tasks of `TILES`."""
-    height: int = 260
+    height: int = 200
     """Pixels."""
     seconds: float = 4.0
     fps: float = 20.0
@@ -105,7 +108,7 @@ def main() -> None:
 @torch.inference_mode()
 def frames(tile: Tile, name: str, options: Options) -> Iterator[np.ndarray]:
     """Frames of a policy, uint8 ``(height, width, 3)``, those that fade included."""
-    seed_everything(0)
+    seed_everything(tile.seed)
     saved = open_policy(Path(name))
     cfg = evaluation_task(saved.config.env)
     cfg.terminations = {}  # it goes on past the end of an episode
@@ -130,8 +133,10 @@ def frames(tile: Tile, name: str, options: Options) -> Iterator[np.ndarray]:
             for field in ("qpos", "qvel", "ctrl"):
                 getattr(data, field)[:] = env.bind(field)[0].numpy()
             mujoco.mj_forward(model, data)
+            terms = () if tile.command else env.commands.terms.values()
+            markers = [marker for term in terms for marker in term.markers(0)]
             # Closer behind the robot than in a video, so that it stays in the middle.
-            yield canvas.render(data, passed_s=4.0 / options.fps)
+            yield canvas.render(data, passed_s=4.0 / options.fps, markers=markers)
 
 
 def faded(video: np.ndarray, count: int) -> np.ndarray:
