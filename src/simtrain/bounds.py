@@ -45,6 +45,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "num_learning_epochs": (1, 1000),
     "num_mini_batches": (1, 10**5),
     "learning_rate": (1e-12, 1e3),
+    "learning_rate_end": (1e-12, 1e3),
     "desired_kl": (1e-12, 1e6),
     "desired_kl_end": (1e-12, 1e6),
     "initial_step": (0, 10**12),

@@ -205,6 +205,8 @@ class DistillationCfg:
     --num-steps-per-env."""
     learning_rate: float = 1e-3
     """Adam's learning rate."""
+    learning_rate_end: float | None = None
+    """The same at the end of training, to which it goes in equal steps; None keeps it."""
     max_grad_norm: float | None = None
     """Largest gradient norm; None for any."""
     loss_type: Literal["mse", "huber"] = "mse"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -41,7 +42,8 @@ def reference(mine: Distillation, cfg: DistillationCfg = CFG) -> RslDistillation
     student, teacher = copy.deepcopy((mine.actor, mine.teacher))
     student.reset()
     storage = RolloutStorage("distillation", ENVS, STEPS, observed(), [ACTIONS])
-    settings = {name: value for name, value in vars(cfg).items() if name != "teacher"}
+    own = ("teacher", "learning_rate_end")
+    settings = {name: value for name, value in vars(cfg).items() if name not in own}
     theirs = RslDistillation(student, teacher, storage, **settings)
     theirs.train_mode()
     return theirs
@@ -91,6 +93,18 @@ def test_a_student_comes_to_act_as_its_teacher():
         roll_out(mine, 0)
         losses.append(mine.update()["behavior"])
     assert losses[-1] < 0.1 * losses[0]
+
+
+def test_the_learning_rate_goes_to_its_end_in_equal_steps():
+    mine = make(cfg=replace(CFG, learning_rate_end=2e-3))
+    steady = make(cfg=replace(CFG, learning_rate=6e-3))
+    steady.actor.load_state_dict(mine.actor.state_dict())
+    steady.teacher.load_state_dict(mine.teacher.state_dict())
+    for algorithm in (mine, steady):
+        roll_out(algorithm, 0)
+        algorithm.update(progress=0.5)
+    assert mine.learning_rate == pytest.approx(6e-3)
+    assert all(map(torch.equal, mine.actor.parameters(), steady.actor.parameters()))
 
 
 def test_a_student_goes_on_from_its_state_bit_for_bit():

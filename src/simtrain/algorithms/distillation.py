@@ -47,13 +47,15 @@ class Distillation(RslDistillation):  # type: ignore[misc]
         sizes = recorded["privileged_actions"].shape[-1], num_steps_per_env
         groups = [*self.actor.obs_groups, *getattr(self.actor, "obs_groups_2d", ())]
         storage = Rollout(obs.select(*groups), *sizes, recorded, rank.device)
-        settings = {name: value for name, value in vars(cfg).items() if name != "teacher"}
+        own = ("teacher", "learning_rate_end")
+        settings = {name: value for name, value in vars(cfg).items() if name not in own}
         super().__init__(self.actor, teacher, storage, **settings, device=rank.device)
         self.rank, self.timer, self.learning_threads = rank, timer, rank.threads
         # AdamW would wear down the standard deviation, which no loss depends on.
         networks = [self.actor.parameters()]
         self.optimizer = FlatAdam(networks, rank, timer, learning_rate=cfg.learning_rate)
         self.gradients, self.learning_rate = self.optimizer.gradients, float(self.optimizer.lr)
+        self._rates = (cfg.learning_rate, cfg.learning_rate_end)
         self.num_mini_batches = num_steps_per_env // self.gradient_length
         self.skipped_steps = 0  # of the last update: their gradients were not finite
         self._loss = torch.zeros((), device=rank.device)
@@ -119,8 +121,12 @@ class Distillation(RslDistillation):  # type: ignore[misc]
     ) -> dict[str, float]:
         """Bring the student nearer to the teacher, in place, by `graphs` if given; mean loss.
 
-        Nothing depends on how much of training is done, `progress`.
+        `progress` is the part of training that is done, from 0 to 1.
         """
+        first, last = self._rates
+        if last is not None:
+            self.learning_rate = first + progress * (last - first)
+            self.optimizer.lr.fill_(self.learning_rate)
         learn = self.learn_mini_batch
         if graphs is not None and graphs.prepare():
             self.timer.begin("update_graph")
