@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from simtrain.run.console import Status, TrainingConsole
+from simtrain.run.console import Status, TrainingConsole, fitted
 
 METRICS = {"Perf/total_fps": 51_234.5, "Train/mean_step_reward": 0.81234}
 EPISODES = {"Train/mean_reward": 812.345, "Train/mean_episode_length": 998.6}
@@ -49,3 +49,14 @@ def test_the_live_view_says_when_no_episode_or_not_every_environments_has_finish
     assert "none yet" in _shown(FIRST, terminal=True)
     shown = _shown(EARLY, terminal=True)
     assert "return and length are incomplete: 31 % of environments have finished one" in shown
+
+
+def test_a_terminal_breaks_no_word_and_no_command():
+    text = f"error: {'word ' * 14}and so on; `uv run list-tasks --all` lists all of them"
+    narrow = Console(file=io.StringIO(), force_terminal=True, width=80)
+    *lines, last = fitted(text, narrow).splitlines()
+    assert [len(line) for line in lines] == [80]
+    assert last == "so on; `uv run list-tasks --all` lists all of them"
+    command = f"to go on: uv run train {'hop ' * 20}".rstrip()
+    assert fitted(command, narrow).splitlines() == ["to go on:", command.removeprefix("to go on: ")]
+    assert fitted(text, Console(file=io.StringIO(), width=80)) == text

@@ -21,6 +21,8 @@ from simtrain.run.directory import check_file
 from simtrain.sim import EngineCfg
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from simtrain.training.evaluator import Evaluation
     from simtrain.training.saved_policy import SavedPolicy
 
@@ -121,35 +123,50 @@ def _evaluate_all(policies: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
 
 
 def _print_table(results: list[_Result]) -> None:
-    from rich.table import Table
-
+    from simtrain.run.console import fitted
     from simtrain.training.evaluator import heading, with_margin
 
     _, flags, engine, _ = results[0]
     tasks = ", ".join({result.saved.config.task: None for result in results})
     how = f"seed {flags.seed}, {engine.name} on {engine.device}; means with 95 % intervals"
     console = table_console()
-    console.print(f"{tasks}: {flags.episodes} episodes, {how}", soft_wrap=True)
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("checkpoint", overflow="fold")
+    text = f"{tasks}: {flags.episodes} episodes, {how}"
+    console.print(fitted(text, console), soft_wrap=True)
     names = list(dict.fromkeys(name for r in results for name in r.evaluation.estimates))
-    for title in ("iteration", *map(heading, names)):
-        table.add_column(title, justify="right")
+    titles = ["checkpoint", "iteration", *map(heading, names)]
+    rows = []
     for result in results:
         checkpoint = "/".join(result.saved.checkpoint.absolute().parts[-2:])
-        rows = {checkpoint: result.evaluation}
-        rows |= {f"  {kind}": part for kind, part in result.evaluation.parts().items()}
-        for title, evaluation in rows.items():
+        parts = {checkpoint: result.evaluation}
+        parts |= {f"  {kind}": part for kind, part in result.evaluation.parts().items()}
+        for title, evaluation in parts.items():
             estimates = evaluation.estimates
-            table.add_row(
-                title,
-                f"{result.saved.iteration:,}" if title == checkpoint else "",
-                *(with_margin(n, estimates[n]) if n in estimates else "-" for n in names),
-            )
-    console.print(table)
+            iteration = f"{result.saved.iteration:,}" if title == checkpoint else ""
+            values = (with_margin(n, estimates[n]) if n in estimates else "-" for n in names)
+            rows.append([title, iteration, *values])
+    table = _table(titles, rows)
+    if console.measure(table).maximum > console.width:  # a table for each row, on its side
+        for row in rows:
+            console.print(row[0], markup=False, soft_wrap=True)
+            columns = zip(titles[1:], row[1:], strict=True)
+            console.print(_table(["", ""], [pair for pair in columns if pair[1]]))
+    else:
+        console.print(table)
     rewards = [as_plain(result.flags.env.rewards) for result in results]
     if any(other != rewards[0] for other in rewards):
         console.print("The runs differ in their rewards: returns cannot be compared.")
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """The first column to the left, the others to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), show_header=any(titles))
+    for number, title in enumerate(titles):
+        table.add_column(title, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _estimates(evaluation: Evaluation) -> dict[str, dict[str, float]]:
