@@ -106,7 +106,7 @@ def test_mistakes_are_told(run, tmp_path, monkeypatch):
         f"{other}": "config.yaml is not the configuration that model_3.pt was trained with; --with",
         f"{other} --with-changes": "the checkpoint is of another network",
         f"{swapped}": f"is of the task '{TASK}', but lies in a run of 'cartpole-balance'",
-        f"{run} --formats tflite": "--formats is 'tflite'; it must be one of onnx, pt2, torchscript",
+        f"{run} --formats tflite": "--formats is 'tflite'; it must be one of onnx, pt2, torc",
         f"{run} --formats": "--formats needs one or more of onnx, pt2, torchscript",
         f"{run} --formats torchscript --verify": "--verify runs policy.onnx; leave onnx among",
         f"{run} --ship --verify": "--verify does not go with --ship; verify first",
