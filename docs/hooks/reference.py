@@ -34,7 +34,7 @@ from simtrain.env.cfg import TaskCfg
 
 _log = logging.getLogger("mkdocs.hooks.reference")
 _RAW = re.compile(
-    r"`|\*\*|__\w|\]\(|\]\[|<!--|--8<--|^\s*(?:#+ |:::|!!!|\?\?\?|\||[-*] )|&[a-z]+;", re.MULTILINE
+    r"`|\*\*|\]\(|\]\[|<!--|--8<--|^\s*(?:#+ |:::|!!!|\?\?\?|\||[-*] )|&[a-z]+;", re.MULTILINE
 )
 """Markdown, or a mark of an extension, in what a reader sees."""
 _MARKER = re.compile(r"^<!-- (flags|terms): (\S+)(?: (\S+))? -->$", re.MULTILINE)

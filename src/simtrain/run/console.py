@@ -85,10 +85,16 @@ def fitted(text: str, console: Console) -> str:
     if not console.is_terminal:
         return text
     whole = re.sub(r"`[^`]*`|uv run .*", lambda found: found[0].replace(" ", "\0"), text)
-    keep: dict[str, bool] = dict.fromkeys(
-        ("replace_whitespace", "break_long_words", "break_on_hyphens"), False
-    )
-    lines = [textwrap.fill(line, console.width, **keep) for line in whole.splitlines()]
+    lines = [
+        textwrap.fill(
+            line,
+            console.width,
+            replace_whitespace=False,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in whole.splitlines()
+    ]
     return "\n".join(lines).replace("\0", " ")
 
 

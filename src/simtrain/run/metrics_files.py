@@ -56,8 +56,8 @@ class MetricsWriter:
             self._append_event(step=after + 1, session_log={"status": "START"})
             # It forgets later steps of all tags, and those over other axes are larger.
             rows = filter(None, map(parse_row, path.read_bytes().splitlines()))
-            events = [event for row in rows for event in _events(row)]
-            self._append_events([event for event in events if event["step"] > after])
+            larger = (e for row in rows for e in _events(row) if e["step"] > after)
+            self._append_events([*larger])
 
     @property
     def error(self) -> str | None:
