@@ -71,8 +71,9 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
     """Write a policy for deployment, all files or none.
 
     The networks are as `simtrain.algorithms.export.export` says. Each carries the content of
-    ``policy.json``: a `simtrain.env.interface.Interface` and the policy's origin. Beside them are the model, the programs that run the policy without simtrain, and
-    ``deploy.yaml`` where `simtrain.training.deployment.unitree` can write it.
+    ``policy.json``: a `simtrain.env.interface.Interface` and the policy's origin. Beside them
+    are the model, the programs that run the policy without simtrain, and ``deploy.yaml`` where
+    `simtrain.training.deployment.unitree` can write it.
 
     Raises:
         ConfigError: the policy does not fit its task, a term does not tell what a robot's program
