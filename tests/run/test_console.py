@@ -2,6 +2,7 @@ import io
 
 from rich.console import Console
 
+from simtrain.cli.output import print_table
 from simtrain.run.console import Status, TrainingConsole, fitted
 
 METRICS = {"Perf/total_fps": 51_234.5, "Train/mean_step_reward": 0.81234}
@@ -60,3 +61,13 @@ def test_a_terminal_breaks_no_word_and_no_command():
     command = f"to go on: uv run train {'hop ' * 20}".rstrip()
     assert fitted(command, narrow).splitlines() == ["to go on:", command.removeprefix("to go on: ")]
     assert fitted(text, Console(file=io.StringIO(), width=80)) == text
+
+
+def test_a_table_that_is_too_wide_stands_on_its_side():
+    def shown(width: int) -> list[str]:
+        console = Console(file=io.StringIO(), width=width)
+        print_table(console, ("checkpoint", "return", "length"), [("a/b.pt", "1 ± 2", "1000")])
+        return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+    assert shown(40) == ["checkpoint   return   length", "a/b.pt        1 ± 2     1000"]
+    assert shown(24) == ["a/b.pt", "return   1 ± 2", "length    1000"]

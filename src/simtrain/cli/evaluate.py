@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from simtrain.api import EvaluationCfg, PolicyEvaluator, choose_device, open_policy
 from simtrain.cli.exits import DONE, interruptible
-from simtrain.cli.output import table_console, write_file
+from simtrain.cli.output import print_table, table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.config_tree import as_plain
 from simtrain.env.cfg import TaskCfg
@@ -21,8 +21,6 @@ from simtrain.run.directory import check_file
 from simtrain.sim import EngineCfg
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from simtrain.training.evaluator import Evaluation
     from simtrain.training.saved_policy import SavedPolicy
 
@@ -144,29 +142,10 @@ def _print_table(results: list[_Result]) -> None:
             iteration = f"{result.saved.iteration:,}" if title == checkpoint else ""
             values = (with_margin(n, estimates[n]) if n in estimates else "-" for n in names)
             rows.append([title, iteration, *values])
-    table = _table(titles, rows)
-    if console.measure(table).maximum > console.width:  # a table for each row, on its side
-        for row in rows:
-            console.print(row[0], markup=False, soft_wrap=True)
-            columns = zip(titles[1:], row[1:], strict=True)
-            console.print(_table(["", ""], [pair for pair in columns if pair[1]]))
-    else:
-        console.print(table)
+    print_table(console, titles, rows)
     rewards = [as_plain(result.flags.env.rewards) for result in results]
     if any(other != rewards[0] for other in rewards):
         console.print("The runs differ in their rewards: returns cannot be compared.")
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """The first column to the left, the others to the right."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), show_header=any(titles))
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def _estimates(evaluation: Evaluation) -> dict[str, dict[str, float]]:
