@@ -1,6 +1,6 @@
-// A page that was opened from the disk may not read the search index.
+// A page that was opened from the disk may not read the search index, and the theme hides the search.
 if (location.protocol === "file:") {
-  const query = document.querySelector("[data-md-component=search-query]");
-  query.placeholder = "Search needs `uv run mkdocs serve`";
-  query.disabled = true;
+  const note = document.createElement("span");
+  note.textContent = "Search needs: uv run mkdocs serve";
+  document.querySelector(".md-header__inner").append(note);
 }
