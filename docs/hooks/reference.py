@@ -5,6 +5,8 @@ MkDocs calls `on_page_markdown` for each page. In it, two kinds of lines are rep
   <!-- flags: simtrain.config:TrainConfig -->        a table of the flags that a dataclass makes
   <!-- flags: simtrain.ppo_cfg:PpoCfg --ppo -->      ... with nested ones, under a prefix
   <!-- terms: rewards -->                            the terms of a module of `simtrain.mdp`
+
+A page that shows raw markup is a warning, with which ``mkdocs build --strict`` fails.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import logging
 import re
 import types
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,11 @@ from simtrain import mdp
 from simtrain.config import TrainConfig
 from simtrain.env.cfg import TaskCfg
 
+_log = logging.getLogger("mkdocs.hooks.reference")
+_RAW = re.compile(
+    r"`|\*\*|\]\(|\]\[|<!--|--8<--|^\s*(?:#+ |:::|!!!|\?\?\?|\||[-*] )|&[a-z]+;", re.MULTILINE
+)
+"""Markdown, or a mark of an extension, in what a reader sees."""
 _MARKER = re.compile(r"^<!-- (flags|terms): (\S+)(?: (\S+))? -->$", re.MULTILINE)
 
 
@@ -47,9 +56,37 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return _MARKER.sub(_replacement, markdown)
 
 
-def on_page_content(html: str, **_: Any) -> str:
+def on_page_content(html: str, page: Any, **_: Any) -> str:
     """A page without what the docstrings of ``__init__`` begin with."""
+    for text in raw_markup(html):
+        _log.warning(f"{page.file.src_uri} shows raw markup: {text}")
     return html.replace("<p>Prepare.</p>", "")
+
+
+def raw_markup(html: str) -> list[str]:
+    """The lines of a page, outside of code, in which a reader sees markup."""
+    reader = _Reader()
+    reader.feed(html)
+    return [line.strip() for line in "".join(reader.text).splitlines() if _RAW.search(line)]
+
+
+class _Reader(HTMLParser):
+    """Collects the text of a page without code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self._code = 0
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self._code += tag in ("code", "pre")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._code -= tag in ("code", "pre")
+
+    def handle_data(self, data: str) -> None:
+        if not self._code:
+            self.text.append(data)
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,17 @@ def test_every_metric_is_in_the_reference():
     assert not [tag for tag in tags if not known.fullmatch(tag)]
 
 
+@pytest.mark.parametrize(
+    "shown",
+    ["see [Flags](flags.md)", "a **bold** word", "a `word", "```bash", "## Flags", "| a | b |",
+     "::: simtrain.task", '--8<-- "a.py"', "!!! note", "- a list", "[term][term]"],
+)  # fmt: skip
+def test_markup_that_a_reader_sees_fails_the_build(shown):
+    page = "<h1>Words</h1>\n<p>One.\n{}</p>\n<pre><code>``` **a** [b](c)</code></pre>"
+    assert _reference().raw_markup(page.format(shown)) == [shown]
+    assert _reference().raw_markup(page.format(f"a <code>{shown}</code> - or 2 * 3 | 4 [1]")) == []
+
+
 def test_every_phase_is_explained():
     page = (ROOT / "docs" / "performance.md").read_text()
     assert re.findall(r"`Perf/time/(\w+)`", page) == list(PHASES)

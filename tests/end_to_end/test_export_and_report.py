@@ -51,7 +51,7 @@ def test_a_trained_policy_is_exported_beside_its_run_and_acts_the_same(run, caps
     assert export([str(run)]) == 0
     out = capsys.readouterr().out
     assert f"policy:   {TASK}, iteration 3" in out
-    files = ["model.xml", "mujoco_robot.py", "policy.json", "policy.onnx", "policy.pt",
+    files = ["model.xml", "mujoco_robot.py", "policy.json", "policy.onnx", "policy.pt2",
              "run_policy.py"]  # fmt: skip
     assert sorted(path.name for path in (run / "exported").iterdir()) == files
     assert all(f"written:  {run / 'exported' / name}" in out for name in files)
@@ -106,8 +106,8 @@ def test_mistakes_are_told(run, tmp_path, monkeypatch):
         f"{other}": "config.yaml is not the configuration that model_3.pt was trained with; --with",
         f"{other} --with-changes": "the checkpoint is of another network",
         f"{swapped}": f"is of the task '{TASK}', but lies in a run of 'cartpole-balance'",
-        f"{run} --formats tflite": "--formats is 'tflite'; it must be one of onnx, torchscript",
-        f"{run} --formats": "--formats needs one or more of onnx, torchscript",
+        f"{run} --formats tflite": "--formats is 'tflite'; it must be one of onnx, pt2, torc",
+        f"{run} --formats": "--formats needs one or more of onnx, pt2, torchscript",
         f"{run} --formats torchscript --verify": "--verify runs policy.onnx; leave onnx among",
         f"{run} --ship --verify": "--verify does not go with --ship; verify first",
         f"{run} --verify --verify-threshold 2": "--verify-threshold is 2.0; it must be 1 or less",

@@ -2,7 +2,8 @@ import io
 
 from rich.console import Console
 
-from simtrain.run.console import Status, TrainingConsole
+from simtrain.cli.output import print_table
+from simtrain.run.console import Status, TrainingConsole, fitted
 
 METRICS = {"Perf/total_fps": 51_234.5, "Train/mean_step_reward": 0.81234}
 EPISODES = {"Train/mean_reward": 812.345, "Train/mean_episode_length": 998.6}
@@ -49,3 +50,24 @@ def test_the_live_view_says_when_no_episode_or_not_every_environments_has_finish
     assert "none yet" in _shown(FIRST, terminal=True)
     shown = _shown(EARLY, terminal=True)
     assert "return and length are incomplete: 31 % of environments have finished one" in shown
+
+
+def test_a_terminal_breaks_no_word_and_no_command():
+    text = f"error: {'word ' * 14}and so on; `uv run list-tasks --all` lists all of them"
+    narrow = Console(file=io.StringIO(), force_terminal=True, width=80)
+    *lines, last = fitted(text, narrow).splitlines()
+    assert [len(line) for line in lines] == [80]
+    assert last == "so on; `uv run list-tasks --all` lists all of them"
+    command = f"to go on: uv run train {'hop ' * 20}".rstrip()
+    assert fitted(command, narrow).splitlines() == ["to go on:", command.removeprefix("to go on: ")]
+    assert fitted(text, Console(file=io.StringIO(), width=80)) == text
+
+
+def test_a_table_that_is_too_wide_stands_on_its_side():
+    def shown(width: int) -> list[str]:
+        console = Console(file=io.StringIO(), width=width)
+        print_table(console, ("checkpoint", "return", "length"), [("a/b.pt", "1 ± 2", "1000")])
+        return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+    assert shown(40) == ["checkpoint   return   length", "a/b.pt        1 ± 2     1000"]
+    assert shown(24) == ["a/b.pt", "return   1 ± 2", "length    1000"]

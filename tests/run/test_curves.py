@@ -100,6 +100,8 @@ def test_nulls_and_absent_tags_leave_gaps_not_zeros(tmp_path):
     assert (x.tolist(), y.tolist()) == ([30, 50], [2.0, 4.0])
     assert [run.summary(RETURN, of) for of in (last, np.max, np.median)] == [4.0, 4.0, 3.0]
     assert run.summary("Train/mean_episode_length", last) is None
+    none_yet = read_run(make_run(tmp_path / "b", [{"Train/finished_envs": 0.0}] * 2))
+    assert none_yet.summary(RETURN, last) is None
     assert aggregate([run], ["Train/mean_episode_length"], "env_steps") == {}
 
 

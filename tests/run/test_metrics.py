@@ -8,6 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from simtrain.errors import ConfigError
+from simtrain.metric_tags import RETURN
 from simtrain.run.metrics_files import MetricsWriter, check_idle
 
 
@@ -28,6 +29,11 @@ def test_each_iteration_is_a_line_of_json_and_a_step_of_tensorboard(tmp_path):
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("Loss/value")] == [(1, 2.0), (2, 1.0)]
     assert [(e.step, e.value) for e in events.Scalars("Train/mean_reward")] == [(2, 3.5)]
+    assert [(e.step, e.value) for e in events.Scalars("Train/mean_reward/env_steps")] == [
+        (512, 3.5)
+    ]
+    assert [(e.step, e.value) for e in events.Scalars("Train/mean_reward/time")] == [(1, 3.5)]
+    assert "Loss/value/time" not in events.Tags()["scalars"]
 
 
 def test_a_line_can_be_read_as_soon_as_it_is_written(tmp_path):
@@ -59,7 +65,7 @@ def iterations(run):
 def write(run, numbers, *, after=0):
     writer = MetricsWriter(run, tensorboard=True, after=after)
     for number in numbers:
-        writer.write(number, 8 * number, 0.0, {"a": float(number)})
+        writer.write(number, 8 * number, number / 2, {"a": float(number), RETURN: float(number)})
     writer.close()
 
 
@@ -69,6 +75,8 @@ def test_a_resumed_run_has_every_iteration_once(tmp_path):
     write(tmp_path, range(7, 10), after=6)
     assert iterations(tmp_path) == list(range(1, 10))
     assert scalars(tmp_path, "a") == [(i, float(i)) for i in range(1, 10)]
+    assert scalars(tmp_path, f"{RETURN}/env_steps") == [(8 * i, float(i)) for i in range(1, 10)]
+    assert scalars(tmp_path, f"{RETURN}/time") == [(i // 2, float(i)) for i in range(1, 10)]
     sizes = [path.stat().st_size for path in tmp_path.glob("events.*")]
     assert len(sizes) == 3
     write(tmp_path, [1], after=0)
@@ -93,6 +101,7 @@ def test_an_open_tensorboard_forgets_what_is_cut_off(tmp_path):
     write(tmp_path, [], after=1)
     events.Reload()
     assert [e.step for e in events.Scalars("a")] == [1]
+    assert [e.step for e in events.Scalars(f"{RETURN}/env_steps")] == [8]
 
 
 def test_a_run_is_written_by_one_process(tmp_path):
@@ -235,7 +244,7 @@ def test_a_flipped_byte_in_a_record_of_tensorboard_loses_that_record_alone(tmp_p
     starts = [0]
     while starts[-1] < len(data):
         starts.append(starts[-1] + 16 + struct.unpack_from("<Q", data, starts[-1])[0])
-    start, end = starts[10:12]  # the first record is the file's version
+    start, end = starts[28:30]  # the first record is the file's version, then three an iteration
     at = start + place if place >= 0 else end + place
     events.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
     (told,) = resume(tmp_path, 18)

@@ -76,6 +76,10 @@ def test_evaluations_are_drawn_beside_training(tmp_path):
     (error,) = next(ax for ax in axes if ax.get_title(loc="left") == "Eval error").lines
     assert (error.get_xdata().tolist(), error.get_ydata().tolist()) == ([20], [0.5])
 
+    axes = figure(make_run(tmp_path / "b", [{"Eval/mean_return": 9.0, "Eval/iteration": 2}])).axes
+    notes = [text.get_text() for ax in axes[:3] for text in ax.texts]
+    assert notes == ["no whole episode yet"] * 2  # not across the evaluation's curve
+
 
 def test_means_over_episodes_are_pale_until_all_environments_have_finished_one(tmp_path):
     lines = [

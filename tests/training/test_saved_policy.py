@@ -160,7 +160,7 @@ def test_a_changed_configuration_is_told_and_not_exported_unless_asked_for(
     path = str(_with_config(run, tmp_path, ("weight: 3.0", "weight: 3.1")))
     with pytest.raises(ConfigError, match=r"trained with; --with-changes True exports it all the"):
         export([path])
-    assert export([path, "--with-changes", "--formats", "torchscript"]) == 0
+    assert export([path, "--with-changes", "--formats", "pt2"]) == 0
     capsys.readouterr()
     assert evaluate([path, "--episodes", "1", "--device", "cpu"]) == 0
     assert f"warning: {tmp_path}/config.yaml is not the conf" in capsys.readouterr().err

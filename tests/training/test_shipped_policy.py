@@ -107,8 +107,8 @@ def test_the_name_of_the_task_stands_for_its_policy(here, capsys):
         assert evaluate([name, *FEW, "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out)[0]["per_episode"])
     assert found[0] == found[1] == found[2]
-    assert export([TASK, "--formats", "torchscript"]) == 0
-    assert (here / "exported" / TASK / "policy.pt").exists()
+    assert export([TASK, "--formats", "pt2"]) == 0
+    assert (here / "exported" / TASK / "policy.pt2").exists()
     flags = ["--gpu-ids", "None", "--max-iterations", "1", "--logger", "none"]
     assert train([TASK, *flags, "--init-from", TASK, *CHANGES]) == 0
     assert f"tensors of the actor in {here}/tasks/cart/trained/" in capsys.readouterr().out

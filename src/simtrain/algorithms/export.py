@@ -1,4 +1,4 @@
-"""A policy as ONNX or TorchScript, with its normalization; each compared with the policy itself.
+"""A policy as ONNX or for PyTorch, with its normalization; each compared with the policy itself.
 
 Inputs are, in this order: ``obs``, float32 ``(batch, size)``, the flat observations side by side;
 each group of images, under its name; and what a recurrent network remembers, ``(layers, batch,
@@ -11,6 +11,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +64,16 @@ class PolicyStep(nn.Module):
         """The hidden states of so many episodes that begin."""
         return [torch.zeros(layers, rows, units) for layers, _, units in self.states.values()]
 
+    @cached_property
+    def program(self) -> torch.export.ExportedProgram:
+        """It as a graph of PyTorch's operators, for any number of rows."""
+        batch = torch.export.Dim("batch")
+        shapes = tuple({1 if name in self.states else 0: batch} for name in self.input_names)
+        program = torch.export.export(self, tuple(self.example), dynamic_shapes=(shapes,))
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # with paths of this machine
+        return program
+
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Actions, and the hidden states of the next step."""
         if not self.groups:  # rsl_rl's module wants an empty vector
@@ -74,14 +85,13 @@ class PolicyStep(nn.Module):
 
 
 def export(
-    policy: Policy, kind: str, properties: dict[str, str], obs: TensorDict
+    policy: Policy, step: PolicyStep, kind: str, properties: dict[str, str], obs: TensorDict
 ) -> tuple[bytes, float]:
     """A file's content in one of `FORMATS`, and the largest difference to the policy's actions.
 
-    It carries `properties`; TorchScript only `METADATA`. On `obs`, ``(steps, rows)``, it is
+    It carries `properties`; those for PyTorch only `METADATA`. On `obs`, ``(steps, rows)``, it is
     compared, with episodes that begin now and then: ExportError if it gives other actions.
     """
-    step = PolicyStep(policy, obs[0])
     content = FORMATS[kind].convert(policy, step, properties)
     difference = _difference(policy, step, FORMATS[kind].load(content), obs)
     if not difference < TOLERANCE:
@@ -130,12 +140,9 @@ def _difference(policy: Policy, step: PolicyStep, run: Run, obs: TensorDict) -> 
 def _to_onnx(policy: Policy, step: PolicyStep, properties: dict[str, str]) -> bytes:
     # It warns of packages that a policy has no use for, and of its own ways.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    more: dict[str, Any] = {"input_names": step.input_names, "output_names": step.output_names}
-    batch = torch.export.Dim("batch")
-    shapes = tuple({1 if name in step.states else 0: batch} for name in step.input_names)
-    more |= {"dynamic_shapes": (shapes,), "dynamo": True, "verbose": False}
+    names: dict[str, Any] = {"input_names": step.input_names, "output_names": step.output_names}
     with warnings.catch_warnings(action="ignore"):
-        program = torch.onnx.export(step, tuple(step.example), **more)
+        program = torch.onnx.export(step.program, dynamo=True, verbose=False, **names)
     assert program is not None
     model = program.model_proto
     for node in model.graph.node:
@@ -148,6 +155,16 @@ def _load_onnx(content: bytes) -> Run:
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
     return lambda inputs: session.run(None, dict(zip(names, inputs, strict=True)))
+
+
+def _to_pt2(policy: Policy, step: PolicyStep, properties: dict[str, str]) -> bytes:
+    file = io.BytesIO()
+    torch.export.save(step.program, file, extra_files={METADATA: properties[METADATA]})
+    return file.getvalue()
+
+
+def _load_pt2(content: bytes) -> Run:
+    return _run(torch.export.load(io.BytesIO(content)).module())
 
 
 def _to_torchscript(policy: Policy, step: PolicyStep, properties: dict[str, str]) -> bytes:
@@ -165,8 +182,10 @@ def _to_torchscript(policy: Policy, step: PolicyStep, properties: dict[str, str]
 
 def _load_torchscript(content: bytes) -> Run:
     with _deprecated_torchscript():
-        module = torch.jit.load(io.BytesIO(content))
+        return _run(torch.jit.load(io.BytesIO(content)))
 
+
+def _run(module: nn.Module) -> Run:
     @torch.inference_mode()
     def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         outputs = module(*map(torch.from_numpy, inputs))
@@ -176,7 +195,7 @@ def _load_torchscript(content: bytes) -> Run:
 
 
 def _deprecated_torchscript() -> warnings.catch_warnings[None]:
-    """No warnings of it: programs of robots in C++ still load TorchScript."""
+    """No warnings of it: it is written for programs that load nothing else, if asked for."""
     return warnings.catch_warnings(action="ignore", category=FutureWarning)
 
 
@@ -190,5 +209,6 @@ class Format(NamedTuple):
 
 FORMATS = {
     "onnx": Format("policy.onnx", _to_onnx, _load_onnx),
+    "pt2": Format("policy.pt2", _to_pt2, _load_pt2),
     "torchscript": Format("policy.pt", _to_torchscript, _load_torchscript),
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from simtrain.api import EvaluationCfg, PolicyEvaluator, choose_device, open_policy
 from simtrain.cli.exits import DONE, interruptible
-from simtrain.cli.output import table_console, write_file
+from simtrain.cli.output import print_table, table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.config_tree import as_plain
 from simtrain.env.cfg import TaskCfg
@@ -121,32 +121,28 @@ def _evaluate_all(policies: list[tuple[SavedPolicy, _Flags]]) -> list[_Result]:
 
 
 def _print_table(results: list[_Result]) -> None:
-    from rich.table import Table
-
+    from simtrain.run.console import fitted
     from simtrain.training.evaluator import heading, with_margin
 
     _, flags, engine, _ = results[0]
     tasks = ", ".join({result.saved.config.task: None for result in results})
     how = f"seed {flags.seed}, {engine.name} on {engine.device}; means with 95 % intervals"
     console = table_console()
-    console.print(f"{tasks}: {flags.episodes} episodes, {how}", soft_wrap=True)
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("checkpoint", overflow="fold")
+    text = f"{tasks}: {flags.episodes} episodes, {how}"
+    console.print(fitted(text, console), soft_wrap=True)
     names = list(dict.fromkeys(name for r in results for name in r.evaluation.estimates))
-    for title in ("iteration", *map(heading, names)):
-        table.add_column(title, justify="right")
+    titles = ["checkpoint", "iteration", *map(heading, names)]
+    rows = []
     for result in results:
         checkpoint = "/".join(result.saved.checkpoint.absolute().parts[-2:])
-        rows = {checkpoint: result.evaluation}
-        rows |= {f"  {kind}": part for kind, part in result.evaluation.parts().items()}
-        for title, evaluation in rows.items():
+        parts = {checkpoint: result.evaluation}
+        parts |= {f"  {kind}": part for kind, part in result.evaluation.parts().items()}
+        for title, evaluation in parts.items():
             estimates = evaluation.estimates
-            table.add_row(
-                title,
-                f"{result.saved.iteration:,}" if title == checkpoint else "",
-                *(with_margin(n, estimates[n]) if n in estimates else "-" for n in names),
-            )
-    console.print(table)
+            iteration = f"{result.saved.iteration:,}" if title == checkpoint else ""
+            values = (with_margin(n, estimates[n]) if n in estimates else "-" for n in names)
+            rows.append([title, iteration, *values])
+    print_table(console, titles, rows)
     rewards = [as_plain(result.flags.env.rewards) for result in results]
     if any(other != rewards[0] for other in rewards):
         console.print("The runs differ in their rewards: returns cannot be compared.")

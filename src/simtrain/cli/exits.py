@@ -29,7 +29,11 @@ def run_command(command: Callable[[], int], *, outlives_output: bool = False) ->
     try:
         code = command()
     except (ConfigError, SimulationError, RankError, DivergenceError, ExportError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        from rich.console import Console  # it takes its time
+
+        from simtrain.run.console import fitted
+
+        print(fitted(f"error: {error}", Console(stderr=True)), file=sys.stderr)
         code = MISTAKE if isinstance(error, ConfigError) else FAILED
     except KeyboardInterrupt:
         code = INTERRUPTED

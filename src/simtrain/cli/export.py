@@ -1,4 +1,4 @@
-"""``uv run export <run, checkpoint or task>``: a policy as ONNX and TorchScript, or to ship."""
+"""``uv run export <run, checkpoint or task>``: a policy as ONNX and for PyTorch, or to ship."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class ExportConfig:
     """Write a trained policy as files for a robot, with what its program needs to know."""
 
     output: Path | None = None
-    """Folder for policy.onnx, policy.pt, policy.json and what goes with them; None for
+    """Folder for policy.onnx, policy.pt2, policy.json and what goes with them; None for
     <run>/exported, or for exported/<task> of the policy that ships with a task."""
-    formats: tuple[Literal["onnx", "torchscript"], ...] = ("onnx", "torchscript")
-    """What to write besides policy.json."""
+    formats: tuple[Literal["onnx", "pt2", "torchscript"], ...] = ("onnx", "pt2")
+    """What to write besides policy.json: ONNX, a program of torch.export, or the TorchScript that
+    PyTorch is giving up, as policy.pt, for programs that read nothing else."""
     verify: Flag = False
     """Play what was written in plain MuJoCo, without simtrain, and compare it with the policy: in
     the task's physics, and with other solvers, step sizes and masses, delay and noise."""
@@ -55,7 +56,7 @@ def export(arguments: Sequence[str]) -> int:
         text = f"name one {_WHAT}: `uv run export <{_WHAT}>`"
         raise ConfigError(f"{text}, not {len(paths)}" if paths else text)
     if not config.formats:
-        raise ConfigError("--formats needs one or more of onnx, torchscript")
+        raise ConfigError("--formats needs one or more of onnx, pt2, torchscript")
     check_bounds(config)
     if config.ship and config.output is not None:
         raise ConfigError("--output does not go with --ship, which writes beside the task's file")
@@ -83,6 +84,7 @@ def export(arguments: Sequence[str]) -> int:
         return _verify(saved, folder, config)
     check_folder(folder, "--output")
 
+    from simtrain.run.console import fitted
     from simtrain.training.deployment.export import export_policy
     from simtrain.training.deployment.unitree import unknown_observations
 
@@ -94,12 +96,12 @@ def export(arguments: Sequence[str]) -> int:
     print(f"          {sizes}, every {of.control_period:g} s")
     for path in exported.files:
         print(f"written:  {path}")
-    if exported.unknown_to_unitree is not None:
-        print(
-            f"unitree:  no deploy.yaml: its controllers do not know {exported.unknown_to_unitree}"
-        )
+    if (unknown := exported.unknown_to_unitree) is not None:
+        text = f"unitree:  no deploy.yaml: its controllers do not know {unknown}"
+        print(fitted(text, table_console()))
     elif names := unknown_observations(of):
-        print(f"unitree:  its controllers do not have {', '.join(names)}; see docs/deployment.md")
+        text = f"unitree:  its controllers do not have {', '.join(names)}; see docs/deployment.md"
+        print(fitted(text, table_console()))
     print(f"checked:  actions differ by at most {exported.difference:.1e} from the policy's")
     return _verify(saved, folder, config) if config.verify else DONE
 

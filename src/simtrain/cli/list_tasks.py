@@ -21,7 +21,8 @@ def list_tasks(arguments: list[str]) -> int:
 
     registry = discover()
     table = Table(box=None, pad_edge=False)
-    for title in ("task", "description", "from"):
+    table.add_column("task", no_wrap=True)
+    for title in ("description", "from"):
         table.add_column(title, overflow="fold")
     for task in registry.tasks.values():
         path, here = Path(task.source), Path.cwd()

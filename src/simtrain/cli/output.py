@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from simtrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 class _LossyFile(io.FileIO):
@@ -51,6 +53,31 @@ def table_console() -> Console:
     if not console.is_terminal:
         console.width = 1000
     return console
+
+
+def print_table(console: Console, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; if it is too wide, each row as a table of its own, under its first cell."""
+    table = _table(titles, rows)
+    options = console.options.update(max_width=1000)  # or it would be cut to the console's
+    if console.measure(table, options=options).maximum <= console.width:
+        console.print(table)
+        return
+    for first, *cells in rows:
+        console.print(first, markup=False, soft_wrap=True)
+        console.print(_table((), [pair for pair in zip(titles[1:], cells, strict=True) if pair[1]]))
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """The first column to the left, the others to the right; without titles no header."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), show_header=bool(titles))
+    for number in range(len(rows[0])):
+        title = titles[number] if titles else ""
+        table.add_column(title, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def write_file(path: Path, content: bytes, flag: str = "") -> None:

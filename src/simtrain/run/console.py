@@ -1,5 +1,7 @@
 """What a person sees while training: a live view on a terminal, plain lines elsewhere."""
 
+import re
+import textwrap
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -74,6 +76,28 @@ class StatusConsole(Protocol):
         """Show an iteration."""
 
 
+def fitted(text: str, console: Console) -> str:
+    """`text` in lines that a terminal does not break; as it is where there is no terminal.
+
+    Lines end between words. A command is to be copied and stays in one piece: what is in
+    backquotes, or after ``uv run``.
+    """
+    if not console.is_terminal:
+        return text
+    whole = re.sub(r"`[^`]*`|uv run .*", lambda found: found[0].replace(" ", "\0"), text)
+    lines = [
+        textwrap.fill(
+            line,
+            console.width,
+            replace_whitespace=False,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in whole.splitlines()
+    ]
+    return "\n".join(lines).replace("\0", " ")
+
+
 class TrainingConsole(AbstractContextManager["TrainingConsole"]):
     """Shows the progress of training on standard output."""
 
@@ -97,7 +121,8 @@ class TrainingConsole(AbstractContextManager["TrainingConsole"]):
 
     def say(self, message: str) -> None:
         """Print a line, above the live view if there is one."""
-        self._console.print(message, markup=False, soft_wrap=True)
+        text = fitted(message, self._console)
+        self._console.print(text, markup=False, soft_wrap=True)
 
     def show_table(self, table: Table) -> None:
         """Print a table."""

@@ -82,7 +82,9 @@ class Run:
 
         Means over episodes count once they are over those of all environments.
         """
-        values = self.columns.get(tag, np.empty(0))
+        if tag not in self.columns:
+            return None
+        values = self.columns[tag]
         known = np.isfinite(values)
         if of_episodes(tag) and FINISHED_ENVS in self.columns:
             known &= self.columns[FINISHED_ENVS] >= 1.0

@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from simtrain.errors import ConfigError
-from simtrain.run.metrics_recovery import cut_events, cut_lines
+from simtrain.metric_tags import LENGTH, RETURN, STEP_REWARD
+from simtrain.run.metrics_recovery import AXES, OVER_AXES, cut_events, cut_lines, parse_row
 
 METRICS = "metrics.jsonl"
+_CURVES = (STEP_REWARD, RETURN, LENGTH, "Eval/mean_return")
+"""Tags that TensorBoard also shows over environment steps and seconds."""
 
 
 class MetricsWriter:
@@ -51,6 +54,10 @@ class MetricsWriter:
         if after > 0:
             # A TensorBoard that is running forgets what it has read of later iterations.
             self._append_event(step=after + 1, session_log={"status": "START"})
+            # It forgets later steps of all tags, and those over other axes are larger.
+            rows = filter(None, map(parse_row, path.read_bytes().splitlines()))
+            larger = (e for row in rows for e in _events(row) if e["step"] > after)
+            self._append_events([*larger])
 
     @property
     def error(self) -> str | None:
@@ -65,8 +72,7 @@ class MetricsWriter:
         finite = {tag: v if math.isfinite(v) else None for tag, v in metrics.items()}
         line = {"iteration": iteration, "env_steps": env_steps, "wall_s": wall_s, **finite}
         self._lines.append(json.dumps(line).encode() + b"\n")
-        values = [{"tag": tag, "simple_value": value} for tag, value in metrics.items()]
-        self._append_event(step=iteration, summary={"value": values})
+        self._append_events(_events(line | metrics))
 
     def write_video(self, iteration: int, gif: bytes) -> None:
         """Show an animated GIF in TensorBoard, if that is on."""
@@ -88,15 +94,37 @@ class MetricsWriter:
                 os.close(file.descriptor)
 
     def _append_event(self, **fields: Any) -> None:
-        """Append an event to TensorBoard's file, if there is one: a record with its checksums."""
+        self._append_events([fields])
+
+    def _append_events(self, events: list[dict[str, Any]]) -> None:
+        """Append events to TensorBoard's file, if there is one: records with their checksums."""
         if self._events is None:
             return
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        record = io.BytesIO()
-        RecordWriter(record).write(Event(wall_time=time.time(), **fields).SerializeToString())
-        self._events.append(record.getvalue())
+        records = io.BytesIO()
+        for fields in events:
+            event = Event(wall_time=time.time(), **fields)
+            RecordWriter(records).write(event.SerializeToString())
+        self._events.append(records.getvalue())
+
+
+def _events(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """TensorBoard's events of an iteration: all of its metrics, then `_CURVES` over other axes."""
+    metrics = {t: v for t, v in row.items() if t not in AXES and isinstance(v, int | float)}
+    curves = {tag: metrics[tag] for tag in _CURVES if tag in metrics}
+    values = [(row["iteration"], metrics)]
+    for axis, end in OVER_AXES.items():
+        values.append((row[axis], {tag + end: value for tag, value in curves.items()}))
+    return [
+        {
+            "step": min(int(step), 2**63 - 1),
+            "summary": {"value": [{"tag": tag, "simple_value": v} for tag, v in found.items()]},
+        }
+        for step, found in values
+        if found
+    ]
 
 
 class _AppendedFile:

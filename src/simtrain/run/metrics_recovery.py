@@ -15,6 +15,8 @@ from typing import Any
 from simtrain.files import read_file, written_whole
 
 AXES = ("iteration", "env_steps", "wall_s")
+OVER_AXES = {"env_steps": "/env_steps", "wall_s": "/time"}
+"""Ends of TensorBoard's tags that are not over iterations; rsl_rl's for seconds."""
 DAMAGED_LINES, DAMAGED_EVENTS = "metrics.damaged.jsonl", "events.damaged"
 _FARTHEST = 2**20  # bytes after a damaged record within which the next one is looked for
 
@@ -88,15 +90,20 @@ def cut_events(path: Path, after: int) -> list[str]:
         else:
             end = stop + 4
             try:
-                step = Event.FromString(data[start:stop]).step if is_right(start, stop) else None
+                event = Event.FromString(data[start:stop]) if is_right(start, stop) else None
             except DecodeError:
-                step = None
-            if step is not None and step > after:
+                event = None
+            if event is not None and event.step > after and not _over_other_axis(event):
                 break
-            (damaged if step is None else good).append(data[begin:end])
+            (damaged if event is None else good).append(data[begin:end])
         begin = end
     aside = path.with_name(DAMAGED_EVENTS)
     return _rewrite(path, aside, b"".join(good), b"".join(damaged))
+
+
+def _over_other_axis(event: Any) -> bool:
+    """Whether the step of a TensorBoard event is no iteration; it follows that of its iteration."""
+    return any(value.tag.endswith(tuple(OVER_AXES.values())) for value in event.summary.value)
 
 
 def _rewrite(path: Path, aside: Path, good: bytes, damaged: bytes) -> list[str]:

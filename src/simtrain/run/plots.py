@@ -130,6 +130,9 @@ def _draw_task(sheet: _Sheet, task: str, groups: list[Group], axis: Axis) -> Non
         _draw_group(row, group, Group("", tuple(runs)), axis)
         panels += row
     for ax in panels:
+        if not ax.has_data():
+            where: Any = {"transform": ax.transAxes, "ha": "center", "va": "center"}
+            ax.text(0.5, 0.5, "no whole episode yet", color=_FAINT, **where)
         _label_x(ax, axis, max(float(run.columns[axis][-1]) for run in runs))
 
 
@@ -154,9 +157,7 @@ def _draw_panel(ax: Axes, title: str, groups: list[Group], tag: str, axis: Axis)
     ax.set_title(title)
     ax.yaxis.set_major_formatter(lambda y, _: number(y))
     drawn = [_draw_curve(ax, group, tag, axis) for group in groups]
-    if not any(drawn):
-        _write_note(ax)
-    elif len(groups) == 1:  # the last value; of throughput, which jumps, the median
+    if any(drawn) and len(groups) == 1:  # the last value; of throughput, which jumps, the median
         of = np.median if tag == SPEED else curves.last
         values = [run.summary(tag, of) for run in groups[0].runs]
         if known := [value for value in values if value is not None]:
@@ -217,7 +218,7 @@ def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) 
     ends = aggregate(group.runs, everyone.tags("Episode_Termination/"), axis)
     _draw_stack(row[1], "How episodes ended", ends, lambda y: f"{100 * y:.0f} %")
     phases = aggregate(group.runs, spent, axis)
-    _draw_stack(row[2], "Seconds of an iteration", phases, number, mean=True)
+    _draw_stack(row[2], "Seconds of an iteration", phases, lambda y: number(round(y, 4)), mean=True)
     shortest = min(float(c[axis][-1]) for c in columns)
     for ax, found in zip(row, (rewards, ends, phases), strict=True):
         if not found:
@@ -240,7 +241,6 @@ def _draw_stack(
     ax.set_title(title)
     ax.yaxis.set_major_formatter(lambda y, _: text(y))
     if not found:
-        _write_note(ax)
         return
     x = next(iter(found.values())).x
     parts = {tag: curve.mean for tag, curve in found.items()}
@@ -305,8 +305,3 @@ def _short(tag: str, characters: int) -> str:
     """A tag's own name, cut to so many characters."""
     name = tag.rsplit("/", 1)[-1].removesuffix("_time" if tag.startswith("Perf/") else "")
     return name if len(name) <= characters else f"{name[: characters - 1]}…"
-
-
-def _write_note(ax: Axes) -> None:
-    where: Any = {"transform": ax.transAxes, "ha": "center", "va": "center", "color": _FAINT}
-    ax.text(0.5, 0.5, "no episode has finished yet", **where)

@@ -69,19 +69,20 @@ def go1(tmp_path_factory: pytest.TempPathFactory) -> tuple[SavedPolicy, Path]:
     torch.manual_seed(0)
     saved = _saved(discover().find(GO1).configuration(), GO1)
     folder = tmp_path_factory.mktemp("robot") / "new" / "folder"
-    exported = export_policy(saved, folder, ("onnx", "torchscript"))
+    exported = export_policy(saved, folder, ("onnx", "pt2", "torchscript"))
     assert exported.difference < 1e-5
     assert [path.name for path in exported.files] == [
-        "policy.json", "policy.onnx", "policy.pt",
+        "policy.json", "policy.onnx", "policy.pt2", "policy.pt",
         "model.xml", "run_policy.py", "mujoco_robot.py",
     ]  # fmt: skip
     return saved, folder
 
 
-def test_both_files_act_in_the_environment_as_the_policy_that_play_runs(go1) -> None:
+def test_all_files_act_in_the_environment_as_the_policy_that_play_runs(go1) -> None:
     saved, folder = go1
     session = onnxruntime.InferenceSession(folder / "policy.onnx")
-    module = _load_torchscript(folder / "policy.pt")
+    program = torch.export.load(folder / "policy.pt2").module()
+    modules = (program, _load_torchscript(folder / "policy.pt"))
     env = Env(evaluation_task(saved.config.env), 3, EngineCfg(threads=1))
     policy = saved.policy(env.get_observations(), env.num_actions)
     obs = env.get_observations()
@@ -92,7 +93,8 @@ def test_both_files_act_in_the_environment_as_the_policy_that_play_runs(go1) -> 
         for rows in (slice(None), slice(0, 1)):
             (got,) = session.run(None, {"obs": vector[rows].numpy()})
             assert np.abs(got - actions[rows].numpy()).max() < 1e-5
-            assert (module(vector[rows]) - actions[rows]).abs().max() < 1e-5
+            for module in modules:
+                assert (module(vector[rows]) - actions[rows]).abs().max() < 1e-5
         obs, *_ = env.step(actions)
 
 
@@ -100,7 +102,8 @@ def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
     _, folder = go1
     told = json.loads((folder / "policy.json").read_text())
     assert (told["task"], told["iteration"], told["run"]) == (GO1, 7, "some-run")
-    assert told["files"] == {"onnx": "policy.onnx", "torchscript": "policy.pt"}
+    names = {"onnx": "policy.onnx", "pt2": "policy.pt2", "torchscript": "policy.pt"}
+    assert told["files"] == names
     assert told["control_period"] == pytest.approx(0.02)
     assert told["joint_names"][:4] == ["FR_hip_joint", "FR_thigh_joint", "FR_calf_joint",
                                        "FL_hip_joint"]  # fmt: skip
@@ -245,6 +248,9 @@ def test_each_file_carries_the_metadata_itself(go1) -> None:
     extra = {"policy.json": ""}
     _load_torchscript(folder / "policy.pt", extra)
     assert json.loads(extra["policy.json"]) == told
+    program = torch.export.load(folder / "policy.pt2", extra_files=(of_program := dict(extra)))
+    assert json.loads(of_program["policy.json"]) == told
+    assert not [node for node in program.graph.nodes if "stack_trace" in node.meta]
 
 
 def test_the_layout_finds_every_term_in_the_policys_input() -> None:
@@ -412,7 +418,7 @@ def test_what_acts_otherwise_than_the_policy_is_not_written(tiny, tmp_path) -> N
             return OffByALittle(self.config.ppo.actor, obs, num_actions, state)
 
     saved = Saved(tiny.checkpoint, tiny.config, tiny.content)
-    for kind in ("onnx", "torchscript"):
+    for kind in ("onnx", "pt2", "torchscript"):
         with pytest.raises(ExportError, match=f"{kind} export differs from the policy by [12]"):
             export_policy(saved, tmp_path / "out", (kind,))
     assert list(tmp_path.iterdir()) == []
@@ -421,23 +427,23 @@ def test_what_acts_otherwise_than_the_policy_is_not_written(tiny, tmp_path) -> N
 def test_a_policy_that_diverged_is_refused(tiny, tmp_path) -> None:
     tiny.content["actor_state_dict"]["mlp.0.bias"][0] = torch.nan
     with pytest.raises(ConfigError, match=r"model_7.pt gives actions that are not finite"):
-        export_policy(tiny, tmp_path / "out", ("torchscript",))
+        export_policy(tiny, tmp_path / "out", ("pt2",))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_files_that_cannot_be_written_leave_the_old_ones_alone(tiny, tmp_path) -> None:
-    export_policy(tiny, tmp_path, ("torchscript",))
+    export_policy(tiny, tmp_path, ("pt2",))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert sorted(before) == ["model.xml", "policy.json", "policy.pt"]
+    assert sorted(before) == ["model.xml", "policy.json", "policy.pt2"]
     later = dataclasses.replace(tiny, content={**tiny.content, "iter": 8})
-    (tmp_path / "policy.pt").unlink()
-    (tmp_path / "policy.pt").mkdir()
-    with pytest.raises(ConfigError, match=r"policy\.pt in it is a folder"):
-        export_policy(later, tmp_path, ("torchscript",))
+    (tmp_path / "policy.pt2").unlink()
+    (tmp_path / "policy.pt2").mkdir()
+    with pytest.raises(ConfigError, match=r"policy\.pt2 in it is a folder"):
+        export_policy(later, tmp_path, ("pt2",))
     assert (tmp_path / "policy.json").read_bytes() == before["policy.json"]
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"--output .*file/below cannot be made: .*file is not"):
-        export_policy(tiny, tmp_path / "file" / "below", ("torchscript",))
+        export_policy(tiny, tmp_path / "file" / "below", ("pt2",))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", *sorted(before)]
 
 

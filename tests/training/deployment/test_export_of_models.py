@@ -74,11 +74,13 @@ def test_files_act_as_the_policy_for_200_steps_with_resets(model, tmp_path) -> N
     saved = _saved(_task(**MODELS[model]))
     # One for all: terminations are of three environments.
     saved.config.env.terminations.pop("some")
-    assert export_policy(saved, tmp_path, ("onnx", "torchscript")).difference < 1e-5
+    formats = ("onnx", "pt2", "torchscript")
+    assert export_policy(saved, tmp_path, formats).difference < 1e-5
     told = json.loads((tmp_path / "policy.json").read_text())
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
-        module = torch.jit.load(tmp_path / "policy.pt")
+        scripted = torch.jit.load(tmp_path / "policy.pt")
+    modules = (scripted, torch.export.load(tmp_path / "policy.pt2").module())
 
     env = Env(_task(**MODELS[model]), 3, EngineCfg(threads=1))
     policy = saved.policy(env.get_observations(), env.num_actions)
@@ -94,11 +96,12 @@ def test_files_act_as_the_policy_for_200_steps_with_resets(model, tmp_path) -> N
             inputs = {told["input"]: obs["actor"].numpy(), **inputs}
         assert [each.name for each in session.get_inputs()] == list(inputs)
         got, *after = session.run(None, inputs)
-        with torch.inference_mode():
-            scripted = module(*(torch.from_numpy(value) for value in inputs.values()))
-        scripted = (scripted,) if isinstance(scripted, Tensor) else scripted
-        for mine, others in zip((got, *after), scripted, strict=True):
-            np.testing.assert_allclose(others.numpy(), mine, atol=1e-5)
+        for module in modules:
+            with torch.inference_mode():
+                outputs = module(*(torch.from_numpy(value) for value in inputs.values()))
+            outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
+            for mine, others in zip((got, *after), outputs, strict=True):
+                np.testing.assert_allclose(others.numpy(), mine, atol=1e-5)
         np.testing.assert_allclose(got, actions, atol=1e-5)
         assert len(after) == len(told["state_outputs"])
         states = dict(zip(states, after, strict=True))

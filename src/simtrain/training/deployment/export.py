@@ -1,7 +1,7 @@
 """A saved policy as files for a robot's program, or for everyone who has its task.
 
-For a robot: ONNX or TorchScript, and what to know of it. Nothing is written before the files, read
-back, have given the same actions as the policy itself.
+For a robot: its network as ONNX or for PyTorch, and what to know of it. Nothing is written before
+the files, read back, have given the same actions as the policy itself.
 """
 
 import dataclasses
@@ -70,10 +70,10 @@ class Exported:
 def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> Exported:
     """Write a policy for deployment, all files or none.
 
-    ``policy.onnx`` and ``policy.pt`` are as `simtrain.algorithms.export.export` says. Both carry
-    the content of ``policy.json``: a `simtrain.env.interface.Interface` and the policy's origin.
-    Beside them are the model, the programs that run the policy without simtrain, and
-    ``deploy.yaml`` where `simtrain.training.deployment.unitree` can write it.
+    The networks are as `simtrain.algorithms.export.export` says. Each carries the content of
+    ``policy.json``: a `simtrain.env.interface.Interface` and the policy's origin. Beside them
+    are the model, the programs that run the policy without simtrain, and ``deploy.yaml`` where
+    `simtrain.training.deployment.unitree` can write it.
 
     Raises:
         ConfigError: the policy does not fit its task, a term does not tell what a robot's program
@@ -91,7 +91,7 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
     if not policy(obs[0]).isfinite().all():
         raise ConfigError(f"{saved.checkpoint} gives actions that are not finite numbers")
     properties = _properties(metadata)
-    exports = {name: export(policy, kind, properties, obs) for kind, name in names.items()}
+    exports = {name: export(policy, step, kind, properties, obs) for kind, name in names.items()}
     files = {METADATA: _readable(metadata).encode()}
     files |= {name: content for name, (content, _) in exports.items()}
     files["model.xml"] = self_contained_xml(cfg.env).encode()

@@ -1,0 +1,67 @@
+"""Robots of the MuJoCo Menagerie for a task's ``model``. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simtrain.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    import mujoco
+
+
+def menagerie(robot: str, entry: str = "scene") -> mujoco.MjSpec:
+    """A robot of the [Menagerie](https://github.com/google-deepmind/mujoco_menagerie), to edit.
+
+    It is looked for in the folder that ``MENAGERIE_ROOT`` names, a clone of the Menagerie; where
+    that is not set, in the cache of the package ``mujoco-menagerie``, which need not be installed.
+
+    Args:
+        robot: the name of its folder, such as ``unitree_go2``.
+        entry: one of the MJCF files in it: ``scene`` is a robot with a floor and light, the file
+            of its own name, such as ``go2``, the robot alone.
+
+    Raises:
+        ConfigError: the robot is not there, has no such file, or cannot be read.
+    """
+    import mujoco
+
+    folder = _folder(robot)
+    entries = {file.stem: file for file in sorted(folder.glob("*.xml"))}
+    if entry not in entries:
+        text = f"{robot} has no {entry}.xml{did_you_mean(entry, entries)}; {folder} has"
+        raise ConfigError(f"{text} {', '.join(entries) or 'no MJCF file'}")
+    try:
+        return mujoco.MjSpec.from_file(str(entries[entry]))
+    except ValueError as error:
+        text = " ".join(str(error).split())
+        raise ConfigError(f"{entries[entry]} is not a valid model: {text}") from error
+
+
+def _folder(robot: str) -> Path:
+    """Where a robot's files are."""
+    if root := os.environ.get("MENAGERIE_ROOT"):
+        where = f"MENAGERIE_ROOT={root}"
+        get = "it is to be a clone of https://github.com/google-deepmind/mujoco_menagerie"
+        found = {file.parent.name: file.parent for file in Path(root).glob("*/*.xml")}
+    else:
+        cache = _cache()
+        where = str(cache)
+        get = f"`uvx mujoco-menagerie prefetch {robot}` gets it, or set MENAGERIE_ROOT to a clone"
+        # <robot>-<version>, complete once it has this file
+        complete = [file.parent for file in cache.glob("models/*/.complete")]
+        complete.sort(key=lambda folder: folder.stat().st_mtime)
+        found = {folder.name.rpartition("-")[0]: folder for folder in complete}
+    if robot not in found:
+        near = did_you_mean(robot, found)
+        raise ConfigError(f"there is no robot {robot!r} in {where}{near}; {get}")
+    return found[robot]
+
+
+def _cache() -> Path:
+    """The folder in which the package mujoco-menagerie keeps what it has downloaded."""
+    if own := os.environ.get("MENAGERIE_CACHE_DIR"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mujoco_menagerie"
