@@ -18,7 +18,13 @@ from simtrain.env.env import Env
 from simtrain.env.model import compile_model
 from simtrain.view.panels import CommandPanel, PlaybackPanel, Requests, RewardPanel
 from simtrain.view.playback import Act, Playback
-from simtrain.view.renderer import GHOST_RGBA, SHORTEST_ARROW, Ghosts, robot_radius
+from simtrain.view.renderer import (
+    GHOST_RGBA,
+    SHORTEST_ARROW,
+    Ghosts,
+    RandomizedShapes,
+    robot_radius,
+)
 from simtrain.view.server import PageServer
 
 _FRAME_S, _PANELS_S = 1.0 / 30.0, 0.25
@@ -47,7 +53,7 @@ class WebViewer(PageServer):
             )
         # Elsewhere all environments stand in the same place.
         self._scene.show_only_selected = env.terrain is None
-        self._ghosts = Ghosts(env, model)
+        self._ghosts, self._take_on = Ghosts(env, model), RandomizedShapes(env, model)
         self._ghost_bodies: dict[str, dict[int, viser.MeshHandle]] = {}
         self._scene.set_refresh_handler(lambda: requests.put(self._draw))
         tabs = server.gui.add_tab_group()
@@ -91,6 +97,8 @@ class WebViewer(PageServer):
     def _draw(self) -> None:
         """Show the present state of the chosen environment."""
         env, scene = self._playback.env, self._scene
+        if scene.show_only_selected and self._take_on(scene.env_idx):
+            scene.rebuild_visual_handles()
         fields = ["xpos", "xmat", "qpos", "qvel", "ctrl"]
         fields += ["mocap_pos", "mocap_quat"] if scene.mj_model.nmocap > 0 else []
         state: dict[str, Any] = {field: env.bind(field).cpu().numpy() for field in fields}
