@@ -18,6 +18,7 @@ from simtrain import (
 )
 from simtrain.env.commands import Sphere
 from simtrain.env.env import Env
+from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
 
@@ -49,6 +50,7 @@ MODEL = """
   <sensor>
     <contact name="left_cube" geom1="left" geom2="cube" data="found force" reduce="netforce"/>
     <contact name="right_cube" geom1="right" geom2="cube" data="found force" reduce="netforce"/>
+    <contact name="right_found" geom1="right" geom2="cube" data="found"/>
   </sensor>
 </mujoco>
 """
@@ -58,13 +60,17 @@ GOAL = CommandTermCfg(
 )
 
 
-def _env(num_envs=3, engine=CPU, **more):
+def _cfg(**more):
     spec = {"model": lambda: mujoco.MjSpec.from_string(MODEL), "commands": {"goal": GOAL}}
     more = {
         "observations": {"actor": {"joints": ObservationTermCfg(mdp.joint_pos, joints="turn")}}
     } | more
     actions = {"all": ActuatorActionCfg("turn|left|right")}
-    return Env(tiny_task(**spec, actions=actions, **more), num_envs, engine, metrics=True)
+    return tiny_task(**spec, actions=actions, **more)
+
+
+def _env(num_envs=3, engine=CPU, **more):
+    return Env(_cfg(**more), num_envs, engine, metrics=True)
 
 
 def _scatter(env):
@@ -123,6 +129,19 @@ def test_a_cube_is_grasped_between_two_pads_that_press_and_not_by_one():
     assert _pressed(0.0, 0.0) == [0.0] * 3
     assert _pressed(1.0, 0.0) == [0.0] * 3
     assert _pressed(3.0, 3.0, force=5.0) == [0.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("sensors", "message"),
+    [
+        ("left_cube", "between two pads or more; left_cube is the only sensor"),
+        ("left_cube|right_found", "'right_found' is no <contact"),
+    ],
+)
+def test_a_sensor_that_cannot_tell_of_a_grasp_is_told(sensors, message):
+    terms = {"grasped": MetricTermCfg(mdp.is_grasped, sensors=sensors)}
+    with pytest.raises(ConfigError, match=message):
+        check_task(_cfg(metrics=terms))
 
 
 def test_a_goal_is_within_its_bounds_drawn_by_mask_and_shown_as_a_sphere():

@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import mujoco
+
+from simtrain.env.names import checked_by
+from simtrain.errors import ConfigError
 from simtrain.lazy_imports import torch
 from simtrain.mdp.robot_state import computed_once, feet_forces
 from simtrain.reading import read_as
@@ -61,6 +65,21 @@ def distance_tanh(env: Env, place: Places, to_place: Places, std: float) -> Tens
     return 1.0 - torch.tanh(offset[:, 0].norm(dim=1) / std)
 
 
+def _check_pads(model: mujoco.MjModel, step_dt: float, sensors: Sensors, **_: Any) -> None:
+    """Raise ConfigError for sensors that cannot tell of a grasp."""
+    if len(sensors) < 2:
+        raise ConfigError(
+            f"a grasp is between two pads or more; {sensors.names[0]} is the only sensor"
+        )
+    for name in sensors.names:
+        sensor = model.sensor(name)
+        data, reduce, rows = model.sensor_intprm[sensor.id, :3]
+        if sensor.type != mujoco.mjtSensor.mjSENS_CONTACT or (data & 3, reduce, rows) != (3, 3, 1):
+            needs = 'is no <contact data="found force" reduce="netforce">'
+            raise ConfigError(f"the sensor {name!r} {needs}, which a grasp is told by")
+
+
+@checked_by(_check_pads)
 @computed_once
 def is_grasped(env: Env, sensors: Sensors, force: float = 0.5) -> Tensor:
     """1 where all pads press by at least `force`, N, the last against the first, else 0.
@@ -75,6 +94,7 @@ def is_grasped(env: Env, sensors: Sensors, force: float = 0.5) -> Tensor:
     return grasped
 
 
+@checked_by(_check_pads)
 def grasped_goal_tanh(
     env: Env, command: str, place: Places, sensors: Sensors, std: float, force: float = 0.5
 ) -> Tensor:

@@ -97,14 +97,15 @@ class WebViewer(PageServer):
     def _draw(self) -> None:
         """Show the present state of the chosen environment."""
         env, scene = self._playback.env, self._scene
-        if scene.show_only_selected and self._take_on(scene.env_idx):
-            scene.rebuild_visual_handles()
         fields = ["xpos", "xmat", "qpos", "qvel", "ctrl"]
         fields += ["mocap_pos", "mocap_quat"] if scene.mj_model.nmocap > 0 else []
         state: dict[str, Any] = {field: env.bind(field).cpu().numpy() for field in fields}
         positions = state.pop("xpos").reshape(env.num_envs, -1, 3)
         rotations = state.pop("xmat").reshape(env.num_envs, -1, 3, 3)
-        scene.update_from_arrays(positions, rotations, **state)
+        with self.server.atomic():
+            if scene.show_only_selected and self._take_on(scene.env_idx):
+                scene.rebuild_visual_handles()
+            scene.update_from_arrays(positions, rotations, **state)
         for name, term in env.commands.terms.items():
             markers = term.markers(scene.env_idx)
             self._draw_arrows(name, [m for m in markers if isinstance(m, Arrow)])
