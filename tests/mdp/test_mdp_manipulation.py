@@ -42,6 +42,7 @@ MODEL = """
     <body name="cube" pos="0 0 0.5">
       <freejoint/> <geom name="cube" type="box" size="0.02 0.02 0.02" mass="0.05"/>
     </body>
+    <body name="ball" pos="1 0 0.5"> <freejoint/> <geom size="0.02" mass="0.05"/> </body>
   </worldbody>
   <actuator>
     <motor name="turn" joint="turn"/> <motor name="left" joint="left"/>
@@ -171,18 +172,20 @@ def test_a_place_is_at_its_goal_after_it_has_been_there_for_a_time():
     assert success().tolist() == [0.0, 0.0]
 
 
-def test_bodies_that_move_freely_are_reset_by_name():
+def test_bodies_that_move_freely_are_reset_by_name_each_in_its_place():
     reset = EventTermCfg(
         mdp.reset_root_state_uniform,
         mode="reset",
-        bodies="cube",
+        bodies="cube|ball",
         pose_range={"x": (0.1, 0.2), "yaw": (0.5, 0.5)},
     )
     env = _env(32, events={"reset": reset})
     env.reset()
-    cube = env.bind("qpos")[:, 3:]
+    cube, ball = env.bind("qpos")[:, 3:].split(7, dim=1)
     assert ((cube[:, 0] >= 0.1) & (cube[:, 0] <= 0.2)).all()
     assert cube[:, 0].std() > 0.02
+    assert ((ball[:, 0] >= 1.1) & (ball[:, 0] <= 1.2)).all()
+    assert (ball[:, 0] - 1.0 - cube[:, 0]).abs().max() > 0.01
     torch.testing.assert_close(cube[:, 1:3], torch.tensor([[0.0, 0.5]]).expand(32, 2))
     torch.testing.assert_close(
         cube[0, 3:], torch.tensor([np.cos(0.25), 0.0, 0.0, np.sin(0.25)]).float()
