@@ -8,6 +8,7 @@ thing; `command` names a `UniformPositionCommand`.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import mujoco
@@ -118,13 +119,14 @@ class at_goal:
         self, env: Env, command: str, place: Places, distance: float, duration_s: float = 0.0
     ) -> None:
         self._command, self._place, self._distance = command, place, distance
-        self._steps, self._lasted = round(duration_s / env.step_dt), env.buffer("lasted")
+        steps = math.ceil(duration_s / env.step_dt - 1e-6)
+        self._steps, self._lasted = max(1, steps), env.buffer("lasted")
 
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs,)``."""
         near = goal_distance(env, self._command, self._place) < self._distance
         self._lasted.add_(1.0).mul_(near)
-        return (self._lasted >= max(1, self._steps)).float()
+        return (self._lasted >= self._steps).float()
 
 
 def joint_vel_hinge(env: Env, joints: Joints, max_vel: float) -> Tensor:
