@@ -18,6 +18,7 @@ from simtrain import (
 )
 from simtrain.env.commands import Sphere
 from simtrain.env.env import Env
+from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
 
@@ -41,6 +42,7 @@ MODEL = """
     <body name="cube" pos="0 0 0.5">
       <freejoint/> <geom name="cube" type="box" size="0.02 0.02 0.02" mass="0.05"/>
     </body>
+    <body name="ball" pos="1 0 0.5"> <freejoint/> <geom size="0.02" mass="0.05"/> </body>
   </worldbody>
   <actuator>
     <motor name="turn" joint="turn"/> <motor name="left" joint="left"/>
@@ -49,6 +51,7 @@ MODEL = """
   <sensor>
     <contact name="left_cube" geom1="left" geom2="cube" data="found force" reduce="netforce"/>
     <contact name="right_cube" geom1="right" geom2="cube" data="found force" reduce="netforce"/>
+    <contact name="right_found" geom1="right" geom2="cube" data="found"/>
   </sensor>
 </mujoco>
 """
@@ -58,13 +61,17 @@ GOAL = CommandTermCfg(
 )
 
 
-def _env(num_envs=3, engine=CPU, **more):
+def _cfg(**more):
     spec = {"model": lambda: mujoco.MjSpec.from_string(MODEL), "commands": {"goal": GOAL}}
     more = {
         "observations": {"actor": {"joints": ObservationTermCfg(mdp.joint_pos, joints="turn")}}
     } | more
     actions = {"all": ActuatorActionCfg("turn|left|right")}
-    return Env(tiny_task(**spec, actions=actions, **more), num_envs, engine, metrics=True)
+    return tiny_task(**spec, actions=actions, **more)
+
+
+def _env(num_envs=3, engine=CPU, **more):
+    return Env(_cfg(**more), num_envs, engine, metrics=True)
 
 
 def _scatter(env):
@@ -125,6 +132,19 @@ def test_a_cube_is_grasped_between_two_pads_that_press_and_not_by_one():
     assert _pressed(3.0, 3.0, force=5.0) == [0.0] * 3
 
 
+@pytest.mark.parametrize(
+    ("sensors", "message"),
+    [
+        ("left_cube", "between two pads or more; left_cube is the only sensor"),
+        ("left_cube|right_found", "'right_found' is no <contact"),
+    ],
+)
+def test_a_sensor_that_cannot_tell_of_a_grasp_is_told(sensors, message):
+    terms = {"grasped": MetricTermCfg(mdp.is_grasped, sensors=sensors)}
+    with pytest.raises(ConfigError, match=message):
+        check_task(_cfg(metrics=terms))
+
+
 def test_a_goal_is_within_its_bounds_drawn_by_mask_and_shown_as_a_sphere():
     env = _env(64)
     env.reset()
@@ -141,10 +161,10 @@ def test_a_goal_is_within_its_bounds_drawn_by_mask_and_shown_as_a_sphere():
 
 
 def test_a_place_is_at_its_goal_after_it_has_been_there_for_a_time():
-    parameters = {"command": "goal", "place": "cube", "distance": 0.05, "duration_s": 0.1}
+    parameters = {"command": "goal", "place": "cube", "distance": 0.05, "duration_s": 0.09}
     env = _env(2, metrics={"success": MetricTermCfg(mdp.at_goal, **parameters)})
     env.reset()
-    steps = round(0.1 / env.step_dt)
+    steps = 5  # of 0.02 s: no less than it says
     goal, success = env.command("goal"), env.metrics.terms[0]
     goal[0], goal[1] = env.bind("xpos")[0, env.model.body("cube").id], 1.0
     assert [success().tolist() for _ in range(steps)][-2:] == [[0.0, 0.0], [1.0, 0.0]]
@@ -152,18 +172,20 @@ def test_a_place_is_at_its_goal_after_it_has_been_there_for_a_time():
     assert success().tolist() == [0.0, 0.0]
 
 
-def test_bodies_that_move_freely_are_reset_by_name():
+def test_bodies_that_move_freely_are_reset_by_name_each_in_its_place():
     reset = EventTermCfg(
         mdp.reset_root_state_uniform,
         mode="reset",
-        bodies="cube",
+        bodies="cube|ball",
         pose_range={"x": (0.1, 0.2), "yaw": (0.5, 0.5)},
     )
     env = _env(32, events={"reset": reset})
     env.reset()
-    cube = env.bind("qpos")[:, 3:]
+    cube, ball = env.bind("qpos")[:, 3:].split(7, dim=1)
     assert ((cube[:, 0] >= 0.1) & (cube[:, 0] <= 0.2)).all()
     assert cube[:, 0].std() > 0.02
+    assert ((ball[:, 0] >= 1.1) & (ball[:, 0] <= 1.2)).all()
+    assert (ball[:, 0] - 1.0 - cube[:, 0]).abs().max() > 0.01
     torch.testing.assert_close(cube[:, 1:3], torch.tensor([[0.0, 0.5]]).expand(32, 2))
     torch.testing.assert_close(
         cube[0, 3:], torch.tensor([np.cos(0.25), 0.0, 0.0, np.sin(0.25)]).float()

@@ -91,6 +91,23 @@ def test_each_environment_has_its_own_picture():
     assert (first != second).any(axis=-1).mean() > 0.01
 
 
+def test_each_environment_is_drawn_in_its_own_size():
+    def model():
+        spec = rover_model()
+        spec.body("base").first_geom().name = "box"
+        spec.body("arm").add_geom(size=[0.02] * 3, contype=0, conaffinity=0)  # to be looked at
+        return spec
+
+    env = _env(2, model=model)
+    box = env.model.geom("box").id
+    half = env.sim.expand("geom_size")[:, box : box + 1] * torch.tensor([1.0, 0.5]).view(2, 1, 1)
+    env.sim.write("geom_size", half, None, slice(box, box + 1))
+    with Picture(env, **SIZE) as picture:
+        first, second, again = (_colored(picture.draw(i), ORANGE) for i in (0, 1, 0))
+    assert second < 0.5 * first
+    assert again == first
+
+
 def test_commands_are_drawn_as_an_arrow_and_written():
     env = _env()
     green = (0.15, 0.75, 0.25)

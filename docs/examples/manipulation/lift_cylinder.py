@@ -12,7 +12,11 @@ def yam_lift_cylinder() -> TaskCfg:
     cfg = discover().find("yam-lift-cube").make()
     # --8<-- [start:object]
     cfg.model = with_cylinder
-    cfg.events["reset_cube"].params["pose_range"] = {"x": (-0.1, 0.1), "y": (-0.2, 0.2)}
+    cfg.events["reset_cube"].params["pose_range"] = {
+        "x": (-0.1, 0.1),
+        "y": (-0.2, 0.2),
+        "z": (0.005, 0.005),  # for the largest cylinder
+    }
     # --8<-- [end:object]
     return cfg
 

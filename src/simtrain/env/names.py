@@ -9,7 +9,7 @@ import inspect
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import mujoco
 import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from simtrain.env.control.cfg import Names
     from simtrain.sim.engine import Index
 
+T = TypeVar("T")
 _FREE, _BALL = mujoco.mjtJoint.mjJNT_FREE.value, mujoco.mjtJoint.mjJNT_BALL.value
 _QPOS_SIZE = {_FREE: 7, _BALL: 4}  # slides and hinges have one entry
 _QVEL_SIZE = {_FREE: 6, _BALL: 3}
@@ -220,7 +221,8 @@ def check_term(
     `where` is the term's flag but for its last part; `leading` is the number of a function's
     arguments before its parameters (a class is made with the environment alone). A class may have
     a static method ``check(model, step_dt, **params)`` that raises ConfigError for parameters that
-    the model does not bear, or control steps of `step_dt`, s, do not; with names resolved.
+    the model does not bear, or control steps of `step_dt`, s, do not; with names resolved. A
+    function is `checked_by` one.
     """
     check_parameters(where, cfg, 1 if inspect.isclass(cfg.func) else leading)
     resolved: dict[str, Any] = {}
@@ -234,6 +236,16 @@ def check_term(
             check(model, step_dt, **resolved)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
+
+
+def checked_by(check: Callable[..., None]) -> Callable[[T], T]:
+    """Say what checks the parameters of a term's function, see `check_term`."""
+
+    def told(function: T) -> T:
+        function.check = check  # type: ignore[attr-defined]
+        return function
+
+    return told
 
 
 def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:

@@ -8,8 +8,13 @@ thing; `command` names a `UniformPositionCommand`.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
+import mujoco
+
+from simtrain.env.names import checked_by
+from simtrain.errors import ConfigError
 from simtrain.lazy_imports import torch
 from simtrain.mdp.robot_state import computed_once, feet_forces
 from simtrain.reading import read_as
@@ -61,6 +66,21 @@ def distance_tanh(env: Env, place: Places, to_place: Places, std: float) -> Tens
     return 1.0 - torch.tanh(offset[:, 0].norm(dim=1) / std)
 
 
+def _check_pads(model: mujoco.MjModel, step_dt: float, sensors: Sensors, **_: Any) -> None:
+    """Raise ConfigError for sensors that cannot tell of a grasp."""
+    if len(sensors) < 2:
+        raise ConfigError(
+            f"a grasp is between two pads or more; {sensors.names[0]} is the only sensor"
+        )
+    for name in sensors.names:
+        sensor = model.sensor(name)
+        data, reduce, rows = model.sensor_intprm[sensor.id, :3]
+        if sensor.type != mujoco.mjtSensor.mjSENS_CONTACT or (data & 3, reduce, rows) != (3, 3, 1):
+            needs = 'is no <contact data="found force" reduce="netforce">'
+            raise ConfigError(f"the sensor {name!r} {needs}, which a grasp is told by")
+
+
+@checked_by(_check_pads)
 @computed_once
 def is_grasped(env: Env, sensors: Sensors, force: float = 0.5) -> Tensor:
     """1 where all pads press by at least `force`, N, the last against the first, else 0.
@@ -75,6 +95,7 @@ def is_grasped(env: Env, sensors: Sensors, force: float = 0.5) -> Tensor:
     return grasped
 
 
+@checked_by(_check_pads)
 def grasped_goal_tanh(
     env: Env, command: str, place: Places, sensors: Sensors, std: float, force: float = 0.5
 ) -> Tensor:
@@ -98,13 +119,14 @@ class at_goal:
         self, env: Env, command: str, place: Places, distance: float, duration_s: float = 0.0
     ) -> None:
         self._command, self._place, self._distance = command, place, distance
-        self._steps, self._lasted = round(duration_s / env.step_dt), env.buffer("lasted")
+        steps = math.ceil(duration_s / env.step_dt - 1e-6)
+        self._steps, self._lasted = max(1, steps), env.buffer("lasted")
 
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs,)``."""
         near = goal_distance(env, self._command, self._place) < self._distance
         self._lasted.add_(1.0).mul_(near)
-        return (self._lasted >= max(1, self._steps)).float()
+        return (self._lasted >= self._steps).float()
 
 
 def joint_vel_hinge(env: Env, joints: Joints, max_vel: float) -> Tensor:

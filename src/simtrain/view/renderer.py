@@ -111,9 +111,11 @@ class Picture(Canvas):
         self._env = env
         super().__init__(compile_model(env.cfg, visuals=True), width, height)
         self._data, self._ghosts = mujoco.MjData(self._model), Ghosts(env, self._model)
+        self._take_on = RandomizedShapes(env, self._model)
 
     def draw(self, index: int = 0, passed_s: float = 0.0, note: str = "") -> np.ndarray:
         """The environment `index` with its commands and a note below them, see `Canvas.render`."""
+        self._take_on(index)
         for field in ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat"):
             target = getattr(self._data, field)
             if target.size:
@@ -123,6 +125,29 @@ class Picture(Canvas):
         markers = [marker for term in terms for marker in term.markers(index)]
         lines, ghosts = [*command_lines(self._env, index), note], self._ghosts(index)
         return self.render(self._data, passed_s, lines, markers, list(ghosts.values()))
+
+
+class RandomizedShapes:
+    """Gives a model that is drawn the sizes and places of parts that an environment has."""
+
+    def __init__(self, env: Env, model: mujoco.MjModel) -> None:
+        self._env, self._model = env, model
+        # The drawn model has more geoms; those that are randomized have names.
+        names = [(i, env.model.geom(i).name) for i in range(env.model.ngeom)]
+        pairs = [(model.geom(name).id, i) for i, name in names if name]
+        self._drawn, self._own = np.array(pairs, dtype=int).reshape(-1, 2).T
+
+    def __call__(self, index: int) -> bool:
+        """Take on, in place, those of the environment `index`; whether a geom changed."""
+        model, own = self._model, self._env.sim.get_model(index)
+        for field in ("body_pos", "body_quat", "jnt_pos", "jnt_axis", "qpos0"):
+            getattr(model, field)[:] = getattr(own, field)
+        changed = False
+        for field in ("geom_size", "geom_pos", "geom_quat"):
+            drawn, values = getattr(model, field), getattr(own, field)[self._own]
+            changed |= not np.array_equal(drawn[self._drawn], values)
+            drawn[self._drawn] = values
+        return changed
 
 
 class Ghosts:

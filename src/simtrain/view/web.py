@@ -18,7 +18,13 @@ from simtrain.env.env import Env
 from simtrain.env.model import compile_model
 from simtrain.view.panels import CommandPanel, PlaybackPanel, Requests, RewardPanel
 from simtrain.view.playback import Act, Playback
-from simtrain.view.renderer import GHOST_RGBA, SHORTEST_ARROW, Ghosts, robot_radius
+from simtrain.view.renderer import (
+    GHOST_RGBA,
+    SHORTEST_ARROW,
+    Ghosts,
+    RandomizedShapes,
+    robot_radius,
+)
 from simtrain.view.server import PageServer
 
 _FRAME_S, _PANELS_S = 1.0 / 30.0, 0.25
@@ -47,7 +53,7 @@ class WebViewer(PageServer):
             )
         # Elsewhere all environments stand in the same place.
         self._scene.show_only_selected = env.terrain is None
-        self._ghosts = Ghosts(env, model)
+        self._ghosts, self._take_on = Ghosts(env, model), RandomizedShapes(env, model)
         self._ghost_bodies: dict[str, dict[int, viser.MeshHandle]] = {}
         self._scene.set_refresh_handler(lambda: requests.put(self._draw))
         tabs = server.gui.add_tab_group()
@@ -96,7 +102,10 @@ class WebViewer(PageServer):
         state: dict[str, Any] = {field: env.bind(field).cpu().numpy() for field in fields}
         positions = state.pop("xpos").reshape(env.num_envs, -1, 3)
         rotations = state.pop("xmat").reshape(env.num_envs, -1, 3, 3)
-        scene.update_from_arrays(positions, rotations, **state)
+        with self.server.atomic():
+            if scene.show_only_selected and self._take_on(scene.env_idx):
+                scene.rebuild_visual_handles()
+            scene.update_from_arrays(positions, rotations, **state)
         for name, term in env.commands.terms.items():
             markers = term.markers(scene.env_idx)
             self._draw_arrows(name, [m for m in markers if isinstance(m, Arrow)])
