@@ -84,6 +84,8 @@ def _scatter(env):
     env.sim.forward()
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("fast_compilation")
 @pytest.mark.parametrize("engine", [CPU, EngineCfg(name="warp", device="cpu")])
 def test_places_are_seen_from_frames_as_mujoco_has_them(engine):
     frame = {"frame": "hand"}

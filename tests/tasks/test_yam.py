@@ -62,7 +62,10 @@ def test_the_arm_stays_where_it_is_with_zero_actions():
     torch.testing.assert_close(env.bind("qpos")[:, :6], before, atol=2e-3, rtol=0.0)
 
 
-@pytest.mark.parametrize("engine", [EngineCfg(), pytest.param(WARP, marks=pytest.mark.slow)])
+ON_WARP = pytest.param(WARP, marks=[pytest.mark.slow, pytest.mark.timeout(900)])
+
+
+@pytest.mark.parametrize("engine", [EngineCfg(), ON_WARP])
 def test_a_gripped_cube_is_held_while_it_is_pulled_for_five_seconds(engine):
     model = compile_model(_task())
     data = mujoco.MjData(model)
