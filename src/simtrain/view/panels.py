@@ -5,6 +5,7 @@ put requests into a queue, which the viewer's loop carries out between two steps
 """
 
 import html
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from simtrain.view.playback import Playback
 Request = Callable[[], None]
 Requests = SimpleQueue[Request]
 _NEWEST = "newest"
+_FAILURE = '<p style="margin: 0.5em 1em; font-size: 0.8em; color: #e03131">{}</p>'
 _SMALLEST_SPAN = 0.01  # of an axis, whose labels have three decimals
 _SPEEDS = {"1/8": 0.125, "1/4": 0.25, "1/2": 0.5, "1": 1.0, "2": 2.0, "4": 4.0}
 _COLORS = (
@@ -74,7 +76,7 @@ class PolicyPanel:
             self._gui.set_panel_label(self._checkpoints.load(path))
             self._failure.visible = False
         except ConfigError as error:
-            self._failure.content = f"<p>{html.escape(f'not shown: {error}')}</p>"
+            self._failure.content = _FAILURE.format(html.escape(f"not shown: {error}"))
             self._failure.visible = True
 
 
@@ -174,8 +176,9 @@ class CommandPanel:
     def _move(self, values: list[float]) -> None:
         """Let the sliders show these values, as far and as finely as they go."""
         for slider, value in zip(self._sliders, values, strict=True):
-            steps = round((min(max(value, slider.min), slider.max) - slider.min) / slider.step)
-            slider.value = round(slider.min + steps * slider.step, 6)  # type: ignore[misc]
+            digits = max(0, math.ceil(-math.log10(slider.step)))
+            value = min(max(round(value, digits), slider.min), slider.max)
+            slider.value = value  # type: ignore[misc]
 
     def _hold(self) -> None:
         self._env.commands.hold(self._name, [slider.value for slider in self._sliders])

@@ -88,10 +88,10 @@ class WebViewer(PageServer):
                 camera_azimuth=float(model.vis.global_.azimuth),
                 camera_elevation=-float(model.vis.global_.elevation),
             )
+            with server.gui.add_folder("Groups", expand_by_default=False):
+                self._scene.create_groups_gui()
         with tabs.add_tab("Overlays", icon=viser.Icon.EYE):
             self._scene.create_overlay_gui()
-        with tabs.add_tab("Groups", icon=viser.Icon.LAYERS_INTERSECT):
-            self._scene.create_groups_gui()
         self._draw()
         self._update_panels(0.0)
 
