@@ -114,7 +114,8 @@ def test_a_pose_is_drawn_as_three_axes_that_are_turned_like_it(monkeypatch):
     # By 120 degrees, which turns x to y, y to z and z to x; as long as its axes look like arrows.
     frame = drawn(Frame(tuple(at), (0.5, 0.5, 0.5, 0.5), length=0.3))
     ends = at + 0.3 * np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]])
-    arrows = [Arrow(tuple(at), tuple(end), tuple(rgb)) for end, rgb in zip(ends, np.eye(3))]
+    of = zip(ends, np.eye(3), strict=True)
+    arrows = [Arrow(tuple(at), tuple(end), tuple(rgb)) for end, rgb in of]
     assert (frame == drawn(*arrows)).all()
     assert (frame != drawn()).any(axis=-1).sum() > 50
 

@@ -65,6 +65,7 @@ class WebViewer(PageServer):
             server.scene.add_mesh_trimesh(
                 "/fixed_bodies/ground", ground_mesh(model), cast_shadow=False, receive_shadow=0.3
             )
+        self._was_tracking = self._scene.camera_tracking_enabled
         # Elsewhere all environments stand in the same place.
         self._scene.show_only_selected = env.terrain is None
         self._ghosts = Ghosts(env, model)
@@ -121,7 +122,13 @@ class WebViewer(PageServer):
         state: dict[str, Any] = {field: env.bind(field).cpu().numpy() for field in fields}
         positions = state.pop("xpos").reshape(env.num_envs, -1, 3)
         rotations = state.pop("xmat").reshape(env.num_envs, -1, 3, 3)
+        before = scene.fixed_bodies_frame.position
         scene.update_from_arrays(positions, rotations, **state)
+        if self._was_tracking and not scene.camera_tracking_enabled:
+            # mjviser puts the world back, and would leave the cameras behind.
+            for client in self.server.get_clients().values():
+                client.camera.position = client.camera.position - before
+        self._was_tracking = scene.camera_tracking_enabled
         for name, term in env.commands.terms.items():
             markers = term.markers(scene.env_idx)
             self._draw_arrows(name, [m for m in markers if isinstance(m, Arrow)])
