@@ -18,7 +18,7 @@ from viser import uplot
 
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
-from simtrain.view.playback import Playback
+from simtrain.view.playback import HISTORY_S, Playback
 
 Request = Callable[[], None]
 Requests = SimpleQueue[Request]
@@ -201,7 +201,7 @@ class RewardPanel:
         history = tuple(self._playback.history)
         if len(history) < 2:
             return
-        time_s = np.array([step.time_s for step in history])
+        time_s = np.array([step.time_s for step in history]) - history[-1].time_s
         rewards = np.array([step.rewards[index] for step in history], dtype=np.float64)
         values = dict(zip(self._names, rewards.T, strict=True))
         if self._all.visible:
@@ -236,8 +236,9 @@ def _show(plot: viser.GuiUplotHandle, time_s: np.ndarray, *lines: np.ndarray) ->
 
 
 def _scales(y: tuple[float, float] | None = None) -> dict[str, uplot.Scale]:
-    """Axes of simulated seconds and of values, of which None shows as many as there are."""
-    return {"x": uplot.Scale(time=False), "y": uplot.Scale() if y is None else uplot.Scale(range=y)}
+    """Axes of the latest seconds, and of values, of which None shows as many as there are."""
+    x = uplot.Scale(time=False, range=(-HISTORY_S, 0.0))
+    return {"x": x, "y": uplot.Scale() if y is None else uplot.Scale(range=y)}
 
 
 def _stamp(file: Path) -> tuple[Path, int, int] | None:

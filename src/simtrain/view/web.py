@@ -122,7 +122,7 @@ class WebViewer(PageServer):
         state: dict[str, Any] = {field: env.bind(field).cpu().numpy() for field in fields}
         positions = state.pop("xpos").reshape(env.num_envs, -1, 3)
         rotations = state.pop("xmat").reshape(env.num_envs, -1, 3, 3)
-        before = scene.fixed_bodies_frame.position
+        before = scene.fixed_bodies_frame.position.copy()  # viser changes it in place
         scene.update_from_arrays(positions, rotations, **state)
         if self._was_tracking and not scene.camera_tracking_enabled:
             # mjviser puts the world back, and would leave the cameras behind.
