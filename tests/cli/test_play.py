@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import io
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import imageio_ffmpeg
 import pytest
+import torch
 from needs_opengl import needs_opengl
 
 from simtrain.cli.play import play
@@ -124,6 +127,46 @@ def test_without_opengl_the_missing_package_is_named(here, monkeypatch):
     with pytest.raises(ConfigError, match="apt-get install libegl1"):
         play([TASK, "--policy", "zero", "--video", "out.mp4"])
     assert list(here.iterdir()) == []
+
+
+def test_the_page_follows_a_run_and_stays_with_what_it_has_when_a_file_is_damaged(
+    run, here, monkeypatch
+):
+    files = {n: (run / f"model_{n}.pt").read_bytes() for n in (1, 2)}
+    shutil.copytree(run, here / "run")
+    newest, shown = here / "run" / "model_2.pt", []
+    newest.unlink()
+
+    def watch(viewer):
+        panel, first = viewer._policy_panel, _weights(viewer)
+        for content, changes in ((files[2][:5000], False), (_of_another(files[2]), False),
+                                 (files[2], True)):  # fmt: skip
+            newest.write_bytes(content)
+            viewer._update_panels(1.0)
+            shown.append(panel._failure.content if panel._failure.visible else "")
+            assert torch.equal(_weights(viewer), first) is not changes
+        state = torch.load(newest, weights_only=True)["actor_state_dict"]
+        assert torch.equal(_weights(viewer), state["mlp.0.weight"])
+
+    monkeypatch.setattr("simtrain.view.web.WebViewer.run", watch)
+    assert play(["run", "--viewer", "web", "--port", "0", "--num-envs", "1"]) == 0
+    assert "run/model_2.pt is not a checkpoint, or it is damaged" in shown[0]
+    assert "the checkpoint is of another network" in shown[1]
+    assert shown[2] == ""
+
+
+def _weights(viewer) -> torch.Tensor:
+    """The first of the policy that acts."""
+    return viewer._playback._act.actor.state_dict()["mlp.0.weight"].clone()
+
+
+def _of_another(checkpoint: bytes) -> bytes:
+    """The same with a policy that sees one number less."""
+    content, file = torch.load(io.BytesIO(checkpoint), weights_only=True), io.BytesIO()
+    state = content["actor_state_dict"]
+    state["mlp.0.weight"] = state["mlp.0.weight"][:, 1:].clone()
+    torch.save(content, file)
+    return file.getvalue()
 
 
 def test_a_policy_of_another_task_is_told(run, here):

@@ -171,6 +171,15 @@ def test_a_motion_that_is_written_into_the_simulation_is_there_exactly(files):
     assert torch.allclose(env.rewards.values, torch.ones(()), atol=1e-6)
 
 
+def test_pictures_show_the_targets_of_the_bodies_as_frames(files):
+    env = _env(files, 3)
+    places, matrices = (part[1].numpy() for part in env.commands.terms["motion"].targets())
+    frames = env.commands.terms["motion"].markers(1)
+    np.testing.assert_allclose([frame.origin for frame in frames], places, atol=1e-6)
+    turns = Rotation.from_quat([frame.quaternion for frame in frames], scalar_first=True)
+    np.testing.assert_allclose(turns.as_matrix(), matrices, atol=1e-5)
+
+
 def test_evaluation_plays_each_motion_in_turn_from_its_start_to_its_end(files):
     task = evaluation_task(_task(files, pose_range={"x": (-0.5, 0.5)}))
     env = Env(task, 5, EngineCfg(), metrics=True)

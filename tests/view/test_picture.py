@@ -4,6 +4,7 @@ import torch
 from needs_opengl import needs_opengl
 from rover import rover, rover_model, rover_on_waves
 
+from simtrain.env.commands import Arrow, Frame
 from simtrain.env.env import Env
 from simtrain.sim import EngineCfg
 from simtrain.view.renderer import Picture, command_lines, robot_radius
@@ -118,6 +119,22 @@ def test_commands_are_drawn_as_an_arrow_and_written():
     assert command_lines(env, 0) == [
         "velocity:  forward [m/s] +2.00   left [m/s] -0.50   turn [rad/s] +0.25"
     ]
+
+
+def test_a_pose_is_drawn_as_three_axes_that_are_turned_like_it(monkeypatch):
+    env, at = _env(), np.array([0.0, 0.0, 0.3])
+
+    def drawn(*markers):
+        monkeypatch.setattr(env.commands.terms["velocity"], "markers", lambda index: markers)
+        return _draw(env)
+
+    # By 120 degrees, which turns x to y, y to z and z to x; as long as its axes look like arrows.
+    frame = drawn(Frame(tuple(at), (0.5, 0.5, 0.5, 0.5), length=0.3))
+    ends = at + 0.3 * np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]])
+    of = zip(ends, np.eye(3), strict=True)
+    arrows = [Arrow(tuple(at), tuple(end), tuple(rgb)) for end, rgb in of]
+    assert (frame == drawn(*arrows)).all()
+    assert (frame != drawn()).any(axis=-1).sum() > 50
 
 
 def test_terrain_is_seen():

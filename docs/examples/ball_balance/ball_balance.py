@@ -28,7 +28,7 @@ from simtrain import (
     mdp,
     task,
 )
-from simtrain.env.commands import Arrow, CommandTerm, Sphere
+from simtrain.env.commands import Arrow, CommandTerm
 from simtrain.env.env import Env
 from simtrain.env.names import Joints
 from simtrain.reading import read_as
@@ -153,7 +153,7 @@ class BallTarget(CommandTerm):
         high = torch.full_like(self.command[0], self._half_width)
         return -high, high
 
-    def markers(self, index: int) -> list[Arrow | Sphere]:
+    def markers(self, index: int) -> list[Arrow]:
         """An arrow from above, so that a viewer shows the target."""
         x, y = self.command[index].tolist()
         return [Arrow(start=(x, y, 0.75), end=(x, y, 0.58), rgb=(0.2, 0.75, 0.35))]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from simtrain.env.env import Env
     from simtrain.training.saved_policy import SavedPolicy
+    from simtrain.view.panels import Checkpoints
     from simtrain.view.playback import Act
     from simtrain.view.server import PageServer
 
@@ -118,7 +119,7 @@ def play(arguments: Sequence[str]) -> int:
         disturbed=config.disturbed,
     )
     act = _policy(config, env, saved)
-    name = task if saved is None else f"{task}, iteration {saved.iteration}"
+    name = task if saved is None else _title(saved)
     if config.video is not None:
         _write_video(config.video, config.seconds, env, act, name)
     if serves:
@@ -127,7 +128,10 @@ def play(arguments: Sequence[str]) -> int:
 
         if config.viewer == "auto" and not has_display():
             print("viewer: web, for this machine has no display (--viewer)")
-        viewer = WebViewer(env, act, host=config.host, port=config.port, title=name)
+        checkpoints = None if saved is None else _checkpoints(paths[0], saved, act)
+        viewer = WebViewer(
+            env, act, host=config.host, port=config.port, title=name, checkpoints=checkpoints
+        )
         _announce(viewer, name)
         with interruptible(), closing(viewer):
             viewer.run()
@@ -208,6 +212,33 @@ def _policy(config: PlayConfig, env: Env, saved: SavedPolicy | None) -> Act:
     if config.policy == "zero":
         return lambda obs, fresh: torch.zeros(shape, device=env.device)
     return lambda obs, fresh: torch.rand(shape, device=env.device) * 2.0 - 1.0
+
+
+def _checkpoints(path: Path, saved: SavedPolicy, act: Act) -> Checkpoints | None:
+    """Those of the run at `path`, for `act`; None if that is no policy of a run."""
+    from simtrain.algorithms.policy import Policy
+    from simtrain.run.checkpoint import BEST, model_paths
+    from simtrain.training.saved_policy import open_policy
+    from simtrain.view.panels import Checkpoints
+
+    if saved.ships or not isinstance(act, Policy):
+        return None
+
+    def find() -> list[Path]:
+        paths = model_paths(saved.run)
+        others = dict.fromkeys((saved.run / BEST, saved.checkpoint))
+        return [*(p for p in others if p.exists() and p not in paths), *paths]
+
+    def load(checkpoint: Path) -> str:
+        found = open_policy(checkpoint, saved.config)
+        act.load(found.content["actor_state_dict"])
+        return _title(found)
+
+    return Checkpoints(find, load, saved.checkpoint, follow=path.is_dir())
+
+
+def _title(saved: SavedPolicy) -> str:
+    return f"{saved.config.task}, iteration {saved.iteration}"
 
 
 def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> None:

@@ -39,6 +39,21 @@ class Sphere:
     rgb: tuple[float, float, float]
 
 
+@dataclass(frozen=True)
+class Frame:
+    """Axes that show a pose to a person: where they meet, m, how they are turned, and their length.
+
+    The quaternion is w first, to the world; x is red, y green and z blue.
+    """
+
+    origin: tuple[float, float, float]
+    quaternion: tuple[float, float, float, float]
+    length: float
+
+
+Marker = Arrow | Sphere | Frame
+
+
 class CommandTerm(ABC):
     """Base of commands; a subclass is made with ``(env, **params)``."""
 
@@ -49,6 +64,8 @@ class CommandTerm(ABC):
     """What people see as the names of a command's entries; empty to number them."""
     is_driven: bool = True
     """Whether the viewer has sliders for it; not for what runs by itself, such as a clock."""
+    stops_at_zero: bool = False
+    """Whether zero commands to stand still; the viewer then has a "Stop" beside the sliders."""
 
     @abstractmethod
     def resample(self, mask: Tensor) -> None:
@@ -94,7 +111,7 @@ class CommandTerm(ABC):
         """
         return None
 
-    def markers(self, index: int) -> list[Arrow | Sphere]:
+    def markers(self, index: int) -> Sequence[Marker]:
         """How pictures and viewers show the command of the environment `index`.
 
         Waits for the device.

@@ -31,6 +31,7 @@ class UniformVelocityCommand(CommandTerm):
     """
 
     labels = ("forward [m/s]", "left [m/s]", "turn [rad/s]")
+    stops_at_zero = True
 
     env: InitVar[Env]
     lin_vel_x: tuple[float, float]
@@ -96,7 +97,7 @@ class UniformVelocityCommand(CommandTerm):
         """See `CommandTerm.bounds`."""
         return self.low[:3], self.high[:3]
 
-    def markers(self, index: int) -> list[Arrow | Sphere]:
+    def markers(self, index: int) -> list[Arrow]:
         """The commanded velocity in green and the actual one in blue, half a metre a m/s."""
         env = self._env
         yaw = yaw_of(env.bind("qpos")[index, env.base.quaternion])
@@ -141,7 +142,7 @@ class UniformPositionCommand(CommandTerm):
         """See `CommandTerm.bounds`."""
         return self.low, self.high
 
-    def markers(self, index: int) -> list[Arrow | Sphere]:
+    def markers(self, index: int) -> list[Sphere]:
         """The goal in green."""
         x, y, z = self.command[index].tolist()
         return [Sphere((x, y, z), self._radius, (0.15, 0.75, 0.25))]

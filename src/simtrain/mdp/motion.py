@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from simtrain.env.commands import CommandTerm
+from simtrain.env.commands import CommandTerm, Frame
 from simtrain.env.names import find_base, find_joints
 from simtrain.errors import ConfigError
 from simtrain.lazy_imports import torch
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from simtrain.mdp.events import Ranges
 
 Sampling = Literal["adaptive", "uniform", "start"]
+_FRAME_LENGTH = 0.2  # of the axes that show a body's target, m
 
 
 def _each_joint_twice(reflection: Any, params: Any) -> list[tuple[int, float]]:
@@ -239,6 +240,15 @@ class MotionCommand(CommandTerm):
         qpos[base.position], qpos[base.quaternion] = position[0], turn[0]
         qpos[self._joints.qpos] = self._of_joints.at(frame)[0][0]
         return qpos.cpu().numpy()
+
+    def markers(self, index: int) -> list[Frame]:
+        """See `CommandTerm.markers`: the targets of the bodies, see `targets`."""
+        from scipy.spatial.transform import Rotation
+
+        places, matrices = (part[index].cpu().numpy() for part in self.targets())
+        turns = Rotation.from_matrix(matrices).as_quat(scalar_first=True)
+        poses = zip(places.tolist(), turns.tolist(), strict=True)
+        return [Frame(tuple(place), tuple(turn), _FRAME_LENGTH) for place, turn in poses]
 
     def _draw(self, mask: Tensor) -> Tensor:
         """A frame for each environment, and what failed counted, in place."""

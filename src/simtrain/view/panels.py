@@ -4,7 +4,11 @@ Viser calls back from threads of its own. Nothing here touches the environment f
 put requests into a queue, which the viewer's loop carries out between two steps.
 """
 
-from collections.abc import Callable
+import html
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -13,15 +17,67 @@ import viser
 from viser import uplot
 
 from simtrain.env.env import Env
-from simtrain.view.playback import Playback
+from simtrain.errors import ConfigError
+from simtrain.view.playback import HISTORY_S, Playback
 
 Request = Callable[[], None]
 Requests = SimpleQueue[Request]
+_NEWEST = "newest"
+_FAILURE = '<p style="margin: 0.5em 1em; font-size: 0.8em; color: #e03131">{}</p>'
+_SMALLEST_SPAN = 0.01  # of an axis, whose labels have three decimals
 _SPEEDS = {"1/8": 0.125, "1/4": 0.25, "1/2": 0.5, "1": 1.0, "2": 2.0, "4": 4.0}
 _COLORS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b",
     "#e377c2", "#7f7f7f", "#bcbd22", "#17becf", "#000000", "#ffbb78",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of a run, which may still train."""
+
+    find: Callable[[], Sequence[Path]]
+    """Those that there are now, the newest last."""
+    load: Callable[[Path], str]
+    """Lets the policy that acts become another, in place; the page's title then.
+
+    ConfigError, and no change, if it cannot.
+    """
+    shown: Path
+    """Which one acts at first."""
+    follow: bool
+    """Whether the newest is to act, from the beginning on."""
+
+
+class PolicyPanel:
+    """Which checkpoint acts: the newest, also of a run that trains, or one that people choose."""
+
+    def __init__(self, gui: viser.GuiApi, checkpoints: Checkpoints) -> None:
+        self._gui, self._checkpoints = gui, checkpoints
+        self._tried = _stamp(checkpoints.shown)
+        initial = _NEWEST if checkpoints.follow else checkpoints.shown.name
+        hint = "The newest changes while the run trains."
+        self._choice = gui.add_dropdown("Checkpoint", (initial,), initial_value=initial, hint=hint)
+        self._failure = gui.add_html("", visible=False)
+
+    def update(self) -> None:
+        """Let the chosen checkpoint act, if it is not the one that does, or has changed since."""
+        paths, choice = self._checkpoints.find(), self._choice.value
+        by_name = {path.name: path for path in paths}
+        # One that is gone stays chosen.
+        options = tuple(dict.fromkeys((_NEWEST, *reversed(by_name), choice)))
+        if options != self._choice.options:
+            self._choice.options = options
+        path = paths[-1] if paths and choice == _NEWEST else by_name.get(choice)
+        if path is None or (stamp := _stamp(path)) in (None, self._tried):
+            return
+        self._tried = stamp
+        try:
+            self._gui.set_panel_label(self._checkpoints.load(path))
+            self._failure.visible = False
+        except ConfigError as error:
+            self._failure.content = _FAILURE.format(html.escape(f"not shown: {error}"))
+            self._failure.visible = True
 
 
 class PlaybackPanel:
@@ -71,8 +127,8 @@ class CommandPanel:
     """One command: its values in the shown environment, and sliders that drive it in all."""
 
     def __init__(self, gui: viser.GuiApi, env: Env, name: str, requests: Requests) -> None:
-        self._env, self._name = env, name
-        self._term = env.commands.terms[name]
+        self._env, self._name, self._requests = env, name, requests
+        self._term, self._index = env.commands.terms[name], 0
         ends = zip(*(bound.tolist() for bound in self._term.bounds()), strict=True)
         self._now = gui.add_markdown("")
         hint = "Let the sliders command, instead of the task."
@@ -81,31 +137,51 @@ class CommandPanel:
             gui.add_slider(label, a, b, step=(b - a) / 200, initial_value=min(max(0.0, a), b))
             for label, (a, b) in zip(self._term.entries(), map(_slider_ends, ends), strict=True)
         ]
-        zero = gui.add_button("Stop", icon=viser.Icon.HAND_STOP, hint="Command zero.")
-        self._drive.on_update(_on_user_event(requests, self._follow_checkbox))
-        zero.on_click(lambda _: requests.put(self._stop))
+        if self._term.stops_at_zero:
+            zero = gui.add_button("Stop", icon=viser.Icon.HAND_STOP, hint="Command zero.")
+            zero.on_click(lambda _: requests.put(self._stop))
+        self._drive.on_update(self._on_drive)
         for slider in self._sliders:
-            slider.on_update(_on_user_event(requests, self._hold))
+            slider.on_update(self._on_slider)
 
     def show(self, index: int) -> None:
-        """Show the command of the environment `index`."""
-        values = ", ".join(f"{value:+.2f}" for value in self._term.command[index].tolist())
-        self._now.content = f"**{self._name}** {values}"
+        """Show the command of the environment `index`, on sliders too while they do not drive."""
+        self._index, values = index, self._term.command[index].tolist()
+        self._now.content = f"**{self._name}** " + ", ".join(f"{value:+.2f}" for value in values)
+        if not self._drive.value:
+            self._move(values)
+
+    async def _on_drive(self, event: viser.GuiEvent[Any]) -> None:
+        if event.client is not None:  # else the program changed it
+            self._requests.put(self._follow_checkbox)
+
+    async def _on_slider(self, event: viser.GuiEvent[Any]) -> None:
+        # Not by a request, for until then `show` would move the slider back.
+        if event.client is not None:
+            self._drive.value = True  # type: ignore[misc]  # viser's setter is not seen as one
+            self._requests.put(self._hold)
 
     def _follow_checkbox(self) -> None:
         if self._drive.value:
+            self._move(self._term.command[self._index].tolist())
             self._hold()
         else:
             self._env.commands.release(self._name)
 
-    def _hold(self) -> None:
-        self._drive.value = True  # type: ignore[misc]  # viser's setter is not seen as one
-        self._env.commands.hold(self._name, [slider.value for slider in self._sliders])
-
     def _stop(self) -> None:
-        for slider in self._sliders:
-            slider.value = min(max(0.0, slider.min), slider.max)  # type: ignore[misc]
+        self._drive.value = True  # type: ignore[misc]
+        self._move([0.0] * len(self._sliders))
         self._hold()
+
+    def _move(self, values: list[float]) -> None:
+        """Let the sliders show these values, as far and as finely as they go."""
+        for slider, value in zip(self._sliders, values, strict=True):
+            digits = max(0, math.ceil(-math.log10(slider.step)))
+            value = min(max(round(value, digits), slider.min), slider.max)
+            slider.value = value  # type: ignore[misc]
+
+    def _hold(self) -> None:
+        self._env.commands.hold(self._name, [slider.value for slider in self._sliders])
 
 
 class RewardPanel:
@@ -125,13 +201,13 @@ class RewardPanel:
         history = tuple(self._playback.history)
         if len(history) < 2:
             return
-        time_s = np.array([step.time_s for step in history])
+        time_s = np.array([step.time_s for step in history]) - history[-1].time_s
         rewards = np.array([step.rewards[index] for step in history], dtype=np.float64)
         values = dict(zip(self._names, rewards.T, strict=True))
         if self._all.visible:
-            self._all.data = (time_s, *rewards.T)
+            _show(self._all, time_s, *rewards.T)
         else:
-            self._one.data = (time_s, values.get(self._choice.value, rewards.sum(axis=1)))
+            _show(self._one, time_s, values.get(self._choice.value, rewards.sum(axis=1)))
 
     def _switch(self) -> None:
         every = self._choice.value == "all terms"
@@ -145,14 +221,33 @@ def _plot(gui: viser.GuiApi, names: tuple[str, ...], height: int) -> viser.GuiUp
         for i, name in enumerate(names)
     ]
     series = (uplot.Series(label="s"), *lines)
-    scales, legend = {"x": uplot.Scale(time=False)}, uplot.Legend(show=len(names) > 1)
-    data = (np.zeros(2),) * len(series)
-    return gui.add_uplot(data, series, scales=scales, legend=legend, height=height)
+    legend, data = uplot.Legend(show=len(names) > 1), (np.zeros(2),) * len(series)
+    return gui.add_uplot(data, series, scales=_scales(), legend=legend, height=height)
 
 
-def _on_user_event(requests: Requests, request: Request) -> Callable[[viser.GuiEvent[Any]], None]:
-    """A callback that ignores changes which the program makes itself."""
-    return lambda event: None if event.client is None else requests.put(request)
+def _show(plot: viser.GuiUplotHandle, time_s: np.ndarray, *lines: np.ndarray) -> None:
+    """Show values over time; such as hardly differ on an axis on which they need not."""
+    low, high = min(line.min() for line in lines), max(line.max() for line in lines)
+    middle = float(round((low + high) / 2, 2))
+    scales = _scales((middle - 0.02, middle + 0.02)) if high - low < _SMALLEST_SPAN else _scales()
+    if plot.scales != scales:
+        plot.scales = scales
+    plot.data = (time_s, *lines)
+
+
+def _scales(y: tuple[float, float] | None = None) -> dict[str, uplot.Scale]:
+    """Axes of the latest seconds, and of values, of which None shows as many as there are."""
+    x = uplot.Scale(time=False, range=(-HISTORY_S, 0.0))
+    return {"x": x, "y": uplot.Scale() if y is None else uplot.Scale(range=y)}
+
+
+def _stamp(file: Path) -> tuple[Path, int, int] | None:
+    """What tells a file from others, and from itself before it was written anew; None without."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return file, status.st_mtime_ns, status.st_size
 
 
 def _slider_ends(bounds: tuple[float, float]) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from simtrain.env.env import Env
 
 Act = Callable[[TensorDict, Tensor], Tensor]
 """A policy: observations and whose episode begins, to actions, as `Policy` has them."""
-_HISTORY_S = 10.0
+HISTORY_S = 10.0
 
 
 class Step(NamedTuple):
@@ -31,7 +31,7 @@ class Playback:
         self.env = env
         self.paused, self.time_s = False, 0.0
         self.speed = 1.0  # simulated seconds a second
-        self.history: deque[Step] = deque(maxlen=max(2, round(_HISTORY_S / env.step_dt)))
+        self.history: deque[Step] = deque(maxlen=max(2, round(HISTORY_S / env.step_dt)))
         self.ended = [""] * env.num_envs  # by which terminations the latest episodes ended
         self._act, self._obs, self._due_s = act, env.reset(), 0.0
 

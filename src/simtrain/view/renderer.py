@@ -1,7 +1,7 @@
 """Pictures of an environment, drawn without a window: the robot, its commands, lines of text."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Self
@@ -11,7 +11,7 @@ import numpy as np
 from mujoco.rendering.classic import gl_context
 from PIL import Image, ImageDraw, ImageFont
 
-from simtrain.env.commands import Arrow, Sphere
+from simtrain.env.commands import Frame, Marker, Sphere
 from simtrain.env.env import Env
 from simtrain.env.model import compile_model
 from simtrain.env.names import find_base
@@ -19,6 +19,7 @@ from simtrain.errors import ConfigError
 from simtrain.view.opengl import backend_error, choose_backend
 
 _ARROW_WIDTH = 0.012  # m
+_AXIS_WIDTH = 0.04  # of a frame, parts of its length
 SHORTEST_ARROW = 0.03  # m; shorter ones are not drawn
 GHOST_RGBA = (0.15, 0.75, 0.25, 0.35)
 _CAMERA_TIME_CONSTANT_S = 0.25
@@ -51,7 +52,7 @@ class Canvas:
         data: mujoco.MjData,
         passed_s: float = 0.0,
         lines: Sequence[str] = (),
-        markers: Sequence[Arrow | Sphere] = (),
+        markers: Sequence[Marker] = (),
         ghosts: Sequence[mujoco.MjData] = (),
     ) -> np.ndarray:
         """A picture of `data`, whose positions are up to date: uint8, ``(height, width, 3)``.
@@ -83,24 +84,43 @@ class Canvas:
         return np.asarray(image)
 
 
-def _add_marker(scene: mujoco.MjvScene, marker: Arrow | Sphere) -> None:
-    """Draw a marker, if there is room for it and it is no arrow too short to be seen."""
-    is_arrow = isinstance(marker, Arrow)
-    if scene.ngeom == scene.maxgeom or (
-        isinstance(marker, Arrow) and math.dist(marker.start, marker.end) < SHORTEST_ARROW
-    ):
-        return
-    geom, opacity = scene.geoms[scene.ngeom], 1.0 if is_arrow else 0.6
-    rgba = np.array([*marker.rgb, opacity], dtype=np.float32)
-    kind = mujoco.mjtGeom.mjGEOM_ARROW if is_arrow else mujoco.mjtGeom.mjGEOM_SPHERE
-    if isinstance(marker, Arrow):
-        mujoco.mjv_initGeom(geom, kind, np.zeros(3), np.zeros(3), np.eye(3).ravel(), rgba)
-        start, end = np.array(marker.start), np.array(marker.end)
-        mujoco.mjv_connector(geom, kind, _ARROW_WIDTH, start, end)
-    else:
-        size, center = np.full(3, marker.radius), np.array(marker.center)
-        mujoco.mjv_initGeom(geom, kind, size, center, np.eye(3).ravel(), rgba)
+def _add_marker(scene: mujoco.MjvScene, marker: Marker) -> None:
+    """Draw a marker, unless it is an arrow too short to be seen."""
+    if isinstance(marker, Sphere):
+        size, rgba = np.full(3, marker.radius), (*marker.rgb, 0.6)
+        _add_geom(scene, mujoco.mjtGeom.mjGEOM_SPHERE, rgba, size, np.array(marker.center))
+    elif isinstance(marker, Frame):
+        matrix, origin = np.empty(9), np.array(marker.origin)
+        mujoco.mju_quat2Mat(matrix, np.array(marker.quaternion))
+        for axis, rgb in zip(matrix.reshape(3, 3).T, np.eye(3), strict=True):
+            end = origin + marker.length * axis
+            _add_arrow(scene, origin, end, _AXIS_WIDTH * marker.length, rgb)
+    elif math.dist(marker.start, marker.end) >= SHORTEST_ARROW:
+        _add_arrow(scene, np.array(marker.start), np.array(marker.end), _ARROW_WIDTH, marker.rgb)
+
+
+def _add_arrow(
+    scene: mujoco.MjvScene, start: np.ndarray, end: np.ndarray, width: float, rgb: Iterable[float]
+) -> None:
+    kind = mujoco.mjtGeom.mjGEOM_ARROW
+    if (geom := _add_geom(scene, kind, (*rgb, 1.0), np.zeros(3), np.zeros(3))) is not None:
+        mujoco.mjv_connector(geom, kind, width, start, end)
+
+
+def _add_geom(
+    scene: mujoco.MjvScene,
+    kind: mujoco.mjtGeom,
+    rgba: Sequence[float],
+    size: np.ndarray,
+    center: np.ndarray,
+) -> mujoco.MjvGeom | None:
+    """A new geom of the scene; None where there is no room for another."""
+    if scene.ngeom == scene.maxgeom:
+        return None
+    geom, color = scene.geoms[scene.ngeom], np.array(rgba, dtype=np.float32)
+    mujoco.mjv_initGeom(geom, kind, size, center, np.eye(3).ravel(), color)
     scene.ngeom += 1
+    return geom
 
 
 class Picture(Canvas):

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import mujoco
@@ -13,10 +14,17 @@ from mjviser.conversions import merge_geoms
 from PIL import Image
 
 from simtrain.env import terrain
-from simtrain.env.commands import Arrow, Sphere
+from simtrain.env.commands import Arrow, Frame, Sphere
 from simtrain.env.env import Env
 from simtrain.env.model import compile_model
-from simtrain.view.panels import CommandPanel, PlaybackPanel, Requests, RewardPanel
+from simtrain.view.panels import (
+    Checkpoints,
+    CommandPanel,
+    PlaybackPanel,
+    PolicyPanel,
+    Requests,
+    RewardPanel,
+)
 from simtrain.view.playback import Act, Playback
 from simtrain.view.renderer import (
     GHOST_RGBA,
@@ -34,13 +42,25 @@ _STRAIGHT_M = 1e-4
 class WebViewer(PageServer):
     """Serves a page on which people watch a policy, and steer it."""
 
-    def __init__(self, env: Env, act: Act, *, host: str, port: int, title: str) -> None:
-        """Start the server, see `PageServer`, and new episodes in all environments."""
+    def __init__(
+        self,
+        env: Env,
+        act: Act,
+        *,
+        host: str,
+        port: int,
+        title: str,
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
+        """Start the server, see `PageServer`, and new episodes in all environments.
+
+        `checkpoints` are those that people may choose from, None for `act` alone.
+        """
         super().__init__(host, port, title)
         self._playback = Playback(env, act)
         self._requests: Requests = Requests()
         self._arrows: dict[str, viser.ArrowsHandle] = {}
-        self._spheres: dict[str, list[viser.IcosphereHandle]] = {}
+        self._placed: dict[tuple[str, type], list[viser.SceneNodeHandle]] = {}
         server, requests = self.server, self._requests
         model = compile_model(env.cfg, visuals=True)
         if env.terrain is not None:
@@ -51,6 +71,7 @@ class WebViewer(PageServer):
             server.scene.add_mesh_trimesh(
                 "/fixed_bodies/ground", ground_mesh(model), cast_shadow=False, receive_shadow=0.3
             )
+        self._was_tracking = self._scene.camera_tracking_enabled
         # Elsewhere all environments stand in the same place.
         self._scene.show_only_selected = env.terrain is None
         self._ghosts, self._take_on = Ghosts(env, model), RandomizedShapes(env, model)
@@ -58,6 +79,9 @@ class WebViewer(PageServer):
         self._scene.set_refresh_handler(lambda: requests.put(self._draw))
         tabs = server.gui.add_tab_group()
         with tabs.add_tab("Play", icon=viser.Icon.PLAYER_PLAY):
+            self._policy_panel = None
+            if checkpoints is not None:
+                self._policy_panel = PolicyPanel(server.gui, checkpoints)
             self._playback_panel = PlaybackPanel(server.gui, self._playback, requests)
             self._command_panels = []
             for name in (n for n, term in env.commands.terms.items() if term.is_driven):
@@ -71,6 +95,8 @@ class WebViewer(PageServer):
                 camera_azimuth=float(model.vis.global_.azimuth),
                 camera_elevation=-float(model.vis.global_.elevation),
             )
+            with server.gui.add_folder("Groups", expand_by_default=False):
+                self._scene.create_groups_gui()
         with tabs.add_tab("Overlays", icon=viser.Icon.EYE):
             self._scene.create_overlay_gui()
         self._draw()
@@ -102,14 +128,21 @@ class WebViewer(PageServer):
         state: dict[str, Any] = {field: env.bind(field).cpu().numpy() for field in fields}
         positions = state.pop("xpos").reshape(env.num_envs, -1, 3)
         rotations = state.pop("xmat").reshape(env.num_envs, -1, 3, 3)
+        before = scene.fixed_bodies_frame.position.copy()  # viser changes it in place
         with self.server.atomic():
             if scene.show_only_selected and self._take_on(scene.env_idx):
                 scene.rebuild_visual_handles()
             scene.update_from_arrays(positions, rotations, **state)
+        if self._was_tracking and not scene.camera_tracking_enabled:
+            # mjviser puts the world back, and would leave the cameras behind.
+            for client in self.server.get_clients().values():
+                client.camera.position = client.camera.position - before
+        self._was_tracking = scene.camera_tracking_enabled
         for name, term in env.commands.terms.items():
             markers = term.markers(scene.env_idx)
             self._draw_arrows(name, [m for m in markers if isinstance(m, Arrow)])
-            self._draw_spheres(name, [m for m in markers if isinstance(m, Sphere)])
+            for kind in (Sphere, Frame):
+                self._draw_placed(name, kind, [m for m in markers if isinstance(m, kind)])
         for name, data in self._ghosts(scene.env_idx).items():
             self._draw_ghost(name, data)
 
@@ -144,27 +177,40 @@ class WebViewer(PageServer):
             add = self.server.scene.add_arrows
             self._arrows[name] = add(f"/commands/{name}", points, colors, **sizes)
 
-    def _draw_spheres(self, name: str, spheres: list[Sphere]) -> None:
-        handles, offset = (
-            self._spheres.setdefault(name, []),
-            self._scene.fixed_bodies_frame.position,
-        )
-        while len(handles) > len(spheres):
+    def _draw_placed(self, name: str, kind: type, markers: Sequence[Sphere | Frame]) -> None:
+        """Show spheres or frames, all of one kind."""
+        handles = self._placed.setdefault((name, kind), [])
+        while len(handles) > len(markers):
             handles.pop().remove()
-        for sphere in spheres[len(handles) :]:
-            at, color = f"/commands/{name}/{len(handles)}", tuple(int(255 * c) for c in sphere.rgb)
-            add = self.server.scene.add_icosphere
-            handles.append(add(at, sphere.radius, color=color, opacity=0.6))  # type: ignore[arg-type]
-        for handle, sphere in zip(handles, spheres, strict=True):
-            handle.position = np.array(sphere.center) + offset
+        for marker in markers[len(handles) :]:
+            at = f"/commands/{name}/{kind.__name__.lower()}{len(handles)}"
+            handles.append(_add_placed(self.server.scene, at, marker))
+        offset = self._scene.fixed_bodies_frame.position
+        for handle, marker in zip(handles, markers, strict=True):
+            if isinstance(marker, Frame):
+                handle.wxyz = np.array(marker.quaternion)
+            place = marker.center if isinstance(marker, Sphere) else marker.origin
+            handle.position = np.array(place) + offset
 
     def _update_panels(self, real_time_factor: float) -> None:
         """Show numbers and curves of the chosen environment."""
         index = self._scene.env_idx
+        if self._policy_panel is not None:
+            self._policy_panel.update()
         self._playback_panel.show(index, real_time_factor)
         for panel in self._command_panels:
             panel.show(index)
         self._reward_panel.show(index)
+
+
+def _add_placed(scene: viser.SceneApi, name: str, marker: Sphere | Frame) -> viser.SceneNodeHandle:
+    if isinstance(marker, Frame):
+        length = marker.length
+        return scene.add_frame(
+            name, axes_length=length, axes_radius=0.04 * length, origin_radius=0.04 * length
+        )
+    color = tuple(int(255 * c) for c in marker.rgb)
+    return scene.add_icosphere(name, marker.radius, color=color, opacity=0.6)  # type: ignore[arg-type]
 
 
 def ground_mesh(model: mujoco.MjModel) -> trimesh.Trimesh:
