@@ -43,13 +43,15 @@ from simtrain.training.saved_policy import SavedPolicy
 
 JOINTS = ("left_slide", "left_hinge", "right_slide", "right_hinge")
 TURNED = ("left_hinge", "right_hinge")
-MODEL = """
+CRATE = '<body name="crate" pos="5 0 1"> <freejoint/> <geom/> </body>'
+AT_START = "5 0 1 1 0 0 0  "
+MODEL = f"""
 <mujoco>
   <option gravity="0 0 0"><flag contact="disable"/></option>
   <default><geom size="0.1" mass="1"/></default>
   <worldbody>
     <geom name="floor" type="plane" size="1 1 1" mass="0"/>
-    <body name="crate" pos="5 0 1"> <freejoint/> <geom/> </body>
+    {CRATE}
     <body name="box" pos="0 0 1"> <freejoint/> <geom/> </body>
     <body name="left_cart" pos="0 1 0">
       <joint name="left_slide" type="slide" axis="1 0 0"/> <geom/>
@@ -66,7 +68,7 @@ MODEL = """
     <position joint="left_slide" kp="8" kv="1"/>
     <adhesion body="box" ctrlrange="0 1"/>
   </actuator>
-  <keyframe> <key name="bent" qpos="5 0 1 1 0 0 0  0 0 1 1 0 0 0  0.1 0.2 0.3 0.4"/> </keyframe>
+  <keyframe> <key name="bent" qpos="{AT_START}0 0 1 1 0 0 0  0.1 0.2 0.3 0.4"/> </keyframe>
 </mujoco>
 """
 
@@ -343,7 +345,7 @@ def _following(folder: Path) -> TaskCfg:
     """A box with an arm that follows one of two made-up motions."""
     import mujoco
 
-    xml = MODEL.replace("<body pos", '<body name="_" pos')
+    xml = MODEL.replace(CRATE, "").replace(AT_START, "").replace("<body pos", '<body name="_" pos')
     for name in ("left", "right_cart", "right"):
         xml = xml.replace('name="_"', f'name="{name}"', 1)
     model, rng = mujoco.MjModel.from_xml_string(xml), np.random.default_rng(0)
