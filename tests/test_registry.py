@@ -1,11 +1,12 @@
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 from simtrain.errors import ConfigError
-from simtrain.registry import discover
+from simtrain.registry import default_config, discover
 
 TASK = '''
 from pathlib import Path
@@ -73,6 +74,18 @@ def test_a_task_knows_its_description_and_its_file(here):
     task = discover().find("mine")
     assert (task.description, task.source) == ("Stand on one leg.", str(path))
     assert task.make().decimation == 1
+
+
+def test_a_tasks_warnings_are_told_once_and_not_by_ranks(here):
+    path = _write(here / "tasks" / "walk.py", "walk")
+    path.write_text(path.read_text() + "import warnings\nwarnings.warn('this walk is old')\n")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        default_config("walk", quiet=True)
+        assert told == []
+        default_config("walk")
+        default_config("walk")
+    assert [str(each.message) for each in told] == ["this walk is old"]
 
 
 def test_an_entry_point_may_name_a_function(here, tmp_path, monkeypatch):

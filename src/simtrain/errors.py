@@ -1,8 +1,16 @@
-"""The errors that a command turns into an exit code and a message, without a traceback."""
+"""The errors that a command turns into an exit code and a message, without a traceback.
+
+And what is told of mistakes in what a task's author wrote: where, by which term, and warnings.
+"""
 
 import difflib
-from collections.abc import Callable, Iterable
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+_warned: set[tuple[object, ...]] = set()
 
 
 class ConfigError(ValueError):
@@ -26,12 +34,38 @@ class ExportError(RuntimeError):
 
 
 def call_term(name: str, function: Callable[..., Any], *arguments: Any, **params: Any) -> Any:
-    """Call what a task's author wrote; what it raises says in a note which term it is."""
+    """Call what a task's author wrote; what it raises says which term it is."""
     try:
         return function(*arguments, **params)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
     except Exception as error:
         error.add_note(f"in the term {name}")
         raise
+
+
+def what_raised(error: Exception) -> str:
+    """``"raised ValueError: ... (<file>:<line>)"``, for what a task's author wrote."""
+    what = "".join(traceback.format_exception_only(error)).strip()
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    return f"raised {what} ({line.filename}:{line.lineno})"
+
+
+@contextmanager
+def warnings_once(*, quiet: bool = False) -> Iterator[None]:
+    """Within, a warning is told that this process has not told before; none if `quiet`.
+
+    For tasks and their models, which are made again and again, and by every rank.
+    """
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            yield
+    finally:
+        for warning in () if quiet else caught:
+            where = warning.category, warning.filename, warning.lineno
+            if (key := (str(warning.message), *where)) not in _warned:
+                _warned.add(key)
+                warnings.warn_explicit(warning.message, *where)
 
 
 def flag(*path: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 from simtrain.config import TrainConfig
 from simtrain.env.cfg import TaskCfg
-from simtrain.errors import ConfigError, did_you_mean
+from simtrain.errors import ConfigError, did_you_mean, warnings_once, what_raised
 
 TaskFunction = Callable[[], TaskCfg]
 _told: set[Path] = set()
@@ -36,17 +36,18 @@ class Task:
     make: TaskFunction
     source: str
 
-    def configuration(self) -> TaskCfg:
-        """Call the function; ConfigError if it raises, or returns something else."""
+    def configuration(self, *, quiet: bool = False) -> TaskCfg:
+        """Call the function, `quiet` without its warnings; ConfigError if it raises, or returns
+        something else.
+        """
         task = f"task {self.name!r} in {self.source}"
         try:
-            cfg = self.make()
+            with warnings_once(quiet=quiet):
+                cfg = self.make()
         except ConfigError:
             raise
         except Exception as error:
-            what = "".join(traceback.format_exception_only(error)).strip()
-            line = traceback.extract_tb(error.__traceback__)[-1]
-            raise ConfigError(f"{task} raised {what} ({line.filename}:{line.lineno})") from error
+            raise ConfigError(f"{task} {what_raised(error)}") from error
         if not isinstance(cfg, TaskCfg):
             raise ConfigError(f"{task} returned {type(cfg).__name__}, not a TaskCfg")
         return cfg
@@ -95,12 +96,13 @@ def task(name: str) -> Callable[[TaskFunction], TaskFunction]:
 def discover(*, quiet: bool = False) -> Registry:
     """Import every task file; ConfigError for a name twice, or a folder that does not exist.
 
-    What is skipped, as it belongs to another user, is said on stderr once, unless `quiet`.
+    What is skipped, as it belongs to another user, and warnings are told once, unless `quiet`.
     """
     registry = Registry({}, {})
     for source, load in _sources(quiet):
         try:
-            loaded = load()
+            with warnings_once(quiet=quiet):
+                loaded = load()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it must hide no other
             registry.broken[source] = _traceback_below_import(error)
             continue
@@ -229,4 +231,4 @@ def _traceback_below_import(error: BaseException) -> str:
 
 def default_config(task: str, *, quiet: bool = False) -> TrainConfig:
     """The configuration that a task asks for, without flags; ConfigError if there is none."""
-    return TrainConfig.of_task(task, discover(quiet=quiet).find(task).configuration())
+    return TrainConfig.of_task(task, discover(quiet=quiet).find(task).configuration(quiet=quiet))

@@ -182,6 +182,29 @@ def test_a_cnn_without_images_is_refused_and_leaves_no_run(here):
     assert not (here / "logs" / TASK).exists()
 
 
+FALLING = """
+from simtrain import RewardTermCfg, mdp, task
+from simtrain.registry import discover
+
+@task("falling")
+def falling():
+    cfg = discover().find("{task}").configuration()
+    cfg.terminations.clear()
+    cfg.rewards["level"] = RewardTermCfg(mdp.flat_orientation_l2, weight=-1.0)
+    return cfg
+"""
+
+
+def test_a_term_that_fails_at_the_start_is_named_and_leaves_no_run(here, capsys):
+    (here / "tasks" / "falling.py").write_text(FALLING.format(task=TASK))
+    flags = "--num-envs 4 --gpu-ids None --cpu-threads 1"
+    with pytest.raises(ConfigError, match=r"^rewards.level: a floating base is needed, but"):
+        train(["falling", *flags.split()])
+    assert not (here / "logs" / "falling").exists()
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.count("no termination of the task has time_out=True") == 1
+
+
 def test_a_name_with_control_characters_is_refused_without_printing_them(here):
     with pytest.raises(ConfigError, match=r"--run-name is 'a\\nb'; it must be of printable"):
         train([TASK, "--run-name", "a\nb"])

@@ -1,9 +1,10 @@
 """Mistakes in a task, and what `check_task` says before anything is built."""
 
+import warnings
 from pathlib import Path
 
 import pytest
-from tiny_task import alive, tiny_task
+from tiny_task import alive, tiny_model, tiny_task
 
 from simtrain import (
     EventTermCfg,
@@ -17,8 +18,10 @@ from simtrain import (
     TerminationTermCfg,
     mdp,
 )
+from simtrain.env.env import Env
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
+from simtrain.sim import EngineCfg
 
 
 def _observe(*terms: ObservationTermCfg):
@@ -133,7 +136,7 @@ MISTAKES = {
     ),
     "a scale for a joint that the action does not drive": (
         _action(JointEffortActionCfg("left_slide", scale={"right_.*": 2.0})),
-        r"--env\.actions\.move: scale: no joint matches 'right_\.\*'; there are left_slide",
+        r"--env\.actions\.move: scale: nothing is called 'right_\.\*'; there are left_slide",
     ),
     "no actions": ({"actions": {}}, "the task has no actions"),
     "no rewards": ({"rewards": {}}, "the task has no rewards"),
@@ -199,6 +202,32 @@ def test_a_model_function_is_named_when_its_model_does_not_compile():
 
     with pytest.raises(ConfigError, match=r"the model made by robot\(\) does not compile"):
         check_task(tiny_task(model=robot))
+
+
+def test_a_model_function_that_raises_is_named_with_the_place():
+    def robot():
+        raise KeyError("leg")
+
+    with pytest.raises(
+        ConfigError, match=r"robot\(\) cannot be: it raised KeyError: 'leg' \(.*:\d"
+    ):
+        check_task(tiny_task(model=robot))
+
+
+def test_a_warning_of_the_model_is_told_once():
+    def robot():
+        warnings.warn("the feet are balls", stacklevel=1)
+        return tiny_model()
+
+    task = tiny_task(model=robot)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        check_task(task)
+        Env(task, 1, EngineCfg(threads=1))
+        check_task(task)
+    assert [(str(each.message), each.filename) for each in told] == [
+        ("the feet are balls", __file__)
+    ]
 
 
 def test_a_sound_task_gives_its_model_with_the_tasks_time_step_and_solver():

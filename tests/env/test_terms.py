@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_task import STEP_DT, at_step, idle, steps_lived, tiny_env, values
+from tiny_task import STEP_DT, at_step, idle, steps_lived, tiny_env, tiny_model, values
 
 from simtrain import (
     CurriculumTermCfg,
@@ -232,6 +232,29 @@ def test_an_exception_in_a_term_names_the_term():
     with pytest.raises(ValueError, match="oh") as caught:
         idle(env)
     assert caught.value.__notes__ == ["in the term rewards.odd"]
+
+
+class Follows:
+    def __init__(self, env, goal):
+        self.command = env.commands.terms[goal]
+
+
+@pytest.mark.parametrize(
+    ("reward", "says"),
+    [
+        (RewardTermCfg(mdp.flat_orientation_l2, weight=1.0), "a floating base is needed"),
+        (RewardTermCfg(Follows, weight=1.0, goal="gaol"), "no command 'gaol'; there are none"),
+    ],
+)
+def test_what_a_term_needs_and_the_task_does_not_have_is_told_with_the_term(reward, says):
+    def fixed():
+        spec = tiny_model()
+        spec.delete(spec.joint("root"))
+        spec.delete(spec.key("bent"))
+        return spec
+
+    with pytest.raises(ConfigError, match=f"rewards.odd: .*{says}"):
+        idle(tiny_env(model=fixed, rewards={"odd": reward}))
 
 
 def test_a_termination_of_another_shape_is_named():

@@ -288,7 +288,7 @@ MISTAKES = {
     ),
     "a column that there is not": (
         {"field": "geom_friction", "geoms": "floor", "ranges": {"slide": (1.0, 2.0)}},
-        r"no column 'slide'; it has sliding, torsional, rolling",
+        r"no column 'slide' \(did you mean 'sliding'\?\); it has sliding, torsional, rolling",
     ),
     "a factor of zeros": (
         {"field": "dof_frictionloss", "joints": HINGES, "ranges": (1.0, 2.0)},

@@ -100,7 +100,7 @@ class TargetAction(ActionTerm):
     def describe(self) -> str | None:
         """See `ActionTerm.describe`; not of a class derived from this, which may do otherwise."""
         limited = (self._cfg.rate_limit, self._cfg.acceleration_limit) != (None, None)
-        return None if limited else _DOES.get(type(self))
+        return None if limited else JOINT_TARGETS.get(type(self))
 
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """See `ActionTerm.apply`."""
@@ -185,10 +185,11 @@ class RelativeJointAction(JointAction):
         return self._qpos[:, self.joints.qpos] + self.offset
 
 
-_DOES: dict[type, str] = {
+JOINT_TARGETS: dict[type, str] = {
     JointAction: "joint_targets",
     RelativeJointAction: "relative_joint_targets",
 }
+"""What `ActionTerm.describe` says of the actions whose joints, scales and offsets are told too."""
 
 
 class Actions:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simtrain.env.names import resolve_params
 from simtrain.env.terms import draw_where
-from simtrain.errors import ConfigError, call_term
+from simtrain.errors import ConfigError, call_term, did_you_mean
 from simtrain.lazy_imports import torch
 
 if TYPE_CHECKING:
@@ -119,13 +119,24 @@ class CommandTerm(ABC):
         return []
 
 
+class _Terms(dict[str, CommandTerm]):
+    def __missing__(self, name: str) -> CommandTerm:
+        raise ConfigError(no_command(name, self))
+
+
+def no_command(name: str, there: Collection[str]) -> str:
+    """That there is no command `name`, and what is `there`."""
+    known = ", ".join(there) or "none"
+    return f"there is no command {name!r}{did_you_mean(name, there)}; there are {known}"
+
+
 class Commands:
     """All of a task's commands and when they are drawn anew."""
 
     def __init__(self, cfgs: Mapping[str, CommandTermCfg], env: BaseEnv) -> None:
         self._env = env
         self._ranges = {name: cfg.resampling_time_range for name, cfg in cfgs.items()}
-        self.terms: dict[str, CommandTerm] = {}
+        self.terms: dict[str, CommandTerm] = _Terms()
         for name, cfg in cfgs.items():
             params = resolve_params(cfg.params, env.model, env.device)
             self.terms[name] = env.make_term(f"commands.{name}", cfg.func, params)

@@ -14,12 +14,12 @@ import mujoco
 import numpy as np
 from torch import Tensor
 
-from simtrain.env.actions import Actions, JointAction
+from simtrain.env.actions import JOINT_TARGETS, Actions, JointAction
 from simtrain.env.cfg import GaussianNoiseCfg, ObservationTermCfg, TermCfg, UniformNoiseCfg
 from simtrain.env.control.cfg import DelayCfg
 from simtrain.env.env import Env
 from simtrain.env.model import find_keyframe, initial_state
-from simtrain.env.names import Entities, Joints, Sensors, resolve_params
+from simtrain.env.names import Entities, Joints, Sensors, find_base, resolve_params
 from simtrain.errors import ConfigError, flag
 from simtrain.reading import Reading
 
@@ -127,6 +127,8 @@ class Interface:
     """Where the servos of joints that no action drives hold them."""
     keyframe: str | None
     """The model's keyframe that episodes start from."""
+    base: str | None
+    """The body of the floating base, which ``base_pos`` and so on are of; None without one."""
     base_quat: str = "wxyz"
     """The order of the numbers of ``base_quat`` in a robot's state."""
 
@@ -147,7 +149,7 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
         told = {} if clock is None else env.commands.terms[clock].describe()
         if clock is not None and not (told.get("bend") or told.get("motions")):
             does = None
-        if does is None:
+        if does is None or (does in JOINT_TARGETS.values() and not isinstance(term, JointAction)):
             text = f"what {kind.__name__} does cannot be told to a robot's program"
             raise ConfigError(f"{flag('env', 'actions', name)}: {text}; `ActionTerm.describe` may")
         place = first, term.dim, _delay(cfg.actions[name])
@@ -195,7 +197,16 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
         },
         held_joint_pos=held,
         keyframe=cfg.keyframe,
+        base=_base(model),
     )
+
+
+def _base(model: mujoco.MjModel) -> str | None:
+    try:
+        name: str = model.body(find_base(model).body).name
+    except ConfigError:
+        return None
+    return name
 
 
 def _observations(env: Env, obs_groups: Sequence[str]) -> list[ObservationPart]:

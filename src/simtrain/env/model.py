@@ -4,7 +4,7 @@ import contextlib
 import copy
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args
@@ -14,7 +14,15 @@ import numpy as np
 
 from simtrain.bounds import check_bounds
 from simtrain.env.actions import Actions
-from simtrain.env.cfg import EventMode, Reduce, TaskCfg, TermCfg
+from simtrain.env.cfg import (
+    CurriculumTermCfg,
+    EventMode,
+    EventTermCfg,
+    Reduce,
+    TaskCfg,
+    TermCfg,
+)
+from simtrain.env.commands import no_command
 from simtrain.env.control.actuators import set_actuators
 from simtrain.env.control.cfg import (
     DcMotorActuatorCfg,
@@ -26,7 +34,7 @@ from simtrain.env.control.delay import check_delay
 from simtrain.env.names import check_term, patterns_of
 from simtrain.env.nan_guard import STEPS
 from simtrain.env.terrain import add_terrain, check_terrain
-from simtrain.errors import ConfigError, did_you_mean, flag
+from simtrain.errors import ConfigError, did_you_mean, flag, warnings_once, what_raised
 from simtrain.metric_tags import EVALUATION_TAGS
 
 # Sensors whose values depend on geoms that touch nothing, without naming them.
@@ -42,7 +50,8 @@ def compile_model(cfg: TaskCfg, *, visuals: bool = False) -> mujoco.MjModel:
     With `visuals` it has the geoms too that are there to be looked at alone. Everything but geoms,
     meshes and materials is the same in both: a state of the one holds for the other.
     """
-    return _compile(cfg, visuals)[0]
+    with warnings_once(quiet=True):  # `check_task` tells of them
+        return _compile(cfg, visuals)[0]
 
 
 def self_contained_xml(cfg: TaskCfg) -> str:
@@ -51,7 +60,8 @@ def self_contained_xml(cfg: TaskCfg) -> str:
     Numbers have six digits, and textures from files are left out. With ``discardvisual`` it is the
     model without visuals. ConfigError if it cannot be.
     """
-    model, spec = _compile(cfg, visuals=True)
+    with warnings_once(quiet=True):
+        model, spec = _compile(cfg, visuals=True)
     _discard_visuals(cfg, spec)  # adds what keeps the geoms that terms name
     spec.compiler.discardvisual = False
     for mesh in spec.meshes:
@@ -107,7 +117,12 @@ def _compile(cfg: TaskCfg, visuals: bool) -> tuple[mujoco.MjModel, mujoco.MjSpec
             raise ConfigError(f"{what} is not a valid model: {_one_line(error)}") from error
     else:
         what = f"the model made by {getattr(cfg.model, '__name__', cfg.model)}()"
-        spec = cfg.model()
+        try:
+            spec = cfg.model()
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{what} cannot be: it {what_raised(error)}") from error
     if cfg.terrain is not None:
         check_terrain(cfg.terrain)
         add_terrain(cfg.terrain, spec)
@@ -157,17 +172,21 @@ def initial_state(model: mujoco.MjModel, keyframe: int | None) -> InitialState:
 
 
 def check_task(cfg: TaskCfg) -> mujoco.MjModel:
-    """Compile the model and resolve all names in the task against it; the model, or ConfigError."""
+    """Compile the model and resolve all names in the task against it; the model, or ConfigError.
+
+    Warnings of the model are told here, and nowhere else.
+    """
     check_bounds(cfg, "env")
-    model, step_dt = compile_model(cfg), cfg.timestep * cfg.decimation
+    with warnings_once():
+        model = _compile(cfg, visuals=False)[0]
+    step_dt = cfg.timestep * cfg.decimation
     start = initial_state(model, find_keyframe(model, cfg.keyframe))
     if not cfg.actions:
         raise ConfigError("the task has no actions")
     for name, action in cfg.actions.items():
         check_delay(action, "env", "actions", name)
-        command = getattr(action, "reference", None)
-        if command is not None:
-            _check_command(flag("env", "actions", name, "reference"), command, cfg)
+        reference = getattr(action, "reference", None)
+        _check_command(flag("env", "actions", name, "reference"), reference, cfg)
     if Actions(cfg.actions, model, start, "cpu").dim == 0:
         raise ConfigError("the task's actions drive no joint")
     if "actor" not in cfg.observations:
@@ -175,30 +194,29 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
     for group, terms in cfg.observation_terms().items():
         if not terms:
             raise ConfigError(f"observations.{group} has no terms")
-        for name, term in terms.items():
-            where = flag("env", "observations", group, name)
-            check_term(where, term, model, step_dt)
-            _check_command(f"{where}.command", term.params.get("command"), cfg)
-            check_delay(term, "env", "observations", group, name)
+        for name, observed in terms.items():
+            check_delay(observed, "env", "observations", group, name)
     if not cfg.rewards:
         raise ConfigError("the task has no rewards")
-    for kind in ("rewards", "terminations", "commands", "metrics"):
-        for name, term in getattr(cfg, kind).items():
-            where = flag("env", kind, name)
-            check_term(where, term, model, step_dt)
-            _check_command(f"{where}.command", term.params.get("command"), cfg)
+    for where, term in _terms(cfg):
+        takes_mask = isinstance(term, EventTermCfg | CurriculumTermCfg)
+        check_term(where, term, model, step_dt, leading=1 + takes_mask)
+        _check_command(f"{where}.command", term.params.get("command"), cfg)
     for name, metric in cfg.metrics.items():
         if name in EVALUATION_TAGS:
             raise ConfigError(f"a metric of the task is called {name!r}, as one of evaluation is")
         _check_choice(flag("env", "metrics", name, "reduce"), metric.reduce, get_args(Reduce))
     for name, event in cfg.events.items():
         _check_choice(flag("env", "events", name, "mode"), event.mode, get_args(EventMode))
-    for kind in ("events", "curricula"):
-        for name, term in getattr(cfg, kind).items():
-            where = flag("env", kind, name)
-            check_term(where, term, model, step_dt, leading=2)
-            _check_command(f"{where}.command", term.params.get("command"), cfg)
     return model
+
+
+def _terms(cfg: TaskCfg) -> Iterator[tuple[str, TermCfg]]:
+    """All terms but actions, each with its flag."""
+    for group, terms in cfg.observation_terms().items():
+        yield from ((flag("env", "observations", group, name), t) for name, t in terms.items())
+    for kind in ("rewards", "terminations", "commands", "metrics", "events", "curricula"):
+        yield from ((flag("env", kind, name), t) for name, t in getattr(cfg, kind).items())
 
 
 def evaluation_task(cfg: TaskCfg) -> TaskCfg:
@@ -248,10 +266,7 @@ def without_hardware(cfg: TaskCfg) -> TaskCfg:
 def _check_command(where: str, command: object, cfg: TaskCfg) -> None:
     """Raise ConfigError for the name of a command that the task does not have."""
     if isinstance(command, str) and command not in cfg.commands:
-        there = (
-            f"{did_you_mean(command, cfg.commands)}; there are {', '.join(cfg.commands) or 'none'}"
-        )
-        raise ConfigError(f"{where}: there is no command {command!r}{there}")
+        raise ConfigError(f"{where}: {no_command(command, cfg.commands)}")
 
 
 def _check_choice(where: str, value: str, choices: tuple[str, ...]) -> None:
@@ -281,9 +296,7 @@ def _discard_visuals(cfg: TaskCfg, spec: mujoco.MjSpec) -> None:
         return
     visuals = [geom.name for geom in spec.geoms if not geom.contype and not geom.conaffinity]
     named: set[str] = set()
-    kinds = (cfg.rewards, cfg.terminations, cfg.events, cfg.commands, cfg.curricula, cfg.metrics)
-    groups: Iterable[Mapping[str, TermCfg]] = (*cfg.observation_terms().values(), *kinds)
-    for pattern in (p for g in groups for term in g.values() for p in patterns_of("geoms", term)):
+    for pattern in (p for _, term in _terms(cfg) for p in patterns_of("geoms", term)):
         with contextlib.suppress(re.error):  # told when the term is checked
             named.update(name for name in visuals if re.fullmatch(pattern, name))
     if "" in named:  # what has no name cannot be told from the others

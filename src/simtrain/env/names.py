@@ -88,12 +88,12 @@ def find_base(model: mujoco.MjModel) -> Base:
     """
     free = [int(i) for i in np.flatnonzero(model.jnt_type == _FREE)]
     if not free:
-        raise ConfigError("the task speaks of a floating base, but the model has no free joint")
+        raise ConfigError("a floating base is needed, but the model has no free joint")
     roots = {int(model.body_rootid[body]) for body in _actuated(model)}
     bases = [i for i in free if not roots or int(model.jnt_bodyid[i]) in roots]
     if not bases:
         names = ", ".join(model.body(int(model.jnt_bodyid[i])).name for i in free)
-        text = f"the task speaks of a floating base, but the robot is fixed; {names} moves freely"
+        text = f"a floating base is needed, but the robot is fixed; {names} moves freely"
         raise ConfigError(f"{text} (bodies=... names it)")
     return _free_body(model, bases[0])
 
@@ -293,7 +293,8 @@ def match_values(
     for pattern, value in values.items():
         hits = _hits(pattern, names, f"{what}: {pattern!r} is not a regular expression")
         if not hits:
-            raise ConfigError(f"{what}: no joint matches {pattern!r}; there are {_listed(names)}")
+            known = f"{did_you_mean(pattern, names)}; there are {_listed(names)}"
+            raise ConfigError(f"{what}: nothing is called {pattern!r}{known}")
         for i in hits:
             result[i] = float(value)
     return result

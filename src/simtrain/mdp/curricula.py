@@ -24,7 +24,7 @@ class command_ranges:
     def __init__(self, env: Env, command: str, start: float, steps: int) -> None:
         term = env.commands.terms[command]
         if not isinstance(term, UniformVelocityCommand):
-            raise ConfigError(f"command_ranges: {command!r} is no UniformVelocityCommand")
+            raise ConfigError(f"the command {command!r} is no UniformVelocityCommand")
         self._term, self._start, self._steps = term, start, steps
         self._full = torch.stack((term.low[:3], term.high[:3]))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simtrain.env.names import Bounds, find_base, find_free_bodies
 from simtrain.env.terms import draw_where
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, did_you_mean
 from simtrain.lazy_imports import torch
 from simtrain.mdp.draws import Draws
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
@@ -170,5 +170,6 @@ def by_axis(ranges: Ranges) -> list[Bounds]:
     """Bounds along and about `AXES`."""
     unknown = [axis for axis in ranges if axis not in AXES]
     if unknown:
-        raise ConfigError(f"there is no axis {unknown[0]!r}; there are {', '.join(AXES)}")
+        near = did_you_mean(unknown[0], AXES)
+        raise ConfigError(f"there is no axis {unknown[0]!r}{near}; there are {', '.join(AXES)}")
     return [ranges.get(axis, (0.0, 0.0)) for axis in AXES]

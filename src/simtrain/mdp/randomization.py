@@ -314,8 +314,8 @@ def _ordered(columns: Sequence[str], ranges: Any) -> list[tuple[str, Bounds]]:
         return [("", ranges)]
     ranges = {str(name): pair for name, pair in ranges.items()}
     if unknown := ranges.keys() - set(columns):
-        known = ", ".join(columns) or "none"
-        raise ConfigError(f"the field has no column {min(unknown)!r}; it has {known}")
+        known = f"{did_you_mean(min(unknown), columns)}; it has {', '.join(columns) or 'none'}"
+        raise ConfigError(f"the field has no column {min(unknown)!r}{known}")
     return [(name, ranges[name]) for name in columns if name in ranges]
 
 

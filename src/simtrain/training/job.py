@@ -303,6 +303,11 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
     if simulates_on_gpu(config, job) and config.num_envs == default != config.env.num_envs:
         text = "environments on each GPU, the task's default there (--num-envs)"
         lines.append(f"{config.num_envs:,} {text}")
+    if not any(term.time_out for term in config.env.terminations.values()):
+        text = (
+            "warning: no termination of the task has time_out=True: nothing ends an episode after"
+        )
+        lines.append(f"{text} {config.env.episode_length_s:g} s (mdp.time_out)")
     if not job.in_process:
         steps = config.num_envs * config.num_steps_per_env * job.world_size
         lines.append(

@@ -19,8 +19,10 @@ from simtrain import (
 )
 from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.control.inverse_kinematics import solve_positive
+from simtrain.env.env import Env
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
+from simtrain.sim import EngineCfg
 
 YAW, PITCH, REACH, WHEEL, CABLE, THRUST = range(6)
 
@@ -165,11 +167,21 @@ class Wave(ActionTerm):
         self.force += 1.0
 
 
-def test_an_action_may_act_at_every_physics_step_and_learns_of_its_environment():
-    class WaveCfg(ActionTermCfg):
-        def build(self, model, start, device):
-            return Wave()
+class WaveCfg(ActionTermCfg):
+    def build(self, model, start, device):
+        return Wave()
 
+
+def test_an_action_acts_at_every_physics_step_on_warp_too(fast_compilation):
+    task = machine_task(actions={"wave": WaveCfg()})
+    envs = [Env(task, 1, engine) for engine in (EngineCfg(threads=1), EngineCfg("warp"))]
+    for env in envs:
+        env.step(torch.ones(1, 1))
+    exact, single = (env.bind("qvel")[0, 3] for env in envs)
+    assert exact.item() == pytest.approx(single.item(), rel=1e-5)
+
+
+def test_an_action_may_act_at_every_physics_step_and_learns_of_its_environment():
     env = machine_env(2, actions={"wave": WaveCfg()})
     assert env._actions.terms["wave"].told == (2, 0.02, 0.005)
     env.step(torch.tensor([[1.0], [10.0]]))
@@ -185,5 +197,7 @@ def test_an_action_may_act_at_every_physics_step_and_learns_of_its_environment()
 @pytest.mark.parametrize("limit", ["rate_limit", "acceleration_limit"])
 def test_a_limit_for_a_joint_that_there_is_not_is_told_with_its_flag(limit):
     action = JointPositionActionCfg("yaw", **{limit: {"yew": 1.0}})
-    with pytest.raises(ConfigError, match=f"--env.actions.x: {limit}: no joint matches 'yew'"):
+    with pytest.raises(
+        ConfigError, match=f"--env.actions.x: {limit}: nothing is called 'yew'.*did you mean 'yaw'"
+    ):
         check_task(machine_task(actions={"x": action}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
@@ -114,6 +115,7 @@ def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
     assert told["action_clip"][2] == [-2.818, -0.888]
     assert told["joint_stiffness"][:3] == [15.8952427, 15.8952427, 35.764296]
     assert told["joint_damping"][:3] == [1.01192258, 1.01192258, 2.2768258]
+    assert told["base"] == "trunk"
     assert told["command_names"] == ["velocity", "gait"]
     assert told["commands"][0]["params"]["lin_vel_x"] == [-1.0, 1.0]
     assert told["commands"][0]["runs"] == {}
@@ -316,8 +318,11 @@ def test_a_motors_gear_is_told() -> None:
     assert told.action_clip == [[-1.0, 1.0]]
 
 
+@dataclass
 class Pull(ActionTermCfg):
-    """An action of one's own, which does what nobody has told."""
+    """An action of one's own, and what it tells of itself."""
+
+    word: str | None = None
 
     def build(self, model, start, device) -> ActionTerm:
         class Term(ActionTerm):
@@ -325,6 +330,9 @@ class Pull(ActionTermCfg):
 
             def apply(self, actions: Tensor, ctrl: Tensor) -> None:
                 ctrl[:, :1] = actions
+
+            def describe(term) -> str | None:
+                return self.word
 
         return Term()
 
@@ -347,6 +355,7 @@ def unheard(env: Env) -> Tensor:
 
 REFUSED = {
     "--env.actions.pull: what Pull does cannot be told": {"actions": {"pull": Pull()}},
+    "--env.actions.mine: what Pull does cannot": {"actions": {"mine": Pull("joint_targets")}},
     "--env.observations.actor.mine: how a robot reads .*:unheard is not known; write @read_as": {
         "observations": {"actor": {"mine": ObservationTermCfg(unheard)}}
     },
@@ -366,6 +375,16 @@ REFUSED = {
 def test_a_term_that_does_not_tell_what_a_robot_does_is_refused_by_name(message) -> None:
     with pytest.raises(ConfigError, match=message):
         describe_interface(tiny_env(1, **REFUSED[message]), ("actor",))
+
+
+def test_an_action_of_ones_own_is_told_in_its_own_word_and_place() -> None:
+    actions = {"turn": JointPositionActionCfg("left_hinge"), "mine": Pull("pull")}
+    told = describe_interface(tiny_env(1, actions=actions), ("actor",))
+    assert [(a.term, a.does, a.start) for a in told.actions] == [
+        ("turn", "joint_targets", 0),
+        ("mine", "pull", 1),
+    ]
+    assert told.joint_names == ["left_hinge"]
 
 
 def test_the_model_is_one_file_with_its_meshes_and_heights(tmp_path) -> None:

@@ -43,12 +43,15 @@ from simtrain.training.saved_policy import SavedPolicy
 
 JOINTS = ("left_slide", "left_hinge", "right_slide", "right_hinge")
 TURNED = ("left_hinge", "right_hinge")
-MODEL = """
+CRATE = '<body name="crate" pos="5 0 1"> <freejoint/> <geom/> </body>'
+AT_START = "5 0 1 1 0 0 0  "
+MODEL = f"""
 <mujoco>
   <option gravity="0 0 0"><flag contact="disable"/></option>
   <default><geom size="0.1" mass="1"/></default>
   <worldbody>
     <geom name="floor" type="plane" size="1 1 1" mass="0"/>
+    {CRATE}
     <body name="box" pos="0 0 1"> <freejoint/> <geom/> </body>
     <body name="left_cart" pos="0 1 0">
       <joint name="left_slide" type="slide" axis="1 0 0"/> <geom/>
@@ -65,7 +68,7 @@ MODEL = """
     <position joint="left_slide" kp="8" kv="1"/>
     <adhesion body="box" ctrlrange="0 1"/>
   </actuator>
-  <keyframe> <key name="bent" qpos="0 0 1 1 0 0 0  0.1 0.2 0.3 0.4"/> </keyframe>
+  <keyframe> <key name="bent" qpos="{AT_START}0 0 1 1 0 0 0  0.1 0.2 0.3 0.4"/> </keyframe>
 </mujoco>
 """
 
@@ -83,7 +86,7 @@ class seen_velocity:
         self._is_first = env.buffer("is_first", (1,), reset=True, dtype=torch.bool)
 
     def __call__(self, env: Env) -> Tensor:
-        place = env.bind("qpos")[:, [0, 2]]
+        place = env.bind("qpos")[:, [7, 9]]
         moved = torch.where(self._is_first, 0.0, place - self._last)
         self._last.copy_(place)
         self._is_first.zero_()
@@ -105,7 +108,7 @@ def _model() -> Any:
 
 
 def _task(**changes: Any) -> TaskCfg:
-    """Four servos, three of them driven, and a box that flies by; a term of each kind."""
+    """Four servos, three of them driven, a base that flies, and a crate; a term of each kind."""
     spins = dict.fromkeys(("x", "y", "z", "roll", "pitch", "yaw"), (-8.0, 8.0))
     noisy = {"scale": 0.5, "history_length": 3}
     return tiny_task(
@@ -279,6 +282,11 @@ MISTAKES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "the gyroscope of the world": (
         lambda told: _part(told, "gyro")["reads"].update(source="base_lin_vel"), "actor.gyro"
     ),
+    "the base is another body": (lambda told: told.update(base="crate"), "actor.lin_vel"),
+    "no base among several, as it was of old": (
+        lambda told: told.pop("base"),
+        'the exported policy does not run: ValueError: policy.json names no "base", and crate, box',
+    ),
     "no history": (lambda told: _part(told, "positions").update(history_length=0), ""),
     "w last": (lambda told: told.update(base_quat="xyzw"), "actor.gravity"),
     "sine before cosine": (
@@ -337,7 +345,7 @@ def _following(folder: Path) -> TaskCfg:
     """A box with an arm that follows one of two made-up motions."""
     import mujoco
 
-    xml = MODEL.replace("<body pos", '<body name="_" pos')
+    xml = MODEL.replace(CRATE, "").replace(AT_START, "").replace("<body pos", '<body name="_" pos')
     for name in ("left", "right_cart", "right"):
         xml = xml.replace('name="_"', f'name="{name}"', 1)
     model, rng = mujoco.MjModel.from_xml_string(xml), np.random.default_rng(0)

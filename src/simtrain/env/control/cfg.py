@@ -73,9 +73,10 @@ class ActionTerm(ABC):
         """
 
     def describe(self) -> str | None:
-        """What a robot's program does with its actions, a word that ``run_policy.py`` knows.
+        """What a robot's program does with its actions, in a word for the program that you write.
 
-        None if there is none: ``export`` refuses it then.
+        ``run_policy.py`` knows only those of joints' targets. None if there is none: ``export``
+        refuses it then.
         """
         return None
 

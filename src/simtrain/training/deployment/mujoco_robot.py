@@ -32,7 +32,7 @@ class MujocoRobot:
         ids = {name: model.joint(name).id for name in (*self.about["joint_names"], *held)}
         self.actuators = [driving.index(ids[name]) for name in self.about["joint_names"]]
         self.held = [driving.index(ids[name]) for name in held]
-        self.base = next(iter(np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)), None)
+        self.base = self.find_base()
         reads = [part["reads"] for part in self.about["observations"]]
         runs = [command["runs"] for command in self.about["commands"]]
         self.anchor = next((each["anchor"] for each in runs if "anchor" in each), None)
@@ -42,6 +42,17 @@ class MujocoRobot:
         if self.about["keyframe"] is not None:
             key = model.key(self.about["keyframe"]).id
             mujoco.mj_resetDataKeyframe(model, self.data, key)
+
+    def find_base(self) -> int | None:
+        """The free joint of the base; the only one where policy.json, an old one, names none."""
+        name = self.about.get("base", "")
+        if name != "":
+            return None if name is None else int(self.model.body(name).jntadr[0])
+        free = np.flatnonzero(self.model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).tolist()
+        if len(free) > 1:
+            names = [self.model.body(self.model.jnt_bodyid[joint]).name for joint in free]
+            raise ValueError(f'policy.json names no "base", and {", ".join(names)} move freely')
+        return free[0] if free else None
 
     def read_state(self) -> dict[str, Any]:
         """What a robot with perfect sensors would read."""

@@ -234,7 +234,7 @@ def constant_content(context: RunContext, trainer: Trainer) -> dict[str, Any]:
         "format": FORMAT,
         "task": config.task,
         "config": {**resolved(config), "engine": engine},
-        "default": resolved(default_config(config.task)),
+        "default": resolved(default_config(config.task, quiet=True)),
         "model": model_digest(trainer.env.model),
         "threads": rank.threads,
         "versions": versions(),
