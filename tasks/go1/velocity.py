@@ -150,7 +150,7 @@ def go1_velocity_rough() -> TaskCfg:
     # The trunk follows the ground.
     cfg.rewards["lin_vel_z"].weight = -0.5
     cfg.rewards["flat_orientation"].weight = -0.5
-    cfg.max_iterations = 1500
+    cfg.max_iterations = 500
     return cfg
 
 

@@ -231,5 +231,5 @@ def yam_lift_cube_depth() -> TaskCfg:
         model="cnn",
         cnn=CnnCfg((8, 16)),
     )
-    cfg.max_iterations = 500
+    cfg.max_iterations = 900
     return cfg
