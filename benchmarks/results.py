@@ -82,7 +82,9 @@ def add(results: UntilResults, options: Options) -> None:
         del one["per_episode"]
     results = replace(results, about={**results.about, "last_policies": last})
     (DOCS / "results").mkdir(exist_ok=True)
-    (DOCS / "results" / f"{results.task}.json").write_text(as_json(results))
+    root = Path(runs[0]).parents[1]  # a reader's is `logs`
+    text = as_json(results).replace(f" --log-root {root}", "").replace(f'"{root}/', '"logs/')
+    (DOCS / "results" / f"{results.task}.json").write_text(text)
     (DOCS / "images" / f"results-{results.task}.png").write_bytes(draw(results))
 
 

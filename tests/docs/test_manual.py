@@ -166,3 +166,10 @@ def test_markup_that_a_reader_sees_fails_the_build(shown):
 def test_every_phase_is_explained():
     page = (ROOT / "docs" / "performance.md").read_text()
     assert re.findall(r"`Perf/time/(\w+)`", page) == list(PHASES)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "docs" / "results").iterdir()), ids=lambda f: f.stem)
+def test_results_name_no_folder_of_the_machine_that_measured(file):
+    text = file.read_text()
+    assert '"/' not in text
+    assert "--log-root" not in text

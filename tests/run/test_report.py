@@ -47,6 +47,7 @@ def test_the_picture_shows_the_mean_over_seeds_with_its_range(tmp_path):
     runs = [make_run(tmp_path / str(s), _lines(s), seed=s) for s in (0, 2)]
     assert report([*map(str, runs)]) == 0
     assert (tmp_path / "report.png").read_bytes().startswith(PNG)
+    assert report([*map(str, sorted(tmp_path.iterdir()))]) == 0  # the report is among <folder>/*
     panels = {ax.get_title(loc="left"): ax for ax in figure(*runs).axes}
     assert list(panels) == [
         "Reward per step", "Return", "Episode length (steps)", "Env steps per second",

@@ -57,13 +57,18 @@ def parse_flags(
 
 
 def split_paths(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """The paths that a command line begins with, up to its first flag, and the rest."""
+    """The paths that a command line begins with, up to its first flag, and the rest.
+
+    A picture or page that `report` wrote beside runs is left out: `logs/<task>/*` names it, too.
+    """
     flags = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
     for path in arguments[:flags]:
         check_path(path, "the path")
     if "" in arguments[:flags]:
         raise ConfigError("one of the paths is empty")
-    return [Path(path) for path in arguments[:flags]], list(arguments[flags:])
+    paths = [Path(path) for path in arguments[:flags]]
+    runs = [path for path in paths if path.suffix not in (".png", ".html")]
+    return runs or paths, list(arguments[flags:])
 
 
 def _check_paths(config: object, arguments: Sequence[str]) -> None:
