@@ -129,6 +129,15 @@ def test_a_name_that_a_term_uses_twice_is_an_error():
         tiny_env(rewards={"term": RewardTermCfg(twice, 1.0)})
 
 
+def test_terms_are_not_asked_for_while_they_are_made():
+    class early:
+        def __init__(self, env):
+            env.terms()
+
+    with pytest.raises(ConfigError, match=r"env\.terms\(\) is not for __init__"):
+        tiny_env(rewards={"term": RewardTermCfg(early, 1.0)})
+
+
 def test_state_that_is_declared_in_a_call_is_an_error():
     env = tiny_env(rewards={"late": RewardTermCfg(lambda env: env.buffer("time"), 1.0)})
     with pytest.raises(ConfigError, match=r"'time' is declared too late: .* in the __init__"):

@@ -84,6 +84,8 @@ def test_feet_know_height_contact_and_force():
     _close(mdp.foot_contact(env, sensors(env)), [[0.0, 1.0]])
     expected = math.log1p(2.0 * (math.e - 1.0))
     _close(mdp.foot_contact_forces(env, sensors(env)), [[0.0, 0.0, 0.0, 0.0, 0.0, expected]])
+    down = [2.0, 0.0, 0.0, 2.0 * (math.e - 1.0)]
+    _close(mdp.builtin_sensor(env, sensors(env)), [[0.0, 0.0, 0.0, 0.0, *down]])
 
 
 def test_air_time_counts_steps_without_contact():

@@ -135,8 +135,8 @@ def test_swings_count_by_how_their_highest_points_miss_the_target():
 
 def test_contacts_of_the_robot_with_itself_are_counted():
     env = _env()
-    env.bind("sensordata")[:, sensors(env, "momentum").data] = torch.tensor([[1.0, 2.0, 0.0]])
-    _is(value(env, mdp.self_collision_cost, sensors="momentum"), 3.0)
+    set_contact(env, [[1.0, 2.0]], force=-5.0)
+    _is(value(env, mdp.self_collision_cost, sensors=CONTACTS), 3.0)
 
 
 def test_angular_momentum_counts_squared():

@@ -229,7 +229,10 @@ class BaseEnv:
             raise ConfigError(f"the state {name!r} is declared too late: declare it {where}")
         full = name if self._scope is None else f"{self._scope}.{name}"
         if full in self._declared:
-            raise ConfigError(f"{full} is declared twice; give each buffer a name of its own")
+            raise ConfigError(
+                f"{full} is declared twice; give each buffer a name of its own, and make no class "
+                "that keeps state twice in one term"
+            )
         self._declared[full] = (value, reset)
 
     def declared(self, prefix: str) -> dict[str, Tensor]:

@@ -152,7 +152,12 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         return self.observations.compute()
 
     def terms(self) -> dict[str, object]:
-        """The terms at work by name, e.g. ``rewards.upright``; those that are shared once."""
+        """The terms at work by name, e.g. ``rewards.upright``; those that are shared once.
+
+        ConfigError while terms are being made; a command is ``commands.terms[name]`` there.
+        """
+        if not self._built:
+            raise ConfigError("env.terms() is not for __init__: there not all terms are made yet")
         parts = (self.events, self.rewards, self.terminations, self.curricula, self.metrics)
         return {
             **{f"actions.{name}": term for name, term in self._actions.terms.items()},

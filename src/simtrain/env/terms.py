@@ -96,8 +96,8 @@ class Rewards:
         """Each term's weighted value at the latest step, per second, ``(num_envs, terms)``."""
         return self.values * (self._rates / self._step_dt)
 
-    def set_weight(self, name: str, weight: float) -> None:
-        """Change a term's weight, in place; for curricula."""
+    def set_weight(self, name: str, weight: float | Tensor) -> None:
+        """Change a term's weight, in place; for curricula. A tensor is a scalar on the device."""
         self._rates[self.names.index(name)] = weight * self._step_dt
 
 

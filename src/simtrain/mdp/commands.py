@@ -94,7 +94,7 @@ class UniformVelocityCommand(CommandTerm):
         env.sim.write("qvel", torch.stack(velocity, dim=1), mask, entries)
 
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """See `CommandTerm.bounds`."""
+        """See `CommandTerm.bounds`; a change of these, in place, changes what is drawn."""
         return self.low[:3], self.high[:3]
 
     def markers(self, index: int) -> list[Arrow]:

@@ -111,6 +111,12 @@ def generated_commands(env: Env, command: str) -> Tensor:
     return env.command(command)
 
 
+@read_as("given")
+def builtin_sensor(env: Env, sensors: Sensors) -> Tensor:
+    """What sensors of the model read, such as an IMU. Shape: ``(num_envs, entries)``."""
+    return env.bind("sensordata")[:, sensors.data]
+
+
 @mirrored_as("each")
 @read_as("contact")
 def foot_contact(env: Env, sensors: Sensors) -> Tensor:

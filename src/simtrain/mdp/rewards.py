@@ -296,8 +296,9 @@ class feet_swing_height:
 
 
 def self_collision_cost(env: Env, sensors: Sensors) -> Tensor:
-    """Contacts of the robot with itself, from MuJoCo's ``<contact data="found">``, summed."""
-    return env.bind("sensordata")[:, sensors.data].sum(dim=1)
+    """Contacts of the robot with itself, from MuJoCo's ``<contact data="found ...">``, summed."""
+    contacts: Tensor = env.bind("sensordata")[:, sensors.data].unflatten(1, (len(sensors), -1))
+    return contacts[:, :, 0].sum(dim=1)
 
 
 class soft_landing:
