@@ -114,7 +114,8 @@ def test_a_damaged_state_is_told_and_the_one_before_goes_on(start, run):
 def test_a_finished_run_is_not_trained_further(start, run):
     job = start("--resume", str(run))
     assert job.wait() == 0
-    assert job.output == f"{run} is done: it was trained for 10 iterations\n"
+    done = f"{run} is done: it was trained for 10 iterations"
+    assert job.output == f"{done}; a larger --max-iterations goes on with it\n"
 
 
 def test_a_run_that_is_being_trained_is_not_resumed(start):

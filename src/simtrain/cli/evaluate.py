@@ -50,7 +50,8 @@ class EvaluateFlags(EvaluationCfg):
 
 @dataclass
 class _Flags(EvaluateFlags):
-    """The same with the task, whose names are known once a run is named."""
+    """Run the policy without exploration, noise and pushes, and show how good it is; --env.* change
+    the task it is evaluated in."""
 
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
 

@@ -76,7 +76,9 @@ def run_job(
     each = job.world_size // job.members
     iterations = config.iterations(each, iteration=trained[0], env_steps=trained[1] // job.members)
     if saved is not None and saved.iteration >= iterations:
-        print(f"{saved.path} is done: it was trained for {saved.iteration} iterations")
+        done = f"{saved.path} is done: it was trained for {saved.iteration} iterations"
+        end = "--max-iterations" if config.total_env_steps is None else "--total-env-steps"
+        print(f"{done}; a larger {end} goes on with it")
         return saved.path, 0
     console = TrainingConsole(config.task, iterations)
     stopping = Stopping(config.task, config.grace_seconds, console, ends_process=ends_process)
