@@ -168,8 +168,8 @@ def test_every_phase_is_explained():
     assert re.findall(r"`Perf/time/(\w+)`", page) == list(PHASES)
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "docs" / "results").iterdir()), ids=lambda f: f.stem)
-def test_results_name_no_folder_of_the_machine_that_measured(file):
-    text = file.read_text()
-    assert '"/' not in text
-    assert "--log-root" not in text
+def test_results_name_no_folder_of_the_machine_that_measured():
+    for file in (ROOT / "docs" / "results").glob("*.json"):
+        text = file.read_text()
+        assert '"/' not in text, file
+        assert "--log-root" not in text, file
