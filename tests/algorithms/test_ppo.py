@@ -9,6 +9,7 @@ import pytest
 import torch
 from rsl_rl.algorithms import PPO as RslPPO
 from rsl_rl.storage import RolloutStorage
+from rsl_rl_runner import move_on
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -49,6 +50,7 @@ def _roll_out(ppo: RslPPO, seed: int) -> None:
             dones[3] = step == 4
             ppo.process_env_step(obs, torch.randn(ENVS), dones, {"time_outs": time_outs})
         ppo.compute_returns(obs)
+    move_on(ppo)
 
 
 # Returns and advantages -------------------------------------------------------------------------
@@ -403,8 +405,8 @@ def test_steps_without_finite_gradients_are_skipped_and_counted(optimizer):
     _roll_out(ppo, seed=1)
     ppo.update()
     assert ppo.skipped_steps == 0
-    before = copy.deepcopy(ppo.state())
     _roll_out(ppo, seed=2)
+    before = copy.deepcopy(ppo.state())
     ppo.storage.returns.fill_(1e30)  # its square is infinite
     losses = ppo.update()
     assert ppo.skipped_steps == 2

@@ -8,6 +8,7 @@ import pytest
 import torch
 from rsl_rl.algorithms import PPO as RslPPO
 from rsl_rl.storage import RolloutStorage
+from rsl_rl_runner import move_on
 from tensordict import TensorDict
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg
@@ -61,6 +62,7 @@ def roll_out(ppo: RslPPO, seed: int) -> None:
             dones[1] = step == 2
             ppo.process_env_step(obs, torch.randn(ENVS), dones, {"time_outs": dones})
         ppo.compute_returns(obs)
+    move_on(ppo)
 
 
 SCHEDULES = {

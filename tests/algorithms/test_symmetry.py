@@ -8,6 +8,7 @@ import pytest
 import torch
 from rsl_rl.algorithms import PPO as RslPPO
 from rsl_rl.storage import RolloutStorage
+from rsl_rl_runner import move_on
 from tensordict import TensorDict
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg
@@ -100,6 +101,7 @@ def _learn(ppo: RslPPO, seed: int) -> dict[str, float]:
             dones[1] = time_outs[1] = step == 2
             ppo.process_env_step(obs, torch.randn(ENVS), dones, {"time_outs": time_outs})
         ppo.compute_returns(obs)
+    move_on(ppo)
     torch.manual_seed(seed)  # the same permutation
     return ppo.update()
 

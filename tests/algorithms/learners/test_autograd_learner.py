@@ -10,6 +10,7 @@ import torch
 from rsl_rl.algorithms import PPO as RslPPO
 from rsl_rl.models import MLPModel, RNNModel
 from rsl_rl.storage import RolloutStorage
+from rsl_rl_runner import move_on
 from tensordict import TensorDict
 from torch import Tensor
 from waiting import RefuseWaiting
@@ -102,6 +103,7 @@ def _roll_out(ppo: RslPPO, seed: int) -> None:
             if step < STEPS:
                 ppo.act(obs)
         ppo.compute_returns(obs)
+    move_on(ppo)
 
 
 @pytest.mark.parametrize("model", KINDS)
