@@ -183,6 +183,9 @@ def update(
             extras = {"time_outs": (dones & time_outs)[mine]}
             ppo.process_env_step(observed(obs), rewards[mine], dones[mine], extras)
         ppo.compute_returns(observed(last))
+    with torch.no_grad():  # the first divergence is else rounding error, whose sign sets the rate
+        for parameter in ppo.actor.parameters():
+            parameter.mul_(1.01)
     with counted("all_reduce") as calls, counted("broadcast") as broadcasts:
         losses = ppo.update()
     return {

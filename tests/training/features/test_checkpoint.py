@@ -48,7 +48,7 @@ def config(monkeypatch) -> TrainConfig:
     """The tiny task, which the registry finds by its name as well."""
     config = tiny_config()
     config.save_interval = 1
-    monkeypatch.setattr(checkpoint_module, "default_config", lambda task: config)
+    monkeypatch.setattr(checkpoint_module, "default_config", lambda task, quiet: config)
     return config
 
 
