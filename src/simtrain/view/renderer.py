@@ -19,7 +19,7 @@ from simtrain.errors import ConfigError
 from simtrain.view.opengl import backend_error, choose_backend
 
 _ARROW_WIDTH = 0.012  # m
-_AXIS_WIDTH = 0.04  # of a frame, parts of its length
+AXIS_WIDTH = 0.04  # of a frame, parts of its length
 SHORTEST_ARROW = 0.03  # m; shorter ones are not drawn
 GHOST_RGBA = (0.15, 0.75, 0.25, 0.35)
 _CAMERA_TIME_CONSTANT_S = 0.25
@@ -94,7 +94,7 @@ def _add_marker(scene: mujoco.MjvScene, marker: Marker) -> None:
         mujoco.mju_quat2Mat(matrix, np.array(marker.quaternion))
         for axis, rgb in zip(matrix.reshape(3, 3).T, np.eye(3), strict=True):
             end = origin + marker.length * axis
-            _add_arrow(scene, origin, end, _AXIS_WIDTH * marker.length, rgb)
+            _add_arrow(scene, origin, end, AXIS_WIDTH * marker.length, rgb)
     elif math.dist(marker.start, marker.end) >= SHORTEST_ARROW:
         _add_arrow(scene, np.array(marker.start), np.array(marker.end), _ARROW_WIDTH, marker.rgb)
 

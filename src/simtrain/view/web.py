@@ -27,6 +27,7 @@ from simtrain.view.panels import (
 )
 from simtrain.view.playback import Act, Playback
 from simtrain.view.renderer import (
+    AXIS_WIDTH,
     GHOST_RGBA,
     SHORTEST_ARROW,
     Ghosts,
@@ -205,9 +206,9 @@ class WebViewer(PageServer):
 
 def _add_placed(scene: viser.SceneApi, name: str, marker: Sphere | Frame) -> viser.SceneNodeHandle:
     if isinstance(marker, Frame):
-        length = marker.length
+        radius = AXIS_WIDTH * marker.length
         return scene.add_frame(
-            name, axes_length=length, axes_radius=0.04 * length, origin_radius=0.04 * length
+            name, axes_length=marker.length, axes_radius=radius, origin_radius=radius
         )
     color = tuple(int(255 * c) for c in marker.rgb)
     return scene.add_icosphere(name, marker.radius, color=color, opacity=0.6)  # type: ignore[arg-type]
