@@ -23,8 +23,8 @@ import warp as wp
 
 from simtrain.cli.exits import run_command
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.config.tasks import discover
 from simtrain.env.model import compile_model, find_keyframe
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg, warp_engine
 from simtrain.sim.warp_compile import Variant, find_modules
 from simtrain.sim.warp_engine import WarpEngine

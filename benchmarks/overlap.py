@@ -34,9 +34,9 @@ import tyro
 from simtrain.algorithms.ppo import PPO
 from simtrain.cli.exits import run_command
 from simtrain.cli.parse import parse_flags
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
-from simtrain.registry import discover
 from simtrain.training.loop import Trainer
 
 

@@ -35,12 +35,12 @@ from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 from torch import Tensor
 
+from simtrain.algorithms.cfg import Activation, ActorCfg, CriticCfg, PpoCfg, SymmetryCfg
+from simtrain.algorithms.mirror import MirrorMap, MirrorMaps
 from simtrain.algorithms.ppo import PPO
 from simtrain.cli.exits import run_command
 from simtrain.cli.parse import parse_flags
 from simtrain.launch.rank import Rank
-from simtrain.mirror import MirrorMap, MirrorMaps
-from simtrain.ppo_cfg import Activation, ActorCfg, CriticCfg, PpoCfg, SymmetryCfg
 
 
 @dataclass

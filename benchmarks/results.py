@@ -21,9 +21,9 @@ from typing import Annotated, Any
 import tyro
 
 from simtrain.benchmark.until import COSTS, UntilResults, as_json, read_until, shown
-from simtrain.benchmark.until_plot import draw
 from simtrain.cli.evaluate import evaluate
-from simtrain.registry import Task, discover
+from simtrain.config.tasks import Task, discover
+from simtrain.plot.until import draw
 from simtrain.training.evaluator import Estimate, heading, with_margin
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -35,12 +35,12 @@ import torch
 import tyro
 from torch import Tensor
 
-from simtrain.config import TrainConfig
+from simtrain.config.tasks import discover
+from simtrain.config.train import TrainConfig
 from simtrain.launch.launcher import launch_ranks
 from simtrain.launch.plan import plan_job
 from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals
-from simtrain.registry import discover
 
 
 @dataclass

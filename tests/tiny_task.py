@@ -19,7 +19,7 @@ from simtrain import (
     mdp,
 )
 from simtrain.env.env import Env
-from simtrain.reading import read_as
+from simtrain.env.reading import read_as
 from simtrain.sim import EngineCfg
 
 MODEL = """

@@ -9,9 +9,9 @@ import torch
 from tiny_task import tiny_task
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg
-from simtrain.config import TrainConfig
+from simtrain.config.train import TrainConfig
+from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.training.context import RunContext, SharedContext
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.loop import Trainer, train

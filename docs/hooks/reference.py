@@ -2,9 +2,9 @@
 
 MkDocs calls `on_page_markdown` for each page. In it, two kinds of lines are replaced:
 
-  <!-- flags: simtrain.config:TrainConfig -->        a table of the flags that a dataclass makes
-  <!-- flags: simtrain.ppo_cfg:PpoCfg --ppo -->      ... with nested ones, under a prefix
-  <!-- terms: rewards -->                            the terms of a module of `simtrain.mdp`
+  <!-- flags: simtrain.config.train:TrainConfig -->  the flags that a dataclass makes
+  <!-- flags: simtrain.algorithms.cfg:PpoCfg --ppo -->  ... with nested ones, under a prefix
+  <!-- terms: rewards -->  the terms of a module of `simtrain.mdp`
 
 A page that shows raw markup is a warning, with which ``mkdocs build --strict`` fails.
 """
@@ -29,7 +29,7 @@ from typing import Any
 import griffe
 
 from simtrain import mdp
-from simtrain.config import TrainConfig
+from simtrain.config.train import TrainConfig
 from simtrain.env.cfg import TaskCfg
 
 _log = logging.getLogger("mkdocs.hooks.reference")

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simtrain import mdp
+    from simtrain.algorithms.cfg import *
     from simtrain.api import evaluate, load_policy, make_env, train, train_config
-    from simtrain.config import TrainConfig
+    from simtrain.config.tasks import task
+    from simtrain.config.train import TrainConfig
     from simtrain.env.cfg import *
     from simtrain.env.control.cfg import *
-    from simtrain.ppo_cfg import *
-    from simtrain.registry import task
 
 __version__ = "0.1.0"
 __all__ = [
@@ -69,7 +69,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "mdp":
         return import_module("simtrain.mdp")
-    modules = ("env.cfg", "env.control.cfg", "ppo_cfg", "registry", "config", "api")
+    modules = (
+        "env.cfg",
+        "env.control.cfg",
+        "algorithms.cfg",
+        "config.tasks",
+        "config.train",
+        "api",
+    )
     for module in modules if name in __all__ else ():
         found = vars(import_module(f"simtrain.{module}"))
         if name in found:

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from simtrain.bounds import check_bounds
-from simtrain.config import TrainConfig
-from simtrain.config_tree import as_plain, check_types, overlay, with_overrides
+from simtrain.config.tasks import default_config, discover
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import as_plain, check_types, overlay, with_overrides
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
-from simtrain.registry import default_config, discover
+from simtrain.limits import check_bounds
 from simtrain.sim import EngineCfg, EngineName, choose_engine
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from simtrain.errors import ConfigError
-from simtrain.memory import available_memory, gib
+from simtrain.launch.memory import available_memory, gib
 
 _TEMPORARY = ".tmp"
 

@@ -26,7 +26,7 @@ from simtrain import (
     mdp,
     task,
 )
-from simtrain.reading import read_as
+from simtrain.env.reading import read_as
 
 if TYPE_CHECKING:
     from torch import Tensor

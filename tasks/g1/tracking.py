@@ -23,7 +23,7 @@ from simtrain import (
     mdp,
     task,
 )
-from simtrain.mdp.velocity import velocity_randomization
+from simtrain.mdp.locomotion.velocity import velocity_randomization
 
 JOINTS = "(left|right|waist)_.*_joint"
 ENDS = ("(left|right)_ankle_roll_link", "(left|right)_wrist_yaw_link")

@@ -19,7 +19,7 @@ from simtrain import (
     mdp,
     task,
 )
-from simtrain.mdp.velocity import (
+from simtrain.mdp.locomotion.velocity import (
     gait_clock,
     put_on_rough_ground,
     velocity_command,

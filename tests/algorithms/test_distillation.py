@@ -12,10 +12,10 @@ from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 
 from simtrain import ActorCfg
+from simtrain.algorithms.cfg import DistillationCfg
 from simtrain.algorithms.distillation import Distillation
 from simtrain.algorithms.networks import make_actor
 from simtrain.launch.rank import Rank
-from simtrain.ppo_cfg import DistillationCfg
 
 ALONE = Rank(rank=0, local_rank=0, world_size=1, device=torch.device("cpu"), seed=0, threads=1)
 ENVS, STEPS, ACTIONS = 4, 6, 2

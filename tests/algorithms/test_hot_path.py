@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_leaves
 
 import simtrain
 from simtrain.algorithms.ppo import PPO
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 
 SOURCE = Path(simtrain.__file__).parent

@@ -12,9 +12,9 @@ from rsl_rl_runner import move_on
 from tensordict import TensorDict
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg
+from simtrain.algorithms.cfg import RndCfg
 from simtrain.algorithms.ppo import PPO
 from simtrain.launch.rank import Rank
-from simtrain.ppo_cfg import RndCfg
 
 ALONE = Rank(rank=0, local_rank=0, world_size=1, device=torch.device("cpu"), seed=0, threads=1)
 ENVS, STEPS, ACTIONS = 4, 6, 2

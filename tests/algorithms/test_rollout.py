@@ -7,9 +7,9 @@ import torch
 from waiting import RefuseWaiting
 
 from simtrain.algorithms.ppo import PPO
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.training.loop import Trainer, train
 from simtrain.training.reflection import mirror_maps

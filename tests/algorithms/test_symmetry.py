@@ -12,10 +12,10 @@ from rsl_rl_runner import move_on
 from tensordict import TensorDict
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg
+from simtrain.algorithms.cfg import CnnCfg, SymmetryCfg
+from simtrain.algorithms.mirror import MirrorMap, MirrorMaps
 from simtrain.algorithms.ppo import PPO
 from simtrain.launch.rank import Rank
-from simtrain.mirror import MirrorMap, MirrorMaps
-from simtrain.ppo_cfg import CnnCfg, SymmetryCfg
 
 ALONE = Rank(rank=0, local_rank=0, world_size=1, device=torch.device("cpu"), seed=0, threads=1)
 ENVS, STEPS, ACTIONS = 6, 5, 2

@@ -11,10 +11,10 @@ from simtrain.cli.benchmark import BenchmarkFlags
 from simtrain.cli.help import help_text, help_topic
 from simtrain.cli.parse import MARKERS, parse_flags
 from simtrain.cli.play import PlayConfig
-from simtrain.config import TrainConfig
+from simtrain.config.tasks import discover
+from simtrain.config.train import TrainConfig
 from simtrain.env.cfg import ObservationGroupCfg, ObservationTermCfg, RewardTermCfg, TaskCfg
 from simtrain.errors import ConfigError
-from simtrain.registry import discover
 
 TASKS = ("cartpole-balance", "go1-velocity-rough", "g1-tracking")
 

@@ -7,10 +7,10 @@ from typing import Literal
 
 import pytest
 
+from simtrain.algorithms.cfg import Flag
 from simtrain.cli.parse import parse_flags
-from simtrain.config import TagsAndValues
+from simtrain.config.train import TagsAndValues
 from simtrain.errors import ConfigError
-from simtrain.ppo_cfg import Flag
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from simtrain.cli import start
-from simtrain.registry import Registry, discover
+from simtrain.config.tasks import Registry, discover
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,7 +34,7 @@ def _two_tasks(monkeypatch):
         print("importing")
         return registry
 
-    monkeypatch.setattr("simtrain.registry.discover", noisy)
+    monkeypatch.setattr("simtrain.config.tasks.discover", noisy)
 
 
 def test_each_command_is_one_of_simtrain_and_has_a_name_of_its_own():

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from simtrain.cli.train import train
-from simtrain.config import TrainConfig
-from simtrain.config_tree import continued, resolved
-from simtrain.registry import default_config, discover
+from simtrain.config.tasks import default_config, discover
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import continued, resolved
 from simtrain.training.context import TrainingResult
 
 TASK, ON_CPU, ON_GPU = "cartpole-balance", 256, 4096

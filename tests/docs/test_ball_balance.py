@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from simtrain.cli.export import export
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"

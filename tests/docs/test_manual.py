@@ -17,10 +17,10 @@ from simtrain.cli.benchmark import BenchmarkFlags
 from simtrain.cli.evaluate import EvaluateFlags
 from simtrain.cli.parse import MARKERS, parse_flags, split_paths
 from simtrain.cli.until import split_flags
-from simtrain.config import TrainConfig
+from simtrain.config.metric_tags import PHASES, metric_tags
+from simtrain.config.tasks import discover
+from simtrain.config.train import TrainConfig
 from simtrain.env.cfg import TermCfg
-from simtrain.metric_tags import PHASES, metric_tags
-from simtrain.registry import discover
 from simtrain.training.features.conditions import parse_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,7 +138,7 @@ def test_every_ready_made_term_is_in_the_reference():
     from simtrain import mdp
 
     page = (ROOT / "docs" / "reference" / "mdp.md").read_text()
-    listed = re.findall(r"^<!-- terms: (\w+) -->$", page, re.MULTILINE)
+    listed = re.findall(r"^<!-- terms: ([\w.]+) -->$", page, re.MULTILINE)
     assert sorted(listed) == sorted(mdp.TERM_MODULES)
 
 

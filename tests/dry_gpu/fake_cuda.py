@@ -29,6 +29,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from simtrain.algorithms.advantages import estimate_by_steps
+from simtrain.algorithms.cfg import PpoCfg
+from simtrain.algorithms.mirror import MirrorMap, MirrorMaps
 from simtrain.algorithms.ppo import PPO
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import TaskCfg
@@ -39,8 +41,6 @@ from simtrain.env.observations import Observations
 from simtrain.env.terms import Curricula, Episodes, Events, Metrics, Rewards, Terminations
 from simtrain.errors import call_term
 from simtrain.launch.rank import Rank
-from simtrain.mirror import MirrorMap, MirrorMaps
-from simtrain.ppo_cfg import PpoCfg
 from simtrain.sim import EngineCfg
 from simtrain.sim.engine import ALL, Engine, Index, Rays
 from simtrain.sim.fields import STATE_FIELDS, check_bindable, not_writable, write_rows

@@ -23,17 +23,17 @@ import torch.distributed as dist
 import warp
 from tape import Tape
 
+from simtrain.algorithms.cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.benchmark.figures import Case
 from simtrain.benchmark.ranks import Settings, measure_rank
-from simtrain.config import TrainConfig
+from simtrain.config.tasks import default_config
+from simtrain.config.train import TrainConfig
 from simtrain.env.env import Env
 from simtrain.launch import events
 from simtrain.launch.plan import Devices, Job
 from simtrain.launch.private import private_folder
 from simtrain.launch.rank import Rank
 from simtrain.launch.rank_process import RankProgram
-from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
-from simtrain.registry import default_config
 from simtrain.sim import EngineCfg
 from simtrain.training import worker
 from simtrain.training.context import RunContext, SharedContext

@@ -13,8 +13,8 @@ from fake_cuda import DEVICE, NoHostTraffic, fake_cuda, fake_env, fake_ppo, tens
 from machine import everything
 
 from simtrain.algorithms.rollout import StagingBuffer
+from simtrain.config.tasks import default_config, discover
 from simtrain.env.cfg import TaskCfg
-from simtrain.registry import default_config, discover
 from simtrain.sim import EngineCfg
 from simtrain.training.evaluator import Evaluator
 from simtrain.training.graphs.rollout import collect_transition

@@ -10,7 +10,7 @@ import pytest
 import torch
 from fake_cuda import DEVICE, LaunchCounter, fake_cuda, fake_env
 
-from simtrain.registry import discover
+from simtrain.config.tasks import discover
 
 PARTS = (
     *("actions", "failures", "terminations", "rewards", "metrics", "episodes", "curricula"),

@@ -17,9 +17,9 @@ from simtrain import (
     RewardTermCfg,
     TerminationTermCfg,
 )
-from simtrain.cuda_graphs import describe
 from simtrain.env.commands import CommandTerm
 from simtrain.env.control.cfg import ActionTerm
+from simtrain.sim.cuda_graphs import describe
 
 
 def _error(**changes):

@@ -20,8 +20,8 @@ DRIVER: Driver = install()  # before simtrain uses Warp
 
 from engine_models import CARTPOLE, compile_xml  # noqa: E402
 
-from simtrain.cuda_graphs import CudaGraphs, RefusedError  # noqa: E402
 from simtrain.sim import EngineCfg  # noqa: E402
+from simtrain.sim.cuda_graphs import CudaGraphs, RefusedError  # noqa: E402
 from simtrain.sim.engine import Rays  # noqa: E402
 from simtrain.sim.warp_engine import WarpEngine  # noqa: E402
 

@@ -39,10 +39,10 @@ from simtrain.cli.export import ExportConfig, export
 from simtrain.cli.play import PlayConfig, ReplayConfig, play
 from simtrain.cli.report import ReportConfig, report
 from simtrain.cli.train import train
-from simtrain.config_tree import leaves
+from simtrain.config.tasks import default_config
+from simtrain.config.tree import leaves
 from simtrain.env.base import make_engine
 from simtrain.errors import flag
-from simtrain.registry import default_config
 
 SECONDS = 10
 TASK = "user-pendulum"
@@ -171,8 +171,8 @@ def nothing_slow() -> Iterator[None]:
         for name, stand_in in {
             "simtrain.env.base.make_engine": small_engine,
             "simtrain.training.loop.Trainer.iterate": iterate_a_little,
-            "simtrain.training.deployment.export.export": lambda *of_export: (b"", 0.0),
-            "simtrain.run.plots.draw": lambda *of_plot: b"",
+            "simtrain.deployment.export.export": lambda *of_export: (b"", 0.0),
+            "simtrain.plot.plots.draw": lambda *of_plot: b"",
         }.items():
             stack.enter_context(mock.patch(name, stand_in))
         yield

@@ -24,7 +24,7 @@ def here(tmp_path, monkeypatch) -> Path:
     (tmp_path / "tasks" / "jump.py").write_text(
         'from simtrain import task\n\n@task("jump")\ndef jump():\n    """Jump."""\n    1 / 0\n'
         '\n@task("skew")\ndef skew():\n    """Lean."""\n'
-        "    from simtrain.registry import discover\n"
+        "    from simtrain.config.tasks import discover\n"
         f"    cfg = discover().find({TASK!r}).make()\n    cfg.symmetry = None\n    return cfg\n"
         '\n@task("nothing")\ndef nothing():\n    """Return nothing."""\n'
     )
@@ -184,7 +184,7 @@ def test_a_cnn_without_images_is_refused_and_leaves_no_run(here):
 
 FALLING = """
 from simtrain import RewardTermCfg, mdp, task
-from simtrain.registry import discover
+from simtrain.config.tasks import discover
 
 @task("falling")
 def falling():

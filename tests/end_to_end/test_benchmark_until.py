@@ -10,7 +10,7 @@ from job import Job, make_tasks
 from simtrain.benchmark.until_runs import TrainingProcess
 from simtrain.cli.benchmark import benchmark
 from simtrain.errors import ConfigError
-from simtrain.run.population_plot import read_lineage
+from simtrain.plot.population import read_lineage
 
 TASK = "user-pendulum"
 SMALL = ["--gpu-ids", "None", "--cpu-threads", "1", "--eval-episodes", "2", "--logger", "none"]

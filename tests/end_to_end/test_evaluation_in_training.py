@@ -14,8 +14,8 @@ from job import TWO_RANKS, Job, make_tasks
 
 from simtrain.cli.evaluate import evaluate
 from simtrain.cli.train import train
-from simtrain.metric_tags import metric_tags
-from simtrain.registry import discover
+from simtrain.config.metric_tags import metric_tags
+from simtrain.config.tasks import discover
 
 TASK = "cartpole-balance"
 FLAGS = f"""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simtrain.cli.train import train
-from simtrain.metric_tags import PHASES, TAG
+from simtrain.config.metric_tags import PHASES, TAG
 
 FLAGS = [
     "--gpu-ids", "None", "--cpu-threads", "1", "--num-envs", "4", "--num-steps-per-env", "4",

@@ -13,11 +13,11 @@ import yaml
 from rsl_rl_runner import rsl_rl_runner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from simtrain.config import TrainConfig
-from simtrain.config_tree import overlay
+from simtrain.config.metric_tags import PHASES
+from simtrain.config.tasks import discover
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import overlay
 from simtrain.env.env import Env
-from simtrain.metric_tags import PHASES
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 
 TASK = "cartpole-balance"

@@ -10,9 +10,9 @@ from tiny_task import alive, idle, tiny_env
 from waiting import RefuseWaiting
 
 from simtrain import ObservationTermCfg, RewardTermCfg, mdp
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
 from simtrain.env.nan_guard import STEPS
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.training.features.failures import read_dump, write_dump
 

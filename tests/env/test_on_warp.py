@@ -8,8 +8,8 @@ import pytest
 import torch
 from waiting import RefuseWaiting
 
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 
 pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]

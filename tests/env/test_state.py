@@ -17,11 +17,11 @@ from simtrain import (
     TerminationTermCfg,
     mdp,
 )
+from simtrain.config.tasks import discover
 from simtrain.env.base import host_state
 from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 
 SHIPPED = sorted(discover().tasks)

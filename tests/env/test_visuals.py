@@ -8,8 +8,8 @@ import pytest
 from tiny_task import tiny_env, tiny_task
 
 from simtrain import EventTermCfg, RewardTermCfg, mdp
+from simtrain.config.tasks import discover
 from simtrain.env.model import compile_model
-from simtrain.registry import discover
 
 LOOKS = """
 <mujoco>

@@ -15,12 +15,12 @@ from simtrain.algorithms.advantages import estimate_by_steps, make_estimator
 from simtrain.algorithms.ppo import PPO
 from simtrain.algorithms.rollout import Rollout
 from simtrain.cli import train as command
-from simtrain.cuda_graphs import CudaGraphs, RefusedError
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
+from simtrain.sim.cuda_graphs import CudaGraphs, RefusedError
 from simtrain.training.loop import Iteration, Trainer
 
 pytestmark = [

@@ -10,12 +10,12 @@ import torch
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.cli.benchmark import benchmark
-from simtrain.cuda_graphs import CudaGraphs
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
+from simtrain.launch.phase_timer import CudaTimer, make_timer
 from simtrain.launch.rank import Rank
-from simtrain.phase_timer import CudaTimer, make_timer
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
+from simtrain.sim.cuda_graphs import CudaGraphs
 from simtrain.training.loop import Iteration, Trainer
 
 pytestmark = [

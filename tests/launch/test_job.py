@@ -6,12 +6,12 @@ import torch
 
 from simtrain.cli.parse import parse_flags
 from simtrain.cli.train import train
-from simtrain.config import TrainConfig
-from simtrain.config_tree import as_plain, overlay
+from simtrain.config.tasks import discover
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import as_plain, overlay
 from simtrain.errors import ConfigError
 from simtrain.launch.launcher import choose_log_dir
 from simtrain.launch.plan import plan_job, resolve_hosts
-from simtrain.registry import discover
 
 
 def configure(*flags: str) -> TrainConfig:

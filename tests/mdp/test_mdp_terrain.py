@@ -15,13 +15,13 @@ from simtrain import (
     TerrainCfg,
     mdp,
 )
+from simtrain.config.tasks import default_config
 from simtrain.env.env import Env
 from simtrain.env.model import check_task
 from simtrain.env.names import find_geoms
 from simtrain.env.terrain import make_heights
 from simtrain.errors import ConfigError
 from simtrain.mdp import terrain
-from simtrain.registry import default_config
 from simtrain.sim import EngineCfg
 from simtrain.view.renderer import Picture
 

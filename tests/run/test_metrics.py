@@ -7,8 +7,8 @@ import sys
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from simtrain.config.metric_tags import RETURN
 from simtrain.errors import ConfigError
-from simtrain.metric_tags import RETURN
 from simtrain.run.metrics_files import MetricsWriter, check_idle
 
 

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 
 from simtrain.cli.report import report
 from simtrain.errors import ConfigError
-from simtrain.run.curves import group_runs, read_run
-from simtrain.run.plots import make_figure
+from simtrain.plot.curves import group_runs, read_run
+from simtrain.plot.plots import make_figure
 from simtrain.run.report import draw_finished, make_page
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from simtrain.registry import default_config
+from simtrain.config.tasks import default_config
 from simtrain.run import wandb_writer
 from simtrain.run.wandb_writer import WandbWriter
 

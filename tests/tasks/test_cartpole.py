@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 
 

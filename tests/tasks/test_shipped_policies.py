@@ -10,11 +10,11 @@ import pytest
 import yaml
 from scipy.stats import binom, t
 
+from simtrain.config.tasks import discover
+from simtrain.deployment.export import export_policy
+from simtrain.deployment.verify import AS_TRAINED, verify
 from simtrain.env.model import evaluation_task
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
-from simtrain.training.deployment.export import export_policy
-from simtrain.training.deployment.verify import AS_TRAINED, verify
 from simtrain.training.evaluator import Evaluation, Evaluator
 from simtrain.training.saved_policy import open_policy
 

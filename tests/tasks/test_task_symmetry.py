@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from simtrain import SimCfg, SubTerrainCfg, TaskCfg, TerrainCfg, mdp
+from simtrain.algorithms.mirror import MirrorMaps
+from simtrain.config.tasks import discover, find_beside_tasks
 from simtrain.env.env import Env
 from simtrain.env.names import find_joints
-from simtrain.mirror import MirrorMaps
 from simtrain.motion.clip import MotionClip
-from simtrain.registry import discover, find_beside_tasks
 from simtrain.sim import EngineCfg
 from simtrain.training.reflection import mirror_maps
 

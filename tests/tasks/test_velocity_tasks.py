@@ -5,10 +5,10 @@ import mujoco
 import pytest
 import torch
 
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 
 TASKS = ["go1-velocity-flat", "go1-velocity-rough", "g1-velocity-flat", "g1-velocity-rough"]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
 from simtrain.env.model import check_task, compile_model
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg, make_engine
 
 WARP = EngineCfg(name="warp", device="cpu")

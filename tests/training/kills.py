@@ -20,10 +20,10 @@ import tensorboard.summary.writer.record_writer  # noqa: F401 - so that ranks ne
 import torch
 import torch.distributed as dist
 
-from simtrain.config import TrainConfig
+from simtrain.algorithms.cfg import ActorCfg, CriticCfg, PpoCfg
+from simtrain.config.tasks import discover
+from simtrain.config.train import TrainConfig
 from simtrain.launch.rank import Rank
-from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
-from simtrain.registry import discover
 from simtrain.training.context import Resumption, RunContext, SharedContext
 from simtrain.training.resumption import can_resume, open_run
 from simtrain.training.worker import run_worker

@@ -12,10 +12,10 @@ from waiting import RefuseWaiting
 
 from simtrain import ActorCfg, EventTermCfg, MetricTermCfg, TerminationTermCfg, mdp
 from simtrain.algorithms.networks import make_actor
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.training.evaluator import Estimate, Evaluator, with_margin
 

@@ -9,8 +9,8 @@ import torch
 from tiny_task import tiny_task
 from tiny_training import Console
 
-from simtrain.config import TrainConfig
-from simtrain.config_tree import resolved
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import resolved
 from simtrain.env.model import compile_model, model_digest
 from simtrain.errors import ConfigError, DivergenceError, RankError
 from simtrain.launch.plan import plan_job

@@ -119,7 +119,7 @@ def test_a_checkpoint_of_another_task_or_network_is_told(tmp_path: Path, run: Pa
 
 
 def test_an_undisturbed_task_has_no_noise_pushes_and_curricula(run: Path) -> None:
-    from simtrain.registry import discover
+    from simtrain.config.tasks import discover
 
     task = discover().find("go1-velocity-rough").configuration()
     calm = evaluation_task(task)

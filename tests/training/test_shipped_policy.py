@@ -17,10 +17,10 @@ from simtrain.cli.export import export
 from simtrain.cli.parse import parse_flags
 from simtrain.cli.play import play
 from simtrain.cli.train import train
-from simtrain.config_tree import differences, resolved
+from simtrain.config.tasks import default_config
+from simtrain.config.tree import differences, resolved
+from simtrain.deployment import export as export_module
 from simtrain.errors import ConfigError
-from simtrain.registry import default_config
-from simtrain.training.deployment import export as export_module
 from simtrain.training.saved_policy import find_policy, open_policy
 
 TASK = "tiny-cart"

@@ -13,11 +13,11 @@ import torch
 from tensordict import TensorDict
 
 from simtrain.cli.train import train
+from simtrain.config.tasks import default_config
+from simtrain.deployment.export import export_policy
 from simtrain.errors import ConfigError
-from simtrain.registry import default_config
 from simtrain.run.checkpoint import read_checkpoint
 from simtrain.training import teacher as teacher_module
-from simtrain.training.deployment.export import export_policy
 from simtrain.training.saved_policy import open_policy
 
 TASKS = '''

@@ -6,8 +6,8 @@ import torch
 from rsl_rl_runner import rsl_rl_runner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 
 STEPS = 16

@@ -19,18 +19,25 @@ import torch
 import torch.distributed as dist
 from tensordict import TensorDict
 
+from simtrain.algorithms.cfg import (
+    ActorCfg,
+    CriticCfg,
+    DistillationCfg,
+    PpoCfg,
+    RndCfg,
+    SymmetryCfg,
+)
 from simtrain.algorithms.distillation import Distillation
+from simtrain.algorithms.mirror import MirrorMap, MirrorMaps
 from simtrain.algorithms.networks import make_actor
 from simtrain.algorithms.ppo import PPO
-from simtrain.config import TrainConfig
+from simtrain.config.tasks import discover
+from simtrain.config.train import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.randomness import seed_everything
 from simtrain.errors import RankError
+from simtrain.launch.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.mirror import MirrorMap, MirrorMaps
-from simtrain.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
-from simtrain.ppo_cfg import ActorCfg, CriticCfg, DistillationCfg, PpoCfg, RndCfg, SymmetryCfg
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.sim.engine import Overflow
 from simtrain.training.context import RunContext, SharedContext

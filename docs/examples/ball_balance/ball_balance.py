@@ -31,7 +31,7 @@ from simtrain import (
 from simtrain.env.commands import Arrow, CommandTerm
 from simtrain.env.env import Env
 from simtrain.env.names import Joints
-from simtrain.reading import read_as
+from simtrain.env.reading import read_as
 
 TILTS = ("tilt_x", "tilt_y")
 

@@ -1,7 +1,7 @@
 """The Go1 with what its hardware does: late actions, late observations, and motors with a line."""
 
 from simtrain import DcMotorActuatorCfg, TaskCfg, task
-from simtrain.registry import discover
+from simtrain.config.tasks import discover
 
 LEGS = (".*_hip_joint", ".*_thigh_joint", ".*_calf_joint")
 MEASURED = ("base_lin_vel", "base_ang_vel", "projected_gravity", "joint_pos", "joint_vel")

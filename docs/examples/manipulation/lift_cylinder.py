@@ -3,7 +3,7 @@
 import mujoco
 
 from simtrain import TaskCfg, task
-from simtrain.registry import discover
+from simtrain.config.tasks import discover
 
 
 @task("yam-lift-cylinder")

@@ -25,7 +25,7 @@ from simtrain import (
 )
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
-from simtrain.reading import read_as
+from simtrain.env.reading import read_as
 
 SLIDES = ("x", "y")
 MODEL = """

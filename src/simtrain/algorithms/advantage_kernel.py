@@ -11,7 +11,7 @@ import warp as wp
 from torch import Tensor
 
 from simtrain.algorithms.rollout import Rollout
-from simtrain.warp_runtime import current_stream, init_warp
+from simtrain.sim.warp_runtime import current_stream, init_warp
 
 wp.set_module_options({"enable_backward": False})
 

@@ -13,14 +13,14 @@ from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor
 
+from simtrain.algorithms.cfg import DistillationCfg
 from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
 from simtrain.algorithms.learners.autograd import Memory
 from simtrain.algorithms.networks import update_normalization
 from simtrain.algorithms.ppo import PPO, MiniBatchGraphs
 from simtrain.algorithms.rollout import Rollout, Transition
+from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.phase_timer import NO_TIMER, PhaseTimer
-from simtrain.ppo_cfg import DistillationCfg
 
 
 class Distillation(RslDistillation):  # type: ignore[misc]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from simtrain.algorithms.flat_gradients import FlatGradients
+from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.phase_timer import NO_TIMER, PhaseTimer
 
 
 class FlatAdam(torch.optim.Adam):

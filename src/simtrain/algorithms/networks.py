@@ -10,9 +10,9 @@ from rsl_rl.utils import resolve_callable
 from tensordict import TensorDict
 from torch import Tensor
 
+from simtrain.algorithms.cfg import ActorCfg, CriticCfg, NetworkCfg, PpoCfg
 from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
-from simtrain.ppo_cfg import ActorCfg, CriticCfg, NetworkCfg, PpoCfg
 
 
 def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:

@@ -5,9 +5,9 @@ from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor
 
+from simtrain.algorithms.cfg import ActorCfg
 from simtrain.algorithms.networks import make_actor
 from simtrain.errors import ConfigError
-from simtrain.ppo_cfg import ActorCfg
 
 
 class Policy:

@@ -17,19 +17,19 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.advantages import make_estimator
+from simtrain.algorithms.cfg import PpoCfg
 from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
 from simtrain.algorithms.learners import LOSSES, Learner
 from simtrain.algorithms.learners.autograd import AutogradLearner
 from simtrain.algorithms.learners.gaussian_mlp import GaussianMlpLearner
+from simtrain.algorithms.mirror import MirrorMaps
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
 from simtrain.algorithms.rnd import METRICS, Rnd
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.algorithms.symmetry import MirrorSymmetry
 from simtrain.errors import ConfigError
+from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.mirror import MirrorMaps
-from simtrain.phase_timer import NO_TIMER, PhaseTimer
-from simtrain.ppo_cfg import PpoCfg
 
 MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 1e-2
 

@@ -13,13 +13,13 @@ from rsl_rl.extensions import RandomNetworkDistillation
 from tensordict import TensorDict
 from torch import Tensor
 
+from simtrain.algorithms.cfg import RndCfg
 from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
 from simtrain.algorithms.networks import learn_statistics, merge_statistics
 from simtrain.algorithms.rollout import Rollout
 from simtrain.errors import ConfigError
+from simtrain.launch.phase_timer import PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.phase_timer import PhaseTimer
-from simtrain.ppo_cfg import RndCfg
 
 METRICS = ("rnd", "Rnd/mean_intrinsic_reward")
 

@@ -15,8 +15,8 @@ from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.mirror import MirrorMaps
-from simtrain.ppo_cfg import SymmetryCfg
+from simtrain.algorithms.cfg import SymmetryCfg
+from simtrain.algorithms.mirror import MirrorMaps
 
 
 class MirrorSymmetry(Symmetry):  # type: ignore[misc]

@@ -9,12 +9,12 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from simtrain.benchmark.figures import Case, Figure, figures_of
-from simtrain.config import TrainConfig
+from simtrain.config.tasks import default_config
+from simtrain.config.train import TrainConfig
 from simtrain.launch.launcher import launch_ranks
 from simtrain.launch.plan import Devices, Job
 from simtrain.launch.rank import Rank
 from simtrain.launch.stop import StopSignals
-from simtrain.registry import default_config
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def measure_rank(
     """Measure cases as one rank of a job; None if it was told to stop."""
     from simtrain.benchmark.layers import Clock, StoppedError, device_name, measure_layers
     from simtrain.env.randomness import seed_everything
-    from simtrain.phase_timer import make_timer
+    from simtrain.launch.phase_timer import make_timer
     from simtrain.training.gpu import out_of_memory_as_config_error
     from simtrain.training.worker import make_trainer
 

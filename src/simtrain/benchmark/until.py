@@ -16,7 +16,7 @@ from typing import Any
 from rich.table import Table
 
 from simtrain.benchmark.figures import read_content
-from simtrain.config_tree import check_types
+from simtrain.config.tree import check_types
 from simtrain.files import damage_as_config_error
 
 COSTS = {"env_steps": "env steps", "seconds": "training time"}

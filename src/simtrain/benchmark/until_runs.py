@@ -15,16 +15,16 @@ from typing import Self
 import numpy as np
 
 from simtrain.benchmark.until import Evaluated, SeedResult
-from simtrain.config import TrainConfig
-from simtrain.config_tree import differences, new_settings, resolved
+from simtrain.config.metric_tags import TAG, phase_tags
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import differences, new_settings, resolved
 from simtrain.errors import ConfigError, flag
 from simtrain.files import damage_as_config_error
 from simtrain.launch.stop import StopSignals
-from simtrain.metric_tags import TAG, phase_tags
-from simtrain.run.curves import NothingLoggedError, Run, members_of, read_run
+from simtrain.plot.curves import NothingLoggedError, Run, members_of, read_run
+from simtrain.plot.population import read_lineage
 from simtrain.run.directory import read_config_file, shown
 from simtrain.run.metrics_files import METRICS
-from simtrain.run.population_plot import read_lineage
 from simtrain.training.features.conditions import Comparison
 from simtrain.training.population.hyper_parameters import hyper_parameters
 

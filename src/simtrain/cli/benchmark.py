@@ -10,6 +10,7 @@ from functools import partial
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from simtrain.algorithms.cfg import Flag
 from simtrain.cli.exits import DONE, FAILED
 from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
@@ -22,7 +23,6 @@ from simtrain.cli.until import (
     warn_of_differences,
 )
 from simtrain.errors import ConfigError
-from simtrain.ppo_cfg import Flag
 
 if TYPE_CHECKING:
     from simtrain.benchmark.figures import Case
@@ -77,9 +77,9 @@ def benchmark(arguments: Sequence[str]) -> int:
     # Only now, so that help does not wait for what they import.
     from simtrain.benchmark.cases import all_cases, check_cases, choose_devices
     from simtrain.benchmark.figures import Results, as_json, compare, fallen, read_results, tables
-    from simtrain.benchmark.plot import draw
     from simtrain.benchmark.ranks import Settings
     from simtrain.launch.rank import share_of_cores
+    from simtrain.plot.benchmark import draw
 
     before = None if flags.compare is None else read_results(flags.compare)
     devices = choose_devices(flags.gpu_ids, max(flags.ranks))

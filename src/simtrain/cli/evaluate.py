@@ -14,7 +14,7 @@ from simtrain.api import EvaluationCfg, PolicyEvaluator, choose_device, open_pol
 from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.output import print_table, table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.config_tree import as_plain
+from simtrain.config.tree import as_plain
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
 from simtrain.run.directory import check_file

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from simtrain.bounds import check_bounds
+from simtrain.algorithms.cfg import Flag
 from simtrain.cli.exits import DONE, FAILED, interruptible
 from simtrain.cli.output import table_console
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError
-from simtrain.ppo_cfg import Flag
+from simtrain.limits import check_bounds
 
 if TYPE_CHECKING:
     from simtrain.training.saved_policy import SavedPolicy
@@ -84,9 +84,9 @@ def export(arguments: Sequence[str]) -> int:
         return _verify(saved, folder, config)
     check_folder(folder, "--output")
 
+    from simtrain.deployment.export import export_policy
+    from simtrain.deployment.unitree import unknown_observations
     from simtrain.run.console import fitted
-    from simtrain.training.deployment.export import export_policy
-    from simtrain.training.deployment.unitree import unknown_observations
 
     with interruptible():
         exported = export_policy(saved, folder, config.formats)
@@ -111,7 +111,7 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from simtrain.training.deployment.verify import AS_TRAINED, verify
+    from simtrain.deployment.verify import AS_TRAINED, verify
     from simtrain.training.evaluator import heading, with_margin
 
     with interruptible(), Console(stderr=True).status("playing the policy") as status:
@@ -142,8 +142,8 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
 
 
 def _ship(saved: SavedPolicy, episodes: int) -> int:
+    from simtrain.deployment.export import ship_policy
     from simtrain.run.directory import shown
-    from simtrain.training.deployment.export import ship_policy
 
     with interruptible():
         shipped = ship_policy(saved, episodes)

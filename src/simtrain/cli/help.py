@@ -21,7 +21,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from simtrain.config_tree import leaves, parts_of
+from simtrain.config.tree import leaves, parts_of
 from simtrain.errors import ConfigError, did_you_mean, flag
 
 _MANY = 30  # flags, of which a line each is enough

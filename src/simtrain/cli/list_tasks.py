@@ -5,8 +5,8 @@ from pathlib import Path
 
 from simtrain.cli.exits import DONE, FAILED
 from simtrain.cli.output import table_console
+from simtrain.config.tasks import discover
 from simtrain.errors import ConfigError
-from simtrain.registry import discover
 
 
 def list_tasks(arguments: list[str]) -> int:

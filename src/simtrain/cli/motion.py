@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, FAILED, interruptible
 from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError, did_you_mean
+from simtrain.limits import check_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -252,16 +252,16 @@ def _parsed(config: C, usage: str, arguments: Sequence[str]) -> tuple[C, list[Pa
 
 def _robot(name: str) -> mujoco.MjModel:
     """The model that ``--robot`` names."""
+    from simtrain.config.tasks import find_beside_tasks
     from simtrain.motion.kinematics import load_robot
-    from simtrain.registry import find_beside_tasks
 
     return load_robot(find_beside_tasks(name if name.endswith(".xml") else f"{name}/scene.xml"))
 
 
 def _clips(paths: list[Path], robot: str) -> tuple[list[MotionClip], mujoco.MjModel]:
     """The motions in files, and their robot."""
+    from simtrain.config.tasks import find_beside_tasks
     from simtrain.motion.clip import MotionClip
-    from simtrain.registry import find_beside_tasks
 
     model = _robot(robot)
     return [MotionClip.load(find_beside_tasks(str(path)), model) for path in paths], model

@@ -14,7 +14,7 @@ import tyro
 from tyro import _errors
 
 from simtrain.cli.help import help_text, help_topic
-from simtrain.config_tree import flags_of, leaves
+from simtrain.config.tree import flags_of, leaves
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.files import check_path
 

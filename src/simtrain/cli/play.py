@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from simtrain.algorithms.cfg import Flag
 from simtrain.api import make_env, open_policy
-from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.cli.start import start
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
-from simtrain.ppo_cfg import Flag
+from simtrain.limits import check_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

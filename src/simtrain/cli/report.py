@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from simtrain.algorithms.cfg import Flag
 from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError
-from simtrain.ppo_cfg import Flag
 
 _SECONDS = 10.0
 
@@ -35,7 +35,7 @@ def report(arguments: Sequence[str]) -> int:
         raise ConfigError("name one or more run directories: `uv run report <run>...`")
 
     # Only now, so that help does not wait for NumPy and matplotlib.
-    from simtrain.run.curves import NothingLoggedError
+    from simtrain.plot.curves import NothingLoggedError
     from simtrain.run.metrics_files import is_trained
 
     while config.watch and any(map(is_trained, paths)):
@@ -52,7 +52,7 @@ def report(arguments: Sequence[str]) -> int:
 
 def _write(paths: Sequence[Path], output: Path | None, refresh: float | None = None) -> list[str]:
     """Write the report of some runs; lines that say where it is."""
-    from simtrain.run.curves import NothingLoggedError, Run, members_of, read_run
+    from simtrain.plot.curves import NothingLoggedError, Run, members_of, read_run
     from simtrain.run.report import PAGE, PICTURE, write_report
 
     runs: dict[Path, Run] = {}

@@ -90,8 +90,8 @@ def _complete(arguments: Sequence[str]) -> int:
     from simtrain.cli.parse import MARKERS
     from simtrain.cli.play import PlayConfig
     from simtrain.cli.report import ReportConfig
-    from simtrain.config import TrainConfig
-    from simtrain.registry import discover
+    from simtrain.config.tasks import discover
+    from simtrain.config.train import TrainConfig
 
     union: Any = Union
 

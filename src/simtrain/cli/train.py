@@ -12,9 +12,9 @@ from simtrain.errors import ConfigError, flag
 if TYPE_CHECKING:
     from mujoco import MjModel
 
-    from simtrain.config import TrainConfig
+    from simtrain.config.tasks import Registry, Task
+    from simtrain.config.train import TrainConfig
     from simtrain.launch.plan import Job
-    from simtrain.registry import Registry, Task
     from simtrain.training.resumption import SavedRun
 
 _HELP = """\
@@ -30,7 +30,7 @@ Train a policy with PPO on massively parallel MuJoCo simulation.
 def train(arguments: Sequence[str]) -> int:
     """Parse the command line, check it, and train; the exit code."""
     # Not above, so that from the first tenth of a second on Ctrl-C ends without a traceback.
-    from simtrain.registry import discover
+    from simtrain.config.tasks import discover
 
     registry = discover()
     if not arguments:
@@ -54,7 +54,7 @@ def prepare_job(
     """What `run_job` takes for the flags of a command line; ConfigError if they cannot be."""
     from simtrain import api
     from simtrain.cli.parse import parse_flags
-    from simtrain.config import TrainConfig
+    from simtrain.config.train import TrainConfig
 
     name = task.name
     default = TrainConfig.of_task(name, task.configuration())

@@ -11,18 +11,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simtrain.bounds import check_bounds
 from simtrain.cli.exits import DONE, FAILED
 from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags
 from simtrain.cli.train import prepare_job
+from simtrain.config.tasks import discover
 from simtrain.errors import ConfigError
-from simtrain.registry import discover
+from simtrain.limits import check_bounds
 from simtrain.run.directory import check_file, versions
 
 if TYPE_CHECKING:
     from simtrain.benchmark.until import SeedResult, UntilResults
-    from simtrain.config import TrainConfig
+    from simtrain.config.train import TrainConfig
     from simtrain.launch.plan import Job
 
 _SEEDS, _EPISODES, _EVALUATIONS = 3, 100, 50
@@ -83,7 +83,7 @@ def measure_until(tasks: Sequence[Path], own: Sequence[str], words: Sequence[str
     config, job = _configure(str(tasks[0]), condition, words)
 
     from simtrain.benchmark.until import UntilResults, as_json, compare, read_until, table
-    from simtrain.benchmark.until_plot import draw
+    from simtrain.plot.until import draw
     from simtrain.training.features.conditions import parse_until
 
     name = " and ".join(map(str, parse_until(condition, config.env)))

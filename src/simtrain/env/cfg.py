@@ -20,9 +20,9 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import Suppress
 
+from simtrain.algorithms.cfg import PpoCfg
+from simtrain.algorithms.mirror import Mirror, MirrorRule
 from simtrain.env.control.cfg import ActionTermCfg, ActuatorCfg, DelayCfg
-from simtrain.mirror import Mirror, MirrorRule
-from simtrain.ppo_cfg import PpoCfg
 
 ModelSource = Annotated[
     Path | Callable[[], Any],

@@ -15,7 +15,7 @@ from simtrain.env.nan_guard import Failures, NanGuard
 from simtrain.env.observations import Observations
 from simtrain.env.terms import Curricula, Episodes, Events, Metrics, Rewards, Term, Terminations
 from simtrain.errors import ConfigError, call_term
-from simtrain.phase_timer import NO_TIMER, PhaseTimer
+from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.sim import EngineCfg
 
 

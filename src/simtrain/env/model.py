@@ -12,7 +12,7 @@ from typing import get_args
 import mujoco
 import numpy as np
 
-from simtrain.bounds import check_bounds
+from simtrain.config.metric_tags import EVALUATION_TAGS
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import (
     CurriculumTermCfg,
@@ -35,7 +35,7 @@ from simtrain.env.names import check_term, patterns_of
 from simtrain.env.nan_guard import STEPS
 from simtrain.env.terrain import add_terrain, check_terrain
 from simtrain.errors import ConfigError, did_you_mean, flag, warnings_once, what_raised
-from simtrain.metric_tags import EVALUATION_TAGS
+from simtrain.limits import check_bounds
 
 # Sensors whose values depend on geoms that touch nothing, without naming them.
 _SENSORS_THAT_SEE = {

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simtrain.bounds import check_bounds
 from simtrain.env.cfg import TerrainCfg
 from simtrain.env.names import check_parameters
 from simtrain.errors import ConfigError, flag
+from simtrain.limits import check_bounds
 
 NAME = "terrain"  # of the height field and of its geom
 _MOST = 2**24  # nodes: more than a hundred times those of a usual terrain

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from simtrain.mdp.commands import *
     from simtrain.mdp.curricula import *
     from simtrain.mdp.events import *
-    from simtrain.mdp.gait import *
+    from simtrain.mdp.locomotion.gait import *
     from simtrain.mdp.manipulation import *
     from simtrain.mdp.metrics import *
-    from simtrain.mdp.motion import *
     from simtrain.mdp.observations import *
     from simtrain.mdp.randomization import *
     from simtrain.mdp.rays import *
     from simtrain.mdp.rewards import *
     from simtrain.mdp.terminations import *
     from simtrain.mdp.terrain import *
-    from simtrain.mdp.tracking import *
+    from simtrain.mdp.tracking.motion import *
+    from simtrain.mdp.tracking.terms import *
 
 TERM_MODULES = ("observations", "rays", "rewards", "metrics", "terminations", "terrain",
-                "curricula", "randomization", "events", "commands", "gait", "motion",
-                "tracking", "manipulation")  # fmt: skip
+                "curricula", "randomization", "events", "commands", "locomotion.gait",
+                "tracking.motion", "tracking.terms", "manipulation")  # fmt: skip
 
 
 def terms_of(module: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted((*TERM_MODULES, *_all_terms()))
+    return sorted(_all_terms())
 
 
 def _all_terms() -> dict[str, Any]:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import mujoco
 
 from simtrain.env.names import checked_by
+from simtrain.env.reading import read_as
 from simtrain.errors import ConfigError
 from simtrain.lazy_imports import torch
 from simtrain.mdp.robot_state import computed_once, feet_forces
-from simtrain.reading import read_as
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

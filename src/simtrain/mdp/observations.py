@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from simtrain.algorithms.mirror import mirrored_as
 from simtrain.env.actions import find_actuators_of
+from simtrain.env.reading import read_as
 from simtrain.lazy_imports import torch
 from simtrain.mdp.robot_state import (
     base_rotation,
@@ -21,8 +23,6 @@ from simtrain.mdp.robot_state import (
     touches,
 )
 from simtrain.mdp.rotations import yaw_of
-from simtrain.mirror import mirrored_as
-from simtrain.reading import read_as
 
 if TYPE_CHECKING:
     from torch import Tensor

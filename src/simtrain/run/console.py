@@ -12,7 +12,14 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from simtrain.metric_tags import FINISHED_ENVS, LENGTH, RETURN, SPEED, STEP_REWARD, is_complete
+from simtrain.config.metric_tags import (
+    FINISHED_ENVS,
+    LENGTH,
+    RETURN,
+    SPEED,
+    STEP_REWARD,
+    is_complete,
+)
 
 
 @dataclass(frozen=True)

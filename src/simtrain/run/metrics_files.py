@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from simtrain.config.metric_tags import LENGTH, RETURN, STEP_REWARD
 from simtrain.errors import ConfigError
-from simtrain.metric_tags import LENGTH, RETURN, STEP_REWARD
 from simtrain.run.metrics_recovery import AXES, OVER_AXES, cut_events, cut_lines, parse_row
 
 METRICS = "metrics.jsonl"

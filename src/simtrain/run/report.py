@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from simtrain.config.metric_tags import LENGTH, RETURN, SPEED, STEP_REWARD
 from simtrain.errors import ConfigError
 from simtrain.files import written_whole
-from simtrain.metric_tags import LENGTH, RETURN, SPEED, STEP_REWARD
-from simtrain.run import curves
-from simtrain.run.curves import Axis, Group, Run
+from simtrain.plot import curves
+from simtrain.plot.curves import Axis, Group, Run
 from simtrain.run.directory import check_file, make_folder
 
 PICTURE, PAGE = "report.png", "report.html"
@@ -55,8 +55,8 @@ def write_report(
     check_file(picture, "--output")
     check_file(page, "--output")
 
-    from simtrain.run.plots import draw
-    from simtrain.run.population_plot import draw_run
+    from simtrain.plot.plots import draw
+    from simtrain.plot.population import draw_run
 
     tasks = curves.group_runs(runs)
     html = make_page(tasks, [(run.resolve().name, draw_run(run)) for run in populations], refresh)
@@ -74,7 +74,7 @@ def write_report(
 def draw_finished(run: Path, say: Callable[[str], None]) -> None:
     """Leave the picture of a run's curves in its directory; if that fails, only say so."""
     try:
-        from simtrain.run.plots import draw
+        from simtrain.plot.plots import draw
 
         content = draw(curves.group_runs([curves.read_run(run)]), "env_steps", "png")
         with written_whole(run / PICTURE) as file:
@@ -113,7 +113,7 @@ def make_page(
 
 def _section(task: str, groups: list[Group]) -> str:
     """A picture of a task over each axis, of which the checked one is shown, and its tables."""
-    from simtrain.run.plots import draw
+    from simtrain.plot.plots import draw
 
     parts = []
     for axis, name in _AXES.items():

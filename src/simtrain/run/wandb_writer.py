@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import wandb
 
-from simtrain.config import TrainConfig
-from simtrain.config_tree import resolved
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import resolved
 
 Mode = Literal["online", "offline", "disabled"]
 # Seconds for W&B's server to answer at the start, and to upload what is left at the end.

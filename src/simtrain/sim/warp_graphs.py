@@ -8,9 +8,9 @@ from functools import partial
 import torch
 import warp as wp
 
-from simtrain.cuda_graphs import CudaGraphs, RefusedError
 from simtrain.errors import ConfigError
-from simtrain.warp_runtime import current_stream, init_warp
+from simtrain.sim.cuda_graphs import CudaGraphs, RefusedError
+from simtrain.sim.warp_runtime import current_stream, init_warp
 
 
 class WarpGraphs:

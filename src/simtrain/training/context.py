@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simtrain.config import TrainConfig
+from simtrain.config.train import TrainConfig
 from simtrain.launch.plan import Devices
 from simtrain.launch.rank import Rank
 from simtrain.run.console import StatusConsole

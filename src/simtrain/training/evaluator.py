@@ -16,12 +16,12 @@ from itertools import compress
 import torch
 from torch import Tensor
 
+from simtrain.algorithms.cfg import ActorCfg
 from simtrain.algorithms.policy import Policy
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.env import Env
 from simtrain.env.randomness import forked_randomness
 from simtrain.errors import SimulationError
-from simtrain.ppo_cfg import ActorCfg
 from simtrain.sim import EngineCfg
 from simtrain.training.loop import rollout_threads
 

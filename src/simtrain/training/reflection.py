@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from simtrain.algorithms.mirror import MirrorMap, MirrorMaps, MirrorRule
 from simtrain.env.actions import Actions, JointAction
 from simtrain.env.cfg import ObservationTermCfg, TaskCfg
 from simtrain.env.control.cfg import ActionTerm
@@ -18,7 +19,6 @@ from simtrain.env.env import Env
 from simtrain.env.model import find_keyframe, initial_state
 from simtrain.env.names import Entities, Joints, find_base, resolve_params
 from simtrain.errors import ConfigError, flag
-from simtrain.mirror import MirrorMap, MirrorMaps, MirrorRule
 
 E = TypeVar("E", bound=Entities)
 Params = Mapping[str, Any]

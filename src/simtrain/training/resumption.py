@@ -8,8 +8,8 @@ from typing import Any
 
 import mujoco
 
-from simtrain.config import TrainConfig
-from simtrain.config_tree import check_types, continued, differences, new_settings, resolved
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import check_types, continued, differences, new_settings, resolved
 from simtrain.env.model import model_digest
 from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error

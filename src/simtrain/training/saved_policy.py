@@ -11,8 +11,9 @@ from typing import Any
 from tensordict import TensorDict
 
 from simtrain.algorithms.policy import Policy
-from simtrain.config import TrainConfig
-from simtrain.config_tree import (
+from simtrain.config.tasks import Task, default_config, discover
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import (
     CONFIG_DIGEST,
     check_types,
     config_digest,
@@ -23,7 +24,6 @@ from simtrain.config_tree import (
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error
-from simtrain.registry import Task, default_config, discover
 from simtrain.run.checkpoint import (
     BEST_CONFIG,
     find_checkpoint,

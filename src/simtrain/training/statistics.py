@@ -3,9 +3,9 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from simtrain.config.metric_tags import PHASES
+from simtrain.launch.phase_timer import Interval
 from simtrain.launch.rank import Rank
-from simtrain.metric_tags import PHASES
-from simtrain.phase_timer import Interval
 
 MIN_EPISODES = 100
 """Episodes that mean returns are taken over, at least, once so many have finished (as rsl_rl)."""

@@ -8,18 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simtrain.algorithms.cfg import SymmetryCfg
 from simtrain.algorithms.distillation import Distillation
 from simtrain.algorithms.networks import make_actor
 from simtrain.errors import ConfigError
-from simtrain.ppo_cfg import SymmetryCfg
 from simtrain.training.init_from import read_networks
 from simtrain.training.saved_policy import open_policy
 
 if TYPE_CHECKING:
-    from simtrain.config import TrainConfig
+    from simtrain.config.train import TrainConfig
     from simtrain.env.env import Env
+    from simtrain.launch.phase_timer import PhaseTimer
     from simtrain.launch.rank import Rank
-    from simtrain.phase_timer import PhaseTimer
     from simtrain.training.context import RunContext
     from simtrain.training.loop import Trainer
 

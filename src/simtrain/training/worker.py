@@ -9,15 +9,15 @@ from functools import partial
 import torch
 
 from simtrain.algorithms.ppo import PPO
-from simtrain.config import TrainConfig
-from simtrain.cuda_graphs import make_graph_backend
+from simtrain.config.train import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.randomness import seed_everything
+from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.run.checkpoint import BEST
 from simtrain.run.directory import shown
 from simtrain.sim import choose_engine
+from simtrain.sim.cuda_graphs import make_graph_backend
 from simtrain.training.context import RunContext, TrainingResult
 from simtrain.training.features import Feature
 from simtrain.training.features.checkpoint import Checkpoint

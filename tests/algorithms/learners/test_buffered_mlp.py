@@ -7,8 +7,8 @@ import torch
 from rsl_rl.modules import MLP
 from torch import nn
 
+from simtrain.algorithms.cfg import Activation
 from simtrain.algorithms.learners.buffered_mlp import BufferedMlp
-from simtrain.ppo_cfg import Activation
 
 
 def _pair(activation: str, rows: int = 50) -> tuple[MLP, BufferedMlp]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tiny_training import ALONE, Console, make_context, run_for, tiny_config, tiny_trainer
 
-from simtrain.config import TrainConfig
+from simtrain.config.train import TrainConfig
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import read_checkpoint
 from simtrain.training.context import Resumption, RunContext

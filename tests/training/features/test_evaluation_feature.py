@@ -9,8 +9,8 @@ import pytest
 import torch
 from tiny_training import ALONE, Console, make_context
 
-from simtrain.config import TrainConfig
-from simtrain.registry import default_config
+from simtrain.config.tasks import default_config
+from simtrain.config.train import TrainConfig
 from simtrain.run.checkpoint import BEST, read_checkpoint, save_model
 from simtrain.training.features import Iteration
 from simtrain.training.features.evaluation import PeriodicEvaluation

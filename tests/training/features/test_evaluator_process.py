@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from simtrain.algorithms.networks import make_actor
-from simtrain.config import TrainConfig
+from simtrain.config.tasks import discover
+from simtrain.config.train import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task
 from simtrain.launch.plan import Devices
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.training.evaluator import Evaluator
 from simtrain.training.features.evaluator_process import EvaluatorProcess, PolicySnapshot

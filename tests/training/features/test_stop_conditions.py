@@ -2,7 +2,7 @@ import pytest
 from tiny_task import tiny_task
 
 from simtrain import MetricTermCfg, mdp
-from simtrain.config import TrainConfig
+from simtrain.config.train import TrainConfig
 from simtrain.errors import ConfigError
 from simtrain.training.features.conditions import stop_conditions
 from simtrain.training.features.evaluation import check_evaluation_flags

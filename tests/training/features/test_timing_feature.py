@@ -11,10 +11,10 @@ import torch
 from tiny_training import Collected, make_context, run_for, tiny_config, tiny_trainer
 
 from simtrain import RewardTermCfg, TerminationTermCfg
+from simtrain.config.metric_tags import PHASES, TAG, metric_tags
+from simtrain.config.tasks import default_config
+from simtrain.launch.phase_timer import NO_TIMER, CpuTimer
 from simtrain.launch.rank import Rank
-from simtrain.metric_tags import PHASES, TAG, metric_tags
-from simtrain.phase_timer import NO_TIMER, CpuTimer
-from simtrain.registry import default_config
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.timing import Timing
 from simtrain.training.loop import train

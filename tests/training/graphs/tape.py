@@ -19,12 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from waiting import RefuseWaiting
 
-from simtrain.cuda_graphs import Graphs, RefusedError, describe
 from simtrain.env.env import Env
+from simtrain.sim.cuda_graphs import Graphs, RefusedError, describe
 
 
 class Tape:
-    """Stands in for `simtrain.cuda_graphs.CudaGraphs`."""
+    """Stands in for `simtrain.sim.cuda_graphs.CudaGraphs`."""
 
     def __init__(self, env: Env | None = None) -> None:
         """`env`, if given, simulates by Warp on the CPU; it becomes as one on CUDA."""

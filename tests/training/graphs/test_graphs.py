@@ -23,15 +23,15 @@ from simtrain import (
     UniformNoiseCfg,
     mdp,
 )
+from simtrain.algorithms.cfg import DistillationCfg
 from simtrain.algorithms.distillation import Distillation
 from simtrain.algorithms.networks import make_actor
 from simtrain.algorithms.ppo import PPO
+from simtrain.config.tasks import discover
 from simtrain.env.commands import CommandTerm
 from simtrain.env.env import Env
+from simtrain.launch.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
-from simtrain.ppo_cfg import DistillationCfg
-from simtrain.registry import discover
 from simtrain.sim import EngineCfg
 from simtrain.training.features.timing import TracedTimer
 from simtrain.training.graphs.check import host_values

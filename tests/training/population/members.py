@@ -24,10 +24,10 @@ import tensorboard.summary.writer.record_writer  # noqa: F401
 import torch
 import torch.distributed as dist
 
-from simtrain.config import TrainConfig
+from simtrain.algorithms.cfg import ActorCfg, CriticCfg, PpoCfg
+from simtrain.config.tasks import default_config
+from simtrain.config.train import TrainConfig
 from simtrain.launch.rank import Rank
-from simtrain.ppo_cfg import ActorCfg, CriticCfg, PpoCfg
-from simtrain.registry import default_config
 from simtrain.training.context import Resumption, RunContext, SharedContext, join_member
 from simtrain.training.evaluator import Evaluator
 from simtrain.training.resumption import can_resume, open_run

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from simtrain.cli.parse import parse_flags
+from simtrain.config.tasks import default_config
 from simtrain.errors import ConfigError
-from simtrain.registry import default_config
 from simtrain.training.population.evolution import HyperParameter
 from simtrain.training.population.hyper_parameters import (
     check_population_flags,

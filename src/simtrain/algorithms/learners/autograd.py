@@ -19,8 +19,8 @@ from simtrain.algorithms.flat_gradients import FlatGradients
 from simtrain.algorithms.learners import Coefficients, value_thread
 from simtrain.algorithms.learners.losses import PolicyStd
 from simtrain.algorithms.rollout import Rollout, Transition
+from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.phase_timer import NO_TIMER, PhaseTimer
 
 
 class AutogradLearner:

@@ -23,8 +23,8 @@ from simtrain.algorithms.learners.losses import (
 )
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.algorithms.symmetry import MirroredInput, MirrorSymmetry
+from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.phase_timer import NO_TIMER, PhaseTimer
 
 
 class GaussianMlpLearner:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Suppress
 
+from simtrain.algorithms.mirror import MirrorRule
 from simtrain.errors import ConfigError
-from simtrain.mirror import MirrorRule
 
 if TYPE_CHECKING:
     import mujoco

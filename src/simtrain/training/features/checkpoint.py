@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
-from simtrain.config_tree import (
+from simtrain.config.tasks import default_config
+from simtrain.config.tree import (
     checkpoint_infos,
     resolved,
 )
@@ -24,7 +25,6 @@ from simtrain.env.model import model_digest
 from simtrain.errors import RankError
 from simtrain.files import damage_as_config_error, remove_leftovers
 from simtrain.launch.rank import Rank
-from simtrain.registry import default_config
 from simtrain.run.checkpoint import (
     copied_to_host,
     model_path,

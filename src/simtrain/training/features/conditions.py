@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simtrain.config import TrainConfig
+from simtrain.config.metric_tags import TaskTerms, evaluation_names, is_complete
+from simtrain.config.train import TrainConfig
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.metric_tags import TaskTerms, evaluation_names, is_complete
 
 _SIGNS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 _COMPARISON = re.compile(r"\s*([^<>=\s]+)\s*([<>]=?)\s*([^<>=\s]+)\s*")

@@ -11,11 +11,11 @@ import os
 import re
 from typing import TYPE_CHECKING, Self
 
-from simtrain.config import TrainConfig
-from simtrain.config_tree import checkpoint_infos
+from simtrain.config.metric_tags import DISTILLATION_METRICS, PPO_METRICS, RND_METRICS, metric_tags
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import checkpoint_infos
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error
-from simtrain.metric_tags import DISTILLATION_METRICS, PPO_METRICS, RND_METRICS, metric_tags
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.conditions import stop_conditions
 from simtrain.training.features.evaluator_process import EvaluatorProcess, PolicySnapshot

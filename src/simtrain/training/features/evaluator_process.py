@@ -21,12 +21,12 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from simtrain.config import TrainConfig
-from simtrain.config_tree import as_plain, overlay
+from simtrain.config.tasks import default_config
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import as_plain, overlay
 from simtrain.errors import ConfigError, SimulationError
 from simtrain.launch.processes import die_with_parent
 from simtrain.launch.stop import ignore_stop_signals
-from simtrain.registry import default_config
 from simtrain.training.features.background import NewestItemWorker
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 
-from simtrain.config import TrainConfig
-from simtrain.config_tree import checkpoint_infos
+from simtrain.config.metric_tags import SPEED
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import checkpoint_infos
 from simtrain.env.model import evaluation_task
 from simtrain.errors import DivergenceError
-from simtrain.metric_tags import SPEED
 from simtrain.run.checkpoint import copied_to_host, packed, unpacked
 from simtrain.run.console import Status
 from simtrain.sim import choose_engine

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from simtrain.config_tree import resolved
+from simtrain.config.tree import resolved
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status

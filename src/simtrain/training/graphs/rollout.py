@@ -10,9 +10,9 @@ import torch
 
 from simtrain.algorithms.distillation import Algorithm
 from simtrain.algorithms.rollout import StagingBuffer, Transition
-from simtrain.cuda_graphs import GraphBackend, Graphs, RefusedError, describe
 from simtrain.env.env import Env
 from simtrain.env.randomness import random_state, set_random_state
+from simtrain.sim.cuda_graphs import GraphBackend, Graphs, RefusedError, describe
 from simtrain.training.graphs.check import Record, differing, host_values, record
 from simtrain.training.graphs.update import DEADLINE_SECONDS
 

@@ -10,7 +10,7 @@ from functools import partial
 from torch import Tensor
 
 from simtrain.algorithms.distillation import Algorithm
-from simtrain.cuda_graphs import GraphBackend, Graphs, RefusedError
+from simtrain.sim.cuda_graphs import GraphBackend, Graphs, RefusedError
 from simtrain.training.graphs.check import differ
 
 DEADLINE_SECONDS = 600.0

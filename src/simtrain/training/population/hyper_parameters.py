@@ -10,10 +10,10 @@ from functools import reduce
 from operator import getitem
 from typing import Any, cast
 
-from simtrain.config import TrainConfig
-from simtrain.config_tree import as_plain, leaves, overlay
+from simtrain.config.metric_tags import evaluation_names
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import as_plain, leaves, overlay
 from simtrain.errors import ConfigError, did_you_mean, flag
-from simtrain.metric_tags import evaluation_names
 from simtrain.training.population.evolution import (
     MUTATIONS,
     SCALES,

@@ -11,7 +11,7 @@ import numpy as np
 
 from simtrain.algorithms import network_morphism as morphism
 from simtrain.algorithms.ppo import PPO
-from simtrain.config import TrainConfig
+from simtrain.config.train import TrainConfig
 from simtrain.env.randomness import forked_randomness
 from simtrain.run.checkpoint import copied_to_host, packed, unpacked
 from simtrain.training.loop import Trainer

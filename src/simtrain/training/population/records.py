@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simtrain.config import TrainConfig
-from simtrain.config_tree import resolved
+from simtrain.config.train import TrainConfig
+from simtrain.config.tree import resolved
 from simtrain.errors import ConfigError
 from simtrain.files import written_whole
 from simtrain.run.checkpoint import BEST, BEST_CONFIG, save_model
@@ -151,7 +151,7 @@ class PopulationRecords:
         if not self._lineage:
             return
         try:
-            from simtrain.run.population_plot import draw_run
+            from simtrain.plot.population import draw_run
 
             with written_whole(self._run / PICTURE) as file:
                 file.write(draw_run(self._run))

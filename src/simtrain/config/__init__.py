@@ -1,0 +1,1 @@
+"""The configuration of a run: its fields, checks, overrides, YAML, and finding tasks by name."""

@@ -1,0 +1,287 @@
+"""The whole configuration of a training run: what the command line parses, config.yaml stores.
+
+Imports neither torch nor MuJoCo, so that a command can print its help at once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Suppress, UseAppendAction, arg
+
+from simtrain.algorithms.cfg import MODELS, DistillationCfg, Flag, NetworkCfg, PpoCfg, RndCfg
+from simtrain.config.tree import FROM_TASK, check_parts
+from simtrain.env.cfg import TaskCfg
+from simtrain.errors import ConfigError, did_you_mean, flag
+from simtrain.limits import check_bounds
+
+Words = Annotated[
+    UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="FLAG LOW HIGH [SCALE]")
+]
+TagsAndValues = Annotated[
+    UseAppendAction[tuple[tuple[str, float], ...]], arg(metavar="METRIC VALUE")
+]
+
+
+@dataclass
+class TrainConfig:
+    """Train a policy with PPO."""
+
+    task: Suppress[str]
+    gpu_ids: tuple[int, ...] | Literal["auto", "all"] | None = "auto"
+    """GPUs to train on, a rank each: their numbers in nvidia-smi, or indices into
+    CUDA_VISIBLE_DEVICES if that is set; None is the CPU, auto the first GPU if there is one."""
+    cpu_workers: int = 1
+    """Ranks when training on the CPU."""
+    cpu_threads: int | None = None
+    """Threads of each rank, for physics and for torch; None shares the cores among the ranks."""
+    hosts: tuple[str, ...] = ()
+    """Machines to train on, by SSH, or slurm for those of the SLURM allocation; none is this one.
+    --gpu-ids and --cpu-workers hold for each."""
+    ssh_config: str | None = None
+    """File with SSH settings of the hosts; None for ~/.ssh/config."""
+    collective_timeout: float = 600.0
+    """Seconds after which a rank that does not answer, or keeps the others waiting in an iteration,
+    ends the job; it is told of after a tenth of them. The ranks' first collective may take as long.
+    """
+    grace_seconds: float = 30.0
+    """Seconds that a run has to finish its iteration and save once it is told to stop."""
+    torchrunx_log_dir: str | None = None
+    """Folder for what several ranks print; "" for none, None for <run>/torchrunx. The variable
+    TORCHRUNX_LOG_DIR wins over this."""
+    engine: Literal["auto", "mujoco", "warp"] = "auto"
+    """Physics engine: mujoco is MuJoCo on CPU threads, warp is MuJoCo Warp; auto takes warp on GPUs
+    and mujoco on the CPU."""
+    deterministic: bool = False
+    """Give the same results in every run on a GPU too; slower. The CPU engine always does."""
+    cuda_graphs: Flag = True
+    """Replay whole steps of rollouts and mini-batches of updates as CUDA graphs, where a task's
+    terms allow it; False launches each operation by itself, and tells the phases apart."""
+    num_envs: int = 1024
+    """Environments of each rank: a second GPU doubles the experience of an iteration. A task may
+    have another default for GPUs."""
+    num_steps_per_env: int = 24
+    """Steps of a rollout."""
+    max_iterations: int = 1000
+    """Iterations to train, each a rollout and a PPO update."""
+    total_env_steps: int | None = None
+    """Environment steps to train, over all ranks, instead of --max-iterations."""
+    seed: int = 0
+    """Seed of everything random; each rank adds its number."""
+    log_root: Path = Path("logs")
+    """Folder of all runs; this one goes to <log-root>/<task>/<date>_<time>[_<run-name>]."""
+    run_name: str = ""
+    """Added to the name of the run's folder."""
+    save_interval: int = 50
+    """Iterations between checkpoints."""
+    keep_checkpoints: int | None = None
+    """How many of the newest model_<iteration>.pt to keep; None for all."""
+    resume: str | None = None
+    """Go on with a run, in its folder: the folder, or latest for the newest run of this task below
+    --log-root. Flags that are not given are those of the run."""
+    resume_with_changes: bool = False
+    """Let --resume go on although the configuration has changed."""
+    init_from: str | None = None
+    """Begin with the networks and normalizers of another run or checkpoint, also one of rsl_rl or
+    mjlab or of another task: what fits is taken over, what does not is told. Not the optimizer. A
+    task's name is the policy that ships with it."""
+    init_only: Literal["actor", "critic"] | None = None
+    """Take over this network alone with --init-from; None for both."""
+    teacher: str | None = None
+    """Distil the policy of this run, checkpoint or task into a student, the actor of --ppo.actor,
+    in environments that have the teacher's observation groups too; None trains with PPO."""
+    max_restarts: int = 0
+    """How often to start the ranks again from the last saved state after one of them died."""
+    eval_interval: int | None = None
+    """Iterations between evaluations: the policy acts without exploration, noise and pushes in
+    environments of its own. None for no evaluation."""
+    eval_episodes: int = 32
+    """Episodes of an evaluation."""
+    eval_device: str | None = None
+    """Evaluate in a process of its own, on cpu or cuda:N with N as in --gpu-ids, while training
+    goes on; None lets training wait for rank 0 to evaluate."""
+    stop_at_return: float | None = None
+    """End training when an evaluation's mean return reaches this."""
+    stop_at: TagsAndValues = ()
+    """End training when a metric reaches or exceeds a value, e.g. Eval/mean_return 45."""
+    stop_below: TagsAndValues = ()
+    """End training when a metric falls to or below a value, e.g. Eval/failure_rate 0.01."""
+    until: str | None = None
+    """End training when an evaluation fulfils all of these: mean_return, mean_episode_length,
+    failure_rate (or fell) or the task's metrics, e.g. "lin_vel_error<0.1 and fell<0.02"."""
+    population: int | None = None
+    """Train so many members side by side, each a training of its own with its own seed and
+    hyper-parameters, and let the better take the place of the worse; None for one training."""
+    ranks_per_member: int = 1
+    """Ranks of each member, which average its gradients."""
+    population_interval: int = 20
+    """Iterations between two exchanges: members are evaluated, selected and mutated."""
+    population_warm_up: int = 40
+    """Iterations before the first exchange in which members are selected."""
+    population_grace: int = 40
+    """Iterations for which a member that was replaced is left alone."""
+    population_fitness: str = "mean_return:max"
+    """What members are selected by: mean_return, mean_episode_length, failure_rate or one of the
+    task's metrics, and whether more of it is better (max) or less (min)."""
+    population_selection: Literal["tournament", "truncation"] = "tournament"
+    """Whom a member may copy: the best of a few that are drawn, or, for the worst, one of the
+    best."""
+    population_tournament_size: int = 2
+    """Members that are drawn for a tournament."""
+    population_share: float = 0.25
+    """Share of the members that copy from as large a share of the best, by truncation."""
+    population_mutate: Words = ()
+    """A number that evolves, its bounds and over what it is drawn evenly: linear, log or complement
+    (the logarithm of 1 - x), e.g. ppo.entropy-coef 1e-4 0.05 log. Without any: desired-kl (or
+    learning-rate, if it is fixed), entropy-coef, clip-param, num-learning-epochs, gamma and lam."""
+    population_mutations: tuple[float, float, float, float] = (0.4, 0.4, 0.2, 0.0)
+    """Relative frequencies of no mutation and of those of hyper-parameters, of parameters (noise
+    on a share of the weights) and of the architecture (a layer wider, or one more)."""
+    logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
+    """Where metrics go besides metrics.jsonl and the console."""
+    wandb_project: str = "simtrain"
+    """Project of --logger wandb."""
+    wandb_mode: Literal["auto", "online", "offline", "disabled"] = "auto"
+    """Mode of --logger wandb; auto is online with an API key, offline without."""
+    phase_times: Flag = True
+    """Time the phases of every iteration, as Perf/time/* and a table at the end."""
+    profile: Flag = False
+    """Trace the 10th to the 12th iteration of this command, to <run>/trace.json."""
+    video: Flag = False
+    """Record the policy while it trains, to <run>/videos; changes nothing in training."""
+    video_interval: int = 50
+    """Iterations between videos."""
+    video_length: int = 250
+    """Control steps of a video."""
+    env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
+    ppo: PpoCfg = field(default_factory=PpoCfg)
+    distillation: DistillationCfg = field(default_factory=DistillationCfg)
+
+    @staticmethod
+    def of_task(name: str, task: TaskCfg, *, on_gpu: bool = False) -> TrainConfig:
+        """The configuration that a task asks for, with physics on the CPU or on GPUs."""
+        check_parts(task, f"task {name!r}: TaskCfg")
+        own: dict[str, Any] = {setting: getattr(task, setting) for setting in FROM_TASK}
+        if on_gpu and task.num_envs_on_gpu is not None:
+            own["num_envs"] = task.num_envs_on_gpu
+        return TrainConfig(name, env=task, **own)
+
+    def iterations(self, world_size: int, *, iteration: int = 0, env_steps: int = 0) -> int:
+        """Iterations at the end of training; `iteration` and `env_steps` are trained already."""
+        if self.total_env_steps is None:
+            return self.max_iterations
+        each = self.num_envs * self.num_steps_per_env * world_size
+        return iteration + math.ceil((self.total_env_steps - env_steps) / each)
+
+    def check(self) -> None:
+        """Raise ConfigError for values that cannot be; names are checked with the model."""
+        check_bounds(self)
+        self._check_ppo()
+        self._check_network("actor")
+        self._check_network("critic")
+        self._check_rnd()
+        self._check_distillation()
+        if self.init_only is not None and self.init_from is None:
+            raise ConfigError(
+                f"--init-only {self.init_only} needs --init-from, a run or checkpoint"
+            )
+        if self.profile and self.iterations(self.cpu_workers) < 10:
+            text = "--profile traces iterations 10 to 12, and training ends before"
+            raise ConfigError(f"{text}; use --max-iterations 12 or more")
+        name = f"--run-name is {self.run_name!r}; it must"
+        if "/" in self.run_name or self.run_name in (".", ".."):
+            raise ConfigError(f"{name} not contain '/'")
+        if not self.run_name.isprintable():
+            raise ConfigError(f"{name} be of printable characters, in one line")
+
+    def check_on_machine(self) -> None:
+        """Raise ConfigError for what this machine has not; runs of others are not asked for it."""
+        most = max(64, 4 * (os.cpu_count() or 1))
+        for name in ("cpu_threads", "cpu_workers"):
+            if (count := getattr(self, name) or 0) > most:
+                raise ConfigError(f"{flag(name)} is {count}; at most {most} make sense here")
+        if self.ssh_config is not None and not Path(self.ssh_config).is_file():
+            raise ConfigError(f"--ssh-config {self.ssh_config} is not a file")
+
+    def _check_ppo(self) -> None:
+        std, (low, high) = self.ppo.actor.init_std, self.ppo.actor.std_range
+        if not low <= std <= high:
+            allowed = f"it must contain --ppo.actor.init-std, {std}"
+            raise ConfigError(f"--ppo.actor.std-range is {low} {high}; {allowed}")
+        samples, batches = self.num_envs * self.num_steps_per_env, self.ppo.num_mini_batches
+        if samples < batches:
+            text = f"{batches} mini-batches (--ppo.num-mini-batches) cannot be made of {samples}"
+            raise ConfigError(f"{text} samples (--num-envs x --num-steps-per-env)")
+        mirrored = self.ppo.symmetry.is_used and self.teacher is None
+        for network in ("actor", "critic") if mirrored else ():
+            if (model := getattr(self.ppo, network).model) in ("gru", "lstm"):
+                text = f"--ppo.{network}.model is {model}; --ppo.symmetry is not for networks that"
+                off = "--ppo.symmetry.augment False --ppo.symmetry.mirror-loss-coef 0"
+                raise ConfigError(f"{text} remember; take mlp or cnn, or do without it: {off}")
+
+    def _check_rnd(self) -> None:
+        rnd = self.ppo.rnd
+        if rnd.weight == 0.0 and rnd != RndCfg():
+            raise ConfigError("--ppo.rnd.* is of an intrinsic reward; add --ppo.rnd.weight")
+        if rnd.weight != 0.0 and self.teacher is not None:
+            raise ConfigError(
+                "--ppo.rnd.weight does not go with --teacher: a student has no reward"
+            )
+        if rnd.weight_schedule == "linear" and rnd.initial_step >= rnd.final_step:
+            text = f"--ppo.rnd.final-step is {rnd.final_step}; it must be greater than"
+            raise ConfigError(f"{text} --ppo.rnd.initial-step, {rnd.initial_step}")
+        for name in ("predictor_hidden_dims", "target_hidden_dims", "obs_groups"):
+            if not getattr(rnd, name):
+                raise ConfigError(f"{flag('ppo', 'rnd', name)} needs one or more values")
+        there = self.env.observation_groups()
+        for group in rnd.obs_groups:
+            if group not in there and rnd.obs_groups != RndCfg().obs_groups:
+                text = f"--ppo.rnd.obs-groups names {group!r}; the task has {', '.join(there)}"
+                raise ConfigError(text)
+
+    def _check_distillation(self) -> None:
+        cfg, steps = self.distillation, self.num_steps_per_env
+        if self.teacher is None:
+            if cfg != DistillationCfg():
+                text = "--distillation.* is of a student, which learns from a teacher"
+                raise ConfigError(f"{text}; add --teacher, its run or checkpoint")
+            return
+        if self.population is not None:
+            raise ConfigError("--teacher does not go with --population, whose members learn by PPO")
+        if steps % cfg.gradient_length:
+            text = f"--distillation.gradient-length is {cfg.gradient_length}; it must divide the"
+            raise ConfigError(f"{text} {steps} steps of a rollout (--num-steps-per-env)")
+
+    def _check_network(self, network: str) -> None:
+        cfg = getattr(self.ppo, network)
+        name, there = f"--ppo.{network}", self.env.observation_groups()
+        if not cfg.hidden_dims:
+            raise ConfigError(f"{name}.hidden-dims is {cfg.hidden_dims}; give one or more sizes")
+        self._check_model(name, cfg)
+        if not cfg.obs_groups:
+            raise ConfigError(f"{name}.obs-groups needs one or more names")
+        for group in cfg.obs_groups:
+            # The critic falls back to the actor's groups.
+            if group not in there and not network == group == "critic":
+                text = f"{name}.obs-groups names {group!r}; the task has {', '.join(there)}"
+                raise ConfigError(text)
+
+    def _check_model(self, name: str, cfg: NetworkCfg) -> None:
+        if cfg.model not in MODELS and not re.fullmatch(r"[^:\s]+:[\w.]+", cfg.model):
+            meant = did_you_mean(cfg.model, MODELS)
+            text = f"{name}.model is {cfg.model!r}{meant}; it must be one of {', '.join(MODELS)}"
+            raise ConfigError(f"{text}, or a class of yours, as package.module:Class")
+        if cfg.model in ("gru", "lstm") and self.num_envs < self.ppo.num_mini_batches:
+            text = f"{self.num_envs} environments (--num-envs) cannot be shared among"
+            text = f"{text} {self.ppo.num_mini_batches} mini-batches (--ppo.num-mini-batches)"
+            raise ConfigError(f"{text}, as those of a {cfg.model} are")
+        layers = len(cfg.cnn.output_channels)
+        for of_layers in ("output_channels", "kernel_size", "stride", "dilation"):
+            if (count := len(getattr(cfg.cnn, of_layers))) not in (1, layers) or not count:
+                shown = f"{name}.{flag('cnn', of_layers).removeprefix('--')}"
+                raise ConfigError(f"{shown} has {count} values; give one, or one for each layer")

@@ -1,0 +1,276 @@
+"""Configurations as trees of named values: for YAML, for flags, and for a resumed run."""
+
+import copy
+import dataclasses
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_type_hints
+
+from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
+
+from simtrain.errors import ConfigError, did_you_mean, flag
+
+ConfigT = TypeVar("ConfigT")
+Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value
+
+FROM_TASK = ("num_envs", "num_steps_per_env", "max_iterations", "ppo")
+"""Settings of a run that its task has too, as defaults."""
+POPULATION = (
+    *("population", "ranks_per_member", "population_interval", "population_warm_up"),
+    *("population_grace", "population_fitness", "population_selection", "population_share"),
+    *("population_tournament_size", "population_mutate", "population_mutations"),
+)
+"""Settings of a population, which decide only where there is one."""
+DECISIVE = ("task", "engine", "deterministic", *FROM_TASK[:2], "seed", "env", "ppo")
+"""Settings that decide the results of training; all others may change when a run is resumed."""
+CONFIG_DIGEST = "config_sha256"
+"""Where a checkpoint's ``infos`` have its `config_digest`."""
+_TERM = re.compile(r"^simtrain\.mdp[.\w]*:")
+_ALL = CollectionCheckStrategy.ALL_ITEMS
+_OF_ONE_COMMAND = ("resume", "resume_with_changes", "log_root", "run_name")  # not taken over
+
+
+def as_plain(value: Any) -> Any:
+    """A configuration as mappings, lists and scalars, for YAML; functions become their names."""
+    parts = parts_of(value)
+    if parts is not None:
+        return {name: as_plain(part) for name, part in parts.items()}
+    if isinstance(value, tuple | list):
+        return [as_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return function_name(value) if callable(value) else value
+
+
+def resolved(config: Any) -> dict[str, Any]:
+    """A `TrainConfig` as `as_plain` has it, every value once: the run's own, not the task's."""
+    plain: dict[str, Any] = as_plain(config)
+    for name in (*FROM_TASK, "num_envs_on_gpu"):
+        del plain["env"][name]
+    return plain
+
+
+def overlay(default: ConfigT, plain: Any) -> ConfigT:
+    """A copy of `default` with the values of `plain`, from `as_plain`; functions stay the same.
+
+    TypeError for a value that is not of the kind of that in `default`; see also `check_types`.
+    """
+    result: Any = plain
+    parts = parts_of(default)
+    if isinstance(default, dict):
+        if isinstance(plain, dict):
+            result = {name: overlay(default.get(name), item) for name, item in plain.items()}
+            for name in default.keys() & result.keys():
+                if default[name] is not None and _kind(default[name]) != _kind(result[name]):
+                    raise TypeError(f"{name} cannot be {plain[name]!r:.60}")
+    elif parts is not None and plain is not None:
+        make: Any = type(default)
+        if not isinstance(plain, dict):
+            raise TypeError(f"a {make.__name__} cannot be {plain!r:.60}")
+        result = make(**{n: overlay(p, plain[n]) if n in plain else p for n, p in parts.items()})
+    elif callable(default) and _public_name(plain) == function_name(default):
+        result = default
+    elif callable(default) or isinstance(default, Path):
+        result = Path(plain)
+    elif isinstance(plain, list):
+        result = tuple(overlay(None, item) for item in plain)
+    return cast(ConfigT, result)
+
+
+def with_overrides(config: ConfigT, overrides: Mapping[str, Any]) -> ConfigT:
+    """A copy of a configuration with other values: ``{"rewards.upright.weight": 2.0}``.
+
+    ConfigError for a name that it does not have, as flags call it, or a value of another kind.
+    """
+    result: Any = copy.deepcopy(config)
+    paths = {flag(*path): path for path in leaves(config, suppressed=False)}
+    for name, value in overrides.items():
+        path = paths.get(flag(name))
+        if path is None:
+            near = did_you_mean(flag(name), paths).replace("'--", "'")
+            raise ConfigError(f"there is no setting {name!r}{near}")
+        value = tuple(value) if isinstance(value, list) else value
+        *above, last = path
+        parent = reduce(lambda tree, part: (parts_of(tree) or {})[part], above, result)
+        if isinstance(parent, dict):
+            if parent[last] is not None and _kind(parent[last]) != _kind(value):
+                raise ConfigError(f"{name} cannot be {value!r:.60}; it is {parent[last]!r:.60}")
+            parent[last] = value
+        else:
+            setattr(parent, last, value)
+            try:
+                check_types(parent)
+            except TypeError as error:
+                raise ConfigError(f"{name}{str(error).removeprefix(flag(last))}") from error
+    return cast(ConfigT, result)
+
+
+def leaves(tree: Any, path: tuple[str, ...] = (), *, suppressed: bool = True) -> Leaves:
+    """Every value below `path`, of fields without flags only if `suppressed`; `{}` is a value."""
+    parts = parts_of(tree, suppressed)
+    if not parts:
+        return {path: tree}
+    below = (leaves(p, (*path, str(n)), suppressed=suppressed) for n, p in parts.items())
+    return {at: value for found in below for at, value in found.items()}
+
+
+def flags_of(config: object) -> list[str]:
+    """All flags of a configuration."""
+    return [flag(*path) for path in leaves(config, suppressed=False) if path[-1] != "params"]
+
+
+def continued(default: ConfigT, run_default: dict[str, Any], run: dict[str, Any]) -> ConfigT:
+    """The configuration of a resumed run without flags: `default`, the task's now, and its flags.
+
+    `run` is `resolved` of the run's, `run_default` of the task's when the run was started.
+    """
+    plain = resolved(default)
+    now, then = leaves(plain), leaves(run_default)
+    for path, value in leaves(run).items():
+        if path[0] not in _OF_ONE_COMMAND and path in now and then.get(path, value) != value:
+            reduce(getitem, path[:-1], plain)[path[-1]] = value
+    return overlay(default, plain)
+
+
+def laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Plain values of a configuration, `below`, changed in place to those of `above`.
+
+    KeyError for one that `below` does not have.
+    """
+    for path, value in leaves(above).items():
+        parent = reduce(getitem, path[:-1], below)
+        if path[-1] not in parent:
+            raise KeyError(flag(*path))
+        parent[path[-1]] = value
+    return below
+
+
+def new_settings(config: Any, run: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths of `config` to settings that simtrain did not have when `run` was made, and that have
+    their defaults; `run` is `resolved` of the run's."""
+    is_new = dataclasses.is_dataclass(config)
+    for name, value in (parts_of(config) or {}).items():
+        if name in run:
+            if isinstance(run[name], dict):
+                yield from new_settings(value, run[name], (*path, name))
+        elif is_new and value == _default(type(config), name):
+            yield (*path, name)
+
+
+def _default(kind: Any, name: str) -> Any:
+    """The default of a dataclass's field; the field's name if it has none."""
+    found = inspect.signature(kind).parameters[name].default
+    (field,) = (field for field in dataclasses.fields(kind) if field.name == name)
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return name if found is inspect.Parameter.empty else found
+
+
+def differences(
+    run: dict[str, Any], now: dict[str, Any], new: Collection[tuple[str, ...]] = ()
+) -> dict[str, str]:
+    """Settings that decide the results and differ: flag -> its values; both are from `resolved`.
+
+    Those at the paths `new` and below count as equal.
+    """
+    names = DECISIVE + (POPULATION if run.get("population") or now.get("population") else ())
+    names += ("distillation",) if run.get("teacher") or now.get("teacher") else ()
+    before, after = (leaves({name: tree.get(name) for name in names}) for tree in (run, now))
+    # The model's file may have moved, and how a robot is reflected decides only where that is used.
+    equal = [("env", "model"), *new]
+    if not any(value for path, value in after.items() if path[:2] == ("ppo", "symmetry")):
+        equal.append(("env", "symmetry"))
+    return {
+        flag(*path): f"{_shown(before, path)} in the run, {_shown(after, path)} now"
+        for path in {**before, **after}
+        if _public_name(before.get(path, _shown)) != _public_name(after.get(path, _shown))
+        and not any(path[: len(start)] == start for start in equal)
+    }
+
+
+def config_digest(plain: Any) -> str:
+    """A SHA-256, in hexadecimal digits, of what decides the results in `resolved` values.
+
+    Where the model's file lies is no part of it, for runs are moved.
+    """
+    names = (*DECISIVE, "distillation") if plain.get("teacher") else DECISIVE
+    tree = {name: plain.get(name) for name in names}
+    tree["env"] = {name: value for name, value in tree["env"].items() if name != "model"}
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def checkpoint_infos(config: Any, env_steps: int) -> dict[str, Any]:
+    """The plain values of a checkpoint of `TrainConfig` `config` after so many steps."""
+    digest = config_digest(resolved(config))
+    return {"task": config.task, "env_steps": env_steps, CONFIG_DIGEST: digest}
+
+
+def check_types(config: object) -> None:
+    """Raise TypeError for a value of a configuration that its field may not have."""
+    if isinstance(config, dict):
+        for item in config.values():
+            check_types(item)
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        return
+    hints = get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        try:
+            check_type(value, hints[field.name], collection_check_strategy=_ALL)
+        except TypeCheckError as error:
+            reason = str(error).split("\n")[0]
+            raise TypeError(f"{flag(field.name)} cannot be {value!r:.60}: {reason}") from error
+        check_types(value)
+
+
+def check_parts(config: Any, *path: str) -> None:
+    """Raise ConfigError for something else in the place of a configuration's part, such as None."""
+    fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
+    for field in fields:
+        kind: Any = field.default_factory
+        value = getattr(config, field.name)
+        is_part = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        if is_part and not isinstance(value, kind):
+            text = f"{'.'.join((*path, field.name))} is {value!r:.60}"
+            raise ConfigError(f"{text}, not {kind.__name__}")
+        check_parts(value, *path, field.name)
+
+
+def parts_of(value: Any, suppressed: bool = True) -> dict[str, Any] | None:
+    """The named parts of a dataclass or a mapping; None for anything else."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if suppressed or not str(field.type).startswith("Suppress")
+        }
+    return value if isinstance(value, dict) else None
+
+
+def _kind(value: Any) -> Any:
+    """What two values of one parameter have in common; names may be one or several."""
+    if isinstance(value, tuple | list):
+        kinds = {_kind(item) for item in value}
+        return str if kinds == {str} else frozenset(kinds)
+    return float if type(value) is int else type(value)
+
+
+def function_name(function: Any) -> str:
+    """``module:name`` of a function or class; for a ready-made term ``simtrain.mdp:name``."""
+    function = getattr(function, "func", function)  # of a functools.partial
+    return str(_public_name(f"{function.__module__}:{function.__qualname__}"))
+
+
+def _public_name(name: Any) -> Any:
+    """The name of a ready-made term without its module, which may have been another one once."""
+    return _TERM.sub("simtrain.mdp:", name) if isinstance(name, str) else name
+
+
+def _shown(values: Leaves, path: tuple[str, ...]) -> str:
+    return repr(values[path]) if path in values else "nothing"

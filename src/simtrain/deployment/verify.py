@@ -1,0 +1,321 @@
+"""Whether an exported policy acts outside of simtrain as it does inside.
+
+The policy is evaluated in its task; the exported files then play the same episodes in plain MuJoCo
+(``closed_loop.py``, in processes that know nothing of simtrain), with the same starts, commands and
+models. What happened there is put into the task's environment step by step, for its own rewards,
+metrics and terminations to judge. Before that, both look at the same states: what they see and
+want must be the same, and what is not is told by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from simtrain.algorithms.policy import Policy
+from simtrain.config.tree import as_plain
+from simtrain.env.env import Env
+from simtrain.env.model import evaluation_task, without_hardware
+from simtrain.env.randomness import forked_randomness
+from simtrain.errors import ConfigError, ExportError
+from simtrain.mdp.locomotion.gait import GaitClock
+from simtrain.mdp.tracking.motion import MotionCommand
+from simtrain.sim import EngineCfg
+from simtrain.sim.fields import entries_of
+from simtrain.training.evaluator import Estimate, Evaluation, FirstEpisodes
+from simtrain.training.saved_policy import SavedPolicy
+
+AS_TRAINED = "the task's physics"
+"""The condition that decides; the others only tell."""
+_SEED = 0
+_STEPS, _EPISODES = 100, 8  # whose observations and targets are compared
+_TOLERANCE = 1e-3  # of these; relative where they are larger than 1
+_ROUGHLY = 0.02  # of the mean where the ground is seen, m
+_SOLVERS = {"PGS": 0, "CG": 1, "Newton": 2}
+_LOOP = Path(__file__).with_name("closed_loop.py")
+Condition = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """An exported policy's episodes beside those of the policy itself, in pairs."""
+
+    own: Evaluation
+    played: dict[str, Evaluation]
+    """By condition; empty if there are differences."""
+    differences: list[str]
+    """Sentences: what the exported files see or want in another way than the policy does."""
+    without_hardware: bool
+    """Whether delays, biases and motors of the task were left out of both."""
+
+    def kept(self, condition: str) -> Estimate:
+        """The part of the policy's return that is kept; 1 less the loss where that is negative."""
+        pairs = zip(self.played[condition].returns, self.own.returns, strict=True)
+        change = Estimate.of_mean([exported - own for exported, own in pairs])
+        scale = abs(self.own.estimates["mean_return"].value) or 1.0
+        return Estimate(*(1.0 + x / scale for x in (change.value, change.low, change.high)))
+
+
+@dataclass(frozen=True)
+class _Episodes:
+    """What the policy did in its task, and what is needed to play the same elsewhere."""
+
+    evaluation: Evaluation
+    job: dict[str, np.ndarray]
+    commands: list[dict[str, Tensor]]
+    """The state of the commands at the beginning of every step."""
+    states: dict[str, np.ndarray]
+    seen: np.ndarray
+    targets: np.ndarray
+
+
+def verify(
+    folder: Path,
+    saved: SavedPolicy,
+    episodes: int,
+    tell: Callable[[str], None] = lambda condition: None,
+    conditions: Mapping[str, Condition] | None = None,
+) -> Verification:
+    """Play the policy exported to `folder`, under `conditions`, None for all that make sense.
+
+    `tell` is called with the name of each before it begins. ConfigError if the policy needs what
+    plain MuJoCo does not tell or have, such as images; delays and DC motors are left out of both.
+    ExportError if the exported files fail to run.
+    """
+    _check_readable(json.loads((folder / "policy.json").read_text()))
+    return Verifier(saved, episodes)(folder, tell, conditions)
+
+
+class Verifier:
+    """A policy's episodes in its task, to which those of exported files are compared."""
+
+    def __init__(self, saved: SavedPolicy, episodes: int) -> None:
+        """Play them; ConfigError if the policy does not fit its task."""
+        of_task = evaluation_task(saved.config.env)
+        task = without_hardware(of_task)
+        self._is_changed = as_plain(task) != as_plain(of_task)
+        self._threads = len(os.sched_getaffinity(0))
+        with _own_randomness():
+            engine = EngineCfg(threads=min(self._threads, episodes))
+            self._env = Env(task, episodes, engine, metrics=True)
+            policy = saved.policy(self._env.get_observations(), self._env.num_actions)
+            self._own = _play_own(self._env, policy)
+
+    def __call__(
+        self,
+        folder: Path,
+        tell: Callable[[str], None] = lambda condition: None,
+        conditions: Mapping[str, Condition] | None = None,
+    ) -> Verification:
+        """See `verify`."""
+        env, own, played = self._env, self._own, {}
+        about = json.loads((folder / "policy.json").read_text())
+        with _own_randomness(), tempfile.TemporaryDirectory() as scratch:
+            loop = _ClosedLoop(folder, Path(scratch), env, own.job, self._threads)
+            differences = _differences(loop, env, own, about)
+            for name, condition in (conditions or all_conditions(env, about)).items():
+                if not differences:
+                    tell(name)
+                    played[name] = _judged(env, loop.play(condition), own.commands)
+        return Verification(own.evaluation, played, differences, self._is_changed)
+
+
+@contextmanager
+def _own_randomness() -> Iterator[None]:
+    with forked_randomness(_SEED, torch.device("cpu")), torch.inference_mode():
+        yield
+
+
+def all_conditions(env: Env, about: dict[str, Any]) -> dict[str, Condition]:
+    """The task's physics, and what may be otherwise: solver, step size, delay, noise and mass."""
+    solvers = {name: i for name, i in _SOLVERS.items() if i != env.model.opt.solver}
+    noisy = any(part["noise"] for part in about["observations"])
+    return {
+        AS_TRAINED: {},
+        **{f"solver {name}": {"options": {"solver": i}} for name, i in solvers.items()},
+        "half the time step": {"timestep": 0.5},
+        **({"twice the time step": {"timestep": 2.0}} if env.cfg.decimation % 2 == 0 else {}),
+        "one step late": {"delay": 1},
+        **({"noise of training": {"noise": True}} if noisy else {}),
+        "10 % heavier": {"mass": 1.1},
+        "10 % lighter": {"mass": 0.9},
+    }
+
+
+def _check_readable(about: dict[str, Any]) -> None:
+    """Raise ConfigError for what plain MuJoCo does not tell."""
+    if "onnx" not in about["files"]:
+        raise ConfigError("--verify runs policy.onnx; leave onnx among --formats")
+    for part in about["observations"]:
+        reads = part["reads"]
+        if part["shape"] is not None or (reads["source"] == "given" and "points" not in reads):
+            where = f"{part['group']}.{part['term']}"
+            raise ConfigError(
+                f"--verify cannot read {where} from MuJoCo: the robot's program gives it"
+            )
+
+
+def _play_own(env: Env, policy: Policy) -> _Episodes:
+    """Play an episode in each environment; steps go on after its end, for the other's may not."""
+    env.reset()
+    clocks = {n: t for n, t in env.commands.terms.items() if isinstance(t, GaitClock)}
+    phases = {name: clock.run_as_described().clone() for name, clock in clocks.items()}
+    state, native = env.sim.state(), ("qpos", "qvel", "sensordata")
+    job = {"start": state["state"].numpy()}
+    job |= {f"model/{field}": value.numpy() for field, value in entries_of(state, "model")}
+    job |= {f"phase/{name}": phase.numpy() for name, phase in phases.items()}
+    motions = {n: t for n, t in env.commands.terms.items() if isinstance(t, MotionCommand)}
+    job |= {f"motion/{name}": motion.clip().numpy() for name, motion in motions.items()}
+    given: dict[str, list[Tensor]] = {name: [] for name in env.commands.terms}
+    states: dict[str, list[Tensor]] = {field: [] for field in native}
+    commands, seen, targets, obs = [], [], [], env.get_observations()
+    driven = [i for term in env.action_terms.values() for i in term.actuators]
+    episodes = FirstEpisodes(env)
+    for step in range(env.max_episode_length):
+        commands.append({n: value.clone() for n, value in env.declared("commands.").items()})
+        for name, values in given.items():
+            values.append(env.command(name).clone())
+        if step < _STEPS:
+            for field, values in states.items():
+                values.append(env.sim.bind_native(field)[:_EPISODES].clone())
+            seen.append(torch.cat([obs[g][:_EPISODES] for g in policy.actor.obs_groups], dim=1))
+        episodes.add(*env.advance(policy(obs, env.is_fresh)))
+        if step < _STEPS:
+            targets.append(env.bind("ctrl")[:_EPISODES, driven])
+        obs = env.observe()
+    job |= {f"command/{name}": torch.stack(values).numpy() for name, values in given.items()}
+    stacked = {field: torch.stack(values).numpy() for field, values in states.items()}
+    arrays = (torch.stack(values).numpy() for values in (seen, targets))
+    return _Episodes(Evaluation.of_rows(episodes.rows(), env), job, commands, stacked, *arrays)
+
+
+class _ClosedLoop:
+    """The exported files at work, in processes of their own."""
+
+    def __init__(
+        self, folder: Path, scratch: Path, env: Env, job: dict[str, np.ndarray], threads: int
+    ) -> None:
+        self._folder, self._scratch, self._job = folder.resolve(), scratch, job
+        self._episodes, self._threads = env.num_envs, min(threads, env.num_envs)
+        fields = [field for field, _ in entries_of(env.sim.state(), "data")]
+        whole = mujoco.MjModel.from_xml_path(str(folder / "model.xml"))
+        self._settings = {
+            "fields": fields,
+            "discardvisual": whole.ngeom != env.model.ngeom,
+            "steps": env.max_episode_length,
+        }
+
+    def play(self, condition: Condition) -> dict[str, np.ndarray]:
+        """The fields, actions and failures of all episodes at the end of every step."""
+        shares = np.array_split(np.arange(self._episodes), self._threads)
+        with ThreadPoolExecutor(self._threads) as pool:
+            done = list(pool.map(lambda share: self._run(share, {"condition": condition}), shares))
+        return {name: np.concatenate([each[name] for each in done], axis=1) for name in done[0]}
+
+    def follow(self, states: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What the policy sees and wants in these states, ``(steps, episodes, ...)``."""
+        steps, episodes, _ = states["qpos"].shape
+        more = {f"follow/{field}": values for field, values in states.items()}
+        settings = {"condition": {}, "steps": steps}
+        return self._run(np.arange(episodes), settings, more)
+
+    def _run(
+        self, share: np.ndarray, settings: dict[str, Any], more: dict[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        job = {
+            name: values[:, share] if name.startswith("command/") else values[share]
+            for name, values in self._job.items()
+        }
+        text = np.array(json.dumps(self._settings | settings))
+        files = [self._scratch / f"{name}-{share[0]}.npz" for name in ("job", "result")]
+        np.savez(files[0], allow_pickle=False, **job, **(more or {}), settings=text)
+        # -P: what the loop imports is the exported folder's.
+        command = [sys.executable, "-P", str(_LOOP), str(self._folder), *map(str, files)]
+        done = subprocess.run(
+            command,
+            cwd=self._scratch,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise ExportError(f"the exported policy does not run: {last}")
+        with np.load(files[1]) as result:
+            return dict(result)
+
+
+def _differences(loop: _ClosedLoop, env: Env, own: _Episodes, about: dict[str, Any]) -> list[str]:
+    """What the exported policy sees or wants in another way than the policy in its task."""
+    found = loop.follow(own.states)
+    sentences = []
+    if not math.isclose(about["control_period"], env.step_dt, rel_tol=1e-9):
+        sentences.append(f"a step lasts {about['control_period']} s, in the task {env.step_dt} s")
+    groups, before = env.observations.groups, 0
+    # Between nodes of a height field MuJoCo's ground is not quite that of the task.
+    parts = {f"{p['group']}.{p['term']}": p["reads"] for p in about["observations"]}
+    scans = {name for name, reads in parts.items() if "points" in reads}
+    # What the policy wants follows from them, and so what it sees of that.
+    scans |= {name for name, reads in parts.items() if scans and reads["source"] == "last_action"}
+    seen = found.get(about["input"], np.zeros((*own.seen.shape[:2], 0)))
+    if seen.shape != own.seen.shape:
+        return [f"it sees {seen.shape[2]} numbers, in the task {own.seen.shape[2]}"]
+    for group in dict.fromkeys(part["group"] for part in about["observations"]):
+        for term, place in groups[group].slices.items():
+            part = slice(before + place.start, before + place.stop)
+            name, pair = f"{group}.{term}", (seen[:, :, part], own.seen[:, :, part])
+            sentences += _difference(name, *pair, roughly=name in scans)
+        before += groups[group].size
+    if not sentences:  # else targets differ as well
+        pair = found["targets"], own.targets
+        sentences += _difference("the targets", *pair, roughly=bool(scans))
+    told = np.array([about["joint_stiffness"], about["joint_damping"]])
+    return sentences + _difference("joint_stiffness, joint_damping", told, found["gains"].T)
+
+
+def _difference(
+    name: str, exported: np.ndarray, own: np.ndarray, *, roughly: bool = False
+) -> list[str]:
+    """A sentence if two arrays differ, or their mean does where they are but `roughly` the same."""
+    if exported.shape != own.shape:
+        return [f"{name} has the shape {exported.shape[2:]}, in the task {own.shape[2:]}"]
+    off = np.abs(exported - own) / np.maximum(1.0, np.abs(own))
+    off = np.where(np.isfinite(off), off, math.inf)
+    found, allowed = (off.mean(), _ROUGHLY) if roughly else (off.max(initial=0.0), _TOLERANCE)
+    what = "on average by" if roughly else "by up to"
+    return [] if found <= allowed else [f"{name} differs from the task's {what} {found:.2g}"]
+
+
+def _judged(
+    env: Env, result: dict[str, np.ndarray], commands: list[dict[str, Tensor]]
+) -> Evaluation:
+    """The episodes of a result, by the task's own rewards, metrics and terminations."""
+    env.reset()
+    episodes, buffers = FirstEpisodes(env), env.declared("commands.")
+    mirrors = {field: env.bind(field) for field, _ in entries_of(env.sim.state(), "data")}
+    for step, command in enumerate(commands):
+        env.previous_actions.copy_(env.actions)
+        env.actions.copy_(torch.from_numpy(result["actions"][step]))
+        for field, mirror in mirrors.items():
+            mirror.copy_(torch.from_numpy(result[field][step]))
+        for name, value in command.items():
+            buffers[name].copy_(value)
+        env.episode_length_buf = torch.full_like(env.episode_length_buf, step + 1)
+        episodes.add(*env.judge(torch.from_numpy(result["failed"][step] > 0.0)))
+    return Evaluation.of_rows(episodes.rows(), env)

@@ -1,0 +1,221 @@
+"""A clock that tells feet when to swing, and rewards for following it.
+
+Feet come in the model's order, as everywhere; see `simtrain.mdp.observations`. The policy sees the
+clock by ``generated_commands``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass
+from typing import TYPE_CHECKING, Any
+
+from simtrain.algorithms.mirror import mirrored_as
+from simtrain.env.commands import CommandTerm
+from simtrain.env.names import find_joints, match_values
+from simtrain.errors import ConfigError
+from simtrain.lazy_imports import torch
+from simtrain.mdp.observations import foot_height
+from simtrain.mdp.robot_state import feet_touch, is_moving
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Bounds, Entities, Joints, Sensors
+
+
+def _shifted_by_half(reflection: Any, params: Any) -> list[tuple[int, float]]:
+    """A reflected clock is the same, or half a period later: minus its sine and cosine."""
+    offsets = params["offsets"]
+    images = [offsets[place] for place, _ in reflection.partners(params["sites"])]
+    shifts = {round((b - a) % 1.0, 6) for a, b in zip(offsets, images, strict=True)}
+    if shifts not in ({0.0}, {0.5}):
+        text = "offsets of feet and of their mirror images must be equal, or all differ by 0.5"
+        raise ConfigError(f"{text}; they are {offsets}")
+    if bend := params.get("bend"):
+        joints = reflection.resolved({"joints": tuple(bend)})["joints"]
+        angles = match_values(bend, joints.names, 0.0, "bend")
+        for name, angle, (place, joint_sign) in zip(
+            joints.names, angles, reflection.partners(joints), strict=True
+        ):
+            if angle != joint_sign * angles[place]:
+                raise ConfigError(f"bend is not symmetric: that of {name!r}")
+    sign = 1.0 if shifts == {0.0} else -1.0
+    return [(0, sign), (1, sign)]
+
+
+@mirrored_as(_shifted_by_half)
+@dataclass(eq=False, repr=False)
+class GaitClock(CommandTerm):
+    """When each foot is to swing: [sin, cos] of a phase that runs while the robot is to walk.
+
+    `frequency` bounds the steps that each foot makes a second, drawn with the phase at every reset;
+    `offsets` are parts of a period by which each foot of `sites` is ahead, (0, 0.5) for two
+    legs; a foot stands for the part `stance` of its period, and swings for the rest. Under a
+    `command` to stand, of a norm up to `command_threshold`, the clock stands and shows [0, 0]; with
+    a negative threshold it never does, and a robot that is to stand steps in place. It runs on for
+    `stopping_time` seconds after a command to walk, so that a robot can come to rest by steps.
+
+    `bend` is a stepping motion, for actions that take the clock as their `reference`: by how much
+    joints leave their initial positions, rad, in the middle of the swing of the foot that they
+    carry, as sin^2.
+    """
+
+    labels = ("sin", "cos")
+    is_driven = False
+
+    env: InitVar[Env]
+    sites: Entities
+    offsets: tuple[float, ...]
+    command_name: str = "velocity"
+    frequency: Bounds = (1.5, 1.5)
+    stance: float = 0.5
+    command_threshold: float = 0.05
+    stopping_time: float = 0.0
+    bend: dict[str, float] | None = None
+
+    def __post_init__(self, env: Env) -> None:
+        if len(self.offsets) != len(self.sites):
+            counts = f"{len(self.offsets)} offsets for {len(self.sites)} feet"
+            raise ConfigError(f"{counts}: {', '.join(self.sites.names)}")
+        if not 0.0 <= self.stance < 1.0:
+            raise ConfigError(f"stance is {self.stance}; it must be from 0 to less than 1")
+        if self.stopping_time < 0.0:
+            raise ConfigError(f"stopping_time is {self.stopping_time}; it must be 0 or more")
+        self._env = env
+        self.command = env.buffer("command", (2,), reset=None)
+        self._phase = env.buffer("phase", reset=None)
+        self._swing = env.buffer("swing", (len(self.sites),), reset=None)
+        self._lift = env.buffer("lift", (len(self.sites),), reset=None)
+        self._frequency = env.buffer("frequency", reset=None)
+        self._offsets = torch.tensor(self.offsets, device=env.device)
+        self._stopping_steps = round(self.stopping_time / env.step_dt)
+        self._steps_left = env.buffer("steps_left", reset=None)  # negative where it stands
+
+    def resample(self, mask: Tensor) -> None:
+        """See `CommandTerm.resample`."""
+        low, high = self.frequency
+        phase, frequency = torch.rand(2, self._env.num_envs, device=self._env.device)
+        torch.where(mask, phase, self._phase, out=self._phase)
+        frequency = frequency.mul_(high - low).add_(low)
+        torch.where(mask, frequency, self._frequency, out=self._frequency)
+        self._steps_left.masked_fill_(mask, 0.0)
+
+    def update(self) -> None:
+        """See `CommandTerm.update`."""
+        moving = is_moving(self._env, self.command_name, self.command_threshold)
+        self._steps_left.sub_(1.0).masked_fill_(moving, self._stopping_steps)
+        runs = self._runs()
+        self._phase.addcmul_(self._frequency, runs, value=self._env.step_dt).frac_()
+        self._show(runs)
+
+    def set_phase(self, phase: Tensor) -> None:
+        """Set the clock to a `phase` between 0 and 1, ``(num_envs,)``, in place."""
+        self._phase.copy_(phase)
+        self._show(self._runs())
+
+    def reference(self, joints: Joints) -> Callable[[], Tensor]:
+        """See `CommandTerm.reference`."""
+        bent = {joint: (angle, foot) for joint, angle, foot in self._bent()}
+        pairs = [bent.get(name, (0.0, 0)) for name in joints.names]
+        angle = torch.tensor([angle for angle, _ in pairs], device=self._env.device)
+        foot = torch.tensor([foot for _, foot in pairs], device=self._env.device)
+        return lambda: self._lift[:, foot].mul_(angle)
+
+    def describe(self) -> dict[str, Any]:
+        """The clock for a robot's program: it runs at the middle of the frequencies, Hz."""
+        return {
+            "frequency": sum(self.frequency) / 2.0,
+            "runs_with": self.command_name,
+            "threshold": self.command_threshold,
+            "stopping_time": self.stopping_time,
+            "stance": self.stance,
+            "bend": {joint: [angle, self.offsets[foot]] for joint, angle, foot in self._bent()},
+        }
+
+    def run_as_described(self) -> Tensor:
+        """Run on at the frequency of `describe`, in place; the phases now, ``(num_envs,)``."""
+        self._frequency.fill_(sum(self.frequency) / 2.0)
+        return self._phase
+
+    def swing(self) -> Tensor:
+        """How far each foot is through its swing, 0 to 1; 0 in stance. ``(num_envs, feet)``."""
+        return self._swing
+
+    def lift(self) -> Tensor:
+        """How high each foot is to be, 0 to 1, sin^2 of its `swing`. ``(num_envs, feet)``."""
+        return self._lift
+
+    def _show(self, runs: Tensor) -> None:
+        """Let what the clock tells follow its phase; `runs` is 1 where it does, else 0."""
+        angle, runs = self._phase * (2.0 * math.pi), runs.unsqueeze(1)
+        torch.stack((angle.sin(), angle.cos()), dim=1, out=self.command)
+        self.command.mul_(runs)
+        done = (self._phase.unsqueeze(1) + self._offsets).frac_().sub_(self.stance)
+        torch.mul(done.mul_(1.0 / (1.0 - self.stance)).clamp_(min=0.0), runs, out=self._swing)
+        torch.mul(self._swing, math.pi, out=self._lift).sin_().square_()
+
+    def _runs(self) -> Tensor:
+        return (self._steps_left >= 0.0).float()
+
+    def _bent(self) -> list[tuple[str, float, int]]:
+        """The joints that bend, by how much, and the feet that they carry."""
+        if not self.bend:
+            return []
+        names = find_joints(self._env.model, tuple(self.bend), "cpu").names
+        angles = match_values(self.bend, names, 0.0, "bend")
+        feet = [_foot_on(self._env, name, self.sites) for name in names]
+        return list(zip(names, angles, feet, strict=True))
+
+
+def feet_contact_by_phase(env: Env, sensors: Sensors, gait: str) -> Tensor:
+    """Part of the feet that touch the ground in stance and do not in swing. ``(num_envs,)``."""
+    stance = _clock(env, gait).swing() == 0.0
+    return (feet_touch(env, sensors) == stance).float().mean(dim=1)
+
+
+def feet_height_by_phase(
+    env: Env, sites: Entities, gait: str, swing_height: float, std: float, sole: float = 0.0
+) -> Tensor:
+    """exp(-sum over feet of (height - target)^2 / std^2), targets by the clock `gait`.
+
+    A foot's target rises to `swing_height` in the middle of its swing, m, as sin^2, above the
+    height `sole` that its site has on the ground, m.
+    """
+    target = (_clock(env, gait).lift() * swing_height).add_(sole)
+    return torch.exp((foot_height(env, sites) - target).square().sum(dim=1) / -(std**2))
+
+
+class track_reference_joint_pos_exp:
+    """exp(-mean over joints of (q - reference)^2 / std^2), by a `command` that knows a motion."""
+
+    def __init__(self, env: Env, joints: Joints, command: str, std: float) -> None:
+        self._joints, self._factor = joints, -1.0 / std**2
+        self._initial = env.initial_qpos[joints.qpos]
+        self._reference = env.commands.terms[command].reference(joints)
+
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs,)``."""
+        error = env.bind("qpos")[:, self._joints.qpos] - self._initial - self._reference()
+        return torch.exp(error.square().mean(dim=1) * self._factor)
+
+
+def _foot_on(env: Env, joint: str, sites: Entities) -> int:
+    """Which of the feet `sites` the `joint` carries."""
+    moved = env.model.joint(joint).bodyid[0]
+    for place, name in enumerate(sites.names):
+        body = env.model.site(name).bodyid[0]
+        while body not in (0, moved):
+            body = env.model.body_parentid[body]
+        if body == moved:
+            return place
+    raise ConfigError(f"the joint {joint!r} carries none of the feet {', '.join(sites.names)}")
+
+
+def _clock(env: Env, name: str) -> GaitClock:
+    term = env.commands.terms[name]
+    if not isinstance(term, GaitClock):
+        raise ConfigError(f"the command {name!r} is no GaitClock")
+    return term

@@ -1,0 +1,1 @@
+"""Terms of tasks in which a robot follows recorded motions."""

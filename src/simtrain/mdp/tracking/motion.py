@@ -1,0 +1,368 @@
+"""The command to follow recorded motions; the other terms for it are in `tracking.terms`."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import InitVar, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from simtrain.algorithms.mirror import mirrored_as
+from simtrain.config.tasks import find_beside_tasks
+from simtrain.env.commands import CommandTerm, Frame
+from simtrain.env.names import find_base, find_joints
+from simtrain.errors import ConfigError
+from simtrain.lazy_imports import torch
+from simtrain.mdp.draws import Draws
+from simtrain.mdp.events import by_axis
+from simtrain.mdp.rotations import (
+    about_vertical,
+    quat_conjugate,
+    quat_from_euler,
+    quat_mul,
+    rotate,
+)
+from simtrain.motion.clip import MotionClip, joint_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import mujoco
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Bounds, Entities, Joints
+    from simtrain.mdp.events import Ranges
+
+Sampling = Literal["adaptive", "uniform", "start"]
+_FRAME_LENGTH = 0.2  # of the axes that show a body's target, m
+
+
+def _each_joint_twice(reflection: Any, params: Any) -> list[tuple[int, float]]:
+    names = tuple(re.escape(name) for name in joint_names(reflection.model))
+    places = reflection.partners(reflection.resolved({"joints": names})["joints"])
+    return [*places, *((len(places) + place, sign) for place, sign in places)]
+
+
+@mirrored_as(_each_joint_twice)
+@dataclass(eq=False, repr=False)
+class MotionCommand(CommandTerm):
+    """Follow motions: [positions, velocities] that the joints are to have after this step.
+
+    `files` are motions of this robot at the control rate, see `simtrain.motion`; a path that is not
+    there is looked for beside the task's model. An episode begins in a frame that is drawn, in the
+    robot's state there plus an offset: of the base, within `pose_range`, m and rad, and
+    `velocity_range`, m/s and rad/s, along and about the world's axes, and of joints, within
+    `joint_position_range`, rad. `bodies` are those that are compared, `anchor` the one among them
+    that targets are carried along with.
+
+    Frames are drawn evenly (``uniform``), or where episodes failed (``adaptive``): a motion has
+    bins of `bin_s` seconds, of which one is drawn by its share of the failures, a moving average
+    that takes up `failure_rate` of each step's, with a part `uniform_share` spread evenly. A
+    failure also counts for the `kernel` - 1 bins before, each by `kernel_decay` less than the next.
+    ``start`` begins each environment's own motion at its first frame, and exactly there. So do
+    evaluation and viewers.
+    """
+
+    is_driven = False
+    in_evaluation: ClassVar[dict[str, Any]] = {"sampling": "start"}
+
+    env: InitVar[Env]
+    files: tuple[str, ...]
+    bodies: Entities
+    anchor: str
+    sampling: Sampling = "adaptive"
+    pose_range: Ranges | None = None
+    velocity_range: Ranges | None = None
+    joint_position_range: Bounds = (0.0, 0.0)
+    bin_s: float = 1.0
+    uniform_share: float = 0.1
+    failure_rate: float = 0.001
+    kernel: int = 1
+    kernel_decay: float = 0.8
+
+    def __post_init__(self, env: Env) -> None:
+        self._env, device = env, env.device
+        clips = _load(self.files, env.model, env.step_dt)
+        self.clips = tuple(clip.name for clip in clips)
+        """Names of the motions."""
+        self._names = clips[0].joint_names
+        self._joints = find_joints(env.model, self._names, device)
+        self.anchor_index = self.bodies.names.index(self.anchor)
+        """Its place among the bodies."""
+        ids = [env.model.body(name).id for name in self.bodies.names]
+        self._ids = torch.tensor(ids, device=device)
+        root, places = env.base.body - 1, [i - 1 for i in ids]  # motions are without the world
+        self._of_joints = _Table([(clip.joint_pos, clip.joint_vel) for clip in clips], device)
+        self._of_root = _Table([clip.of_bodies(root) for clip in clips], device)
+        self._of_bodies = _Table([_with_matrices(*c.of_bodies(places)) for c in clips], device)
+        lengths = torch.tensor(frames := [clip.frames for clip in clips])
+        ends = lengths.cumsum(0)
+        of_frame = torch.repeat_interleave(torch.arange(len(clips)), lengths)
+        self._clip_of = of_frame.to(device)
+        self._firsts, self._lasts = (ends - lengths).to(device), (ends - 1).to(device)
+        size = self.bin_s / env.step_dt
+        self._bins = _Bins(frames, size, self.kernel, self.kernel_decay, device)
+        self._failures = env.variable("failures", torch.zeros(len(self._bins.starts)))
+        self._frame = env.buffer("frame", reset=None, dtype=torch.long)
+        self.command = env.buffer("command", (2 * len(self._names),), reset=None)
+        self._offset = Draws(
+            env, by_axis(self.pose_range or {}), by_axis(self.velocity_range or {})
+        )
+
+    @staticmethod
+    def check(model: mujoco.MjModel, step_dt: float, **params: Any) -> None:
+        """Raise ConfigError for parameters that cannot be, and files that are not of `model`."""
+        if params["anchor"] not in params["bodies"].names:
+            there = ", ".join(params["bodies"].names)
+            raise ConfigError(f"the anchor {params['anchor']!r} is none of the bodies: {there}")
+        if not params["files"]:
+            raise ConfigError("files needs one or more motions")
+        if params.get("sampling", "adaptive") not in ("adaptive", "uniform", "start"):
+            choices = "adaptive, uniform or start"
+            raise ConfigError(f"sampling is {params['sampling']!r}; it must be {choices}")
+        for name, low, high in (
+            ("bin_s", 1e-3, math.inf),
+            ("uniform_share", 0.0, 1.0),
+            ("failure_rate", 1e-9, 1.0),
+            ("kernel", 1, 1000),
+            ("kernel_decay", 0.0, 1.0),
+        ):
+            if name in params and not low <= params[name] <= high:
+                raise ConfigError(f"{name} is {params[name]}; it must be from {low:g} to {high:g}")
+        for ranges in ("pose_range", "velocity_range"):
+            by_axis(params.get(ranges) or {})
+        find_base(model)
+        _load(params["files"], model, step_dt)
+
+    def resample(self, mask: Tensor) -> None:
+        """Begin anew where `mask`: draw a frame, and put the robot there, in place."""
+        frame = self._draw(mask)
+        torch.where(mask, frame, self._frame, out=self._frame)
+        self.put(mask)
+
+    def update(self) -> None:
+        """Go on to the frame that the next step is to reach, in place."""
+        torch.minimum(self._frame + 1, self._lasts[self.clip()], out=self._frame)
+        torch.index_select(self._of_joints.rows, 0, self._frame, out=self.command)
+
+    def put(self, mask: Tensor, *, exact: bool = False) -> None:
+        """Write the present frame's state into the simulation where `mask`, in place.
+
+        Plus what is drawn from the ranges, unless `exact`; nothing is with the sampling ``start``.
+        """
+        env, base = self._env, self._env.base
+        position, turn, linear, angular = self._of_root.at(self._frame)
+        joints, joint_vel = self._of_joints.at(self._frame)
+        if not exact and self.sampling != "start":
+            pose, velocity = self._offset.draw()
+            position = position + pose[:, :3]
+            turn = quat_mul(quat_from_euler(*pose[:, 3:].unbind(1)), turn)
+            linear, angular = linear + velocity[:, :3], angular + velocity[:, 3:]
+            joints = joints + torch.empty_like(joints).uniform_(*self.joint_position_range)
+        if env.terrain is not None:
+            position = position + env.terrain.origins
+        pose = torch.cat((position, turn), dim=1)
+        env.sim.write("qpos", pose, mask, slice(base.position.start, base.quaternion.stop))
+        twist = torch.cat((linear, rotate(quat_conjugate(turn), angular)), dim=1)
+        env.sim.write("qvel", twist, mask, slice(base.linear.start, base.angular.stop))
+        env.sim.write("qpos", joints, mask, self._joints.qpos)
+        env.sim.write("qvel", joint_vel, mask, self._joints.qvel)
+
+    def reference(self, joints: Joints) -> Callable[[], Tensor]:
+        """See `CommandTerm.reference`: where the motion's joints are."""
+        if unknown := [name for name in joints.names if name not in self._names]:
+            raise ConfigError(f"the motion does not say where {unknown[0]!r} is")
+        places = torch.tensor([self._names.index(name) for name in joints.names])
+        places, initial = places.to(self._env.device), self._env.initial_qpos[joints.qpos]
+        return lambda: self.command[:, places] - initial
+
+    def describe(self) -> dict[str, Any]:
+        """See `CommandTerm.describe`: the files of the motions, by name, and their anchor."""
+        files = {name: f"motion_{name}.npz" for name in self.clips}
+        return {"motions": files, "anchor": self.anchor}
+
+    def exported_files(self) -> dict[str, bytes]:
+        """See `CommandTerm.exported_files`: the motions, with names."""
+        clips = _load(self.files, self._env.model, self._env.step_dt)
+        return {f"motion_{clip.name}.npz": clip.packed() for clip in clips}
+
+    def is_over(self) -> Tensor:
+        """Whether the motion's last frame is the present one, boolean ``(num_envs,)``."""
+        return self._frame == self._lasts[self.clip()]
+
+    def clip(self) -> Tensor:
+        """Which of `clips` each environment follows, long ``(num_envs,)``."""
+        return self._clip_of[self._frame]
+
+    def poses(self) -> tuple[Tensor, Tensor]:
+        """The motion's bodies in the world: positions, ``(num_envs, bodies, 3)``, and rotations.
+
+        Rotations are matrices, ``(num_envs, bodies, 3, 3)``.
+        """
+        return self._now()[:2]
+
+    def robot_poses(self) -> tuple[Tensor, Tensor]:
+        """The robot's bodies in the world, see `poses`."""
+        return self._env.once((self, "robot"), lambda: (self._of("xpos"), self._of("xmat")))
+
+    def targets(self) -> tuple[Tensor, Tensor]:
+        """The motion's bodies carried along with the robot, see `poses`."""
+        return self._env.once((self, "targets"), self._carried_along)
+
+    def velocities(self) -> tuple[Tensor, Tensor]:
+        """The motion's bodies in the world: of their origins, m/s, and angular, rad/s."""
+        return self._now()[2:]
+
+    def robot_velocities(self) -> tuple[Tensor, Tensor]:
+        """The robot's bodies in the world, see `velocities`."""
+        return self._env.once((self, "velocities"), self._robot_velocities)
+
+    def joint_vel_error(self) -> Tensor:
+        """Root mean square of the joints' velocities minus the motion's, rad/s, ``(num_envs,)``."""
+        error = self._env.bind("qvel")[:, self._joints.qvel] - self._of_joints.at(self._frame)[1]
+        return error.square().mean(dim=1).sqrt()
+
+    def caption(self, index: int) -> str:
+        """See `CommandTerm.caption`: the motion's name, and how far it is."""
+        clip = int(self.clip()[index])
+        seconds = (int(self._frame[index]) - int(self._firsts[clip])) * self._env.step_dt
+        return f"{self.clips[clip]} {seconds:.2f} s"
+
+    def ghost(self, index: int) -> np.ndarray:
+        """See `CommandTerm.ghost`: the motion's own place in the world."""
+        base, frame = self._env.base, self._frame[index : index + 1]
+        qpos, (position, turn, *_) = self._env.initial_qpos.clone(), self._of_root.at(frame)
+        if self._env.terrain is not None:
+            position = position + self._env.terrain.origins[index]
+        qpos[base.position], qpos[base.quaternion] = position[0], turn[0]
+        qpos[self._joints.qpos] = self._of_joints.at(frame)[0][0]
+        return qpos.cpu().numpy()
+
+    def markers(self, index: int) -> list[Frame]:
+        """See `CommandTerm.markers`: the targets of the bodies, see `targets`."""
+        from scipy.spatial.transform import Rotation
+
+        places, matrices = (part[index].cpu().numpy() for part in self.targets())
+        turns = Rotation.from_matrix(matrices).as_quat(scalar_first=True)
+        poses = zip(places.tolist(), turns.tolist(), strict=True)
+        return [Frame(tuple(place), tuple(turn), _FRAME_LENGTH) for place, turn in poses]
+
+    def _draw(self, mask: Tensor) -> Tensor:
+        """A frame for each environment, and what failed counted, in place."""
+        env, bins = self._env, self._bins
+        if self.sampling == "start":
+            return self._firsts[torch.arange(env.num_envs, device=env.device) % len(self.clips)]
+        random = torch.rand(2, env.num_envs, device=env.device)
+        if self.sampling == "uniform":
+            shares = bins.frames / bins.frames.sum()
+        else:
+            failed = (mask & env.terminations.terminated).float()
+            counts = torch.zeros_like(self._failures).index_add_(
+                0, bins.of_frame[self._frame], failed
+            )
+            self._failures.lerp_(counts, self.failure_rate)
+            spread = bins.kernel @ self._failures + torch.finfo().tiny
+            shares = spread * ((1.0 - self.uniform_share) / spread.sum())
+            shares = shares + self.uniform_share / len(shares)
+        drawn = torch.searchsorted(shares.cumsum(0), random[0])
+        drawn = drawn.clamp_(max=len(shares) - 1)
+        return bins.starts[drawn] + (random[1] * bins.frames[drawn]).long()
+
+    def _now(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The motion's bodies in the present frame: `poses` and `velocities`."""
+
+        def look_up() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            position, turn, linear, angular = self._of_bodies.at(self._frame)
+            if self._env.terrain is not None:
+                position = position + self._env.terrain.origins.unsqueeze(1)
+            return position, turn, linear, angular
+
+        return self._env.once((self, "now"), look_up)
+
+    def _of(self, field: str) -> Tensor:
+        """A field of the bodies, matrices as such."""
+        rows = self._env.bind(field).index_select(1, self._ids)
+        return rows.view(len(rows), -1, 3, 3) if field == "xmat" else rows
+
+    def _robot_velocities(self) -> tuple[Tensor, Tensor]:
+        # MuJoCo's are at the centre of mass of the robot.
+        angular, linear = self._of("cvel").split(3, dim=2)
+        center = self._env.bind("subtree_com")[:, self._env.base.body].unsqueeze(1)
+        return linear + torch.linalg.cross(angular, self.robot_poses()[0] - center), angular
+
+    def _carried_along(self) -> tuple[Tensor, Tensor]:
+        at, (position, turn) = self.anchor_index, self.poses()
+        own_position, own_turn = (part[:, at] for part in self.robot_poses())
+        # The first column of the rotation from the motion's anchor to the robot's.
+        ahead = (own_turn[:, :2] * turn[:, at, :1]).sum(dim=2)
+        heading = about_vertical(torch.atan2(ahead[:, 1], ahead[:, 0]))
+        place = torch.cat((own_position[:, :2], position[:, at, 2:]), dim=1).unsqueeze(1)
+        carried = (position - position[:, at : at + 1]) @ heading.mT + place
+        return carried, heading.unsqueeze(1) @ turn
+
+
+class _Table:
+    """What motions are in each frame, one motion after the other, on the device."""
+
+    def __init__(self, arrays: list[tuple[np.ndarray, ...]], device: torch.device) -> None:
+        joined = [torch.as_tensor(np.concatenate(parts)) for parts in zip(*arrays, strict=True)]
+        self._shapes = [part.shape[1:] for part in joined]
+        self.rows = torch.cat([part.flatten(1) for part in joined], dim=1).to(device)
+
+    def at(self, frame: Tensor) -> list[Tensor]:
+        """The arrays' rows for each environment, whose frame is `frame`, ``(num_envs,)``."""
+        parts = self.rows.index_select(0, frame).split([s.numel() for s in self._shapes], dim=1)
+        return [p.unflatten(1, shape) for p, shape in zip(parts, self._shapes, strict=True)]
+
+
+def _with_matrices(
+    pos: np.ndarray, quat: np.ndarray, *velocities: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """The same with rotation matrices, ``(frames, bodies, 3, 3)``, for quaternions."""
+    from scipy.spatial.transform import Rotation  # whoever follows no motion need not wait for it
+
+    rotation = Rotation.from_quat(quat.reshape(-1, 4), scalar_first=True)
+    matrices = rotation.as_matrix().astype(np.float32).reshape(*quat.shape[:2], 3, 3)
+    return pos, matrices, *velocities
+
+
+class _Bins:
+    """Parts of about equal length that episodes may begin in, without each motion's last frame."""
+
+    def __init__(
+        self, lengths: list[int], frames: float, kernel: int, decay: float, device: torch.device
+    ) -> None:
+        """Of motions of `lengths` frames, with about `frames` in each."""
+        starts: list[np.ndarray] = []
+        ends, of_frame, kernels, first, before = [], [], [], 0, 0
+        for length in lengths:
+            number = max(1, round((length - 1) / frames))
+            edges = np.linspace(0, length - 1, number + 1).astype(int)
+            bins = np.searchsorted(edges[1:-1], np.arange(length), "right")
+            of_frame.append(before + bins)
+            starts.append(first + edges[:-1])
+            ends.append(first + edges[1:])
+            later = np.arange(number) - np.arange(number)[:, None]  # from a bin to one that failed
+            weights = np.where((later >= 0) & (later < kernel), decay ** np.abs(later), 0.0)
+            kernels.append(torch.tensor(weights, dtype=torch.float32))
+            first, before = first + length, before + number
+        joined = (torch.as_tensor(np.concatenate(v)) for v in (starts, ends, of_frame))
+        self.starts, last, self.of_frame = (v.to(device) for v in joined)
+        self.frames = (last - self.starts).float()
+        self.kernel = torch.block_diag(*kernels).to(device)
+
+
+def _load(files: tuple[str, ...], model: mujoco.MjModel, step_dt: float) -> list[MotionClip]:
+    """The motions in `files`; ConfigError if one does not fit the model or the control rate."""
+    clips = [MotionClip.load(find_beside_tasks(file), model) for file in files]
+    names = [clip.name for clip in clips]
+    if double := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"two of the motions are called {double[0]!r}; rename a file")
+    for file, clip in zip(files, clips, strict=True):
+        if abs(clip.fps * step_dt - 1.0) > 1e-4:
+            rates = f"{clip.fps:g} frames a second, and the task {1.0 / step_dt:g} steps"
+            raise ConfigError(f"{file} has {rates}; `uv run motion convert` resamples")
+    return clips

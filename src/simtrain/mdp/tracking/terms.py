@@ -1,0 +1,259 @@
+"""Following motions: what the policy sees, is rewarded for and judged by, and when it has failed.
+
+The terms are those of BeyondMimic, https://arxiv.org/abs/2508.08241, by mjlab's names. Each is
+given the name of a `MotionCommand`, whose bodies and anchor it speaks of. Where a term compares
+with a target, that is the motion's body carried along: put where the robot's anchor is, but at the
+motion's height, and turned about the vertical as the robot is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from simtrain.algorithms.mirror import mirrored_as
+from simtrain.env.names import as_index
+from simtrain.env.reading import read_as
+from simtrain.errors import ConfigError
+from simtrain.lazy_imports import torch
+from simtrain.mdp.tracking.motion import MotionCommand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from simtrain.env.env import Env
+    from simtrain.env.names import Entities
+
+Places = list[tuple[int, float]]
+
+
+def _motion(env: Env, name: str) -> MotionCommand:
+    term = env.commands.terms[name]
+    if not isinstance(term, MotionCommand):
+        raise ConfigError(f"the command {name!r} is no MotionCommand")
+    return term
+
+
+def _columns(reflection: Any, params: Any) -> Places:
+    """Of the anchor's rotation: entries of a matrix, which is reflected on both sides."""
+    signs = reflection.vector
+    return [(2 * i + k, signs[i] * signs[k]) for i in range(3) for k in range(2)]
+
+
+def _each_body(rule: Callable[[Any, Any], Places]) -> Callable[[Any, Any], Places]:
+    """A rule for each of the motion's bodies."""
+
+    def places(reflection: Any, params: Any) -> Places:
+        bodies = reflection.cfg.commands[params["command"]].params["bodies"]
+        images = reflection.partners(reflection.resolved({"bodies": bodies})["bodies"])
+        part = rule(reflection, params)
+        return [(len(part) * i + place, sign) for i, _ in images for place, sign in part]
+
+    return places
+
+
+def _vector(reflection: Any, params: Any) -> Places:
+    return list(enumerate(reflection.vector))
+
+
+@mirrored_as("vector")
+@read_as("motion_anchor_pos")
+def motion_anchor_pos_b(env: Env, command: str) -> Tensor:
+    """Where the motion's anchor is from the robot's, along its axes, m. ``(num_envs, 3)``."""
+    (position, _), (own_position, own_turn) = _anchors(env, command)
+    return ((position - own_position).unsqueeze(1) @ own_turn).squeeze(1)
+
+
+@mirrored_as(_columns)
+@read_as("motion_anchor_ori")
+def motion_anchor_ori_b(env: Env, command: str) -> Tensor:
+    """How the motion's anchor is turned from the robot's. Shape: ``(num_envs, 6)``.
+
+    The first two columns of the rotation matrix, row by row.
+    """
+    (_, turn), (_, own_turn) = _anchors(env, command)
+    return (own_turn.mT @ turn[..., :2]).flatten(1)
+
+
+@mirrored_as(_each_body(_vector))
+def robot_body_pos_b(env: Env, command: str) -> Tensor:
+    """Where the bodies are from the robot's anchor, along its axes, m. ``(num_envs, 3 bodies)``."""
+    _, (position, turn) = _anchors(env, command)
+    return ((_motion(env, command).robot_poses()[0] - position.unsqueeze(1)) @ turn).flatten(1)
+
+
+@mirrored_as(_each_body(_columns))
+def robot_body_ori_b(env: Env, command: str) -> Tensor:
+    """How the bodies are turned from the robot's anchor, see above. ``(num_envs, 6 bodies)``."""
+    _, (_, turn) = _anchors(env, command)
+    return (turn.mT.unsqueeze(1) @ _motion(env, command).robot_poses()[1][..., :2]).flatten(1)
+
+
+def motion_global_anchor_position_error_exp(env: Env, command: str, std: float) -> Tensor:
+    """exp(-distance^2 / std^2) of the anchor from the motion's. Shape: ``(num_envs,)``."""
+    (position, _), (own_position, _) = _anchors(env, command)
+    return torch.exp((position - own_position).square().sum(dim=1) / -(std**2))
+
+
+def motion_global_anchor_orientation_error_exp(env: Env, command: str, std: float) -> Tensor:
+    """exp(-angle^2 / std^2) between the anchor and the motion's. Shape: ``(num_envs,)``."""
+    (_, turn), (_, own_turn) = _anchors(env, command)
+    return torch.exp(_angle_between(turn, own_turn).square() / -(std**2))
+
+
+def motion_relative_body_position_error_exp(env: Env, command: str, std: float) -> Tensor:
+    """exp(-mean over bodies of distance^2 / std^2) from the targets. Shape: ``(num_envs,)``."""
+    return torch.exp(_distances(env, command).square().mean(dim=1) / -(std**2))
+
+
+def motion_relative_body_orientation_error_exp(env: Env, command: str, std: float) -> Tensor:
+    """exp(-mean over bodies of angle^2 / std^2) from the targets. Shape: ``(num_envs,)``."""
+    return torch.exp(_angles(env, command).square().mean(dim=1) / -(std**2))
+
+
+def motion_global_body_linear_velocity_error_exp(env: Env, command: str, std: float) -> Tensor:
+    """exp(-mean over bodies of |velocity error|^2 / std^2). Shape: ``(num_envs,)``."""
+    return _velocity_kernel(_motion(env, command), 0, std)
+
+
+def motion_global_body_angular_velocity_error_exp(env: Env, command: str, std: float) -> Tensor:
+    """exp(-mean over bodies of |angular velocity error|^2 / std^2). Shape: ``(num_envs,)``."""
+    return _velocity_kernel(_motion(env, command), 1, std)
+
+
+def motion_ended(env: Env, command: str) -> Tensor:
+    """The motion's last frame was to be reached. Shape: ``(num_envs,)``."""
+    return _motion(env, command).is_over()
+
+
+def bad_anchor_pos_z_only(env: Env, command: str, threshold: float) -> Tensor:
+    """The anchor's height is more than `threshold` from the motion's, m. ``(num_envs,)``."""
+    (position, _), (own_position, _) = _anchors(env, command)
+    return (position[:, 2] - own_position[:, 2]).abs() > threshold
+
+
+def bad_anchor_ori(env: Env, command: str, threshold: float) -> Tensor:
+    """Gravity's part along the anchor's z axis is more than `threshold` from the motion's.
+
+    Shape: ``(num_envs,)``.
+    """
+    (_, turn), (_, own_turn) = _anchors(env, command)
+    return (turn[:, 2, 2] - own_turn[:, 2, 2]).abs() > threshold
+
+
+def mpkpe(env: Env, command: str) -> Tensor:
+    """Mean distance of the bodies from the motion's, in the world, m. ``(num_envs,)``."""
+    motion = _motion(env, command)
+    return _norm(motion.poses()[0] - motion.robot_poses()[0]).mean(dim=1)
+
+
+def r_mpkpe(env: Env, command: str) -> Tensor:
+    """Mean distance of the bodies from their targets, m. Shape: ``(num_envs,)``."""
+    return _distances(env, command).mean(dim=1)
+
+
+def joint_vel_error(env: Env, command: str) -> Tensor:
+    """Root mean square of the joints' velocities minus the motion's, rad/s. ``(num_envs,)``."""
+    return _motion(env, command).joint_vel_error()
+
+
+class motion_clip:
+    """Which of the motions is followed, by its number; evaluation has a row for each.
+
+    With ``reduce="last"``.
+    """
+
+    def __init__(self, env: Env, command: str) -> None:
+        self._command = command
+        self.labels = _motion(env, command).clips
+
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs,)``."""
+        return _motion(env, self._command).clip().float()
+
+
+class _OfBodies:
+    """A term of some of the motion's bodies; ConfigError for a body that is none of them."""
+
+    def __init__(self, env: Env, command: str, bodies: Entities) -> None:
+        there = _motion(env, command).bodies.names
+        if missing := [name for name in bodies.names if name not in there]:
+            raise ConfigError(f"{missing[0]!r} is none of the bodies of the command {command!r}")
+        self._command = command
+        self._places = as_index([there.index(name) for name in bodies.names], env.device)
+
+
+class bad_motion_body_pos_z_only(_OfBodies):
+    """The height of one of `bodies` is more than `threshold` from its target's, m."""
+
+    def __init__(self, env: Env, command: str, bodies: Entities, threshold: float) -> None:
+        super().__init__(env, command, bodies)
+        self._threshold = threshold
+
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs,)``."""
+        motion = _motion(env, self._command)
+        error = motion.targets()[0][..., 2] - motion.robot_poses()[0][..., 2]
+        return (error[:, self._places].abs() > self._threshold).any(dim=1)
+
+
+class ee_pos_error(_OfBodies):
+    """Mean distance of `bodies` from their targets, m."""
+
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs,)``."""
+        return _distances(env, self._command)[:, self._places].mean(dim=1)
+
+
+class ee_ori_error(_OfBodies):
+    """Mean angle between `bodies` and their targets, rad."""
+
+    def __call__(self, env: Env) -> Tensor:
+        """Shape: ``(num_envs,)``."""
+        return _angles(env, self._command)[:, self._places].mean(dim=1)
+
+
+def _anchors(env: Env, command: str) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The anchor of the motion and of the robot: position, ``(num_envs, 3)``, and rotation."""
+    motion = _motion(env, command)
+    (position, turn), (own_position, own_turn) = motion.poses(), motion.robot_poses()
+    at = motion.anchor_index
+    return (position[:, at], turn[:, at]), (own_position[:, at], own_turn[:, at])
+
+
+def _distances(env: Env, command: str) -> Tensor:
+    """Of the bodies from their targets, m. Shape: ``(num_envs, bodies)``."""
+    motion = _motion(env, command)
+    return env.once(
+        (motion, "distances"), lambda: _norm(motion.targets()[0] - motion.robot_poses()[0])
+    )
+
+
+def _angles(env: Env, command: str) -> Tensor:
+    """Between the bodies and their targets, rad. Shape: ``(num_envs, bodies)``."""
+    motion = _motion(env, command)
+    return env.once(
+        (motion, "angles"), lambda: _angle_between(motion.targets()[1], motion.robot_poses()[1])
+    )
+
+
+def _angle_between(first: Tensor, second: Tensor) -> Tensor:
+    """Between rotations, rad, by the distance of their matrices, which is exact where it is small.
+
+    Shape: that of the matrices, without the last two dimensions.
+    """
+    chord = _norm((first - second).flatten(-2))
+    return 2.0 * torch.asin((chord / math.sqrt(8.0)).clamp(max=1.0))
+
+
+def _velocity_kernel(motion: MotionCommand, kind: int, std: float) -> Tensor:
+    """exp(-mean over bodies of |error|^2 / std^2) of linear, 0, or angular, 1, velocities."""
+    error = motion.velocities()[kind] - motion.robot_velocities()[kind]
+    return torch.exp(error.square().sum(dim=2).mean(dim=1) / -(std**2))
+
+
+def _norm(vectors: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return norm

@@ -1,0 +1,1 @@
+"""All pictures that are drawn with Matplotlib."""

@@ -1,0 +1,252 @@
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from simtrain.config.tasks import default_config, discover
+from simtrain.errors import ConfigError
+
+TASK = '''
+from pathlib import Path
+from simtrain import TaskCfg, task
+
+@task("{name}")
+def make():
+    """{description}
+
+    More about it.
+    """
+    return TaskCfg(model=Path("robot.xml"), timestep=0.01, decimation=1, episode_length_s=1.0)
+'''
+
+
+def _write(path: Path, name: str, description: str = "A task.") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(TASK.format(name=name, description=description))
+    return path
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory, with the environment naming no task folders."""
+    folder = tmp_path / "project" / "work"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("SIMTRAIN_TASKS", raising=False)
+    return folder
+
+
+def test_tasks_come_from_all_places_in_the_designs_order(here, tmp_path, monkeypatch):
+    _write(tmp_path / "first" / "one.py", "from-variable-1")
+    _write(tmp_path / "second" / "two" / "two.py", "from-variable-2")
+    folders = [str(tmp_path / "first"), "", str(tmp_path / "second")]
+    monkeypatch.setenv("SIMTRAIN_TASKS", os.pathsep.join(folders))
+    _write(here / "tasks" / "mine.py", "from-here")
+    _write(here.parent / "tasks" / "robot" / "robot.py", "from-parent")
+    _write(tmp_path / "site" / "plugin_of_order.py", "from-entry-point")
+    _entry_points(tmp_path / "site", "anything = plugin_of_order", monkeypatch)
+    names = list(discover().tasks)
+    # The robots' tasks stand among the repository's.
+    assert [name for name in names if not name.startswith(("g1", "go1", "yam"))] == [
+        "from-variable-1",
+        "from-variable-2",
+        "from-here",
+        "from-parent",
+        "cartpole-balance",
+        "cartpole-swingup",
+        "from-entry-point",
+    ]
+
+
+def _entry_points(site: Path, line: str, monkeypatch) -> None:
+    """Make `site` look like the place where a package of tasks is installed."""
+    info = site / "robot_tasks-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: robot-tasks\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[simtrain.tasks]\n{line}\n")
+    monkeypatch.syspath_prepend(site)
+
+
+def test_a_task_knows_its_description_and_its_file(here):
+    path = _write(here / "tasks" / "mine.py", "mine", "Stand on one leg.")
+    task = discover().find("mine")
+    assert (task.description, task.source) == ("Stand on one leg.", str(path))
+    assert task.make().decimation == 1
+
+
+def test_a_tasks_warnings_are_told_once_and_not_by_ranks(here):
+    path = _write(here / "tasks" / "walk.py", "walk")
+    path.write_text(path.read_text() + "import warnings\nwarnings.warn('this walk is old')\n")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        default_config("walk", quiet=True)
+        assert told == []
+        default_config("walk")
+        default_config("walk")
+    assert [str(each.message) for each in told] == ["this walk is old"]
+
+
+def test_an_entry_point_may_name_a_function(here, tmp_path, monkeypatch):
+    _write(tmp_path / "site" / "plugin_with_function.py", "plugged")
+    _entry_points(tmp_path / "site", "one = plugin_with_function:make", monkeypatch)
+    assert discover().find("plugged").source == "entry point one = plugin_with_function:make"
+
+
+def test_an_entry_point_that_does_not_import_hides_no_task(here, tmp_path, monkeypatch):
+    (tmp_path / "site").mkdir()
+    _entry_points(tmp_path / "site", "gone = package_that_is_gone", monkeypatch)
+    registry = discover()
+    assert "cartpole-balance" in registry.tasks
+    (trace,) = registry.broken.values()
+    assert "No module named 'package_that_is_gone'" in trace
+
+
+def test_two_files_with_one_name_are_an_error_that_names_both(here):
+    mine = _write(here / "tasks" / "mine.py", "hop")
+    other = _write(here.parent / "tasks" / "other" / "other.py", "hop")
+    with pytest.raises(ConfigError, match="two tasks are called 'hop'") as error:
+        discover()
+    assert str(mine) in str(error.value)
+    assert str(other) in str(error.value)
+
+
+def test_a_file_that_takes_the_name_of_a_shipped_task_is_an_error(here):
+    mine = _write(here / "tasks" / "mine.py", "cartpole-balance")
+    with pytest.raises(ConfigError, match="'cartpole-balance'") as error:
+        discover()
+    assert str(mine) in str(error.value)
+    assert "cartpole.py" in str(error.value)
+
+
+def test_one_name_twice_in_a_file_is_an_error(here):
+    path = _write(here / "tasks" / "mine.py", "hop")
+    path.write_text(path.read_text() + path.read_text().replace("def make", "def make_again"))
+    with pytest.raises(ConfigError, match="two tasks are called 'hop'") as error:
+        discover()
+    assert str(path) in str(error.value)
+
+
+def test_a_file_that_is_found_twice_counts_once(here, monkeypatch):
+    _write(here / "tasks" / "mine.py", "mine")
+    monkeypatch.setenv("SIMTRAIN_TASKS", str(here / "tasks"))
+    assert next(iter(discover().tasks)) == "mine"
+
+
+def test_a_task_imported_by_another_file_counts_once(here):
+    _write(here / "tasks" / "base_of_hop.py", "hop")
+    (here / "tasks" / "variant.py").write_text("from base_of_hop import make\n")
+    assert discover().find("hop").source == str(here / "tasks" / "base_of_hop.py")
+
+
+def test_two_files_of_one_name_in_two_folders_are_two_modules(here):
+    _write(here / "tasks" / "robot" / "task.py", "one")
+    _write(here.parent / "tasks" / "robot" / "task.py", "two")
+    assert {"one", "two"} <= set(discover().tasks)
+
+
+def test_files_with_a_leading_underscore_are_not_task_files(here):
+    _write(here / "tasks" / "_parts.py", "parts")
+    assert "parts" not in discover().tasks
+
+
+@pytest.mark.parametrize(
+    ("line", "last"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import package_that_is_gone", "No module named 'package_that_is_gone'"),
+        ("def make(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_broken_task_file_hides_no_other_and_is_reported_with_its_traceback(here, line, last):
+    broken = here / "tasks" / "broken.py"
+    _write(here / "tasks" / "sound.py", "sound")
+    broken.write_text(f"import os\n\n{line}\n")
+    registry = discover()
+    assert {"sound", "cartpole-balance"} <= set(registry.tasks)
+    trace = registry.broken[str(broken)]
+    assert trace.startswith("Traceback (most recent call last):\n")
+    assert f'"{broken}", line 3' in trace
+    assert last in trace.splitlines()[-1]
+    assert "importlib" not in trace
+    assert not [name for name in sys.modules if name.endswith("tasks.broken")]
+
+
+def test_an_unknown_name_is_answered_with_the_nearest(here):
+    with pytest.raises(ConfigError, match=r"no task 'cartpole-balanc' \(did you mean 'cartpole-b"):
+        discover().find("cartpole-balanc")
+
+
+def test_an_unknown_name_is_answered_with_the_files_that_did_not_import(here):
+    (here / "tasks").mkdir()
+    (here / "tasks" / "walk.py").write_text("1 / 0")
+    with pytest.raises(ConfigError) as error:
+        discover().find("walk")
+    assert f"{here / 'tasks' / 'walk.py'} (ZeroDivisionError: division by zero)" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_variable_must_name_folders(here, monkeypatch):
+    monkeypatch.setenv("SIMTRAIN_TASKS", "no/such/folder")
+    with pytest.raises(ConfigError, match="SIMTRAIN_TASKS names no/such/folder, which is not a"):
+        discover()
+
+
+def test_files_beside_a_task_are_its_own(here):
+    for folder in ("a", "b"):
+        path = _write(here / "tasks" / folder / "walk.py", f"walk-{folder}")
+        path.write_text("import parts_\n" + path.read_text().replace("robot.xml", "{parts_.NAME}"))
+        path.write_text(path.read_text().replace('Path("{parts_.NAME}")', "Path(parts_.NAME)"))
+        (path.parent / "parts_.py").write_text(f"NAME = 'robot_{folder}.xml'")
+    tasks = discover().tasks
+    assert str(tasks["walk-a"].make().model) == "robot_a.xml"
+    assert str(tasks["walk-b"].make().model) == "robot_b.xml"
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another")
+STRANGER = 64321
+
+
+@needs_root
+@pytest.mark.parametrize("whose", ["folder", "subfolder", "file", "link to folder", "link to file"])
+def test_what_belongs_to_another_user_is_skipped_and_that_is_said(here, tmp_path, capsys, whose):
+    file = _write(here / "tasks" / "robot" / "robot.py", "from-stranger")
+    _write(here.parent / "tasks" / "mine.py", "mine")
+    paths = {"folder": file.parents[1], "subfolder": file.parent, "file": file}
+    path = paths[whose.removeprefix("link to ")]
+    if whose.startswith("link"):
+        path.symlink_to(path.rename(tmp_path / "elsewhere.py"))
+    os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+    found = {*discover().tasks, *discover(quiet=True).tasks}
+    assert ("mine" in found, "from-stranger" in found) == (True, False)
+    assert capsys.readouterr().err == (
+        f"warning: skipping {path}, which belongs to user {STRANGER}; if you trust its code, set "
+        f"SIMTRAIN_TASKS={here / 'tasks'}\n"
+    )
+
+
+@needs_root
+def test_a_named_folder_is_trusted_whomever_it_belongs_to(here, capsys, monkeypatch):
+    os.chown(_write(here / "tasks" / "mine.py", "mine"), STRANGER, STRANGER)
+    os.chown(here / "tasks", STRANGER, STRANGER)
+    monkeypatch.setenv("SIMTRAIN_TASKS", "tasks")
+    assert "mine" in discover().tasks
+    assert capsys.readouterr().err == ""
+
+
+@needs_root
+def test_under_sudo_what_belongs_to_its_user_is_trusted(here, capsys, monkeypatch):
+    os.chown(_write(here / "tasks" / "mine.py", "mine"), STRANGER, STRANGER)
+    monkeypatch.setenv("SUDO_UID", str(STRANGER))
+    assert "mine" in discover().tasks
+    assert capsys.readouterr().err == ""
+
+
+def test_what_belongs_to_no_known_user_is_skipped_without_root_too(here, capsys, monkeypatch):
+    _write(here / "tasks" / "mine.py", "mine")
+    mine = (here / "tasks").stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    assert ("mine" in discover().tasks) == (mine == 0)  # root's own are everybody's
+    assert ("skipping" in capsys.readouterr().err) == (mine != 0)

@@ -1,0 +1,476 @@
+"""Exported files act as the policy does, say what they read and do, and appear together or not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import yaml
+from tensordict import TensorDict
+from tiny_task import steps_lived, tiny_env, tiny_task
+from torch import Tensor
+
+from simtrain import (
+    ActionTermCfg,
+    CommandTermCfg,
+    DcMotorActuatorCfg,
+    JointPositionActionCfg,
+    JointVelocityActionCfg,
+    ObservationTermCfg,
+    TaskCfg,
+    UniformNoiseCfg,
+    mdp,
+)
+from simtrain.algorithms.cfg import ActorCfg, PpoCfg
+from simtrain.algorithms.networks import make_actor
+from simtrain.algorithms.policy import Policy
+from simtrain.config.tasks import discover
+from simtrain.config.train import TrainConfig
+from simtrain.deployment.export import export_policy
+from simtrain.deployment.interface import ObservationPart, describe_interface
+from simtrain.deployment.unitree import cannot_be_told, deploy_yaml, unknown_observations
+from simtrain.env.commands import CommandTerm
+from simtrain.env.control.cfg import ActionTerm
+from simtrain.env.env import Env
+from simtrain.env.model import compile_model, evaluation_task, self_contained_xml
+from simtrain.errors import ConfigError, ExportError
+from simtrain.sim import EngineCfg
+from simtrain.training.saved_policy import SavedPolicy
+
+GO1 = "go1-velocity-flat"
+LEFT = "left_slide"
+
+
+def _saved(task: TaskCfg, name: str = "tiny") -> SavedPolicy:
+    """A checkpoint of a policy with random parameters and statistics."""
+    env = Env(task, 1, EngineCfg(threads=1))
+    actor = make_actor(task.ppo.actor, env.get_observations(), env.num_actions)
+    with torch.no_grad():
+        for parameter in actor.mlp.parameters():
+            parameter.normal_(std=0.1)
+        actor.obs_normalizer._mean.normal_()
+        actor.obs_normalizer._std.uniform_(0.1, 2.0)
+    content = {"iter": 7, "actor_state_dict": actor.state_dict()}
+    config = TrainConfig.of_task(name, task)
+    return SavedPolicy(Path("logs/tiny/some-run/model_7.pt"), config, content)
+
+
+@pytest.fixture(scope="module")
+def go1(tmp_path_factory: pytest.TempPathFactory) -> tuple[SavedPolicy, Path]:
+    """An untrained policy of the Go1, exported into a folder."""
+    torch.manual_seed(0)
+    saved = _saved(discover().find(GO1).configuration(), GO1)
+    folder = tmp_path_factory.mktemp("robot") / "new" / "folder"
+    exported = export_policy(saved, folder, ("onnx", "pt2", "torchscript"))
+    assert exported.difference < 1e-5
+    assert [path.name for path in exported.files] == [
+        "policy.json", "policy.onnx", "policy.pt2", "policy.pt",
+        "model.xml", "run_policy.py", "mujoco_robot.py",
+    ]  # fmt: skip
+    return saved, folder
+
+
+def test_all_files_act_in_the_environment_as_the_policy_that_play_runs(go1) -> None:
+    saved, folder = go1
+    session = onnxruntime.InferenceSession(folder / "policy.onnx")
+    program = torch.export.load(folder / "policy.pt2").module()
+    modules = (program, _load_torchscript(folder / "policy.pt"))
+    env = Env(evaluation_task(saved.config.env), 3, EngineCfg(threads=1))
+    policy = saved.policy(env.get_observations(), env.num_actions)
+    obs = env.get_observations()
+    for _ in range(20):
+        actions = policy(obs)
+        assert actions.abs().max() > 0.1
+        vector = obs["actor"]
+        for rows in (slice(None), slice(0, 1)):
+            (got,) = session.run(None, {"obs": vector[rows].numpy()})
+            assert np.abs(got - actions[rows].numpy()).max() < 1e-5
+            for module in modules:
+                assert (module(vector[rows]) - actions[rows]).abs().max() < 1e-5
+        obs, *_ = env.step(actions)
+
+
+def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
+    _, folder = go1
+    told = json.loads((folder / "policy.json").read_text())
+    assert (told["task"], told["iteration"], told["run"]) == (GO1, 7, "some-run")
+    names = {"onnx": "policy.onnx", "pt2": "policy.pt2", "torchscript": "policy.pt"}
+    assert told["files"] == names
+    assert told["control_period"] == pytest.approx(0.02)
+    assert told["joint_names"][:4] == ["FR_hip_joint", "FR_thigh_joint", "FR_calf_joint",
+                                       "FL_hip_joint"]  # fmt: skip
+    # The numbers of go1.xml: its keyframe's qpos and ctrl, gains and ranges.
+    assert told["default_joint_pos"][:3] == [0.1, 0.9, -1.8]
+    assert told["action_offset"][:3] == [0.164, 0.922, -1.661]
+    assert told["action_scale"] == [0.5] * 12
+    assert told["action_clip"][2] == [-2.818, -0.888]
+    assert told["joint_stiffness"][:3] == [15.8952427, 15.8952427, 35.764296]
+    assert told["joint_damping"][:3] == [1.01192258, 1.01192258, 2.2768258]
+    assert told["base"] == "trunk"
+    assert told["command_names"] == ["velocity", "gait"]
+    assert told["commands"][0]["params"]["lin_vel_x"] == [-1.0, 1.0]
+    assert told["commands"][0]["runs"] == {}
+    clock = dict(told["commands"][1]["runs"])
+    # What lifts a foot of the keyframe by 0.08 m; diagonal pairs of feet half a period apart.
+    assert clock.pop("bend")["FL_calf_joint"] == [-0.44, 0.5]
+    assert clock == {
+        "frequency": 3.2,
+        "runs_with": "velocity",
+        "threshold": 0.05,
+        "stopping_time": 0.5,
+        "stance": 0.55,
+    }
+    joint_pos = next(part for part in told["observations"] if part["term"] == "joint_pos")
+    assert (joint_pos["start"], joint_pos["size"]) == (14, 12)
+    assert joint_pos["params"]["joints"] == told["joint_names"]
+    assert joint_pos["noise"] == {"uniform": [-0.01, 0.01]}
+    assert joint_pos["reads"] == {
+        "source": "joint_pos",
+        "joints": told["joint_names"],
+        "minus": told["default_joint_pos"],
+    }
+
+
+@pytest.fixture(scope="module")
+def plain_walker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Go1 with targets that nothing moves, seen twice."""
+    task = discover().find(GO1).make()
+    task.actions["joint_pos"].reference = None
+    actor = task.observation_terms()["actor"]
+    actor["joint_vel_again"] = ObservationTermCfg(mdp.joint_vel, joints=".*_(hip|thigh|calf)_joint")
+    folder = tmp_path_factory.mktemp("plain")
+    assert export_policy(_saved(task, GO1), folder, ("onnx",)).unknown_to_unitree is None
+    return folder
+
+
+def test_deploy_yaml_has_what_the_controllers_of_unitree_read(plain_walker) -> None:
+    folder = plain_walker
+    told = json.loads((folder / "policy.json").read_text())
+    deploy = yaml.safe_load((folder / "deploy.yaml").read_text())
+    assert list(deploy) == ["joint_ids_map", "step_dt", "stiffness", "damping",
+                            "default_joint_pos", "commands", "actions", "observations"]  # fmt: skip
+    assert deploy["joint_ids_map"] == list(range(12))
+    assert deploy["step_dt"] == pytest.approx(0.02)
+    assert deploy["stiffness"] == told["joint_stiffness"]
+    assert deploy["commands"]["base_velocity"]["ranges"]["lin_vel_y"] == [-0.5, 0.5]
+    targets = deploy["actions"]["JointPositionAction"]
+    assert (targets["scale"], targets["offset"]) == ([0.5] * 12, told["action_offset"])
+    assert targets["clip"][2] == [-2.818, -0.888]
+    assert list(deploy["observations"]) == [
+        "base_lin_vel", "base_ang_vel", "projected_gravity", "velocity_commands", "gait",
+        "joint_pos_rel", "joint_vel_rel", "last_action", "joint_vel_again",
+    ]  # fmt: skip
+    assert deploy["observations"]["joint_vel_rel"] == {
+        "params": {}, "clip": None, "scale": [1.0] * 12, "history_length": 1
+    }  # fmt: skip
+    assert deploy["observations"]["gait"]["params"] == {}
+    assert deploy["observations"]["velocity_commands"]["params"] == {
+        "command_name": "base_velocity"
+    }
+
+
+def test_there_is_no_deploy_yaml_for_what_the_controllers_of_unitree_do_not_know(go1) -> None:
+    saved, folder = go1
+    assert not (folder / "deploy.yaml").exists()
+    told = describe_interface(Env(saved.config.env, 1, EngineCfg(threads=1)), ("actor",))
+    assert cannot_be_told(told, remembers=False) == "targets that gait moves"
+    plain = dataclasses.replace(
+        told, actions=[dataclasses.replace(told.actions[0], reference=None)]
+    )
+    assert cannot_be_told(plain, remembers=False) is None
+    assert cannot_be_told(plain, remembers=True) == "networks that remember"
+    of_force = describe_interface(tiny_env(), ("actor",))
+    assert cannot_be_told(of_force, remembers=False).startswith("actions other than")
+
+
+def test_what_training_simulated_of_hardware_is_told(plain_walker) -> None:
+    told = json.loads((plain_walker / "policy.json").read_text())
+    assert told["actions"][0]["delay"] == [0, 0]
+    assert told["motors"] == {}
+    task = discover().find(GO1).make()
+    task.actions["joint_pos"].delay_max_lag = 2
+    gyro = task.observation_terms()["actor"]["base_ang_vel"]
+    gyro.delay_min_lag = gyro.delay_max_lag = 1
+    gyro.bias = UniformNoiseCfg(-0.2, 0.3)
+    legs = DcMotorActuatorCfg(".*_hip_joint", saturation_effort=20.0, velocity_limit=30.0)
+    task.actuators = {"legs": legs}
+    told = describe_interface(Env(task, 1, EngineCfg(threads=1)), ("actor",))
+    assert told.actions[0].delay == [0, 2]
+    part = told.observations[1]
+    assert (part.term, part.delay, part.bias) == ("base_ang_vel", [1, 1], {"uniform": [-0.2, 0.3]})
+    assert told.motors["legs"]["kind"] == "DcMotorActuatorCfg"
+    assert told.motors["legs"]["velocity_limit"] == 30.0
+
+
+def test_motors_and_gains_are_in_the_order_of_the_models_actuators() -> None:
+    task = tiny_task(
+        actions={"turn": JointPositionActionCfg("left_hinge", scale=0.3, clip=(-inf, 1.0))},
+        observations={
+            "actor": {
+                "one": ObservationTermCfg(
+                    mdp.joint_pos_rel, joints="right_.*", scale=0.5, history_length=3
+                ),
+                "all": ObservationTermCfg(mdp.joint_vel, joints="left_hinge", clip=(-2.0, 3.0)),
+            }
+        },
+    )
+    env = Env(task, 1, EngineCfg(threads=1))
+    told = describe_interface(env, ("actor",))
+    deploy = yaml.safe_load(deploy_yaml(env.model, told))
+    assert deploy["joint_ids_map"] == [1]
+    assert deploy["stiffness"] == [0.0, 5.0, 0.0, 0.0]
+    assert deploy["actions"]["JointPositionAction"]["clip"] == [[-inf, 1.0]]
+    assert unknown_observations(told) == ["one"]  # its joints are not those of the actions
+    assert deploy["observations"] == {
+        "one": {"params": {}, "clip": None, "scale": [0.5, 0.5], "history_length": 3},
+        "joint_vel_rel": {"params": {}, "clip": [-2.0, 3.0], "scale": [1.0], "history_length": 1},
+    }
+
+
+def test_each_file_carries_the_metadata_itself(go1) -> None:
+    _, folder = go1
+    told = json.loads((folder / "policy.json").read_text())
+    kept = onnxruntime.InferenceSession(folder / "policy.onnx").get_modelmeta()
+    properties = kept.custom_metadata_map
+    assert json.loads(properties["policy.json"]) == told
+    # The names that mjlab's exporter gives, lists with commas.
+    assert properties["joint_names"].split(",") == told["joint_names"]
+    for name in ("joint_stiffness", "default_joint_pos"):
+        assert [float(x) for x in properties[name].split(",")] == told[name]
+    assert properties["observation_names"].startswith("base_lin_vel,base_ang_vel,")
+    extra = {"policy.json": ""}
+    _load_torchscript(folder / "policy.pt", extra)
+    assert json.loads(extra["policy.json"]) == told
+    program = torch.export.load(folder / "policy.pt2", extra_files=(of_program := dict(extra)))
+    assert json.loads(of_program["policy.json"]) == told
+    assert not [node for node in program.graph.nodes if "stack_trace" in node.meta]
+
+
+def test_the_layout_finds_every_term_in_the_policys_input() -> None:
+    task = tiny_task(
+        observations={
+            "actor": {
+                "lived": ObservationTermCfg(steps_lived, scale=0.5, history_length=3),
+                "sides": ObservationTermCfg(mdp.joint_pos, joints=".*_slide", clip=(-5.0, inf)),
+            },
+            "extra": {"speed": ObservationTermCfg(mdp.joint_vel, joints=LEFT, scale=(2.0,))},
+        },
+    )
+    env = Env(task, 2, EngineCfg(threads=1))
+    for _ in range(4):
+        obs, *_ = env.step(torch.ones(2, 1))
+    told = describe_interface(env, ("extra", "actor"))
+    x = torch.cat([obs["extra"], obs["actor"]], dim=1)
+    assert told.observation_size == x.shape[1] == 6
+    assert told.observation_names == ["speed", "lived", "sides"]
+    speed, lived, sides = told.observations
+    assert speed.scale == [2.0]
+    assert torch.equal(_part(x, speed), 2.0 * env.bind("qvel")[:, 6:7])
+    assert (lived.scale, lived.history_length) == (0.5, 3)
+    assert _part(x, lived).tolist() == [[1.0, 1.5, 2.0]] * 2
+    assert sides.clip == [-5.0, None]
+    assert sides.params == {"joints": ["left_slide", "right_slide"]}
+    assert torch.equal(_part(x, sides), env.bind("qpos")[:, [7, 9]])
+
+
+def test_the_interface_follows_the_actions_through_their_motors() -> None:
+    env = Env(
+        tiny_task(
+            actions={
+                "drive": JointVelocityActionCfg("right_slide", scale=3.0, clip=(-2.0, 2.0)),
+                "turn": JointPositionActionCfg("left_hinge"),
+            },
+            keyframe="bent",
+        ),
+        1,
+        EngineCfg(threads=1),
+    )
+    told = describe_interface(env, ("actor",))
+    assert told.joint_names == ["right_slide", "left_hinge"]
+    assert [(part.term, part.start, part.size) for part in told.actions] == [
+        ("drive", 0, 1), ("turn", 1, 1)
+    ]  # fmt: skip
+    assert told.joint_stiffness == [0.0, 5.0]
+    assert told.joint_damping == [2.0, 0.0]
+    assert told.action_scale == [3.0, 1.0]
+    assert told.action_clip == [[-2.0, 2.0], [None, None]]
+    assert told.default_joint_pos == [0.3, 0.2]
+    assert told.action_offset == [0.0, 0.2]
+    assert told.initial_joint_pos == {
+        "left_slide": 0.1, "left_hinge": 0.2, "right_slide": 0.3, "right_hinge": 0.4
+    }  # fmt: skip
+
+
+def test_a_motors_gear_is_told() -> None:
+    task = discover().find("cartpole-balance").configuration()
+    told = describe_interface(Env(task, 1, EngineCfg(threads=1)), ("actor",))
+    assert told.joint_names == ["slider"]
+    assert (told.actuator_gear, told.joint_stiffness, told.joint_damping) == ([10.0], [0.0], [0.0])
+    assert told.action_clip == [[-1.0, 1.0]]
+
+
+@dataclass
+class Pull(ActionTermCfg):
+    """An action of one's own, and what it tells of itself."""
+
+    word: str | None = None
+
+    def build(self, model, start, device) -> ActionTerm:
+        class Term(ActionTerm):
+            dim, actuators = 1, (0,)
+
+            def apply(self, actions: Tensor, ctrl: Tensor) -> None:
+                ctrl[:, :1] = actions
+
+            def describe(term) -> str | None:
+                return self.word
+
+        return Term()
+
+
+class Wave(CommandTerm):
+    """A command that runs by itself."""
+
+    is_driven = False
+
+    def __init__(self, env: Env) -> None:
+        self.command = env.buffer("command", (1,), reset=None)
+
+    def resample(self, mask: Tensor) -> None:
+        """Nothing is drawn."""
+
+
+def unheard(env: Env) -> Tensor:
+    return torch.zeros(env.num_envs, 1)
+
+
+REFUSED = {
+    "--env.actions.pull: what Pull does cannot be told": {"actions": {"pull": Pull()}},
+    "--env.actions.mine: what Pull does cannot": {"actions": {"mine": Pull("joint_targets")}},
+    "--env.observations.actor.mine: how a robot reads .*:unheard is not known; write @read_as": {
+        "observations": {"actor": {"mine": ObservationTermCfg(unheard)}}
+    },
+    "--env.observations.actor.all: the joint 'root' has no single position to read": {
+        "observations": {"actor": {"all": ObservationTermCfg(mdp.joint_pos, joints=".*")}}
+    },
+    "--env.observations.actor.seen: the command 'wave', which runs by itself, does not tell how": {
+        "observations": {
+            "actor": {"seen": ObservationTermCfg(mdp.generated_commands, command="wave")}
+        },
+        "commands": {"wave": CommandTermCfg(Wave, (1.0, 1.0))},
+    },
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_term_that_does_not_tell_what_a_robot_does_is_refused_by_name(message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        describe_interface(tiny_env(1, **REFUSED[message]), ("actor",))
+
+
+def test_an_action_of_ones_own_is_told_in_its_own_word_and_place() -> None:
+    actions = {"turn": JointPositionActionCfg("left_hinge"), "mine": Pull("pull")}
+    told = describe_interface(tiny_env(1, actions=actions), ("actor",))
+    assert [(a.term, a.does, a.start) for a in told.actions] == [
+        ("turn", "joint_targets", 0),
+        ("mine", "pull", 1),
+    ]
+    assert told.joint_names == ["left_hinge"]
+
+
+def test_the_model_is_one_file_with_its_meshes_and_heights(tmp_path) -> None:
+    corners = "v 0 0 0\nv 1 0 0\nv 0 2 0\nv 0.3 0.2 1.5\n"
+    (tmp_path / "part.obj").write_text(corners + "f 1 3 2\nf 1 2 4\nf 2 3 4\nf 3 1 4\n")
+    heights = np.arange(12, dtype=np.float32)
+    (tmp_path / "hills.bin").write_bytes(np.int32([3, 4]).tobytes() + heights.tobytes())
+    (tmp_path / "model.xml").write_text("""
+        <mujoco>
+          <asset>
+            <mesh name="part" file="part.obj" scale="0.2 0.1 0.1" refpos="0.01 0.02 0"/>
+            <hfield name="hills" file="hills.bin" size="2 2 0.3 0.1"/>
+          </asset>
+          <worldbody>
+            <geom type="hfield" hfield="hills"/>
+            <body pos="0 0 1">
+              <joint name="j" type="slide"/>
+              <geom type="mesh" mesh="part" pos="0.1 0 0" euler="10 20 30"/>
+              <geom size="0.2" contype="0" conaffinity="0" mass="0"/>
+            </body>
+          </worldbody>
+          <actuator><motor joint="j"/></actuator>
+        </mujoco>""")
+    task = tiny_task(model=tmp_path / "model.xml")
+    one = mujoco.MjModel.from_xml_string(self_contained_xml(task))  # finds no file
+    model = compile_model(task, visuals=True)
+    assert one.opt.timestep == 0.01
+    for field in ("body_mass", "body_inertia", "body_ipos", "geom_pos", "geom_quat", "hfield_data"):
+        expected = getattr(model, field)
+        np.testing.assert_allclose(getattr(one, field), expected, atol=1e-5, err_msg=field)
+    assert (one.ngeom, compile_model(task).ngeom) == (3, 2)
+
+
+@pytest.fixture
+def tiny() -> SavedPolicy:
+    return _saved(tiny_task(ppo=PpoCfg(actor=ActorCfg(hidden_dims=(8,)))))
+
+
+def test_what_acts_otherwise_than_the_policy_is_not_written(tiny, tmp_path) -> None:
+    class OffByALittle(Policy):
+        """Acts as the exported network, and a little more."""
+
+        def __call__(self, obs: TensorDict, fresh: Tensor | None = None) -> Tensor:
+            actions = super().__call__(obs, fresh)
+            return actions + 2e-5 * actions.abs().clamp(min=1.0)
+
+    class Saved(SavedPolicy):
+        def policy(self, obs: TensorDict, num_actions: int) -> Policy:
+            state = self.content["actor_state_dict"]
+            return OffByALittle(self.config.ppo.actor, obs, num_actions, state)
+
+    saved = Saved(tiny.checkpoint, tiny.config, tiny.content)
+    for kind in ("onnx", "pt2", "torchscript"):
+        with pytest.raises(ExportError, match=f"{kind} export differs from the policy by [12]"):
+            export_policy(saved, tmp_path / "out", (kind,))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_policy_that_diverged_is_refused(tiny, tmp_path) -> None:
+    tiny.content["actor_state_dict"]["mlp.0.bias"][0] = torch.nan
+    with pytest.raises(ConfigError, match=r"model_7.pt gives actions that are not finite"):
+        export_policy(tiny, tmp_path / "out", ("pt2",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_cannot_be_written_leave_the_old_ones_alone(tiny, tmp_path) -> None:
+    export_policy(tiny, tmp_path, ("pt2",))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert sorted(before) == ["model.xml", "policy.json", "policy.pt2"]
+    later = dataclasses.replace(tiny, content={**tiny.content, "iter": 8})
+    (tmp_path / "policy.pt2").unlink()
+    (tmp_path / "policy.pt2").mkdir()
+    with pytest.raises(ConfigError, match=r"policy\.pt2 in it is a folder"):
+        export_policy(later, tmp_path, ("pt2",))
+    assert (tmp_path / "policy.json").read_bytes() == before["policy.json"]
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--output .*file/below cannot be made: .*file is not"):
+        export_policy(tiny, tmp_path / "file" / "below", ("pt2",))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", *sorted(before)]
+
+
+def _part(x: Tensor, part: ObservationPart) -> Tensor:
+    return x[:, part.start : part.start + part.size]
+
+
+def _load_torchscript(path: Path, extra: dict[str, str] | None = None) -> torch.jit.ScriptModule:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return torch.jit.load(path, _extra_files=extra)

@@ -1,0 +1,127 @@
+"""Recurrent and convolutional policies, and other distributions, act the same once exported."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from tiny_task import at_step, steps_lived, tiny_task
+from torch import Tensor
+
+from simtrain import ActorCfg, CnnCfg, ObservationTermCfg, TaskCfg, TerminationTermCfg, mdp
+from simtrain.algorithms.cfg import PpoCfg
+from simtrain.algorithms.networks import make_actor
+from simtrain.config.train import TrainConfig
+from simtrain.deployment.export import export_policy
+from simtrain.env.env import Env
+from simtrain.env.reading import read_as
+from simtrain.sim import EngineCfg
+from simtrain.training.saved_policy import SavedPolicy
+
+POSITION = ObservationTermCfg(mdp.joint_pos, joints="left_slide")
+IMAGES = ("picture", "other")
+MODELS = {
+    # Few, for the export takes seconds: each distribution goes with one of the networks.
+    "gru": {"model": "gru", "rnn_hidden_dim": 6, "rnn_num_layers": 2, "distribution": "beta"},
+    "lstm": {"model": "lstm", "rnn_hidden_dim": 6, "distribution": "heteroscedastic"},
+    "cnn": {"model": "cnn", "obs_groups": ("actor", *IMAGES), "cnn": CnnCfg((2, 3))},
+    "only images": {"model": "cnn", "obs_groups": IMAGES, "cnn": CnnCfg((2,))},
+}
+
+
+@read_as("given")
+def picture(env: Env, rows: int = 5) -> Tensor:
+    """Numbers that change with steps and positions. Shape: ``(num_envs, 2, rows, 6)``."""
+    number = steps_lived(env) + 10.0 * env.bind("qpos")[:, 7:8]
+    places = torch.arange(2.0 * rows * 6).view(1, 2, rows, 6)
+    return (number.view(-1, 1, 1, 1) * places).sin()
+
+
+def _task(**actor) -> TaskCfg:
+    return tiny_task(
+        observations={
+            "actor": {"position": POSITION, "lived": ObservationTermCfg(steps_lived)},
+            "picture": {"all": ObservationTermCfg(picture, history_length=2)},
+            "other": {"all": ObservationTermCfg(picture, rows=4)},
+        },
+        terminations={
+            "some": TerminationTermCfg(at_step([5, 9, 40])),
+            "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
+        },
+        episode_length_s=2.0,
+        ppo=PpoCfg(ActorCfg(hidden_dims=(8,), **actor)),
+    )
+
+
+def _saved(task: TaskCfg) -> SavedPolicy:
+    torch.manual_seed(0)
+    env = Env(task, 3, EngineCfg(threads=1))
+    actor = make_actor(task.ppo.actor, env.get_observations(), env.num_actions)
+    with torch.no_grad():
+        for parameter in actor.parameters():
+            parameter.normal_(std=0.4)
+    content = {"iter": 7, "actor_state_dict": actor.state_dict()}
+    return SavedPolicy(Path("run/model_7.pt"), TrainConfig.of_task("tiny", task), content)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_files_act_as_the_policy_for_200_steps_with_resets(model, tmp_path) -> None:
+    saved = _saved(_task(**MODELS[model]))
+    # One for all: terminations are of three environments.
+    saved.config.env.terminations.pop("some")
+    formats = ("onnx", "pt2", "torchscript")
+    assert export_policy(saved, tmp_path, formats).difference < 1e-5
+    told = json.loads((tmp_path / "policy.json").read_text())
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        scripted = torch.jit.load(tmp_path / "policy.pt")
+    modules = (scripted, torch.export.load(tmp_path / "policy.pt2").module())
+
+    env = Env(_task(**MODELS[model]), 3, EngineCfg(threads=1))
+    policy = saved.policy(env.get_observations(), env.num_actions)
+    states = {n: np.zeros((k, 3, m), np.float32) for n, (k, m) in told["state_inputs"].items()}
+    fresh, episodes, largest = torch.ones(3, dtype=torch.bool), 0, 0.0
+    for _ in range(200):
+        obs = env.get_observations()
+        actions = policy(obs, fresh).numpy()
+        for state in states.values():
+            state[:, fresh] = 0.0
+        inputs = {group: obs[group].numpy() for group in told["image_inputs"]} | states
+        if told["observation_size"]:
+            inputs = {told["input"]: obs["actor"].numpy(), **inputs}
+        assert [each.name for each in session.get_inputs()] == list(inputs)
+        got, *after = session.run(None, inputs)
+        for module in modules:
+            with torch.inference_mode():
+                outputs = module(*(torch.from_numpy(value) for value in inputs.values()))
+            outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
+            for mine, others in zip((got, *after), outputs, strict=True):
+                np.testing.assert_allclose(others.numpy(), mine, atol=1e-5)
+        np.testing.assert_allclose(got, actions, atol=1e-5)
+        assert len(after) == len(told["state_outputs"])
+        states = dict(zip(states, after, strict=True))
+        largest = max(largest, float(np.abs(np.diff(actions, axis=0)).max()))
+        _, _, fresh, _ = env.step(torch.from_numpy(actions))
+        episodes += int(fresh.sum())
+    assert episodes > 50
+    assert largest > 1e-3  # it depends on what is seen
+
+    if model == "cnn":
+        _check_images(told)
+    if model == "lstm":
+        assert told["state_inputs"] == {"h_in": [1, 6], "c_in": [1, 6]}
+        assert told["state_outputs"] == ["h_out", "c_out"]
+
+
+def _check_images(told: dict) -> None:
+    assert told["image_inputs"] == {"picture": [4, 5, 6], "other": [2, 4, 6]}
+    assert (told["observation_size"], told["state_inputs"]) == (2, {})
+    parts = [(part["group"], part["start"], part["shape"]) for part in told["observations"]]
+    assert parts == [
+        ("actor", 0, None), ("actor", 1, None), ("picture", 0, [4, 5, 6]), ("other", 0, [2, 4, 6]),
+    ]  # fmt: skip

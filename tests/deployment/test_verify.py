@@ -1,0 +1,416 @@
+"""Exported policies act alike in plain MuJoCo, and mistakes in policy.json are found and named."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_task import tiny_task
+from torch import Tensor
+
+from simtrain import (
+    ActorCfg,
+    CommandTermCfg,
+    EventTermCfg,
+    JointPositionActionCfg,
+    MetricTermCfg,
+    ObservationTermCfg,
+    PpoCfg,
+    RewardTermCfg,
+    TaskCfg,
+    TerminationTermCfg,
+    mdp,
+)
+from simtrain.algorithms.networks import make_actor
+from simtrain.config.train import TrainConfig
+from simtrain.deployment.export import export_policy
+from simtrain.deployment.verify import AS_TRAINED, Verifier
+from simtrain.env.env import Env
+from simtrain.env.reading import read_as
+from simtrain.errors import ExportError
+from simtrain.motion.clip import MotionClip, body_names, joint_names
+from simtrain.sim import EngineCfg
+from simtrain.training.saved_policy import SavedPolicy
+
+JOINTS = ("left_slide", "left_hinge", "right_slide", "right_hinge")
+TURNED = ("left_hinge", "right_hinge")
+CRATE = '<body name="crate" pos="5 0 1"> <freejoint/> <geom/> </body>'
+AT_START = "5 0 1 1 0 0 0  "
+MODEL = f"""
+<mujoco>
+  <option gravity="0 0 0"><flag contact="disable"/></option>
+  <default><geom size="0.1" mass="1"/></default>
+  <worldbody>
+    <geom name="floor" type="plane" size="1 1 1" mass="0"/>
+    {CRATE}
+    <body name="box" pos="0 0 1"> <freejoint/> <geom/> </body>
+    <body name="left_cart" pos="0 1 0">
+      <joint name="left_slide" type="slide" axis="1 0 0"/> <geom/>
+      <geom name="looks" size="0.05" contype="0" conaffinity="0" mass="0"/>
+    </body>
+    <body pos="0 2 0"> <joint name="left_hinge" axis="0 0 1"/> <geom/> </body>
+    <body pos="0 -1 0"> <joint name="right_slide" type="slide" axis="1 0 0"/> <geom/> </body>
+    <body pos="0 -2 0"> <joint name="right_hinge" axis="0 0 1"/> <geom/> </body>
+  </worldbody>
+  <actuator>
+    <position joint="right_slide" kp="9" kv="1"/>
+    <position joint="left_hinge" kp="5" kv="0.1" ctrlrange="-1 1"/>
+    <position joint="right_hinge" kp="3" kv="0.1" ctrlrange="-0.8 0.9"/>
+    <position joint="left_slide" kp="8" kv="1"/>
+    <adhesion body="box" ctrlrange="0 1"/>
+  </actuator>
+  <keyframe> <key name="bent" qpos="{AT_START}0 0 1 1 0 0 0  0.1 0.2 0.3 0.4"/> </keyframe>
+</mujoco>
+"""
+
+
+@read_as("joint_pos", functions=("cos", "sin"))
+def angles(env: Env, joints: Any) -> Tensor:
+    position = env.bind("qpos")[:, joints.qpos]
+    return torch.cat((position.cos(), position.sin()), dim=1)
+
+
+@read_as("base_pos", entries=(0, 2), functions=("rate",))
+class seen_velocity:
+    def __init__(self, env: Env) -> None:
+        self._last = env.buffer("last", (2,))
+        self._is_first = env.buffer("is_first", (1,), reset=True, dtype=torch.bool)
+
+    def __call__(self, env: Env) -> Tensor:
+        place = env.bind("qpos")[:, [7, 9]]
+        moved = torch.where(self._is_first, 0.0, place - self._last)
+        self._last.copy_(place)
+        self._is_first.zero_()
+        return moved / env.step_dt
+
+
+def speed(env: Env) -> Tensor:
+    return env.bind("qvel").square().sum(dim=1)
+
+
+def tipped(env: Env) -> Tensor:
+    return env.bind("xmat").view(env.num_envs, -1, 3, 3)[:, env.base.body, 2, 2] < 0.0
+
+
+def _model() -> Any:
+    import mujoco
+
+    return mujoco.MjSpec.from_string(MODEL)
+
+
+def _task(**changes: Any) -> TaskCfg:
+    """Four servos, three of them driven, a base that flies, and a crate; a term of each kind."""
+    spins = dict.fromkeys(("x", "y", "z", "roll", "pitch", "yaw"), (-8.0, 8.0))
+    noisy = {"scale": 0.5, "history_length": 3}
+    return tiny_task(
+        model=_model,
+        keyframe="bent",
+        episode_length_s=0.4,
+        actions={
+            "turn": JointPositionActionCfg(
+                TURNED, scale={"left.*": 0.4, "right.*": 0.7}, reference="gait"
+            ),
+            "slide": JointPositionActionCfg("right_slide", scale=0.3, offset=0.05),
+        },
+        commands={
+            "velocity": CommandTermCfg(
+                mdp.UniformVelocityCommand,
+                (0.1, 0.2),
+                lin_vel_x=(0.5, 1.0),
+                lin_vel_y=(-1.0, 1.0),
+                ang_vel_z=(-1.0, 1.0),
+                rel_heading_envs=0.5,
+                rel_standing_envs=0.2,
+            ),
+            "gait": CommandTermCfg(
+                mdp.GaitClock,
+                (9.0, 9.0),
+                sites=TURNED,
+                offsets=(0.0, 0.5),
+                frequency=(2.0, 4.0),
+                bend={"left_hinge": 0.3, "right_hinge": -0.2},
+            ),
+        },
+        observations={
+            "actor": {
+                "lin_vel": ObservationTermCfg(mdp.base_lin_vel),
+                "gyro": ObservationTermCfg(mdp.base_ang_vel, scale=(0.1, 0.2, 0.3)),
+                "gravity": ObservationTermCfg(mdp.projected_gravity),
+                "positions": ObservationTermCfg(
+                    mdp.joint_pos_rel, joints=(*TURNED, "right_slide"), biased=True, **noisy
+                ),
+                "angles": ObservationTermCfg(angles, joints=TURNED),
+                "speeds": ObservationTermCfg(mdp.joint_vel, joints=JOINTS, clip=(-0.5, 0.5)),
+                "drift": ObservationTermCfg(seen_velocity),
+                "command": ObservationTermCfg(mdp.generated_commands, command="velocity"),
+                "gait": ObservationTermCfg(mdp.generated_commands, command="gait"),
+                "last": ObservationTermCfg(mdp.last_action),
+            }
+        },
+        rewards={
+            "slow": RewardTermCfg(speed, weight=-0.1),
+            "smooth": RewardTermCfg(mdp.action_acc_l2, weight=-0.2),
+            "alive": RewardTermCfg(mdp.is_alive, weight=2.0),
+        },
+        terminations={
+            "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
+            "tipped": TerminationTermCfg(tipped),
+        },
+        metrics={"error": MetricTermCfg(mdp.lin_vel_error, command="velocity")},
+        events={
+            "bias": EventTermCfg(
+                mdp.randomize_encoder_bias, mode="reset", joints=TURNED, bias=(-0.1, 0.1)
+            ),
+            "mass": EventTermCfg(
+                mdp.randomize_field,
+                mode="startup",
+                field="body_mass",
+                bodies="left_cart",
+                ranges=(0.5, 2.0),
+            ),
+            "throw": EventTermCfg(
+                mdp.reset_root_state_uniform, mode="reset", pose_range={}, velocity_range=spins
+            ),
+            "joints": EventTermCfg(
+                mdp.reset_joints_uniform, mode="reset", joints=JOINTS, velocity=(-1.0, 1.0)
+            ),
+        },
+        ppo=PpoCfg(actor=ActorCfg(hidden_dims=(16,), model="gru", rnn_hidden_dim=6)),
+        **changes,
+    )
+
+
+def _with_sites(task: TaskCfg) -> TaskCfg:
+    make = task.model
+
+    def model() -> Any:
+        spec = make()
+        for body, name in zip(spec.bodies[-3:], ("left_hinge", "x", "right_hinge"), strict=True):
+            body.add_site(name=name)
+        return spec
+
+    task.model = model
+    return task
+
+
+def _saved(task: TaskCfg) -> SavedPolicy:
+    torch.manual_seed(0)
+    env = Env(task, 1, EngineCfg(threads=1))
+    actor = make_actor(task.ppo.actor, env.get_observations(), env.num_actions)
+    with torch.no_grad():
+        for parameter in actor.parameters():
+            parameter.normal_(std=0.5)
+    content = {"iter": 7, "actor_state_dict": actor.state_dict()}
+    return SavedPolicy(Path("run/model_7.pt"), TrainConfig.of_task("tiny", task), content)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[SavedPolicy, Path]:
+    saved = _saved(_with_sites(_task()))
+    folder = tmp_path_factory.mktemp("exported")
+    export_policy(saved, folder, ("onnx",))
+    return saved, folder
+
+
+@pytest.fixture(scope="module")
+def verifier(made) -> Verifier:
+    return Verifier(made[0], 6)
+
+
+def test_a_policy_is_the_same_outside_of_simtrain(made, verifier) -> None:
+    """With hidden states, history, clocks, encoders' bias, masses, servos that nothing drives."""
+    _, folder = made
+    conditions = {AS_TRAINED: {}, "late": {"delay": 1}, "heavy": {"mass": 3.0, "timestep": 0.5}}
+    found = verifier(folder, conditions=conditions)
+    assert found.differences == []
+    own, played = found.own, found.played[AS_TRAINED]
+    assert len({*own.lengths}) > 1
+    assert any(own.failed)
+    assert not all(own.failed)
+    assert (played.lengths, played.failed) == (own.lengths, own.failed)
+    assert played.returns == pytest.approx(own.returns, abs=1e-3)
+    assert played.metrics["error"] == pytest.approx(own.metrics["error"], abs=1e-3)
+    for other in ("late", "heavy"):
+        assert found.played[other].returns != pytest.approx(own.returns, abs=1e-2)
+
+
+def test_nothing_of_simtrain_and_torch_is_imported_by_what_is_exported(made) -> None:
+    _, folder = made
+    program = (
+        "import sys; sys.modules.update(simtrain=None, torch=None)"
+        f"; sys.argv.append('--seconds=0.1'); sys.path.insert(0, {str(folder)!r}); import runpy"
+        f"; runpy.run_path({str(folder / 'mujoco_robot.py')!r}, run_name='__main__')"
+    )
+    command = [sys.executable, "-P", "-c", program]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert said.startswith("qpos [")
+
+
+def _part(told: dict[str, Any], term: str) -> dict[str, Any]:
+    return next(part for part in told["observations"] if part["term"] == term)
+
+
+def _swap(values: list[Any], one: int, other: int) -> None:
+    values[one], values[other] = values[other], values[one]
+
+
+def _swap_starts(told: dict[str, Any]) -> None:
+    one, other = _part(told, "lin_vel"), _part(told, "gyro")
+    one["start"], other["start"] = other["start"], one["start"]
+
+
+MISTAKES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "two joints swapped in what is seen": (
+        lambda told: _swap(_part(told, "positions")["reads"]["joints"], 0, 1), "actor.positions"
+    ),
+    "two joints swapped in what is done": (lambda told: _swap(told["joint_names"], 0, 1), ""),
+    "a scale lost": (lambda told: _part(told, "gyro").update(scale=1.0), "actor.gyro"),
+    "a clip lost": (lambda told: _part(told, "speeds").update(clip=None), "actor.speeds"),
+    "a term moved": (_swap_starts, "actor.lin_vel"),
+    "the start not subtracted": (
+        lambda told: _part(told, "positions")["reads"].pop("minus"), "actor.positions"
+    ),
+    "the gyroscope of the world": (
+        lambda told: _part(told, "gyro")["reads"].update(source="base_lin_vel"), "actor.gyro"
+    ),
+    "the base is another body": (lambda told: told.update(base="crate"), "actor.lin_vel"),
+    "no base among several, as it was of old": (
+        lambda told: told.pop("base"),
+        'the exported policy does not run: ValueError: policy.json names no "base", and crate, box',
+    ),
+    "no history": (lambda told: _part(told, "positions").update(history_length=0), ""),
+    "w last": (lambda told: told.update(base_quat="xyzw"), "actor.gravity"),
+    "sine before cosine": (
+        lambda told: _part(told, "angles")["reads"].update(functions=["sin", "cos"]), "actor.angles"
+    ),
+    "a faster clock": (
+        lambda told: told["commands"][1]["runs"].update(frequency=3.5), "actor.gait"
+    ),
+    "a clock that runs on": (
+        lambda told: told["commands"][1]["runs"].update(threshold=-1.0), "actor.gait"
+    ),
+    "a motion of another foot": (
+        lambda told: told["commands"][1]["runs"]["bend"].update(left_hinge=[0.3, 0.5]),
+        "the targets",
+    ),
+    "the offset of actions dropped": (
+        lambda told: told.update(action_offset=[0.0] * 3), "the targets"
+    ),
+    "the bounds of actions lost": (
+        lambda told: told.update(action_clip=[[None, None]] * 3), "the targets"
+    ),
+    "another period": (lambda told: told.update(control_period=0.01), "a step lasts"),
+    "stiffness of another joint": (
+        lambda told: _swap(told["joint_stiffness"], 0, 1), "joint_stiffness"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_policy_json_is_found(mistake, made, verifier, tmp_path) -> None:
+    _, folder = made
+    plant, named = MISTAKES[mistake]
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__*"))
+    told = json.loads((folder / "policy.json").read_text())
+    plant(told)
+    (tmp_path / "policy.json").write_text(json.dumps(told))
+    try:
+        found = verifier(tmp_path).differences
+    except ExportError as error:
+        found = [str(error)]
+    assert any(sentence.startswith(named) for sentence in found)
+
+
+def test_history_in_another_order_is_found(made, verifier, tmp_path) -> None:
+    _, folder = made
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__*"))
+    program = (folder / "run_policy.py").read_text()
+    assert "for each in stack]" in program
+    (tmp_path / "run_policy.py").write_text(
+        program.replace("for each in stack]", "for each in stack[::-1]]")
+    )
+    assert verifier(tmp_path).differences[0].startswith("actor.positions differs")
+
+
+def _following(folder: Path) -> TaskCfg:
+    """A box with an arm that follows one of two made-up motions."""
+    import mujoco
+
+    xml = MODEL.replace(CRATE, "").replace(AT_START, "").replace("<body pos", '<body name="_" pos')
+    for name in ("left", "right_cart", "right"):
+        xml = xml.replace('name="_"', f'name="{name}"', 1)
+    model, rng = mujoco.MjModel.from_xml_string(xml), np.random.default_rng(0)
+    for name, frames in (("long", 15), ("short", 8)):
+        sizes = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
+        rows = {f: rng.normal(0, 0.3, (frames, model.nbody - 1, n)) for f, n in sizes.items()}
+        rows |= {f: rng.normal(0, 0.3, (frames, 4)) for f in ("joint_pos", "joint_vel")}
+        for i in range(frames):
+            data = mujoco.MjData(model)
+            turn = rng.normal(0, 1.0, 4)
+            data.qpos[:] = [
+                *rng.normal(0, 0.3, 3),
+                *turn / np.linalg.norm(turn),
+                *rows["joint_pos"][i],
+            ]
+            mujoco.mj_kinematics(model, data)
+            rows["body_pos_w"][i], rows["body_quat_w"][i] = data.xpos[1:], data.xquat[1:]
+        names = joint_names(model), body_names(model)
+        MotionClip(name, 50.0, *names, **rows).save(folder / f"{name}.npz")
+    task = _task()
+    task.model = lambda: mujoco.MjSpec.from_string(xml)
+    task.actions = {"turn": JointPositionActionCfg(TURNED, scale=0.4, reference="motion")}
+    task.commands = {
+        "motion": CommandTermCfg(
+            mdp.MotionCommand,
+            (9.0, 9.0),
+            files=(str(folder / "long.npz"), str(folder / "short.npz")),
+            bodies=("box", "left_cart"),
+            anchor="box",
+        )
+    }
+    seen = (mdp.generated_commands, mdp.motion_anchor_pos_b, mdp.motion_anchor_ori_b)
+    terms = {f.__name__: ObservationTermCfg(f, command="motion") for f in seen}
+    terms["gravity"] = ObservationTermCfg(mdp.projected_gravity)
+    task.observations = {"actor": terms}
+    motion = {"command": "motion"}
+    task.rewards["body"] = RewardTermCfg(
+        mdp.motion_relative_body_position_error_exp, 5.0, std=1.0, **motion
+    )
+    task.terminations = {"ended": TerminationTermCfg(mdp.motion_ended, time_out=True, **motion)}
+    task.metrics = {"r_mpkpe": MetricTermCfg(mdp.r_mpkpe, **motion)}
+    task.events = {}
+    return task
+
+
+def test_a_motion_is_followed_alike_outside_of_simtrain(tmp_path) -> None:
+    saved, folder = _saved(_following(tmp_path)), tmp_path / "exported"
+    exported = export_policy(saved, folder, ("onnx",))
+    assert {folder / "motion_long.npz", folder / "motion_short.npz"} <= set(exported.files)
+    verifier = Verifier(saved, 4)
+    found = verifier(folder, conditions={AS_TRAINED: {}})
+    assert found.differences == []
+    assert found.own.lengths == found.played[AS_TRAINED].lengths == [14, 7, 14, 7]
+    assert found.played[AS_TRAINED].returns == pytest.approx(found.own.returns, abs=1e-3)
+    told = json.loads((folder / "policy.json").read_text())
+    plants: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+        (lambda runs: runs.update(anchor="left_cart"), "actor.motion_anchor_pos_b"),
+        (lambda runs: runs["motions"].update(long="motion_short.npz"), "actor.generated_commands"),
+    ]
+    for plant, named in plants:
+        wrong = copy.deepcopy(told)
+        plant(wrong["commands"][0]["runs"])
+        (folder / "policy.json").write_text(json.dumps(wrong))
+        assert verifier(folder).differences[0].startswith(named)
+    command = [sys.executable, str(folder / "mujoco_robot.py"), "--seconds=0.2", "--motion=short"]
+    (folder / "policy.json").write_text(json.dumps(told))
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert said.startswith("qpos [")

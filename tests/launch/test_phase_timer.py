@@ -1,0 +1,26 @@
+"""Stopwatches give every moment to one phase."""
+
+from __future__ import annotations
+
+import torch
+
+from simtrain.launch.phase_timer import NO_TIMER, CpuTimer, make_timer
+
+
+def test_a_phase_lasts_until_the_next_begins():
+    timer = CpuTimer()
+    times = iter([0.0, 1.0, 4.0, 4.5, 10.0, 11.0, 13.0])
+    timer._clock = lambda: next(times)
+    assert timer.take("before") == []
+    timer.begin("a")
+    timer.begin("b")
+    timer.begin("a")
+    assert timer.take("c") == [("before", 1.0), ("a", 3.0), ("b", 0.5), ("a", 5.5)]
+    timer.begin("d")
+    assert timer.take("e") == [("c", 1.0), ("d", 2.0)]
+
+
+def test_without_a_timer_nothing_is_noted():
+    NO_TIMER.begin("a")
+    assert NO_TIMER.take("b") == []
+    assert isinstance(make_timer(torch.device("cpu")), CpuTimer)
