@@ -161,7 +161,7 @@ def _found_folders() -> Iterator[Path]:
 
 
 def _own_folders() -> Iterator[Path]:
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     yield from filter(Path.is_dir, (parent / "tasks" for parent in (package.parents[1], package)))
 
 

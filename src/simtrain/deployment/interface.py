@@ -35,7 +35,8 @@ class ObservationPart:
     group; None for what lies in the vector.
     The `function`, as module:name, has joints, bodies and so on among its `params` by name, in the
     order of the entries. What a robot `reads` in its place stands in `simtrain.env.reading`. The
-    value is clipped, None being open, and then scaled. The latest `history_length` of them are stacked,
+    value is clipped, None being open, and then scaled. The latest `history_length` of them are
+    stacked,
     oldest first, all alike at an episode's start; 0 is the present alone. In training `noise` was
     added first, and a `bias` for an episode: bounds, or mean and standard deviation. Its `delay`
     was of so many steps, from least to most. A robot has its own of these.
