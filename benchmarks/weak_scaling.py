@@ -39,8 +39,8 @@ from simtrain.config.tasks import discover
 from simtrain.config.train import TrainConfig
 from simtrain.launch.launcher import launch_ranks
 from simtrain.launch.plan import plan_job
+from simtrain.launch.processes import StopSignals
 from simtrain.launch.rank import Rank
-from simtrain.launch.stop import StopSignals
 
 
 @dataclass

@@ -1,15 +1,19 @@
-"""Files are read only if they are files, whole, and of a size that fits."""
+"""Files are read only if they are regular, whole, and of a size that fits; so is memory given."""
 
 from __future__ import annotations
 
 import os
+import resource
 import zipfile
 from pathlib import Path
 
 import pytest
+from tiny_task import tiny_env
 
+from simtrain import files
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.cli.report import ReportConfig
+from simtrain.cli.train import train
 from simtrain.errors import ConfigError
 from simtrain.files import (
     check_path,
@@ -23,6 +27,18 @@ from simtrain.files import (
 def test_a_file_is_read_whole(tmp_path):
     (tmp_path / "file").write_bytes(b"content")
     assert read_file(tmp_path / "file", "the file", 7) == b"content"
+
+
+def test_reading_takes_the_memory_that_the_file_needs(tmp_path):
+    """A limit of memory (``ulimit -v``) may leave less than is free on the machine."""
+    (tmp_path / "file").write_bytes(b"content")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**26, before[1]))
+    try:
+        assert read_file(tmp_path / "file", "the file") == b"content"
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_what_is_no_regular_file_is_not_read(tmp_path):
@@ -42,25 +58,27 @@ def test_what_is_no_regular_file_is_not_read(tmp_path):
             read_file(path, "the file")
 
 
-def test_a_path_at_which_nothing_can_be_is_told_in_one_short_line(tmp_path):
+def test_a_path_at_which_nothing_can_be_is_refused_in_one_short_line(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     check_path(tmp_path / "new", "--output")
+    refused = r"^--output .* (cannot be used|is no path): "
     for path in ("a" * 5000, str(tmp_path / "loop"), "a\0b", "a\udc80"):
-        with pytest.raises(
-            ConfigError, match=r"^--output .* (cannot be used|is no path): "
-        ) as told:
+        with pytest.raises(ConfigError, match=refused) as error:
             check_path(path, "--output")
-        assert len(str(told.value)) < 400
+        assert len(str(error.value)) < 400
 
 
-def test_every_path_of_a_command_line_is_checked(tmp_path):
-    for flags, message in (
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
         (["--output", "a" * 300], "--output a+ cannot be used: File name too long"),
         (["--output", ""], "--output is empty; it must be a path"),
         (["--output="], "--output is empty; it must be a path"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            parse_flags("report", ReportConfig(), flags)
+    ],
+)
+def test_every_path_of_a_command_line_is_checked(flags, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_flags("report", ReportConfig(), flags)
     for words in (["a" * 300], ["logs", ""]):
         with pytest.raises(ConfigError, match="path"):
             split_paths(words)
@@ -75,10 +93,10 @@ def test_an_archive_that_grows_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("error", [TypeError("bad\nworse"), RecursionError("bad")])
-def test_what_damage_leads_to_is_told_in_one_line(error):
-    with pytest.raises(ConfigError) as told, damage_as_config_error("file is damaged"):
+def test_damage_is_reported_in_one_line(error):
+    message = r"^file is damaged: bad$"
+    with pytest.raises(ConfigError, match=message), damage_as_config_error("file is damaged"):
         raise error
-    assert str(told.value) == "file is damaged: bad"
 
 
 def test_a_file_appears_once_it_is_complete(tmp_path):
@@ -103,3 +121,43 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, failure):
         write_half()
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["model.pt"]
+
+
+def test_a_container_has_the_memory_of_its_limit(monkeypatch, tmp_path):
+    monkeypatch.setattr(files, "_CONTAINER", tmp_path)
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.stat").write_text("anon 400\nfile 500\n")
+    assert files.available_memory() == 600
+    (tmp_path / "memory.max").write_text("max\n")
+    assert files.available_memory() > 2**20
+
+
+def test_more_than_the_free_memory_is_refused_with_the_number_that_fits(monkeypatch):
+    monkeypatch.setattr(files, "available_memory", lambda: 2**30)
+    files.check_memory(2**30, 100)
+    message = (
+        r"^100 environments need about 2 GiB of memory, and 1 GiB are free; use --num-envs 50,"
+    )
+    with pytest.raises(ConfigError, match=message):
+        files.check_memory(2**31, 100)
+    with pytest.raises(ConfigError, match=r"100 environments in each of 4 ranks need .* fewer"):
+        files.check_memory(2**31, 100, 4)
+    monkeypatch.setattr(files, "available_memory", lambda: 10_000)
+    with pytest.raises(ConfigError, match="3 environments need about"):
+        tiny_env(3)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--num-envs 16000000",
+        "--num-steps-per-env 100000 --num-envs 100000",
+        "--ppo.critic.hidden-dims 65536 65536 65536",
+        "--cpu-workers 60 --num-envs 200000",
+    ],
+)
+def test_a_training_that_does_not_fit_leaves_no_folder(flags, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"need about .* GiB of memory, and .* GiB are free; use"):
+        train(["cartpole-balance", "--gpu-ids", "None", *flags.split()])
+    assert list(tmp_path.iterdir()) == []

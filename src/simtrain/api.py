@@ -266,10 +266,10 @@ def open_policy(run: str | Path, cfg: TrainConfig | None = None) -> SavedPolicy:
 
 def choose_device(device: str, engine: EngineFlag) -> EngineCfg:
     """The engine, and the device of environments and policy; ConfigError if there is none such."""
-    from simtrain.launch.plan import count_gpus, use_gpu
+    from simtrain.launch.plan import find_gpus, use_gpu
 
     _check_device(device)
-    asked, count = device, 0 if device == "cpu" else count_gpus()
+    asked, count = device, 0 if device == "cpu" else len(find_gpus().uuids)
     if device == "auto":
         device = "cuda:0" if count else "cpu"
     device = "cuda:0" if device == "cuda" else device

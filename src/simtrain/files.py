@@ -1,20 +1,22 @@
-"""Files: what a user gives is checked, and what is written appears whole or not at all.
+"""Files and memory: what is damaged or too large is refused, and a file is written whole or not.
 
-A path that can be none, a file that is too large or damaged ends in a ConfigError.
+A path that cannot be used, and a file that is too large or damaged, end in a ConfigError.
 """
 
 import os
 import stat
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from simtrain.errors import ConfigError
-from simtrain.launch.memory import available_memory, gib
 
 _TEMPORARY = ".tmp"
+_CONTAINER = Path("/sys/fs/cgroup")
 
 
 def check_path(path: Path | str, what: str) -> None:
@@ -33,17 +35,17 @@ def check_path(path: Path | str, what: str) -> None:
 def read_file(path: Path, what: str, most: int | None = None) -> bytes:
     """The content of a regular file.
 
-    ConfigError, which begins with `what` and the path, if it is none, cannot be read, or has more
-    than `most` bytes; by default more than half of the memory that is free.
+    ConfigError, which begins with `what` and the path, if it is no regular file, cannot be read, or
+    has more than `most` bytes; by default more than half of the memory that is free.
     """
     most = available_memory() // 2 if most is None else most
     try:
-        # To open a named pipe would wait for somebody who writes into it.
+        # Opening a named pipe would wait for somebody who writes into it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if stat.S_ISREG(status.st_mode) and status.st_size <= most:
-                return file.read(most)
+                return file.read(status.st_size)
         reason = f"it has {gib(status.st_size)}, and at most {gib(most)} can be read"
         if not stat.S_ISREG(status.st_mode):
             reason = "it is no regular file"
@@ -56,8 +58,8 @@ def read_file(path: Path, what: str, most: int | None = None) -> bytes:
 def written_whole(path: Path, previous: Path | None = None) -> Iterator[IO[bytes]]:
     """A binary file that appears as `path` only once it is complete and on the disk.
 
-    On an error nothing is left behind, and what was at `path` before stays; else that goes to
-    `previous`, if this is given. Between the two renames there is only `previous`.
+    On an error nothing is left behind, and the file that was at `path` stays. Otherwise that file
+    goes to `previous`, if this is given; between the two renames there is only `previous`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
@@ -86,15 +88,15 @@ def remove_leftovers(run: Path) -> None:
 
 @contextmanager
 def damage_as_config_error(text: str) -> Iterator[None]:
-    """Within, what a damaged or crafted file leads to becomes a ConfigError, which says `text`.
+    """Raise a ConfigError that begins with `text` for any error that a damaged file leads to.
 
-    Messages of ConfigErrors stay as they are.
+    ConfigErrors pass unchanged.
     """
     try:
         yield
     except ConfigError:
         raise
-    except Exception as error:  # what broken content leads to is not known beforehand
+    except Exception as error:  # broken content can raise anything
         lines = str(error).strip().splitlines() or [type(error).__name__]
         lacks = "it lacks " if isinstance(error, KeyError) else ""
         raise ConfigError(f"{text}: {lacks}{lines[0][:200]}") from error
@@ -104,6 +106,34 @@ def check_uncompressed(archive: zipfile.ZipFile, size: int) -> None:
     """Raise ValueError for a zip archive of `size` bytes that would grow by being unpacked."""
     if (unpacked := sum(record.file_size for record in archive.infolist())) > size:
         raise ValueError(f"{gib(unpacked)} are packed into {gib(size)}")
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take, by the machine's memory and its container's limit."""
+    free = int(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError, IndexError):  # no container, or one without a limit
+        most = int((_CONTAINER / "memory.max").read_text())
+        # The kernel drops cached files when processes need the memory.
+        used = int((_CONTAINER / "memory.stat").read_text().split()[1])
+        free = min(free, max(0, most - used))
+    return free
+
+
+def check_memory(needed: int, num_envs: int, ranks: int = 1) -> None:
+    """Raise ConfigError if `needed` bytes, those of all environments and ranks, are not free."""
+    if needed > (free := available_memory()):
+        in_ranks = f" in each of {ranks} ranks" if ranks > 1 else ""
+        fewer = int(num_envs * free / needed)
+        use = f"--num-envs {fewer}" if fewer and ranks == 1 else "fewer environments or ranks"
+        raise ConfigError(
+            f"{num_envs:,} environments{in_ranks} need about {gib(needed)} of memory, and "
+            f"{gib(free)} are free; use {use}, or smaller rollouts or networks"
+        )
+
+
+def gib(size: int) -> str:
+    """A number of bytes for people."""
+    return f"{size / 2**30:.3g} GiB"
 
 
 def _short(path: Path | str) -> str:

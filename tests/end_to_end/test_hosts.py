@@ -134,17 +134,17 @@ def test_a_killed_command_leaves_no_process_on_other_hosts(ssh_config, tmp_path)
 def test_a_host_that_does_not_answer_is_named_with_the_reason(tmp_path):
     nothing_listens = write_ssh_config(tmp_path, free_port())
     with pytest.raises(ConfigError, match=rf"host {HOSTS[0]} cannot be used: .*Unable to connect"):
-        probe_hosts(HOSTS, str(nothing_listens), count_gpus=False)
+        probe_hosts(HOSTS, str(nothing_listens), list_gpus=False)
 
 
 def test_a_host_name_that_does_not_resolve_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"host nowhere\.invalid cannot be used: gaierror"):
-        probe_hosts(("nowhere.invalid",), None, count_gpus=False)
+        probe_hosts(("nowhere.invalid",), None, list_gpus=False)
 
 
 def test_loopback_addresses_are_this_machine():
-    gpus = probe_hosts(("127.0.0.2", "127.0.0.3"), None, count_gpus=False)
-    assert gpus == [(os.environ.get("CUDA_VISIBLE_DEVICES"), 0)] * 2
+    gpus = probe_hosts(("127.0.0.2", "127.0.0.3"), None, list_gpus=False)
+    assert gpus == [(os.environ.get("CUDA_VISIBLE_DEVICES"), [])] * 2
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_loopback_addresses_are_this_machine():
 )
 def test_mistakes_with_hosts(hosts, ssh_config, message):
     with pytest.raises(ConfigError, match=message):
-        probe_hosts(hosts, ssh_config, count_gpus=False)
+        probe_hosts(hosts, ssh_config, list_gpus=False)
 
 
 def test_slurm_is_for_use_inside_an_allocation(monkeypatch):

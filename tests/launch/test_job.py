@@ -10,8 +10,10 @@ from simtrain.config.tasks import discover
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import as_plain, overlay
 from simtrain.errors import ConfigError
+from simtrain.launch import plan
+from simtrain.launch.hosts import HostGpus
 from simtrain.launch.launcher import choose_log_dir
-from simtrain.launch.plan import plan_job, resolve_hosts
+from simtrain.launch.plan import plan_job
 
 
 def configure(*flags: str) -> TrainConfig:
@@ -67,16 +69,17 @@ train(["cartpole-balance", *flags.split()])
 
 
 @pytest.mark.parametrize(
-    ("gpu_ids", "found", "message"),
+    ("gpu_ids", "hosts", "message"),
     [
         (("0", "1"), [(None, 2), ("5", 1)], "host node2: --gpu-ids 1: the only visible GPU is 0 "),
         (("auto",), [(None, 2), (None, 0)], "host node2 has no GPU and others have; name hosts "),
     ],
 )
-def test_the_host_of_a_wrong_gpu_is_named(gpu_ids, found, message):
-    flags = configure("--hosts", "node1", "node2", "--gpu-ids", *gpu_ids)
+def test_the_host_of_a_wrong_gpu_is_named(gpu_ids, hosts, message, monkeypatch):
+    gpus = [HostGpus(visible, ["uuid"] * count) for visible, count in hosts]
+    monkeypatch.setattr(plan, "probe_hosts", lambda *args, **options: gpus)
     with pytest.raises(ConfigError, match=message):
-        resolve_hosts(flags, flags.hosts, found)
+        plan_job(configure("--hosts", "node1", "node2", "--gpu-ids", *gpu_ids))
 
 
 def test_a_gpu_that_is_not_there_stops_the_command_before_it_starts(tmp_path):

@@ -1,13 +1,26 @@
+"""Which devices ranks get, by flags, ``CUDA_VISIBLE_DEVICES`` and the GPUs of a host."""
+
+from __future__ import annotations
+
 import os
+import shutil
+import subprocess
+from dataclasses import replace
 
 import pytest
 import torch
 
 from simtrain.errors import ConfigError
-from simtrain.launch.plan import Devices, count_gpus, resolve_devices, resolve_evaluator
+from simtrain.launch import plan
+from simtrain.launch.hosts import HostGpus, list_gpus
+from simtrain.launch.plan import Devices, resolve_devices, resolve_evaluator
 
 GPU = "GPU-8f6d2c3a-1111-2222-3333-444455556666"
 MIG = "MIG-GPU-8f6d2c3a/1/0"
+
+
+def host_gpus(visible: str | None, count: int) -> HostGpus:
+    return HostGpus(visible, [f"uuid {number}" for number in range(count)])
 
 
 @pytest.mark.parametrize(
@@ -38,7 +51,8 @@ MIG = "MIG-GPU-8f6d2c3a/1/0"
     ],
 )
 def test_devices(gpu_ids, cpu_workers, visible, gpu_count, devices):
-    assert resolve_devices(gpu_ids, cpu_workers, visible, gpu_count) == devices
+    resolved = resolve_devices(gpu_ids, cpu_workers, host_gpus(visible, gpu_count))
+    assert replace(resolved, uuids=()) == devices
 
 
 @pytest.mark.parametrize(
@@ -60,7 +74,7 @@ def test_devices(gpu_ids, cpu_workers, visible, gpu_count, devices):
 )
 def test_mistakes_say_what_is_visible(gpu_ids, cpu_workers, visible, gpu_count, message):
     with pytest.raises(ConfigError, match=message):
-        resolve_devices(gpu_ids, cpu_workers, visible, gpu_count)
+        resolve_devices(gpu_ids, cpu_workers, host_gpus(visible, gpu_count))
 
 
 def test_rank_i_uses_cuda_i():
@@ -68,19 +82,65 @@ def test_rank_i_uses_cuda_i():
     assert Devices("cpu", 2, "").device(1) == "cpu"
 
 
-@pytest.mark.parametrize(("value", "order"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST",) * 2])
-def test_gpus_are_numbered_as_nvidia_smi_does_unless_told_otherwise(value, order, monkeypatch):
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", value or "")
-    if value is None:
-        monkeypatch.delenv("CUDA_DEVICE_ORDER")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: os.environ["CUDA_DEVICE_ORDER"])
-    assert count_gpus() == order
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_gpu_that_pytorch_cannot_use_is_a_mistake_for_every_rank():
     with pytest.raises(ConfigError, match=r"^PyTorch cannot use the GPU: .* \(--gpu-ids None "):
         Devices("cuda", 2, "0,1").use(1)
+
+
+@pytest.mark.parametrize(("used_before", "is_refused"), [(False, False), (True, True)])
+def test_a_process_that_can_no_longer_choose_its_gpu_is_refused(
+    used_before, is_refused, monkeypatch
+):
+    """CUDA reads ``CUDA_VISIBLE_DEVICES`` once."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    uuids = [f"uuid {number}" for number in range(4)]
+    frozen = os.environ["CUDA_VISIBLE_DEVICES"]
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+
+    def visible() -> list[str]:
+        variable = frozen if used_before else os.environ["CUDA_VISIBLE_DEVICES"]
+        return [uuids[int(number)] for number in variable.split(",")]
+
+    monkeypatch.setattr(plan, "visible_gpus", visible)
+    devices = resolve_devices((3,), 1, HostGpus(None, uuids))
+    if is_refused:
+        with pytest.raises(ConfigError, match="this process used CUDA before"):
+            devices.use(0)
+    else:
+        assert devices.use(0) == torch.device("cuda:0")
+
+
+DRIVER = """
+#include <stdlib.h>
+#include <string.h>
+int cuInit(unsigned flags) {
+    return strcmp(getenv("CUDA_DEVICE_ORDER"), getenv("EXPECTED_ORDER")) ? 100 : 0;
+}
+int cuDeviceGetCount(int *count) { *count = atoi(getenv("CUDA_VISIBLE_DEVICES")); return 0; }
+int cuDeviceGet(int *device, int number) { *device = number; return 0; }
+int cuDeviceGetUuid(char *uuid, int device) { memset(uuid, 16 + device, 16); return 0; }
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="compiles a driver without GPUs")
+@pytest.mark.parametrize(("order", "expected"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST",) * 2])
+def test_another_process_lists_the_gpus_and_numbers_them_as_nvidia_smi_does(
+    order, expected, tmp_path, monkeypatch
+):
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(tmp_path / "libcuda.so.1")]
+    subprocess.run(command, input=DRIVER, text=True, check=True)
+    monkeypatch.setattr("simtrain.launch.hosts._DRIVER", str(tmp_path / "libcuda.so.1"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
+    monkeypatch.delenv("CUDA_DEVICE_ORDER")
+    if order is not None:
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
+    monkeypatch.setenv("EXPECTED_ORDER", expected)
+    for count in (0, 2):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", str(count))
+        assert list_gpus() == ["10" * 16, "11" * 16][:count]
+    assert not torch.cuda.is_initialized()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +153,8 @@ def test_a_gpu_that_pytorch_cannot_use_is_a_mistake_for_every_rank():
     ],
 )
 def test_the_device_of_the_evaluator(eval_device, visible, gpu_count, devices):
-    assert resolve_evaluator(eval_device, visible, gpu_count) == devices
+    resolved = resolve_evaluator(eval_device, host_gpus(visible, gpu_count))
+    assert (resolved and replace(resolved, uuids=())) == devices
 
 
 @pytest.mark.parametrize(
@@ -105,6 +166,6 @@ def test_the_device_of_the_evaluator(eval_device, visible, gpu_count, devices):
 )
 def test_an_evaluator_on_a_gpu_that_is_not_there_is_told(visible, gpu_count, says):
     with pytest.raises(ConfigError) as error:
-        resolve_evaluator("cuda:2", visible, gpu_count)
+        resolve_evaluator("cuda:2", host_gpus(visible, gpu_count))
     instead = "--eval-device cpu evaluates on the CPU"
     assert str(error.value) == f"--eval-device cuda:2: {says}; {instead}"

@@ -106,4 +106,4 @@ def _add_alike(rank: Rank) -> bool:
     mine: tuple[str, int] = torch.backends.cpu.get_cpu_capability(), rank.threads
     if rank.device.type == "cuda":
         mine = torch.cuda.get_device_name(rank.device), 0
-    return len(set(rank.all_gather_objects(mine))) == 1
+    return len(set(rank.all_gather_object(mine))) == 1

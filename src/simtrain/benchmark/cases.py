@@ -1,22 +1,22 @@
 """Which cases a benchmark measures, on which devices; checked before anything is measured."""
 
 import itertools
-import os
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from simtrain.benchmark.figures import Case
 from simtrain.errors import ConfigError
-from simtrain.launch.plan import Devices, GpuIds, count_gpus, resolve_devices
+from simtrain.launch.hosts import HostGpus
+from simtrain.launch.plan import Devices, GpuIds, find_gpus, resolve_devices
 from simtrain.sim import EngineName, choose_engine
 
 
 def choose_devices(gpu_ids: GpuIds, ranks: int) -> Devices:
     """The devices that ``--gpu-ids`` names, ``auto`` all GPUs or the CPU; at least `ranks`."""
-    count = 0 if gpu_ids is None else count_gpus()
+    gpus = HostGpus(None, ()) if gpu_ids is None else find_gpus()
     if gpu_ids == "auto":
-        gpu_ids = "all" if count else None
-    devices = resolve_devices(gpu_ids, 1, os.environ.get("CUDA_VISIBLE_DEVICES"), count)
+        gpu_ids = "all" if gpus.uuids else None
+    devices = resolve_devices(gpu_ids, 1, gpus)
     if devices.kind == "cuda" and devices.ranks < ranks:
         raise ConfigError(
             f"--ranks {ranks} needs as many GPUs, and there are {devices.ranks} "

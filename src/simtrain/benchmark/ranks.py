@@ -13,8 +13,8 @@ from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
 from simtrain.launch.launcher import launch_ranks
 from simtrain.launch.plan import Devices, Job
+from simtrain.launch.processes import StopSignals
 from simtrain.launch.rank import Rank
-from simtrain.launch.stop import StopSignals
 
 
 @dataclass(frozen=True)

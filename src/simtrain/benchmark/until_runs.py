@@ -20,7 +20,7 @@ from simtrain.config.train import TrainConfig
 from simtrain.config.tree import differences, new_settings, resolved
 from simtrain.errors import ConfigError, flag
 from simtrain.files import damage_as_config_error
-from simtrain.launch.stop import StopSignals
+from simtrain.launch.processes import StopSignals
 from simtrain.plot.curves import NothingLoggedError, Run, members_of, read_run
 from simtrain.plot.population import read_lineage
 from simtrain.run.directory import read_config_file, shown

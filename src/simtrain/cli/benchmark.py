@@ -122,7 +122,7 @@ def _measure(cases: Sequence[Case], settings: Settings) -> tuple[Any, str] | int
     """The figures and the device's name, or the exit code if a signal ended it."""
     from simtrain.benchmark.ranks import measure_cases
     from simtrain.launch.launcher import end_launched_ranks
-    from simtrain.launch.stop import StopSignals
+    from simtrain.launch.processes import StopSignals
     from simtrain.training.stopping import exit_code
 
     def end(number: Signals) -> NoReturn:

@@ -11,8 +11,7 @@ from typing import NoReturn
 
 from simtrain.cli.output import open_standard_streams
 from simtrain.errors import ConfigError, DivergenceError, ExportError, RankError, SimulationError
-from simtrain.launch.processes import limit_spinning
-from simtrain.launch.stop import heeded_signals
+from simtrain.launch.processes import heeded_signals, limit_spinning
 
 DONE, FAILED, MISTAKE, HUNG_UP, INTERRUPTED, TERMINATED = 0, 1, 2, 129, 130, 143
 _CODES = {Signals.SIGHUP: HUNG_UP, Signals.SIGINT: INTERRUPTED, Signals.SIGTERM: TERMINATED}

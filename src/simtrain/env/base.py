@@ -30,7 +30,7 @@ from simtrain.env.names import Base, find_base
 from simtrain.env.randomness import forked_randomness
 from simtrain.env.terrain import Terrain
 from simtrain.errors import ConfigError, call_term
-from simtrain.launch.memory import check_memory
+from simtrain.files import check_memory
 from simtrain.sim import EngineCfg, make_engine
 from simtrain.sim.engine import Engine
 

@@ -13,7 +13,7 @@ import threading
 import time
 
 from simtrain.launch.private import LOOPBACK, show_key
-from simtrain.launch.stop import ignore_stop_signals
+from simtrain.launch.processes import ignore_stop_signals
 from simtrain.launch.torchrunx_internals import join_privately
 
 # How many seconds it may take:

@@ -1,20 +1,48 @@
-"""Events that ranks send to the command that launched them, through torchrunx's log stream.
+"""Events that ranks send to the command that launched them, and what it learns from their rhythm.
 
 torchrunx sends every log record of a rank to a server that it forks from the launching process. An
 event is a record with an object attached: the log file gets its text, the command the object.
+
+A thread of each rank sends heartbeats. It stops with a process that is stopped, and the command
+compares how far the ranks are, so it knows which rank hangs or keeps the others waiting. Nothing is
+measured, sent or waited for in the training loop.
 """
 
 import logging
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from signal import Signals
 from typing import ClassVar, Literal
 
+from simtrain.launch.plan import Job
+from simtrain.launch.rank import Rank
 from simtrain.launch.torchrunx_internals import source
 
 Cause = Literal["config", "simulation", "exception", "divergence", "job", "peer"]
 """Kind of an error: in configuration, simulation, program or task; one that all ranks find, in
-training or elsewhere; a collective that broke as another rank is gone."""
+training or elsewhere; a collective that broke because another rank is gone."""
+
+ADVICE = """\
+What usually is the matter, most frequent first, and what to try:
+  1. GPUs cannot reach each other's memory behind an IOMMU (hangs at the first collective):
+     set NCCL_P2P_DISABLE=1, or boot the kernel with iommu=pt
+  2. Shared memory is too small in a container:
+     set NCCL_SHM_DISABLE=1, or start it with more (docker run --shm-size=1g, or --ipc=host)
+  3. Of several hosts, a host name does not resolve: `getent hosts $(hostname)` must print an
+     address on every host; add the name to /etc/hosts
+  4. A port is blocked: a firewall must let ranks connect to each other on any port; with several
+     network interfaces, name one with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME
+NCCL_DEBUG=INFO shows what NCCL does, in the ranks' logs."""
+
+_LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
+_LONGEST_PERIOD = 5.0  # seconds between two heartbeats
+_LONGEST_STEP = 1.0  # seconds; the command may be stopped, or its terminal paused, for longer
 
 
 @dataclass(frozen=True)
@@ -45,7 +73,7 @@ class RankStarted(RankEvent):
 
 @dataclass(frozen=True)
 class StopReceived(RankEvent):
-    """A rank received a signal that asks the run to stop, and does so."""
+    """A rank received a signal that asks the run to stop, and stops."""
 
     signal: Signals
     description = " received {signal.name}"
@@ -53,7 +81,7 @@ class StopReceived(RankEvent):
 
 @dataclass(frozen=True)
 class RankFinished(RankEvent):
-    """A rank's function returned its `result`, and only the process is left to end."""
+    """A rank's function returned its `result`, and its process is about to end."""
 
     result: object
     description = " is done"
@@ -86,8 +114,32 @@ def send(event: object) -> None:
     logging.getLogger("simtrain").log(level, "%s", event, extra={"event": event})
 
 
+def send_heartbeats(rank: Rank, device: str, timeout: float) -> None:
+    """Send heartbeats from a thread, often enough for a `RankWatch` with this `timeout`."""
+    main, progress = threading.get_ident(), rank.progress
+
+    def beat() -> None:
+        while True:
+            p, place = progress, _place(main)
+            send(Heartbeat(rank.rank, device, p.iteration, p.waits, p.is_waiting, place))
+            time.sleep(min(timeout / 40.0, _LONGEST_PERIOD))
+
+    threading.Thread(target=beat, name="heartbeat", daemon=True).start()
+
+
+def _place(thread: int) -> str:
+    """Where a thread is, outside of libraries."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back
+    if frame is None:
+        return "an unknown place"
+    file = frame.f_code.co_filename.removeprefix(f"{os.getcwd()}/")  # noqa: PTH109 - a string
+    return f"{file}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+
+
 class EventHandler(logging.Handler):
-    """Writes events to `connection`, in the log server; so also what rank 0 prints or warns of."""
+    """Writes events, and what rank 0 prints or warns of, to `connection`, in the log server."""
 
     def __init__(self, connection: Connection, main_host: str) -> None:
         super().__init__()
@@ -102,3 +154,73 @@ class EventHandler(logging.Handler):
                 event = text
         if event is not None:
             self._connection.send(event)
+
+
+class RankWatch:
+    """Finds ranks that do not answer and ranks that others wait for, in the command.
+
+    A rank is late after a tenth of the job's `collective_timeout`; `say` gets a line about it then,
+    and one when it goes on.
+    """
+
+    def __init__(self, job: Job, say: Callable[[str], None]) -> None:
+        self._job = job
+        self._say = say
+        self._beats: dict[int, Heartbeat] = {}
+        self._heard: dict[int, float] = {}  # when, by the clock of `_now`, as the next
+        self._moved = 0.0  # when a rank last began to wait
+        self._now = 0.0  # stands still while the command does
+        self._checked = time.monotonic()
+        self.late: dict[str, str] = {}
+        """Names of the ranks that are late, and in what way."""
+
+    def hear(self, beat: Heartbeat) -> None:
+        """Take in a heartbeat."""
+        before = self._beats.get(beat.rank)
+        if before is None or before.waits != beat.waits:
+            self._moved = self._now
+        self._beats[beat.rank], self._heard[beat.rank] = beat, self._now
+
+    def check(self, started: Mapping[int, RankStarted], finished: Collection[int]) -> bool:
+        """Report ranks that are late; whether one is so late that the job must end."""
+        now, timeout = time.monotonic(), self._job.collective_timeout
+        self._now += min(now - self._checked, _LONGEST_STEP)
+        self._checked = now
+        delays = self._delays(started, finished)
+        late = {who: how for who, (seconds, how) in delays.items() if seconds > timeout / 10.0}
+        # Ranks whose first collective does not finish end the job themselves.
+        is_first = all(beat.iteration == 0 for beat in self._beats.values())
+        for who in late.keys() - self.late.keys():
+            ends = f"after {timeout:g} s the job ends (--collective-timeout)"
+            self._say(f"warning: {who} {late[who]}; {ends}" + (f"\n{ADVICE}" if is_first else ""))
+        for who in self.late.keys() - late.keys():
+            self._say(f"{who} went on")
+        self.late = late
+        return not is_first and any(seconds > timeout for seconds, _ in delays.values())
+
+    def _delays(
+        self, started: Mapping[int, RankStarted], finished: Collection[int]
+    ) -> dict[str, tuple[float, str]]:
+        """Name of each rank -> for how many seconds it has been late, and words for that."""
+        delays: dict[str, tuple[float, str]] = {}
+        stuck = self._now - self._moved
+        waiting = sum(beat.is_waiting for beat in self._beats.values())
+        for rank in set(range(self._job.world_size)) - set(finished):
+            name = f"rank {rank} on {self._job.rank_names()[rank]}"
+            if rank in started:
+                name += f" (process {started[rank].pid} on {started[rank].host})"
+            beat = self._beats.get(rank)
+            if beat is None:
+                delays[name] = stuck if waiting else 0.0, f"has not started for {stuck:.0f} s"
+                continue
+            silent = self._now - self._heard[rank]
+            where = f"in iteration {beat.iteration}, " if beat.iteration else ""
+            where += f"at {beat.place}"
+            delays[name] = silent, f"has not answered for {silent:.0f} s, and was {where}"
+            if waiting and not beat.is_waiting and beat.iteration is not None and stuck > silent:
+                text = f"has kept the others waiting for {stuck:.0f} s, and is {where}"
+                delays[name] = stuck, text
+        slowest = max((seconds for seconds, _ in delays.values()), default=0.0)
+        if 1 < waiting == self._job.world_size and slowest < stuck / 2.0:
+            delays["every rank"] = stuck, f"has waited for the others for {stuck:.0f} s"
+        return delays

@@ -1,58 +1,100 @@
-"""The hosts of a job: their names, and whether ranks can be launched there.
+"""The hosts of a job: their names, their GPUs, and whether ranks can be launched there.
 
 torchrunx starts a process on each host and waits minutes for it, without a word about why it does
 not come. So every host is asked first, over the connection that torchrunx will use.
 """
 
+import ctypes
 import json
 import logging
 import os
 import shlex
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from simtrain.errors import ConfigError
 from simtrain.launch.torchrunx_internals import run_on_host
 
 _PROBE_SECONDS = 45.0  # for all hosts at once
+_DRIVER = "libcuda.so.1"
+_LIST_GPUS = "from simtrain.launch.hosts import visible_gpus; print('\\n'.join(visible_gpus()))"
 _PROBE = """
 import json, os, socket, sys
-import simtrain
-gpus, unreachable = 0, None
+from simtrain.launch.hosts import list_gpus
+unreachable = None
 try:
     socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10).close()
 except OSError as error:
     unreachable = str(error)
-if sys.argv[3] == "gpus":
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    import torch
-    gpus = torch.cuda.device_count()
+gpus = list_gpus() if sys.argv[3] == "gpus" else []
 answer = os.environ.get("CUDA_VISIBLE_DEVICES"), gpus, unreachable
 print("\\nsimtrain:" + json.dumps(answer))
 """
 
 
-def probe_hosts(
-    hosts: Sequence[str], ssh_config: str | None, *, count_gpus: bool
-) -> list[tuple[str | None, int]]:
-    """Ask every host for its ``CUDA_VISIBLE_DEVICES``, and its number of GPUs if `count_gpus`.
+class HostGpus(NamedTuple):
+    """The GPUs of a host."""
 
-    ConfigError if one is named twice, or has no answer, not this Python, or no way to this machine.
+    variable: str | None
+    """``CUDA_VISIBLE_DEVICES`` there; its entries can be indices, UUIDs or MIG names."""
+    uuids: Sequence[str]
+    """UUIDs of the GPUs that are visible under it."""
+
+
+def list_gpus() -> list[str]:
+    """UUIDs of the visible GPUs; from now on this process and its children number them in one way.
+
+    CUDA's own order puts the fastest GPU first, nvidia-smi's is that of the bus. A process reads
+    the order, and ``CUDA_VISIBLE_DEVICES``, when it first uses CUDA. So another process asks here,
+    and this one can still choose its GPU. An order that the user has set stays.
+    """
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    try:
+        ctypes.CDLL(_DRIVER)
+    except OSError:
+        return []
+    command = [sys.executable, "-c", _LIST_GPUS]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+
+
+def visible_gpus() -> list[str]:
+    """UUIDs of the GPUs as CUDA numbers them in this process, which begins to use CUDA by this."""
+    driver, count, uuids = ctypes.CDLL(_DRIVER), ctypes.c_int(), []
+    if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0:
+        for number in range(count.value):
+            device, uuid = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+            driver.cuDeviceGet(ctypes.byref(device), number)
+            driver.cuDeviceGetUuid(ctypes.byref(uuid), device)
+            uuids.append(bytes(uuid).hex())
+    return uuids
+
+
+def probe_hosts(hosts: Sequence[str], ssh_config: str | None, *, list_gpus: bool) -> list[HostGpus]:
+    """Ask every host for its GPUs; without `list_gpus` for ``CUDA_VISIBLE_DEVICES`` alone.
+
+    ConfigError if one is named twice, does not answer, lacks this Python, or cannot connect back.
     """
     for host in hosts:
         if hosts.count(host) > 1:
             raise ConfigError(f"--hosts names {host} more than once")
     if ssh_config is not None and not Path(ssh_config).is_file():
         raise ConfigError(f"--ssh-config {ssh_config} is not a file")
-    _check_own_name()
-    answers: dict[str, tuple[str | None, int] | str] = {}
-    with socket.create_server((socket.getfqdn(), 0)) as listener:
-        port, what = str(listener.getsockname()[1]), "gpus" if count_gpus else ""
-        probe = _in_this_environment(sys.executable, "-c", _PROBE, socket.getfqdn(), port, what)
+    name = socket.getfqdn()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError as error:
+        fix = f"which does not resolve ({error}); add it, with an address, to /etc/hosts"
+        raise ConfigError(f"the hosts find this machine by its name {name!r}, {fix}") from error
+    answers: dict[str, HostGpus | str] = {}
+    with socket.create_server((name, 0)) as listener:
+        port, what = str(listener.getsockname()[1]), "gpus" if list_gpus else ""
+        probe = _in_this_environment(sys.executable, "-c", _PROBE, name, port, what)
 
         def ask(host: str) -> None:
             answers[host] = _ask(host, probe, ssh_config)
@@ -63,23 +105,13 @@ def probe_hosts(
         deadline = time.monotonic() + _PROBE_SECONDS
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-    found = []
+    result = []
     for host in hosts:
         answer = answers.get(host, f"cannot be used: no answer within {_PROBE_SECONDS:.0f} s")
         if isinstance(answer, str):
             raise ConfigError(f"host {host} {answer}")
-        found.append(answer)
-    return found
-
-
-def _check_own_name() -> None:
-    """Raise ConfigError if this machine's name, by which hosts call back, does not resolve."""
-    name = socket.getfqdn()
-    try:
-        socket.getaddrinfo(name, None)
-    except OSError as error:
-        fix = f"which does not resolve ({error}); add it, with an address, to /etc/hosts"
-        raise ConfigError(f"the hosts find this machine by its name {name!r}, {fix}") from error
+        result.append(answer)
+    return result
 
 
 def _in_this_environment(*command: str) -> str:
@@ -90,8 +122,8 @@ def _in_this_environment(*command: str) -> str:
     return f"cd {folder} && export {shlex.join(exports)} && {shlex.join(command)}"
 
 
-def _ask(host: str, command: str, ssh_config: str | None) -> tuple[str | None, int] | str:
-    """The host's ``CUDA_VISIBLE_DEVICES`` and number of GPUs, or what is wrong with it."""
+def _ask(host: str, command: str, ssh_config: str | None) -> HostGpus | str:
+    """The host's GPUs, or what is wrong with it."""
     # Its tracebacks would come before the one line that says which host and why.
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     try:
@@ -101,9 +133,9 @@ def _ask(host: str, command: str, ssh_config: str | None) -> tuple[str | None, i
         return f"cannot be used: {type(error).__name__}: {lines[-1]}"
     for line in output.splitlines():
         if line.startswith("simtrain:"):
-            visible, gpus, unreachable = json.loads(line.removeprefix("simtrain:"))
+            variable, uuids, unreachable = json.loads(line.removeprefix("simtrain:"))
             if unreachable is None:
-                return visible, gpus
+                return HostGpus(variable, uuids)
             text = f"cannot connect to this machine ({socket.getfqdn()}): {unreachable}"
             return f"{text}; its name must resolve there, and no firewall be between"
     lines = (errors or output).strip().splitlines() or ["the command printed nothing there"]

@@ -35,14 +35,20 @@ from simtrain.launch.events import (
     RankFailed,
     RankFinished,
     RankStarted,
+    RankWatch,
     StopReceived,
 )
-from simtrain.launch.heartbeat import RankWatch
 from simtrain.launch.plan import Job
 from simtrain.launch.private import ONLY_LOOPBACK, private_folder
-from simtrain.launch.processes import die_with_parent, end_session, end_session_without_reader
+from simtrain.launch.processes import (
+    STOP_SIGNALS,
+    StopSignals,
+    die_with_parent,
+    end_session,
+    end_session_without_reader,
+    ignore_stop_signals,
+)
 from simtrain.launch.rank_process import RankProgram
-from simtrain.launch.stop import STOP_SIGNALS, StopSignals, ignore_stop_signals
 from simtrain.launch.torchrunx_internals import (
     launch_privately,
     log_file_handlers,

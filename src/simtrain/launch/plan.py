@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import torch
 
 from simtrain.errors import ConfigError
-from simtrain.launch.hosts import probe_hosts
+from simtrain.launch.hosts import HostGpus, list_gpus, probe_hosts, visible_gpus
 from simtrain.launch.rank import Rank, share_of_cores
 from simtrain.launch.torchrunx_internals import slurm_hosts
 
@@ -22,6 +22,7 @@ class Devices:
     kind: Literal["cuda", "cpu"]
     ranks: int
     visible: str  # CUDA_VISIBLE_DEVICES for the ranks: rank i then uses cuda:i; empty for the CPU
+    uuids: tuple[str, ...] = ()  # of the GPUs
 
     def device(self, local_rank: int) -> str:
         """Torch's name of a rank's device."""
@@ -33,31 +34,35 @@ class Devices:
         return len(self.visible.split(",")) if self.kind == "cuda" else 0
 
     def use(self, local_rank: int) -> torch.device:
-        """Give this process its device, and make it torch's current one; see `use_gpu`."""
+        """Give this process its device, and make it torch's current one.
+
+        ConfigError if PyTorch cannot use the GPU, or would use another one.
+        """
         # CUDA reads it once, so this comes before torch or Warp first uses a GPU.
         os.environ["CUDA_VISIBLE_DEVICES"] = self.visible
         device = torch.device(self.device(local_rank))
         if device.type == "cuda":
             use_gpu(device, "--gpu-ids None trains on the CPU")
+            if visible_gpus()[: self.gpus] != list(self.uuids):
+                raise ConfigError(
+                    "this process used CUDA before, and can no longer choose its GPU; begin a new "
+                    "one, or set CUDA_VISIBLE_DEVICES before"
+                )
         return device
 
 
-def count_gpus() -> int:
-    """Number of visible GPUs; from now on this process and its children number them in one order.
-
-    CUDA's own order puts the fastest GPU first, nvidia-smi's is that of the bus. The variable is
-    read when CUDA is first used; a value that the user has set holds.
-    """
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    return torch.cuda.device_count()
+def find_gpus() -> HostGpus:
+    """The GPUs of this machine that PyTorch may use; does not begin to use CUDA in this process."""
+    uuids = list_gpus() if torch.backends.cuda.is_built() else []
+    return HostGpus(os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)
 
 
 def use_gpu(device: torch.device | str, instead: str) -> None:
     """Make a GPU torch's current one; ConfigError, which says what to do `instead`, if it cannot.
 
-    There can be one that PyTorch cannot use: the driver is too old for it, say.
+    PyTorch cannot use every GPU that is there: the driver may be too old for it.
     """
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # see `list_gpus`
     try:
         torch.cuda.set_device(device)
     except RuntimeError as error:
@@ -105,10 +110,10 @@ class Job:
         """The ranks of each member."""
         if self.members == 1:
             return [list(range(self.world_size))]
-        each = self.world_size // self.members
+        ranks_per_member = self.world_size // self.members
         ranks: dict[int, list[int]] = {}
         for rank, (host, _, local_rank) in enumerate(self.placements):
-            member = local_rank // each * len(self.hosts) + self.hosts.index(host)
+            member = local_rank // ranks_per_member * len(self.hosts) + self.hosts.index(host)
             ranks.setdefault(member, []).append(rank)
         return [ranks[member] for member in range(self.members)]
 
@@ -123,16 +128,16 @@ class Job:
         threads = self.threads or share_of_cores(devices.ranks)
         torch.set_num_threads(threads)
         device = devices.use(local_rank)
-        # Ranks of a member follow each other, as do members, wherever they are.
-        place = [each for ranks in self.member_ranks() for each in ranks].index(rank)
+        # By member, wherever its ranks are.
+        place = [number for ranks in self.member_ranks() for number in ranks].index(rank)
         return Rank(rank, local_rank, self.world_size, device, self.seed + place, threads)
 
     def __str__(self) -> str:
         names = self.rank_names()
         if self.members > 1:
             names = list(dict.fromkeys(names))
-            each = self.world_size // self.members
-            ranks = f", {each} ranks each" if each > 1 else ""
+            per_member = self.world_size // self.members
+            ranks = f", {per_member} ranks each" if per_member > 1 else ""
             return f"{self.members} members on {', '.join(names)}{ranks}"
         return f"{len(names)} rank{'s' if len(names) > 1 else ''} on {', '.join(names)}"
 
@@ -159,11 +164,11 @@ def plan_job(flags: LaunchFlags) -> Job:
     hosts = slurm_hosts() if flags.hosts == ("slurm",) else flags.hosts
     may_use_gpus = flags.gpu_ids is not None or flags.eval_device not in (None, "cpu")
     if hosts:
-        found = probe_hosts(hosts, flags.ssh_config, count_gpus=may_use_gpus)
+        gpus = probe_hosts(hosts, flags.ssh_config, list_gpus=may_use_gpus)
     else:
-        gpu_count = count_gpus() if may_use_gpus else 0
-        found = [(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu_count)]
-    devices = resolve_hosts(flags, hosts, found)
+        unused = HostGpus(os.environ.get("CUDA_VISIBLE_DEVICES"), ())
+        gpus = [find_gpus() if may_use_gpus else unused]
+    devices = _resolve_hosts(flags, hosts, gpus)
     if flags.population is not None:
         devices = _with_members(devices, flags.population, flags.ranks_per_member)
     # A rank that may be started again has a process of its own to lose.
@@ -177,38 +182,19 @@ def plan_job(flags: LaunchFlags) -> Job:
         grace_seconds=flags.grace_seconds,
         ssh_config=flags.ssh_config,
         in_process=in_process,
-        evaluator=resolve_evaluator(flags.eval_device, *found[0]),
+        evaluator=resolve_evaluator(flags.eval_device, gpus[0]),
         members=flags.population or 1,
     )
 
 
-def _with_members(devices: tuple[Devices, ...], members: int, each: int) -> tuple[Devices, ...]:
-    """The same devices with the ranks of a population, whose members go to the hosts in turn."""
-    if members < len(devices):
-        text = f"{members} members (--population) for {len(devices)} hosts (--hosts)"
-        raise ConfigError(f"{text}: each host needs one")
-    most = max(64, 4 * len(os.sched_getaffinity(0)))
-    result = []
-    for i, those in enumerate(devices):
-        ranks = len(range(i, members, len(devices))) * each
-        if those.kind == "cuda" and each > those.gpus:
-            text = f"--ranks-per-member is {each}, and there are {those.gpus} GPUs in --gpu-ids"
-            raise ConfigError(f"{text}; ranks of one member need a GPU each")
-        if ranks > most:
-            text = f"--population {members} with --ranks-per-member {each} makes {ranks} ranks"
-            raise ConfigError(f"{text} on a host; at most {most} make sense here")
-        result.append(replace(those, ranks=ranks))
-    return tuple(result)
-
-
-def resolve_hosts(
-    flags: LaunchFlags, hosts: tuple[str, ...], found: list[tuple[str | None, int]]
+def _resolve_hosts(
+    flags: LaunchFlags, hosts: tuple[str, ...], gpus: list[HostGpus]
 ) -> tuple[Devices, ...]:
-    """The devices of hosts, by the ``CUDA_VISIBLE_DEVICES`` and number of GPUs `found` there."""
+    """The devices of all hosts; ConfigError if they are not of one kind."""
     devices = []
-    for i, (visible, gpu_count) in enumerate(found):
+    for i, gpus_there in enumerate(gpus):
         try:
-            devices.append(resolve_devices(flags.gpu_ids, flags.cpu_workers, visible, gpu_count))
+            devices.append(resolve_devices(flags.gpu_ids, flags.cpu_workers, gpus_there))
         except ConfigError as error:
             raise ConfigError(f"host {hosts[i]}: {error}" if hosts else str(error)) from error
         if devices[i].kind != devices[0].kind:
@@ -218,19 +204,34 @@ def resolve_hosts(
     return tuple(devices)
 
 
-def resolve_devices(
-    gpu_ids: GpuIds, cpu_workers: int, visible: str | None, gpu_count: int
-) -> Devices:
-    """The devices that ``--gpu-ids`` and ``--cpu-workers`` ask for; ConfigError if not there.
+def _with_members(
+    devices: tuple[Devices, ...], members: int, ranks_per_member: int
+) -> tuple[Devices, ...]:
+    """The same devices with the ranks of a population, whose members go to the hosts in turn."""
+    if members < len(devices):
+        text = f"{members} members (--population) for {len(devices)} hosts (--hosts)"
+        raise ConfigError(f"{text}: each host needs one")
+    most = max(64, 4 * len(os.sched_getaffinity(0)))
+    result = []
+    for i, host_devices in enumerate(devices):
+        ranks = len(range(i, members, len(devices))) * ranks_per_member
+        if host_devices.kind == "cuda" and ranks_per_member > host_devices.gpus:
+            text = f"--ranks-per-member is {ranks_per_member}, and there are {host_devices.gpus}"
+            raise ConfigError(f"{text} GPUs in --gpu-ids; ranks of one member need a GPU each")
+        if ranks > most:
+            text = f"--population {members} with --ranks-per-member {ranks_per_member} makes"
+            raise ConfigError(f"{text} {ranks} ranks on a host; at most {most} make sense here")
+        result.append(replace(host_devices, ranks=ranks))
+    return tuple(result)
 
-    `visible` is the host's ``CUDA_VISIBLE_DEVICES``, None if it is not set; its entries can be
-    indices, UUIDs or MIG names. `gpu_count` is how many GPUs torch sees there, under `visible`.
-    """
-    entries = _entries(visible, gpu_count)
+
+def resolve_devices(gpu_ids: GpuIds, cpu_workers: int, gpus: HostGpus) -> Devices:
+    """The devices that ``--gpu-ids`` and ``--cpu-workers`` ask for; ConfigError if not there."""
+    entries = _entries(gpus)
     hint = "" if entries else "; --gpu-ids None trains on the CPU"
     if gpu_ids is None or (gpu_ids == "auto" and not entries):
         return Devices("cpu", cpu_workers, "")
-    there_is = _there_is(entries, visible)
+    there_is = _there_is(gpus)
     if cpu_workers != 1:
         text = f"--cpu-workers {cpu_workers} is for training on the CPU, and {there_is}"
         fix = "add --gpu-ids None to train on the CPU, or leave --cpu-workers out to train on GPUs"
@@ -247,27 +248,35 @@ def resolve_devices(
         if times > 1:
             text = f"--gpu-ids names GPU {gpu} {times} times; each rank needs its own"
             raise ConfigError(f"{text}, and {there_is}")
-    return Devices("cuda", len(gpu_ids), ",".join(entries[gpu] for gpu in gpu_ids))
+    return _cuda(gpus, gpu_ids)
 
 
-def resolve_evaluator(device: str | None, visible: str | None, gpu_count: int) -> Devices | None:
-    """The device that ``--eval-device`` asks for, if any; the rest as in `resolve_devices`."""
+def resolve_evaluator(device: str | None, gpus: HostGpus) -> Devices | None:
+    """The device that ``--eval-device`` asks for, if any; ConfigError if it is not there."""
     if device is None or device == "cpu":
         return None if device is None else Devices("cpu", 1, "")
-    entries, gpu = _entries(visible, gpu_count), int(device.removeprefix("cuda:"))
-    if gpu >= len(entries):
-        text = f"--eval-device {device}: {_there_is(entries, visible)}"
+    gpu = int(device.removeprefix("cuda:"))
+    if gpu >= len(_entries(gpus)):
+        text = f"--eval-device {device}: {_there_is(gpus)}"
         raise ConfigError(f"{text}; --eval-device cpu evaluates on the CPU")
-    return Devices("cuda", 1, entries[gpu])
+    return _cuda(gpus, (gpu,))
 
 
-def _entries(visible: str | None, gpu_count: int) -> list[str]:
+def _cuda(gpus: HostGpus, numbers: tuple[int, ...]) -> Devices:
+    entries = _entries(gpus)
+    uuids = tuple(gpus.uuids[number] for number in numbers)
+    return Devices("cuda", len(numbers), ",".join(entries[i] for i in numbers), uuids)
+
+
+def _entries(gpus: HostGpus) -> list[str]:
     """The name of each GPU in ``CUDA_VISIBLE_DEVICES``; CUDA stops at the first it cannot find."""
-    entries = map(str, range(gpu_count)) if visible is None else visible.split(",")
-    return [entry.strip() for entry in entries if entry.strip()][:gpu_count]
+    count, variable = len(gpus.uuids), gpus.variable
+    entries = map(str, range(count)) if variable is None else variable.split(",")
+    return [entry.strip() for entry in entries if entry.strip()][:count]
 
 
-def _there_is(entries: list[str], visible: str | None) -> str:
-    variable = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
+def _there_is(gpus: HostGpus) -> str:
+    variable = "" if gpus.variable is None else f" (CUDA_VISIBLE_DEVICES={gpus.variable})"
     few = {0: "no GPU is visible", 1: "the only visible GPU is 0"}
-    return few.get(len(entries), f"the visible GPUs are 0 to {len(entries) - 1}") + variable
+    count = len(_entries(gpus))
+    return few.get(count, f"the visible GPUs are 0 to {count - 1}") + variable

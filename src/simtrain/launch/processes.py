@@ -1,15 +1,146 @@
-"""Processes on Linux: that they neither outlive nor slow down each other. Imports no torch."""
+"""How processes end: by signals that ask a run to stop, with their parent, and with their session.
+
+A run that is asked to stop finishes its iteration, saves and exits, within some seconds. Threads
+act on signals: Python's own handlers run between two bytecodes of the main thread, which may be
+stuck, in a collective that another rank never enters or in a simulation. Imports no torch.
+"""
+
+from __future__ import annotations
 
 import ctypes
+import math
 import os
 import select
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from pathlib import Path
+from signal import Signals
+from types import FrameType
 
+STOP_SIGNALS = (Signals.SIGINT, Signals.SIGTERM, Signals.SIGHUP, Signals.SIGUSR1)
+"""Ctrl-C, the end of a job, the end of a terminal, and what SLURM can send some time before."""
+_END = b"\0"
 _PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class StopSignals:
+    """Catches `heeded_signals` while it is entered, which only the main thread can do.
+
+    The first one is passed to `on_signal` at once, and to `on_expiry` if this is still entered
+    `seconds` later; when SIGINT follows it, `on_second_interrupt` is called. All three are called
+    in other threads. While one of the last two runs, `__exit__` waits: they may end the process.
+    With `raises`, the second SIGINT also raises KeyboardInterrupt in the main thread.
+    """
+
+    seconds: float
+    _: KW_ONLY
+    on_signal: Callable[[Signals], None] = lambda number: None
+    on_expiry: Callable[[Signals], None] = lambda number: None
+    on_second_interrupt: Callable[[], None] = lambda: None
+    repeat_seconds: float = 0.5
+    """For how long after the first signal SIGINT counts as the same one: a signal to a process
+    group comes a second time from a parent that passes it on, as uv does."""
+    raises: bool = False
+    received: Signals | None = field(default=None, init=False)
+    """The first signal."""
+
+    def __post_init__(self) -> None:
+        self._pipe: int | None = None
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._interrupted_at = math.inf
+
+    def __enter__(self) -> StopSignals:
+        reading, self._pipe = os.pipe()
+        os.set_blocking(self._pipe, False)
+        threading.Thread(target=self._act, args=(reading, self._pipe), daemon=True).start()
+        # Written to as soon as a signal comes, whatever the main thread does.
+        self._wakeup = signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
+        # Unlike SIG_IGN, a handler that does nothing lets signals reach the pipe.
+        self._previous = {n: signal.signal(n, self._handle) for n in heeded_signals()}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.cancel_deadline()
+        signal.set_wakeup_fd(self._wakeup)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._write(_END)
+
+    def __call__(self) -> bool:
+        """Whether to stop."""
+        return self.received is not None
+
+    def cancel_deadline(self) -> None:
+        """Call neither `on_expiry` nor `on_second_interrupt` from now on: the run is done."""
+        with self._lock:
+            self._cancelled = True
+
+    def receive(self, number: Signals) -> None:
+        """Act on a signal that another process has received."""
+        self.received = self.received or number
+        self._write(bytes([number]))
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self.raises or number != Signals.SIGINT:
+            return
+        now = time.monotonic()
+        if now > self._interrupted_at + self.repeat_seconds:
+            raise KeyboardInterrupt
+        self._interrupted_at = min(self._interrupted_at, now)
+
+    def _write(self, message: bytes) -> None:
+        if self._pipe is not None:
+            os.write(self._pipe, message)
+
+    def _act(self, reading: int, writing: int) -> None:
+        """Act on the signals in a pipe until `__exit__`."""
+        expiry: threading.Timer | None = None
+        began = 0.0
+        while _END not in (numbers := os.read(reading, 64)):
+            for number in (number for number in STOP_SIGNALS if number in numbers):
+                now = time.monotonic()
+                if expiry is None:
+                    self.received = self.received or number
+                    began, seconds = now, min(self.seconds, threading.TIMEOUT_MAX)
+                    expire = partial(self.on_expiry, number)
+                    expiry = threading.Timer(seconds, self._unless_cancelled, (expire,))
+                    # It may wait for a terminal or a network, which must not hold up the rest.
+                    on_signal = threading.Thread(target=self.on_signal, args=(number,))
+                    for thread in (expiry, on_signal):
+                        thread.daemon = True
+                        thread.start()
+                elif number == Signals.SIGINT and now > began + self.repeat_seconds:
+                    self._unless_cancelled(self.on_second_interrupt)
+        if expiry is not None:
+            expiry.cancel()
+        os.close(reading)
+        os.close(writing)
+
+    def _unless_cancelled(self, action: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._cancelled:
+                action()
+
+
+def heeded_signals() -> tuple[Signals, ...]:
+    """`STOP_SIGNALS`, without SIGHUP where it is ignored: under ``nohup``, and in ranks."""
+    is_ignored = signal.getsignal(Signals.SIGHUP) is signal.SIG_IGN
+    return tuple(n for n in STOP_SIGNALS if n != Signals.SIGHUP or not is_ignored)
+
+
+def ignore_stop_signals() -> None:
+    """Ignore `STOP_SIGNALS` in this process and in all that it starts, unless they undo it."""
+    signal.set_wakeup_fd(-1)
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def limit_spinning() -> None:
@@ -17,27 +148,22 @@ def limit_spinning() -> None:
 
     By default they spin for milliseconds after each operation. Against any other busy thread on the
     same cores, that makes an update up to fifty times slower. Sleeping at once makes small
-    operations wait for the kernel instead, for half as long again. Values that the user set hold.
+    operations wait for the kernel instead, for half as long again. Values that the user set stay.
     """
     if "GOMP_SPINCOUNT" not in os.environ and "OMP_WAIT_POLICY" not in os.environ:
         os.environ["GOMP_SPINCOUNT"] = "10000"
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its `parent` is gone, or now if it is gone already."""
+    """Have the kernel kill this process when its `parent` ends, or now if it has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def state_and_session(pid: int) -> tuple[str, int]:
-    """A process's state, "Z" of one whose end its parent has not noticed, "X" of none; session."""
-    try:
-        # The command's name, in parentheses, may hold spaces and parentheses.
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return "X", 0
-    return stat[0], int(stat[3])
+def process_state(pid: int) -> str:
+    """The kernel's letter: "Z" for a process whose end its parent has not noticed, "X" for none."""
+    return _state_and_session(pid)[0]
 
 
 def end_session(session: int, grace: float) -> None:
@@ -71,7 +197,16 @@ def end_session_without_reader(pipe: int) -> None:
 
 
 def _session_members(session: int) -> list[int]:
-    """Processes of a session that run, without this one."""
+    """Running processes of a session, without this one."""
     pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
-    found = [(pid, *state_and_session(pid)) for pid in pids if pid != os.getpid()]
-    return [pid for pid, state, its in found if its == session and state not in ("Z", "X")]
+    states = {pid: _state_and_session(pid) for pid in pids if pid != os.getpid()}
+    return [pid for pid, (state, its) in states.items() if its == session and state not in "ZX"]
+
+
+def _state_and_session(pid: int) -> tuple[str, int]:
+    try:
+        # The command's name, in parentheses, may hold spaces and parentheses.
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "X", 0
+    return stat[0], int(stat[3])

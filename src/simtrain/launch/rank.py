@@ -13,16 +13,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_CPU = torch.device("cpu")
+
 
 @dataclass
 class Progress:
-    """How far a rank is: its main thread writes this, and its heartbeat reads it.
+    """How far a rank is: its main thread writes this, its heartbeat reads it.
 
-    Within this, as a context, the rank waits for others: in a collective, or for its GPU's.
+    As a context it marks that the rank waits for others: in a collective, or for one on its GPU.
     """
 
     iteration: int | None = 0
-    """The one that all ranks work on, 0 for the first collective; None where one may work alone."""
+    """The iteration that all ranks work on; 0 for the first collective, None where a rank may work
+    alone."""
     waits: int = 0
     """How often it has begun to wait."""
     is_waiting: bool = False
@@ -39,8 +42,8 @@ class Progress:
 class Rank:
     """One process of a job, or of a `group` of its ranks, with its own seed and number of threads.
 
-    Collectives are those of the group; they do nothing in one of a single rank. Those on objects
-    pickle, so they are for rare use.
+    Collectives have the names that they have in `torch.distributed`, and are those of the group; in
+    a group of one rank they do nothing. Those of objects pickle, on the CPU: they are for rare use.
     """
 
     rank: int
@@ -53,8 +56,8 @@ class Rank:
     """Ends this rank with the text of an error, and with it the job; from any thread."""
     progress: Progress = field(default_factory=Progress, repr=False, compare=False)
     group: dist.ProcessGroup | None = None  # of all ranks, if None
-    whole: Rank | None = field(default=None, repr=False)
-    """This process among all ranks of the job, if this is its place in a `group` of them."""
+    of_job: Rank | None = field(default=None, repr=False)
+    """This process as a rank of the whole job, if this one is a rank of a `group` of it."""
 
     @property
     def is_main(self) -> bool:
@@ -76,25 +79,29 @@ class Rank:
         return tensor
 
     def all_gather(self, values: Sequence[float] | Tensor) -> Tensor:
-        """What all give, equally many; float64, between CPUs, ``(world_size, len(values))``."""
-        mine = torch.as_tensor(values, dtype=torch.float64).reshape(1, -1)
+        """Gather equally many values of every rank: float64, CPU, ``(world_size, len(values))``."""
+        own = torch.as_tensor(values, dtype=torch.float64).reshape(1, -1)
         if self.world_size == 1:
-            return mine
-        everyone = [torch.empty_like(mine) for _ in range(self.world_size)]
+            return own
+        gathered = [torch.empty_like(own) for _ in range(self.world_size)]
         with self.progress:
-            dist.all_gather(everyone, mine, group=self.group)
-        return torch.cat(everyone)
+            dist.all_gather(gathered, own, group=self.group)
+        return torch.cat(gathered)
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """Each flag, true if it is true on any rank; a collective on the CPU."""
         return tuple(self.all_gather(flags).any(dim=0).tolist())
 
+    def barrier(self) -> None:
+        """Wait until every rank has called this."""
+        self.all_gather([0.0])
+
     @contextmanager
     def deadline(self, seconds: float, doing: str) -> Iterator[Callable[[bool], bool]]:
-        """Limit the time of what all ranks do together, at the same time; yields `any` of one flag.
+        """Limit the time of work that all ranks do at the same time; yields `any` of one flag.
 
-        After `seconds` the job ends, whatever the ranks wait for, and the error names those that
-        have called `any` less often than others.
+        After `seconds` the job ends. The error names the ranks that have called the yielded
+        function least often.
         """
         end_job, group = self.end_job, dist.group.WORLD
         if end_job is None or group is None:
@@ -115,74 +122,69 @@ class Rank:
         with time_limit(seconds, expire):
             yield any_rank
 
-    def barrier(self) -> None:
-        """Wait until every rank has called this."""
-        self.all_gather([0.0])
-
-    def all_gather_objects(self, value: Any) -> list[Any]:
-        """What every rank gave, by rank."""
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Gather the values of all ranks, by rank."""
         values = [value] * self.world_size
         if self.world_size > 1:
             with self.progress:
                 dist.all_gather_object(values, value, group=self.group)
         return values
 
-    def gather_objects(self, value: Any) -> list[Any] | None:
-        """What every rank gave, by rank, on rank 0; None on others."""
+    def gather_object(self, value: Any) -> list[Any] | None:
+        """Gather the values of all ranks, by rank, on rank 0; None on others."""
         values = [value] * self.world_size if self.is_main else None
         if self.world_size > 1:
             with self.progress:
                 dist.gather_object(value, values, group=self.group, group_dst=0)
         return values
 
-    def scatter_objects(self, values: list[Any] | None) -> Any:
-        """This rank's own of `values`, which rank 0 gives, one for each."""
-        mine = (values or [None])[:1]
+    def scatter_object(self, values: list[Any] | None) -> Any:
+        """Hand out `values` of rank 0, one a rank; returns this rank's."""
+        own = (values or [None])[:1]
         if self.world_size > 1:
             with self.progress:
-                dist.scatter_object_list(mine, values, group=self.group, group_src=0)
-        return mine[0]
+                dist.scatter_object_list(own, values, group=self.group, group_src=0)
+        return own[0]
 
     def broadcast_object(self, value: Any) -> Any:
-        """What rank 0 gave. It travels between CPUs."""
+        """The value of rank 0."""
         values = [value]
         if self.world_size > 1:
             with self.progress:
-                cpu = torch.device("cpu")
-                dist.broadcast_object_list(values, device=cpu, group=self.group, group_src=0)
+                dist.broadcast_object_list(values, device=_CPU, group=self.group, group_src=0)
         return values[0]
 
     def send_object(self, value: Any, to: int) -> None:
-        """Hand `value` to the rank `to`, which receives it; it travels between CPUs."""
-        cpu = torch.device("cpu")
-        dist.send_object_list([value], device=cpu, group=self.group, group_dst=to)
+        """Send `value` to the rank `to`, which calls `recv_object`."""
+        dist.send_object_list([value], device=_CPU, group=self.group, group_dst=to)
 
-    def receive_object(self, sender: int) -> Any:
-        """What the rank `sender` sends to this one."""
+    def recv_object(self, sender: int) -> Any:
+        """Receive the value that the rank `sender` sends to this one."""
         values = [None]
-        cpu = torch.device("cpu")
-        dist.recv_object_list(values, device=cpu, group=self.group, group_src=sender)
+        dist.recv_object_list(values, device=_CPU, group=self.group, group_src=sender)
         return values[0]
 
-    def within(self, groups: Sequence[Sequence[int]], *, on_device: bool = True) -> Rank | None:
-        """This process as a rank of its one of `groups`, lists of ranks; None if it is in none.
+    def split(self, groups: Sequence[Sequence[int]], *, on_device: bool = True) -> Rank | None:
+        """This process as a rank of the one of `groups` that it is in, lists of ranks, or None.
 
-        All ranks call it together, with the same groups. Without `on_device`, collectives of the
-        group are on tensors of the CPU alone.
+        A collective: all ranks pass the same groups. Without `on_device`, collectives of the
+        groups take tensors of the CPU alone.
         """
-        mine = None
+        own = None
+        on_gpu = on_device and self.device.type == "cuda"
         for ranks in groups:
-            is_mine = self.rank in ranks
             group: Any = None
             if len(ranks) > 1:
-                device = self.device.type if on_device else "cpu"
-                backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-                group = dist.new_group(list(ranks), backend=backend)
-            if is_mine:
-                place = list(ranks).index(self.rank)
-                size = len(ranks)
-                mine = replace(self, rank=place, world_size=size, group=group, whole=self)
-        return mine
+                group = dist.new_group(list(ranks), backend=backend(cuda=on_gpu))
+            if self.rank in ranks:
+                place, size = list(ranks).index(self.rank), len(ranks)
+                own = replace(self, rank=place, world_size=size, group=group, of_job=self)
+        return own
+
+
+def backend(*, cuda: bool) -> str:
+    """The backends of a process group: Gloo for the CPU, NCCL for GPUs."""
+    return "cpu:gloo,cuda:nccl" if cuda else "gloo"
 
 
 @contextmanager

@@ -19,13 +19,25 @@ import torch
 import torch.distributed as dist
 
 from simtrain.errors import ConfigError, DivergenceError, RankError, SimulationError
-from simtrain.launch import events
-from simtrain.launch.heartbeat import ADVICE, send_heartbeats
+from simtrain.launch.events import (
+    ADVICE,
+    Cause,
+    RankFailed,
+    RankFinished,
+    RankStarted,
+    StopReceived,
+    send,
+    send_heartbeats,
+)
 from simtrain.launch.plan import Job
 from simtrain.launch.private import check_members, meet
-from simtrain.launch.processes import die_with_parent, state_and_session
-from simtrain.launch.rank import Rank, time_limit
-from simtrain.launch.stop import StopSignals, ignore_stop_signals
+from simtrain.launch.processes import (
+    StopSignals,
+    die_with_parent,
+    ignore_stop_signals,
+    process_state,
+)
+from simtrain.launch.rank import Rank, backend, time_limit
 from simtrain.launch.torchrunx_internals import connect_log_stream
 
 # How many seconds it may take:
@@ -33,7 +45,7 @@ _GRACE_SECONDS = 10.0  # a rank to end when torchrunx ends the job, or the comma
 _PEER_FAILURE_SECONDS = 5.0  # torchrunx to find the end of another rank, before that of this one
 _COLLECTIVE_SECONDS = 1800.0  # a later collective, or more: rank 0 may evaluate, or record a video
 
-_CAUSES: tuple[tuple[type[Exception], events.Cause], ...] = (
+_CAUSES: tuple[tuple[type[Exception], Cause], ...] = (
     (ConfigError, "config"),
     (DivergenceError, "divergence"),
     (RankError, "job"),
@@ -68,10 +80,10 @@ class RankProgram:
                 # Sent by torchrunx, which ends the job of a rank that is gone.
                 time.sleep(_GRACE_SECONDS)
                 os._exit(1)
-            events.send(events.StopReceived(number, device, received))
+            send(StopReceived(number, device, received))
 
         def on_timeout(text: str) -> None:
-            events.send(events.RankFailed(number, device, "job", text))
+            send(RankFailed(number, device, "job", text))
             _exit()
 
         seconds = job.grace_seconds + _GRACE_SECONDS
@@ -80,7 +92,7 @@ class RankProgram:
         stop.__enter__()
         # An exiting interpreter would give signals back their default, which is to kill.
         atexit.register(ignore_stop_signals)
-        events.send(events.RankStarted(number, device, host, os.getpid()))
+        send(RankStarted(number, device, host, os.getpid()))
         try:
             rank = replace(job.make_rank(number), end_job=on_timeout)
             send_heartbeats(rank, device, job.collective_timeout)
@@ -89,14 +101,14 @@ class RankProgram:
             with rank.progress:
                 rendezvous(first, job.collective_timeout, on_timeout)
             rank.progress.iteration = None
-            everyone = rank.all_gather_objects((host, os.getpid()))
-            peers += [pid for its_host, pid in everyone if its_host == host]
-            result = self.function(rank, events.send, stop, *self.args)
-            events.send(events.RankFinished(number, device, result if number == 0 else None))
+            hosts_and_pids = rank.all_gather_object((host, os.getpid()))
+            peers += [pid for its_host, pid in hosts_and_pids if its_host == host]
+            result = self.function(rank, send, stop, *self.args)
+            send(RankFinished(number, device, result if number == 0 else None))
             end_process_group(rank)
         except BaseException as error:  # noqa: BLE001 - sys.exit in a task too; sent, and the end
             cause, text = _cause_and_text(error)
-            events.send(events.RankFailed(number, device, cause, text))
+            send(RankFailed(number, device, cause, text))
             deadline = time.monotonic() + _PEER_FAILURE_SECONDS
             while cause == "peer" and stop.received != signal.SIGTERM:
                 # Before torchrunx has noticed the end of a killed rank, it could take this for it.
@@ -107,7 +119,7 @@ class RankProgram:
 
 
 def _states(pids: list[int]) -> set[str]:
-    return {state_and_session(pid)[0] for pid in pids}
+    return {process_state(pid) for pid in pids}
 
 
 def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) -> None:
@@ -124,7 +136,7 @@ def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) ->
     try:
         with time_limit(timeout, partial(on_timeout, text)):
             dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if cuda else "gloo",
+                backend(cuda=cuda),
                 rank=rank.rank,
                 world_size=rank.world_size,
                 timeout=timedelta(seconds=max(_COLLECTIVE_SECONDS, 3.0 * timeout)),
@@ -151,14 +163,14 @@ def end_process_group(rank: Rank) -> None:
     dist.destroy_process_group()
 
 
-def _cause_and_text(error: BaseException) -> tuple[events.Cause, str]:
+def _cause_and_text(error: BaseException) -> tuple[Cause, str]:
     for kind, cause in _CAUSES:
         if isinstance(error, kind):
             return cause, str(error)
-    found = traceback.TracebackException.from_exception(error)
-    in_collective = os.path.join("torch", "distributed") in found.stack[-1].filename  # noqa: PTH118
-    found.stack = traceback.StackSummary.from_list(f for f in found.stack if f.filename != __file__)
-    text = "".join(found.format(chain=error.__cause__ is not None)).rstrip()
+    trace = traceback.TracebackException.from_exception(error)
+    in_collective = os.path.join("torch", "distributed") in trace.stack[-1].filename  # noqa: PTH118
+    trace.stack = traceback.StackSummary.from_list(f for f in trace.stack if f.filename != __file__)
+    text = "".join(trace.format(chain=error.__cause__ is not None)).rstrip()
     return "peer" if in_collective else "exception", text
 
 

@@ -21,8 +21,13 @@ import mujoco
 import numpy as np
 
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.files import damage_as_config_error, read_file, written_whole
-from simtrain.launch.memory import available_memory, gib
+from simtrain.files import (
+    available_memory,
+    damage_as_config_error,
+    gib,
+    read_file,
+    written_whole,
+)
 
 _JOINT_FIELDS = {"joint_pos": 7, "joint_vel": 6}  # and their entries for a root
 _BODY_FIELDS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}

@@ -40,9 +40,9 @@ def join_member(rank: Rank, members: Sequence[Sequence[int]]) -> tuple[Rank, Mem
 
     All ranks of all members call it together.
     """
-    firsts = rank.within([[ranks[0] for ranks in members]], on_device=False)
+    firsts = rank.split([[ranks[0] for ranks in members]], on_device=False)
     place = next(i for i, ranks in enumerate(members) if rank.rank in ranks)
-    own = rank.within(members)
+    own = rank.split(members)
     assert own is not None
     return own, Membership(place, len(members), firsts)
 

@@ -18,11 +18,11 @@ from simtrain.config.train import TrainConfig
 from simtrain.config.tree import as_plain, overlay
 from simtrain.env.model import bytes_per_env
 from simtrain.errors import ConfigError, RankError
+from simtrain.files import check_memory
 from simtrain.launch.launcher import check_log_level, choose_log_dir, launch_ranks
-from simtrain.launch.memory import check_memory
 from simtrain.launch.plan import Job
+from simtrain.launch.processes import StopSignals
 from simtrain.launch.rank import Rank
-from simtrain.launch.stop import StopSignals
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import VIDEOS, make_folder, make_run_directory, shown

@@ -266,7 +266,7 @@ class Trainer:
         """All new warnings with the rank that each comes from; all ranks call it together."""
         if self.rank.world_size == 1:
             return mine
-        everyone = self.rank.all_gather_objects(mine)
+        everyone = self.rank.all_gather_object(mine)
         return tuple(f"rank {i}: {text}" for i, texts in enumerate(everyone) for text in texts)
 
 

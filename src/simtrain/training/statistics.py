@@ -64,7 +64,7 @@ class Reduction:
 
     def agree_on_names(self, sums: Sums) -> None:
         """Take the names of all ranks; all ranks call it together."""
-        everyone = self._rank.all_gather_objects(list(sums))
+        everyone = self._rank.all_gather_object(list(sums))
         self._names = sorted({name for names in everyone for name in names})
 
     def __call__(self, sums: Sums, maxima: Mapping[str, float]) -> tuple[Sums, dict[str, float]]:

@@ -12,7 +12,7 @@ from signal import Signals
 from typing import NoReturn
 
 from simtrain.launch.launcher import end_launched_ranks
-from simtrain.launch.stop import StopSignals
+from simtrain.launch.processes import StopSignals
 from simtrain.run.checkpoint import model_paths
 from simtrain.run.console import TrainingConsole
 from simtrain.run.directory import shown

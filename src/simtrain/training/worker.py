@@ -135,7 +135,7 @@ def make_env(config: TrainConfig, rank: Rank, timer: PhaseTimer, say: Callable[[
 
     from simtrain.sim.warp_compile import compilation_announced
 
-    everyone = rank.whole or rank
+    everyone = rank.of_job or rank
     if rank.local_rank > 0:
         everyone.barrier()
     with compilation_announced(say if everyone.is_main else lambda message: None):

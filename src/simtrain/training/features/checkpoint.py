@@ -168,7 +168,7 @@ def training_state(
 ) -> dict[str, Any] | None:
     """Copies of the whole training state on rank 0, None on others. Waits for the device."""
     own = trainer.rank_state()
-    ranks = rank.gather_objects(None if rank.is_main else packed(own))
+    ranks = rank.gather_object(None if rank.is_main else packed(own))
     if ranks is None:
         return None
     others = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in ranks[1:]]
@@ -202,7 +202,7 @@ def put_back(
         if not own:  # means are over the new episodes alone
             shared["trainer"] = {**shared["trainer"], "episodes": []}
         parts = [(shared, own[i] if i < len(own) else None) for i in range(rank.world_size)]
-    shared, mine = rank.scatter_objects(parts)
+    shared, mine = rank.scatter_object(parts)
     changed, rates = (
         set(resumption.changed),
         {"--ppo.learning-rate", "--distillation.learning-rate"},

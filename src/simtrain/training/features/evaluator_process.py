@@ -25,8 +25,7 @@ from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import as_plain, overlay
 from simtrain.errors import ConfigError, SimulationError
-from simtrain.launch.processes import die_with_parent
-from simtrain.launch.stop import ignore_stop_signals
+from simtrain.launch.processes import die_with_parent, ignore_stop_signals
 from simtrain.training.features.background import NewestItemWorker
 
 if TYPE_CHECKING:

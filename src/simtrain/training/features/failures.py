@@ -95,7 +95,7 @@ class FailureMonitor(Feature):
     def _write_dumps(self, iteration: Iteration) -> None:
         context = self._context
         own = None if iteration.failures is None else iteration.failures.dump
-        for rank, dump in enumerate(context.rank.gather_objects(own) or ()):
+        for rank, dump in enumerate(context.rank.gather_object(own) or ()):
             if dump is None:
                 continue
             message = (

@@ -119,7 +119,7 @@ class Population(Feature):
                 whole = read_resume_state(resumption.file)["features"][self.name]
                 parts = [member.numpy().tobytes() for member in whole["members"]]
                 self._saved_records = whole["records"]
-            content = unpacked(self._firsts.scatter_objects(parts))
+            content = unpacked(self._firsts.scatter_object(parts))
         saved = rank.broadcast_object(None if content is None else content.pop("member"))
         sizes = {name: tuple(saved[name]) for name in ("actor_dims", "critic_dims")}
         self._member.become(Member(**{**saved, **sizes}))
@@ -137,7 +137,7 @@ class Population(Feature):
             task, episodes = evaluation_task(self._config.env), self._config.eval_episodes
             actor = self._member.config().ppo.actor
             self._evaluator = Evaluator(task, actor, episodes, engine=engine)
-            members = self._firsts.gather_objects(self._mine)
+            members = self._firsts.gather_object(self._mine)
             if members is not None:
                 configs = [self._member.config(member) for member in members]
                 devices, before = list(context.shared.devices), self._saved_records
@@ -214,7 +214,7 @@ class Population(Feature):
         rank, firsts = self._context.rank, self._firsts
         outcome: tuple[Decision, Member, bytes | None, int] | None = None
         if firsts is not None:
-            standings = firsts.all_gather_objects(self._evaluate(number))
+            standings = firsts.all_gather_object(self._evaluate(number))
             winner = max(range(len(standings)), key=lambda i: standings[i].candidate.score)
             if standings[winner].is_done:
                 self._iterations = number
@@ -285,7 +285,7 @@ class Population(Feature):
                 own = own or self._member.handed_over()
                 firsts.send_object(own, to=i)
             elif i == firsts.rank:
-                received = firsts.receive_object(decision.parent)
+                received = firsts.recv_object(decision.parent)
         return received
 
     def _keep_best(self, number: int, winner: int, score: float) -> None:
@@ -297,7 +297,7 @@ class Population(Feature):
         self._mine.best = score
         networks = packed(copied_to_host(self._trainer.ppo.save()))
         mine = networks, self._mine, self._trainer.env_steps
-        found = firsts.gather_objects(mine if winner == firsts.rank else None)
+        found = firsts.gather_object(mine if winner == firsts.rank else None)
         if self._records is not None and found is not None:
             networks, member, env_steps = found[winner]
             config = self._member.config(member)
@@ -334,7 +334,7 @@ class Population(Feature):
         """Give rank 0 the metrics and warnings since the last time."""
         if self._firsts is None:
             return
-        everyone = self._firsts.gather_objects((self._rows, self._warnings))
+        everyone = self._firsts.gather_object((self._rows, self._warnings))
         self._rows, self._warnings = [], []
         if self._records is not None and everyone is not None:
             self._records.write([rows for rows, _ in everyone])
@@ -352,7 +352,7 @@ class Population(Feature):
         content["member"] = asdict(self._mine)
         written = trainer.iteration - len(self._mine.held)
         mine = packed(content), trainer.iteration, trainer.env_steps, written
-        everyone = firsts.gather_objects(mine)
+        everyone = firsts.gather_object(mine)
         if self._records is None or self._writer is None or everyone is None:
             return
         contents, iterations, steps, written_of_all = zip(*everyone, strict=True)

@@ -8,7 +8,7 @@ from signal import Signals
 
 import pytest
 
-from simtrain.launch.stop import STOP_SIGNALS, StopSignals
+from simtrain.launch.processes import STOP_SIGNALS, StopSignals
 
 SECONDS = 20.0
 """How long a thread may take to act, on a machine that is busy."""

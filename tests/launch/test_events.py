@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from simtrain.launch import heartbeat
-from simtrain.launch.events import Heartbeat
-from simtrain.launch.heartbeat import RankWatch
+from simtrain.launch import events
+from simtrain.launch.events import Heartbeat, RankWatch
 from simtrain.launch.plan import Devices, Job
 
 JOB = Job(("localhost",), (Devices("cpu", 2, ""),), collective_timeout=600.0)
@@ -18,7 +17,7 @@ class Watched:
     def __init__(self, monkeypatch) -> None:
         self.seconds = 0.0
         self.said: list[str] = []
-        monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: self.seconds))
+        monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: self.seconds))
         self.watch = RankWatch(JOB, self.said.append)
 
     def run(self, seconds: int, *beats: Heartbeat) -> bool:
@@ -67,7 +66,7 @@ def test_ranks_that_wait_for_each_other_at_the_start_get_advice_and_end_the_job_
     assert not watched.run(1000, *beats)
     (warning,) = watched.said
     assert warning.startswith("warning: every rank has waited for the others for 61 s; after 600 s")
-    assert warning.endswith(heartbeat.ADVICE)
+    assert warning.endswith(events.ADVICE)
 
 
 def test_a_rank_that_never_starts_is_told_of(watched):
