@@ -20,9 +20,11 @@ from simtrain.benchmark.until import (
 )
 from simtrain.benchmark.until_runs import read_seed
 from simtrain.errors import ConfigError
-from simtrain.training.features.conditions import Comparison
+from simtrain.training.features.conditions import Comparison, StopCondition
 
-CONDITION = (Comparison("Eval/error", "<", 0.2), Comparison("Eval/failure_rate", "<", 0.1))
+CONDITION = StopCondition(
+    ((Comparison("Eval/error", "<", 0.2), Comparison("Eval/failure_rate", "<", 0.1)),)
+)
 
 
 def seed(number: int, steps: int, *, reached: bool = True) -> SeedResult:

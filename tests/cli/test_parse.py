@@ -9,7 +9,6 @@ import pytest
 
 from simtrain.algorithms.cfg import Flag
 from simtrain.cli.parse import parse_flags
-from simtrain.config.train import TagsAndValues
 from simtrain.errors import ConfigError
 
 
@@ -24,7 +23,7 @@ class Flags:
     ids: tuple[int, ...] | Literal["auto", "all"] | None = "auto"
     scale: float | dict[str, float] = 1.0
     engine: Literal["mujoco", "warp"] = "mujoco"
-    stop_at: TagsAndValues = ()
+    until: str | None = None
     video: Flag = False
     parameters: dict[str, float] = field(default_factory=lambda: {"joint_limit": 0.1})
 
@@ -43,8 +42,12 @@ REJECTED = [
     ("--scale x", "--scale is 'x'; it must be a number or pairs of a name and a number"),
     ("--parameters.joint-limit x", "--parameters.joint-limit is 'x'; it must be a number"),
     ("--engine warped", "--engine is 'warped'; it must be one of mujoco, warp"),
-    ("--stop-at kl", "--stop-at needs a value"),
-    ("--stop-at kl 1 --stop-at fps x", "--stop-at is 'fps x'; it must be a name and a number"),
+    (
+        "--stop-at-return 4",
+        'there is no flag --stop-at-return any more; write --until "mean_return>',
+    ),
+    ("--stop-at Loss/kl 1", 'there is no flag --stop-at any more; write --until "METRIC>=VALUE"'),
+    ("--stop-below=Loss/kl", "there is no flag --stop-below any more; write --until "),
     ("--video maybe", "--video: 'maybe' is neither True nor False"),
 ]
 

@@ -46,7 +46,7 @@ def test_changes_come_back_from_yaml():
         "--total-env-steps", "1000", "--env.rewards.upright.weight", "2.5",
         "--env.events.reset-pole.position", "-0.2", "0.2", "--env.sim.integrator", "RK4",
         "--ppo.actor.hidden-dims", "32", "16", "--ppo.learning-rate", "1e-5",
-        "--env.model", "other.xml", "--eval-interval", "5", "--stop-at", "Loss/kl", "1",
+        "--env.model", "other.xml", "--eval-interval", "5", "--until", "Loss/kl<1",
     )  # fmt: skip
     assert config != _config()
     assert overlay(_config(), _through_yaml(as_plain(config))) == config
@@ -124,13 +124,7 @@ FLAGS = [
     (["--ppo.schedule", "fixed"], lambda c: c.ppo.schedule, "fixed"),
     (["--eval-interval", "5"], lambda c: c.eval_interval, 5),
     (["--eval-device", "cuda:1"], lambda c: c.eval_device, "cuda:1"),
-    (["--stop-at-return", "45"], lambda c: c.stop_at_return, 45.0),
-    (
-        ["--stop-at", "Eval/mean_return", "45", "--stop-at", "Train/mean_reward", "-1e-1"],
-        lambda c: c.stop_at,
-        (("Eval/mean_return", 45.0), ("Train/mean_reward", -0.1)),
-    ),
-    (["--stop-below", "Loss/kl", "0"], lambda c: c.stop_below, (("Loss/kl", 0.0),)),
+    (["--until", "fell<0.1"], lambda c: c.until, "fell<0.1"),
 ]
 
 

@@ -21,7 +21,7 @@ from simtrain.config.metric_tags import PHASES, metric_tags
 from simtrain.config.tasks import discover
 from simtrain.config.train import TrainConfig
 from simtrain.env.cfg import TermCfg
-from simtrain.training.features.conditions import parse_until
+from simtrain.training.features.conditions import stop_condition
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -68,7 +68,8 @@ def test_every_command_exists_and_takes_its_flags(page):
             if "--until" in flags:
                 flags, of_training = split_flags(flags)
                 config = parse_flags("train", _config(str(tasks[0])), of_training)
-                parse_until(flags[flags.index("--until") + 1], config.env)
+                config.until = flags[flags.index("--until") + 1]
+                assert stop_condition(config) is not None
             parse_flags("benchmark", BenchmarkFlags(), flags).check()
 
 
@@ -129,7 +130,7 @@ def test_the_table_tells_values_defaults_and_meaning():
     assert flags["--num-envs"].default == "the task's"
     assert flags["--log-root"].help.startswith(r"Folder of all runs; this one goes to &lt;log-root")
     assert "--task" not in flags
-    assert flags["--stop-at"].values == "text number …"
+    assert flags["--hosts"].values == "text …"
     of_evaluate = {flag.name: flag for flag in reference.flags(EvaluateFlags)}
     assert of_evaluate["--num-envs"].default == "`None`"
 

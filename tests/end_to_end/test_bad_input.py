@@ -103,20 +103,15 @@ MISTAKES = [
         f"{TASK} --gpu-ids None --eval-interval 5 --eval-device cuda:99",
         "--eval-device cuda:99: ",
     ),
-    (f"{TASK} --stop-at-return 45", "--stop-at-return 45 needs evaluations; add --eval-interval"),
+    (f"{TASK} --stop-at-return 45", "no flag --stop-at-return any more; write --until"),
     (
-        f"{TASK} --eval-interval 5 --stop-at Eval/time_uprigh 0.9",
-        "--stop-at: training logs no metric 'Eval/time_uprigh' (did you mean 'Eval/time_upright'",
+        f"{TASK} --eval-interval 5 --until Eval/time_uprigh>0.9",
+        "--until: training logs no metric 'Eval/time_uprigh' (did you mean 'Eval/time_upright'",
     ),
-    (f"{TASK} --stop-at Eval/mean_return", "--stop-at needs a value"),
+    (f"{TASK} --until Train/mean_reward>many", "--until is 'Train/mean_reward>many'; it must be"),
     (
-        f"{TASK} --stop-at Train/mean_reward many",
-        "--stop-at is 'Train/mean_reward many'; it must be a name and a number",
-    ),
-    (f"{TASK} --stop-below Loss/kl nan", "--stop-below is nan; it must be a finite number"),
-    (
-        f"{TASK} --gpu-ids None --stop-at Sim/overflow 1",
-        "--stop-at: training logs no metric 'Sim/overflow'",
+        f"{TASK} --gpu-ids None --until Sim/overflow>1",
+        "--until: training logs no metric 'Sim/overflow'",
     ),
     (
         f"{TASK} --until fell<0.1",
@@ -125,8 +120,8 @@ MISTAKES = [
     (f"{TASK} --eval-interval 5 --until fall<0.1", "--until: no metric 'fall'"),
     (f"{TASK} --profile --max-iterations 9", "--profile traces iterations 10 to 12, and training"),
     (
-        f"{TASK} --phase-times False --stop-below Perf/time/physics 1",
-        "--stop-below: training logs no metric 'Perf/time/physics'",
+        f"{TASK} --phase-times False --until Perf/time/physics<1",
+        "--until: training logs no metric 'Perf/time/physics'",
     ),
     (f"{TASK} --gpu-ids None --cpu-workers 100000", "--cpu-workers is 100000; at most"),
     (f"{TASK} --ssh-config gone", "--ssh-config gone is not a file"),

@@ -116,13 +116,13 @@ def test_the_tags_of_a_run_are_known_beforehand(runs):
 @pytest.mark.slow
 def test_an_evaluator_beside_training_ends_it_too_and_judges_the_last_policy(tmp_path, capsys):
     flags = ["--max-iterations", "1000000", "--eval-interval", "1", "--eval-device", "cpu"]
-    condition = ["--stop-below", "Eval/failure_rate", "0.5", "--log-root", str(tmp_path)]
+    condition = ["--until", "fell<0.5", "--log-root", str(tmp_path)]
     assert train([*FLAGS, *flags, *condition]) == 0
     (run,) = tmp_path.glob("*/*")
     last = metrics(run)[-1]
     assert last["Eval/iteration"] == last["iteration"]
     assert (run / f"model_{last['iteration']}.pt").exists()
-    assert "training ends: Eval/failure_rate is 0 (--stop-below" in capsys.readouterr().out
+    assert "training ends: Eval/failure_rate is 0 (--until" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def evaluators(job: Job) -> list[int]:
 
 @pytest.mark.slow
 def test_two_ranks_end_together_when_the_evaluation_of_rank_0_says_so(start):
-    conditions = ("--stop-at", "Eval/iteration", "6", "--stop-at", "Eval/mean_return", "1e9")
+    conditions = ("--until", "Eval/iteration>=6 or mean_return>1e9")
     job = start(
         *TWO_RANKS, *ENDLESS, "--eval-interval", "3", "--eval-episodes", "3", *conditions
     )  # fmt: skip
@@ -160,7 +160,7 @@ def test_two_ranks_end_together_when_the_evaluation_of_rank_0_says_so(start):
     lines = metrics(job.run)
     assert len(lines) == 6
     assert ["Eval/iteration" in line for line in lines] == [False, False, True] * 2
-    said = "training ends: Eval/iteration is 6 (--stop-at Eval/iteration 6)"
+    said = "training ends: Eval/iteration is 6"
     assert job.output.count(said) == 1
     assert torch.load(job.run / "model_6.pt", weights_only=True)["iter"] == 6
     opened = {path.name for path in (job.folder / "tasks").glob("opened-*")}
@@ -171,7 +171,7 @@ def test_two_ranks_end_together_when_the_evaluation_of_rank_0_says_so(start):
 def test_a_killed_evaluator_is_told_once_and_training_goes_on(start):
     job = start(
         "--gpu-ids", "None", "--cpu-threads", "1", *ENDLESS, "--eval-interval", "1",
-        "--eval-device", "cpu", "--stop-at-return", "1e9", warm=True,
+        "--eval-device", "cpu", "--until", "mean_return>1e9", warm=True,
     )  # fmt: skip
     job.wait_for("evaluation of iteration")
     (evaluator,) = evaluators(job)
@@ -183,7 +183,7 @@ def test_a_killed_evaluator_is_told_once_and_training_goes_on(start):
     job.interrupt()
     assert job.wait() == 130, job.output
     assert job.output.count(gone) == 1
-    assert "without evaluation; --stop-at-return 1e+09 will not end it" in job.output
+    assert 'without evaluation; --until "mean_return>1e+09" will not end it' in job.output
     assert (job.run / "best.pt").exists()
 
 

@@ -59,7 +59,7 @@ def test_profile_traces_the_10th_to_12th_iteration_with_their_phases(tmp_path, c
 
 
 def test_a_trace_that_cannot_come_is_told(tmp_path, capsys):
-    stop = ["--stop-below", "Perf/time/physics", "1000"]
+    stop = ["--until", "Perf/time/physics<1000"]
     run = _train(tmp_path, "--max-iterations", "13", "--profile", *stop)
     assert (
         "warning: there is no trace (--profile): training ended before" in capsys.readouterr().out

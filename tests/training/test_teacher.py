@@ -88,7 +88,7 @@ def double():
     return cfg
 '''
 FLAGS = ("--gpu-ids", "None", "--cpu-threads", "1", "--logger", "none")
-STOP = ("--stop-below", "Loss/behavior", "0")
+STOP = ("--until", "Loss/behavior<=0")
 
 
 @pytest.fixture(scope="module")

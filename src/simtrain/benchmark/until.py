@@ -7,6 +7,7 @@ medians over seeds are right as long as half of them succeed. Imports nothing he
 
 import json
 import math
+import re
 import statistics
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -133,7 +134,7 @@ def shown(what: str, value: float) -> str:
 
 def table(results: UntilResults, ratios: dict[str, float]) -> Table:
     """A row for each seed, then medians and ranges over all, and what they are of before."""
-    names = [part.replace(">", "<").split("<")[0] for part in results.condition.split(" and ")]
+    names = list(dict.fromkeys(re.findall(r"[^\s<>=]+(?=[<>])", results.condition)))
     style: Any = {"box": None, "title_justify": "left", "pad_edge": False}
     title = f"{results.task} until {results.condition}"
     found = Table(title=title, padding=(0, 2, 0, 0), **style)

@@ -25,7 +25,7 @@ from simtrain.plot.curves import NothingLoggedError, Run, members_of, read_run
 from simtrain.plot.population import read_lineage
 from simtrain.run.directory import read_config_file, shown
 from simtrain.run.metrics_files import METRICS
-from simtrain.training.features.conditions import Comparison
+from simtrain.training.features.conditions import StopCondition
 from simtrain.training.population.hyper_parameters import hyper_parameters
 
 _DATE = len("YYYY-MM-DD_HH-MM-SS_")  # before the name that a run was given
@@ -68,7 +68,7 @@ def find_run(config: TrainConfig) -> Path | None:
 
 
 def read_seed(
-    run: Path, condition: Sequence[Comparison], iterations: int
+    run: Path, condition: StopCondition, iterations: int
 ) -> tuple[SeedResult | None, bool]:
     """A training's evaluations within so many `iterations`, None if there is none yet; and whether
     it is over, because one fulfils the condition or no iterations are left."""
@@ -82,13 +82,12 @@ def read_seed(
     within = [one for one in everything if one.iteration <= iterations]
     if not within:
         return None, False
-    names = [comparison.name for comparison in condition]
     evaluations: list[Evaluated] = []
     places: list[int] = []
     for i, one in enumerate(within):
-        metrics = {f"Eval/{name}": value for name, value in one.values.items()}
-        places += [i] * all(comparison.holds(metrics) for comparison in condition)
-        values = {name: one.values[name] for name in names if name in one.values}
+        places += [i] * condition.holds(one.values)
+        compared = {c.name: c.tag for c in condition.comparisons}
+        values = {name: one.values[tag] for name, tag in compared.items() if tag in one.values}
         evaluations.append(replace(one, values=values))
     is_over = bool(places) or everything[-1].iteration >= iterations
     place, where = places[0] if places else None, str(shown(run))
@@ -124,8 +123,8 @@ def _of_population(run: Path, folders: Sequence[Path]) -> list[Evaluated]:
 
 
 def _values(run: Run, row: int) -> dict[str, float]:
-    found = {tag: float(run.columns[tag][row]) for tag in run.columns if tag.startswith("Eval/")}
-    return {t.removeprefix("Eval/"): value for t, value in found.items() if math.isfinite(value)}
+    found = {tag: float(values[row]) for tag, values in run.columns.items()}
+    return {tag: value for tag, value in found.items() if math.isfinite(value)}
 
 
 def _or_lowest(score: float | None) -> float:

@@ -28,9 +28,14 @@ _KINDS: dict[object, str] = {
     (tuple, float, float): "two numbers",
     (tuple, int, ...): "one or more whole numbers",
     (tuple, float, ...): "one or more numbers",
-    (tuple, tuple[str, float], ...): "a name and a number",
     dict: "pairs of a name and a number",
 }
+_REPLACED = {
+    "--stop-at-return": '"mean_return>=VALUE"',
+    "--stop-at": '"METRIC>=VALUE", such as "Train/mean_reward>=45"',
+    "--stop-below": '"METRIC<=VALUE", such as "Eval/failure_rate<=0.01"',
+}
+"""Flags that there were once, and what to write after --until instead."""
 # The words given for a flag, as tyro's messages about a value of the wrong kind quote them.
 _GIVEN = re.compile(r"'[^']*'(, '[^']*')*")
 
@@ -86,6 +91,8 @@ def _message(event: _errors.ParseErrorEvent, config: object) -> str | None:
     if isinstance(event, _errors.UnrecognizedArgs):
         unknown = [token for token in event.tokens if token.startswith("-")] or event.tokens
         name = unknown[0].split("=", 1)[0]
+        if (now := _REPLACED.get(name)) is not None and "--until" in flags_of(config):
+            return f"there is no flag {name} any more; write --until {now}"
         return f"there is no flag {name}{did_you_mean(name, flags_of(config))}"
     if (argument := getattr(event, "argument", None)) is None:
         return None
@@ -99,10 +106,7 @@ def _message(event: _errors.ParseErrorEvent, config: object) -> str | None:
         given, kinds = _GIVEN.search(message), _in_words(argument.field.type_stripped)
         if given is None or kinds is None:
             return f"{name}: {message}"
-        words = given[0]
-        if kinds == "a name and a number":  # they are shown as one
-            words = repr(words.replace("'", "").replace(",", ""))
-        return f"{name} is {words}; it must be {kinds}"
+        return f"{name} is {given[0]}; it must be {kinds}"
     return None
 
 

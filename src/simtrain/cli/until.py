@@ -84,9 +84,9 @@ def measure_until(tasks: Sequence[Path], own: Sequence[str], words: Sequence[str
 
     from simtrain.benchmark.until import UntilResults, as_json, compare, read_until, table
     from simtrain.plot.until import draw
-    from simtrain.training.features.conditions import parse_until
+    from simtrain.training.features.conditions import stop_condition
 
-    name = " and ".join(map(str, parse_until(condition, config.env)))
+    name = str(stop_condition(config))
     before = None if flags.compare is None else read_until(flags.compare)
     if before is not None and (before.task, before.condition) != (config.task, name):
         text = f"is of {before.task} until {before.condition}; this is of {config.task} until"
@@ -132,11 +132,12 @@ def _train_all(
 ) -> tuple[SeedResult, ...] | int:
     """Train what is not trained yet; the results, or the exit code if a training did not end."""
     from simtrain.benchmark.until_runs import TrainingProcess, find_run, read_seed
-    from simtrain.training.features.conditions import parse_until
+    from simtrain.training.features.conditions import stop_condition
     from simtrain.training.resumption import can_resume
     from simtrain.training.stopping import exit_code
 
-    condition = parse_until(str(configs[0].until), configs[0].env)
+    condition = stop_condition(configs[0])
+    assert condition is not None
     runs = [find_run(config) for config in configs]
     seeds: list[SeedResult] = []
     with TrainingProcess(configs[0].grace_seconds + _SAVING_SECONDS) as train:

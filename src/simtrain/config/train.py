@@ -23,9 +23,6 @@ from simtrain.limits import check_bounds
 Words = Annotated[
     UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="FLAG LOW HIGH [SCALE]")
 ]
-TagsAndValues = Annotated[
-    UseAppendAction[tuple[tuple[str, float], ...]], arg(metavar="METRIC VALUE")
-]
 
 
 @dataclass
@@ -105,15 +102,10 @@ class TrainConfig:
     eval_device: str | None = None
     """Evaluate in a process of its own, on cpu or cuda:N with N as in --gpu-ids, while training
     goes on; None lets training wait for rank 0 to evaluate."""
-    stop_at_return: float | None = None
-    """End training when an evaluation's mean return reaches this."""
-    stop_at: TagsAndValues = ()
-    """End training when a metric reaches or exceeds a value, e.g. Eval/mean_return 45."""
-    stop_below: TagsAndValues = ()
-    """End training when a metric falls to or below a value, e.g. Eval/failure_rate 0.01."""
     until: str | None = None
-    """End training when an evaluation fulfils all of these: mean_return, mean_episode_length,
-    failure_rate (or fell) or the task's metrics, e.g. "lin_vel_error<0.1 and fell<0.02"."""
+    """End training when this holds, e.g. "lin_vel_error<0.1 and fell<0.02": evaluations give
+    mean_return, mean_episode_length, failure_rate (or fell) and the task's metrics; other metrics
+    have their tag's name, as in "Train/mean_reward>45 or Loss/kl<0.001"."""
     population: int | None = None
     """Train so many members side by side, each a training of its own with its own seed and
     hyper-parameters, and let the better take the place of the worse; None for one training."""

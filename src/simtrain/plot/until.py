@@ -1,6 +1,7 @@
 """How soon a task is learned as a picture, with matplotlib, which is imported with this module."""
 
 import io
+import re
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ _PANEL_WIDTH, _HEIGHT = 4.6, 4.2
 
 def draw(results: UntilResults) -> bytes:
     """Panels with each metric over env steps, then what it took until all held, as a PNG file."""
-    comparisons = results.condition.split(" and ")
+    comparisons = re.split(" and | or ", results.condition)
     columns = len(comparisons) + len(COSTS)
     with STYLE():
         sheet = Figure(figsize=(_PANEL_WIDTH * columns, _HEIGHT), layout="constrained")

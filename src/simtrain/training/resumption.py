@@ -19,6 +19,7 @@ from simtrain.run.checkpoint import check_kinds, read_tensors, write_tensors
 from simtrain.run.directory import versions
 from simtrain.sim import choose_engine
 from simtrain.training.context import Resumption
+from simtrain.training.features.conditions import with_until
 
 NEWEST, PREVIOUS = "resume.pt", "resume.previous.pt"
 FORMAT = 2
@@ -50,7 +51,7 @@ class SavedRun:
     def configuration(self, default: TrainConfig) -> TrainConfig:
         """The run's configuration where no flags are given; `default` is that of its task now."""
         with damage_as_config_error(f"{self.file} does not fit the task as it is now"):
-            config = continued(default, self.content["default"], self.content["config"])
+            config = continued(default, self.content["default"], with_until(self.content["config"]))
             check_types(config)
         return config
 

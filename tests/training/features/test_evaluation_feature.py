@@ -61,19 +61,19 @@ def test_nothing_is_evaluated_between_intervals_but_at_the_end(config, trainer, 
 
 
 def test_a_condition_on_a_metric_of_training_ends_it_with_an_evaluation(config, trainer, tmp_path):
-    config.stop_below = (("Loss/kl", 0.1),)
+    config.until = "Loss/kl<=0.1"
     console = Console()
     with evaluation(config, trainer, tmp_path, console) as feature:
         assert not after(feature, 1).is_last
         last = after(feature, 3, **{"Loss/kl": 0.05})
     assert last.is_last
     assert last.metrics["Eval/iteration"] == 3.0
-    assert console.lines[0] == "training ends: Loss/kl is 0.05 (--stop-below Loss/kl 0.1)"
+    assert console.lines[0] == 'training ends: Loss/kl is 0.05 (--until "Loss/kl<=0.1")'
 
 
 def test_conditions_work_without_evaluation(config, trainer, tmp_path):
     config.eval_interval = None
-    config.stop_at = (("Loss/kl", 0.5),)
+    config.until = "Loss/kl>=0.5"
     with evaluation(config, trainer, tmp_path, Console()) as feature:
         assert after(feature, 1).is_last
     assert not list(tmp_path.iterdir())

@@ -3,97 +3,94 @@ from tiny_task import tiny_task
 
 from simtrain import MetricTermCfg, mdp
 from simtrain.config.train import TrainConfig
+from simtrain.config.tree import resolved
 from simtrain.errors import ConfigError
-from simtrain.training.features.conditions import stop_conditions
+from simtrain.training.features.conditions import stop_condition, with_until
 from simtrain.training.features.evaluation import check_evaluation_flags
+from simtrain.training.resumption import SavedRun
 
 TASK = tiny_task(metrics={"error": MetricTermCfg(mdp.is_alive)})
+NAN = float("nan")
 
 
-def config(**values) -> TrainConfig:
-    return TrainConfig(task="tiny", env=TASK, **values)
+def config(until: str | None, **values) -> TrainConfig:
+    return TrainConfig(task="tiny", env=TASK, until=until, **values)
 
 
-def holds(metrics, **values):
-    held = [str(c) for c in stop_conditions(config(**values)) if c.holds(metrics)]
-    return held[0] if held else None
+@pytest.mark.parametrize(
+    ("until", "metrics", "holds"),
+    [
+        ("Train/mean_reward>=45", {"Train/mean_reward": 45.0}, True),
+        ("Train/mean_reward>=45", {"Train/mean_reward": 44.9}, False),
+        ("Train/mean_reward>=45", {"Train/mean_reward": NAN}, False),
+        ("Train/mean_reward>=45", {}, False),
+        ("error < 0.2", {"Eval/error": 0.19}, True),
+        ("Eval/error<0.2", {"Eval/error": 0.2}, False),
+        ("error<0.2 and fell<=0.5", {"Eval/error": 0.1, "Eval/failure_rate": 0.5}, True),
+        ("error<0.2 and fell<=0.5", {"Eval/error": 0.1, "Eval/failure_rate": 0.6}, False),
+        ("error<0.2 and fell<=0.5", {"Eval/error": 0.1}, False),
+        ("error<0.2 and fell<=0.5 or Loss/kl<-1", {"Eval/error": 9.0, "Loss/kl": -2.0}, True),
+        ("Loss/kl<-1 or error<0.2 and fell<=0.5", {"Eval/error": 0.1, "Loss/kl": 0.0}, False),
+        # Short episodes end first: means over episodes count once all environments have had one.
+        ("Train/mean_reward>1", {"Train/mean_reward": 2.0, "Train/finished_envs": 0.9}, False),
+        ("Episode_Reward/up>1", {"Episode_Reward/up": 2.0, "Train/finished_envs": 0.9}, False),
+        ("Train/mean_reward>1", {"Train/mean_reward": 2.0, "Train/finished_envs": 1.0}, True),
+        ("Loss/kl>1", {"Loss/kl": 2.0, "Train/finished_envs": 0.1}, True),
+    ],
+)
+def test_a_condition_holds_for_the_metrics_of_an_iteration(until, metrics, holds):
+    assert stop_condition(config(until)).holds(metrics) is holds
 
 
-def test_a_metric_reaches_or_exceeds_its_value():
-    wanted = {"stop_at": (("Train/mean_reward", 45.0),)}
-    assert holds({"Train/mean_reward": 44.9}, **wanted) is None
-    assert holds({"Train/mean_reward": 45.0}, **wanted) == "--stop-at Train/mean_reward 45"
-    assert holds({}, **wanted) is None
-    assert holds({"Train/mean_reward": float("nan")}, **wanted) is None
+def test_a_condition_is_shown_by_the_names_of_its_metrics():
+    shown = str(stop_condition(config("Eval/error<0.20 and fell <= 5e-1 or Train/mean_reward>10")))
+    assert shown == "error<0.2 and failure_rate<=0.5 or Train/mean_reward>10"
+    assert stop_condition(config(None)) is None
 
 
-def test_means_over_episodes_count_once_every_environment_has_finished_one():
-    wanted = {"stop_at": (("Train/mean_reward", 45.0), ("Episode_Reward/up", 1.0))}
-    metrics = {"Train/mean_reward": 50.0, "Episode_Reward/up": 2.0, "Train/finished_envs": 0.9}
-    assert holds(metrics, **wanted) is None
-    assert holds({**metrics, "Train/finished_envs": 1.0}, **wanted) is not None
-    metrics["Train/mean_step_reward"] = 1.0  # of all steps, whichever episodes have ended
-    assert holds(metrics, stop_at=(("Train/mean_step_reward", 1.0),)) is not None
+def test_a_metric_of_the_task_comes_before_the_short_name_of_another():
+    task = tiny_task(metrics={"fell": MetricTermCfg(mdp.is_alive)})
+    condition = stop_condition(TrainConfig(task="tiny", env=task, until="fell>1"))
+    assert condition.comparisons[0].tag == "Eval/fell"
 
 
-def test_a_metric_falls_to_or_below_its_value():
-    wanted = {"stop_below": (("Eval/error", 0.2),)}
-    assert holds({"Eval/error": 0.21}, **wanted) is None
-    assert holds({"Eval/error": 0.2}, **wanted) == "--stop-below Eval/error 0.2"
-    assert holds({"Eval/error": float("nan")}, **wanted) is None
+@pytest.mark.parametrize(
+    ("tag", "near"),
+    [("Eval/eror", "Eval/error"), ("Episode_Reward/aliv", "Episode_Reward/alive")],
+)
+def test_a_metric_that_is_never_logged_is_reported_with_the_nearest(tag, near):
+    with pytest.raises(ConfigError, match=f"no metric '{tag}' .did you mean '{near}'"):
+        check_evaluation_flags(config(f"{tag}>1", eval_interval=1), "mujoco")
 
 
-def test_any_of_several_conditions_is_enough():
-    wanted = {"stop_at_return": 10.0, "stop_below": (("Loss/entropy", -1.0),)}
-    assert holds({"Eval/mean_return": 11.0, "Loss/entropy": 0.0}, **wanted) == "--stop-at-return 10"
-    assert holds({"Loss/entropy": -2.0}, **wanted) == "--stop-below Loss/entropy -1"
-
-
-def test_a_metric_that_is_never_logged_is_told_with_the_nearest():
-    for tag, near in (
-        ("Eval/mean_retrun", "Eval/mean_return"),
-        ("Eval/eror", "Eval/error"),
-        ("Episode_Reward/aliv", "Episode_Reward/alive"),
-    ):
-        mistaken = config(eval_interval=1, stop_at=((tag, 1.0),))
-        with pytest.raises(ConfigError, match=f"no metric '{tag}' .did you mean '{near}'"):
-            check_evaluation_flags(mistaken, "mujoco")
-
-
-def test_full_buffers_are_told_by_the_warp_engine_alone():
-    wanted = config(stop_at=(("Sim/overflow", 0.1),))
+def test_full_buffers_are_reported_by_the_warp_engine_alone():
+    wanted = config("Sim/overflow>=0.1")
     for engine in ("auto", "warp"):
         check_evaluation_flags(wanted, engine)
     with pytest.raises(ConfigError, match="logs no metric 'Sim/overflow'"):
         check_evaluation_flags(wanted, "mujoco")
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{"stop_at_return": 1.0}, {"stop_below": (("Eval/error", 1.0),)}, {"until": "error<1"}],
-)
-def test_a_condition_on_evaluations_needs_evaluations(values):
-    check_evaluation_flags(config(eval_interval=1, **values), "mujoco")
+def test_a_condition_on_evaluations_needs_evaluations():
+    check_evaluation_flags(config("Loss/kl<1"), "mujoco")
+    check_evaluation_flags(config("error<1", eval_interval=1), "mujoco")
     with pytest.raises(ConfigError, match=r"needs evaluations; add --eval-interval"):
-        check_evaluation_flags(config(**values), "mujoco")
+        check_evaluation_flags(config("Loss/kl<1 and error<1"), "mujoco")
 
 
-def test_until_needs_all_of_its_comparisons():
-    wanted = {"until": "error<0.2 and fell <= 0.5 and mean_return>10"}
-    good = {"Eval/error": 0.1, "Eval/failure_rate": 0.5, "Eval/mean_return": 11.0}
-    text = '--until "error<0.2 and failure_rate<=0.5 and mean_return>10"'
-    assert holds(good, **wanted) == text
-    for bad in (
-        {"Eval/error": 0.2},
-        {"Eval/failure_rate": 0.51},
-        {"Eval/mean_return": 10.0},
-        {"Eval/mean_return": float("nan")},
-    ):
-        assert holds({**good, **bad}, **wanted) is None
-    assert holds({"Eval/error": 0.1}, **wanted) is None
+def test_the_stop_flags_of_old_runs_become_one_condition():
+    old = {"stop_at_return": 45.0, "stop_at": [["Loss/kl", 1.0]], "stop_below": [["Eval/error", 0]]}
+    until = "mean_return>=45.0 or Loss/kl>=1.0 or Eval/error<=0"
+    assert with_until({**old, "until": None, "seed": 1}) == {"until": until, "seed": 1}
+    assert with_until({**old, "until": "fell<0.1"}) == {"until": f"fell<0.1 or {until}"}
+    unset = {"stop_at_return": None, "stop_at": [], "stop_below": [], "until": None}
+    assert with_until(unset) == {"until": None}
+    assert stop_condition(config(until)).holds({"Loss/kl": 1.0})
 
 
-def test_a_metric_of_the_task_comes_before_the_short_name_of_another():
-    task = tiny_task(metrics={"fell": MetricTermCfg(mdp.is_alive)})
-    (condition,) = stop_conditions(TrainConfig(task="tiny", env=task, until="fell>1"))
-    assert str(condition) == '--until "fell>1"'
+def test_a_resumed_run_keeps_the_condition_of_its_old_flags(tmp_path):
+    default = config(None)
+    plain = {**resolved(default), "stop_at_return": None, "stop_at": [], "stop_below": []}
+    content = {"default": plain, "config": {**plain, "stop_at": [["Train/mean_reward", 45.0]]}}
+    saved = SavedRun(tmp_path, tmp_path / "resume.pt", content)
+    assert saved.configuration(default) == config("Train/mean_reward>=45.0")

@@ -1,4 +1,4 @@
-"""Conditions on metrics that end training, from their flags. Imports nothing heavy."""
+"""The condition on metrics that ends training, from ``--until``. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from simtrain.config.metric_tags import TaskTerms, evaluation_names, is_complete
+from simtrain.config.metric_tags import evaluation_names, is_complete
 from simtrain.config.train import TrainConfig
 from simtrain.errors import ConfigError, did_you_mean
 
@@ -27,13 +28,13 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        """The metric's, as evaluations have it."""
+        """The metric's: its tag, but for evaluations' without ``Eval/``."""
         return self.tag.removeprefix("Eval/")
 
     def holds(self, metrics: Mapping[str, float]) -> bool:
         """Whether an iteration's metrics fulfil it; not a missing, incomplete or NaN one."""
-        known = self.tag in metrics and is_complete(metrics, self.tag)
-        return known and _SIGNS[self.sign](metrics[self.tag], self.value)
+        is_known = self.tag in metrics and is_complete(metrics, self.tag)
+        return is_known and _SIGNS[self.sign](metrics[self.tag], self.value)
 
     def __str__(self) -> str:
         return f"{self.name}{self.sign}{self.value:g}"
@@ -41,53 +42,60 @@ class Comparison:
 
 @dataclass(frozen=True)
 class StopCondition:
-    """Comparisons that must all hold for training to end, and how they were typed."""
+    """Alternatives, of which one must hold: comparisons that must all hold for that."""
 
-    flag: str
-    comparisons: tuple[Comparison, ...]
+    alternatives: tuple[tuple[Comparison, ...], ...]
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """All comparisons, in the order typed."""
+        return tuple(comparison for every in self.alternatives for comparison in every)
+
+    @property
+    def needs_evaluations(self) -> bool:
+        """Whether it is, at least in part, about metrics of evaluations."""
+        return any(comparison.tag.startswith("Eval/") for comparison in self.comparisons)
 
     def holds(self, metrics: Mapping[str, float]) -> bool:
-        """Whether an iteration's metrics fulfil all of them."""
-        return all(comparison.holds(metrics) for comparison in self.comparisons)
+        """Whether an iteration's metrics fulfil it."""
+        return any(all(c.holds(metrics) for c in every) for every in self.alternatives)
 
     def __str__(self) -> str:
-        if self.flag == "--until":
-            return f'--until "{" and ".join(map(str, self.comparisons))}"'
-        (one,) = self.comparisons
-        tag = "" if self.flag == "--stop-at-return" else f" {one.tag}"
-        return f"{self.flag}{tag} {one.value:g}"
+        return " or ".join(" and ".join(map(str, every)) for every in self.alternatives)
 
 
-def stop_conditions(config: TrainConfig) -> tuple[StopCondition, ...]:
-    """The conditions of which any one ends training; ConfigError for --until if it is none."""
-    found: list[StopCondition] = []
-    if (value := config.stop_at_return) is not None:
-        of_return = Comparison("Eval/mean_return", ">=", value)
-        found.append(StopCondition("--stop-at-return", (of_return,)))
-    for flag, sign, pairs in (("at", ">=", config.stop_at), ("below", "<=", config.stop_below)):
-        found += [StopCondition(f"--stop-{flag}", (Comparison(t, sign, v),)) for t, v in pairs]
-    if config.until is not None:
-        found.append(StopCondition("--until", parse_until(config.until, config.env)))
-    return tuple(found)
+def stop_condition(config: TrainConfig) -> StopCondition | None:
+    """The condition ``lin_vel_error<0.1 and fell<0.02`` of ``--until``; None without one.
 
+    A name with a ``/`` is a metric's tag, others are of evaluations; ``fell`` stands for
+    ``failure_rate``, unless the task has a metric of that name.
 
-def parse_until(text: str, task: TaskTerms) -> tuple[Comparison, ...]:
-    """The comparisons of ``lin_vel_error<0.1 and fell<0.02``; ConfigError that lists the metrics.
-
-    ``fell`` stands for ``failure_rate``, unless the task has a metric of that name.
+    Raises:
+        ConfigError: it is not made of comparisons, or evaluations do not give such a metric.
     """
-    names, comparisons = evaluation_names(task), []
-    for part in re.split(r"\band\b", text):
-        match = _COMPARISON.fullmatch(part)
-        if match is None or not _is_finite(match[3]):
-            example = '"mean_return>45 and failure_rate<0.02"'
-            raise ConfigError(f"--until is {text!r}; it must be comparisons such as {example}")
-        name = match[1] if match[1] in names else _OTHER_NAMES.get(match[1], match[1])
-        if name not in names:
-            there = f"evaluations of the task give {', '.join(names)} (fell is failure_rate)"
-            raise ConfigError(f"--until: no metric {name!r}{did_you_mean(name, names)}; {there}")
-        comparisons.append(Comparison(f"Eval/{name}", match[2], float(match[3])))
-    return tuple(comparisons)
+    if config.until is None:
+        return None
+    names = evaluation_names(config.env)
+    alternatives = [
+        tuple(_comparison(part, config.until, names) for part in re.split(r"\s+and\b", every))
+        for every in re.split(r"\s+or\b", config.until)
+    ]
+    return StopCondition(tuple(alternatives))
+
+
+def _comparison(text: str, condition: str, names: tuple[str, ...]) -> Comparison:
+    match = _COMPARISON.fullmatch(text)
+    if match is None or not _is_finite(match[3]):
+        example = '"mean_return>45 and failure_rate<0.02"'
+        raise ConfigError(f"--until is {condition!r}; it must be comparisons such as {example}")
+    name = match[1] if match[1] in names else _OTHER_NAMES.get(match[1], match[1])
+    if "/" not in name and name not in names:
+        there = f"evaluations of the task give {', '.join(names)} (fell is failure_rate)"
+        raise ConfigError(
+            f"--until: no metric {name!r}{did_you_mean(name, names)}; {there}, and training what "
+            "metrics.jsonl of a run shows, such as Train/mean_reward"
+        )
+    return Comparison(name if "/" in name else f"Eval/{name}", match[2], float(match[3]))
 
 
 def _is_finite(text: str) -> bool:
@@ -95,3 +103,14 @@ def _is_finite(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+def with_until(config: dict[str, Any]) -> dict[str, Any]:
+    """Plain values of a run's configuration, in which ``until`` has what three flags said once."""
+    config = dict(config)
+    conditions = [config["until"]] if config.get("until") else []
+    if (value := config.pop("stop_at_return", None)) is not None:
+        conditions.append(f"mean_return>={value}")
+    conditions += [f"{tag}>={value}" for tag, value in config.pop("stop_at", ())]
+    conditions += [f"{tag}<={value}" for tag, value in config.pop("stop_below", ())]
+    return {**config, "until": " or ".join(conditions) or None}

@@ -17,7 +17,7 @@ from simtrain.config.tree import checkpoint_infos
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error
 from simtrain.training.features import Feature, Iteration
-from simtrain.training.features.conditions import stop_conditions
+from simtrain.training.features.conditions import stop_condition
 from simtrain.training.features.evaluator_process import EvaluatorProcess, PolicySnapshot
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class PeriodicEvaluation(Feature):
         self._context = context
         self._ppo = trainer.ppo
         self._interval = context.config.eval_interval
-        self._conditions = stop_conditions(context.config)
+        self._condition = stop_condition(context.config)
         self._in_process = context.shared.evaluator is None
         self._shown: set[str] = set()
         self._evaluations: EvaluatorProcess | _EvaluatorInProcess | None = None
@@ -82,7 +82,7 @@ class PeriodicEvaluation(Feature):
         due = self._interval is not None and (
             iteration.number % self._interval == 0 or iteration.is_last
         )
-        if not (due or self._conditions or not self._in_process):
+        if not (due or self._condition or not self._in_process):
             return
         metrics: dict[str, float] = {}
         ends = False
@@ -133,13 +133,12 @@ class PeriodicEvaluation(Feature):
             for flag, text in evaluation.warnings.items():
                 self._say_once(flag, f"warning: in the evaluation {text}")
         if self._evaluations.failure is not None and not self._context.stop():
-            tags = {condition: condition.comparisons[0].tag for condition in self._conditions}
-            lost = [str(condition) for condition, tag in tags.items() if tag.startswith("Eval/")]
+            lost = self._condition is not None and self._condition.needs_evaluations
             self._say_once(
                 "failure",
                 f"warning: the evaluator process is gone: {self._evaluations.failure}. "
                 "Training goes on without evaluation"
-                + (f"; {' and '.join(lost)} will not end it" if lost else ""),
+                + (f'; --until "{self._condition}" will not end it' if lost else ""),
             )
 
     def _save_best(self, policy: PolicySnapshot) -> None:
@@ -165,13 +164,13 @@ class PeriodicEvaluation(Feature):
         self._take_results(metrics)
 
     def _condition_holds(self, metrics: dict[str, float]) -> bool:
-        for condition in self._conditions:
-            if condition.holds(metrics):
-                tags = [comparison.tag for comparison in condition.comparisons]
-                values = " and ".join(f"{tag} is {metrics[tag]:.4g}" for tag in tags)
-                self._say_once("condition", f"training ends: {values} ({condition})")
-                return True
-        return False
+        condition = self._condition
+        if condition is None or not condition.holds(metrics):
+            return False
+        tags = dict.fromkeys(comparison.tag for comparison in condition.comparisons)
+        values = ", ".join(f"{tag} is {metrics[tag]:.4g}" for tag in tags if tag in metrics)
+        self._say_once("condition", f'training ends: {values} (--until "{condition}")')
+        return True
 
     def _say(self, text: str) -> None:
         self._context.console.say(text)
@@ -247,14 +246,15 @@ def check_evaluation_flags(config: TrainConfig, engine: str | None = None) -> No
     own += RND_METRICS if config.ppo.rnd.weight != 0.0 else ()
     own += ("Loss/symmetry",) if config.ppo.symmetry.is_used else ()
     tags = metric_tags(config.env, overflow=overflow, phase_times=config.phase_times, algorithm=own)
-    for condition in stop_conditions(config):
-        tag = condition.comparisons[0].tag
+    condition = stop_condition(config)
+    for tag in () if condition is None else (c.tag for c in condition.comparisons):
         if tag not in tags:
             raise ConfigError(
-                f"{condition.flag}: training logs no metric {tag!r}"
-                f"{did_you_mean(tag, tags)}; metrics.jsonl of a run shows their names"
+                f"--until: training logs no metric {tag!r}{did_you_mean(tag, tags)}; "
+                "metrics.jsonl of a run shows their names"
             )
         if tag.startswith("Eval/") and config.eval_interval is None and config.population is None:
             raise ConfigError(
-                f"{condition} needs evaluations; add --eval-interval, the iterations between them"
+                f'--until "{condition}" needs evaluations; add --eval-interval, the iterations '
+                "between them"
             )

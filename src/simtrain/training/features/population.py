@@ -37,7 +37,7 @@ from simtrain.training.features.checkpoint import (
     put_back,
     training_state,
 )
-from simtrain.training.features.conditions import stop_conditions
+from simtrain.training.features.conditions import stop_condition
 from simtrain.training.population.evolution import Candidate, Decision, evolve
 from simtrain.training.population.hyper_parameters import (
     fitness_of,
@@ -70,7 +70,7 @@ class Population(Feature):
         self._config, self._place = context.config, context.population
         self._firsts = context.population.firsts
         self._hyper_parameters = hyper_parameters(self._config)
-        self._conditions = stop_conditions(self._config)  # of --until
+        self._condition = stop_condition(self._config)
         values = values_of(self._config, self._hyper_parameters)
         if self._place.member > 0:
             rng = np.random.default_rng([self._config.seed, self._place.member])
@@ -250,7 +250,8 @@ class Population(Feature):
         low = fitness.low if sign > 0.0 else -fitness.high
         age = number - self._mine.replaced
         candidate = Candidate(sign * fitness.value, low, age, learns=self._learns)
-        is_done = any(condition.holds(tags) for condition in self._conditions)
+        metrics = {**(self._rows[-1][3] if self._rows else {}), **tags}
+        is_done = self._condition is not None and self._condition.holds(metrics)
         return Standing(candidate, fitness, self._mine, is_done)
 
     def _decide(self, number: int, standings: list[Standing]) -> list[Decision]:

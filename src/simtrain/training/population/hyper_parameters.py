@@ -57,9 +57,6 @@ def check_population_flags(config: TrainConfig) -> None:
         "--eval-device": config.eval_device is not None,
         "--video": config.video,
         "--profile": config.profile,
-        "--stop-at-return": config.stop_at_return is not None,
-        "--stop-at": bool(config.stop_at),
-        "--stop-below": bool(config.stop_below),
     }
     if found := [name for name, is_given in unused.items() if is_given]:
         text = f"{found[0]} does not go with --population"
