@@ -5,6 +5,8 @@ Tests import it, or copy this file into ``tasks/`` of a folder of their own.
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 from simtrain import (
@@ -102,3 +104,10 @@ def rover_on_waves(height: float) -> TaskCfg:
         {"waves": waves}, num_levels=1, num_columns=1, tile_size=4.0, border_width=1.0
     )
     return rover(terrain=terrain)
+
+
+def folder_with_rover(folder: Path) -> Path:
+    """The folder, with this file in its ``tasks/``."""
+    (folder / "tasks").mkdir()
+    shutil.copy(__file__, folder / "tasks")
+    return folder

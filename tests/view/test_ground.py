@@ -9,18 +9,6 @@ from simtrain.sim import EngineCfg
 from simtrain.view.web import ground_mesh
 
 
-def _env_on(func, **params):
-    tile = SubTerrainCfg(func, **params)
-    terrain = TerrainCfg({"tile": tile}, num_levels=1, num_columns=1, border_width=2.0)
-    return Env(rover(terrain=terrain), 1, EngineCfg(threads=1))
-
-
-def _height_of_the_mesh(mesh, env):
-    """Of its triangles' own points, and of the terrain there."""
-    points = torch.as_tensor(np.array(mesh.triangles_center), dtype=torch.float32)
-    return points[:, 2], env.terrain.height(points[:, :2])
-
-
 def test_the_ground_lies_where_the_terrain_is():
     env = Env(rover_on_waves(0.3), 1, EngineCfg(threads=1))
     mesh = ground_mesh(env.model)
@@ -33,15 +21,15 @@ def test_the_ground_lies_where_the_terrain_is():
 
 @pytest.mark.parametrize("kind", [mdp.flat, mdp.pyramid_slope, mdp.pyramid_stairs])
 def test_straight_stretches_need_few_triangles_and_leave_no_hole(kind):
-    env = _env_on(kind)
+    tiles = {"tile": SubTerrainCfg(kind)}
+    terrain = TerrainCfg(tiles, num_levels=1, num_columns=1, border_width=2.0)
+    env = Env(rover(terrain=terrain), 1, EngineCfg(threads=1))
     mesh = ground_mesh(env.model)
     everything = 2 * 120 * 120  # 12 m of nodes 0.1 m apart
     assert len(mesh.faces) < 0.2 * everything
-    torch.testing.assert_close(*_height_of_the_mesh(mesh, env), atol=5e-3, rtol=0.0)
+    points = torch.as_tensor(np.array(mesh.triangles_center), dtype=torch.float32)
+    heights = env.terrain.height(points[:, :2])
+    torch.testing.assert_close(points[:, 2], heights, atol=5e-3, rtol=0.0)
     # Seen from above, it covers all of the ground.
-    triangles = mesh.triangles[:, :, :2]
-    (ax, ay), (bx, by) = (
-        (triangles[:, 1] - triangles[:, 0]).T,
-        (triangles[:, 2] - triangles[:, 0]).T,
-    )
+    (ax, ay), (bx, by) = np.diff(mesh.triangles[:, :, :2], axis=1).transpose(1, 2, 0)
     assert 0.5 * (ax * by - ay * bx).sum() == pytest.approx(144.0)

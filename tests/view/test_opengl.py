@@ -25,54 +25,44 @@ def machine(monkeypatch):
     return make
 
 
-def test_egl_comes_before_osmesa_and_that_before_windows(machine):
-    machine("libEGL.so.1", "libOSMesa.so.8", DISPLAY=":0")
-    assert choose_backend() == "egl"
-    machine("libOSMesa.so.8", DISPLAY=":0")
-    assert choose_backend() == "osmesa"
-    machine(DISPLAY=":0")
-    assert choose_backend() == "glfw"
-    machine(WAYLAND_DISPLAY="wayland-0")
-    assert choose_backend() == "glfw"
+EGL, OSMESA = "libEGL.so.1", "libOSMesa.so.8"
 
 
-def test_mujoco_gl_decides(machine):
-    machine("libEGL.so.1", "libOSMesa.so.8", MUJOCO_GL="OSMesa")
-    assert choose_backend() == "osmesa"
-    machine("libEGL.so.1", MUJOCO_GL="glfw", DISPLAY=":0")
-    assert choose_backend() == "glfw"
-    machine("libEGL.so.1", MUJOCO_GL="on")
-    assert choose_backend() == "egl"
+@pytest.mark.parametrize(
+    ("libraries", "variables", "backend"),
+    [
+        ((EGL, OSMESA), {"DISPLAY": ":0"}, "egl"),
+        ((OSMESA,), {"DISPLAY": ":0"}, "osmesa"),
+        ((), {"DISPLAY": ":0"}, "glfw"),
+        ((), {"WAYLAND_DISPLAY": "wayland-0"}, "glfw"),
+        ((EGL, OSMESA), {"MUJOCO_GL": "OSMesa"}, "osmesa"),
+        ((EGL,), {"MUJOCO_GL": "glfw", "DISPLAY": ":0"}, "glfw"),
+        ((EGL,), {"MUJOCO_GL": "on"}, "egl"),
+    ],
+)
+def test_what_is_there_and_mujoco_gl_decide(libraries, variables, backend, machine):
+    machine(*libraries, **variables)
+    assert choose_backend() == backend
 
 
-def test_what_is_missing_is_named_by_its_package(machine):
-    machine()
-    with pytest.raises(RenderingError, match=r"apt-get install libegl1.*libosmesa6"):
-        choose_backend()
-    machine("libOSMesa.so.8", MUJOCO_GL="egl")
-    with pytest.raises(RenderingError, match=r"libEGL.so.1 is missing: `apt-get install libegl1`"):
-        choose_backend()
-    machine("libEGL.so.1", MUJOCO_GL="osmesa")
-    with pytest.raises(RenderingError, match=r"libOSMesa.so.8 is missing.* libosmesa6`"):
-        choose_backend()
-
-
-def test_mujoco_gl_that_draws_nothing_is_told(machine):
-    machine("libEGL.so.1", MUJOCO_GL="disable")
-    with pytest.raises(RenderingError, match="MUJOCO_GL=disable turns rendering off; unset it"):
-        choose_backend()
-    machine("libEGL.so.1", MUJOCO_GL="vulkan")
-    with pytest.raises(RenderingError, match="'vulkan'; it must be egl, osmesa or glfw"):
+@pytest.mark.parametrize(
+    ("libraries", "wanted", "message"),
+    [
+        ((), "", r"apt-get install libegl1.*libosmesa6"),
+        ((OSMESA,), "egl", r"libEGL.so.1 is missing: `apt-get install libegl1`"),
+        ((EGL,), "osmesa", r"libOSMesa.so.8 is missing.* libosmesa6`"),
+        ((EGL,), "disable", "MUJOCO_GL=disable turns rendering off; unset it"),
+        ((EGL,), "vulkan", "'vulkan'; it must be egl, osmesa or glfw"),
+        ((EGL,), "glfw", r"needs a display.*MUJOCO_GL=egl draws without"),
+    ],
+)
+def test_errors_name_the_package_or_the_variable(libraries, wanted, message, machine):
+    machine(*libraries, MUJOCO_GL=wanted)
+    with pytest.raises(RenderingError, match=message):
         choose_backend()
 
 
-def test_windows_need_a_display(machine):
-    machine("libEGL.so.1", MUJOCO_GL="glfw")
-    with pytest.raises(RenderingError, match=r"needs a display.*MUJOCO_GL=egl draws without"):
-        choose_backend()
-
-
-def test_a_library_that_fails_is_told_with_its_reason_and_what_to_install():
+def test_a_library_that_fails_is_reported_with_the_reason_and_the_package():
     error = backend_error("egl", ImportError("Cannot initialize\n a EGL device display."))
     assert "by egl fails: Cannot initialize a EGL device display.; " in str(error)
     assert "apt-get install libegl-mesa0 libgl1-mesa-dri" in str(error)

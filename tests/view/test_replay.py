@@ -102,22 +102,13 @@ def test_a_video_shows_the_steps_slowly(dump, tmp_path, capsys):
     ("damage", "message"),
     [
         (lambda dump: (dump / "states.npz").unlink(), "is no dump of a failed simulation"),
-        (
-            lambda dump: (dump / "model.mjb").unlink(),
-            "model .* cannot be read: No such file",
-        ),
+        (lambda dump: (dump / "model.mjb").unlink(), "model .* cannot be read: No such file"),
         (lambda dump: (dump / "states.npz").write_bytes(b"no"), "is damaged"),
-        (
-            lambda dump: (dump / "model.mjb").write_bytes(b"no"),
-            "the checksum of model.mjb is wrong",
-        ),
+        (lambda dump: (dump / "model.mjb").write_bytes(b"no"), "checksum of model.mjb is wrong"),
         (lambda dump: np.savez(dump / "states.npz", qpos=np.zeros(1)), "is damaged"),
         (lambda dump: rewrite(dump, qvel=np.zeros((4, 7))), "damaged: qvel is of another model"),
         (lambda dump: rewrite(dump, nonsense=np.zeros(4)), "damaged: it has an unknown 'nonsense'"),
-        (
-            lambda dump: np.savez(dump / "states.npz", qpos=np.array([object()])),
-            "is damaged: .*allow_pickle",
-        ),
+        (lambda dump: rewrite(dump, qpos=np.array([object()])), "is damaged: .*allow_pickle"),
     ],
 )
 def test_a_damaged_dump_is_told(dump, damage, message):

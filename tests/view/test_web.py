@@ -11,20 +11,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pytest
-from drawing import folder_with_rover
 from PIL import Image
+from rover import folder_with_rover
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 SOFTWARE_WEBGL = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
 PATIENCE_S = 100.0  # a page takes seconds, and minutes where everything else runs beside it
 
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="the viewer is tested in Chromium: `apt-get install chromium`"
-)
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="the viewer is tested in Chromium: `apt-get install chromium`"
+    ),
+]
 
 
 @dataclass
@@ -74,7 +76,11 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
     from playwright.sync_api import sync_playwright
 
     folder = folder_with_rover(tmp_path_factory.mktemp("viewer"))
-    process = _play(folder, "rover", "--policy", "random", "--num-envs", "2", "--port", "0")
+    process = subprocess.Popen(
+        ["env", "-u", "DISPLAY", "-u", "WAYLAND_DISPLAY", sys.executable, "-m", "simtrain.cli.play",
+         "rover", "--policy", "random", "--num-envs", "2", "--port", "0"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     try:
         said = [process.stdout.readline(), process.stdout.readline()]
         match = re.search(r"http://127\.0\.0\.1:\d+", said[-1])
@@ -95,16 +101,6 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
         process.kill()
 
 
-def _play(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        ["env", "-u", "DISPLAY", "-u", "WAYLAND_DISPLAY", sys.executable, "-m",
-         "simtrain.cli.play", *arguments],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
-@needs_chromium
-@pytest.mark.timeout(300)
 def test_the_page_loads_and_the_robot_moves_until_paused(viewer):
     assert viewer.said[0] == "viewer: web, for this machine has no display (--viewer)\n"
     assert viewer.said[1].startswith("watch rover at http://127.0.0.1:")
@@ -117,8 +113,6 @@ def test_the_page_loads_and_the_robot_moves_until_paused(viewer):
     viewer.wait(viewer.moves, "the robot to move again")
 
 
-@needs_chromium
-@pytest.mark.timeout(300)
 def test_single_steps_and_reset(viewer):
     viewer.click("Pause")
     viewer.wait_for("speed paused")
@@ -131,8 +125,6 @@ def test_single_steps_and_reset(viewer):
     viewer.wait_for(r"speed \d")
 
 
-@needs_chromium
-@pytest.mark.timeout(300)
 def test_a_slider_drives_the_command_until_the_task_does_again(viewer):
     # What the page writes beside the name is the environment's own command.
     slider = viewer.page.get_by_role("slider", name="").first
@@ -149,8 +141,6 @@ def test_a_slider_drives_the_command_until_the_task_does_again(viewer):
     viewer.wait_for(r"velocity (?!.0\.00, .0\.00, .0\.00)")
 
 
-@needs_chromium
-@pytest.mark.timeout(300)
 def test_another_environment_can_be_chosen(viewer):
     viewer.click("Pause")
     first = viewer.wait_for(r"velocity (.*)")[1]
@@ -163,18 +153,10 @@ def test_another_environment_can_be_chosen(viewer):
     viewer.click("Play")
 
 
-@needs_chromium
-@pytest.mark.timeout(300)
 def test_rewards_are_plotted_in_total_and_by_term(viewer):
     plots = viewer.page.locator(".uplot")
     viewer.wait(lambda: plots.count() == 1, "the plot of the total")
     viewer.page.get_by_label("Show", exact=True).first.click()
     viewer.page.get_by_role("option", name="all terms").click()
     viewer.wait_for(r"Show[\s\S]*speed[\s\S]*alive")
-
-
-@needs_chromium
-@pytest.mark.timeout(300)
-def test_the_console_shows_no_error(viewer):
-    viewer.wait_for(r"episode \d")
-    assert viewer.errors == []
+    assert viewer.errors == []  # on the console, in all tests

@@ -167,24 +167,23 @@ def _check(arguments: Sequence[str]) -> int:
 def _show(arguments: Sequence[str]) -> int:
     config, paths = _parsed(ShowConfig(), "show <file>", arguments)
     (clip,), model = _clips(paths, config.robot)
+
+    from simtrain.view.film import FilmPage, MotionFilm, record_film
+
+    film = MotionFilm(clip, model)
     if config.video is not None:
-        from simtrain.view.motion import record_clip
         from simtrain.view.opengl import choose_backend
         from simtrain.view.video import check_video_path
 
         check_video_path(config.video)
         choose_backend()
         with interruptible():
-            record_clip(clip, model, config.video, config.speed)
+            record_film(film, config.video, config.speed)
         print(f"video: {config.video}")
         return DONE
 
-    from simtrain.view.motion import MotionPage
-
-    page = MotionPage(clip, model, host=config.host, port=config.port, speed=config.speed)
-    if page.warning is not None:
-        print(page.warning, file=sys.stderr)
-    print(f"watch {clip.name} at {page.url} (Ctrl-C ends)", flush=True)
+    page = FilmPage(film, host=config.host, port=config.port, speed=config.speed)
+    page.announce(clip.name)
     with interruptible(), closing(page):
         page.run()
     return DONE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from simtrain.training.saved_policy import SavedPolicy
     from simtrain.view.panels import Checkpoints
     from simtrain.view.playback import Act
-    from simtrain.view.server import PageServer
 
 _HELP = """\
 usage: play <run, checkpoint or task> [flags]
@@ -132,7 +130,7 @@ def play(arguments: Sequence[str]) -> int:
         viewer = WebViewer(
             env, act, host=config.host, port=config.port, title=name, checkpoints=checkpoints
         )
-        _announce(viewer, name)
+        viewer.announce(name)
         with interruptible(), closing(viewer):
             viewer.run()
     return DONE
@@ -144,19 +142,20 @@ def _replay(arguments: Sequence[str]) -> int:
     serves = _check_viewer(config)
 
     from simtrain.training.features.failures import read_dump
-    from simtrain.view.replay import Replay, ReplayPage, record_replay
+    from simtrain.view.film import FilmPage, record_film
+    from simtrain.view.replay import Replay
 
     dump = read_dump(config.replay)
     replay = Replay(dump.model, dump.states, dump.decimation, dump.message)
     print(f"environment {dump.env} in iteration {dump.iteration}: {dump.message}")
-    for line in replay.show(replay.steps - 1):
+    for line in replay.show(replay.frames - 1):
         print(f"  {line}")
     if config.video is not None:
-        record_replay(replay, config.video, config.speed)
+        record_film(replay, config.video, config.speed)
         print(f"video: {config.video}")
     if serves:
-        page = ReplayPage(replay, host=config.host, port=config.port, speed=config.speed)
-        _announce(page, "it")
+        page = FilmPage(replay, host=config.host, port=config.port, speed=config.speed)
+        page.announce("it")
         with closing(page):
             page.run()
     return DONE
@@ -178,12 +177,6 @@ def _check_viewer(config: PlayConfig | ReplayConfig) -> bool:
 
         check_port(config.host, config.port)
     return serves
-
-
-def _announce(page: PageServer, name: str) -> None:
-    if page.warning is not None:
-        print(page.warning, file=sys.stderr)
-    print(f"watch {name} at {page.url} (Ctrl-C ends)", flush=True)
 
 
 def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:

@@ -4,23 +4,23 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Self
+from typing import NamedTuple, Self
 
 import mujoco
 import numpy as np
 from mujoco.rendering.classic import gl_context
 from PIL import Image, ImageDraw, ImageFont
 
-from simtrain.env.commands import Frame, Marker, Sphere
+from simtrain.env.commands import Arrow, Frame, Marker, Sphere
 from simtrain.env.env import Env
 from simtrain.env.model import compile_model
 from simtrain.env.names import find_base
 from simtrain.errors import ConfigError
 from simtrain.view.opengl import backend_error, choose_backend
 
-_ARROW_WIDTH = 0.012  # m
-AXIS_WIDTH = 0.04  # of a frame, parts of its length
-SHORTEST_ARROW = 0.03  # m; shorter ones are not drawn
+_ARROW_RADIUS = 0.012  # m
+_AXIS_RADIUS = 0.04  # of a frame, parts of its length
+_SHORTEST_ARROW = 0.03  # m; shorter ones are not drawn
 GHOST_RGBA = (0.15, 0.75, 0.25, 0.35)
 _CAMERA_TIME_CONSTANT_S = 0.25
 
@@ -84,27 +84,39 @@ class Canvas:
         return np.asarray(image)
 
 
+class DrawnArrow(NamedTuple):
+    """An arrow from one point to another, m."""
+
+    start: np.ndarray
+    end: np.ndarray
+    rgb: Iterable[float]
+    radius: float
+
+
+def arrows_of(marker: Marker) -> list[DrawnArrow]:
+    """The arrows that a marker is drawn by: a frame's axes, or one unless it is too short."""
+    if isinstance(marker, Frame):
+        matrix, origin = np.empty(9), np.array(marker.origin)
+        mujoco.mju_quat2Mat(matrix, np.array(marker.quaternion))
+        radius, axes = _AXIS_RADIUS * marker.length, marker.length * matrix.reshape(3, 3).T
+        colors = np.eye(3)
+        return [DrawnArrow(origin, origin + axes[i], colors[i], radius) for i in range(3)]
+    if isinstance(marker, Arrow) and math.dist(marker.start, marker.end) >= _SHORTEST_ARROW:
+        start, end = np.array(marker.start), np.array(marker.end)
+        return [DrawnArrow(start, end, marker.rgb, _ARROW_RADIUS)]
+    return []
+
+
 def _add_marker(scene: mujoco.MjvScene, marker: Marker) -> None:
-    """Draw a marker, unless it is an arrow too short to be seen."""
+    """Draw a marker, as far as the scene has room."""
     if isinstance(marker, Sphere):
         size, rgba = np.full(3, marker.radius), (*marker.rgb, 0.6)
         _add_geom(scene, mujoco.mjtGeom.mjGEOM_SPHERE, rgba, size, np.array(marker.center))
-    elif isinstance(marker, Frame):
-        matrix, origin = np.empty(9), np.array(marker.origin)
-        mujoco.mju_quat2Mat(matrix, np.array(marker.quaternion))
-        for axis, rgb in zip(matrix.reshape(3, 3).T, np.eye(3), strict=True):
-            end = origin + marker.length * axis
-            _add_arrow(scene, origin, end, AXIS_WIDTH * marker.length, rgb)
-    elif math.dist(marker.start, marker.end) >= SHORTEST_ARROW:
-        _add_arrow(scene, np.array(marker.start), np.array(marker.end), _ARROW_WIDTH, marker.rgb)
-
-
-def _add_arrow(
-    scene: mujoco.MjvScene, start: np.ndarray, end: np.ndarray, width: float, rgb: Iterable[float]
-) -> None:
     kind = mujoco.mjtGeom.mjGEOM_ARROW
-    if (geom := _add_geom(scene, kind, (*rgb, 1.0), np.zeros(3), np.zeros(3))) is not None:
-        mujoco.mjv_connector(geom, kind, width, start, end)
+    for start, end, rgb, radius in arrows_of(marker):
+        geom = _add_geom(scene, kind, (*rgb, 1.0), np.zeros(3), np.zeros(3))
+        if geom is not None:
+            mujoco.mjv_connector(geom, kind, radius, start, end)
 
 
 def _add_geom(

@@ -1,13 +1,66 @@
-"""The server of a page with a 3-D scene: viser, on one address, without its own announcements."""
+"""The server of a page with a 3-D scene: viser, on one address, closed to other web pages.
+
+A browser lets any page of the web send requests to this machine. So a request must be to this
+machine by its address or name (DNS rebinding sends another), and from a page of the same address.
+viser accepts any value that a page sends for a control; here values are checked. So other pages
+cannot steer the viewer, and nobody who steers it can end it.
+"""
 
 import io
+import ipaddress
+import logging
 import socket
-from contextlib import closing, redirect_stdout
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, redirect_stdout
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
 
 import viser
+import viser.infra
+import websockets.asyncio.server
+from viser._messages import GuiUpdateMessage
+from websockets.asyncio.server import ServerConnection
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
 
 from simtrain.errors import ConfigError
-from simtrain.view.guard import check_messages, guarding, is_loopback
+
+
+class PageServer:
+    """Serves a page; a subclass puts a scene and controls on it."""
+
+    def __init__(self, host: str, port: int, title: str) -> None:
+        """Start the server, or raise ConfigError; port 0 is any that is free."""
+        check_port(host, port)
+        with _guarding(host), redirect_stdout(io.StringIO()):  # viser announces itself, at length
+            self.server = viser.ViserServer(host=host, port=port, label=title, verbose=False)
+        _check_messages(self.server)
+        self._host, self._port = host, self.server.get_port()
+        if port and self._port != port:
+            self.close()
+            raise ConfigError(f"port {port} was taken just now; choose another with --port")
+        self.server.gui.configure_theme(show_logo=False, show_share_button=False)
+        self.server.gui.main_panel.dock_right()
+
+    @property
+    def url(self) -> str:
+        """Address of the page."""
+        everywhere = self._host in ("", "0.0.0.0", "::")
+        return f"http://{socket.gethostname() if everywhere else self._host}:{self._port}"
+
+    def announce(self, what: str) -> None:
+        """Print where to watch `what`, and a warning if others can reach the page."""
+        if not is_loopback(self._host):
+            text = f"warning: whoever can reach {self.url} sees it and can steer it (--host)"
+            print(text, file=sys.stderr)
+        print(f"watch {what} at {self.url} (Ctrl-C ends)", flush=True)
+
+    def close(self) -> None:
+        """Stop serving."""
+        with redirect_stdout(io.StringIO()):
+            self.server.stop()
 
 
 def check_port(host: str, port: int) -> None:
@@ -28,36 +81,104 @@ def check_port(host: str, port: int) -> None:
         ) from error
 
 
-class PageServer:
-    """Serves a page; a subclass puts a scene and controls on it."""
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address that a server listens on."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
-    def __init__(self, host: str, port: int, title: str) -> None:
-        """Start the server, or raise ConfigError; port 0 is any that is free."""
-        check_port(host, port)
-        with guarding(host), redirect_stdout(io.StringIO()):  # viser announces itself, at length
-            self.server = viser.ViserServer(host=host, port=port, label=title, verbose=False)
-        check_messages(self.server)
-        self._host, self._port = host, self.server.get_port()
-        if port and self._port != port:
-            self.close()
-            raise ConfigError(f"port {port} was taken just now; choose another with --port")
-        self.server.gui.configure_theme(show_logo=False, show_share_button=False)
-        self.server.gui.main_panel.dock_right()
 
-    @property
-    def url(self) -> str:
-        """Address of the page."""
-        everywhere = self._host in ("", "0.0.0.0", "::")
-        return f"http://{socket.gethostname() if everywhere else self._host}:{self._port}"
+def names_of(host: str) -> set[str]:
+    """The names of a server that listens on `host`, in lower case."""
+    own = set() if is_loopback(host) else {socket.gethostname(), socket.getfqdn()}
+    return {name.lower() for name in {"localhost", host, *own}}
 
-    @property
-    def warning(self) -> str | None:
-        """A line for the person who starts it, if others can reach the page."""
-        if is_loopback(self._host):
-            return None
-        return f"warning: whoever can reach {self.url} sees it and can steer it (--host)"
 
-    def close(self) -> None:
-        """Stop serving."""
-        with redirect_stdout(io.StringIO()):
-            self.server.stop()
+def refusal(headers: Headers, names: set[str]) -> str | None:
+    """Why a request to a server of these names is refused; None if it is not."""
+    hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
+    if len(hosts) != 1 or not _is_address_or_in(names, hosts[0]):
+        return "This is not the viewer's name. Open it by its address, or as localhost.\n"
+    if origins and [origin.partition("://")[2] for origin in origins] != hosts:
+        return "Another page may not use the viewer.\n"
+    return None
+
+
+def _is_address_or_in(names: set[str], host: str) -> bool:
+    """Whether a Host header is one of `names` or an address, which needs no DNS."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name in names or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
+
+
+@contextmanager
+def _guarding(host: str) -> Iterator[None]:
+    """Have viser's servers that are started meanwhile, on `host`, refuse requests of strangers."""
+    names = names_of(host)
+
+    class Serve(websockets.asyncio.server.serve):
+        def __init__(self, *args: Any, process_request: Any, **options: Any) -> None:
+            def check(connection: ServerConnection, request: Request) -> Response | None:
+                if (text := refusal(request.headers, names)) is not None:
+                    return connection.respond(HTTPStatus.FORBIDDEN, text)
+                response: Response | None = process_request(connection, request)
+                if response is not None:
+                    # Inside another page, a click on that could be one on this.
+                    response.headers["X-Frame-Options"] = "SAMEORIGIN"
+                return response
+
+            super().__init__(*args, process_request=check, **options)
+
+    # They would show a traceback for every request and message that they do not understand.
+    for name in ("websockets.server", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    module: Any = websockets.asyncio.server
+    original, module.serve = module.serve, Serve
+    try:
+        yield
+    finally:
+        module.serve = original
+
+
+def _check_messages(server: viser.ViserServer) -> None:
+    """Let through only messages that set a control to a value that it can have.
+
+    Others of viser's could publish the page on the Internet or fill the memory with files.
+    """
+    receiver: Any = server._websock_server
+    handle_message = receiver._handle_incoming_message
+
+    async def check(client: int, message: viser.infra.Message) -> None:
+        if isinstance(message, GuiUpdateMessage) and isinstance(message.uuid, str):
+            control = server.gui._gui_input_handle_from_uuid.get(message.uuid)
+            if _is_possible(control, message.updates):
+                await handle_message(client, message)
+
+    receiver._handle_incoming_message = check
+
+
+def _is_possible(control: object, updates: object) -> bool:
+    """Whether a page can change a control like this."""
+    if not isinstance(updates, dict) or list(updates) != ["value"]:
+        return False
+    value = updates["value"]
+    match control:
+        case viser.GuiButtonHandle() | viser.GuiCheckboxHandle():
+            possible = isinstance(value, bool)
+        case viser.GuiDropdownHandle():
+            possible = isinstance(value, str) and value in control.options
+        case viser.GuiSliderHandle():
+            possible = _is_number(value, control.min, control.max)
+        case viser.GuiRgbHandle():
+            is_color = isinstance(value, list | tuple) and len(value) == 3
+            possible = is_color and all(_is_number(part, 0, 255) for part in value)
+        case _:
+            return False
+    return possible and not control.disabled
+
+
+def _is_number(value: object, low: float, high: float) -> bool:
+    return type(value) in (int, float) and low <= value <= high  # type: ignore[operator]

@@ -1,8 +1,6 @@
 """The web viewer: a page with the robot in 3-D, its commands and rewards, served by viser."""
 
-import math
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import mujoco
@@ -14,7 +12,7 @@ from mjviser.conversions import merge_geoms
 from PIL import Image
 
 from simtrain.env import terrain
-from simtrain.env.commands import Arrow, Frame, Sphere
+from simtrain.env.commands import Sphere
 from simtrain.env.env import Env
 from simtrain.env.model import compile_model
 from simtrain.view.panels import (
@@ -27,11 +25,11 @@ from simtrain.view.panels import (
 )
 from simtrain.view.playback import Act, Playback
 from simtrain.view.renderer import (
-    AXIS_WIDTH,
     GHOST_RGBA,
-    SHORTEST_ARROW,
+    DrawnArrow,
     Ghosts,
     RandomizedShapes,
+    arrows_of,
     robot_radius,
 )
 from simtrain.view.server import PageServer
@@ -60,8 +58,8 @@ class WebViewer(PageServer):
         super().__init__(host, port, title)
         self._playback = Playback(env, act)
         self._requests: Requests = Requests()
-        self._arrows: dict[str, viser.ArrowsHandle] = {}
-        self._placed: dict[tuple[str, type], list[viser.SceneNodeHandle]] = {}
+        self._arrows: dict[str, dict[float, viser.ArrowsHandle]] = {}
+        self._spheres: dict[str, list[viser.SceneNodeHandle]] = {}
         server, requests = self.server, self._requests
         model = compile_model(env.cfg, visuals=True)
         if env.terrain is not None:
@@ -141,9 +139,8 @@ class WebViewer(PageServer):
         self._was_tracking = scene.camera_tracking_enabled
         for name, term in env.commands.terms.items():
             markers = term.markers(scene.env_idx)
-            self._draw_arrows(name, [m for m in markers if isinstance(m, Arrow)])
-            for kind in (Sphere, Frame):
-                self._draw_placed(name, kind, [m for m in markers if isinstance(m, kind)])
+            self._draw_arrows(name, [arrow for marker in markers for arrow in arrows_of(marker)])
+            self._draw_spheres(name, [m for m in markers if isinstance(m, Sphere)])
         for name, data in self._ghosts(scene.env_idx).items():
             self._draw_ghost(name, data)
 
@@ -161,37 +158,36 @@ class WebViewer(PageServer):
         for body, handle in self._ghost_bodies[name].items():
             handle.position, handle.wxyz = data.xpos[body] + offset, data.xquat[body]
 
-    def _draw_arrows(self, name: str, arrows: list[Arrow]) -> None:
-        arrows = [a for a in arrows if math.dist(a.start, a.end) > SHORTEST_ARROW]
-        if name in self._arrows and len(self._arrows[name].points) != len(arrows):
-            self._arrows.pop(name).remove()
-        if not arrows:
-            return
+    def _draw_arrows(self, name: str, arrows: list[DrawnArrow]) -> None:
+        handles = self._arrows.setdefault(name, {})
         # mjviser moves the world so that the robot stays in the middle.
         offset = self._scene.fixed_bodies_frame.position
-        points = (np.array([(a.start, a.end) for a in arrows]) + offset).astype(np.float32)
-        colors = (np.array([a.rgb for a in arrows]) * 255).astype(np.uint8)
-        if name in self._arrows:
-            self._arrows[name].points, self._arrows[name].colors = points, colors
-        else:
-            sizes: Any = {"shaft_radius": 0.01, "head_radius": 0.025, "head_length": 0.05}
-            add = self.server.scene.add_arrows
-            self._arrows[name] = add(f"/commands/{name}", points, colors, **sizes)
+        for radius in {*handles} | {arrow.radius for arrow in arrows}:
+            alike = [arrow for arrow in arrows if arrow.radius == radius]
+            if radius in handles and len(handles[radius].points) != len(alike):
+                handles.pop(radius).remove()
+            if not alike:
+                continue
+            points = (np.array([(a.start, a.end) for a in alike]) + offset).astype(np.float32)
+            colors = (np.array([a.rgb for a in alike]) * 255).astype(np.uint8)
+            if radius in handles:
+                handles[radius].points, handles[radius].colors = points, colors
+                continue
+            handles[radius] = self.server.scene.add_arrows(
+                f"/commands/{name}/arrows{radius:g}", points, colors,
+                shaft_radius=radius, head_radius=2.5 * radius, head_length=5.0 * radius,
+            )  # fmt: skip
 
-    def _draw_placed(self, name: str, kind: type, markers: Sequence[Sphere | Frame]) -> None:
-        """Show spheres or frames, all of one kind."""
-        handles = self._placed.setdefault((name, kind), [])
-        while len(handles) > len(markers):
+    def _draw_spheres(self, name: str, spheres: list[Sphere]) -> None:
+        handles = self._spheres.setdefault(name, [])
+        while len(handles) > len(spheres):
             handles.pop().remove()
-        for marker in markers[len(handles) :]:
-            at = f"/commands/{name}/{kind.__name__.lower()}{len(handles)}"
-            handles.append(_add_placed(self.server.scene, at, marker))
-        offset = self._scene.fixed_bodies_frame.position
-        for handle, marker in zip(handles, markers, strict=True):
-            if isinstance(marker, Frame):
-                handle.wxyz = np.array(marker.quaternion)
-            place = marker.center if isinstance(marker, Sphere) else marker.origin
-            handle.position = np.array(place) + offset
+        for sphere in spheres[len(handles) :]:
+            at, color = f"/commands/{name}/sphere{len(handles)}", np.array(sphere.rgb) * 255
+            add = self.server.scene.add_icosphere
+            handles.append(add(at, sphere.radius, color=tuple(color.astype(int)), opacity=0.6))
+        for handle, sphere in zip(handles, spheres, strict=True):
+            handle.position = np.array(sphere.center) + self._scene.fixed_bodies_frame.position
 
     def _update_panels(self, real_time_factor: float) -> None:
         """Show numbers and curves of the chosen environment."""
@@ -202,16 +198,6 @@ class WebViewer(PageServer):
         for panel in self._command_panels:
             panel.show(index)
         self._reward_panel.show(index)
-
-
-def _add_placed(scene: viser.SceneApi, name: str, marker: Sphere | Frame) -> viser.SceneNodeHandle:
-    if isinstance(marker, Frame):
-        radius = AXIS_WIDTH * marker.length
-        return scene.add_frame(
-            name, axes_length=marker.length, axes_radius=radius, origin_radius=radius
-        )
-    color = tuple(int(255 * c) for c in marker.rgb)
-    return scene.add_icosphere(name, marker.radius, color=color, opacity=0.6)  # type: ignore[arg-type]
 
 
 def ground_mesh(model: mujoco.MjModel) -> trimesh.Trimesh:

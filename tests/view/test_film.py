@@ -1,4 +1,4 @@
-"""The page of a motion: it plays at the speed that is set, and over again if it is to."""
+"""The page of a film: it plays at the speed that is set, and again and again with Loop."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 
 from simtrain.motion.clip import MotionClip
 from simtrain.motion.kinematics import load_robot
-from simtrain.view.motion import MotionPage
+from simtrain.view.film import FilmPage, MotionFilm
 
 G1 = Path(__file__).parents[2] / "tasks" / "g1"
 
 
 @pytest.fixture
-def page() -> Iterator[MotionPage]:
+def page() -> Iterator[FilmPage]:
     model = load_robot(G1 / "scene.xml")
     clip = MotionClip.load(G1 / "motions" / "bow.npz", model)
-    with closing(MotionPage(clip, model, host="127.0.0.1", port=0, speed=1.5)) as page:
+    with closing(FilmPage(MotionFilm(clip, model), host="127.0.0.1", port=0, speed=1.5)) as page:
         yield page
 
 
@@ -37,3 +37,10 @@ def test_it_begins_again_or_stops_at_its_end(page):
     page._playing.value = True  # as a person does
     assert page.next_frame(270.0, 0.1) == pytest.approx(0.1 * 1.5 * 50.0)
     assert page._playing.value
+
+
+def test_the_last_frame_of_a_failure_stays_for_a_while(page):
+    page._film.end_seconds = 2.0
+    assert page.next_frame(269.0, 1.0) == pytest.approx(269.0 + 1.5 * 50.0)
+    assert page.next_frame(269.0, 10.0) == 270.0 + 2.0 * 1.5 * 50.0
+    assert page.next_frame(270.0 + 2.0 * 1.5 * 50.0, 0.1) == pytest.approx(0.1 * 1.5 * 50.0)

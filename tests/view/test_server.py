@@ -12,33 +12,17 @@ import msgspec
 import pytest
 import viser
 import zstandard
-from drawing import folder_with_rover
+from rover import folder_with_rover
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from simtrain.cli.play import _announce
-from simtrain.view.guard import is_loopback, names_of, refusal
-from simtrain.view.server import PageServer
+from simtrain.view.server import PageServer, is_loopback, names_of, refusal
 
 PATIENCE_S = 100.0
 NAN = float("nan")
-WRONG = [
-    None,
-    True,
-    -1,
-    2**64 - 1,
-    1e300,
-    NAN,
-    "",
-    "x",
-    "2/1",
-    "__class__",
-    b"x",
-    [],
-    [1, 2, 3],
-    {"a": 1},
-]
+WRONG = [None, True, -1, 2**64 - 1, 1e300, NAN, "", "x", "2/1", "__class__", b"x", [], [1, 2, 3],
+         {"a": 1}]  # fmt: skip
 
 ODD = [{"update_cb": 1}, {"props": {}}, {"value": "1", "removed": True}, [1], None]
 
@@ -84,11 +68,11 @@ def messages(connection: ClientConnection) -> list[dict]:
 
 def controls(connection: ClientConnection) -> dict[str, dict]:
     """The message that made each control, by its label."""
-    found: dict[str, dict] = {}
-    while "Show" not in found or "Speed" not in found:
+    by_label: dict[str, dict] = {}
+    while "Show" not in by_label or "Speed" not in by_label:
         made = [m for m in messages(connection) if m["type"].startswith("Gui") and "props" in m]
-        found |= {m["props"]["label"]: m for m in made if m["props"].get("label")}
-    return found
+        by_label |= {m["props"]["label"]: m for m in made if m["props"].get("label")}
+    return by_label
 
 
 def wait_for_value(connection: ClientConnection, uuid: str) -> object:
@@ -180,23 +164,20 @@ def test_names_under_which_a_page_is_served(listens, host, served):
     assert (refusal(Headers(Host=host), names_of(listens)) is None) == served
 
 
-def test_two_host_headers_are_none():
+def test_two_host_headers_are_refused():
     both = Headers([("Host", "localhost"), ("Host", "localhost")])
     assert refusal(both, names_of("127.0.0.1")) is not None
 
 
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("", False),
-     ("0.0.0.0", False), ("::", False), ("192.0.2.1", False), ("robot.lab", False)],
-)  # fmt: skip
-def test_whoever_can_reach_an_address_is_known(host, loopback):
-    assert is_loopback(host) == loopback
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "192.0.2.1", "robot.lab"])
+def test_addresses_that_others_can_reach(host):
+    assert not is_loopback(host)
+    assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
 
 
 @pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])
-def test_whoever_serves_a_page_to_others_is_warned(host, warns, capsys):
+def test_serving_a_page_to_others_gives_a_warning(host, warns, capsys):
     with closing(PageServer(host, 0, "a page")) as server:
-        _announce(server, "it")
+        server.announce("it")
         line = f"warning: whoever can reach {server.url} sees it and can steer it (--host)\n"
     assert capsys.readouterr().err == (line if warns else "")

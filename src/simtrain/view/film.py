@@ -1,0 +1,132 @@
+"""Films: a robot that is shown frame by frame, on a page with a slider over them or as a video."""
+
+import time
+from pathlib import Path
+from typing import Protocol
+
+import mujoco
+import viser
+from mjviser import ViserMujocoScene
+
+from simtrain.motion.clip import MotionClip
+from simtrain.motion.kinematics import qpos_of
+from simtrain.view.renderer import Canvas, robot_radius
+from simtrain.view.server import PageServer
+from simtrain.view.video import Size, writing_video
+
+_FPS = 30
+_SLOWEST, _FASTEST = 0.01, 4.0
+
+
+class Film(Protocol):
+    """A robot in a sequence of frames."""
+
+    title: str
+    model: mujoco.MjModel
+    data: mujoco.MjData
+    """The robot as it is in the frame that was shown last."""
+    frames: int
+    fps: float
+    """Frames a second of the robot's time."""
+    end_seconds: float
+    """For how long the last frame stays."""
+
+    def show(self, frame: int) -> list[str]:
+        """Set `data` to a frame, as far as its positions; describe the frame in lines."""
+
+
+class MotionFilm:
+    """The film of a motion."""
+
+    end_seconds = 0.0
+
+    def __init__(self, clip: MotionClip, model: mujoco.MjModel) -> None:
+        self.title, self.frames, self.fps = clip.name, clip.frames, clip.fps
+        self.model, self.data = model, mujoco.MjData(model)
+        self._qpos = qpos_of(clip, model)
+
+    def show(self, frame: int) -> list[str]:
+        """See `Film.show`."""
+        self.data.qpos = self._qpos[frame]
+        mujoco.mj_forward(self.model, self.data)
+        seconds = frame / self.fps
+        return [f"{self.title}   {seconds:.2f} s   frame {frame} of {self.frames - 1}"]
+
+
+def record_film(film: Film, path: Path, speed: float, size: Size = (960, 540)) -> None:
+    """Write an MP4 file of a film with its descriptions; raises what `video.record` does."""
+    frames_a_picture = speed * film.fps / _FPS
+    # A millionth of a frame, so that rounding does not lose the last one.
+    moving = int((film.frames - 1) / frames_a_picture + 1e-6)
+    shown, lines = -1, [""]
+    with Canvas(film.model, *size) as canvas, writing_video(path, size, _FPS) as write:
+        for picture in range(moving + max(1, round(film.end_seconds * _FPS))):
+            frame = min(int(picture * frames_a_picture + 1e-6), film.frames - 1)
+            if frame != shown:
+                shown, lines = frame, film.show(frame)
+            write(canvas.render(film.data, speed / _FPS, lines))
+
+
+class FilmPage(PageServer):
+    """Serves a page on which a film plays, and stands still at any of its frames."""
+
+    def __init__(self, film: Film, *, host: str, port: int, speed: float) -> None:
+        """Start the server, see `PageServer`."""
+        super().__init__(host, port, film.title)
+        gui = self.server.gui
+        self._film, self._last = film, film.frames - 1
+        self._scene = ViserMujocoScene(self.server, film.model, 1)
+        self._scene.create_scene_gui(camera_distance=3.0 * robot_radius(film.model))
+        self._text = gui.add_markdown("")
+        self._slider = gui.add_slider(
+            # A slider needs two values, and the step in which a simulation fails may be the first.
+            "Frame", min=0, max=max(1, self._last), step=1, initial_value=0,
+            disabled=self._last == 0,
+        )  # fmt: skip
+        self._playing = gui.add_checkbox("Play", initial_value=True)
+        self._loop = gui.add_checkbox("Loop", initial_value=True)
+        speed = min(max(_SLOWEST, speed), _FASTEST)
+        self._speed = gui.add_slider(
+            "Speed", min=_SLOWEST, max=_FASTEST, step=_SLOWEST, initial_value=speed
+        )
+        self._slider.on_update(self._pause)  # once a person chooses a frame
+
+    def run(self) -> None:
+        """Play until interrupted, and only while a page is open."""
+        frame, shown, then = 0.0, -1, time.perf_counter()
+        while True:
+            now = time.perf_counter()
+            passed, then = now - then, now
+            if not self._playing.value:
+                chosen = float(self._slider.value)
+                frame = chosen if chosen < self._last else self._end
+            elif self.server.get_clients():
+                frame = self.next_frame(frame, passed)
+                # viser's setters are not seen as such
+                self._slider.value = min(int(frame), self._last)  # type: ignore[misc]
+            if min(int(frame), self._last) != shown:
+                shown = min(int(frame), self._last)
+                self._text.content = "  \n".join(self._film.show(shown))
+                self._scene.update_from_mjdata(self._film.data)
+            time.sleep(max(0.0, now + 1.0 / _FPS - time.perf_counter()))
+
+    def next_frame(self, frame: float, passed: float) -> float:
+        """The frame, with its fraction, `passed` seconds after another; may be beyond the last one.
+
+        It stops at the end without Loop.
+        """
+        start = frame if frame < self._end else 0.0
+        following = start + self._speed.value * self._film.fps * passed
+        if following < self._end:
+            return following
+        self._playing.value = self._loop.value  # type: ignore[misc]
+        return self._end
+
+    @property
+    def _end(self) -> float:
+        """How many frames a play lasts, with the time for which the last one stays."""
+        return self._last + self._film.end_seconds * self._speed.value * self._film.fps
+
+    def _pause(self, event: viser.GuiEvent[viser.GuiSliderHandle[int]]) -> None:
+        if event.client is not None:
+            self._playing.value = False  # type: ignore[misc]
