@@ -9,9 +9,10 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
+import yaml
 
 from simtrain.errors import ConfigError
 
@@ -52,6 +53,22 @@ def read_file(path: Path, what: str, most: int | None = None) -> bytes:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
     raise ConfigError(f"{what} {_short(path)} cannot be read: {reason}".strip())
+
+
+def read_yaml(path: Path, what: str, most: int) -> Any:
+    """The content of a YAML file of plain values.
+
+    ConfigError as from `read_file`; an error of yaml's for damage, and for references (aliases), by
+    which a small file can stand for a huge one.
+    """
+    return yaml.load(read_file(path, what, most).decode(), _PlainLoader)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it refers to its own parts")
+        return super().compose_node(parent, index)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from simtrain.motion.kinematics import load_robot
+from simtrain.motion.clip import load_robot
 
 XML = """
 <mujoco><compiler angle="radian"/><worldbody>

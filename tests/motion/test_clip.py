@@ -208,8 +208,13 @@ MISTAKES = {
         _replaced("body_lin_vel_w", np.zeros((4, 4, 3))),
         "its body_lin_vel_w has 4 frames, and joint_pos has 5",
     ),
-    "fps of zero": (_replaced("fps", 0), "its fps is 0; it must be above 0"),
-    "fps that is no number": (_replaced("fps", np.nan), "its fps is nan; it must be above 0"),
+    "fps of zero": (_replaced("fps", 0), "its fps is 0; it must be 1 to 10000"),
+    "fps of a trillion": (_replaced("fps", 1e12), "its fps is 1e+12; it must be 1 to 10000"),
+    "names of no language": (
+        _replaced("joint_names", [b"\xff"] * 3),
+        "no .npz, or damaged: 'ascii'",
+    ),
+    "fps that is no number": (_replaced("fps", np.nan), "its fps is nan; it must be 1 to 10000"),
     "two fps": (_replaced("fps", [50, 30]), "its fps is [50 30]; it must be one number"),
     "a field of another shape": (
         _replaced("body_quat_w", np.zeros((5, 4, 3))),

@@ -11,8 +11,8 @@ from robot import make_robot, standing
 from scipy.spatial.transform import Rotation
 
 from simtrain.errors import ConfigError
+from simtrain.motion.clip import clip_of, load_robot, qpos_of
 from simtrain.motion.convert import read_csv, resample
-from simtrain.motion.kinematics import clip_of, load_robot, qpos_of
 
 G1 = Path(__file__).parents[2] / "tasks" / "g1" / "scene.xml"
 FINE = 4e-4  # what velocities are rounded by
@@ -95,6 +95,7 @@ MISTAKES = {
     "0,0,0,0,0,0,1,0,0,0\n0,0,0,0,0,0,1,0,nan,0\n": "row 2 has what is no number, or too large",
     "0,0,0,0,0,0,1,0,0,0\n": "has 1 frames; it must have 2 or more",
     "": "has 0 frames; it must have 2 or more",
+    ",0,0,0,0,0,1,0,0,0\n": "row 1 has what is no number, or too large",
     "0,0,0,0,0,0,1,0,0,0\n0,0,0,0,0,0,2,0,0,0\n": "quaternion of row 2 has length 2, not 1",
     "x,y,z,a,b,c,d,mast,left,rigt\n": "the model has no joint 'rigt' (did you mean 'right'?)",
     "x,y,z,a,b,c,d,mast,left,left\n": "has the joint 'left' twice",

@@ -11,8 +11,7 @@ import yaml
 from robot import make_robot
 
 from simtrain.errors import ConfigError
-from simtrain.motion.clip import MotionClip
-from simtrain.motion.kinematics import load_robot, qpos_of
+from simtrain.motion.clip import MotionClip, load_robot, qpos_of
 from simtrain.motion.make import make_motion, read_motions
 
 G1 = Path(__file__).parents[2] / "tasks" / "g1"
@@ -95,6 +94,7 @@ MISTAKES = {
         "keyframe 2: its time, 1 s, must be after the one before, and at most 600 s",
     ),
     "an axis": ([{"time": 1, "base": {"zz": 1}}], "base has 'zz', not one of x, y, z, roll, pitch"),
+    "a number of 400 digits": ([{"time": 10**400}], "keyframe 1 must have a time, s, and what"),
     "no number": ([{"time": 1, "base": {"z": "low"}}], "base must be numbers by axis, such as {z"),
     "over no sole": (
         [{"time": 1, "over": ["base"]}],
@@ -112,16 +112,25 @@ def test_wrong_keyframes_are_refused_in_one_line(mistake, tmp_path):
     assert "\n" not in str(error.value)
 
 
-WRONG = (
-    "",
-    "motions: [",
-    "[1, 2]",
-    "motions: 3",
-    "start: a\nsols: 1",
-    "start: a\nsoles: left\nmotions: {}",
-    "start: a\nsoles: []\nmotions: {}",
-    "start: a\nsoles: [b]\nmotions: {../c: [{time: 1}]}",
+BOMB = "start: &x [a, a]\nsoles: [*x, *x]\nmotions: {}"
+WRONG = ("", "motions: [", "[1, 2]", "motions: 3", "start: a\nsols: 1", BOMB)
+WRONG += tuple(
+    f"start: a\nsoles: {soles}\nmotions: {motions}"
+    for soles, motions in [
+        ("left", "{a: [{time: 1}]}"),
+        ("[]", "{a: [{time: 1}]}"),
+        ("[b]", "{../c: [{time: 1}]}"),
+        ("[b]", "{'': [{time: 1}]}"),
+        ("[b]", '{"\\0": [{time: 1}]}'),
+        ("[b]", "{}"),
+    ]
 )
+
+
+def test_motions_that_end_before_the_second_frame_are_refused(model, tmp_path):
+    motion = read_motions(_write(tmp_path, [{"time": 1e-3}]))["squat"]
+    with pytest.raises(ConfigError, match="squat: its keyframes end before the second frame"):
+        make_motion(motion, model)
 
 
 @pytest.mark.parametrize("text", WRONG)

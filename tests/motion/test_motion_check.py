@@ -10,8 +10,7 @@ import pytest
 from robot import make_robot, standing
 
 from simtrain.motion.check import Figure, check_motion
-from simtrain.motion.clip import MotionClip
-from simtrain.motion.kinematics import clip_of, load_robot
+from simtrain.motion.clip import MotionClip, clip_of, load_robot
 
 G1 = Path(__file__).parents[2] / "tasks" / "g1"
 

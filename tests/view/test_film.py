@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simtrain.motion.clip import MotionClip
-from simtrain.motion.kinematics import load_robot
+from simtrain.motion.clip import MotionClip, load_robot
 from simtrain.view.film import FilmPage, MotionFilm
 
 G1 = Path(__file__).parents[2] / "tasks" / "g1"

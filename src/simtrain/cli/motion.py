@@ -124,9 +124,8 @@ def _convert(arguments: Sequence[str]) -> int:
     )
     model = _robot(config.robot)
 
-    from simtrain.motion.clip import MotionClip
+    from simtrain.motion.clip import MotionClip, clip_of, qpos_of
     from simtrain.motion.convert import read_csv, resample
-    from simtrain.motion.kinematics import clip_of, qpos_of
 
     with interruptible():
         if source.suffix == ".npz":
@@ -252,7 +251,7 @@ def _parsed(config: C, usage: str, arguments: Sequence[str]) -> tuple[C, list[Pa
 def _robot(name: str) -> mujoco.MjModel:
     """The model that ``--robot`` names."""
     from simtrain.config.tasks import find_beside_tasks
-    from simtrain.motion.kinematics import load_robot
+    from simtrain.motion.clip import load_robot
 
     return load_robot(find_beside_tasks(name if name.endswith(".xml") else f"{name}/scene.xml"))
 

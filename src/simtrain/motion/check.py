@@ -11,8 +11,7 @@ import mujoco
 import numpy as np
 from scipy.spatial import ConvexHull
 
-from simtrain.motion.clip import MotionClip
-from simtrain.motion.kinematics import qpos_of
+from simtrain.motion.clip import MotionClip, qpos_of
 
 _TOUCH = 0.005  # m
 _SLIDE, _SLOW = 0.1, 0.15  # m/s

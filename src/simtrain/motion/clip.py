@@ -1,4 +1,4 @@
-"""A motion of a robot, frame by frame, and the file that it comes from.
+"""A motion of a robot, frame by frame: made of positions by MuJoCo, or read from a file.
 
 A file is an ``.npz`` with mjlab's fields (``fps``, ``joint_pos``, ``joint_vel``, ``body_pos_w``,
 ``body_quat_w``, ``body_lin_vel_w``, ``body_ang_vel_w``) and two of ours, ``joint_names`` and
@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import mujoco
 import numpy as np
@@ -36,7 +36,8 @@ _NAMES = ("joint_names", "body_names")
 _UNIT_TOLERANCE = 1e-3
 _APART = 0.1  # m; models of one robot differ by a few cm
 _FREE = mujoco.mjtJoint.mjJNT_FREE.value
-_told: set[str] = set()
+_FPS = (1.0, 1e4)
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,16 +84,27 @@ class MotionClip:
 
         Bodies that the model lacks are left out. That a file has no names is said once on stderr.
         """
-        file = _MotionFile(path)
-        fps = file.fps()
-        joints, bodies = joint_names(model), body_names(model)
-        arrays = {field: file.array(field, joints) for field in _JOINT_FIELDS}
-        arrays |= {field: file.array(field, bodies) for field in _BODY_FIELDS}
-        _check_numbers(arrays, bodies, file.where)
-        _check_bodies(arrays, model, file.where)
-        if file.has_root:
+        where, joints, bodies = f"the motion {path}", joint_names(model), body_names(model)
+        with damage_as_config_error(f"{where} is no .npz, or damaged"):
+            content = _read(path, where)
+            fps, has_root = _fps(content, where), False
+            arrays = {}
+            for kind, expected, fields in (
+                ("joint", joints, _JOINT_FIELDS), ("body", bodies, _BODY_FIELDS)
+            ):  # fmt: skip
+                names = _names(content, kind, expected, where)
+                for field in fields:
+                    arrays[field], root = _columns(content, field, names, expected, where)
+                    has_root |= root
+        _check_numbers(arrays, bodies, where)
+        _check_bodies(arrays, model, where)
+        if has_root:
             arrays |= _velocities(arrays["body_pos_w"], arrays["body_quat_w"], fps)
-        file.warn_if_unnamed()
+        unnamed = [name for name in _NAMES if name not in content]
+        if unnamed and where not in _warned:
+            _warned.add(where)
+            text = f"has no {' and '.join(unnamed)}: its order is taken for the model's"
+            print(f"warning: {where} {text}", file=sys.stderr)
         return cls(path.stem, fps, joints, bodies, **arrays)
 
     def of_bodies(self, bodies: int | list[int]) -> tuple[np.ndarray, ...]:
@@ -125,9 +137,7 @@ def body_names(model: mujoco.MjModel) -> tuple[str, ...]:
     return tuple(model.body(i).name for i in range(1, model.nbody))
 
 
-def check_names(
-    where: str, kind: Literal["joint", "body"], names: Sequence[str], expected: Sequence[str]
-) -> None:
+def check_names(where: str, kind: str, names: Sequence[str], expected: Sequence[str]) -> None:
     """Raise ConfigError unless `names` has each of the `expected` ones once; more bodies may be."""
     if double := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"{where} has the {kind} {double[0]!r} twice")
@@ -140,80 +150,75 @@ def check_names(
         raise ConfigError(f"{where} lacks the model's {kind} {missing[0]!r}{near}")
 
 
-class _MotionFile:
-    """The arrays of a file, handed out once they are checked; every method raises ConfigError."""
+def _read(path: Path, where: str) -> dict[str, np.ndarray]:
+    """The arrays of a file, as far as they are of a motion."""
+    data, most = read_file(path, "the motion"), available_memory() // 2
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        size = sum(record.file_size for record in archive.infolist())
+    if size > most:
+        text = f"unpacks to {gib(size)}, and at most {gib(most)} can be read"
+        raise ConfigError(f"{where} {text}")
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        if missing := [field for field in ("fps", *_FIELDS) if field not in arrays]:
+            raise ConfigError(f"{where} lacks {', '.join(missing)}")
+        return {name: arrays[name] for name in ("fps", *_FIELDS, *_NAMES) if name in arrays}
 
-    def __init__(self, path: Path) -> None:
-        self.where = f"the motion {path}"
-        self.has_root = False
-        """Whether fields of joints, those handed out, have the root's before them: Holosoma's."""
-        data, most = read_file(path, "the motion"), available_memory() // 2
-        with damage_as_config_error(f"{self.where} is no .npz, or damaged"):
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                size = sum(record.file_size for record in archive.infolist())
-            if size > most:
-                text = f"unpacks to {gib(size)}, and at most {gib(most)} can be read"
-                raise ConfigError(f"{self.where} {text}")
-            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                if missing := [field for field in ("fps", *_FIELDS) if field not in arrays]:
-                    raise ConfigError(f"{self.where} lacks {', '.join(missing)}")
-                read = [name for name in ("fps", *_FIELDS, *_NAMES) if name in arrays]
-                self._content: dict[str, np.ndarray] = {name: arrays[name] for name in read}
 
-    def fps(self) -> float:
-        """Frames a second."""
-        fps = self._content["fps"]
-        if fps.size != 1 or fps.dtype.kind not in "iuf":
-            raise ConfigError(f"{self.where}: its fps is {str(fps)[:50]}; it must be one number")
-        if not 0.0 < fps.item() < np.inf:
-            raise ConfigError(f"{self.where}: its fps is {fps.item():g}; it must be above 0")
-        return float(fps.item())
+def _fps(content: dict[str, np.ndarray], where: str) -> float:
+    fps = content["fps"]
+    if fps.size != 1 or fps.dtype.kind not in "iuf":
+        raise ConfigError(f"{where}: its fps is {str(fps)[:50]}; it must be one number")
+    low, high = _FPS
+    if not low <= fps.item() <= high:
+        raise ConfigError(f"{where}: its fps is {fps.item():g}; it must be {low:g} to {high:g}")
+    return float(fps.item())
 
-    def array(self, field: str, expected: tuple[str, ...]) -> np.ndarray:
-        """A field as float32, its columns in the order of the `expected` names."""
-        array, last = self._content[field], _BODY_FIELDS.get(field)
-        shape = f"(frames, bodies, {last})" if last else "(frames, joints)"
-        if array.dtype.kind not in "iuf" or (*array.shape[2:], array.ndim) != (
-            (last, 3) if last else (2,)
-        ):
-            text = f"{array.dtype} {array.shape}; it must be numbers {shape}"
-            raise ConfigError(f"{self.where}: its {field} is {text}")
-        if len(array) < 2:
-            raise ConfigError(f"{self.where}: its {field} has {len(array)} frames, not 2 or more")
-        if len(array) != (frames := len(self._content["joint_pos"])):
-            text = f"{len(array)} frames, and joint_pos has {frames}"
-            raise ConfigError(f"{self.where}: its {field} has {text}")
-        kind: Literal["joint", "body"] = "body" if last else "joint"
-        names = self._names(kind, expected)
-        if array.shape[1] == len(names) + _JOINT_FIELDS.get(field, 0):
-            self.has_root |= not last
-            array = array[:, -len(names) :]
-        if array.shape[1] != len(names):
-            other = f"{kind}_names" if f"{kind}_names" in self._content else "the model"
-            text = f"{array.shape[1]} columns, and {other} has {len(names)}"
-            raise ConfigError(f"{self.where}: its {field} has {text}")
-        with np.errstate(over="ignore"):  # what becomes infinite is refused below
-            array = array.astype(np.float32)
-        return array.take([names.index(name) for name in expected], axis=1)
 
-    def warn_if_unnamed(self) -> None:
-        """Say once on stderr if its columns have no names."""
-        if unnamed := [name for name in _NAMES if name not in self._content]:
-            text = f"has no {' and '.join(unnamed)}: its order is taken for the model's"
-            if self.where not in _told:
-                _told.add(self.where)
-                print(f"warning: {self.where} {text}", file=sys.stderr)
+def _names(
+    content: dict[str, np.ndarray], kind: str, expected: tuple[str, ...], where: str
+) -> tuple[str, ...]:
+    """The names of the columns of joints or bodies; each of the `expected` ones is there once."""
+    if (array := content.get(f"{kind}_names")) is None:
+        return expected
+    if array.ndim != 1 or array.dtype.kind not in "US":
+        text = f"{array.dtype} {array.shape}; it must be text, a name a column"
+        raise ConfigError(f"{where}: its {kind}_names is {text}")
+    names = tuple(array.astype(str).tolist())
+    check_names(where, kind, names, expected)
+    return names
 
-    def _names(self, kind: Literal["joint", "body"], expected: tuple[str, ...]) -> tuple[str, ...]:
-        """The names of the columns; each of the `expected` ones is there once."""
-        if (array := self._content.get(f"{kind}_names")) is None:
-            return expected
-        if array.ndim != 1 or array.dtype.kind not in "US":
-            text = f"{array.dtype} {array.shape}; it must be text, a name a column"
-            raise ConfigError(f"{self.where}: its {kind}_names is {text}")
-        names = tuple(array.astype(str).tolist())
-        check_names(self.where, kind, names, expected)
-        return names
+
+def _columns(
+    content: dict[str, np.ndarray],
+    field: str,
+    names: tuple[str, ...],
+    expected: tuple[str, ...],
+    where: str,
+) -> tuple[np.ndarray, bool]:
+    """A field as float32, its columns from the order of `names` to that of the `expected` ones.
+
+    True if it has the root's columns before the joints', as Holosoma writes it.
+    """
+    array, size = content[field], _BODY_FIELDS.get(field)
+    kind, tail = ("body", (size,)) if size else ("joint", ())
+    if array.dtype.kind not in "iuf" or array.ndim < 2 or array.shape[2:] != tail:
+        shape = f"(frames, bodies, {size})" if size else "(frames, joints)"
+        text = f"{array.dtype} {array.shape}; it must be numbers {shape}"
+        raise ConfigError(f"{where}: its {field} is {text}")
+    if len(array) < 2:
+        raise ConfigError(f"{where}: its {field} has {len(array)} frames, not 2 or more")
+    if len(array) != (frames := len(content["joint_pos"])):
+        text = f"{len(array)} frames, and joint_pos has {frames}"
+        raise ConfigError(f"{where}: its {field} has {text}")
+    has_root = not size and array.shape[1] == len(names) + _JOINT_FIELDS[field]
+    array = array[:, -len(names) :] if has_root else array
+    if array.shape[1] != len(names):
+        other = f"{kind}_names" if f"{kind}_names" in content else "the model"
+        text = f"{array.shape[1]} columns, and {other} has {len(names)}"
+        raise ConfigError(f"{where}: its {field} has {text}")
+    with np.errstate(over="ignore"):  # `_check_numbers` refuses what becomes infinite
+        array = array.astype(np.float32)
+    return array.take([names.index(name) for name in expected], axis=1), has_root
 
 
 def _check_numbers(arrays: dict[str, np.ndarray], bodies: tuple[str, ...], where: str) -> None:
@@ -259,12 +264,95 @@ def _velocities(pos: np.ndarray, quat: np.ndarray, fps: float) -> dict[str, np.n
     turn, bodies = Rotation.from_quat(quat.reshape(-1, 4), scalar_first=True), quat.shape[1]
     steps = (turn[bodies:] * turn[:-bodies].inv()).as_rotvec().reshape(-1, bodies, 3) * fps
     linear = np.gradient(pos, 1.0 / fps, axis=0)
-    angular = mean_of_neighbours(steps).astype(np.float32)
+    angular = _mean_of_neighbours(steps).astype(np.float32)
     return {"body_lin_vel_w": linear, "body_ang_vel_w": angular}
 
 
-def mean_of_neighbours(steps: np.ndarray) -> np.ndarray:
+def _mean_of_neighbours(steps: np.ndarray) -> np.ndarray:
     """Of steps from frame to frame, ``(frames - 1, ...)``: the mean before and after each frame."""
     padded = np.concatenate((steps[:1], steps, steps[-1:]))
     mean: np.ndarray = 0.5 * (padded[1:] + padded[:-1])
     return mean
+
+
+def load_robot(path: Path) -> mujoco.MjModel:
+    """Compile an MJCF of a robot with a floating base; it gets a floor if it has no plane.
+
+    ConfigError if it cannot be used.
+    """
+    try:
+        spec = mujoco.MjSpec.from_file(str(path))
+        if not any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in spec.worldbody.geoms):
+            spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05])
+        model = spec.compile()
+    except ValueError as error:
+        raise ConfigError(f"{path} is not a valid model: {' '.join(str(error).split())}") from error
+    check_robot(model, str(path))
+    return model
+
+
+def check_robot(model: mujoco.MjModel, where: str) -> None:
+    """Raise ConfigError unless a model is of one free joint, then hinges and slides."""
+    floats = model.njnt > 0 and model.jnt_type[0] == _FREE
+    if not floats or model.nq != 7 + len(joint_names(model)):
+        needed = "of a free joint, followed by hinges and slides alone"
+        raise ConfigError(f"{where} is not {needed}, as robots of motions must be")
+
+
+def root_body(model: mujoco.MjModel) -> int:
+    """The id of the body that floats."""
+    return int(model.jnt_bodyid[0])
+
+
+def qpos_of(clip: MotionClip, model: mujoco.MjModel) -> np.ndarray:
+    """A motion as MuJoCo's positions, float64, ``(frames, nq)``."""
+    root = root_body(model) - 1
+    parts = (clip.body_pos_w[:, root], clip.body_quat_w[:, root], clip.joint_pos)
+    return np.concatenate(parts, axis=1, dtype=np.float64)
+
+
+def _qvel_of(model: mujoco.MjModel, qpos: np.ndarray, fps: float) -> np.ndarray:
+    """Velocities of positions ``(frames, nq)`` by ``mj_differentiatePos``: ``(frames, nv)``.
+
+    In each frame it is the mean of the differences to the frame before and the frame after.
+    """
+    steps = np.zeros((len(qpos) - 1, model.nv))
+    for i in range(len(steps)):
+        # A turn of the base has the same entries in both of its frames: it is about its own axis.
+        mujoco.mj_differentiatePos(model, steps[i], 1.0 / fps, qpos[i], qpos[i + 1])
+    return _mean_of_neighbours(steps)
+
+
+def clip_of(model: mujoco.MjModel, name: str, fps: float, qpos: np.ndarray) -> MotionClip:
+    """The motion through positions ``(frames, nq)`` of a `load_robot` model, two or more.
+
+    What it is made of is rounded to 8 um or urad, and velocities to 0.2 mm/s or mrad/s, so that
+    its file is half as large.
+    """
+    qpos = np.concatenate((_rounded(qpos[:, :3], 17), qpos[:, 3:7], _rounded(qpos[:, 7:], 17)), 1)
+    qvel = _qvel_of(model, qpos, fps)
+    shape = (len(qpos), model.nbody)
+    pos, quat = np.zeros((*shape, 3)), np.zeros((*shape, 4))
+    linear, angular = np.zeros((*shape, 3)), np.zeros((*shape, 3))
+    data = mujoco.MjData(model)
+    for i in range(len(qpos)):
+        data.qpos, data.qvel = qpos[i], qvel[i]
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_comVel(model, data)
+        pos[i], quat[i], angular[i] = data.xpos, data.xquat, data.cvel[:, :3]
+        # cvel is of the point of the body that is at its robot's centre of mass.
+        arm = data.xpos - data.subtree_com[model.body_rootid]
+        linear[i] = data.cvel[:, 3:] + np.cross(data.cvel[:, :3], arm)
+    places = [_rounded(array, 17) for array in (pos[:, 1:], quat[:, 1:])]
+    velocities = [_rounded(array, 12) for array in (qvel[:, 6:], linear[:, 1:], angular[:, 1:])]
+    joint_vel, *body_vel = velocities
+    arrays = (qpos[:, 7:], joint_vel, *places, *body_vel)
+    float32 = (np.ascontiguousarray(array, dtype=np.float32) for array in arrays)
+    return MotionClip(name, fps, joint_names(model), body_names(model), *float32)
+
+
+def _rounded(array: np.ndarray, bits: int) -> np.ndarray:
+    """The array with so many bits after the point."""
+    rounded: np.ndarray = np.ldexp(np.round(np.ldexp(array, bits)), -bits)
+    return rounded

@@ -30,7 +30,7 @@ def read_csv(path: Path, model: mujoco.MjModel, names: Sequence[str] = ()) -> np
     with damage_as_config_error(f"{where} is no CSV"):
         text = read_file(path, "the motion").decode("utf-8-sig")
         rows = [row for row in csv.reader(text.splitlines()) if row]
-    header = rows.pop(0) if rows and not _is_number(rows[0][0]) else []
+    header = rows.pop(0) if rows and not any(map(_is_number, rows[0])) else []
     expected = joint_names(model)
     names = tuple(names or [name.strip() for name in header[_ROOT:]] or expected)
     check_names(where, "joint", names, expected)

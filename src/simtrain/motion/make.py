@@ -25,12 +25,10 @@ from typing import Any
 import mink
 import mujoco
 import numpy as np
-import yaml
 
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.files import damage_as_config_error, read_file
-from simtrain.motion.clip import MotionClip
-from simtrain.motion.kinematics import clip_of, root_body
+from simtrain.files import check_path, damage_as_config_error, read_yaml
+from simtrain.motion.clip import MotionClip, clip_of, root_body
 
 _AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 _SOLES, _PARTS, _TURN, _BALANCE, _POSTURE = 100.0, 20.0, 5.0, 20.0, 0.3  # costs
@@ -39,6 +37,7 @@ _LARGEST_FILE = 2**20  # bytes
 _FROM_LIMITS = 0.03  # rad
 _MISSED = 0.01  # m
 _LONGEST = 600.0  # s
+_LARGEST_NUMBER = 1e6
 
 
 @dataclass(frozen=True)
@@ -67,16 +66,19 @@ class Motion:
 def read_motions(path: Path) -> dict[str, Motion]:
     """The motions in a file of keyframes; ConfigError, which says where, for what is none."""
     with damage_as_config_error(f"{path} has no keyframes"):
-        content = yaml.safe_load(read_file(path, "the keyframes", _LARGEST_FILE))
+        content = read_yaml(path, "the keyframes", _LARGEST_FILE)
         unknown = {*content} - {"start", "soles", "motions"}
         if unknown or not isinstance(content["motions"], dict):
             raise ConfigError(f"{path}: it must have start, soles and motions, and nothing else")
+        if not content["motions"]:
+            raise ConfigError(f"{path}: motions must name one or more")
         if not isinstance(content["soles"], list) or not content["soles"]:
             raise ConfigError(f"{path}: soles must be a list of one or more sites or bodies")
         start, soles = str(content["start"]), tuple(map(str, content["soles"]))
     for name in content["motions"]:
-        if not isinstance(name, str) or Path(name).name != name:
+        if not isinstance(name, str) or not name or Path(name).name != name:
             raise ConfigError(f"{path}: {name!r} cannot be a motion's name: its file is named so")
+        check_path(name, f"{path}: the motion")
     return {
         name: Motion(name, start, soles, _keyframes(f"{path}: {name}", soles, keyframes))
         for name, keyframes in content["motions"].items()
@@ -91,6 +93,8 @@ def make_motion(motion: Motion, model: mujoco.MjModel, fps: float = 50.0) -> Mot
     configuration = mink.Configuration(model)
     configuration.update_from_keyframe(motion.start)
     times = np.arange(round(motion.keyframes[-1].time * fps) + 1) / fps
+    if len(times) < 2:
+        raise ConfigError(f"{motion.name}: its keyframes end before the second frame")
     parts = [
         _Part(configuration, motion, name, axes, times)
         for name, axes in _controlled(motion, model).items()
@@ -267,4 +271,4 @@ def _keyframes(where: str, soles: tuple[str, ...], content: Any) -> tuple[Keyfra
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and bool(np.isfinite(value))
+    return type(value) in (int, float) and abs(value) < _LARGEST_NUMBER

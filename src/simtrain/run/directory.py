@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from simtrain.errors import ConfigError
-from simtrain.files import damage_as_config_error, read_file, written_whole
+from simtrain.files import damage_as_config_error, read_yaml, written_whole
 
 VIDEOS = "videos"  # the folder of a run with the videos of its training
 LINEAGE, MEMBERS = "population.jsonl", "members"  # of a population
@@ -77,24 +77,14 @@ def write_config(path: Path, config: dict[str, Any], devices: list[str]) -> None
 def read_config_file(run: Path, name: str = "config.yaml") -> dict[str, Any]:
     """What `write_config` wrote; ConfigError if there is none, or it is damaged."""
     path = run / name
-    try:
-        data = read_file(path, "", _LARGEST_CONFIG)
-    except ConfigError as error:
-        raise ConfigError(f"{error}; a checkpoint is used from its run directory") from error
     with damage_as_config_error(f"{path} is damaged, or not the configuration of a run"):
-        content: dict[str, Any] = yaml.load(data.decode(), _PlainLoader)
+        try:
+            content: dict[str, Any] = read_yaml(path, "", _LARGEST_CONFIG)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; a checkpoint is used from its run directory") from error
         if not isinstance(content["config"]["task"], str):
             raise TypeError("it names no task")
     return content
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """Without references, by which a small file can stand for a huge one."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it refers to its own parts")
-        return super().compose_node(parent, index)
 
 
 def versions() -> dict[str, str]:

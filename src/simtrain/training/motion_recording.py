@@ -10,8 +10,7 @@ from simtrain.env.env import Env
 from simtrain.env.model import compile_model, evaluation_task
 from simtrain.env.randomness import seed_everything
 from simtrain.errors import ConfigError
-from simtrain.motion.clip import MotionClip
-from simtrain.motion.kinematics import check_robot, clip_of
+from simtrain.motion.clip import MotionClip, check_robot, clip_of
 from simtrain.sim import choose_engine
 from simtrain.training.saved_policy import SavedPolicy
 

@@ -8,8 +8,7 @@ import mujoco
 import viser
 from mjviser import ViserMujocoScene
 
-from simtrain.motion.clip import MotionClip
-from simtrain.motion.kinematics import qpos_of
+from simtrain.motion.clip import MotionClip, qpos_of
 from simtrain.view.renderer import Canvas, robot_radius
 from simtrain.view.server import PageServer
 from simtrain.view.video import Size, writing_video
