@@ -5,8 +5,8 @@
   uv run python benchmarks/results.py                   # the page alone, from docs/results/*.json
 
 Each file, of one task, is copied to `docs/results/<task>.json` with what an evaluation of its runs'
-newest checkpoints finds, on other starts and commands than those that ended training; its curves
-become `docs/images/results-<task>.png`. Then the page is written, from all files there are.
+newest checkpoints finds, on other starts and commands than those that ended training. Then the page
+and its pictures, `docs/images/results-<task>.png`, are made from all files there are.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Annotated, Any
 
 import tyro
 
-from simtrain.benchmark.until import COSTS, UntilResults, as_json, read_until, shown
+from simtrain.benchmark.pictures import draw_until
+from simtrain.benchmark.until import COSTS, UntilResults, read_until, shown
 from simtrain.cli.evaluate import evaluate
 from simtrain.config.tasks import Task, discover
-from simtrain.plot.until import draw
+from simtrain.plot.panels import as_file
 from simtrain.training.evaluator import Estimate, heading, with_margin
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -83,13 +84,14 @@ def add(results: UntilResults, options: Options) -> None:
     results = replace(results, about={**results.about, "last_policies": last})
     (DOCS / "results").mkdir(exist_ok=True)
     root = Path(runs[0]).parents[1]  # a reader's is `logs`
-    text = as_json(results).replace(f" --log-root {root}", "").replace(f'"{root}/', '"logs/')
+    text = results.as_json().replace(f" --log-root {root}", "").replace(f'"{root}/', '"logs/')
     (DOCS / "results" / f"{results.task}.json").write_text(text)
-    (DOCS / "images" / f"results-{results.task}.png").write_bytes(draw(results))
 
 
 def section(task: Task, results: UntilResults) -> str:
-    """The part of the page about a task."""
+    """The part of the page about a task; draws its picture."""
+    picture = DOCS / "images" / f"results-{task.name}.png"
+    picture.write_bytes(as_file(draw_until(results)))
     about = results.about
     machine = ", ".join([*about["machine"].values(), about["ranks"]])
     commits = ", ".join(dict.fromkeys(f"`{s.commit}`" for s in results.seeds if s.commit))

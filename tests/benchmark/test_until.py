@@ -13,8 +13,6 @@ from simtrain.benchmark.until import (
     Evaluated,
     SeedResult,
     UntilResults,
-    as_json,
-    compare,
     read_until,
     shown,
 )
@@ -52,18 +50,18 @@ def test_a_seed_that_never_got_there_counts_as_infinitely_long():
     lost = results(seed(0, 100), seed(1, 300, reached=False), seed(2, 300, reached=False))
     assert (lost.reached, lost.median("seconds")) == (1, math.inf)
     assert shown("seconds", lost.median("seconds")) == "not reached"
-    assert json.loads(as_json(lost))["median"] == {"env_steps": None, "seconds": None}
+    assert json.loads(lost.as_json())["median"] == {"env_steps": None, "seconds": None}
 
 
 def test_a_file_gives_back_what_was_written(tmp_path):
     path = tmp_path / "until.json"
     wanted = results(seed(0, 100), seed(1, 200, reached=False), members=4)
-    path.write_text(as_json(wanted))
+    path.write_text(wanted.as_json())
     assert read_until(path) == wanted
 
 
 def test_foreign_and_damaged_files_are_told(tmp_path):
-    path, whole = tmp_path / "until.json", json.loads(as_json(results(seed(0, 100))))
+    path, whole = tmp_path / "until.json", json.loads(results(seed(0, 100)).as_json())
     row = whole["seeds"][0]
     for content, message in (
         ({**whole, "format": "simtrain-benchmark-1"}, "was not written by this version's"),
@@ -82,20 +80,20 @@ def test_foreign_and_damaged_files_are_told(tmp_path):
 
 def test_comparing_gives_the_ratios_of_the_medians():
     now, before = results(seed(0, 100), seed(1, 300)), results(seed(0, 400))
-    assert compare(now, before) == {"env_steps": 0.5, "seconds": 0.5}
+    assert now.ratios(before) == {"env_steps": 0.5, "seconds": 0.5}
     lost = results(seed(0, 100, reached=False))
-    assert compare(lost, before)["seconds"] == math.inf
-    assert compare(now, lost)["seconds"] == 0.0
-    assert math.isnan(compare(lost, lost)["seconds"])
+    assert lost.ratios(before)["seconds"] == math.inf
+    assert now.ratios(lost)["seconds"] == 0.0
+    assert math.isnan(lost.ratios(lost)["seconds"])
 
 
 def test_a_population_is_compared_with_the_best_of_as_many_trainings_at_equal_total_steps():
     """Two groups of two: 2 * 100 and 2 * 400 steps until the first of each is done."""
     alone = results(seed(0, 100), seed(1, 300), seed(2, 500), seed(3, 400), seed(4, 1))
     population = results(seed(0, 250), members=2)
-    assert compare(population, alone)["env_steps"] == 250 / 500
-    assert compare(alone, population)["env_steps"] == 500 / 250
-    assert math.isnan(compare(results(seed(0, 9), members=8), alone)["env_steps"])
+    assert population.ratios(alone)["env_steps"] == 250 / 500
+    assert alone.ratios(population)["env_steps"] == 500 / 250
+    assert math.isnan(results(seed(0, 9), members=8).ratios(alone)["env_steps"])
 
 
 def test_a_run_is_read_up_to_its_budget_and_its_time_is_without_evaluations(tmp_path):

@@ -13,10 +13,9 @@ from types import ModuleType
 import pytest
 import tyro
 
-from simtrain.cli.benchmark import BenchmarkFlags
+from simtrain.cli.benchmark import BenchmarkFlags, split_flags
 from simtrain.cli.evaluate import EvaluateFlags
 from simtrain.cli.parse import MARKERS, parse_flags, split_paths
-from simtrain.cli.until import split_flags
 from simtrain.config.metric_tags import PHASES, metric_tags
 from simtrain.config.tasks import discover
 from simtrain.config.train import TrainConfig

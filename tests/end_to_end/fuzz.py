@@ -172,7 +172,7 @@ def nothing_slow() -> Iterator[None]:
             "simtrain.env.base.make_engine": small_engine,
             "simtrain.training.loop.Trainer.iterate": iterate_a_little,
             "simtrain.deployment.export.export": lambda *of_export: (b"", 0.0),
-            "simtrain.plot.plots.draw": lambda *of_plot: b"",
+            "simtrain.plot.panels.as_file": lambda *of_plot: b"",
         }.items():
             stack.enter_context(mock.patch(name, stand_in))
         yield

@@ -12,7 +12,8 @@ import pytest
 from job import Job
 
 import simtrain.cli.benchmark as command
-from simtrain.benchmark.figures import Case, Results, as_json, figures_of, read_results
+from simtrain.benchmark.figures import Case, Results, figures_of, read_results
+from simtrain.benchmark.ranks import Measured
 from simtrain.cli.benchmark import benchmark
 from simtrain.errors import ConfigError
 
@@ -36,14 +37,14 @@ def here(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def measured(monkeypatch) -> None:
     """Let the command find the made-up figures, at once."""
-    monkeypatch.setattr(command, "_measure", lambda *_: (made_up(), "abacus"))
+    monkeypatch.setattr(command, "_measure", lambda *_: Measured(made_up(), "abacus"))
 
 
 @pytest.mark.slow
 def test_it_measures_every_layer_on_every_number_of_ranks_and_compares(here):
     # Nothing is as fast as before.
     old = [dataclasses.replace(f, steps_per_second=1e12, highest=1e12) for f in made_up()]
-    (here / "old.json").write_text(as_json(Results(tuple(old), {})))
+    (here / "old.json").write_text(Results(tuple(old), {}).as_json())
     flags = [
         *SMALL,
         *["--ranks", "1", "2", "--repetitions", "2", "--json", "new.json", "--compare", "old.json"],
@@ -79,7 +80,7 @@ def test_it_measures_every_layer_on_every_number_of_ranks_and_compares(here):
 
 def test_comparing_fails_if_a_figure_fell_by_more_than_the_tolerance(here, measured, capsys):
     # End to end took 8 s now: 0.875 of the rate of when it took 7 s.
-    (here / "old.json").write_text(as_json(Results(made_up(training=7.0), {})))
+    (here / "old.json").write_text(Results(made_up(training=7.0), {}).as_json())
     compared = [TASK, *SMALL, "--compare", "old.json"]
     assert benchmark(compared) == 1
     told = capsys.readouterr()
@@ -88,7 +89,7 @@ def test_comparing_fails_if_a_figure_fell_by_more_than_the_tolerance(here, measu
     assert benchmark([*compared, "--tolerance", "0.15"]) == 0
     assert "no figure fell by more than 15 %" in capsys.readouterr().out
     assert (here / "benchmark.json").exists()
-    (here / "old.json").write_text(as_json(Results(made_up(training=9.0), {})))
+    (here / "old.json").write_text(Results(made_up(training=9.0), {}).as_json())
     assert benchmark([*compared, "--tolerance", "0"]) == 0
 
 
@@ -99,7 +100,7 @@ def test_another_machine_is_told(here, measured, capsys):
         "cuda_graphs": True,
         "versions": {"torch": "1.0", "sundial": "3"},
     }
-    (here / "old.json").write_text(as_json(Results(made_up(), about)))
+    (here / "old.json").write_text(Results(made_up(), about).as_json())
     assert benchmark([TASK, *SMALL, "--compare", "old.json"]) == 0
     told = capsys.readouterr().err
     assert "warning: old.json has another machine: {'device': 'slide rule'}, now" in told
@@ -159,7 +160,7 @@ def test_a_mistake_is_told_in_one_line_before_any_work(words, message, here, mon
     monkeypatch.setattr(command, "_measure", lambda *_: pytest.fail("it measures"))
     (here / "folder").mkdir()
     (here / "empty").touch()
-    (here / "old.json").write_text(as_json(Results(made_up(), {})))
+    (here / "old.json").write_text(Results(made_up(), {}).as_json())
     before = sorted(here.iterdir())
     flags = words.split() if "--gpu-ids" in words else [*words.split(), "--gpu-ids", "None"]
     with pytest.raises(ConfigError) as error:

@@ -7,10 +7,9 @@ import json
 import pytest
 from job import Job, make_tasks
 
-from simtrain.benchmark.until_runs import TrainingProcess
 from simtrain.cli.benchmark import benchmark
 from simtrain.errors import ConfigError
-from simtrain.plot.population import read_lineage
+from simtrain.run.logged import read_lineage
 
 TASK = "user-pendulum"
 SMALL = ["--gpu-ids", "None", "--cpu-threads", "1", "--eval-episodes", "2", "--logger", "none"]
@@ -56,7 +55,7 @@ def test_seeds_train_one_after_the_other_and_the_same_command_goes_on(here, capf
     assert {"device", "cores", "threads"} == set(content["machine"])
     assert (here / "benchmark.png").read_bytes().startswith(b"\x89PNG")
 
-    monkeypatch.setattr(TrainingProcess, "__call__", lambda *_: pytest.fail("it trains again"))
+    monkeypatch.setattr("simtrain.training.job.run_job", lambda *_: pytest.fail("it trains again"))
     named = [*COMMAND, "--run-name", "benchmark", "--json", "after.json"]
     compared = [*named, "--compare", "benchmark.json"]
     assert benchmark(compared) == 0

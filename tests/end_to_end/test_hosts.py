@@ -16,8 +16,8 @@ from job import Job
 from simtrain.errors import ConfigError
 from simtrain.launch.hosts import probe_hosts
 from simtrain.launch.torchrunx_internals import slurm_hosts
-from simtrain.plot.population import read_lineage
 from simtrain.run.checkpoint import read_checkpoint
+from simtrain.run.logged import read_lineage
 
 # torchrunx runs what is for a loopback address without SSH. These two, reserved for documentation,
 # are no such addresses until SSH's settings say so.

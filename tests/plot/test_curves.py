@@ -10,17 +10,8 @@ from made_up import make_run, returns
 
 from simtrain.config.metric_tags import RETURN, phase_tags
 from simtrain.errors import ConfigError
-from simtrain.plot.curves import (
-    EVALUATED,
-    MAX_POINTS,
-    REST,
-    NothingLoggedError,
-    aggregate,
-    differences,
-    group_runs,
-    last,
-    read_run,
-)
+from simtrain.plot.curves import EVALUATED, MAX_POINTS, aggregate, differences, group_runs
+from simtrain.run.logged import REST, NothingLoggedError, last, read_run
 
 
 def test_runs_are_grouped_by_task_and_settings_whatever_their_seed_and_length(tmp_path):

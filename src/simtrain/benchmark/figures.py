@@ -3,17 +3,21 @@
 Imports nothing heavy, so that a mistake in a command is reported at once.
 """
 
+from __future__ import annotations
+
 import json
+import os
 import statistics
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.table import Table
 
 from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error, read_file
+from simtrain.run.directory import versions
 from simtrain.sim import EngineName
 
 LAYERS = {"physics": "bare physics", "env_step": "env step", "rollout": "rollout"}
@@ -65,6 +69,10 @@ class Results:
     figures: tuple[Figure, ...]
     about: dict[str, Any]
 
+    SETTINGS: ClassVar = ("machine", "repetitions", "cuda_graphs")
+    """What must be the same for a fair comparison."""
+    UNCHANGED: ClassVar = "no figure fell"
+
     def by_case(self) -> dict[Case, dict[str, Figure]]:
         """Case -> layer -> figure, in the order of measuring."""
         cases: dict[Case, dict[str, Figure]] = {}
@@ -72,23 +80,55 @@ class Results:
             cases.setdefault(figure.case, {})[figure.layer] = figure
         return cases
 
+    def as_json(self) -> str:
+        """The text of a file that `read_results` reads."""
+        figures = []
+        for figure in self.figures:
+            numbers = {n: round(getattr(figure, n), digits) for n, digits in _NUMBERS.items()}
+            figures.append({**asdict(figure.case), "layer": figure.layer, **numbers})
+        content = {"format": _FORMAT, "unit": _UNIT, **self.about, "figures": figures}
+        return json.dumps(content, indent=2) + "\n"
 
-@dataclass(frozen=True)
-class Change:
-    """A figure now and before."""
+    def compared(self, before: Results | None) -> list[tuple[Figure, Figure]]:
+        """The figures that were measured `before`, too, and what they were then."""
+        cases = {} if before is None else before.by_case()
+        pairs = [(figure, cases.get(figure.case, {}).get(figure.layer)) for figure in self.figures]
+        return [(figure, old) for figure, old in pairs if old is not None]
 
-    before: Figure
-    now: Figure
+    def slower(self, before: Results, tolerance: float) -> list[str]:
+        """Lines about the figures that fell by more than the fraction `tolerance`."""
+        lines = []
+        for figure, old in self.compared(before):
+            now, then = figure.steps_per_second, old.steps_per_second
+            if now < (1.0 - tolerance) * then:
+                title = f"{LAYERS[figure.layer]} of {figure.case}"
+                speeds = f"{now:,.0f} env steps/s, {now / then:.3f} of the {then:,.0f} before"
+                lines.append(f"{title}: {speeds}")
+        return lines
 
-    @property
-    def ratio(self) -> float:
-        """How many times as fast it is now."""
-        return self.now.steps_per_second / self.before.steps_per_second
-
-    def __str__(self) -> str:
-        before, now = self.before.steps_per_second, self.now.steps_per_second
-        title = f"{LAYERS[self.now.layer]} of {self.now.case}"
-        return f"{title}: {now:,.0f} env steps/s, {self.ratio:.3f} of the {before:,.0f} before"
+    def tables(self, before: Results | None, tolerance: float) -> list[Table]:
+        """A table for each task, engine, device and number of ranks; marks what fell."""
+        compared = self.compared(before)
+        ratios = {f: f.steps_per_second / old.steps_per_second for f, old in compared}
+        tables: dict[str, Table] = {}
+        for case, figures in self.by_case().items():
+            ranks = "1 rank" if case.ranks == 1 else f"{case.ranks} ranks"
+            title = f"{case.task}, {case.engine} engine, {case.device}, {ranks}"
+            columns = ["environments", "layer", "env steps/s", "spread", "of physics"]
+            columns += ["scaling"] * (case.ranks > 1) + ["now/before"] * bool(ratios)
+            table = tables.setdefault(title, new_table(title, columns))
+            for layer, figure in figures.items():
+                cells = [f"{case.num_envs:,}" if layer == "physics" else "", LAYERS[layer]]
+                cells += [f"{figure.steps_per_second:,.0f}", f"± {100.0 * figure.spread:.1f} %"]
+                cells.append(f"{figure.of_physics:.3f}")
+                if case.ranks > 1:
+                    cells.append(_fraction(scaling(self, figure)))
+                if ratios:
+                    ratio = ratios.get(figure)
+                    has_fallen = ratio is not None and ratio < 1.0 - tolerance
+                    cells.append(f"[bold red]{ratio:.3f}[/]" if has_fallen else _fraction(ratio))
+                table.add_row(*cells, end_section=layer == "training")
+        return list(tables.values())
 
 
 def figures_of(case: Case, steps: int, seconds: dict[str, list[float]]) -> tuple[Figure, ...]:
@@ -110,30 +150,8 @@ def scaling(results: Results, figure: Figure) -> float | None:
     return figure.steps_per_second / figure.case.ranks / alone.steps_per_second
 
 
-def compare(now: Results, before: Results) -> list[Change]:
-    """The figures that both have, in the order of `now`."""
-    cases = before.by_case()
-    pairs = [(cases.get(figure.case, {}).get(figure.layer), figure) for figure in now.figures]
-    return [Change(old, figure) for old, figure in pairs if old is not None]
-
-
-def fallen(changes: Iterable[Change], tolerance: float) -> list[Change]:
-    """The changes by which a figure fell by more than the fraction `tolerance`."""
-    return [change for change in changes if change.ratio < 1.0 - tolerance]
-
-
-def as_json(results: Results) -> str:
-    """The text of a file that `read_results` reads."""
-    figures = []
-    for figure in results.figures:
-        numbers = {name: round(getattr(figure, name), digits) for name, digits in _NUMBERS.items()}
-        figures.append({**asdict(figure.case), "layer": figure.layer, **numbers})
-    content = {"format": _FORMAT, "unit": _UNIT, **results.about, "figures": figures}
-    return json.dumps(content, indent=2) + "\n"
-
-
 def read_results(path: Path) -> Results:
-    """What `as_json` wrote; ConfigError if the file cannot be read, or is of another kind."""
+    """Read what `Results.as_json` gave; ConfigError if it is damaged, or of another kind."""
     content = read_content(path, _FORMAT, "`benchmark`")
     with damage_as_config_error(f"--compare {path} is damaged"):
         figures = tuple(_figure(row) for row in content.pop("figures"))
@@ -151,34 +169,38 @@ def read_content(path: Path, kind: str, writer: str, flag: str = "--compare") ->
     return content
 
 
-def tables(results: Results, changes: Sequence[Change], tolerance: float) -> list[Table]:
-    """A table for each task, engine, device and number of ranks; marks what `fallen` finds."""
-    ratios = {change.now: change.ratio for change in changes}
-    lost = {change.now for change in fallen(changes, tolerance)}
-    found: dict[str, Table] = {}
-    for case, figures in results.by_case().items():
-        ranks = "1 rank" if case.ranks == 1 else f"{case.ranks} ranks"
-        title = f"{case.task}, {case.engine} engine, {case.device}, {ranks}"
-        if title not in found:
-            columns = ["env steps/s", "spread", "of physics"]
-            columns += ["scaling"] * (case.ranks > 1) + ["now/before"] * bool(ratios)
-            style: Any = {"box": None, "title_justify": "left", "pad_edge": False}
-            found[title] = Table(title=title, padding=(0, 2, 0, 0), **style)
-            found[title].add_column("environments", justify="right")
-            found[title].add_column("layer")
-            for column in columns:
-                found[title].add_column(column, justify="right")
-        for layer, figure in figures.items():
-            cells = [f"{case.num_envs:,}" if layer == "physics" else "", LAYERS[layer]]
-            cells += [f"{figure.steps_per_second:,.0f}", f"± {100.0 * figure.spread:.1f} %"]
-            cells.append(f"{figure.of_physics:.3f}")
-            if case.ranks > 1:
-                cells.append(_fraction(scaling(results, figure)))
-            if ratios:
-                ratio = _fraction(ratios.get(figure))
-                cells.append(f"[bold red]{ratio}[/]" if figure in lost else ratio)
-            found[title].add_row(*cells, end_section=layer == "training")
-    return list(found.values())
+def about_machine(device_name: str, threads: int) -> dict[str, Any]:
+    """When and on which machine a benchmark was made, with which versions."""
+    cores, on_rank = len(os.sched_getaffinity(0)), f"{threads} thread{'s' if threads > 1 else ''}"
+    machine = {"device": device_name, "cores": f"{cores} cores", "threads": f"{on_rank} a rank"}
+    date = datetime.now().astimezone().isoformat(timespec="seconds")
+    return {"date": date, "machine": machine, "versions": versions()}
+
+
+def differences(
+    before: dict[str, Any], now: dict[str, Any], settings: tuple[str, ...]
+) -> list[str]:
+    """How the machine, the settings and the versions of an earlier benchmark were others."""
+    lines = [
+        f"has another {name}: {before.get(name)}, now {now[name]}"
+        for name in settings
+        if before.get(name) != now[name]
+    ]
+    old = before.get("versions", {})
+    return lines + [
+        f"was measured with {package} {old[package]}, now {version}"
+        for package, version in now["versions"].items()
+        if old.get(package, version) != version
+    ]
+
+
+def new_table(title: str, columns: list[str]) -> Table:
+    """An empty table; all columns but ``layer`` have numbers."""
+    style: Any = {"box": None, "title_justify": "left", "pad_edge": False}
+    table = Table(title=title, padding=(0, 2, 0, 0), **style)
+    for column in columns:
+        table.add_column(column, justify="left" if column == "layer" else "right")
+    return table
 
 
 def _fraction(value: float | None) -> str:

@@ -1,20 +1,28 @@
-"""A benchmark's cases on their ranks: each number of ranks is a job of processes of its own.
+"""A benchmark's cases: what is measured, checked, and then measured on its ranks.
+
+Each number of ranks is a job of processes of its own.
 
 Nothing is left of one job when the next begins; the command itself uses no GPU or threads.
 """
 
 import gc
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Literal
 
 from simtrain.benchmark.figures import Case, Figure, figures_of
 from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
+from simtrain.env.model import check_task
+from simtrain.errors import ConfigError
+from simtrain.launch.hosts import HostGpus
 from simtrain.launch.launcher import launch_ranks
-from simtrain.launch.plan import Devices, Job
+from simtrain.launch.plan import Devices, GpuIds, Job, find_gpus, resolve_devices
 from simtrain.launch.processes import StopSignals
 from simtrain.launch.rank import Rank
+from simtrain.sim import EngineName, choose_engine
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,42 @@ class Measured:
 
     figures: tuple[Figure, ...]
     device_name: str
+
+
+def choose_devices(gpu_ids: GpuIds, ranks: int) -> Devices:
+    """The devices that ``--gpu-ids`` names, ``auto`` all GPUs or the CPU; at least `ranks`."""
+    gpus = HostGpus(None, ()) if gpu_ids is None else find_gpus()
+    if gpu_ids == "auto":
+        gpu_ids = "all" if gpus.uuids else None
+    devices = resolve_devices(gpu_ids, 1, gpus)
+    if devices.kind == "cuda" and devices.ranks < ranks:
+        raise ConfigError(
+            f"--ranks {ranks} needs as many GPUs, and there are {devices.ranks} "
+            "(--gpu-ids); --gpu-ids None measures on the CPU"
+        )
+    return devices
+
+
+def all_cases(
+    tasks: Iterable[str],
+    engines: Iterable[EngineName | Literal["auto"]],
+    kind: Literal["cuda", "cpu"],
+    ranks: Iterable[int],
+    num_envs: Iterable[int],
+) -> list[Case]:
+    """Every combination once, in the order given."""
+    names = [choose_engine(engine, kind).name for engine in engines]
+    combinations = itertools.product(tasks, names, [kind], ranks, num_envs)
+    return list(dict.fromkeys(itertools.starmap(Case, combinations)))
+
+
+def check_cases(cases: Sequence[Case]) -> None:
+    """Raise ConfigError if there is no such task, or it cannot be trained like that."""
+    configs = [case_config(case) for case in cases]
+    for config in configs:
+        config.check()
+    for config in {config.task: config for config in configs}.values():
+        check_task(config.env)
 
 
 def case_config(case: Case) -> TrainConfig:

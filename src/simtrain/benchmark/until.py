@@ -5,6 +5,8 @@ time is that of training alone. A training that ended without it counts as infin
 medians over seeds are right as long as half of them succeed. Imports nothing heavy.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import re
@@ -12,11 +14,11 @@ import statistics
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.table import Table
 
-from simtrain.benchmark.figures import read_content
+from simtrain.benchmark.figures import new_table, read_content
 from simtrain.config.tree import check_types
 from simtrain.files import damage_as_config_error
 
@@ -70,11 +72,15 @@ class UntilResults:
     seeds: tuple[SeedResult, ...]
     about: dict[str, Any]
 
+    SETTINGS: ClassVar = ("machine", "ranks", "eval_interval", "eval_episodes")
+    """What must be the same for a fair comparison."""
+    UNCHANGED: ClassVar = "no median grew"
+
     def costs(self, what: str, best_of: int = 1) -> list[float]:
         """One of `COSTS` of every seed, or of every `best_of` seeds, which together train until the
         first of them is done; a last group that is not full is left out."""
-        each = [seed.cost(what) for seed in self.seeds]
-        groups = zip(*[iter(each)] * best_of, strict=False)
+        costs = [seed.cost(what) for seed in self.seeds]
+        groups = zip(*[iter(costs)] * best_of, strict=False)
         return [best_of * min(group) for group in groups]
 
     def median(self, what: str, best_of: int = 1) -> float:
@@ -87,19 +93,60 @@ class UntilResults:
         """How many seeds fulfilled the condition."""
         return sum(seed.reached for seed in self.seeds)
 
+    def as_json(self) -> str:
+        """The text of a file that `read_until` reads."""
+        content = {"format": _FORMAT, **self.about, **asdict(self)}
+        del content["about"]
+        medians = {what: self.median(what) for what in COSTS}
+        known = {what: median if median < math.inf else None for what, median in medians.items()}
+        content |= {"reached": self.reached, "median": known}
+        return json.dumps(content, indent=2) + "\n"
 
-def as_json(results: UntilResults) -> str:
-    """The text of a file that `read_until` reads."""
-    content = {"format": _FORMAT, **results.about, **asdict(results)}
-    del content["about"]
-    medians = {what: results.median(what) for what in COSTS}
-    known = {what: median if median < math.inf else None for what, median in medians.items()}
-    content |= {"reached": results.reached, "median": known}
-    return json.dumps(content, indent=2) + "\n"
+    def ratios(self, before: UntilResults) -> dict[str, float]:
+        """The medians of `COSTS`, each as a multiple of before.
+
+        A population is compared with as many trainings by themselves, of which the best counts and
+        all are paid for. NaN where neither was reached, or there are not so many.
+        """
+        best_of = max(1, before.members // self.members)
+        best_of_before = max(1, self.members // before.members)
+        pairs = {w: (self.median(w, best_of), before.median(w, best_of_before)) for w in COSTS}
+        return {w: math.nan if a == b == math.inf else a / b for w, (a, b) in pairs.items()}
+
+    def slower(self, before: UntilResults, tolerance: float) -> list[str]:
+        """Lines about the medians that grew by more than the fraction `tolerance`."""
+        return [
+            f"{COSTS[what]} of {self.task}: {ratio:.3f} of before"
+            for what, ratio in self.ratios(before).items()
+            if ratio > 1.0 + tolerance
+        ]
+
+    def tables(self, before: UntilResults | None, tolerance: float) -> list[Table]:
+        """A row for each seed, then medians and ranges over all, and what they are of before."""
+        names = list(dict.fromkeys(re.findall(r"[^\s<>=]+(?=[<>])", self.condition)))
+        columns = ["seed", "reached", "iterations", *COSTS.values(), *names]
+        table = new_table(f"{self.task} until {self.condition}", columns)
+        for seed in self.seeds:
+            last = seed.end
+            cells = [str(seed.seed), "yes" if seed.reached else "no", f"{last.iteration:,}"]
+            # Where it was not reached, what was spent in vain.
+            sign = "" if seed.reached else "> "
+            cells += [sign + shown(what, getattr(last, what)) for what in COSTS]
+            table.add_row(*cells, *(f"{last.values.get(name, math.nan):.4g}" for name in names))
+        table.add_section()
+        count = f"{self.reached} of {len(self.seeds)}"
+        rows = (("median", statistics.median, count), ("lowest", min, ""), ("highest", max, ""))
+        for name, of, reached in rows:
+            table.add_row(name, reached, "", *(shown(what, of(self.costs(what))) for what in COSTS))
+        if before is not None:
+            ratios = self.ratios(before).values()
+            texts = ("-" if math.isnan(ratio) else f"{ratio:.3f}" for ratio in ratios)
+            table.add_row("now/before", "", "", *texts)
+        return [table]
 
 
 def read_until(path: Path, flag: str = "--compare") -> UntilResults:
-    """What `as_json` wrote; ConfigError if the file cannot be read, or is of another kind."""
+    """What `as_json` gave; ConfigError if the file cannot be read, or is of another kind."""
     content = read_content(path, _FORMAT, "`benchmark --until`", flag)
     with damage_as_config_error(f"{flag} {path} is damaged"):
         seeds = tuple(map(_seed, content.pop("seeds")))
@@ -111,51 +158,11 @@ def read_until(path: Path, flag: str = "--compare") -> UntilResults:
     return results
 
 
-def compare(now: UntilResults, before: UntilResults) -> dict[str, float]:
-    """The medians of `COSTS`, each as a multiple of before.
-
-    A population is compared with as many trainings by themselves, of which the best counts and all
-    are paid for. NaN where neither was reached, or there are not so many.
-    """
-    ours, theirs = max(1, before.members // now.members), max(1, now.members // before.members)
-    return {w: _ratio(now.median(w, ours), before.median(w, theirs)) for w in COSTS}
-
-
-def _ratio(now: float, before: float) -> float:
-    return math.nan if now == before == math.inf else now / before
-
-
 def shown(what: str, value: float) -> str:
     """One of `COSTS` for people."""
     if not math.isfinite(value):
         return "not reached"
     return f"{value:,.0f}" if what == "env_steps" else str(timedelta(seconds=round(value)))
-
-
-def table(results: UntilResults, ratios: dict[str, float]) -> Table:
-    """A row for each seed, then medians and ranges over all, and what they are of before."""
-    names = list(dict.fromkeys(re.findall(r"[^\s<>=]+(?=[<>])", results.condition)))
-    style: Any = {"box": None, "title_justify": "left", "pad_edge": False}
-    title = f"{results.task} until {results.condition}"
-    found = Table(title=title, padding=(0, 2, 0, 0), **style)
-    for column in ("seed", "reached", "iterations", *COSTS.values(), *names):
-        found.add_column(column, justify="right")
-    for seed in results.seeds:
-        last = seed.end
-        cells = [str(seed.seed), "yes" if seed.reached else "no", f"{last.iteration:,}"]
-        # Where it was not reached, what was spent in vain.
-        sign = "" if seed.reached else "> "
-        cells += [sign + shown(what, getattr(last, what)) for what in COSTS]
-        found.add_row(*cells, *(f"{last.values.get(name, math.nan):.4g}" for name in names))
-    found.add_section()
-    count = f"{results.reached} of {len(results.seeds)}"
-    rows = (("median", statistics.median, count), ("lowest", min, ""), ("highest", max, ""))
-    for name, of, reached in rows:
-        found.add_row(name, reached, "", *(shown(what, of(results.costs(what))) for what in COSTS))
-    if ratios:
-        texts = ("-" if math.isnan(ratio) else f"{ratio:.3f}" for ratio in ratios.values())
-        found.add_row("now/before", "", "", *texts)
-    return found
 
 
 def _seed(row: dict[str, Any]) -> SeedResult:

@@ -1,12 +1,17 @@
-"""``uv run benchmark [TASK...] [flags]``: how fast training is on this machine, layer by layer."""
+"""``uv run benchmark [TASK...] [flags]``: how fast training is on this machine, layer by layer, or,
+with ``--until CONDITION``, how soon a task is learned.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -15,25 +20,27 @@ from simtrain.cli.exits import DONE, FAILED
 from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.cli.start import start
-from simtrain.cli.until import (
-    MeasuringFlags,
-    about_machine,
-    measure_until,
-    split_flags,
-    warn_of_differences,
-)
+from simtrain.cli.train import prepare_job
 from simtrain.errors import ConfigError
+from simtrain.limits import check_bounds
+from simtrain.run.directory import check_file
 
 if TYPE_CHECKING:
-    from simtrain.benchmark.figures import Case
-    from simtrain.benchmark.ranks import Settings
+    from simtrain.benchmark.figures import Case, Results
+    from simtrain.benchmark.ranks import Measured, Settings
+    from simtrain.benchmark.until import UntilResults
+    from simtrain.config.train import TrainConfig
+    from simtrain.launch.plan import Job
 
 TASKS = ("cartpole-balance", "go1-velocity-flat")  # measured if none is named
 _GRACE_SECONDS = 20.0
+_SEEDS, _EPISODES, _EVALUATIONS = 3, 100, 50  # of --until
+_OF_UNTIL = ("--until", "--seeds", "--json", "--compare", "--tolerance")
+"""Flags that go with --until; the others are then those of `train`."""
 
 
 @dataclass
-class BenchmarkFlags(MeasuringFlags):
+class BenchmarkFlags:
     """Measure bare physics, env step, rollout, update and training end to end, on this machine.
 
     Each as environment steps a second and as a fraction of bare physics, for every combination of
@@ -41,6 +48,18 @@ class BenchmarkFlags(MeasuringFlags):
     With --until: how soon one task is learned, over several seeds.
     """
 
+    until: str | None = None
+    """Train a task until this holds, e.g. "lin_vel_error<0.1 and fell<0.02", and show what that
+    took; takes --seeds, --json, --compare, --tolerance and all flags of train."""
+    seeds: int | None = None
+    """How many trainings of --until, one after the other, from --seed on; None for 3."""
+    json: Path = Path("benchmark.json")
+    """File for the results; a picture of them goes beside it, as .png."""
+    compare: Path | None = None
+    """Results of an earlier benchmark to compare with."""
+    tolerance: float = 0.1
+    """By what fraction a figure may fall below that of --compare before the command fails; with
+    --until, by what fraction a median may exceed it."""
     num_envs: tuple[int, ...] = (256, 1024, 4096)
     """Environments of each rank."""
     ranks: tuple[int, ...] = (1,)
@@ -62,28 +81,52 @@ class BenchmarkFlags(MeasuringFlags):
         for name in ("num_envs", "ranks", "engine"):
             if not getattr(self, name):
                 raise ConfigError(f"--{name.replace('_', '-')} needs one or more values")
-        super().check()
+        check_bounds(self)
+        if self.seeds is not None and self.until is None:
+            raise ConfigError(f"--seeds {self.seeds} needs --until, a condition that ends training")
+        if self.json.suffix == ".png":
+            raise ConfigError(f"--json {self.json} would be overwritten by the picture")
+        check_file(self.json, "--json")
+        check_file(self.json.with_suffix(".png"), "--json")
+        if self.compare is not None and self.compare.resolve() == self.json.resolve():
+            text = "would be overwritten; name another file with --json"
+            raise ConfigError(f"--compare {self.compare} {text}")
 
 
 def benchmark(arguments: Sequence[str]) -> int:
     """Parse the command line, measure, and print, write and compare; the exit code."""
-    words, rest = split_paths(arguments)
-    own, of_training = split_flags(rest)
+    paths, words = split_paths(arguments)
+    tasks = list(map(str, paths))
+    own, of_training = split_flags(words)
     if any(word.partition("=")[0] == "--until" for word in own):
-        return measure_until(words, own, of_training)
-    flags = parse_flags("benchmark [task...]", BenchmarkFlags(), rest)
+        flags = parse_flags("benchmark <task>", BenchmarkFlags(), own)
+        flags.check()
+        return _measure_until(tasks, flags, of_training)
+    flags = parse_flags("benchmark [task...]", BenchmarkFlags(), words)
     flags.check()
+    return _measure_layers(tasks or TASKS, flags)
 
+
+def split_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The flags of `benchmark --until` with their values, and those of its trainings."""
+    own: list[str] = []
+    rest: list[str] = []
+    is_value = False
+    for word in words:
+        is_own = is_value or word.partition("=")[0] in _OF_UNTIL
+        (own if is_own else rest).append(word)
+        is_value = word in _OF_UNTIL and not is_value
+    return own, rest
+
+
+def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
     # Only now, so that help does not wait for what they import.
-    from simtrain.benchmark.cases import all_cases, check_cases, choose_devices
-    from simtrain.benchmark.figures import Results, as_json, compare, fallen, read_results, tables
-    from simtrain.benchmark.ranks import Settings
+    from simtrain.benchmark.figures import Results, about_machine, read_results
+    from simtrain.benchmark.ranks import Settings, all_cases, check_cases, choose_devices
     from simtrain.launch.rank import share_of_cores
-    from simtrain.plot.benchmark import draw
 
     before = None if flags.compare is None else read_results(flags.compare)
     devices = choose_devices(flags.gpu_ids, max(flags.ranks))
-    tasks = [str(word) for word in words] or TASKS
     cases = all_cases(tasks, flags.engine, devices.kind, flags.ranks, flags.num_envs)
     if before is not None and not before.by_case().keys() & set(cases):
         there = "; ".join(str(case) for case in before.by_case())
@@ -95,30 +138,17 @@ def benchmark(arguments: Sequence[str]) -> int:
     measured = _measure(cases, settings)
     if isinstance(measured, int):
         return measured
-    figures, device_name = measured
-    results = Results(figures, _about(device_name, settings))
-    changes = [] if before is None else compare(results, before)
-    console = table_console()
-    for table in tables(results, changes, flags.tolerance):
-        console.print(table)
-        console.print()
-    picture = flags.json.with_suffix(".png")
-    write_file(flags.json, as_json(results).encode())
-    write_file(picture, draw(results))
-    print(f"results: {flags.json}\npicture: {picture}")
-    if before is not None:
-        names = ("machine", "repetitions", "cuda_graphs")
-        warn_of_differences(flags.compare, before.about, results.about, names)
-        lost = fallen(changes, flags.tolerance)
-        for change in lost:
-            print(f"slower: {change}", file=sys.stderr)
-        if lost:
-            return FAILED
-        print(f"no figure fell by more than {100.0 * flags.tolerance:g} % (--tolerance)")
-    return DONE
+    graphs = settings.cuda_graphs and devices.kind == "cuda"
+    about = about_machine(measured.device_name, threads)
+    about |= {"repetitions": settings.repetitions, "cuda_graphs": graphs}
+
+    from simtrain.benchmark.pictures import draw_layers
+
+    results = Results(measured.figures, about)
+    return _show(results, before, flags, draw_layers(results))
 
 
-def _measure(cases: Sequence[Case], settings: Settings) -> tuple[Any, str] | int:
+def _measure(cases: Sequence[Case], settings: Settings) -> Measured | int:
     """The figures and the device's name, or the exit code if a signal ended it."""
     from simtrain.benchmark.ranks import measure_cases
     from simtrain.launch.launcher import end_launched_ranks
@@ -139,15 +169,115 @@ def _measure(cases: Sequence[Case], settings: Settings) -> tuple[Any, str] | int
         measured = measure_cases(cases, settings, _print_progress, stop)
     if measured is None or stop.received is not None:
         return DONE if stop.received is None else exit_code(stop.received)
-    return measured.figures, measured.device_name
+    return measured
 
 
-def _about(device_name: str, settings: Settings) -> dict[str, Any]:
+def _measure_until(tasks: Sequence[str], flags: BenchmarkFlags, words: Sequence[str]) -> int:
+    """Train every seed until the condition holds; `words` are the flags of `train`."""
+    if len(tasks) != 1:
+        raise ConfigError(f"--until needs one task, whose metrics it names; here are {len(tasks)}")
+    config, job, train = _configure(tasks[0], flags, words)
+
+    from simtrain.benchmark.until import UntilResults, read_until
+    from simtrain.benchmark.until_runs import train_seeds
+    from simtrain.training.features.conditions import stop_condition
+
+    condition = str(stop_condition(config))
+    before = None if flags.compare is None else read_until(flags.compare)
+    if before is not None and (before.task, before.condition) != (config.task, condition):
+        text = f"is of {before.task} until {before.condition}; this is of {config.task} until"
+        raise ConfigError(f"--compare {flags.compare} {text} {condition}")
+    name = config.run_name or flags.json.stem
+    # The ranks of one training have seeds that follow each other.
+    seeds = [config.seed + i * job.world_size for i in range(flags.seeds or _SEEDS)]
+    configs = [replace(config, seed=seed, run_name=f"{name}_seed-{seed}") for seed in seeds]
+    configs[-1].check()
+    results = train_seeds(configs, _iterations(config, job), train, _print_progress)
+    if isinstance(results, int):
+        return results
+    flags_typed = ["--until", str(flags.until), "--seeds", str(len(seeds)), *words]
+    about = _about_trainings(config, job, ["benchmark", config.task, *flags_typed])
+
+    from simtrain.benchmark.pictures import draw_until
+
+    until = UntilResults(config.task, condition, job.members, results, about)
+    return _show(until, before, flags, draw_until(until))
+
+
+def _configure(
+    task: str, flags: BenchmarkFlags, words: Sequence[str]
+) -> tuple[TrainConfig, Job, Any]:
+    """The configuration of the trainings and their job, and what trains or resumes one of them."""
+    from simtrain.config.tasks import discover
+
+    given = {word.partition("=")[0] for word in words}
+    if "--resume" in given:
+        raise ConfigError("--resume does not go with --until: the same command again goes on")
+    evaluates = not given & {"--eval-interval", "--population"}
+    defaults = ["--eval-interval", "1"] * evaluates + ["--eval-episodes", str(_EPISODES)]
+    arguments = [*defaults, *words, "--until", str(flags.until)]
+    config, job, model, _ = prepare_job(discover().find(task), arguments)
+    if evaluates:
+        config.eval_interval = max(1, _iterations(config, job) // _EVALUATIONS)
+
+    def train(config: TrainConfig, run: Path | None) -> tuple[Path, int]:
+        from simtrain.training.job import run_job
+        from simtrain.training.resumption import open_run
+
+        saved = None if run is None else open_run(run)
+        with redirect_stdout(sys.stderr):  # standard output has the results alone
+            return run_job(config, replace(job, seed=config.seed), model, saved)
+
+    return config, job, train
+
+
+def _iterations(config: TrainConfig, job: Job) -> int:
+    return config.iterations(job.world_size // job.members)
+
+
+def _about_trainings(config: TrainConfig, job: Job, command: Sequence[str]) -> dict[str, Any]:
+    import torch
+
+    from simtrain.benchmark.figures import about_machine
+    from simtrain.benchmark.layers import device_name
+    from simtrain.launch.rank import share_of_cores
+
+    devices = job.devices[0]
+    threads = job.threads or share_of_cores(devices.ranks)
     return {
-        **about_machine(device_name, settings.threads),
-        "repetitions": settings.repetitions,
-        "cuda_graphs": settings.cuda_graphs and settings.devices.kind == "cuda",
+        "command": shlex.join(command),
+        **about_machine(device_name(torch.device(devices.kind)), threads),
+        "ranks": str(job),
+        "iterations": _iterations(config, job),
+        "eval_interval": config.eval_interval or config.population_interval,
+        "eval_episodes": config.eval_episodes,
     }
+
+
+def _show(results: Results | UntilResults, before: Any, flags: BenchmarkFlags, figure: Any) -> int:
+    """Print the results, write them and their picture, and compare them; the exit code."""
+    from simtrain.benchmark.figures import differences
+    from simtrain.plot.panels import as_file
+
+    console = table_console()
+    for table in results.tables(before, flags.tolerance):
+        console.print(table)
+        console.print()
+    picture = flags.json.with_suffix(".png")
+    write_file(flags.json, results.as_json().encode())
+    write_file(picture, as_file(figure))
+    print(f"results: {flags.json}\npicture: {picture}")
+    if before is None:
+        return DONE
+    for difference in differences(before.about, results.about, results.SETTINGS):
+        print(f"warning: {flags.compare} {difference}", file=sys.stderr)
+    slower = results.slower(before, flags.tolerance)
+    for line in slower:
+        print(f"slower: {line}", file=sys.stderr)
+    if slower:
+        return FAILED
+    print(f"{results.UNCHANGED} by more than {100.0 * flags.tolerance:g} % (--tolerance)")
+    return DONE
 
 
 def _print_progress(message: object) -> None:

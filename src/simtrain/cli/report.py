@@ -35,7 +35,7 @@ def report(arguments: Sequence[str]) -> int:
         raise ConfigError("name one or more run directories: `uv run report <run>...`")
 
     # Only now, so that help does not wait for NumPy and matplotlib.
-    from simtrain.plot.curves import NothingLoggedError
+    from simtrain.run.logged import NothingLoggedError
     from simtrain.run.metrics_files import is_trained
 
     while config.watch and any(map(is_trained, paths)):
@@ -52,8 +52,8 @@ def report(arguments: Sequence[str]) -> int:
 
 def _write(paths: Sequence[Path], output: Path | None, refresh: float | None = None) -> list[str]:
     """Write the report of some runs; lines that say where it is."""
-    from simtrain.plot.curves import NothingLoggedError, Run, members_of, read_run
-    from simtrain.run.report import PAGE, PICTURE, write_report
+    from simtrain.plot.report import PAGE, PICTURE, write_report
+    from simtrain.run.logged import NothingLoggedError, Run, members_of, read_run
 
     runs: dict[Path, Run] = {}
     empty: list[NothingLoggedError] = []

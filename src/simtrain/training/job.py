@@ -23,11 +23,11 @@ from simtrain.launch.launcher import check_log_level, choose_log_dir, launch_ran
 from simtrain.launch.plan import Job
 from simtrain.launch.processes import StopSignals
 from simtrain.launch.rank import Rank
+from simtrain.plot.report import PICTURE
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import VIDEOS, make_folder, make_run_directory, shown
 from simtrain.run.metrics_files import METRICS, check_idle
-from simtrain.run.report import PICTURE
 from simtrain.sim import choose_engine
 from simtrain.training.context import (
     Resumption,

@@ -15,8 +15,9 @@ import yaml
 from PIL import Image
 
 from simtrain.cli.report import report
-from simtrain.plot.population import ancestors, read_lineage
+from simtrain.plot.population import ancestors
 from simtrain.run.checkpoint import read_checkpoint
+from simtrain.run.logged import read_lineage
 from simtrain.training.saved_policy import open_policy
 
 ITERATIONS = 13  # of `members.py`

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from simtrain.config.tree import resolved
 from simtrain.errors import ConfigError
+from simtrain.plot.report import draw_finished
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status
 from simtrain.run.directory import write_config
 from simtrain.run.metrics_files import MetricsWriter
-from simtrain.run.report import draw_finished
 from simtrain.training.context import RunContext
 from simtrain.training.features import Feature, Iteration
 

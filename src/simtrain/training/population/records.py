@@ -19,10 +19,10 @@ from simtrain.config.train import TrainConfig
 from simtrain.config.tree import resolved
 from simtrain.errors import ConfigError
 from simtrain.files import written_whole
+from simtrain.plot.report import draw_finished
 from simtrain.run.checkpoint import BEST, BEST_CONFIG, save_model
 from simtrain.run.directory import LINEAGE, MEMBERS, write_config
 from simtrain.run.metrics_files import MetricsWriter
-from simtrain.run.report import PICTURE
 from simtrain.training.evaluator import Estimate
 from simtrain.training.population.evolution import Candidate, Decision
 from simtrain.training.population.member import Member
@@ -150,13 +150,7 @@ class PopulationRecords:
         """Leave the picture of the population in the run; if that fails, only say so."""
         if not self._lineage:
             return
-        try:
-            from simtrain.plot.population import draw_run
-
-            with written_whole(self._run / PICTURE) as file:
-                file.write(draw_run(self._run))
-        except Exception as error:  # noqa: BLE001 - a picture is no reason for a training to fail
-            self._say(f"warning: {PICTURE} could not be drawn: {type(error).__name__}: {error}")
+        draw_finished(self._run, self._say)
 
     def sync(self) -> None:
         """Wait until the metrics are on the disk; for another thread."""

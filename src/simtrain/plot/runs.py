@@ -1,23 +1,15 @@
-"""Learning curves as a picture, with matplotlib, which is imported with this module.
+"""Learning curves of runs as a picture.
 
 For every task a row that compares its groups of runs (reward per step, return, episode length,
 throughput), and for every group a row with what it consists of: reward terms, ends of episodes,
 phases of an iteration. Means over episodes are pale until all environments have finished one.
 """
 
-import io
-import logging
 import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-# ruff: noqa: E402 - matplotlib complains of a cache that it cannot write, which nobody here can mend
-logging.getLogger("matplotlib").setLevel(logging.ERROR)
-
-import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -33,40 +25,43 @@ from simtrain.config.metric_tags import (
     of_episodes,
     phase_tags,
 )
-from simtrain.plot import curves
-from simtrain.plot.curves import EVALUATED, Axis, Curve, Group, Run, aggregate, number
+from simtrain.plot.curves import EVALUATED, Curve, Group, aggregate, number
+from simtrain.plot.panels import FAINT, OTHERS, STYLE, band, legend_beside, numbers_on
+from simtrain.run.logged import REST, Axis, Run, last
 
 _PART_COLORS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6BB1", "#B8A300",
 )  # fmt: skip
-_OTHERS_COLOR, _FAINT = "#B3B3B3", "#666666"
 # Inches: sizes of the figure, and left edges and widths of the panels of a row. Legends of the rows
 # of groups stand to the right of their panels.
 _WIDTH, _PANEL = 13.0, 2.5
 _TITLE, _HEADER, _GAP, _LINE = 0.75, 0.35, 0.9, 0.22
 _COMPARISON_ROW = tuple((0.65 + 3.15 * i, 2.4) for i in range(4))
 _GROUP_ROW = ((0.65, 2.6), (6.25, 1.55), (10.0, 1.35))
+_NOT_ALONE = (EVALUATED, "Eval/mean_episode_length", "Eval/iteration")
+_COMPARED = {
+    "Reward per step": STEP_REWARD,
+    "Return": RETURN,
+    "Episode length (steps)": LENGTH,
+    "Env steps per second": SPEED,
+}
 Text = Callable[[float], str]
-STYLE = partial(matplotlib.style.context, Path(__file__).with_suffix(".mplstyle"), after_reset=True)
-"""How simtrain's pictures look, and not what the user's own matplotlibrc asks for."""
 
 
-def draw(tasks: dict[str, list[Group]], axis: Axis, kind: Literal["png", "svg"]) -> bytes:
-    """A picture of all `tasks` one below the other, as a PNG or SVG file."""
-    file = io.BytesIO()
-    with STYLE():
-        make_figure(tasks, axis).savefig(file, format=kind, dpi=100)
-    return file.getvalue()
+def evaluated_tags(groups: Sequence[Group]) -> list[str]:
+    """The tags of evaluations that have panels of their own: failures and the task's metrics."""
+    tags = dict.fromkeys(tag for group in groups for tag in group.tags("Eval/"))
+    return [tag for tag in tags if tag not in _NOT_ALONE]
 
 
-def make_figure(tasks: dict[str, list[Group]], axis: Axis) -> Figure:
-    """The picture of `draw` as a figure."""
+def draw_runs(tasks: dict[str, list[Group]], axis: Axis) -> Figure:
+    """All `tasks` one below the other."""
     height = 0.0
     for groups in tasks.values():
         headers = len(groups) if len(groups) > 1 else 0
-        rows = 1 + math.ceil(len(_evaluated(groups)) / len(_COMPARISON_ROW)) + len(groups)
+        rows = 1 + math.ceil(len(evaluated_tags(groups)) / len(_COMPARISON_ROW)) + len(groups)
         height += _TITLE + _HEADER * headers + (_PANEL + _GAP) * rows
-        height += _LINE * _legend_rows(groups)[1]
+        height += _LINE * _legend_size(groups)[1]
     with STYLE():
         sheet = _Sheet(Figure(figsize=(_WIDTH, height)), height)
         for task, groups in tasks.items():
@@ -88,7 +83,7 @@ class _Sheet:
 
     def add_legend(self, groups: Sequence[Group]) -> None:
         """What the colors of groups stand for."""
-        columns, rows = _legend_rows(groups)
+        columns, rows = _legend_size(groups)
         handles = [Line2D([], [], color=group.color, label=group.label) for group in groups]
         where: Any = {
             "loc": "upper left",
@@ -110,12 +105,12 @@ def _draw_task(sheet: _Sheet, task: str, groups: list[Group], axis: Axis) -> Non
     runs = [run for group in groups for run in group.runs]
     sheet.add_line(0.4, task, fontsize=15, fontweight="bold")
     text = _subtitle(runs, len(groups))
-    sheet.add_line(_TITLE - 0.4, text, color=_FAINT, fontsize=10.5, va="center")
+    sheet.add_line(_TITLE - 0.4, text, color=FAINT, fontsize=10.5, va="center")
     if len(groups) > 1:
         sheet.add_legend(groups)
     panels = sheet.add_row(_COMPARISON_ROW)
     _draw_comparison(panels, groups, axis)
-    metrics = _evaluated(groups)
+    metrics = evaluated_tags(groups)
     for i in range(0, len(metrics), len(_COMPARISON_ROW)):
         tags = metrics[i : i + len(_COMPARISON_ROW)]
         row = sheet.add_row(_COMPARISON_ROW[: len(tags)])
@@ -132,20 +127,18 @@ def _draw_task(sheet: _Sheet, task: str, groups: list[Group], axis: Axis) -> Non
     for ax in panels:
         if not ax.has_data():
             where: Any = {"transform": ax.transAxes, "ha": "center", "va": "center"}
-            ax.text(0.5, 0.5, "no whole episode yet", color=_FAINT, **where)
+            ax.text(0.5, 0.5, "no whole episode yet", color=FAINT, **where)
         _label_x(ax, axis, max(float(run.columns[axis][-1]) for run in runs))
 
 
 def _draw_comparison(row: Sequence[Axes], groups: list[Group], axis: Axis) -> None:
     """Reward per step, return, episode length and throughput of all groups."""
-    titles = ("Reward per step", "Return", "Episode length (steps)", "Env steps per second")
-    tags = (STEP_REWARD, RETURN, LENGTH, SPEED)
-    for ax, title, tag in zip(row, titles, tags, strict=True):
+    for ax, (title, tag) in zip(row, _COMPARED.items(), strict=True):
         _draw_panel(ax, title, groups, tag, axis)
     evaluated = [_draw_curve(row[1], group, EVALUATED, axis) for group in groups]
     if any(evaluated):
         kinds: dict[str, Any] = {"training": "-", "evaluation": "--"}
-        color = groups[0].color if len(groups) == 1 else _FAINT
+        color = groups[0].color if len(groups) == 1 else FAINT
         lines = [Line2D([], [], color=color, linestyle=s, label=n) for n, s in kinds.items()]
         row[1].legend(handles=lines, loc="best")
     for ax in row[2:]:
@@ -155,24 +148,17 @@ def _draw_comparison(row: Sequence[Axes], groups: list[Group], axis: Axis) -> No
 def _draw_panel(ax: Axes, title: str, groups: list[Group], tag: str, axis: Axis) -> None:
     """A metric of all groups."""
     ax.set_title(title)
-    ax.yaxis.set_major_formatter(lambda y, _: number(y))
+    numbers_on(ax, "y")
     drawn = [_draw_curve(ax, group, tag, axis) for group in groups]
     if any(drawn) and len(groups) == 1:  # the last value; of throughput, which jumps, the median
-        of = np.median if tag == SPEED else curves.last
+        of = np.median if tag == SPEED else last
         values = [run.summary(tag, of) for run in groups[0].runs]
         if known := [value for value in values if value is not None]:
             text = number(sum(known) / len(known))
             ax.set_title(text, loc="right", color=groups[0].color)
 
 
-def _evaluated(groups: Sequence[Group]) -> list[str]:
-    """The tags of evaluations that have panels of their own: failures and the task's metrics."""
-    others = {EVALUATED, "Eval/mean_episode_length", "Eval/iteration"}
-    tags = dict.fromkeys(tag for group in groups for tag in group.tags("Eval/"))
-    return [tag for tag in tags if tag not in others]
-
-
-def _legend_rows(groups: Sequence[Group]) -> tuple[int, int]:
+def _legend_size(groups: Sequence[Group]) -> tuple[int, int]:
     """Columns and rows of the legend of groups; none for one group."""
     if len(groups) == 1:
         return 0, 0
@@ -197,7 +183,7 @@ def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> bool:
         ax.plot(curve.x, curve.mean, **{**style, "alpha": 0.35})
     ax.plot(curve.x, np.where(complete, curve.mean, np.nan), **style)
     if len(group.runs) > 1:
-        ax.fill_between(curve.x, curve.low, curve.high, color=group.color, alpha=0.18, linewidth=0)
+        band(ax, curve.x, curve.low, curve.high, group.color)
     return True
 
 
@@ -212,7 +198,7 @@ def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) 
     own = set(group.tags("Perf/"))
     times = phase_tags([tag for tag in _by_size(everyone, "Perf/", axis) if tag in own])
     columns = [run.columns for run in group.runs]
-    spent = [t for t in (*times, curves.REST) if any(np.any(c.get(t, 0.0)) for c in columns)]
+    spent = [t for t in (*times, REST) if any(np.any(c.get(t, 0.0)) for c in columns)]
     rewards = aggregate(group.runs, _by_size(everyone, "Episode_Reward/", axis), axis)
     _draw_stack(row[0], "Reward terms (per second)", rewards, number)
     ends = aggregate(group.runs, everyone.tags("Episode_Termination/"), axis)
@@ -251,7 +237,7 @@ def _draw_stack(
         parts = {name: np.repeat(values, 2) for name, values in parts.items()}
     characters = 22 if ax.get_position().width > 0.18 else 14
     top, bottom = np.zeros_like(x), np.zeros_like(x)
-    for (name, values), color in zip(parts.items(), (*_PART_COLORS, _OTHERS_COLOR), strict=False):
+    for (name, values), color in zip(parts.items(), (*_PART_COLORS, OTHERS), strict=False):
         value = float(values.mean() if mean else values[-1])
         label: str | None = f"{_short(name, characters)}  {text(value)}"
         for edge, part in ((top, values.clip(min=0.0)), (bottom, values.clip(max=0.0))):
@@ -263,8 +249,7 @@ def _draw_stack(
     if bottom.any():
         total = top + bottom
         ax.plot(x, total, color="black", linewidth=1.4, label=f"sum  {text(float(total[-1]))}")
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), borderaxespad=0.0)
+    legend_beside(ax)
 
 
 def _by_size(group: Group, prefix: str, axis: Axis) -> list[str]:
@@ -278,7 +263,7 @@ def _label_x(ax: Axes, axis: Axis, longest: float) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(5 if ax.get_position().width > 0.18 else 3))
     if axis == "env_steps":
         ax.set_xlabel("environment steps")
-        ax.xaxis.set_major_formatter(lambda x, _: number(x))
+        numbers_on(ax, "x")
         return
     units = (("s", 1.0, 180.0), ("min", 60.0, 3 * 3600.0), ("h", 3600.0, math.inf))
     unit, seconds = next((unit, size) for unit, size, most in units if longest <= most)

@@ -16,9 +16,9 @@ import numpy as np
 from simtrain.config.metric_tags import LENGTH, RETURN, SPEED, STEP_REWARD
 from simtrain.errors import ConfigError
 from simtrain.files import written_whole
-from simtrain.plot import curves
-from simtrain.plot.curves import Axis, Group, Run
+from simtrain.plot.curves import EVALUATED, Group, differences, group_runs, number
 from simtrain.run.directory import check_file, make_folder
+from simtrain.run.logged import Axis, Run, last, members_of, read_run
 
 PICTURE, PAGE = "report.png", "report.html"
 _AXES: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall time"}
@@ -26,16 +26,15 @@ _NONE = "\N{EN DASH}"
 Columns = dict[str, tuple[str, Callable[[np.ndarray], Any]]]
 """Title of a column -> the tag, and what of its values counts."""
 _SUMMARIES: Columns = {
-    "reward/step": (STEP_REWARD, curves.last),
-    "return": (RETURN, curves.last),
+    "reward/step": (STEP_REWARD, last),
+    "return": (RETURN, last),
     "best return": (RETURN, np.max),
-    "episode length": (LENGTH, curves.last),
-    "evaluated return": (curves.EVALUATED, curves.last),
-    "best evaluated": (curves.EVALUATED, np.max),
+    "episode length": (LENGTH, last),
+    "evaluated return": (EVALUATED, last),
+    "best evaluated": (EVALUATED, np.max),
     "steps/s (median)": (SPEED, np.median),
 }
 _OF_RUNS = ("best return", "episode length")  # in the table of runs alone
-_NOT_ALONE = (curves.EVALUATED, "Eval/mean_episode_length", "Eval/iteration")
 
 
 def write_report(
@@ -55,13 +54,15 @@ def write_report(
     check_file(picture, "--output")
     check_file(page, "--output")
 
-    from simtrain.plot.plots import draw
-    from simtrain.plot.population import draw_run
+    from simtrain.plot.panels import as_file
+    from simtrain.plot.population import draw_population
+    from simtrain.plot.runs import draw_runs
 
-    tasks = curves.group_runs(runs)
-    html = make_page(tasks, [(run.resolve().name, draw_run(run)) for run in populations], refresh)
-    is_one = len(populations) == 1 and len(curves.members_of(populations[0])) == len(runs)
-    png = draw_run(populations[0]) if is_one else draw(tasks, "env_steps", "png")
+    tasks = group_runs(runs)
+    pictures = {run: as_file(draw_population(run)) for run in populations}
+    html = make_page(tasks, [(run.resolve().name, png) for run, png in pictures.items()], refresh)
+    is_one = len(populations) == 1 and len(members_of(populations[0])) == len(runs)
+    png = pictures[populations[0]] if is_one else as_file(draw_runs(tasks, "env_steps"))
     contents = {picture: png, page: html.encode()}
     try:
         for path, content in contents.items():
@@ -72,13 +73,18 @@ def write_report(
 
 
 def draw_finished(run: Path, say: Callable[[str], None]) -> None:
-    """Leave the picture of a run's curves in its directory; if that fails, only say so."""
+    """Leave the picture of a run, or of a population, in its directory; if that fails, say so."""
     try:
-        from simtrain.plot.plots import draw
+        from simtrain.plot.panels import as_file
+        from simtrain.plot.population import draw_population
+        from simtrain.plot.runs import draw_runs
 
-        content = draw(curves.group_runs([curves.read_run(run)]), "env_steps", "png")
+        if members_of(run):
+            figure = draw_population(run)
+        else:
+            figure = draw_runs(group_runs([read_run(run)]), "env_steps")
         with written_whole(run / PICTURE) as file:
-            file.write(content)
+            file.write(as_file(figure))
     except Exception as error:  # noqa: BLE001 - a picture is no reason for a training to fail
         say(f"warning: {PICTURE} could not be drawn: {type(error).__name__}: {error}")
 
@@ -113,17 +119,18 @@ def make_page(
 
 def _section(task: str, groups: list[Group]) -> str:
     """A picture of a task over each axis, of which the checked one is shown, and its tables."""
-    from simtrain.plot.plots import draw
+    from simtrain.plot.panels import as_file
+    from simtrain.plot.runs import draw_runs, evaluated_tags
 
     parts = []
     for axis, name in _AXES.items():
-        svg = base64.b64encode(draw({task: groups}, axis, "svg")).decode()
+        svg = base64.b64encode(as_file(draw_runs({task: groups}, axis), "svg")).decode()
         parts.append(
             f'<img class="{axis}" alt="Learning curves of {escape(task)} over {name}" '
             f'src="data:image/svg+xml;base64,{svg}">'
         )
-    metrics = [tag for group in groups for tag in group.tags("Eval/") if tag not in _NOT_ALONE]
-    columns = _SUMMARIES | {tag.removeprefix("Eval/"): (tag, curves.last) for tag in metrics}
+    metrics = {tag.removeprefix("Eval/"): (tag, last) for tag in evaluated_tags(groups)}
+    columns = _SUMMARIES | metrics
     runs = [run for group in groups for run in group.runs]
     columns = {
         title: (tag, of)
@@ -132,7 +139,7 @@ def _section(task: str, groups: list[Group]) -> str:
     }
     parts += ["<h3>Means \N{PLUS-MINUS SIGN} standard deviations over runs</h3>"]
     parts.append(_groups_table(groups, columns))
-    different = curves.differences([group.runs[0] for group in groups])
+    different = differences([group.runs[0] for group in groups])
     if different and not groups[0].settings:  # they are too many for columns
         titles = ["flag", *(group.label for group in groups)]
         rows = []
@@ -164,10 +171,10 @@ def _mean_and_spread(values: list[float]) -> str:
     """The mean and, of several values, the standard deviation, with two digits of that."""
     mean = statistics.fmean(values)
     if len(values) == 1:
-        return curves.number(mean)
+        return number(mean)
     spread = statistics.stdev(values)
     if spread <= 1e-6 * abs(mean):
-        return f"{curves.number(mean)}<br>\N{PLUS-MINUS SIGN} 0"
+        return f"{number(mean)}<br>\N{PLUS-MINUS SIGN} 0"
     digits = min(max(1 - math.floor(math.log10(spread)), 0), 5)
     return f"{mean:,.{digits}f}<br>\N{PLUS-MINUS SIGN} {spread:,.{digits}f}"
 
@@ -177,10 +184,10 @@ def _runs_table(groups: list[Group], columns: Columns) -> str:
     for group in groups:
         for run in group.runs:
             row = [_mark(group) + escape(run.name), escape(str(run.config.get("seed")))]
-            row += [curves.number(run.columns[name][-1]) for name in ("iteration", "env_steps")]
+            row += [number(run.columns[name][-1]) for name in ("iteration", "env_steps")]
             row.append(str(timedelta(seconds=round(float(run.columns["wall_s"][-1])))))
             values = [run.summary(tag, of) for tag, of in columns.values()]
-            row += [_NONE if value is None else curves.number(value) for value in values]
+            row += [_NONE if value is None else number(value) for value in values]
             rows.append([*row, escape(run.commit or _NONE)])
     titles = ["run", "seed", "iterations", "env steps", "wall time", *columns]
     return _table([*titles, "commit"], rows)

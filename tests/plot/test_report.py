@@ -18,16 +18,17 @@ from matplotlib.figure import Figure
 
 from simtrain.cli.report import report
 from simtrain.errors import ConfigError
-from simtrain.plot.curves import group_runs, read_run
-from simtrain.plot.plots import make_figure
-from simtrain.run.report import draw_finished, make_page
+from simtrain.plot.curves import group_runs
+from simtrain.plot.report import draw_finished, make_page
+from simtrain.plot.runs import draw_runs
+from simtrain.run.logged import read_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def figure(*runs: Path) -> Figure:
     """The picture of the runs."""
-    return make_figure(group_runs([read_run(run) for run in runs]), "env_steps")
+    return draw_runs(group_runs([read_run(run) for run in runs]), "env_steps")
 
 
 def _lines(seed: int) -> list[dict]:
