@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,11 @@ import torch
 from engine_models import MIXED, compile_xml
 
 from simtrain.sim import EngineCfg, make_engine
+
+# ``nohup`` and background jobs ignore signals that tests send; what they start would, too.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda number, frame: None)
 
 # The tests' tensors are small, and xdist's workers share the cores.
 torch.set_num_threads(1)

@@ -162,8 +162,8 @@ def nothing_slow() -> Iterator[None]:
         "simtrain.benchmark.until_runs.TrainingProcess",
         "simtrain.view.web.WebViewer",
         "simtrain.view.video.record",
-        "simtrain.view.replay.ReplayPage",
-        "simtrain.view.replay.record_replay",
+        "simtrain.view.film.FilmPage",
+        "simtrain.view.film.record_film",
     )
     with contextlib.ExitStack() as stack:
         for name in slow:
