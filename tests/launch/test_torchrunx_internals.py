@@ -1,6 +1,5 @@
 """Fails where a new version of torchrunx is not what simtrain takes it for."""
 
-import logging
 import os
 import signal
 import subprocess
@@ -10,19 +9,20 @@ from torch.distributed.elastic.multiprocessing.api import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torchrunx.utils.comm import AgentStatus
 
-from simtrain.launch.torchrunx_internals import (
-    log_file_handlers,
-    parse_killed,
-    run_on_host,
-    slurm_hosts,
-)
+from simtrain.launch.torchrunx_internals import parse_killed, run_on_host, slurm_hosts
 
 OF_A_RANK = """
-import logging, socket, sys, threading
-from torchrunx.utils.log_streaming import log_records_to_socket, redirect_stdio_to_logger
-from simtrain.launch.torchrunx_internals import connect_log_stream, source
+import logging, pathlib, socket, sys, threading
+from torchrunx.utils import log_streaming
+from simtrain.launch.private import admit, private_folder
+from simtrain.launch.torchrunx_internals import become_agent, source
 
-printed = threading.Event()
+admitted, printed = threading.Event(), threading.Event()
+
+def serve():
+    with socket.create_server(("127.0.0.1", port)) as server:
+        if admit(server.accept()[0]):
+            admitted.set()
 
 class Handler(logging.Handler):
     def emit(self, record):
@@ -31,23 +31,29 @@ class Handler(logging.Handler):
             printed.set()
 
 facts = open(sys.argv[1], "w")
-with socket.create_server(("127.0.0.1", 0)) as server:
-    log_records_to_socket("node", 1, *server.getsockname())
-    connect_log_stream()
-    (stream,) = logging.root.handlers
-    facts.write(f"connected: {stream.sock is not None} {stream.sock.gettimeout()}\\n")
-    logging.root.handlers = [Handler()]
-    redirect_stdio_to_logger(logging.getLogger())
+with socket.create_server(("127.0.0.1", 0)) as free:
+    port = free.getsockname()[1]
+become_agent(1.0)
+log_streaming.log_records_to_socket("node", 1, "127.0.0.1", port)
+(stream,) = logging.root.handlers
+threading.Timer(0.5, serve).start()  # the server of a busy machine begins to listen late
+with private_folder(pathlib.Path(sys.argv[2])):
     logging.getLogger("library").info("logged")
-    print("a line", flush=True)
-    assert printed.wait(20.0)
+    assert admitted.wait(20.0)
+facts.write(f"connected: {stream.sock is not None} {stream.sock.gettimeout()}\\n")
+logging.root.handlers = [Handler()]
+log_streaming.redirect_stdio_to_logger(logging.getLogger())
+logging.getLogger("library").info("logged")
+print("a line", flush=True)
+assert printed.wait(20.0)
 facts.close()
 """
 
 
 def test_the_log_records_of_a_rank(tmp_path):
     facts = tmp_path / "facts"
-    subprocess.run([sys.executable, "-c", OF_A_RANK, str(facts)], check=True, timeout=100)
+    command = [sys.executable, "-c", OF_A_RANK, str(facts), str(tmp_path)]
+    subprocess.run(command, check=True, timeout=200)
     assert facts.read_text().splitlines() == [
         "connected: True None",
         "logged: ('node', 1, False)",
@@ -60,14 +66,6 @@ def test_the_error_of_a_killed_rank():
     status = AgentStatus.from_result(RunProcsResult(failures={0: failure}))
     assert parse_killed(str(status.return_values[0])) == ("Signal 9 (SIGKILL)", 1234)
     assert parse_killed("some other error") is None
-
-
-def test_log_files_of_an_agent_and_its_ranks(tmp_path):
-    handlers = log_file_handlers(("node",), [2], str(tmp_path), logging.INFO)
-    for handler in handlers:
-        handler.close()
-    names = {path.name for path in tmp_path.glob("*/*")}
-    assert names == {"node.log", "node[0].log", "node[1].log"}
 
 
 def test_a_command_on_this_host():

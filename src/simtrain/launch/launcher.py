@@ -50,11 +50,9 @@ from simtrain.launch.processes import (
 )
 from simtrain.launch.rank_process import RankProgram
 from simtrain.launch.torchrunx_internals import (
-    launch_privately,
-    log_file_handlers,
+    become_launcher,
     parse_killed,
     run_on_host,
-    start_agents_by,
 )
 
 ResultT = TypeVar("ResultT")
@@ -169,7 +167,7 @@ def _run_launcher(
     import torchrunx
 
     job = program.job
-    launch_privately(one_machine=job.on_one_machine)
+    become_launcher(one_machine=job.on_one_machine)
     if job.on_one_machine:
         os.environ.update(ONLY_LOOPBACK)
     variables = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GOMP*", "GLOO*")
@@ -189,7 +187,6 @@ def _run_launcher(
         # Agents are to ignore the others; they end with their ranks, or if they lose the launcher.
         extra_env_vars={"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"},
     )
-    start_agents_by("simtrain.launch.agent")
     launcher.set_logging_handlers(handlers)
     # The first fork is the log server's. It alone keeps the pipe, so that its end is noticed.
     os.register_at_fork(after_in_parent=event_end.close)
@@ -204,10 +201,12 @@ def _run_launcher(
 
 def _log_handlers(events: int, job: Job, log_dir: str, log_level: int) -> list[logging.Handler]:
     """Handlers of log records; called in the log server, which has the descriptor `events`."""
-    # Not the launcher, which may be busy. It comes before agents, and so before what it is to end.
+    from torchrunx.utils.log_handling import file_handlers
+
+    # Here, as the launcher may be busy; this process starts before all that it must end.
     end_session_without_reader(events)
     ranks = [devices.ranks for devices in job.devices]
-    files = log_file_handlers(job.hosts, ranks, log_dir, log_level) if log_dir else []
+    files = file_handlers(list(job.hosts), ranks, log_dir, log_level) if log_dir else []
     return [EventHandler(Connection(events, readable=False), job.hosts[0]), *files]
 
 

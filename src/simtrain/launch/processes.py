@@ -18,12 +18,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from pathlib import Path
 from signal import Signals
 from types import FrameType
 
+import psutil
+
 STOP_SIGNALS = (Signals.SIGINT, Signals.SIGTERM, Signals.SIGHUP, Signals.SIGUSR1)
 """Ctrl-C, the end of a job, the end of a terminal, and what SLURM can send some time before."""
+ZOMBIE = str(psutil.STATUS_ZOMBIE)
+"""State of a process whose end its parent has not noticed."""
+ENDED = frozenset((ZOMBIE, str(psutil.STATUS_DEAD)))
 _END = b"\0"
 _PR_SET_PDEATHSIG = 1
 
@@ -162,8 +166,11 @@ def die_with_parent(parent: int) -> None:
 
 
 def process_state(pid: int) -> str:
-    """The kernel's letter: "Z" for a process whose end its parent has not noticed, "X" for none."""
-    return _state_and_session(pid)[0]
+    """psutil's word, of which those in `ENDED` say that the process does not run any more."""
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.NoSuchProcess:
+        return str(psutil.STATUS_DEAD)
 
 
 def end_session(session: int, grace: float) -> None:
@@ -198,15 +205,9 @@ def end_session_without_reader(pipe: int) -> None:
 
 def _session_members(session: int) -> list[int]:
     """Running processes of a session, without this one."""
-    pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
-    states = {pid: _state_and_session(pid) for pid in pids if pid != os.getpid()}
-    return [pid for pid, (state, its) in states.items() if its == session and state not in "ZX"]
-
-
-def _state_and_session(pid: int) -> tuple[str, int]:
-    try:
-        # The command's name, in parentheses, may hold spaces and parentheses.
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return "X", 0
-    return stat[0], int(stat[3])
+    members = []
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError):
+            if os.getsid(pid) == session and pid != os.getpid():
+                members.append(pid)
+    return [pid for pid in members if process_state(pid) not in ENDED]

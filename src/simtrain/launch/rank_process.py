@@ -32,13 +32,14 @@ from simtrain.launch.events import (
 from simtrain.launch.plan import Job
 from simtrain.launch.private import check_members, meet
 from simtrain.launch.processes import (
+    ENDED,
+    ZOMBIE,
     StopSignals,
     die_with_parent,
     ignore_stop_signals,
     process_state,
 )
 from simtrain.launch.rank import Rank, backend, time_limit
-from simtrain.launch.torchrunx_internals import connect_log_stream
 
 # How many seconds it may take:
 _GRACE_SECONDS = 10.0  # a rank to end when torchrunx ends the job, or the command should have
@@ -70,13 +71,12 @@ class RankProgram:
         assert agent is not None
         assert agent.pid is not None
         die_with_parent(agent.pid)
-        connect_log_stream()
         job, number = self.job, int(os.environ["RANK"])
         device, host = job.rank_names()[number], job.placements[number][0]
         peers: list[int] = []
 
         def on_signal(received: Signals) -> None:
-            if received == signal.SIGTERM and _states(peers) & {"Z", "X"}:
+            if received == signal.SIGTERM and _states(peers) & ENDED:
                 # Sent by torchrunx, which ends the job of a rank that is gone.
                 time.sleep(_GRACE_SECONDS)
                 os._exit(1)
@@ -112,7 +112,7 @@ class RankProgram:
             deadline = time.monotonic() + _PEER_FAILURE_SECONDS
             while cause == "peer" and stop.received != signal.SIGTERM:
                 # Before torchrunx has noticed the end of a killed rank, it could take this for it.
-                if time.monotonic() > deadline and "Z" not in _states(peers):
+                if time.monotonic() > deadline and ZOMBIE not in _states(peers):
                     break
                 time.sleep(0.05)
             _exit()

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 from logging.handlers import SocketHandler
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 from simtrain.errors import ConfigError
 from simtrain.launch.private import LOOPBACK, address_towards, admit, check_members, meet, show_key
 
+_AGENT = "simtrain.launch.agent"
 _CONNECT_SECONDS = 20.0
 _ResultT = TypeVar("_ResultT")
 
@@ -46,32 +46,10 @@ def run_on_host(
     return out, err
 
 
-def start_agents_by(module: str) -> None:
-    """Let launchers in this process start agents by ``python -m <module>``, with arguments."""
-    import torchrunx.launcher
-
-    build = torchrunx.launcher.build_launch_command
-
-    def build_launch_command(**arguments: Any) -> str:
-        command: str = build(**arguments)
-        return command.replace(" -m torchrunx ", f" -m {module} ")
-
-    torchrunx.launcher.build_launch_command = build_launch_command
-
-
-def log_file_handlers(
-    hosts: tuple[str, ...], ranks: list[int], folder: str, level: int
-) -> list[logging.Handler]:
-    """Handlers that write the log records of each agent and rank to a file of its own."""
-    from torchrunx.utils.log_handling import file_handlers
-
-    return list(file_handlers(list(hosts), ranks, folder, level))
-
-
 def parse_killed(error: str) -> tuple[str, int] | None:
     """Signal and process id, if `error` says that a signal killed a rank."""
-    found = re.fullmatch(r"(.*) received by PID (\d+)", error, re.DOTALL)
-    return (found[1], int(found[2])) if found else None
+    match = re.fullmatch(r"(.*) received by PID (\d+)", error, re.DOTALL)
+    return (match[1], int(match[2])) if match else None
 
 
 def source(record: logging.LogRecord) -> tuple[str | None, int | None, bool]:
@@ -80,16 +58,23 @@ def source(record: logging.LogRecord) -> tuple[str | None, int | None, bool]:
     return fields.get("hostname"), fields.get("local_rank"), record.module == "log_streaming"
 
 
-def launch_privately(*, one_machine: bool) -> None:
-    """Have torchrunx's launcher, which is to be this process, let only the job's processes in.
+def become_launcher(*, one_machine: bool) -> None:
+    """Prepare this process for ``torchrunx.Launcher.run`` of a job.
 
-    On one machine it listens on loopback alone.
+    Its agents are simtrain's, only the job's processes can connect, and on one machine it listens
+    on loopback alone.
     """
     from torchrunx import launcher
     from torchrunx.utils import log_streaming
 
+    build = launcher.build_launch_command
+
+    def build_launch_command(**arguments: Any) -> str:
+        command: str = build(**arguments)
+        return command.replace(" -m torchrunx ", f" -m {_AGENT} ")
+
     class LogServer(log_streaming._LogRecordSocketReceiver):  # type: ignore[misc]
-        """torchrunx's, which unpickles what it is sent; this one from who knows the job's key."""
+        """torchrunx's, which unpickles what it receives; only the job's processes are admitted."""
 
         request_queue_size = 128
 
@@ -98,6 +83,7 @@ def launch_privately(*, one_machine: bool) -> None:
                 super().finish_request(request, client_address)
 
     changed: Any = launcher
+    changed.build_launch_command = build_launch_command
     changed.LauncherAgentGroup = _agent_group()
     if one_machine:
         changed.socket = SimpleNamespace(getfqdn=lambda: LOOPBACK)
@@ -105,15 +91,15 @@ def launch_privately(*, one_machine: bool) -> None:
     changed._LogRecordSocketReceiver = LogServer
 
 
-def join_privately(end_seconds: float) -> None:
-    """Have torchrunx's agent, which is to be this process, connect to the job's processes alone.
+def become_agent(end_seconds: float) -> None:
+    """Prepare this process for torchrunx's agent, which connects to the job's processes alone.
 
     When a rank has failed, it kills those that have not ended after `end_seconds`.
     """
     from torch.multiprocessing.spawn import ProcessContext
     from torchrunx import agent
 
-    _show_key_to_log_server()
+    _use_log_stream()
     changed: Any = agent
     changed.LauncherAgentGroup = _agent_group()
     changed.worker_entrypoint = run_rank
@@ -125,11 +111,11 @@ def run_rank(arguments: bytes) -> object:
     """Run torchrunx's program of a rank in this process, which an agent has spawned."""
     from torchrunx.worker import worker_entrypoint
 
-    _show_key_to_log_server()
+    _use_log_stream()
     return worker_entrypoint(arguments)
 
 
-def _show_key_to_log_server() -> None:
+def _use_log_stream() -> None:
     from torchrunx.utils import log_streaming
 
     changed: Any = log_streaming
@@ -137,18 +123,31 @@ def _show_key_to_log_server() -> None:
 
 
 class LogStream(SocketHandler):
-    """Sends log records to a server that knows the job's key."""
+    """Sends log records to a server that knows the job's key, and loses none.
+
+    logging's own drops records while it is not connected, and those that the server does not take
+    within a second: on a busy machine, or while a terminal is paused.
+    """
+
+    _seconds = _CONNECT_SECONDS  # to connect; once the server is gone, nobody waits for it
 
     def makeSocket(self, timeout: float = 1.0) -> socket.socket:
         """Connect; OSError if there is no such server."""
-        connection = super().makeSocket(timeout)
-        try:
-            show_key(connection)
-        except OSError:
-            connection.close()
-            raise
-        connection.settimeout(timeout)
-        return connection
+        deadline, self._seconds = time.monotonic() + self._seconds, 0.0
+        while True:
+            try:
+                connection = super().makeSocket(timeout)
+                try:
+                    show_key(connection)
+                except OSError:
+                    connection.close()
+                    raise
+                connection.settimeout(None)
+                return connection
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
 
 def _agent_group() -> type:
@@ -169,7 +168,7 @@ def _agent_group() -> type:
                 timeout=timedelta(seconds=self.agent_timeout),
                 store=store,
             )
-            check_members("agents", self.world_size, self._gather_numbers)
+            check_members("agents", self.world_size, self._all_gather_numbers)
 
         def sync_payloads(self, payload: Any) -> Any:
             if isinstance(payload, AgentPayload):
@@ -177,28 +176,9 @@ def _agent_group() -> type:
                 payload.hostname = address_towards(self.launcher_hostname)
             return super().sync_payloads(payload)
 
-        def _gather_numbers(self, mine: Sequence[float]) -> torch.Tensor:
-            everyone = torch.empty(self.world_size, len(mine), dtype=torch.float64)
-            dist.all_gather(list(everyone.unbind()), torch.tensor(mine, dtype=torch.float64))
-            return everyone
+        def _all_gather_numbers(self, own: Sequence[float]) -> torch.Tensor:
+            gathered = torch.empty(self.world_size, len(own), dtype=torch.float64)
+            dist.all_gather(list(gathered.unbind()), torch.tensor(own, dtype=torch.float64))
+            return gathered
 
     return AgentGroup
-
-
-def connect_log_stream() -> None:
-    """Connect a rank's log stream, and wait as long as the log server needs for each record.
-
-    torchrunx's handler drops records while it is not connected, and those that the server does not
-    take within a second: on a busy machine, or while a terminal is paused.
-    """
-    for handler in logging.root.handlers:
-        if isinstance(handler, SocketHandler):
-            with handler.lock or nullcontext():
-                deadline = time.monotonic() + _CONNECT_SECONDS
-                handler.createSocket()
-                while handler.sock is None and time.monotonic() < deadline:
-                    time.sleep(0.1)
-                    handler.retryTime = None
-                    handler.createSocket()
-                if handler.sock is not None:
-                    handler.sock.settimeout(None)
