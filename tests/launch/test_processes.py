@@ -31,26 +31,16 @@ def send(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_the_first_signal_is_kept_and_acted_on_at_once(number):
+def test_the_first_signal_is_kept_and_acted_on_at_once_and_a_later_one_changes_nothing(number):
     called = Calls()
     with StopSignals(SECONDS, on_signal=called) as stop:
         assert not stop()
         send(number)
         assert called.event.wait(SECONDS)
-        assert stop()
-        assert stop.received == number
-    assert called.signals == [number]
-
-
-def test_a_later_signal_changes_nothing():
-    called = Calls()
-    with StopSignals(SECONDS, on_signal=called) as stop:
-        send(signal.SIGUSR1)
-        assert called.event.wait(SECONDS)
         send(signal.SIGTERM)
         time.sleep(0.1)
-        assert stop.received == signal.SIGUSR1
-    assert called.signals == [signal.SIGUSR1]
+        assert (stop(), stop.received) == (True, number)
+    assert called.signals == [number]
 
 
 def test_a_run_that_does_not_end_in_time_is_ended_with_the_first_signal():
@@ -70,24 +60,19 @@ def test_a_run_that_ends_in_time_is_not_ended_later():
         assert not expired.event.wait(0.6)
 
 
-def test_an_interrupt_that_a_parent_passes_on_at_once_is_not_a_second_one():
+@pytest.mark.parametrize(
+    ("number", "repeat_seconds", "is_second"),
+    [(signal.SIGINT, SECONDS, False), (signal.SIGTERM, 0.0, False), (signal.SIGINT, 0.0, True)],
+    ids=["passed on by a parent", "another signal", "a second interrupt"],
+)
+def test_only_a_second_interrupt_after_a_while_stops_at_once(number, repeat_seconds, is_second):
     first, second = Calls(), Calls()
-    with StopSignals(SECONDS, on_signal=first, on_second_interrupt=second, repeat_seconds=SECONDS):
+    seconds = {"repeat_seconds": repeat_seconds}
+    with StopSignals(SECONDS, on_signal=first, on_second_interrupt=second, **seconds):
         send(signal.SIGINT)
         assert first.event.wait(SECONDS)
-        send(signal.SIGINT)
-        assert not second.event.wait(0.1)
-
-
-def test_a_second_interrupt_is_told_but_no_other_second_signal():
-    first, second = Calls(), Calls()
-    with StopSignals(SECONDS, on_signal=first, on_second_interrupt=second, repeat_seconds=0.0):
-        send(signal.SIGINT)
-        assert first.event.wait(SECONDS)
-        send(signal.SIGTERM)
-        assert not second.event.wait(0.1)
-        send(signal.SIGINT)
-        assert second.event.wait(SECONDS)
+        send(number)
+        assert second.event.wait(SECONDS if is_second else 0.1) == is_second
 
 
 def test_a_signal_that_another_process_received_counts_like_ones_own():

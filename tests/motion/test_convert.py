@@ -42,6 +42,8 @@ def _gliding(model: mujoco.MjModel, fps: float, frames: int) -> np.ndarray:
 def test_constant_velocities_survive_resampling(model):
     qpos = resample(_gliding(model, 30.0, 31), 30.0, 50.0)
     np.testing.assert_allclose(qpos, _gliding(model, 50.0, 51), atol=1e-9)
+    part = resample(_gliding(model, 30.0, 31), 30.0, 10.0, start=0.2, end=0.8)
+    np.testing.assert_allclose(part, _gliding(model, 10.0, 11)[2:9], atol=1e-9)
     clip = clip_of(model, "glide", 50.0, qpos)
     assert clip.seconds == 1.0
     np.testing.assert_allclose(clip.joint_vel[:, 0], 0.4, atol=FINE)
@@ -49,25 +51,15 @@ def test_constant_velocities_survive_resampling(model):
     np.testing.assert_allclose(clip.body_ang_vel_w[:, 0] - (0.3, 0.2, 1.0), 0.0, atol=FINE)
 
 
-def test_velocities_are_those_of_the_bodies_origins(model):
+def test_positions_and_velocities_are_those_of_the_bodies_origins(model):
     qpos = _gliding(model, 50.0, 51)
     qpos[:, 8] = 0.1 * np.sin(np.linspace(0.0, 3.0, 51))
-    clip = clip_of(model, "glide", 50.0, qpos)
-    measured = np.gradient(clip.body_pos_w, 1 / 50.0, axis=0)[1:-1]
-    np.testing.assert_allclose(clip.body_lin_vel_w[1:-1], measured, atol=2e-3)
-
-
-def test_frames_are_what_mujoco_computes_of_them(model):
-    data, clip = mujoco.MjData(model), clip_of(model, "glide", 50.0, _gliding(model, 50.0, 51))
-    for frame, qpos in enumerate(qpos_of(clip, model)):
-        data.qpos = qpos
+    data, clip = mujoco.MjData(model), clip_of(model, "glide", 50.0, qpos)
+    for frame, data.qpos in enumerate(qpos_of(clip, model)):
         mujoco.mj_kinematics(model, data)
         np.testing.assert_allclose(clip.body_pos_w[frame], data.xpos[1:], atol=1e-5)
-
-
-def test_a_part_of_a_motion(model):
-    qpos = resample(_gliding(model, 30.0, 31), 30.0, 10.0, start=0.2, end=0.8)
-    np.testing.assert_allclose(qpos, _gliding(model, 10.0, 11)[2:9], atol=1e-9)
+    measured = np.gradient(clip.body_pos_w, 1 / 50.0, axis=0)[1:-1]
+    np.testing.assert_allclose(clip.body_lin_vel_w[1:-1], measured, atol=2e-3)
 
 
 @pytest.mark.parametrize(("start", "end"), [(0.5, 0.5), (-0.1, None), (0.0, 1.1), (0.99, 1.0)])

@@ -22,28 +22,23 @@ def _advance(playback, times, passed_s):
     return playback.env.steps.item()
 
 
-def test_as_much_is_simulated_as_time_passes():
-    assert _advance(_playback(), 10, STEP_DT / 2 + 1e-6) == 5
-    assert _advance(_playback(), 4, STEP_DT + 1e-6) == 4
-
-
-def test_speed_and_pause():
+def test_as_much_is_simulated_as_time_passes_by_speed_and_pause():
     playback = _playback()
+    assert _advance(playback, 10, STEP_DT / 2 + 1e-6) == 5
     playback.speed = 0.5
-    assert _advance(playback, 8, STEP_DT + 1e-6) == 4
+    assert _advance(playback, 8, STEP_DT + 1e-6) == 9
     playback.paused = True
-    assert _advance(playback, 8, STEP_DT) == 4
+    assert _advance(playback, 8, STEP_DT) == 9
     playback.step()
-    assert playback.env.steps.item() == 5
+    assert playback.env.steps.item() == 10
     playback.paused = False
-    assert _advance(playback, 2, STEP_DT) == 6
+    assert _advance(playback, 2, STEP_DT) == 11
 
 
-def test_what_cannot_be_simulated_in_time_is_dropped():
+def test_steps_that_cannot_be_done_in_time_are_dropped():
     playback = _playback()
     playback.speed = 1e9
     assert _advance(playback, 1, 1e-9) == 1
-    # Nothing is owed of it.
     playback.speed = 1.0
     assert _advance(playback, 1, STEP_DT * 0.9) == 1
 
