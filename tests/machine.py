@@ -8,6 +8,7 @@ from typing import Any
 import mujoco
 import numpy as np
 import onnx
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from simtrain import (
@@ -99,33 +100,30 @@ def machine_env(num_envs: int = 1, **changes: Any) -> Env:
 
 
 def linear_network(path: Path, weights: list[float], bias: float = 0.0) -> Path:
-    """An ONNX file of a layer, ``(n, len(weights))`` to ``(n, 1)``, and of two that do nothing."""
-    numbers = {
-        "w": np.array([weights], np.float32),
-        "b": np.array([bias], np.float32),
-        "one": np.eye(1, dtype=np.float32),
-        "zero": np.zeros(1, np.float32),
-    }
-    nodes = [
-        helper.make_node("Gemm", ["x", "w", "b"], ["h"], transB=1),
-        helper.make_node("MatMul", ["h", "one"], ["m"]),
-        helper.make_node("Add", ["m", "zero"], ["a"]),
-        helper.make_node("Identity", ["a"], ["y"]),
-    ]
+    """A file of a layer, ``(n, len(weights))`` to ``(n, 1)``: TorchScript, or ONNX by its name."""
+    if path.suffix == ".pt":
+        layer = torch.nn.Linear(len(weights), 1)
+        with torch.no_grad():
+            layer.weight.copy_(torch.tensor([weights]))
+            layer.bias.fill_(bias)
+        torch.jit.script(layer).save(str(path))
+        return path
+    numbers = {"w": np.array([weights], np.float32), "b": np.array([bias], np.float32)}
     graph = helper.make_graph(
-        nodes,
+        [helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1)],
         "network",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", len(weights)])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1])],
         [numpy_helper.from_array(value, name) for name, value in numbers.items()],
     )
-    onnx.save(helper.make_model(graph), str(path))
+    versions = {"opset_imports": [helper.make_opsetid("", 17)], "ir_version": 9}
+    onnx.save(helper.make_model(graph, **versions), str(path))
     return path
 
 
 def everything(folder: Path, *, drawn: bool = True, **changes: Any) -> TaskCfg:
     """A task that has it all; its lags are the same in every environment unless `drawn`."""
-    network = linear_network(folder / "network.onnx", [6.0, -1.0, -2.0, 0.0], 0.1)
+    network = linear_network(folder / "network.pt", [6.0, -1.0, -2.0, 0.0], 0.1)
     late = LATE if drawn else {"delay_min_lag": 3, "delay_max_lag": 3}
     weak = DcMotorActuatorCfg(
         ("yaw", "pitch"), saturation_effort=6.0, velocity_limit=1.5, effort_limit=5.0

@@ -1,11 +1,9 @@
-import numpy as np
 import pytest
 import torch
-from tiny_task import tiny_env, tiny_model
+from tiny_task import tiny_env, tiny_model, tiny_task
 
 from simtrain import JointEffortActionCfg, JointPositionActionCfg, JointVelocityActionCfg
 from simtrain.env.actions import Actions
-from simtrain.env.control.cfg import InitialState
 
 PUSH, TURN, DRIVE, TWIST = range(4)
 
@@ -13,8 +11,7 @@ PUSH, TURN, DRIVE, TWIST = range(4)
 def _ctrl(action, keyframe=None, **cfgs):
     """One environment's ``ctrl``, which is 9 where neither an action nor a servo is."""
     model = tiny_model().compile()
-    qpos = model.qpos0 if keyframe is None else model.key(keyframe).qpos
-    actions = Actions(cfgs, model, InitialState(np.array(qpos), np.zeros(model.nu)), "cpu")
+    actions = Actions(tiny_task(actions=cfgs, keyframe=keyframe), model, "cpu")
     assert actions.dim == len(action)
     ctrl = torch.full((1, model.nu), 9.0)
     actions.apply(torch.tensor([action]), ctrl)
@@ -46,11 +43,12 @@ def test_a_zero_action_of_a_position_actuator_holds_the_initial_position():
 
 
 def test_a_zero_action_asks_for_the_keyframes_own_targets_where_it_has_some():
-    model = tiny_model().compile()
-    start = InitialState(model.key("bent").qpos, np.array([0.0, 0.7, 0.0, 0.0]))
-    cfg = JointPositionActionCfg("left_hinge")
+    spec = tiny_model()
+    spec.key("bent").ctrl = [0.0, 0.7, 0.0, 0.0]
+    model = spec.compile()
+    task = tiny_task(actions={"turn": JointPositionActionCfg("left_hinge")}, keyframe="bent")
     ctrl = torch.zeros(1, model.nu)
-    Actions({"turn": cfg}, model, start, "cpu").apply(torch.zeros(1, 1), ctrl)
+    Actions(task, model, "cpu").apply(torch.zeros(1, 1), ctrl)
     assert ctrl[0, TURN] == pytest.approx(0.7)
 
 

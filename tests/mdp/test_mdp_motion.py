@@ -95,7 +95,7 @@ def test_all_terms_are_those_of_an_independent_computation(files, engine, fast_c
     env.sim.write("qpos", torch.tensor(qpos))
     env.sim.write("qvel", torch.tensor(qvel))
     env.sim.forward()
-    _, dones = env.judge(None)
+    _, dones = env.rewards_and_dones(None)
     seen = env.observations.compute()["actor"].numpy()
     data = mujoco.MjData(model)
     for i, frame in enumerate(frames.tolist()):
@@ -166,7 +166,7 @@ def test_a_motion_that_is_written_into_the_simulation_is_there_exactly(files):
     _frame(env).copy_(torch.arange(20) * 8)
     motion.put(everywhere, exact=True)
     env.sim.forward()
-    env.judge(None)
+    env.rewards_and_dones(None)
     assert env.metrics.values.abs().max() < 1e-5
     assert torch.allclose(env.rewards.values, torch.ones(()), atol=1e-6)
 
@@ -197,7 +197,7 @@ def test_evaluation_plays_each_motion_in_turn_from_its_start_to_its_end(files):
     for step in range(1, 110):
         motion.put(everywhere, exact=True)  # as if the policy were perfect
         env.sim.forward()
-        _, dones = env.judge(None)
+        _, dones = env.rewards_and_dones(None)
         ended = [step == (59, 109)[i % 2] for i in range(5)]
         assert dones.tolist() == ended, step
         assert env.terminations.time_outs.tolist() == ended

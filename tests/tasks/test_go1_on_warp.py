@@ -11,7 +11,8 @@ from torch import Tensor
 
 from simtrain.config.tasks import discover
 from simtrain.env.env import Env
-from simtrain.env.model import compile_model, find_keyframe, initial_state
+from simtrain.env.model import compile_model
+from simtrain.env.names import find_keyframe, initial_state
 from simtrain.sim import EngineCfg, make_engine
 
 pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 from signal import SIGINT
+from types import ModuleType
 from typing import Annotated, Any, NoReturn, Union
 
 from simtrain.cli.exits import DONE, end_at_once_on_signals, run_command
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.lazy_imports import put_off_imports
 
 COMMANDS = {
     "train": "train a policy with PPO",
@@ -39,7 +40,7 @@ complete -o filenames -F _simtrain simtrain"""
 
 def start(command: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command with these arguments, None for those of this process, and exit."""
-    put_off_imports()
+    import_when_used("torch", "wandb")
     # A benchmark stops its ranks on every signal that asks for it, once it has some; so does train.
     all_signals = command in ("train", "benchmark")
     end_at_once_on_signals(*(() if all_signals else (SIGINT,)))
@@ -47,6 +48,36 @@ def start(command: str, arguments: Sequence[str] | None = None) -> NoReturn:
     function = getattr(import_module(f"simtrain.cli.{name}"), name)
     words = sys.argv[1:] if arguments is None else arguments
     run_command(lambda: function(words), outlives_output=command == "train")
+
+
+def import_when_used(*names: str) -> None:
+    """Let ``import`` of these modules execute them only when something of them is first used.
+
+    PyTorch takes seconds: the help of a task does not need it, although the modules of the task's
+    terms import it. W&B, which rsl_rl imports, takes half a second.
+    """
+    for name in names:
+        spec = None if name in sys.modules else find_spec(name)
+        if spec is not None:
+            module = sys.modules[name] = module_from_spec(spec)
+            module.__class__ = _Unused
+            del module.__path__  # so that an import of a submodule is a use
+
+
+class _Unused(ModuleType):
+    """A module of which nothing has been used; as `importlib.util.LazyLoader` makes them.
+
+    That one executes a module at its second import already, before Python 3.12.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        self.__class__ = ModuleType  # type: ignore[assignment]
+        spec = self.__spec__
+        assert spec is not None
+        assert spec.loader is not None
+        self.__path__ = list(spec.submodule_search_locations or ())
+        spec.loader.exec_module(self)
+        return getattr(self, name)
 
 
 def simtrain() -> NoReturn:

@@ -15,12 +15,19 @@ import numpy as np
 from torch import Tensor
 
 from simtrain.config.tree import function_name
-from simtrain.env.actions import JOINT_TARGETS, Actions, JointAction
+from simtrain.env.actions import JOINT_TARGETS, JointAction
 from simtrain.env.cfg import GaussianNoiseCfg, ObservationTermCfg, TermCfg, UniformNoiseCfg
 from simtrain.env.control.cfg import DelayCfg
 from simtrain.env.env import Env
-from simtrain.env.model import find_keyframe, initial_state
-from simtrain.env.names import Entities, Joints, Sensors, find_base, resolve_params
+from simtrain.env.names import (
+    Entities,
+    Joints,
+    Sensors,
+    find_base,
+    find_keyframe,
+    initial_state,
+    resolve_params,
+)
 from simtrain.env.reading import Reading
 from simtrain.errors import ConfigError, flag
 
@@ -142,8 +149,7 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
     """
     model, cfg = env.model, env.cfg
     start = initial_state(model, find_keyframe(model, cfg.keyframe))
-    of_task = Actions(cfg.actions, model, start, "cpu")
-    terms, held = of_task.terms, of_task.held
+    terms, held = env.action_terms, env.held_joints
     actions: list[ActionPart] = []
     for name, term in terms.items():
         first, kind, does = sum(p.size for p in actions), type(cfg.actions[name]), term.describe()

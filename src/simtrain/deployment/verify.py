@@ -317,5 +317,5 @@ def _judged(
         for name, value in command.items():
             buffers[name].copy_(value)
         env.episode_length_buf = torch.full_like(env.episode_length_buf, step + 1)
-        episodes.add(*env.judge(torch.from_numpy(result["failed"][step] > 0.0)))
+        episodes.add(*env.rewards_and_dones(torch.from_numpy(result["failed"][step] > 0.0)))
     return Evaluation.of_rows(episodes.rows(), env)

@@ -2,44 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import mujoco
 import numpy as np
+import torch
 
 from simtrain.env.control import cfg as configs
 from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.control.inverse_kinematics import DifferentialIK
 from simtrain.env.control.limiter import Limiter
+from simtrain.env.control.transmission import (
+    Kind,
+    actuators_on,
+    check_control,
+    joint_servos,
+    only_actuator_on,
+)
 from simtrain.env.names import (
     as_index,
     find_actuators,
     find_joints,
+    find_keyframe,
     find_sites,
     find_tendons,
+    initial_state,
     match_values,
 )
 from simtrain.errors import ConfigError, call_term, flag
-from simtrain.lazy_imports import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from simtrain.env.cfg import TaskCfg
     from simtrain.env.control.cfg import InitialState
     from simtrain.env.names import (
         Joints,
     )
-    from simtrain.sim.engine import Index
 
-_JOINT, _TENDON, _SITE = (
-    (mujoco.mjtTrn.mjTRN_JOINT.value, mujoco.mjtTrn.mjTRN_JOINTINPARENT.value),
-    (mujoco.mjtTrn.mjTRN_TENDON.value,),
-    (mujoco.mjtTrn.mjTRN_SITE.value,),
-)
-_ONE_NUMBER = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
 _NO_LIMIT = 1e12
-_KINDS = {
+_CONTROLS = {
     configs.JointEffortActionCfg: "motor",
     configs.JointVelocityActionCfg: "velocity",
     configs.JointPositionActionCfg: "position",
@@ -124,23 +127,21 @@ class TargetAction(ActionTerm):
         """The names that patterns of numbers are for, and an actuator for each."""
         if isinstance(cfg, configs.TendonActionCfg):
             tendons = find_tendons(model, cfg.tendons, device).names
-            ids = [model.tendon(name).id for name in tendons]
-            pairs = zip(tendons, ids, strict=True)
-            return tendons, [_only_actuator(model, cfg, "tendon", *pair) for pair in pairs]
+            return tendons, _one_each(model, cfg, "tendon", tendons)
         if isinstance(cfg, configs.SiteEffortActionCfg):
-            sites = [model.site(name).id for name in find_sites(model, cfg.sites, device).names]
-            found = [i for site in sites for i in _driving(model, _SITE, site)]
-            for site in sites:
-                if not _driving(model, _SITE, site):
-                    raise ConfigError(f"no actuator drives the site {model.site(site).name!r}")
-            found.sort()
-            for actuator in found:
-                _check_kind(model, cfg, actuator)
+            ids = []
+            for site in find_sites(model, cfg.sites, device).names:
+                on_site = actuators_on(model, "site", site)
+                if not on_site:
+                    raise ConfigError(f"no actuator drives the site {site!r}")
+                ids += on_site
+            ids.sort()
+            for actuator in ids:
+                check_control(model, actuator, type(cfg).__name__, _CONTROLS.get(type(cfg)))
         else:
-            found = [
-                model.actuator(n).id for n in find_actuators(model, cfg.actuators, device).names
-            ]
-        return tuple(model.actuator(i).name for i in found), found
+            names = find_actuators(model, cfg.actuators, device).names
+            ids = [model.actuator(name).id for name in names]
+        return tuple(model.actuator(i).name for i in ids), ids
 
     def _lengths(self, model: mujoco.MjModel, start: InitialState) -> np.ndarray:
         """What its position actuators hold in the initial state."""
@@ -156,17 +157,18 @@ class JointAction(TargetAction):
 
     joints: Joints
 
-    def follow(self, commands: Mapping[str, Any]) -> None:
-        """Find the command whose motion the targets are relative to, if there is to be one."""
+    def declare(self, env: Any) -> None:
+        """See `ActionTerm.declare`; with the command whose motion the targets are relative to."""
+        super().declare(env)
         name = getattr(self._cfg, "reference", None)
         if name is not None:
-            self._reference = commands[name].reference(self.joints)
+            self._reference = env.commands.terms[name].reference(self.joints)
 
     def _find(
         self, cfg: Any, model: mujoco.MjModel, device: torch.device | str
     ) -> tuple[tuple[str, ...], list[int]]:
         self.joints = find_joints(model, cfg.joints, device)
-        return self.joints.names, [_actuator_of(model, n, cfg) for n in self.joints.names]
+        return self.joints.names, _one_each(model, cfg, "joint", self.joints.names)
 
     def _lengths(self, model: mujoco.MjModel, start: InitialState) -> np.ndarray:
         return start.qpos[[int(model.joint(name).qposadr[0]) for name in self.joints.names]]
@@ -198,18 +200,14 @@ class Actions:
     Servos that none of them drives hold the initial state.
     """
 
-    def __init__(
-        self,
-        cfgs: Mapping[str, configs.ActionTermCfg],
-        model: mujoco.MjModel,
-        start: InitialState,
-        device: torch.device | str,
-    ) -> None:
+    def __init__(self, cfg: TaskCfg, model: mujoco.MjModel, device: torch.device | str) -> None:
+        """Make the terms on the compiled `model`; ConfigError if they do not fit it."""
+        start = initial_state(model, find_keyframe(model, cfg.keyframe))
         self.terms: dict[str, ActionTerm] = {}
-        for name, cfg in cfgs.items():
+        for name, action in cfg.actions.items():
             try:
-                self.terms[name] = _make(cfg, model, start, device)
-                if cfg.delay_max_lag and not self.terms[name].actuators:
+                self.terms[name] = _make(action, model, start, device)
+                if action.delay_max_lag and not self.terms[name].actuators:
                     text = "its term names no `actuators`, whose targets could be late"
                     raise ConfigError(f"it has a delay, but {text}")
             except ConfigError as error:
@@ -224,46 +222,25 @@ class Actions:
                     raise ConfigError(f"{both} both drive the actuator {what!r}")
                 taken[actuator] = name
         self._sizes = [term.dim for term in self.terms.values()]
-        servos, initial = _servos(model), np.array(start.ctrl)
+        servos, initial = joint_servos(model), np.array(start.ctrl)
         if not start.ctrl.any():
-            initial[list(servos)] = start.qpos[list(servos.values())]
+            initial[list(servos)] = start.qpos[model.jnt_qposadr[list(servos.values())]]
         self.initial = torch.tensor(initial, dtype=torch.float32, device=device)
         """What actuators hold before the first action: the initial state, ``(nu,)``."""
         # The engine resets ``ctrl`` to the keyframe's own, which is zero for many a keyframe.
         rest = [] if start.ctrl.any() else [i for i in servos if i not in taken]
         self._rest = torch.tensor(rest, dtype=torch.long, device=device)
-        self._held = self.initial[self._rest]
-        joints = {i: model.joint(int(model.actuator_trnid[i, 0])).name for i in rest}
-        self.held = {name: float(initial[i]) for i, name in joints.items()}
+        self._initial_of_rest = self.initial[self._rest]
+        self.held = {model.joint(servos[i]).name: float(initial[i]) for i in rest}
         """Positions that joints are held at which no action drives, by name."""
-
-    def follow(self, commands: Mapping[str, Any]) -> None:
-        """Find the commands that actions are relative to, once there are commands."""
-        for name, term in self.terms.items():
-            if isinstance(term, JointAction):
-                call_term(f"actions.{name}", term.follow, commands)
 
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """Write `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``, in place."""
-        if len(self._held):
-            ctrl[:, self._rest] = self._held
+        if len(self._initial_of_rest):
+            ctrl[:, self._rest] = self._initial_of_rest
         parts = actions.split(self._sizes, dim=1)
         for (name, term), part in zip(self.terms.items(), parts, strict=True):
             call_term(f"actions.{name}", term.apply, part, ctrl)
-
-
-def find_actuators_of(model: mujoco.MjModel, joints: Joints, device: torch.device | str) -> Index:
-    """The position actuators that drive `joints`, in their order; ConfigError if one has none.
-
-    They are servos whose force is affine, by ``gainprm`` and ``biasprm``.
-    """
-    cfg = configs.JointPositionActionCfg(joints.names)
-    found = [_actuator_of(model, name, cfg) for name in joints.names]
-    for actuator in found:
-        if model.actuator_biastype[actuator] != mujoco.mjtBias.mjBIAS_AFFINE.value:
-            text = "has gains and an encoder that cannot be changed: it is MuJoCo's own dcmotor"
-            raise ConfigError(f"the actuator {model.actuator(actuator).name!r} {text}")
-    return as_index(found, device)
 
 
 def _make(
@@ -274,8 +251,7 @@ def _make(
 ) -> ActionTerm:
     if isinstance(cfg, configs.DifferentialIKActionCfg):
         joints = find_joints(model, cfg.joints, device)
-        actuators = [_actuator_of(model, name, cfg) for name in joints.names]
-        return DifferentialIK(cfg, model, joints, actuators)
+        return DifferentialIK(cfg, model, joints, _one_each(model, cfg, "joint", joints.names))
     if isinstance(cfg, configs.RelativeJointPositionActionCfg):
         return RelativeJointAction(cfg, model, start, device)
     if isinstance(cfg, configs.JointActionCfg):
@@ -285,57 +261,9 @@ def _make(
     return cfg.build(model, start, device)
 
 
-def _servos(model: mujoco.MjModel) -> dict[int, int]:
-    """The actuators that are position servos of a slide or hinge, and its place in qpos."""
-    found = {}
-    for i in range(model.nu):
-        if model.actuator_trntype[i] == _JOINT[0] and _kind_of(model, i) == "position":
-            joint = model.joint(int(model.actuator_trnid[i, 0]))
-            if joint.type[0] in _ONE_NUMBER:
-                found[i] = int(joint.qposadr[0])
-    return found
-
-
-def _actuator_of(model: mujoco.MjModel, joint: str, cfg: configs.ActionTermCfg) -> int:
-    """The one actuator that drives `joint`, checked to be of the kind that `cfg` speaks to."""
-    return _only_actuator(model, cfg, "joint", joint, model.joint(joint).id)
-
-
-def _only_actuator(
-    model: mujoco.MjModel, cfg: configs.ActionTermCfg, what: str, name: str, number: int
-) -> int:
-    found = _driving(model, _JOINT if what == "joint" else _TENDON, number)
-    if len(found) != 1:
-        driven = ", ".join(model.actuator(i).name for i in found) or "no actuator drives it"
-        needs = f"{type(cfg).__name__} needs exactly one actuator on {what}"
-        raise ConfigError(f"{needs} {name!r}: {driven}")
-    _check_kind(model, cfg, found[0], f" on {what} {name!r}")
-    return found[0]
-
-
-def _driving(model: mujoco.MjModel, transmissions: tuple[int, ...], number: int) -> list[int]:
-    """The actuators that drive a joint, tendon or site."""
-    driving = np.isin(model.actuator_trntype, transmissions)
-    return [int(i) for i in np.flatnonzero(driving & (model.actuator_trnid[:, 0] == number))]
-
-
-def _check_kind(
-    model: mujoco.MjModel, cfg: configs.ActionTermCfg, actuator: int, where: str = ""
-) -> None:
-    kind = _kind_of(model, actuator)
-    wanted = _KINDS.get(type(cfg), kind)
-    if kind != wanted:
-        found_one = f"{model.actuator(actuator).name!r} is a {kind} actuator"
-        needs = f"{type(cfg).__name__} needs a {wanted} actuator"
-        raise ConfigError(f"{needs}{where}, but {found_one}")
-
-
-def _kind_of(model: mujoco.MjModel, actuator: int) -> str:
-    """What an actuator's control is: that of a ``position``, ``velocity`` or ``motor``."""
-    if model.actuator_biastype[actuator] == mujoco.mjtBias.mjBIAS_DCMOTOR.value:
-        spec, inputs = int(model.actuator_ctrlspec[actuator]), mujoco.mjtCtrlInput
-        position, velocity = (spec & int(i) for i in (inputs.mjINPUT_POS, inputs.mjINPUT_VEL))
-    else:
-        affine = model.actuator_biastype[actuator] == mujoco.mjtBias.mjBIAS_AFFINE.value
-        position, velocity = affine * model.actuator_biasprm[actuator, 1:3]
-    return "position" if position != 0.0 else "velocity" if velocity != 0.0 else "motor"
+def _one_each(
+    model: mujoco.MjModel, cfg: configs.ActionTermCfg, kind: Kind, names: Sequence[str]
+) -> list[int]:
+    """The one actuator of each joint or tendon, checked to be of the kind that `cfg` drives."""
+    needed_by, control = type(cfg).__name__, _CONTROLS.get(type(cfg))
+    return [only_actuator_on(model, kind, name, needed_by, control) for name in names]

@@ -2,12 +2,11 @@
 
 State is declared where it is made, by `BaseEnv.buffer` and `BaseEnv.variable`. Saving, restoring
 and the reset by mask are loops over one dictionary of what was declared. A tensor with a row for
-each environment that a term keeps undeclared is an error when the term is made.
+each environment that a term keeps undeclared is an error as soon as the term changes it.
 """
 
 from __future__ import annotations
 
-import copy
 import random
 import types
 from collections import deque
@@ -24,10 +23,8 @@ from torch import Tensor
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.control.cfg import ActionTerm
-from simtrain.env.control.control import Control
-from simtrain.env.model import bytes_per_env, compile_model, find_keyframe, initial_state
-from simtrain.env.names import Base, find_base
-from simtrain.env.randomness import forked_randomness
+from simtrain.env.model import bytes_per_env, compile_model
+from simtrain.env.names import Base, find_base, find_keyframe, initial_state
 from simtrain.env.terrain import Terrain
 from simtrain.errors import ConfigError, call_term
 from simtrain.files import check_memory
@@ -79,15 +76,10 @@ class BaseEnv:
         start = initial_state(self.model, keyframe)
         self.initial_qpos = torch.as_tensor(start.qpos, dtype=torch.float32, device=self.device)
         """``qpos`` that episodes start from, before events change it, ``(nq,)``."""
-        self._actions = Actions(cfg.actions, self.model, start, self.device)
+        self._actions = Actions(cfg, self.model, self.device)
         self.num_actions = self._actions.dim
         self.initial_targets = self._actions.initial
         """What actuators are told before the first action of an episode, ``(nu,)``."""
-        for name, term in self._actions.terms.items():
-            self._scope = f"actions.{name}"
-            term.declare(self)
-        self._scope = None
-        self._control = Control(cfg, self._actions, self)
         # Its reset comes after that of all else: events may ask how long the episode was.
         self._episode_length = self.buffer("episode_length", reset=None, dtype=torch.long)
         self.steps = self.variable("steps", torch.zeros((), dtype=torch.long))
@@ -101,6 +93,11 @@ class BaseEnv:
     def action_terms(self) -> Mapping[str, ActionTerm]:
         """The terms of the actions by name, in their order."""
         return self._actions.terms
+
+    @property
+    def held_joints(self) -> dict[str, float]:
+        """Positions that servos hold joints at which no action drives, m or rad, by name."""
+        return self._actions.held
 
     @property
     def episode_length_buf(self) -> Tensor:
@@ -240,57 +237,44 @@ class BaseEnv:
         found = {n: value for n, (value, _) in self._declared.items() if n.startswith(prefix)}
         return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
-    def make_term(self, name: str, make: Callable[..., Any], params: dict[str, Any]) -> Any:
-        """An object of a term's class; what it declares is called ``<name>.<...>``.
-
-        ConfigError if it keeps a row for each environment without having declared it. As a size may
-        be `num_envs` by coincidence, it is made again with one environment more, without trace.
-        """
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Within, what is declared is called ``<name>.<...>``."""
         self._scope = name
         try:
-            term = call_term(name, make, self, **params)
+            yield
         finally:
             self._scope = None
-        undeclared = self._undeclared(term).items()
-        kept = {path: value for path, value in undeclared if isinstance(value, _ARRAYS)}
-        if not any(self.num_envs in value.shape for value in kept.values()):
-            return term
-        larger = self._with_one_more()
-        try:
-            with forked_randomness(0):
-                grown = dict(_leaves(make(larger, **params), self._own_parts() | {id(larger)}))
-        except Exception:  # noqa: BLE001 - whatever a user's class raises
-            return term  # what cannot be compared is not refused
-        for path, value in kept.items():
-            other = grown.get(path)
-            if not isinstance(other, _ARRAYS) or other.shape == value.shape:
-                continue
-            sizes = list(value.shape)
-            del sizes[next(i for i, size in enumerate(other.shape) if size != sizes[i])]
-            dtype = torch.as_tensor(value).dtype
-            arguments = [f'"{path.split(".")[-1].lstrip("_")}"']
-            arguments += [str(tuple(sizes))] if sizes else []
-            arguments += [f"dtype={dtype}"] if dtype != torch.float32 else []
-            is_rows = f"the attribute `{path}` has one row for each environment and is not declared"
-            wanted = f"self.{path} = env.buffer({', '.join(arguments)})"
-            raise ConfigError(f"{name}: {is_rows}; write `{wanted}`")
-        return term
 
-    def _with_one_more(self) -> BaseEnv:
-        """The environment as terms see it when they are made, with one row more."""
+    def make_term(self, name: str, make: Callable[..., Any], params: dict[str, Any]) -> Any:
+        """An object of a term's class; what it declares is called ``<name>.<...>``."""
+        with self.scope(name):
+            return call_term(name, make, self, **params)
 
-        def grow(rows: Tensor) -> Tensor:
-            return torch.cat((rows, rows[:1])) if rows.shape[:1] == (self.num_envs,) else rows
+    def _refuse_undeclared_rows(
+        self, terms: Mapping[str, object], before: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Raise ConfigError for a term with rows of environments that changed, undeclared.
 
-        declared = {id(value) for value, _ in self._declared.values()}
-        larger = copy.copy(self)
-        vars(larger).update(
-            {name: grow(value) for name, value in vars(self).items() if id(value) in declared},
-            num_envs=self.num_envs + 1,
-            bind=lambda field: grow(self.bind(field)),
-            _declared={},
-        )
-        return larger
+        `before` is what `_kept` returned. A size may be `num_envs` by coincidence: what is no row
+        for each environment, and changes, should be declared as well.
+        """
+        ids = {id(term) for term in terms.values()}
+        for name, term in terms.items():
+            for path, value in self._undeclared(term, ids - {id(term)}).items():
+                if not isinstance(value, _ARRAYS) or self.num_envs not in value.shape:
+                    continue
+                if before[name].get(path, now := _plain(value)) == now:
+                    continue
+                sizes = list(value.shape)
+                sizes.remove(self.num_envs)
+                dtype = torch.as_tensor(value).dtype
+                arguments = [f'"{path.split(".")[-1].lstrip("_")}"']
+                arguments += [str(tuple(sizes))] if sizes else []
+                arguments += [f"dtype={dtype}"] if dtype != torch.float32 else []
+                is_rows = f"the attribute `{path}` has one row for each environment and changes"
+                wanted = f"`self.{path} = env.buffer({', '.join(arguments)})`"
+                raise ConfigError(f"{name}: {is_rows}, but is not declared; write {wanted}")
 
     def _undeclared(self, term: object, others: Collection[int] = ()) -> dict[str, Any]:
         """What `term` keeps, by attribute, but for the declared, the engine's and ids `others`."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from simtrain.env.names import resolve_params
+import torch
+
+from simtrain.env.names import no_command, resolve_params
 from simtrain.env.terms import draw_where
-from simtrain.errors import ConfigError, call_term, did_you_mean
-from simtrain.lazy_imports import torch
+from simtrain.errors import ConfigError, call_term
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,12 +125,6 @@ class _Terms(dict[str, CommandTerm]):
         raise ConfigError(no_command(name, self))
 
 
-def no_command(name: str, there: Collection[str]) -> str:
-    """That there is no command `name`, and what is `there`."""
-    known = ", ".join(there) or "none"
-    return f"there is no command {name!r}{did_you_mean(name, there)}; there are {known}"
-
-
 class Commands:
     """All of a task's commands and when they are drawn anew."""
 
@@ -142,17 +137,17 @@ class Commands:
             self.terms[name] = env.make_term(f"commands.{name}", cfg.func, params)
         # Zero after a reset, so that commands are drawn anew.
         self._time_left = {name: env.buffer(f"commands.time_left.{name}") for name in cfgs}
-        self._held: dict[str, Tensor] = {}
+        self._fixed: dict[str, Tensor] = {}
 
     def hold(self, name: str, values: Sequence[float]) -> None:
         """Keep a command at `values`, ``(size,)``, in all environments from now on, in place."""
         term = self.terms[name]
-        self._held[name] = torch.tensor(values, dtype=term.command.dtype, device=self._env.device)
-        term.command.copy_(self._held[name].expand_as(term.command))
+        self._fixed[name] = torch.tensor(values, dtype=term.command.dtype, device=self._env.device)
+        term.command.copy_(self._fixed[name].expand_as(term.command))
 
     def release(self, name: str) -> None:
         """Let a held command be drawn anew at the next `compute`, and follow its term again."""
-        if self._held.pop(name, None) is not None:
+        if self._fixed.pop(name, None) is not None:
             self._time_left[name].zero_()
 
     def compute(self) -> None:
@@ -164,5 +159,5 @@ class Commands:
             draw_where(due, left, self._ranges[name])
             left -= self._env.step_dt
             call_term(f"commands.{name}", term.update)
-            if name in self._held:
-                term.command.copy_(self._held[name].expand_as(term.command))
+            if name in self._fixed:
+                term.command.copy_(self._fixed[name].expand_as(term.command))

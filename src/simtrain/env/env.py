@@ -11,6 +11,7 @@ from torch import Tensor
 from simtrain.env.base import BaseEnv
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.commands import Commands
+from simtrain.env.control.control import Control
 from simtrain.env.nan_guard import Failures, NanGuard
 from simtrain.env.observations import Observations
 from simtrain.env.terms import Curricula, Episodes, Events, Metrics, Rewards, Term, Terminations
@@ -44,13 +45,13 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
 
         `metrics`: whether to compute the task's metrics at every step, which evaluation needs.
         `timer` is told which phase of a step begins. Raises ConfigError if the task does not fit
-        its model (`check_task` finds the same sooner), or a term keeps state that it has not
-        declared.
+        its model (`check_task` finds the same sooner), or a term changes rows of environments that
+        it has not declared, which the first step finds as well.
         """
         super().__init__(cfg, num_envs, engine)
         self.timer = timer
         self.commands = Commands(cfg.commands, self)
-        self._actions.follow(self.commands.terms)
+        self._control = Control(cfg, self._actions, self)
         self.events = Events(cfg.events, self)
         self.events.startup()
         self.rewards = Rewards(cfg.rewards, self)
@@ -74,8 +75,11 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         # For both engines, so that they draw the same.
         self._reset_seed = int(torch.randint(2**62, ())) if self.device.type == "cpu" else None
         self._done_rows = self.terminations.dones.numpy() if self.sim.synchronous else None
+        before = self._kept(self._objects)
         self.reset()
+        self._refuse_undeclared_rows(self._objects, before)
         self._kept_at_start = self._kept(self._objects)
+        self._is_checked = False
 
     def command(self, name: str) -> Tensor:
         """The present command `name`, ``(num_envs, size)``."""
@@ -109,10 +113,14 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
                     torch.default_generator.manual_seed(seed + int(self.steps.numpy()))
                 self.episodes.record(dones)
                 self._reset(dones)
-        return self.observe(), rewards, dones, _Extras(self)
+        observations = self.observe()
+        if not self._is_checked:
+            self._refuse_undeclared_rows(self._objects, self._kept_at_start)
+            self._is_checked = True
+        return observations, rewards, dones, _Extras(self)
 
     def advance(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """The first half of a step: physics, then rewards and dones, see `judge`; no resets."""
+        """The first half of a step: physics, then `rewards_and_dones`; no resets."""
         if actions.shape != self.actions.shape:
             needs = f"(num_envs, num_actions), here {tuple(self.actions.shape)}"
             text = f"the actions have shape {tuple(actions.shape)}"
@@ -126,9 +134,9 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self._episode_length += 1
         self.steps += 1
         self.episodes.length += 1.0
-        return self.judge(failed)
+        return self.rewards_and_dones(failed)
 
-    def judge(self, failed: Tensor | None) -> tuple[Tensor, Tensor]:
+    def rewards_and_dones(self, failed: Tensor | None) -> tuple[Tensor, Tensor]:
         """Rewards and dones of the state now, ``(num_envs,)`` each, and metrics if asked for.
 
         Simulations in `failed`, boolean ``(num_envs,)``, if any, end with a reward of 0. Terms that

@@ -22,19 +22,17 @@ from simtrain.env.cfg import (
     TaskCfg,
     TermCfg,
 )
-from simtrain.env.commands import no_command
 from simtrain.env.control.actuators import set_actuators
 from simtrain.env.control.cfg import (
     DcMotorActuatorCfg,
     IdealPdActuatorCfg,
-    InitialState,
     NetworkActuatorCfg,
 )
 from simtrain.env.control.delay import check_delay
-from simtrain.env.names import check_term, patterns_of
+from simtrain.env.names import check_term, no_command, patterns_of
 from simtrain.env.nan_guard import STEPS
 from simtrain.env.terrain import add_terrain, check_terrain
-from simtrain.errors import ConfigError, did_you_mean, flag, warnings_once, what_raised
+from simtrain.errors import ConfigError, flag, warnings_once, what_raised
 from simtrain.limits import check_bounds
 
 # Sensors whose values depend on geoms that touch nothing, without naming them.
@@ -153,24 +151,6 @@ def bytes_per_env(model: mujoco.MjModel) -> int:
     return 8 * (2 * size + (STEPS + 1) * int(kept))
 
 
-def find_keyframe(model: mujoco.MjModel, name: str | None) -> int | None:
-    """The id of the keyframe that episodes start from; None is MuJoCo's default state."""
-    if name is None:
-        return None
-    names = [model.key(i).name for i in range(model.nkey)]
-    if name not in names:
-        meant, known = did_you_mean(name, names), ", ".join(names) or "none"
-        raise ConfigError(f"the model has no keyframe {name!r}{meant}; it has {known}")
-    return names.index(name)
-
-
-def initial_state(model: mujoco.MjModel, keyframe: int | None) -> InitialState:
-    """The keyframe's state, or MuJoCo's default for None."""
-    if keyframe is None:
-        return InitialState(np.array(model.qpos0), np.zeros(model.nu))
-    return InitialState(np.array(model.key_qpos[keyframe]), np.array(model.key_ctrl[keyframe]))
-
-
 def check_task(cfg: TaskCfg) -> mujoco.MjModel:
     """Compile the model and resolve all names in the task against it; the model, or ConfigError.
 
@@ -180,14 +160,13 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
     with warnings_once():
         model = _compile(cfg, visuals=False)[0]
     step_dt = cfg.timestep * cfg.decimation
-    start = initial_state(model, find_keyframe(model, cfg.keyframe))
     if not cfg.actions:
         raise ConfigError("the task has no actions")
     for name, action in cfg.actions.items():
         check_delay(action, "env", "actions", name)
         reference = getattr(action, "reference", None)
         _check_command(flag("env", "actions", name, "reference"), reference, cfg)
-    if Actions(cfg.actions, model, start, "cpu").dim == 0:
+    if Actions(cfg, model, "cpu").dim == 0:
         raise ConfigError("the task's actions drive no joint")
     if "actor" not in cfg.observations:
         raise ConfigError("the task has no observation group 'actor'")

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import mujoco
 import numpy as np
+import torch
 
+from simtrain.env.control.cfg import InitialState
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.lazy_imports import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from simtrain.env.cfg import TermCfg
     from simtrain.env.control.cfg import Names
@@ -79,6 +80,24 @@ class Base:
     quaternion: slice
     linear: slice
     angular: slice
+
+
+def find_keyframe(model: mujoco.MjModel, name: str | None) -> int | None:
+    """The id of the keyframe that episodes start from; None is MuJoCo's default state."""
+    if name is None:
+        return None
+    names = [model.key(i).name for i in range(model.nkey)]
+    if name not in names:
+        meant, known = did_you_mean(name, names), ", ".join(names) or "none"
+        raise ConfigError(f"the model has no keyframe {name!r}{meant}; it has {known}")
+    return names.index(name)
+
+
+def initial_state(model: mujoco.MjModel, keyframe: int | None) -> InitialState:
+    """The keyframe's state, or MuJoCo's default for None."""
+    if keyframe is None:
+        return InitialState(np.array(model.qpos0), np.zeros(model.nu))
+    return InitialState(np.array(model.key_qpos[keyframe]), np.array(model.key_ctrl[keyframe]))
 
 
 def find_base(model: mujoco.MjModel) -> Base:
@@ -238,14 +257,20 @@ def check_term(
             raise ConfigError(f"{where}: {error}") from error
 
 
+def no_command(name: str, existing: Collection[str]) -> str:
+    """That there is no command `name`, and which exist."""
+    known = ", ".join(existing) or "none"
+    return f"there is no command {name!r}{did_you_mean(name, existing)}; there are {known}"
+
+
 def checked_by(check: Callable[..., None]) -> Callable[[T], T]:
     """Say what checks the parameters of a term's function, see `check_term`."""
 
-    def told(function: T) -> T:
+    def decorate(function: T) -> T:
         function.check = check  # type: ignore[attr-defined]
         return function
 
-    return told
+    return decorate
 
 
 def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:

@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from simtrain.env.names import resolve_params
 from simtrain.errors import ConfigError, call_term
-from simtrain.lazy_imports import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,9 +6,10 @@ import math
 from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from simtrain.algorithms.mirror import mirrored_as
 from simtrain.env.commands import Arrow, CommandTerm, Sphere
-from simtrain.lazy_imports import torch
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from simtrain.errors import ConfigError
-from simtrain.lazy_imports import torch
 from simtrain.mdp.commands import UniformVelocityCommand
 from simtrain.mdp.robot_state import base_velocity
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from simtrain.lazy_imports import torch
+import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from simtrain.env.names import Bounds, find_base, find_free_bodies
 from simtrain.env.terms import draw_where
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.lazy_imports import torch
 from simtrain.mdp.draws import Draws
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
 

@@ -12,11 +12,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import mujoco
+import torch
 
 from simtrain.env.names import checked_by
 from simtrain.env.reading import read_as
 from simtrain.errors import ConfigError
-from simtrain.lazy_imports import torch
 from simtrain.mdp.robot_state import computed_once, feet_forces
 
 if TYPE_CHECKING:

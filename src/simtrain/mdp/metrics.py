@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simtrain.lazy_imports import torch
+import torch
+
 from simtrain.mdp.observations import base_ang_vel, base_lin_vel
 
 if TYPE_CHECKING:

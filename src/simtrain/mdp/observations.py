@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from simtrain.algorithms.mirror import mirrored_as
-from simtrain.env.actions import find_actuators_of
+from simtrain.env.control.transmission import find_servos
 from simtrain.env.reading import read_as
-from simtrain.lazy_imports import torch
 from simtrain.mdp.robot_state import (
     base_rotation,
     base_velocity,
@@ -77,7 +78,7 @@ class joint_pos_rel:
         self._joints, self._initial = joints, env.initial_qpos[joints.qpos]
         self._servos: Tensor | None = None
         if biased:
-            self._actuators = find_actuators_of(env.model, joints, env.device)
+            self._actuators = find_servos(env.model, joints, env.device)
             self._servos = env.sim.expand("actuator_biasprm")
 
     def __call__(self, env: Env) -> Tensor:

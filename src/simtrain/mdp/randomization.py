@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import mujoco
 import mujoco.batch
 import numpy as np
+import torch
 
-from simtrain.env.actions import find_actuators_of
+from simtrain.env.control.transmission import find_servos
 from simtrain.env.names import as_index
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.lazy_imports import torch
 from simtrain.mdp.draws import Distribution, Draws
 from simtrain.mdp.rotations import principal_axes, quat_from_euler, quat_mul, rotate
 from simtrain.sim.engine import ALL
@@ -187,7 +187,7 @@ class randomize_actuator_gains:
     """Scale stiffness, kp, and damping, kv, of position actuators, each by factors of its own."""
 
     def __init__(self, env: Env, joints: Joints, stiffness: Bounds, damping: Bounds) -> None:
-        self._actuators = find_actuators_of(env.model, joints, env.device)
+        self._actuators = find_servos(env.model, joints, env.device)
         self._draws = Draws(env, [stiffness] * len(joints), [damping] * len(joints))
         self._gain = _nominal(env, "actuator_gainprm", self._actuators)
         self._bias = _nominal(env, "actuator_biasprm", self._actuators)
@@ -218,7 +218,7 @@ class randomize_encoder_bias:
     """
 
     def __init__(self, env: Env, joints: Joints, bias: Bounds) -> None:
-        self._actuators = find_actuators_of(env.model, joints, env.device)
+        self._actuators = find_servos(env.model, joints, env.device)
         self._draws = Draws(env, [bias] * len(joints))
         self._biases = env.sim.expand("actuator_biasprm")
 

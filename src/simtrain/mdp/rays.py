@@ -9,10 +9,11 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import torch
+
 from simtrain.algorithms.mirror import mirrored_as
 from simtrain.env.reading import read_as
 from simtrain.errors import ConfigError
-from simtrain.lazy_imports import torch
 from simtrain.mdp.rotations import about_vertical
 from simtrain.sim.engine import Rays
 

@@ -14,8 +14,9 @@ from dataclasses import InitVar, dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+import torch
+
 from simtrain.env.names import match_values
-from simtrain.lazy_imports import torch
 from simtrain.mdp.observations import base_ang_vel, base_lin_vel, foot_height
 from simtrain.mdp.robot_state import (
     base_height,

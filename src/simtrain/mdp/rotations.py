@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from simtrain.lazy_imports import torch
+import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

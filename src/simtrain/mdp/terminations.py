@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from simtrain.lazy_imports import torch
+import torch
+
 from simtrain.mdp.robot_state import base_height, base_rotation, feet_forces, height_above_ground
 
 if TYPE_CHECKING:

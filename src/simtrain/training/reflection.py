@@ -16,8 +16,14 @@ from simtrain.env.actions import Actions, JointAction
 from simtrain.env.cfg import ObservationTermCfg, TaskCfg
 from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.env import Env
-from simtrain.env.model import find_keyframe, initial_state
-from simtrain.env.names import Entities, Joints, find_base, resolve_params
+from simtrain.env.names import (
+    Entities,
+    Joints,
+    find_base,
+    find_keyframe,
+    initial_state,
+    resolve_params,
+)
 from simtrain.errors import ConfigError, flag
 
 E = TypeVar("E", bound=Entities)
@@ -68,7 +74,7 @@ class Reflection:
         self._anchors, self._axes = (data.xanchor - origin) @ rotation, data.xaxis @ rotation
         self.frames = torch.tensor(rotation.T @ data.site_xmat.reshape(-1, 3, 3))
         """How sites are turned towards the base, with all joints at zero, ``(sites, 3, 3)``."""
-        terms = Actions(cfg.actions, model, self._start, "cpu").terms
+        terms = Actions(cfg, model, "cpu").terms
         self.actions = _joined([self._action(name, term) for name, term in terms.items()])
         """The places and signs of all actions."""
         self.observations = {

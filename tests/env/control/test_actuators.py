@@ -172,13 +172,9 @@ def test_a_network_gets_errors_and_velocities_of_the_latest_physics_steps(tmp_pa
 
 
 def test_a_network_may_be_torchscript_and_have_velocities_first(tmp_path):
-    layer = torch.nn.Linear(2, 1)
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([[-1.0, 2.0]]))
-        layer.bias.fill_(0.25)
-    torch.jit.script(layer).save(str(tmp_path / "n.pt"))
+    script = linear_network(tmp_path / "n.pt", [-1.0, 2.0], 0.25)
     onnx = linear_network(tmp_path / "n.onnx", [2.0, -1.0], 0.25)
-    orders = (tmp_path / "n.pt", "vel_pos"), (onnx, "pos_vel")
+    orders = (script, "vel_pos"), (onnx, "pos_vel")
     envs = [
         machine_env(2, actions=WHEEL, actuators=_network(p, history_steps=(0,), input_order=o))
         for p, o in orders

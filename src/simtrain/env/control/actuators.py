@@ -7,7 +7,7 @@ place with which MuJoCo's actuator has the wanted force. MuJoCo goes on to limit
 
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import mujoco
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from simtrain.env.control.cfg import (
     ActuatorCfg,
@@ -24,21 +23,11 @@ from simtrain.env.control.cfg import (
     NetworkActuatorCfg,
     PerName,
 )
+from simtrain.env.control.transmission import ONE_DEGREE, actuators_on, only_actuator_on
 from simtrain.env.names import Joints, as_index, find_joints, match_values
 from simtrain.errors import ConfigError, flag
 
 Network = Callable[[Tensor], Tensor]
-_TRANSMISSIONS = (mujoco.mjtTrn.mjTRN_JOINT.value, mujoco.mjtTrn.mjTRN_JOINTINPARENT.value)
-_ONE_NUMBER = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
-_ACTIVATIONS: dict[str, Network] = {
-    "Relu": functional.relu,
-    "Elu": functional.elu,
-    "Tanh": torch.tanh,
-    "Sigmoid": torch.sigmoid,
-    "Softsign": functional.softsign,
-    "Softplus": functional.softplus,
-    "Identity": torch.clone,
-}
 
 
 def set_actuators(cfgs: Mapping[str, ActuatorCfg], spec: mujoco.MjSpec) -> None:
@@ -88,8 +77,10 @@ class _Servos:
     def __init__(self, cfg: ActuatorCfg, env: Any) -> None:
         model = env.model
         self.joints = find_joints(model, cfg.joints, env.device)
-        ids = [_actuator_of(model, name) for name in self.joints.names]
-        self.index = as_index([i for i in ids if i is not None], env.device)
+        ids = [
+            only_actuator_on(model, "joint", name, type(cfg).__name__) for name in self.joints.names
+        ]
+        self.index = as_index(ids, env.device)
         self._gear = torch.tensor(model.actuator_gear[ids, 0], dtype=torch.float32).to(env.device)
         self._qpos: Tensor = env.bind("qpos")
         self._qvel: Tensor = env.bind("qvel")
@@ -186,28 +177,18 @@ def _numbers(cfg: ActuatorCfg, what: str, joints: Joints) -> list[float | None]:
 
 def _place(spec: mujoco.MjSpec, model: mujoco.MjModel, joint: str) -> Any:
     """The one actuator of a joint in `spec`, made if there is none; `model` is `spec` compiled."""
-    if model.joint(joint).type[0] not in _ONE_NUMBER:
+    if model.joint(joint).type[0] not in ONE_DEGREE:
         raise ConfigError(f"{joint!r} is neither a slide nor a hinge")
-    own = _actuator_of(model, joint)
-    if own is None:
+    if not actuators_on(model, "joint", joint):
         for key in spec.keys:
             key.ctrl = [*key.ctrl, 0.0] if len(key.ctrl) else []
         return spec.add_actuator(name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    own = only_actuator_on(model, "joint", joint, "the task's actuator")
     actuator = spec.actuators[own]
     # As the compiler has worked it out: targets stay within it, also if another kind would not.
     actuator.inheritrange, actuator.ctrlrange = 0.0, model.actuator_ctrlrange[own]
     actuator.biasprm, actuator.gainprm = model.actuator_biasprm[own], model.actuator_gainprm[own]
     return actuator
-
-
-def _actuator_of(model: mujoco.MjModel, joint: str) -> int | None:
-    """The actuator that drives `joint`; ConfigError if there are several."""
-    on_joints = np.isin(model.actuator_trntype, _TRANSMISSIONS)
-    ids = np.flatnonzero(on_joints & (model.actuator_trnid[:, 0] == model.joint(joint).id))
-    if len(ids) > 1:
-        names = ", ".join(model.actuator(int(i)).name for i in ids)
-        raise ConfigError(f"{joint!r} has several actuators in the model: {names}")
-    return int(ids[0]) if len(ids) else None
 
 
 def _configure(
@@ -265,12 +246,12 @@ def _load(cfg: NetworkActuatorCfg, device: torch.device | str) -> Network:
         raise
     except Exception as error:  # whatever is wrong with someone's file
         text = f"the network {path} cannot be read as {read.__name__.removeprefix('_from_')}"
-        if read is _from_torchscript:
-            text += ": save a scripted module by torch.jit.save, not its state_dict"
+        needs = "save a scripted module by torch.jit.save, not its state_dict"
+        text += f": {needs if read is _from_torchscript else str(error).splitlines()[0]}"
         raise ConfigError(text) from error
     try:
         shape = tuple(network(torch.zeros(2, size, device=device)).shape)
-    except RuntimeError:
+    except Exception:  # noqa: BLE001 - torch and ONNX Runtime raise various ones
         shape = ()
     if shape != (2, 1):
         steps = f"{len(cfg.history_steps)} position errors and as many velocities"
@@ -286,30 +267,16 @@ def _from_torchscript(path: Path, device: torch.device | str) -> Network:
 
 
 def _from_onnx(path: Path, device: torch.device | str) -> Network:
-    """Layers one after the other: Gemm, or MatMul and Add, and activations without parameters."""
-    import onnx  # it takes long, and few tasks need it
+    """Run by ONNX Runtime on the CPU, wherever the simulation is."""
+    import onnxruntime  # it takes long, and few tasks need it
 
-    graph = onnx.load(str(path)).graph
-    arrays = {w.name: onnx.numpy_helper.to_array(w) for w in graph.initializer}
-    weights = {name: torch.tensor(array).to(device) for name, array in arrays.items()}
-    layers: list[Network] = []
-    value = graph.input[0].name
-    for node in graph.node:
-        numbers = [weights[name] for name in node.input if name in weights]
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        if value not in node.input:
-            raise ConfigError(f"the network {path} is no chain of layers: {node.op_type} is beside")
-        if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
-            raise ConfigError(f"the network {path} has a {node.op_type} with alpha or beta")
-        if node.op_type in ("Gemm", "MatMul"):
-            matrix = numbers[0] if attributes.get("transB") else numbers[0].T
-            layers.append(partial(functional.linear, weight=matrix, bias=[*numbers, None][1]))
-        elif node.op_type == "Add":
-            layers.append(partial(torch.add, numbers[0]))
-        elif node.op_type in _ACTIVATIONS:
-            layers.append(_ACTIVATIONS[node.op_type])
-        else:
-            known = f"Gemm, MatMul, Add, {', '.join(_ACTIVATIONS)}"
-            raise ConfigError(f"the network {path} has a layer {node.op_type}; known are {known}")
-        value = node.output[0]
-    return lambda x: reduce(lambda x, layer: layer(x), layers, x)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+
+    def network(inputs: Tensor) -> Tensor:
+        (efforts,) = session.run(None, {name: inputs.cpu().numpy()})
+        return torch.from_numpy(efforts).to(device)
+
+    return network

@@ -276,8 +276,8 @@ class NetworkActuatorCfg(ActuatorCfg):
     """
 
     network: Path = field(kw_only=True)
-    """A TorchScript file (``.pt``), or one of ONNX (``.onnx``) that has layers one after the other;
-    ``(n, inputs)`` to ``(n, 1)``."""
+    """A TorchScript file (``.pt``) or one of ONNX (``.onnx``), ``(n, inputs)`` to ``(n, 1)``. ONNX
+    runs on the CPU alone: for simulation on GPUs use TorchScript."""
     history_steps: tuple[int, ...] = field(default=(0, 1, 2), kw_only=True)
     """How many physics steps ago each input was; 0 is the present."""
     input_order: Literal["pos_vel", "vel_pos"] = field(default="pos_vel", kw_only=True)

@@ -18,6 +18,9 @@ class Control:
 
     def __init__(self, cfg: TaskCfg, actions: Actions, env: Any) -> None:
         self._actions, self._ctrl = actions, env.bind("ctrl")
+        for name, term in actions.terms.items():
+            with env.scope(f"actions.{name}"):
+                call_term(f"actions.{name}", term.declare, env)
         self._terms = {
             name: term
             for name, term in actions.terms.items()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import mujoco
+import torch
 
 from simtrain.env.control.cfg import ActionTerm
+from simtrain.env.control.transmission import ONE_DEGREE
 from simtrain.env.names import as_index
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.lazy_imports import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from simtrain.env.control.cfg import DifferentialIKActionCfg
     from simtrain.env.names import Joints
 
-_HINGE, _SLIDE = mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value
+_HINGE = mujoco.mjtJoint.mjJNT_HINGE.value
 
 
 class DifferentialIK(ActionTerm):
@@ -45,7 +46,7 @@ class DifferentialIK(ActionTerm):
                 raise ConfigError(
                     f"{model.joint(joint).name!r} does not move the site {cfg.site!r}"
                 )
-            if model.jnt_type[joint] not in (_HINGE, _SLIDE):
+            if model.jnt_type[joint] not in ONE_DEGREE:
                 raise ConfigError(f"{model.joint(joint).name!r} is neither a slide nor a hinge")
         self.dim, self.actuators = 6 if cfg.orientation else 3, tuple(actuators)
         self._cfg, self._joints, self._ids = cfg, joints, ids

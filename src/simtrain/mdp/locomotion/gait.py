@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from simtrain.algorithms.mirror import mirrored_as
 from simtrain.env.commands import CommandTerm
 from simtrain.env.names import find_joints, match_values
 from simtrain.errors import ConfigError
-from simtrain.lazy_imports import torch
 from simtrain.mdp.observations import foot_height
 from simtrain.mdp.robot_state import feet_touch, is_moving
 

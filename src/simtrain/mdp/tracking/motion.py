@@ -8,13 +8,13 @@ from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+import torch
 
 from simtrain.algorithms.mirror import mirrored_as
 from simtrain.config.tasks import find_beside_tasks
 from simtrain.env.commands import CommandTerm, Frame
 from simtrain.env.names import find_base, find_joints
 from simtrain.errors import ConfigError
-from simtrain.lazy_imports import torch
 from simtrain.mdp.draws import Draws
 from simtrain.mdp.events import by_axis
 from simtrain.mdp.rotations import (

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from simtrain.algorithms.mirror import mirrored_as
 from simtrain.env.names import as_index
 from simtrain.env.reading import read_as
 from simtrain.errors import ConfigError
-from simtrain.lazy_imports import torch
 from simtrain.mdp.tracking.motion import MotionCommand
 
 if TYPE_CHECKING:
