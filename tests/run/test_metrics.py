@@ -1,6 +1,5 @@
 import json
 import os
-import struct
 import subprocess
 import sys
 
@@ -9,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from simtrain.config.metric_tags import RETURN
 from simtrain.errors import ConfigError
-from simtrain.run.metrics_files import MetricsWriter, check_idle
+from simtrain.run.metrics import MetricsWriter, check_idle
 
 
 def test_each_iteration_is_a_line_of_json_and_a_step_of_tensorboard(tmp_path):
@@ -62,33 +61,43 @@ def iterations(run):
     return [json.loads(line)["iteration"] for line in (run / "metrics.jsonl").open()]
 
 
-def write(run, numbers, *, after=0):
-    writer = MetricsWriter(run, tensorboard=True, after=after)
+def write(run, numbers, *, after=0, sizes=None):
+    """Write some iterations; the sizes of TensorBoard's files after each."""
+    writer = MetricsWriter(run, tensorboard=True, after=after, event_sizes=sizes)
+    found = {}
     for number in numbers:
         writer.write(number, 8 * number, number / 2, {"a": float(number), RETURN: float(number)})
+        found[number] = writer.event_sizes()
     writer.close()
+    return found
 
 
 def test_a_resumed_run_has_every_iteration_once(tmp_path):
-    write(tmp_path, range(1, 8))
-    write(tmp_path, range(5, 8), after=4)
-    write(tmp_path, range(7, 10), after=6)
+    sizes = write(tmp_path, range(1, 8))
+    sizes = write(tmp_path, range(5, 8), after=4, sizes=sizes[4])
+    write(tmp_path, range(7, 10), after=6, sizes=sizes[6])
     assert iterations(tmp_path) == list(range(1, 10))
     assert scalars(tmp_path, "a") == [(i, float(i)) for i in range(1, 10)]
     assert scalars(tmp_path, f"{RETURN}/env_steps") == [(8 * i, float(i)) for i in range(1, 10)]
     assert scalars(tmp_path, f"{RETURN}/time") == [(i // 2, float(i)) for i in range(1, 10)]
-    sizes = [path.stat().st_size for path in tmp_path.glob("events.*")]
-    assert len(sizes) == 3
     write(tmp_path, [1], after=0)
     assert iterations(tmp_path) == [1]
     assert scalars(tmp_path, "a") == [(1, 1.0)]
 
 
 def test_what_a_kill_left_half_written_is_cut_off(tmp_path):
-    write(tmp_path, [1, 2, 3])
+    sizes = write(tmp_path, [1, 2, 3])
     (events,) = tmp_path.glob("events.*")
     for path in (tmp_path / "metrics.jsonl", events):
         path.write_bytes(path.read_bytes()[:-5])
+    write(tmp_path, [3, 4], after=2, sizes=sizes[2])
+    assert iterations(tmp_path) == [1, 2, 3, 4]
+    assert scalars(tmp_path, "a") == [(i, float(i)) for i in (1, 2, 3, 4)]
+
+
+def test_a_run_of_an_older_version_has_every_iteration_once_too(tmp_path):
+    """It did not save the sizes of TensorBoard's files."""
+    write(tmp_path, [1, 2, 3])
     write(tmp_path, [3, 4], after=2)
     assert iterations(tmp_path) == [1, 2, 3, 4]
     assert scalars(tmp_path, "a") == [(i, float(i)) for i in (1, 2, 3, 4)]
@@ -136,7 +145,7 @@ def test_numbers_wait_while_there_is_no_room(tmp_path):
     program = """
 import resource, signal, sys
 from pathlib import Path
-from simtrain.run.metrics_files import MetricsWriter
+from simtrain.run.metrics import MetricsWriter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 run = Path(sys.argv[1])
 writer = MetricsWriter(run, tensorboard=False)
@@ -156,10 +165,6 @@ print(writer.error)
     assert iterations(tmp_path) == [1, 2, 3, 4, 5]
 
 
-def damaged(line: bytes) -> bytes:
-    return line.replace(b'"iteration"', b'"iter\xfftion"')
-
-
 def resume(run, after, env_steps=None):
     """Go on after an iteration, and add one more; the warnings."""
     steps = 8 * after if env_steps is None else env_steps
@@ -169,33 +174,18 @@ def resume(run, after, env_steps=None):
     return writer.warnings
 
 
-def test_nothing_is_told_of_metrics_that_are_whole(tmp_path):
-    write(tmp_path, range(1, 21))
-    assert resume(tmp_path, 10) == []
-    assert iterations(tmp_path) == list(range(1, 12))
-
-
-def test_a_damaged_line_is_kept_aside_and_the_others_stay(tmp_path):
+@pytest.mark.parametrize("number", ["?", "2", "7", "90", "1" + "0" * 400])
+def test_a_damaged_line_is_named_and_takes_no_other_with_it(tmp_path, number):
     write(tmp_path, range(1, 21))
     path = tmp_path / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:2], damaged(lines[2]), *lines[3:]]))
-    told = resume(tmp_path, 20)
-    assert iterations(tmp_path) == [1, 2, *range(4, 22)]
-    assert (tmp_path / "metrics.damaged.jsonl").read_bytes() == damaged(lines[2])
-    assert "metrics.jsonl is damaged" in told[0]
-    assert "metrics.damaged.jsonl" in told[0]
-    assert told[1] == f"{path} lacks 1 of the 20 iterations so far: 3"
-
-
-def test_a_file_that_was_written_anew_is_locked_as_the_one_before(tmp_path):
-    write(tmp_path, [1, 2, 3])
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b"?\n" + path.read_bytes())
-    writer = MetricsWriter(tmp_path, tensorboard=False, after=3, env_steps=24)
-    with pytest.raises(ConfigError, match="still being trained by another process"):
-        check_idle(tmp_path)
-    writer.close()
+    lines[2] = lines[2].replace(b'"iteration": 3', f'"iteration": {number}'.encode())
+    path.write_bytes(b"".join(lines))
+    assert resume(tmp_path, 15) == [f"{path} lacks 1 of the 15 iterations so far: 3"]
+    resumed = path.read_bytes().splitlines(keepends=True)
+    assert resumed[:15] == lines[:15]
+    assert json.loads(resumed[15])["iteration"] == 16
+    assert len(resumed) == 16
 
 
 def test_metrics_that_are_no_file_do_not_hang(tmp_path):
@@ -205,49 +195,18 @@ def test_metrics_that_are_no_file_do_not_hang(tmp_path):
         MetricsWriter(tmp_path, tensorboard=False, after=3)
 
 
-@pytest.mark.parametrize("number", [2, 7, 90, 10**400])
-def test_a_line_with_a_damaged_number_of_its_iteration_takes_no_other_with_it(tmp_path, number):
-    write(tmp_path, range(1, 21))
-    path = tmp_path / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    lines[2] = lines[2].replace(b'"iteration": 3', f'"iteration": {number}'.encode())
-    path.write_bytes(b"".join(lines))
-    told = resume(tmp_path, 20)
-    assert len(told) == 2
-    assert iterations(tmp_path) == [1, 2, *range(4, 22)]
-
-
 @pytest.mark.parametrize("content", [b"", b"a text\nof\nlines\n", bytes(5000), b"[" * 10**5])
-def test_an_emptied_or_foreign_file_is_told_and_kept(tmp_path, content):
+def test_an_emptied_or_foreign_file_is_written_anew(tmp_path, content):
     write(tmp_path, range(1, 4))
     (tmp_path / "metrics.jsonl").write_bytes(content)
-    told = resume(tmp_path, 3)
-    assert told[-1].endswith("metrics.jsonl lacks 3 of the 3 iterations so far: 1, 2, 3")
+    warnings = resume(tmp_path, 3)
+    assert warnings[-1].endswith("metrics.jsonl lacks 3 of the 3 iterations so far: 1, 2, 3")
     assert iterations(tmp_path) == [4]
-    if content:
-        assert (tmp_path / "metrics.damaged.jsonl").read_bytes() == content
 
 
-def test_the_metrics_of_another_run_are_told(tmp_path):
+def test_the_metrics_of_another_run_are_warned_of(tmp_path):
     write(tmp_path, range(1, 4))
-    (told,) = resume(tmp_path, 3, env_steps=48)
-    assert told.endswith(
+    (warning,) = resume(tmp_path, 3, env_steps=48)
+    assert warning.endswith(
         "is of another run: its iteration 3 has 24 environment steps, and the checkpoint 48"
     )
-
-
-@pytest.mark.parametrize("place", [3, 9, 25, -2])  # in its length, that one's checksum, the event
-def test_a_flipped_byte_in_a_record_of_tensorboard_loses_that_record_alone(tmp_path, place):
-    write(tmp_path, range(1, 21))
-    (events,) = tmp_path.glob("events.*")
-    data = events.read_bytes()
-    starts = [0]
-    while starts[-1] < len(data):
-        starts.append(starts[-1] + 16 + struct.unpack_from("<Q", data, starts[-1])[0])
-    start, end = starts[28:30]  # the first record is the file's version, then three an iteration
-    at = start + place if place >= 0 else end + place
-    events.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
-    (told,) = resume(tmp_path, 18)
-    assert f"{events} is damaged" in told
-    assert [step for step, _ in scalars(tmp_path, "a")] == [*range(1, 10), *range(11, 20)]
-    assert (tmp_path / "events.damaged").stat().st_size == end - start

@@ -16,7 +16,7 @@ from simtrain.errors import ConfigError, flag
 from simtrain.files import damage_as_config_error
 from simtrain.run.directory import read_config_file, shown
 from simtrain.run.logged import NothingLoggedError, Run, members_of, read_lineage, read_run
-from simtrain.run.metrics_files import METRICS
+from simtrain.run.metrics import METRICS
 from simtrain.training.features.conditions import StopCondition, stop_condition
 from simtrain.training.population.hyper_parameters import hyper_parameters
 from simtrain.training.resumption import can_resume

@@ -36,7 +36,7 @@ def report(arguments: Sequence[str]) -> int:
 
     # Only now, so that help does not wait for NumPy and matplotlib.
     from simtrain.run.logged import NothingLoggedError
-    from simtrain.run.metrics_files import is_trained
+    from simtrain.run.metrics import is_trained
 
     while config.watch and any(map(is_trained, paths)):
         with interruptible():

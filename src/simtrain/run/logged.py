@@ -14,8 +14,7 @@ from simtrain.config.metric_tags import FINISHED_ENVS, TAG, of_episodes, phase_t
 from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error, read_file
 from simtrain.run.directory import LINEAGE, MEMBERS, read_config_file
-from simtrain.run.metrics_files import METRICS
-from simtrain.run.metrics_recovery import parse_row
+from simtrain.run.metrics import METRICS, parse_row
 
 Axis = Literal["env_steps", "wall_s"]
 """What curves are drawn over: environment steps of all ranks, or seconds since the start."""

@@ -27,7 +27,7 @@ from simtrain.plot.report import PICTURE
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
 from simtrain.run.directory import VIDEOS, make_folder, make_run_directory, shown
-from simtrain.run.metrics_files import METRICS, check_idle
+from simtrain.run.metrics import METRICS, check_idle
 from simtrain.sim import choose_engine
 from simtrain.training.context import (
     Resumption,

@@ -12,7 +12,7 @@ from simtrain.plot.report import draw_finished
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status
 from simtrain.run.directory import write_config
-from simtrain.run.metrics_files import MetricsWriter
+from simtrain.run.metrics import MetricsWriter
 from simtrain.training.context import RunContext
 from simtrain.training.features import Feature, Iteration
 
@@ -30,6 +30,7 @@ class Recorder(Feature):
         self._context = context
         self._trainer = trainer
         self._wandb_id: str | None = None
+        self._event_sizes: dict[str, int] | None = None
         self._before = 0.0
         self._wall_s = 0.0
         self._failing = False
@@ -48,6 +49,7 @@ class Recorder(Feature):
             tensorboard=config.logger == "tensorboard",
             after=self._first,
             env_steps=self._trainer.env_steps,
+            event_sizes=self._event_sizes,
         )
         for warning in self._metrics.warnings:
             self._context.console.say(f"warning: {warning}")
@@ -113,12 +115,14 @@ class Recorder(Feature):
 
     def state(self) -> dict[str, Any]:
         """See `Feature.state`."""
-        return {"wall_s": self._wall_s, "wandb": self._wandb_id}
+        sizes = self._metrics.event_sizes()
+        return {"wall_s": self._wall_s, "wandb": self._wandb_id, "event_sizes": sizes}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """See `Feature.set_state`."""
         self._before = self._wall_s = float(state["wall_s"])
         self._wandb_id = state["wandb"]
+        self._event_sizes = state.get("event_sizes")  # older versions did not save it
 
     def sync(self) -> None:
         """Wait until the metrics are on the disk; for another thread."""

@@ -22,7 +22,7 @@ from simtrain.files import written_whole
 from simtrain.plot.report import draw_finished
 from simtrain.run.checkpoint import BEST, BEST_CONFIG, save_model
 from simtrain.run.directory import LINEAGE, MEMBERS, write_config
-from simtrain.run.metrics_files import MetricsWriter
+from simtrain.run.metrics import MetricsWriter
 from simtrain.training.evaluator import Estimate
 from simtrain.training.population.evolution import Candidate, Decision
 from simtrain.training.population.member import Member

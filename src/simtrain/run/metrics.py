@@ -1,6 +1,7 @@
 """The metrics of a run: metrics.jsonl and TensorBoard's event file.
 
-A resumed run goes on in both: what was written of later iterations is cut off (`metrics_recovery`).
+A resumed run goes on in both: ``metrics.jsonl`` is cut back to the iteration that it is resumed
+after, TensorBoard's files to the sizes that they had then.
 """
 
 import fcntl
@@ -17,9 +18,13 @@ from typing import Any
 
 from simtrain.config.metric_tags import LENGTH, RETURN, STEP_REWARD
 from simtrain.errors import ConfigError
-from simtrain.run.metrics_recovery import AXES, OVER_AXES, cut_events, cut_lines, parse_row
+from simtrain.files import read_file
 
 METRICS = "metrics.jsonl"
+_EVENTS = "events.out.tfevents.*"
+_AXES = ("iteration", "env_steps", "wall_s")
+_OTHER_AXES = {"env_steps": "/env_steps", "wall_s": "/time"}
+"""Ends of TensorBoard's tags that are not over iterations; rsl_rl's for seconds."""
 _CURVES = (STEP_REWARD, RETURN, LENGTH, "Eval/mean_return")
 """Tags that TensorBoard also shows over environment steps and seconds."""
 
@@ -28,21 +33,28 @@ class MetricsWriter:
     """Appends one JSON object an iteration to ``metrics.jsonl``, and the tags to TensorBoard."""
 
     def __init__(
-        self, run: Path, *, tensorboard: bool, after: int = 0, env_steps: int | None = None
+        self,
+        run: Path,
+        *,
+        tensorboard: bool,
+        after: int = 0,
+        env_steps: int | None = None,
+        event_sizes: dict[str, int] | None = None,
     ) -> None:
-        """Make the files, or go on with them after so many iterations and environment steps.
+        """Make the files, or continue them after so many iterations and environment steps.
 
-        ConfigError if neither can be done; `warnings` tell what is damaged or missing.
+        `event_sizes` are those of TensorBoard's files then; None, of runs that older versions
+        saved, leaves them as they are. ConfigError if a file cannot be written; `warnings` say
+        what is missing.
         """
-        path = run / METRICS
+        self._run, path = run, run / METRICS
         try:
             self._lines = _AppendedFile(path)
             _lock(self._lines.descriptor, run)
-            self.warnings = cut_lines(path, after, env_steps)
-            if self._lines.reopen_if_replaced():
-                _lock(self._lines.descriptor, run)
-            for events in sorted(run.glob("events.out.tfevents.*")):
-                self.warnings += cut_events(events, after)
+            rows, self.warnings = _cut_back(path, after, env_steps)
+            sizes = {} if after == 0 else event_sizes
+            for events in () if sizes is None else run.glob(_EVENTS):
+                os.truncate(events, min(sizes.get(events.name, 0), events.stat().st_size))
             process = f"{socket.gethostname()}.{os.getpid()}"
             name = f"events.out.tfevents.{int(time.time()):010d}.{process}"
             count = len(list(run.glob(f"{name}.*")))
@@ -51,13 +63,14 @@ class MetricsWriter:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
         self._files = [self._lines] if self._events is None else [self._lines, self._events]
         self._append_event(file_version="brain.Event:2")
-        if after > 0:
-            # A TensorBoard that is running forgets what it has read of later iterations.
-            self._append_event(step=after + 1, session_log={"status": "START"})
-            # It forgets later steps of all tags, and those over other axes are larger.
-            rows = filter(None, map(parse_row, path.read_bytes().splitlines()))
-            larger = (e for row in rows for e in _events(row) if e["step"] > after)
-            self._append_events([*larger])
+        # A TensorBoard that is running forgets later steps of all tags; those over other axes are
+        # larger, and are written again.
+        self._append_event(step=after + 1, session_log={"status": "START"})
+        self._append_events([e for row in rows for e in _events(row) if e["step"] > after])
+
+    def event_sizes(self) -> dict[str, int]:
+        """The present size of each of TensorBoard's files, by name."""
+        return {path.name: path.stat().st_size for path in self._run.glob(_EVENTS)}
 
     @property
     def error(self) -> str | None:
@@ -112,19 +125,56 @@ class MetricsWriter:
 
 def _events(row: dict[str, Any]) -> list[dict[str, Any]]:
     """TensorBoard's events of an iteration: all of its metrics, then `_CURVES` over other axes."""
-    metrics = {t: v for t, v in row.items() if t not in AXES and isinstance(v, int | float)}
+    metrics = {t: v for t, v in row.items() if t not in _AXES and isinstance(v, int | float)}
     curves = {tag: metrics[tag] for tag in _CURVES if tag in metrics}
     values = [(row["iteration"], metrics)]
-    for axis, end in OVER_AXES.items():
+    for axis, end in _OTHER_AXES.items():
         values.append((row[axis], {tag + end: value for tag, value in curves.items()}))
     return [
         {
             "step": min(int(step), 2**63 - 1),
-            "summary": {"value": [{"tag": tag, "simple_value": v} for tag, v in found.items()]},
+            "summary": {"value": [{"tag": tag, "simple_value": v} for tag, v in scalars.items()]},
         }
-        for step, found in values
-        if found
+        for step, scalars in values
+        if scalars
     ]
+
+
+def parse_row(line: bytes) -> dict[str, Any] | None:
+    """A line of metrics.jsonl, with integers as floats; None if it is damaged."""
+    try:
+        row = json.loads(line, parse_int=float)
+        axes = [row[name] for name in _AXES]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    are_numbers = all(isinstance(x, float) and math.isfinite(x) for x in axes)
+    return row if are_numbers and axes[0].is_integer() and axes[0] > 0.0 else None
+
+
+def _cut_back(
+    path: Path, after: int, env_steps: int | None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Remove the lines after an iteration with so many `env_steps`, in place.
+
+    Returns the rows that stay, and warnings. A damaged line before the last one stays where it is.
+    OSError or ConfigError if the file cannot be read or written.
+    """
+    lines = read_file(path, "").splitlines(keepends=True)
+    rows = [parse_row(line) if line.endswith(b"\n") else None for line in lines]
+    numbers = [0.0 if row is None else row["iteration"] for row in rows]
+    last = after if after in numbers else max((n for n in numbers if n <= after), default=0.0)
+    count = len(lines) - numbers[::-1].index(last) if last else 0
+    os.truncate(path, sum(map(len, lines[:count])))
+    kept = {n: row for n, row in zip(numbers[:count], rows, strict=False) if row and n <= after}
+    missing = [number for number in range(1, after + 1) if number not in kept]
+    warnings = []
+    if missing:
+        first = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+        warnings.append(f"{path} lacks {len(missing)} of the {after} iterations so far: {first}")
+    elif after and env_steps not in (None, steps := kept[after]["env_steps"]):
+        difference = f"{steps:,.0f} environment steps, and the checkpoint {env_steps:,}"
+        warnings.append(f"{path} is of another run: its iteration {after} has {difference}")
+    return [*kept.values()], warnings
 
 
 class _AppendedFile:
@@ -142,7 +192,11 @@ class _AppendedFile:
             return
         size = None
         try:
-            self.reopen_if_replaced()
+            if self.descriptor >= 0 and os.fstat(self.descriptor).st_nlink == 0:
+                os.close(self.descriptor)  # removed: we would write into nothing
+                self.descriptor = -1
+            if self.descriptor < 0:
+                self._open()
             size = os.fstat(self.descriptor).st_size
             rest = memoryview(self._waiting)
             while rest:
@@ -154,15 +208,6 @@ class _AppendedFile:
                     os.ftruncate(self.descriptor, size)
         else:
             self._waiting, self.error = b"", None
-
-    def reopen_if_replaced(self) -> bool:
-        """Open the file that has the path now, if that is another one; whether it was."""
-        if self.descriptor >= 0 and os.fstat(self.descriptor).st_nlink == 0:
-            os.close(self.descriptor)  # removed: we would write into nothing
-            self.descriptor = -1
-        if replaced := self.descriptor < 0:
-            self._open()
-        return replaced
 
     def _open(self) -> None:
         # Without O_NONBLOCK a named pipe would wait for a reader.
