@@ -52,9 +52,12 @@ class MetricsWriter:
             self._lines = _AppendedFile(path)
             _lock(self._lines.descriptor, run)
             rows, self.warnings = _cut_back(path, after, env_steps)
-            sizes = {} if after == 0 else event_sizes
-            for events in () if sizes is None else run.glob(_EVENTS):
-                os.truncate(events, min(sizes.get(events.name, 0), events.stat().st_size))
+            if after == 0:
+                event_sizes = {}
+            if event_sizes is not None:
+                for events in run.glob(_EVENTS):
+                    size = event_sizes.get(events.name, 0)
+                    os.truncate(events, min(size, events.stat().st_size))
             process = f"{socket.gethostname()}.{os.getpid()}"
             name = f"events.out.tfevents.{int(time.time()):010d}.{process}"
             count = len(list(run.glob(f"{name}.*")))
