@@ -125,7 +125,12 @@ def main() -> None:
     config = TrainConfig.of_task(options.task, discover().find(options.task).make())
     config.gpu_ids, config.cpu_threads, config.cpu_workers = None, 1, 2
     found = launch_ranks(
-        plan_job(config), measure, options, receive=print, stop=StopSignals(60.0), log_dir=""
+        plan_job(config, config.seed),
+        measure,
+        options,
+        receive=print,
+        stop=StopSignals(60.0),
+        log_dir="",
     )
     steps = options.num_envs * config.num_steps_per_env * options.iterations
     pairs = list(zip(found["one"], found["two"], found["without"], found["averaging"], strict=True))

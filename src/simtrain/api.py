@@ -9,28 +9,25 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from simtrain.config.check import check, check_value
 from simtrain.config.tasks import default_config, discover
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import as_plain, check_types, overlay, with_overrides
+from simtrain.config.tree import as_plain, overlay, with_overrides
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
-from simtrain.limits import check_bounds
+from simtrain.limits import NumEnvs, Repetitions, Seed
 from simtrain.sim import EngineCfg, EngineName, choose_engine
 
 if TYPE_CHECKING:
-    from mujoco import MjModel
-
     from simtrain.algorithms.policy import Policy
     from simtrain.env.env import Env
-    from simtrain.launch.plan import Job
     from simtrain.training.evaluator import Evaluation, Evaluator
-    from simtrain.training.resumption import SavedRun
     from simtrain.training.saved_policy import SavedPolicy
 
 EngineFlag = Literal["auto", "mujoco", "warp"]
@@ -69,8 +66,9 @@ def make_env(
 
     cfg = with_overrides(_declaration(task), overrides or {})
     num_envs = cfg.num_envs if num_envs is None else num_envs
-    check_bounds({"num_envs": num_envs, "seed": seed})
-    check_bounds(cfg, "env")
+    check_value(num_envs, NumEnvs, "num_envs")
+    check_value(seed, Seed, "seed")
+    check(cfg, "env")
     found = choose_device(device, engine)
     found = replace(found, threads=min(found.threads, num_envs))
     check_task(cfg)
@@ -104,17 +102,13 @@ def train(cfg: TrainConfig | str, *, resume: str | Path | None = None) -> Path:
         DivergenceError, SimulationError, RankError: training failed.
     """
     from simtrain.training.job import run_job
-    from simtrain.training.resumption import find_run
+    from simtrain.training.prepare import prepare_job
 
-    cfg = train_config(cfg) if isinstance(cfg, str) else replace(cfg)
-    saved = None
-    if resume is not None:
-        cfg.resume = str(resume)
-        saved = find_run(cfg.resume, cfg.log_root, cfg.task)
-    cfg, job, model = prepare_job(cfg, saved)
-    if not job.in_process or job.evaluator is not None:
-        _check_same_in_other_processes(cfg)
-    return run_job(cfg, job, model, saved, ends_process=False)[0]
+    cfg = train_config(cfg) if isinstance(cfg, str) else cfg
+    prepared = prepare_job(replace(cfg, resume=None if resume is None else str(resume)))
+    if not prepared.job.in_process or prepared.job.evaluator is not None:
+        _check_same_in_other_processes(prepared.config)
+    return run_job(*prepared, ends_process=False)[0]
 
 
 def load_policy(run: str | Path, cfg: TrainConfig | None = None, *, device: str = "cpu") -> Policy:
@@ -138,21 +132,16 @@ def load_policy(run: str | Path, cfg: TrainConfig | None = None, *, device: str 
 class EvaluationCfg:
     """How policies are evaluated."""
 
-    episodes: int = 100
+    episodes: Repetitions = 100
     """Episodes of each policy."""
-    num_envs: int | None = None
+    num_envs: NumEnvs | None = None
     """Environments at a time; None for one for each episode, up to 1024."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of starts and commands, the same for all policies."""
     device: str = "auto"
     """cpu or cuda:N; auto is the first GPU if there is one."""
     engine: EngineFlag = "auto"
     """Physics engine; auto takes warp on GPUs and mujoco on the CPU."""
-
-    def check(self) -> None:
-        """Raise ConfigError for values that cannot be."""
-        check_bounds(self)
-        _check_device(self.device)
 
 
 def evaluate(
@@ -177,9 +166,8 @@ def evaluate(
 
     saved = open_policy(run, cfg)
     how = with_overrides(EvaluationCfg(), settings)
-    how.check()
     task = with_overrides(evaluation_task(saved.config.env), overrides or {})
-    check_bounds(task, "env")
+    check(task, "env")
     check_task(task)
     return PolicyEvaluator()(saved, how, task)[1]
 
@@ -210,48 +198,6 @@ class PolicyEvaluator:
         evaluation = self._evaluator(saved.content["actor_state_dict"])
         assert evaluation is not None  # it is given up only when asked to
         return engine, evaluation
-
-
-def prepare_job(
-    config: TrainConfig,
-    saved: SavedRun | None = None,
-    on_gpu: Callable[[], TrainConfig] | None = None,
-) -> tuple[TrainConfig, Job, MjModel]:
-    """Check a configuration, and plan its job; `run_job` takes the result.
-
-    `saved` is the run that is resumed, and `on_gpu` gives the configuration if it turns out that
-    GPUs simulate, for which a task may have other defaults. ConfigError if it cannot be trained.
-    """
-    from simtrain.training.features.evaluation import check_evaluation_flags
-    from simtrain.training.population.hyper_parameters import check_population_flags
-
-    config.check()
-    config.check_on_machine()
-    check_evaluation_flags(config)
-    check_population_flags(config)
-
-    # Only now, so that mistakes above do not wait for torch and MuJoCo.
-    from simtrain.env.model import check_task
-    from simtrain.launch.plan import plan_job
-    from simtrain.run.directory import check_folder
-    from simtrain.training.init_from import read_networks
-    from simtrain.training.job import simulates_on_gpu
-    from simtrain.training.reflection import Reflection
-    from simtrain.training.teacher import with_teacher
-
-    check_folder(config.log_root, "--log-root")
-    model = check_task(config.env)
-    job = plan_job(config)
-    if saved is None and on_gpu is not None and simulates_on_gpu(config, job):
-        config = on_gpu()
-        config.check()
-    if config.init_from is not None and saved is None:
-        read_networks(config.init_from, config.init_only)
-    if config.teacher is not None and saved is None:
-        config = with_teacher(config)
-    if config.ppo.symmetry.is_used:
-        Reflection(config.env, model)
-    return config, job, model
 
 
 def open_policy(run: str | Path, cfg: TrainConfig | None = None) -> SavedPolicy:
@@ -316,9 +262,9 @@ def _check_same_in_other_processes(config: TrainConfig) -> None:
     """Raise ConfigError for a task that other processes would not find in its file."""
     try:
         there = overlay(default_config(config.task, quiet=True), as_plain(config))
-        check_types(there)
+        check(there)
         same = as_plain(there) == as_plain(config)
-    except TypeError:
+    except (TypeError, ConfigError):
         same = False
     if not same:
         text = f"the task {config.task!r} has terms that its file does not have, and other"

@@ -48,7 +48,7 @@ REJECTED = [
     ),
     ("--stop-at Loss/kl 1", 'there is no flag --stop-at any more; write --until "METRIC>=VALUE"'),
     ("--stop-below=Loss/kl", "there is no flag --stop-below any more; write --until "),
-    ("--video maybe", "--video: 'maybe' is neither True nor False"),
+    ("--video maybe", "--video is 'maybe'; it must be True or False"),
 ]
 
 

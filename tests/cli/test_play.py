@@ -25,7 +25,7 @@ TRAIN = "--gpu-ids None --num-envs 8 --num-steps-per-env 8 --max-iterations 2 --
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("logs")
-    command = [sys.executable, "-m", "simtrain.cli.train", TASK, *TRAIN.split()]
+    command = [sys.executable, "-m", "simtrain.cli.start", "train", TASK, *TRAIN.split()]
     subprocess.run([*command, "--log-root", str(root)], check=True, capture_output=True)
     (path,) = root.glob("*/*")
     return path
@@ -101,7 +101,7 @@ def test_a_port_in_use_ends_with_exit_code_2_and_no_traceback(here):
         taken.listen()
         port = taken.getsockname()[1]
         result = subprocess.run(
-            [sys.executable, "-m", "simtrain.cli.play", TASK, "--policy", "zero",
+            [sys.executable, "-m", "simtrain.cli.start", "play", TASK, "--policy", "zero",
              "--port", str(port)],
             cwd=here, capture_output=True, text=True, timeout=100,
         )  # fmt: skip

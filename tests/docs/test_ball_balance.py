@@ -50,7 +50,7 @@ def _run(*command: str, folder: Path) -> str:
 
 def test_it_trains_by_the_real_command_and_runs_without_simtrain(tmp_path, monkeypatch):
     flags = ["--gpu-ids", "None", "--cpu-threads", "1", "--num-envs", "16", "--max-iterations", "2"]
-    _run("-m", "simtrain.cli.train", "ball-balance", *flags, folder=tmp_path)
+    _run("-m", "simtrain.cli.start", "train", "ball-balance", *flags, folder=tmp_path)
     (run,) = (tmp_path / "logs" / "ball-balance").iterdir()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["env_steps"] for line in lines] == [384, 768]

@@ -21,7 +21,7 @@ from warm import WarmProcess
 TWO_RANKS = ("--gpu-ids", "None", "--cpu-workers", "2", "--cpu-threads", "1")
 
 
-TRAIN = ("-m", "simtrain.cli.train")
+TRAIN = ("-m", "simtrain.cli.start", "train")
 
 
 def make_tasks(folder: Path) -> None:

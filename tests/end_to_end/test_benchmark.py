@@ -50,7 +50,7 @@ def test_it_measures_every_layer_on_every_number_of_ranks_and_compares(here):
         *["--ranks", "1", "2", "--repetitions", "2", "--json", "new.json", "--compare", "old.json"],
     ]
     result = subprocess.run(
-        [sys.executable, "-m", "simtrain.cli.benchmark", TASK, *flags],
+        [sys.executable, "-m", "simtrain.cli.start", "benchmark", TASK, *flags],
         cwd=here, capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
     assert result.returncode == 1, result.stderr
@@ -172,7 +172,7 @@ def test_a_mistake_is_told_in_one_line_before_any_work(words, message, here, mon
 
 def test_a_mistake_ends_with_exit_code_2_and_no_traceback(here):
     result = subprocess.run(
-        [sys.executable, "-m", "simtrain.cli.benchmark", TASK, "--num-envs", "0"],
+        [sys.executable, "-m", "simtrain.cli.start", "benchmark", TASK, "--num-envs", "0"],
         cwd=here, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert (result.returncode, result.stdout) == (2, "")
@@ -183,7 +183,7 @@ def test_a_mistake_ends_with_exit_code_2_and_no_traceback(here):
 def test_ctrl_c_ends_it_with_130_and_leaves_nothing(here):
     job = Job(
         here, TASK, *SMALL, "--ranks", "2", "--repetitions", "100000",
-        program=("-m", "simtrain.cli.benchmark"),
+        program=("-m", "simtrain.cli.start", "benchmark"),
     )  # fmt: skip
     job.wait_for("measuring")
     job.interrupt()

@@ -15,7 +15,7 @@ TASK = "user-pendulum"
 SMALL = ["--gpu-ids", "None", "--cpu-threads", "1", "--eval-episodes", "2", "--logger", "none"]
 UNTIL = ["--until", "mean_episode_length>9 and fell<0.5"]
 COMMAND = [TASK, *UNTIL, "--seeds", "2", *SMALL, "--eval-interval", "150"]
-BENCHMARK = ("-m", "simtrain.cli.benchmark")
+BENCHMARK = ("-m", "simtrain.cli.start", "benchmark")
 
 pytestmark = pytest.mark.timeout(300)
 

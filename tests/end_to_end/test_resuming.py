@@ -121,7 +121,15 @@ def test_a_finished_run_is_not_trained_further(start, run):
 def test_a_run_that_is_being_trained_is_not_resumed(start):
     job = start(*ONE_RANK, "--save-interval", "1")
     job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
-    command = [sys.executable, "-m", "simtrain.cli.train", "user-pendulum", "--resume", "latest"]
+    command = [
+        sys.executable,
+        "-m",
+        "simtrain.cli.start",
+        "train",
+        "user-pendulum",
+        "--resume",
+        "latest",
+    ]
     other = subprocess.run(command, cwd=job.folder, capture_output=True, text=True, timeout=100)
     assert other.returncode == 2
     assert "is still being trained by another process" in other.stderr

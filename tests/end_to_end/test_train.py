@@ -34,7 +34,7 @@ FLAGS = f"""
 def both(tmp_path_factory) -> list[tuple[Path, str]]:
     """Two runs of one seed, side by side: their folders and what they printed."""
     folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
-    command = [sys.executable, "-m", "simtrain.cli.train", TASK, *FLAGS]
+    command = [sys.executable, "-m", "simtrain.cli.start", "train", TASK, *FLAGS]
     processes = [
         subprocess.Popen(
             command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -23,7 +23,7 @@ def _train(folder: Path, *flags: str, command: tuple[str, ...] = ()) -> tuple[Pa
     rover = Path(__file__).parents[1] / "view" / "rover.py"
     (folder / "tasks" / "rover.py").write_text(rover.read_text())
     result = subprocess.run(
-        [*command, sys.executable, "-m", "simtrain.cli.train", *FLAGS, *flags],
+        [*command, sys.executable, "-m", "simtrain.cli.start", "train", *FLAGS, *flags],
         cwd=folder, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

@@ -26,7 +26,7 @@ FLAGS = ("--gpu-ids", "None", "--num-envs", "8", "--max-iterations", "2", "--sav
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained cart-pole, of the real command."""
     root = tmp_path_factory.mktemp("logs")
-    command = [sys.executable, "-m", "simtrain.cli.train", "cartpole-balance", *FLAGS]
+    command = [sys.executable, "-m", "simtrain.cli.start", "train", "cartpole-balance", *FLAGS]
     command += ["--env.rewards.upright.weight", "3.0", "--log-root", str(root)]
     subprocess.run(command, check=True, capture_output=True)
     (path,) = root.glob("*/*")
@@ -179,8 +179,8 @@ def test_a_checkpoint_of_before_has_no_digest_and_is_taken(tmp_path: Path, run: 
     [
         ("timestep: ", "timestep: -1 # ", "--env.timestep is -1; it must be 1e-06 or more"),
         ("decimation: ", "decimation: 1000000000 # ", "--env.decimation is 1000000000; it must"),
-        ("  num_envs: 8", "  num_envs: many", "--num-envs cannot be 'many'"),
-        ("weight: 3.0", "weight: '3.0'", "--weight cannot be '3.0'"),
+        ("  num_envs: 8", "  num_envs: many", "--num-envs is 'many'; it must be a whole number"),
+        ("weight: 3.0", "weight: '3.0'", "upright.weight is '3.0'; it must be a number"),
         ("pole_joints: hinge", "pole_joints: 5", "pole_joints cannot be 5"),
         ("  ppo:", "  ppo: 5\n  other:", "a PpoCfg cannot be 5"),
         ("config:", "config: " + "[" * 10**4, "is damaged, or not the configuration of a run"),

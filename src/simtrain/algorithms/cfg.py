@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import Suppress
 
+from simtrain.limits import LARGEST_INT, Count, Factor, Fraction, Limits, Positive
+
 MODELS = ("mlp", "gru", "lstm", "cnn")
 """Kinds of networks that rsl_rl has."""
 
@@ -22,6 +24,13 @@ Flag = Annotated[
     ),
 ]
 """A boolean whose flag alone means True."""
+Sizes = Annotated[tuple[int, ...], Limits(1, 2**16)]
+"""Units or channels of each layer."""
+PerLayer = Annotated[tuple[int, ...], Limits(1, LARGEST_INT)]
+Rate = Annotated[float, Limits(1e-12, 1e3)]
+Kl = Annotated[float, Limits(1e-12, 1e6)]
+Epochs = Annotated[int, Limits(1, 1000)]
+EnvStep = Annotated[int, Limits(0, 10**12)]
 Activation = Literal["elu", "relu", "tanh", "gelu", "swish", "selu", "softplus", "mish"]
 
 
@@ -29,13 +38,13 @@ Activation = Literal["elu", "relu", "tanh", "gelu", "swish", "selu", "softplus",
 class CnnCfg:
     """Convolutional layers for the groups that are images; one number holds for all layers."""
 
-    output_channels: tuple[int, ...] = (16, 32)
+    output_channels: Sizes = (16, 32)
     """Channels of each layer's output."""
-    kernel_size: tuple[int, ...] = (3,)
+    kernel_size: Annotated[tuple[int, ...], Limits(1, 1024)] = (3,)
     """Rows and columns of each layer's kernel."""
-    stride: tuple[int, ...] = (2,)
+    stride: PerLayer = (2,)
     """Stride of each layer."""
-    dilation: tuple[int, ...] = (1,)
+    dilation: PerLayer = (1,)
     """Dilation of each layer."""
     padding: Literal["none", "zeros", "reflect", "replicate", "circular"] = "zeros"
     """What lies around an image."""
@@ -58,7 +67,7 @@ class CnnCfg:
 class NetworkCfg:
     """Settings that actor and critic share."""
 
-    hidden_dims: tuple[int, ...] = (256, 256, 256)
+    hidden_dims: Sizes = (256, 256, 256)
     """Units of each hidden layer, of what follows recurrent or convolutional layers too."""
     activation: Activation = "elu"
     """Activation function."""
@@ -67,9 +76,9 @@ class NetworkCfg:
     model: str = "mlp"
     """Kind of network: mlp; gru or lstm, which remember; cnn, for groups that are images; or a
     class of yours, as package.module:Class, derived from rsl_rl.models.MLPModel."""
-    rnn_hidden_dim: int = 256
+    rnn_hidden_dim: Annotated[int, Limits(1, 2**16)] = 256
     """Units of a gru's or lstm's layers."""
-    rnn_num_layers: int = 1
+    rnn_num_layers: Annotated[int, Limits(1, 64)] = 1
     """Layers of a gru or lstm."""
     cnn: CnnCfg = field(default_factory=CnnCfg)
 
@@ -93,13 +102,13 @@ class ActorCfg(NetworkCfg):
     """Distribution of actions: a Gaussian with a standard deviation that is the same in all states,
     or a heteroscedastic one, whose depends on the state; or Beta, within --ppo.actor.action-range.
     """
-    action_range: tuple[float, float] = (-1.0, 1.0)
+    action_range: Annotated[tuple[float, float], Limits(-1e9, 1e9, ordered=True)] = (-1.0, 1.0)
     """Bounds of the actions of a Beta distribution."""
-    init_std: float = 1.0
+    init_std: Positive = 1.0
     """Standard deviation of the first policy's actions."""
     std_type: Literal["scalar", "log"] = "scalar"
     """What is learned: the standard deviation or its logarithm."""
-    std_range: tuple[float, float] = (1e-6, 1e6)
+    std_range: Annotated[tuple[float, float], Limits(1e-12, 1e12, ordered=True)] = (1e-6, 1e6)
     """Bounds of the standard deviation. A lower bound keeps a policy exploring that has nothing
     left to gain: as noise vanishes, so do differences between advantages, and an update then goes
     wherever errors of the value function point."""
@@ -111,7 +120,7 @@ class SymmetryCfg:
 
     augment: Flag = False
     """Learn from the mirror image of every sample too."""
-    mirror_loss_coef: float = 0.0
+    mirror_loss_coef: Factor = 0.0
     """Weight of a loss: the mean squared difference between the actions for mirrored observations
     and the mirrored actions."""
 
@@ -132,9 +141,9 @@ class RndCfg:
     task has no group of this name."""
     weight_schedule: Literal["constant", "step", "linear"] = "constant"
     """Whether the weight becomes final-value: never, at final-step or from initial-step on."""
-    initial_step: int = 0
+    initial_step: EnvStep = 0
     """Environment step, of each environment, at which a linear schedule begins."""
-    final_step: int = 0
+    final_step: EnvStep = 0
     """And at which it ends."""
     final_value: float = 0.0
     """The weight then, a second."""
@@ -142,13 +151,13 @@ class RndCfg:
     """Normalize states by their running mean and standard deviation."""
     reward_normalization: bool = False
     """Divide the reward by the running standard deviation of its discounted sum."""
-    learning_rate: float = 1e-3
+    learning_rate: Rate = 1e-3
     """Adam's learning rate for the predictor."""
-    num_outputs: int = 1
+    num_outputs: Count = 1
     """Outputs of predictor and target."""
-    predictor_hidden_dims: tuple[int, ...] = (64,)
+    predictor_hidden_dims: Sizes = (64,)
     """Units of each hidden layer of the predictor, which learns."""
-    target_hidden_dims: tuple[int, ...] = (64,)
+    target_hidden_dims: Sizes = (64,)
     """Units of each hidden layer of the target, which is random."""
 
 
@@ -159,23 +168,23 @@ class PpoCfg:
     actor: ActorCfg = field(default_factory=ActorCfg)
     critic: CriticCfg = field(default_factory=CriticCfg)
     rnd: RndCfg = field(default_factory=RndCfg)
-    num_learning_epochs: int = 5
+    num_learning_epochs: Epochs = 5
     """Passes over each rollout."""
-    num_mini_batches: int = 4
+    num_mini_batches: Annotated[int, Limits(1, 10**5)] = 4
     """Mini-batches a pass."""
-    learning_rate: float = 1e-3
+    learning_rate: Rate = 1e-3
     """Adam's learning rate at the start."""
     schedule: Literal["adaptive", "fixed"] = "adaptive"
     """Whether the learning rate follows the KL divergence of each mini-batch."""
-    desired_kl: float = 0.01
+    desired_kl: Kl = 0.01
     """KL divergence that the adaptive schedule aims at."""
-    desired_kl_end: float | None = None
+    desired_kl_end: Kl | None = None
     """The same at the end of training, to which it goes in equal steps; None keeps it."""
-    gamma: float = 0.99
+    gamma: Fraction = 0.99
     """Discount factor."""
-    lam: float = 0.95
+    lam: Fraction = 0.95
     """Lambda of generalized advantage estimation."""
-    clip_param: float = 0.2
+    clip_param: Annotated[float, Limits(1e-6, 1e6)] = 0.2
     """Clipping range of the probability ratio, and of the value if that is clipped."""
     entropy_coef: float = 0.01
     """Weight of the entropy bonus."""
@@ -183,7 +192,7 @@ class PpoCfg:
     """Weight of the value loss."""
     use_clipped_value_loss: bool = True
     """Clip the change of the value as well."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Positive = 1.0
     """Largest gradient norm, of actor and critic separately."""
     normalize_advantage_per_mini_batch: bool = False
     """Normalize advantages in each mini-batch rather than over the rollout."""
@@ -198,16 +207,16 @@ class DistillationCfg:
 
     teacher: Suppress[ActorCfg] = field(default_factory=ActorCfg)
     """The teacher's network, which the command takes from its run."""
-    num_learning_epochs: int = 4
+    num_learning_epochs: Epochs = 4
     """Passes over each rollout."""
-    gradient_length: int = 8
+    gradient_length: Count = 8
     """Steps of a mini-batch, through which a recurrent student's gradients go back; a divisor of
     --num-steps-per-env."""
-    learning_rate: float = 1e-3
+    learning_rate: Rate = 1e-3
     """Adam's learning rate."""
-    learning_rate_end: float | None = None
+    learning_rate_end: Rate | None = None
     """The same at the end of training, to which it goes in equal steps; None keeps it."""
-    max_grad_norm: float | None = None
+    max_grad_norm: Positive | None = None
     """Largest gradient norm; None for any."""
     loss_type: Literal["mse", "huber"] = "mse"
     """Distance between the actions of student and teacher."""

@@ -17,9 +17,10 @@ from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
+from simtrain.launch import GpuIds
 from simtrain.launch.hosts import HostGpus
 from simtrain.launch.launcher import launch_ranks
-from simtrain.launch.plan import Devices, GpuIds, Job, find_gpus, resolve_devices
+from simtrain.launch.plan import Devices, Job, find_gpus, resolve_devices
 from simtrain.launch.processes import StopSignals
 from simtrain.launch.rank import Rank
 from simtrain.sim import EngineName, choose_engine

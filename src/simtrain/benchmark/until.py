@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 from rich.table import Table
 
 from simtrain.benchmark.figures import new_table, read_content
-from simtrain.config.tree import check_types
+from simtrain.config.check import check
+from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error
 
 COSTS = {"env_steps": "env steps", "seconds": "training time"}
@@ -153,7 +154,7 @@ def read_until(path: Path, flag: str = "--compare") -> UntilResults:
         names = ("task", "condition", "members", "reached", "median")
         task, condition, members, *_ = (content.pop(name) for name in names)
         results = UntilResults(task, condition, members, seeds, content)
-        check_types(results)
+        _check(results)
         results.costs("seconds")
     return results
 
@@ -165,11 +166,18 @@ def shown(what: str, value: float) -> str:
     return f"{value:,.0f}" if what == "env_steps" else str(timedelta(seconds=round(value)))
 
 
+def _check(part: Any) -> None:
+    try:
+        check(part)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
 def _seed(row: dict[str, Any]) -> SeedResult:
     evaluations = tuple(Evaluated(**one) for one in row.pop("evaluations"))
     seed = SeedResult(**row, evaluations=evaluations)
     for part in (seed, *evaluations):
-        check_types(part)
+        _check(part)
     if not seed.end.env_steps > 0 < seed.end.seconds < math.inf:
         raise ValueError(row)
     return seed

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from signal import Signals
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from simtrain.algorithms.cfg import Flag
 from simtrain.cli.exits import DONE, FAILED
 from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.cli.start import start
-from simtrain.cli.train import prepare_job
+from simtrain.cli.train import prepare_training
 from simtrain.errors import ConfigError
-from simtrain.limits import check_bounds
+from simtrain.launch import GpuIds
+from simtrain.limits import Count, Limits, Repetitions
 from simtrain.run.directory import check_file
 
 if TYPE_CHECKING:
@@ -51,29 +51,29 @@ class BenchmarkFlags:
     until: str | None = None
     """Train a task until this holds, e.g. "lin_vel_error<0.1 and fell<0.02", and show what that
     took; takes --seeds, --json, --compare, --tolerance and all flags of train."""
-    seeds: int | None = None
+    seeds: Annotated[int, Limits(1, 1000)] | None = None
     """How many trainings of --until, one after the other, from --seed on; None for 3."""
     json: Path = Path("benchmark.json")
     """File for the results; a picture of them goes beside it, as .png."""
     compare: Path | None = None
     """Results of an earlier benchmark to compare with."""
-    tolerance: float = 0.1
+    tolerance: Annotated[float, Limits(0.0, 0.999)] = 0.1
     """By what fraction a figure may fall below that of --compare before the command fails; with
     --until, by what fraction a median may exceed it."""
-    num_envs: tuple[int, ...] = (256, 1024, 4096)
+    num_envs: Annotated[tuple[int, ...], Limits(1, 2**24)] = (256, 1024, 4096)
     """Environments of each rank."""
-    ranks: tuple[int, ...] = (1,)
+    ranks: Annotated[tuple[int, ...], Limits(1, 1024)] = (1,)
     """Ranks; several numbers show weak scaling."""
     engine: tuple[Literal["auto", "mujoco", "warp"], ...] = ("auto",)
     """Physics engines; auto takes warp on GPUs and mujoco on the CPU."""
-    gpu_ids: tuple[int, ...] | Literal["auto", "all"] | None = "auto"
+    gpu_ids: GpuIds = "auto"
     """GPUs for the ranks, of which N ranks take the first N; None is the CPU, auto all visible
     GPUs or, if there is none, the CPU."""
-    cpu_threads: int | None = None
+    cpu_threads: Count | None = None
     """Threads of each rank; None shares the cores among the most ranks that are asked for."""
     cuda_graphs: Flag = True
     """Train by CUDA graphs, as train does; see there."""
-    repetitions: int = 5
+    repetitions: Repetitions = 5
     """How often each layer is measured after warming up; the median counts."""
 
     def check(self) -> None:
@@ -81,7 +81,6 @@ class BenchmarkFlags:
         for name in ("num_envs", "ranks", "engine"):
             if not getattr(self, name):
                 raise ConfigError(f"--{name.replace('_', '-')} needs one or more values")
-        check_bounds(self)
         if self.seeds is not None and self.until is None:
             raise ConfigError(f"--seeds {self.seeds} needs --until, a condition that ends training")
         if self.json.suffix == ".png":
@@ -216,7 +215,7 @@ def _configure(
     evaluates = not given & {"--eval-interval", "--population"}
     defaults = ["--eval-interval", "1"] * evaluates + ["--eval-episodes", str(_EPISODES)]
     arguments = [*defaults, *words, "--until", str(flags.until)]
-    config, job, model, _ = prepare_job(discover().find(task), arguments)
+    config, job, model, _ = prepare_training(discover().find(task), arguments)
     if evaluates:
         config.eval_interval = max(1, _iterations(config, job) // _EVALUATIONS)
 
@@ -283,7 +282,3 @@ def _show(results: Results | UntilResults, before: Any, flags: BenchmarkFlags, f
 def _print_progress(message: object) -> None:
     """To standard error: standard output has the results alone."""
     print(message, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    start("benchmark")

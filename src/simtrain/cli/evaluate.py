@@ -41,12 +41,6 @@ class EvaluateFlags(EvaluationCfg):
     json: str | None = None
     """File for the results as JSON; without a name, or as -, standard output has them alone."""
 
-    def check(self) -> None:
-        """Raise ConfigError for values that cannot be."""
-        super().check()
-        if self.json not in (None, "-"):
-            check_file(Path(self.json), "--json")
-
 
 @dataclass
 class _Flags(EvaluateFlags):
@@ -87,7 +81,8 @@ def evaluate(arguments: Sequence[str]) -> int:
             saved = open_policy(path)
         default = _Flags(env=evaluation_task(saved.config.env))
         parsed = parse_flags(f"evaluate {path}", default, flags)
-        parsed.check()
+        if parsed.json not in (None, "-"):
+            check_file(Path(parsed.json), "--json")
         policies.append((saved, parsed))
     with redirect_stdout(sys.stderr), interruptible():
         for _, parsed in policies:

@@ -13,7 +13,7 @@ from simtrain.cli.exits import DONE, FAILED, interruptible
 from simtrain.cli.output import table_console
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError
-from simtrain.limits import check_bounds
+from simtrain.limits import Fraction, Repetitions
 
 if TYPE_CHECKING:
     from simtrain.training.saved_policy import SavedPolicy
@@ -36,7 +36,7 @@ class ExportConfig:
     the task's physics, and with other solvers, step sizes and masses, delay and noise."""
     verify_only: Flag = False
     """Write nothing, and verify the files that are there, such as an edited policy.json."""
-    verify_threshold: float = 0.95
+    verify_threshold: Fraction = 0.95
     """Least part of its return that it must keep in the task's physics."""
     with_changes: Flag = False
     """Export although config.yaml is not what the policy was trained with."""
@@ -44,7 +44,7 @@ class ExportConfig:
     """Write it beside its task's file instead, with its figures: trained/<task>.pt and .yaml. It
     then goes by the task's name in play, evaluate, export, train --init-from and train --teacher.
     """
-    episodes: int = 200
+    episodes: Repetitions = 200
     """Undisturbed episodes that the figures of --ship and --verify are of."""
 
 
@@ -57,7 +57,6 @@ def export(arguments: Sequence[str]) -> int:
         raise ConfigError(f"{text}, not {len(paths)}" if paths else text)
     if not config.formats:
         raise ConfigError("--formats needs one or more of onnx, pt2, torchscript")
-    check_bounds(config)
     if config.ship and config.output is not None:
         raise ConfigError("--output does not go with --ship, which writes beside the task's file")
     if config.ship and config.verify:

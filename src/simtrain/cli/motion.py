@@ -7,13 +7,13 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from simtrain.cli.exits import DONE, FAILED, interruptible
 from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.limits import check_bounds
+from simtrain.limits import Duration, FramesPerSecond, Limits, Port, Seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,9 +49,9 @@ class ConvertConfig(_OfRobot):
 
     A row of a CSV is a frame: the root's position, its quaternion x y z w, and joints."""
 
-    fps: float = 30.0
+    fps: FramesPerSecond = 30.0
     """Rows a second of a CSV."""
-    output_fps: float = 50.0
+    output_fps: FramesPerSecond = 50.0
     """Frames a second of the motion: the rate at which the policy that follows it acts."""
     start: float = 0.0
     """Where to begin, s."""
@@ -73,11 +73,11 @@ class ShowConfig(_OfRobot):
 
     video: Path | None = None
     """Write an MP4 file instead; needs no display."""
-    speed: float = 1.0
+    speed: Annotated[float, Limits(1e-4, 1e4)] = 1.0
     """Seconds of the motion a second."""
     host: str = "127.0.0.1"
     """Address that the page is at; 0.0.0.0 for everyone who can reach this machine."""
-    port: int = 8080
+    port: Port = 8080
     """Port of the page; 0 for any that is free."""
 
 
@@ -87,7 +87,7 @@ class MakeConfig(_OfRobot):
 
     output: Path | None = None
     """Folder for <name>.npz; None for that of the keyframes."""
-    output_fps: float = 50.0
+    output_fps: FramesPerSecond = 50.0
     """Frames a second."""
 
 
@@ -97,11 +97,11 @@ class RecordConfig:
 
     command: tuple[str, ...] = ()
     """A command's name and its values, as velocity 0.5 0 0; without it the task draws it."""
-    seconds: float = 5.0
+    seconds: Duration = 5.0
     """Length, s."""
-    skip: float = 2.0
+    skip: Annotated[float, Limits(0.0, 86_400.0)] = 2.0
     """What is left out at the beginning, s."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of everything random."""
 
 
@@ -235,7 +235,6 @@ def _parsed(config: C, usage: str, arguments: Sequence[str]) -> tuple[C, list[Pa
     """The flags of a command, and as many paths as its usage names; an .npz to write is last."""
     paths, flags = split_paths(arguments)
     config = parse_flags(f"motion {usage}", config, flags)
-    check_bounds(config)
     least = usage.count("<")
     if len(paths) < least or (len(paths) > least and "..." not in usage):
         raise ConfigError(f"files given: {len(paths)}; it is `uv run motion {usage}`")

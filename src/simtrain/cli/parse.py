@@ -7,13 +7,13 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import TypeVar
 
 import tyro
 from tyro import _errors
 
 from simtrain.cli.help import help_text, help_topic
+from simtrain.config.check import check, in_words
 from simtrain.config.tree import flags_of, leaves
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.files import check_path
@@ -21,15 +21,6 @@ from simtrain.files import check_path
 ConfigT = TypeVar("ConfigT")
 MARKERS = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
 """How tyro makes flags of a configuration."""
-_KINDS: dict[object, str] = {
-    NoneType: "None",
-    int: "a whole number",
-    float: "a number",
-    (tuple, float, float): "two numbers",
-    (tuple, int, ...): "one or more whole numbers",
-    (tuple, float, ...): "one or more numbers",
-    dict: "pairs of a name and a number",
-}
 _REPLACED = {
     "--stop-at-return": '"mean_return>=VALUE"',
     "--stop-at": '"METRIC>=VALUE", such as "Train/mean_reward>=45"',
@@ -58,6 +49,7 @@ def parse_flags(
     with _errors.on_parse_error(raise_config_error):
         parsed = tyro.cli(type(default), prog=prog, args=arguments, default=default, config=MARKERS)
     _check_paths(parsed, arguments)
+    check(parsed)
     return parsed
 
 
@@ -103,26 +95,8 @@ def _message(event: _errors.ParseErrorEvent, config: object) -> str | None:
         return f"{name} needs a value"
     if isinstance(event, _errors.InstantiationFailure):
         message = " ".join(event.message.split())
-        given, kinds = _GIVEN.search(message), _in_words(argument.field.type_stripped)
+        given, kinds = _GIVEN.search(message), in_words(argument.field.type_stripped)
         if given is None or kinds is None:
             return f"{name}: {message}"
         return f"{name} is {given[0]}; it must be {kinds}"
     return None
-
-
-def _in_words(kind: Any) -> str | None:
-    """A flag's type in plain words; None if there are none."""
-    union = get_origin(kind) in (Union, UnionType)
-    # As in tyro's help, None comes first.
-    kinds = sorted(get_args(kind), key=lambda k: k is not NoneType) if union else [kind]
-    words: list[str] = []
-    for one in kinds:
-        origin, parts = get_origin(one), get_args(one)
-        if origin is Literal:
-            words += map(str, parts)
-        elif known := _KINDS.get((origin, *parts) if origin is tuple else origin or one):
-            words.append(known)
-        else:
-            return None
-    *others, last = words
-    return f"{', '.join(others)} or {last}" if others else last

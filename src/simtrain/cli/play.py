@@ -5,16 +5,15 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from simtrain.algorithms.cfg import Flag
 from simtrain.api import make_env, open_policy
 from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.cli.start import start
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
-from simtrain.limits import check_bounds
+from simtrain.limits import Duration, Limits, NumEnvs, Port, Seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,15 +46,15 @@ class PlayConfig:
     """web serves a page with the robot in 3-D; auto is web unless --video is given."""
     video: Path | None = None
     """Write an MP4 file of the first environment instead; needs no display."""
-    seconds: float = 20.0
+    seconds: Duration = 20.0
     """Length of the video, s of simulated time."""
     policy: Literal["trained", "zero", "random"] = "trained"
     """What acts: the policy, nothing, or uniform random actions in [-1, 1]."""
     disturbed: Flag = False
     """Keep the task's observation noise, pushes and curricula."""
-    num_envs: int = 4
+    num_envs: NumEnvs = 4
     """Environments."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of everything random."""
     device: str = "cpu"
     """Where to simulate and to act: cpu, cuda or cuda:1."""
@@ -63,13 +62,9 @@ class PlayConfig:
     """Physics engine; auto takes warp on a GPU and mujoco on the CPU."""
     host: str = "127.0.0.1"
     """Address that the web viewer listens on; 0.0.0.0 for everyone who can reach this machine."""
-    port: int = 8080
+    port: Port = 8080
     """Port of the web viewer; 0 for any that is free."""
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
-
-    def check(self) -> None:
-        """Raise ConfigError for values that cannot be."""
-        check_bounds(self)
 
 
 @dataclass
@@ -82,11 +77,11 @@ class ReplayConfig:
     """web serves a page; auto is web unless --video is given."""
     video: Path | None = None
     """Write an MP4 file instead; needs no display."""
-    speed: float = 0.1
+    speed: Annotated[float, Limits(1e-4, 1e4)] = 0.1
     """Simulated seconds a second."""
     host: str = "127.0.0.1"
     """Address that the web viewer listens on; 0.0.0.0 for everyone who can reach this machine."""
-    port: int = 8080
+    port: Port = 8080
     """Port of the web viewer; 0 for any that is free."""
 
 
@@ -103,7 +98,6 @@ def play(arguments: Sequence[str]) -> int:
         raise ConfigError(f"name one run, checkpoint or task first: {usage}")
     task, cfg, saved = _open(paths[0])
     config = parse_flags(f"play {paths[0]}", PlayConfig(env=cfg), flags)
-    config.check()
     if saved is None and config.policy == "trained":
         saved = _open_trained(task)
         config = parse_flags(f"play {paths[0]}", PlayConfig(env=saved.config.env), flags)
@@ -138,7 +132,6 @@ def play(arguments: Sequence[str]) -> int:
 
 def _replay(arguments: Sequence[str]) -> int:
     config = parse_flags("play", ReplayConfig(), arguments)
-    check_bounds(config)
     serves = _check_viewer(config)
 
     from simtrain.training.features.failures import read_dump
@@ -247,7 +240,3 @@ def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> N
     with interruptible(), shown as progress:
         record(env, act, path, progress.track(steps, description="drawing"), note=name)
     print(f"video: {path}")
-
-
-if __name__ == "__main__":
-    start("play")

@@ -169,3 +169,6 @@ report = partial(start, "report")
 motion = partial(start, "motion")
 benchmark = partial(start, "benchmark")
 list_tasks = partial(start, "list-tasks")
+
+if __name__ == "__main__":
+    simtrain()

@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from simtrain.cli.exits import DONE
-from simtrain.cli.start import start
-from simtrain.errors import ConfigError, flag
+from simtrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mujoco import MjModel
-
     from simtrain.config.tasks import Registry, Task
     from simtrain.config.train import TrainConfig
-    from simtrain.launch.plan import Job
-    from simtrain.training.resumption import SavedRun
+    from simtrain.training.prepare import PreparedJob
 
 _HELP = """\
 usage: train <task> [flags]
@@ -41,41 +37,23 @@ def train(arguments: Sequence[str]) -> int:
         return DONE
     if name.startswith("-"):
         raise ConfigError(f"the task comes first: `uv run train <task> {name} ...`")
-    job = prepare_job(registry.find(name), flags)
+    prepared = prepare_training(registry.find(name), flags)
 
+    # Only now, so that help and mistakes do not wait for torch and MuJoCo.
     from simtrain.training.job import run_job
 
-    return run_job(*job)[1]
+    return run_job(*prepared)[1]
 
 
-def prepare_job(
-    task: Task, flags: Sequence[str]
-) -> tuple[TrainConfig, Job, MjModel, SavedRun | None]:
-    """What `run_job` takes for the flags of a command line; ConfigError if they cannot be."""
-    from simtrain import api
+def prepare_training(task: Task, flags: Sequence[str]) -> PreparedJob:
+    """The job of a task with the flags of a command line; ConfigError if it cannot be trained."""
     from simtrain.cli.parse import parse_flags
     from simtrain.config.train import TrainConfig
+    from simtrain.training.prepare import prepare_job
 
-    name = task.name
-    default = TrainConfig.of_task(name, task.configuration())
-    config = parse_flags(f"train {name}", default, flags, _description(task, default))
-    saved = None
-    if config.resume is not None:
-        from simtrain.training.resumption import find_run
-
-        saved = find_run(config.resume, config.log_root, name)
-        run_config = saved.configuration(default)
-        config = parse_flags(f"train {name}", run_config, flags)
-        for given in ("init_from", "teacher"):
-            if getattr(config, given) != getattr(run_config, given):
-                raise ConfigError(f"{flag(given)} is of a new run: leave it out with --resume")
-
-    def on_gpu() -> TrainConfig:
-        default = TrainConfig.of_task(name, task.configuration(), on_gpu=True)
-        return parse_flags(f"train {name}", default, flags)
-
-    config, job, model = api.prepare_job(config, saved, on_gpu)
-    return config, job, model, saved
+    default = TrainConfig.of_task(task.name, task.configuration())
+    about = _description(task, default)
+    return prepare_job(default, lambda cfg: parse_flags(f"train {task.name}", cfg, flags, about))
 
 
 def _description(task: Task, default: TrainConfig) -> str:
@@ -92,7 +70,3 @@ def _tasks(registry: Registry) -> str:
     for path, trace in registry.broken.items():
         lines.append(f"  (not importable: {path}: {trace.strip().splitlines()[-1]})")
     return "tasks:\n" + "\n".join(lines or ["  none found"])
-
-
-if __name__ == "__main__":
-    start("train")

@@ -15,42 +15,27 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Suppress, UseAppendAction, arg
 
 from simtrain.algorithms.cfg import MODELS, DistillationCfg, Flag, NetworkCfg, PpoCfg, RndCfg
-from simtrain.config.tree import FROM_TASK, check_parts
+from simtrain.config.check import check
+from simtrain.config.metric_tags import EVALUATION_TAGS
+from simtrain.config.tree import FROM_TASK
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean, flag
-from simtrain.limits import check_bounds
+from simtrain.launch import LaunchFlags
+from simtrain.limits import Count, Limits, NumEnvs, NumSteps, Repetitions, Seed
 
 Words = Annotated[
     UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="FLAG LOW HIGH [SCALE]")
 ]
+Members = Annotated[int, Limits(1, 1024)]
+Iterations = Annotated[int, Limits(0, 10**9)]
+Frequencies = Annotated[tuple[float, float, float, float], Limits(0.0, 1e9)]
 
 
 @dataclass
-class TrainConfig:
+class TrainConfig(LaunchFlags):
     """Train a policy with PPO."""
 
     task: Suppress[str]
-    gpu_ids: tuple[int, ...] | Literal["auto", "all"] | None = "auto"
-    """GPUs to train on, a rank each: their numbers in nvidia-smi, or indices into
-    CUDA_VISIBLE_DEVICES if that is set; None is the CPU, auto the first GPU if there is one."""
-    cpu_workers: int = 1
-    """Ranks when training on the CPU."""
-    cpu_threads: int | None = None
-    """Threads of each rank, for physics and for torch; None shares the cores among the ranks."""
-    hosts: tuple[str, ...] = ()
-    """Machines to train on, by SSH, or slurm for those of the SLURM allocation; none is this one.
-    --gpu-ids and --cpu-workers hold for each."""
-    ssh_config: str | None = None
-    """File with SSH settings of the hosts; None for ~/.ssh/config."""
-    collective_timeout: float = 600.0
-    """Seconds after which a rank that does not answer, or keeps the others waiting in an iteration,
-    ends the job; it is told of after a tenth of them. The ranks' first collective may take as long.
-    """
-    grace_seconds: float = 30.0
-    """Seconds that a run has to finish its iteration and save once it is told to stop."""
-    torchrunx_log_dir: str | None = None
-    """Folder for what several ranks print; "" for none, None for <run>/torchrunx. The variable
-    TORCHRUNX_LOG_DIR wins over this."""
     engine: Literal["auto", "mujoco", "warp"] = "auto"
     """Physics engine: mujoco is MuJoCo on CPU threads, warp is MuJoCo Warp; auto takes warp on GPUs
     and mujoco on the CPU."""
@@ -59,24 +44,24 @@ class TrainConfig:
     cuda_graphs: Flag = True
     """Replay whole steps of rollouts and mini-batches of updates as CUDA graphs, where a task's
     terms allow it; False launches each operation by itself, and tells the phases apart."""
-    num_envs: int = 1024
+    num_envs: NumEnvs = 1024
     """Environments of each rank: a second GPU doubles the experience of an iteration. A task may
     have another default for GPUs."""
-    num_steps_per_env: int = 24
+    num_steps_per_env: NumSteps = 24
     """Steps of a rollout."""
-    max_iterations: int = 1000
+    max_iterations: Count = 1000
     """Iterations to train, each a rollout and a PPO update."""
-    total_env_steps: int | None = None
+    total_env_steps: Count | None = None
     """Environment steps to train, over all ranks, instead of --max-iterations."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of everything random; each rank adds its number."""
     log_root: Path = Path("logs")
     """Folder of all runs; this one goes to <log-root>/<task>/<date>_<time>[_<run-name>]."""
     run_name: str = ""
     """Added to the name of the run's folder."""
-    save_interval: int = 50
+    save_interval: Count = 50
     """Iterations between checkpoints."""
-    keep_checkpoints: int | None = None
+    keep_checkpoints: Count | None = None
     """How many of the newest model_<iteration>.pt to keep; None for all."""
     resume: str | None = None
     """Go on with a run, in its folder: the folder, or latest for the newest run of this task below
@@ -92,12 +77,10 @@ class TrainConfig:
     teacher: str | None = None
     """Distil the policy of this run, checkpoint or task into a student, the actor of --ppo.actor,
     in environments that have the teacher's observation groups too; None trains with PPO."""
-    max_restarts: int = 0
-    """How often to start the ranks again from the last saved state after one of them died."""
-    eval_interval: int | None = None
+    eval_interval: Count | None = None
     """Iterations between evaluations: the policy acts without exploration, noise and pushes in
     environments of its own. None for no evaluation."""
-    eval_episodes: int = 32
+    eval_episodes: Repetitions = 32
     """Episodes of an evaluation."""
     eval_device: str | None = None
     """Evaluate in a process of its own, on cpu or cuda:N with N as in --gpu-ids, while training
@@ -106,16 +89,16 @@ class TrainConfig:
     """End training when this holds, e.g. "lin_vel_error<0.1 and fell<0.02": evaluations give
     mean_return, mean_episode_length, failure_rate (or fell) and the task's metrics; other metrics
     have their tag's name, as in "Train/mean_reward>45 or Loss/kl<0.001"."""
-    population: int | None = None
+    population: Members | None = None
     """Train so many members side by side, each a training of its own with its own seed and
     hyper-parameters, and let the better take the place of the worse; None for one training."""
-    ranks_per_member: int = 1
+    ranks_per_member: Members = 1
     """Ranks of each member, which average its gradients."""
-    population_interval: int = 20
+    population_interval: Count = 20
     """Iterations between two exchanges: members are evaluated, selected and mutated."""
-    population_warm_up: int = 40
+    population_warm_up: Iterations = 40
     """Iterations before the first exchange in which members are selected."""
-    population_grace: int = 40
+    population_grace: Iterations = 40
     """Iterations for which a member that was replaced is left alone."""
     population_fitness: str = "mean_return:max"
     """What members are selected by: mean_return, mean_episode_length, failure_rate or one of the
@@ -123,7 +106,7 @@ class TrainConfig:
     population_selection: Literal["tournament", "truncation"] = "tournament"
     """Whom a member may copy: the best of a few that are drawn, or, for the worst, one of the
     best."""
-    population_tournament_size: int = 2
+    population_tournament_size: Count = 2
     """Members that are drawn for a tournament."""
     population_share: float = 0.25
     """Share of the members that copy from as large a share of the best, by truncation."""
@@ -131,7 +114,7 @@ class TrainConfig:
     """A number that evolves, its bounds and over what it is drawn evenly: linear, log or complement
     (the logarithm of 1 - x), e.g. ppo.entropy-coef 1e-4 0.05 log. Without any: desired-kl (or
     learning-rate, if it is fixed), entropy-coef, clip-param, num-learning-epochs, gamma and lam."""
-    population_mutations: tuple[float, float, float, float] = (0.4, 0.4, 0.2, 0.0)
+    population_mutations: Frequencies = (0.4, 0.4, 0.2, 0.0)
     """Relative frequencies of no mutation and of those of hyper-parameters, of parameters (noise
     on a share of the weights) and of the architecture (a layer wider, or one more)."""
     logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
@@ -146,9 +129,9 @@ class TrainConfig:
     """Trace the 10th to the 12th iteration of this command, to <run>/trace.json."""
     video: Flag = False
     """Record the policy while it trains, to <run>/videos; changes nothing in training."""
-    video_interval: int = 50
+    video_interval: Count = 50
     """Iterations between videos."""
-    video_length: int = 250
+    video_length: Repetitions = 250
     """Control steps of a video."""
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
     ppo: PpoCfg = field(default_factory=PpoCfg)
@@ -157,7 +140,10 @@ class TrainConfig:
     @staticmethod
     def of_task(name: str, task: TaskCfg, *, on_gpu: bool = False) -> TrainConfig:
         """The configuration that a task asks for, with physics on the CPU or on GPUs."""
-        check_parts(task, f"task {name!r}: TaskCfg")
+        try:
+            check(task, "env")
+        except ConfigError as error:
+            raise ConfigError(f"task {name!r}: {error}") from error
         own: dict[str, Any] = {setting: getattr(task, setting) for setting in FROM_TASK}
         if on_gpu and task.num_envs_on_gpu is not None:
             own["num_envs"] = task.num_envs_on_gpu
@@ -172,7 +158,11 @@ class TrainConfig:
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be; names are checked with the model."""
-        check_bounds(self)
+        check(self)
+        for metric in self.env.metrics:
+            if metric in EVALUATION_TAGS:
+                text = f"a metric of the task is called {metric!r}, as one of evaluation is"
+                raise ConfigError(text)
         self._check_ppo()
         self._check_network("actor")
         self._check_network("critic")

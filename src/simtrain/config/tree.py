@@ -10,10 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Any, TypeVar, cast
 
-from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
-
+from simtrain.config.check import check_value, field_types
 from simtrain.errors import ConfigError, did_you_mean, flag
 
 ConfigT = TypeVar("ConfigT")
@@ -32,7 +31,6 @@ DECISIVE = ("task", "engine", "deterministic", *FROM_TASK[:2], "seed", "env", "p
 CONFIG_DIGEST = "config_sha256"
 """Where a checkpoint's ``infos`` have its `config_digest`."""
 _TERM = re.compile(r"^simtrain\.mdp[.\w]*:")
-_ALL = CollectionCheckStrategy.ALL_ITEMS
 _OF_ONE_COMMAND = ("resume", "resume_with_changes", "log_root", "run_name")  # not taken over
 
 
@@ -59,7 +57,7 @@ def resolved(config: Any) -> dict[str, Any]:
 def overlay(default: ConfigT, plain: Any) -> ConfigT:
     """A copy of `default` with the values of `plain`, from `as_plain`; functions stay the same.
 
-    TypeError for a value that is not of the kind of that in `default`; see also `check_types`.
+    TypeError for a value that is not of the kind of that in `default`; `check` looks closer.
     """
     result: Any = plain
     parts = parts_of(default)
@@ -103,11 +101,12 @@ def with_overrides(config: ConfigT, overrides: Mapping[str, Any]) -> ConfigT:
                 raise ConfigError(f"{name} cannot be {value!r:.60}; it is {parent[last]!r:.60}")
             parent[last] = value
         else:
-            setattr(parent, last, value)
+            kind: Any = type(parent)
             try:
-                check_types(parent)
-            except TypeError as error:
-                raise ConfigError(f"{name}{str(error).removeprefix(flag(last))}") from error
+                check_value(value, field_types(kind)[last], *path)
+            except ConfigError as error:
+                raise ConfigError(f"{name}{str(error).removeprefix(flag(*path))}") from error
+            setattr(parent, last, value)
     return cast(ConfigT, result)
 
 
@@ -209,37 +208,6 @@ def checkpoint_infos(config: Any, env_steps: int) -> dict[str, Any]:
     """The plain values of a checkpoint of `TrainConfig` `config` after so many steps."""
     digest = config_digest(resolved(config))
     return {"task": config.task, "env_steps": env_steps, CONFIG_DIGEST: digest}
-
-
-def check_types(config: object) -> None:
-    """Raise TypeError for a value of a configuration that its field may not have."""
-    if isinstance(config, dict):
-        for item in config.values():
-            check_types(item)
-    if not dataclasses.is_dataclass(config) or isinstance(config, type):
-        return
-    hints = get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        try:
-            check_type(value, hints[field.name], collection_check_strategy=_ALL)
-        except TypeCheckError as error:
-            reason = str(error).split("\n")[0]
-            raise TypeError(f"{flag(field.name)} cannot be {value!r:.60}: {reason}") from error
-        check_types(value)
-
-
-def check_parts(config: Any, *path: str) -> None:
-    """Raise ConfigError for something else in the place of a configuration's part, such as None."""
-    fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
-    for field in fields:
-        kind: Any = field.default_factory
-        value = getattr(config, field.name)
-        is_part = isinstance(kind, type) and dataclasses.is_dataclass(kind)
-        if is_part and not isinstance(value, kind):
-            text = f"{'.'.join((*path, field.name))} is {value!r:.60}"
-            raise ConfigError(f"{text}, not {kind.__name__}")
-        check_parts(value, *path, field.name)
 
 
 def parts_of(value: Any, suppressed: bool = True) -> dict[str, Any] | None:

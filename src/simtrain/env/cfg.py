@@ -22,7 +22,8 @@ from tyro.conf import Suppress
 
 from simtrain.algorithms.cfg import PpoCfg
 from simtrain.algorithms.mirror import Mirror, MirrorRule
-from simtrain.env.control.cfg import ActionTermCfg, ActuatorCfg, DelayCfg
+from simtrain.env.control.cfg import ActionTermCfg, ActuatorCfg, DelayCfg, Range
+from simtrain.limits import Count, Factor, Limits, NumEnvs, NumSteps, Repetitions, Seed
 
 ModelSource = Annotated[
     Path | Callable[[], Any],
@@ -39,6 +40,10 @@ ModelSource = Annotated[
 Params = Annotated[dict[str, Any], tyro.conf.arg(name="")]
 EventMode = Literal["startup", "reset", "step", "interval"]
 Reduce = Literal["mean", "last", "max"]
+History = Annotated[int, Limits(0, 1000)]
+SecondsRange = Annotated[tuple[float, float], Limits(0.0, 1e9, ordered=True)]
+Iterations = Annotated[int, Limits(1, 10_000)]
+Tiles = Annotated[int, Limits(1, 1000)]
 
 
 @dataclass(init=False)
@@ -90,11 +95,11 @@ class ObservationTermCfg(TermCfg, DelayCfg):
     """Noise added to the value, drawn anew at every step."""
     bias: UniformNoiseCfg | GaussianNoiseCfg | None
     """What is added besides, drawn at the start of an episode."""
-    clip: tuple[float, float] | None
+    clip: Range | None
     """Bounds of the value."""
     scale: float | tuple[float, ...] | None
     """Factor, one for all or one for each entry."""
-    history_length: int
+    history_length: History
     """How many steps are stacked, oldest first; 0 is the present alone."""
     mirror: Suppress[MirrorRule | None]
     """How its value is reflected, for a function of one's own; ready-made ones know."""
@@ -127,7 +132,7 @@ class ObservationGroupCfg:
     """The terms by name."""
     concatenate: bool = True
     """Put the terms side by side; False makes of each a group of its own, <group>.<term>."""
-    history_length: int = 0
+    history_length: History = 0
     """How many steps of every term are stacked, oldest first; 0 leaves that to each term."""
 
 
@@ -168,10 +173,10 @@ class EventTermCfg(TermCfg):
 
     mode: EventMode
     """When: once before training, at every reset, at every step, or again and again."""
-    interval_range_s: tuple[float, float]
+    interval_range_s: SecondsRange
     """Shortest and longest time between two of them, in seconds, drawn per environment; for mode
     ``interval``."""
-    after_steps: int
+    after_steps: Annotated[int, Limits(0, 10**12)]
     """Control steps of every environment before it happens for the first time; not for mode
     ``startup``."""
 
@@ -192,7 +197,7 @@ class EventTermCfg(TermCfg):
 class CommandTermCfg(TermCfg):
     """Something the policy is asked to do; `func` is a class derived from `CommandTerm`."""
 
-    resampling_time_range: tuple[float, float]
+    resampling_time_range: SecondsRange
     """Shortest and longest time that a command stands, in seconds."""
 
     def __init__(
@@ -231,7 +236,7 @@ class MetricTermCfg(TermCfg):
 class SubTerrainCfg(TermCfg):
     """A kind of tile; its function is one of `mdp.terrain`, or of the user's in their manner."""
 
-    proportion: float
+    proportion: Factor
     """Share of the terrain's columns, relative to the others'."""
 
     def __init__(self, func: Callable[..., Any], proportion: float = 1.0, **params: Any) -> None:
@@ -244,19 +249,19 @@ class TerrainCfg:
     """A grid of tiles in one height field; it takes the place of the model's floor."""
 
     sub_terrains: dict[str, SubTerrainCfg] = field(default_factory=dict)
-    num_levels: int = 8
+    num_levels: Tiles = 8
     """Tiles along x, from the easiest to the hardest."""
-    num_columns: int = 10
+    num_columns: Tiles = 10
     """Tiles along y, each column of one kind."""
-    tile_size: float = 8.0
+    tile_size: Annotated[float, Limits(1e-2, 1e4)] = 8.0
     """Length of a tile's side, m."""
-    resolution: float = 0.1
+    resolution: Annotated[float, Limits(1e-3, 1e3)] = 0.1
     """Distance between the nodes of the height field, m."""
-    border_width: float = 5.0
+    border_width: Annotated[float, Limits(0.0, 1e4)] = 5.0
     """Width of the flat border around all tiles, m."""
-    max_initial_level: int | None = None
+    max_initial_level: Annotated[int, Limits(0, 1000)] | None = None
     """Hardest level that environments start at; None for the last."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the tiles' random heights, the same on all ranks."""
 
 
@@ -268,13 +273,13 @@ class SimCfg:
     """MuJoCo's integrator."""
     solver: Literal["PGS", "CG", "Newton"] | None = None
     """MuJoCo's constraint solver."""
-    iterations: int | None = None
+    iterations: Iterations | None = None
     """Largest number of solver iterations."""
-    ls_iterations: int | None = None
+    ls_iterations: Iterations | None = None
     """Largest number of line-search iterations."""
-    max_contacts: int | None = None
+    max_contacts: Repetitions | None = None
     """Room for contacts in each environment, of the warp engine; None to find out by a probe."""
-    max_constraints: int | None = None
+    max_constraints: Annotated[int, Limits(1, 10**7)] | None = None
     """Room for rows of constraints in each environment, of the warp engine; None likewise."""
 
 
@@ -287,11 +292,11 @@ class TaskCfg:
 
     model: ModelSource
     """MJCF file of the robot and its world."""
-    timestep: float
+    timestep: Annotated[float, Limits(1e-6, 100.0)]
     """Seconds of a physics step."""
-    decimation: int
+    decimation: Annotated[int, Limits(1, 10_000)]
     """Physics steps a control step."""
-    episode_length_s: float
+    episode_length_s: Annotated[float, Limits(1e-6, 1e7)]
     """Longest episode in seconds."""
     terrain: TerrainCfg | None = None
     """Ground to walk on instead of the model's floor."""
@@ -311,12 +316,12 @@ class TaskCfg:
     symmetry: Suppress[Mirror | None] = None
     """How the robot is reflected, for ``--ppo.symmetry``."""
     sim: SimCfg = field(default_factory=SimCfg)
-    num_envs: Suppress[int] = 1024
+    num_envs: Suppress[NumEnvs] = 1024
     """Default of --num-envs where physics runs on the CPU."""
-    num_envs_on_gpu: Suppress[int | None] = None
+    num_envs_on_gpu: Suppress[NumEnvs | None] = None
     """And where it runs on GPUs, on each; None for the same."""
-    num_steps_per_env: Suppress[int] = 24
-    max_iterations: Suppress[int] = 1000
+    num_steps_per_env: Suppress[NumSteps] = 24
+    max_iterations: Suppress[Count] = 1000
     ppo: Suppress[PpoCfg] = field(default_factory=PpoCfg)
 
     def observation_terms(self) -> dict[str, dict[str, ObservationTermCfg]]:

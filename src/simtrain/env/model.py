@@ -7,18 +7,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import get_args
 
 import mujoco
 import numpy as np
 
-from simtrain.config.metric_tags import EVALUATION_TAGS
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import (
     CurriculumTermCfg,
-    EventMode,
     EventTermCfg,
-    Reduce,
     TaskCfg,
     TermCfg,
 )
@@ -33,7 +29,6 @@ from simtrain.env.names import check_term, no_command, patterns_of
 from simtrain.env.nan_guard import STEPS
 from simtrain.env.terrain import add_terrain, check_terrain
 from simtrain.errors import ConfigError, flag, warnings_once, what_raised
-from simtrain.limits import check_bounds
 
 # Sensors whose values depend on geoms that touch nothing, without naming them.
 _SENSORS_THAT_SEE = {
@@ -156,7 +151,6 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
 
     Warnings of the model are told here, and nowhere else.
     """
-    check_bounds(cfg, "env")
     with warnings_once():
         model = _compile(cfg, visuals=False)[0]
     step_dt = cfg.timestep * cfg.decimation
@@ -181,12 +175,6 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
         takes_mask = isinstance(term, EventTermCfg | CurriculumTermCfg)
         check_term(where, term, model, step_dt, leading=1 + takes_mask)
         _check_command(f"{where}.command", term.params.get("command"), cfg)
-    for name, metric in cfg.metrics.items():
-        if name in EVALUATION_TAGS:
-            raise ConfigError(f"a metric of the task is called {name!r}, as one of evaluation is")
-        _check_choice(flag("env", "metrics", name, "reduce"), metric.reduce, get_args(Reduce))
-    for name, event in cfg.events.items():
-        _check_choice(flag("env", "events", name, "mode"), event.mode, get_args(EventMode))
     return model
 
 
@@ -246,11 +234,6 @@ def _check_command(where: str, command: object, cfg: TaskCfg) -> None:
     """Raise ConfigError for the name of a command that the task does not have."""
     if isinstance(command, str) and command not in cfg.commands:
         raise ConfigError(f"{where}: {no_command(command, cfg.commands)}")
-
-
-def _check_choice(where: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{where} is {value!r}; it must be one of {', '.join(choices)}")
 
 
 def _set_options(cfg: TaskCfg, option: mujoco.MjOption) -> None:

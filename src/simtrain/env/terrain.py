@@ -16,7 +16,6 @@ from torch import Tensor
 from simtrain.env.cfg import TerrainCfg
 from simtrain.env.names import check_parameters
 from simtrain.errors import ConfigError, flag
-from simtrain.limits import check_bounds
 
 NAME = "terrain"  # of the height field and of its geom
 _MOST = 2**24  # nodes: more than a hundred times those of a usual terrain
@@ -170,7 +169,6 @@ def check_terrain(cfg: TerrainCfg) -> None:
         raise ConfigError("the terrain needs a sub-terrain with a proportion greater than 0")
     for name, tile in cfg.sub_terrains.items():
         check_parameters(flag("env", "terrain", "sub_terrains", name), tile, leading=4)
-    check_bounds(cfg, "env", "terrain")
     nodes, border = _nodes(cfg)
     size = (cfg.num_columns * nodes + 2 * border) * (cfg.num_levels * nodes + 2 * border)
     if size > _MOST:

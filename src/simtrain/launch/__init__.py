@@ -1,1 +1,42 @@
-"""From a command line to running ranks: devices, launcher, rank. Knows no task and no PPO."""
+"""From a command line to running ranks: devices, launcher, rank. Knows no task and no PPO.
+
+Here are the flags of `train` that launching takes, without torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from simtrain.limits import Count, Limits, Timeout
+
+GpuIds = Annotated[tuple[int, ...] | Literal["auto", "all"] | None, Limits(0, 10**6)]
+
+
+@dataclass(kw_only=True)
+class LaunchFlags:
+    """The devices, hosts and processes of a job."""
+
+    gpu_ids: GpuIds = "auto"
+    """GPUs to train on, a rank each: their numbers in nvidia-smi, or indices into
+    CUDA_VISIBLE_DEVICES if that is set; None is the CPU, auto the first GPU if there is one."""
+    cpu_workers: Count = 1
+    """Ranks when training on the CPU."""
+    cpu_threads: Count | None = None
+    """Threads of each rank, for physics and for torch; None shares the cores among the ranks."""
+    hosts: tuple[str, ...] = ()
+    """Machines to train on, by SSH, or slurm for those of the SLURM allocation; none is this one.
+    --gpu-ids and --cpu-workers hold for each."""
+    ssh_config: str | None = None
+    """File with SSH settings of the hosts; None for ~/.ssh/config."""
+    collective_timeout: Timeout = 600.0
+    """Seconds after which a rank that does not answer, or keeps the others waiting in an iteration,
+    ends the job; it is told of after a tenth of them. The ranks' first collective may take as long.
+    """
+    grace_seconds: Timeout = 30.0
+    """Seconds that a run has to finish its iteration and save once it is told to stop."""
+    torchrunx_log_dir: str | None = None
+    """Folder for what several ranks print; "" for none, None for <run>/torchrunx. The variable
+    TORCHRUNX_LOG_DIR wins over this."""
+    max_restarts: Annotated[int, Limits(0, 10**6)] = 0
+    """How often to start the ranks again from the last saved state after one of them died."""

@@ -3,16 +3,15 @@
 import os
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
 from simtrain.errors import ConfigError
+from simtrain.launch import GpuIds, LaunchFlags
 from simtrain.launch.hosts import HostGpus, list_gpus, probe_hosts, visible_gpus
 from simtrain.launch.rank import Rank, share_of_cores
 from simtrain.launch.torchrunx_internals import slurm_hosts
-
-GpuIds = tuple[int, ...] | Literal["auto", "all"] | None
 
 
 @dataclass(frozen=True)
@@ -142,48 +141,40 @@ class Job:
         return f"{len(names)} rank{'s' if len(names) > 1 else ''} on {', '.join(names)}"
 
 
-class LaunchFlags(Protocol):
-    """The flags of `train` that decide which ranks there are."""
+def plan_job(
+    flags: LaunchFlags,
+    seed: int = 0,
+    eval_device: str | None = None,
+    population: int | None = None,
+    ranks_per_member: int = 1,
+) -> Job:
+    """Find out where ranks will be; ConfigError if a GPU or a host is not there, naming it.
 
-    gpu_ids: GpuIds
-    cpu_workers: int
-    cpu_threads: int | None
-    hosts: tuple[str, ...]
-    ssh_config: str | None
-    collective_timeout: float
-    grace_seconds: float
-    max_restarts: int
-    seed: int
-    eval_device: str | None
-    population: int | None
-    ranks_per_member: int
-
-
-def plan_job(flags: LaunchFlags) -> Job:
-    """Find out where ranks will be; ConfigError if a GPU or a host is not there, naming it."""
+    The other arguments are flags of training with the same names.
+    """
     hosts = slurm_hosts() if flags.hosts == ("slurm",) else flags.hosts
-    may_use_gpus = flags.gpu_ids is not None or flags.eval_device not in (None, "cpu")
+    may_use_gpus = flags.gpu_ids is not None or eval_device not in (None, "cpu")
     if hosts:
         gpus = probe_hosts(hosts, flags.ssh_config, list_gpus=may_use_gpus)
     else:
         unused = HostGpus(os.environ.get("CUDA_VISIBLE_DEVICES"), ())
         gpus = [find_gpus() if may_use_gpus else unused]
     devices = _resolve_hosts(flags, hosts, gpus)
-    if flags.population is not None:
-        devices = _with_members(devices, flags.population, flags.ranks_per_member)
+    if population is not None:
+        devices = _with_members(devices, population, ranks_per_member)
     # A rank that may be started again has a process of its own to lose.
     in_process = not hosts and devices[0].ranks == 1 and flags.max_restarts == 0
     return Job(
         hosts=hosts or ("localhost",),
         devices=devices,
-        seed=flags.seed,
+        seed=seed,
         threads=flags.cpu_threads,
         collective_timeout=flags.collective_timeout,
         grace_seconds=flags.grace_seconds,
         ssh_config=flags.ssh_config,
         in_process=in_process,
-        evaluator=resolve_evaluator(flags.eval_device, gpus[0]),
-        members=flags.population or 1,
+        evaluator=resolve_evaluator(eval_device, gpus[0]),
+        members=population or 1,
     )
 
 

@@ -1,13 +1,11 @@
-"""A training job from its checked configuration to its exit code."""
+"""A training job from its checked configuration, see `prepare_job`, to its exit code."""
 
-import os
 import shlex
 import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +14,16 @@ import mujoco
 from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import as_plain, overlay
-from simtrain.env.model import bytes_per_env
 from simtrain.errors import ConfigError, RankError
-from simtrain.files import check_memory
-from simtrain.launch.launcher import check_log_level, choose_log_dir, launch_ranks
+from simtrain.launch.launcher import choose_log_dir, launch_ranks
 from simtrain.launch.plan import Job
 from simtrain.launch.processes import StopSignals
 from simtrain.launch.rank import Rank
 from simtrain.plot.report import PICTURE
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
-from simtrain.run.directory import VIDEOS, make_folder, make_run_directory, shown
+from simtrain.run.directory import VIDEOS, make_run_directory, shown
 from simtrain.run.metrics import METRICS, check_idle
-from simtrain.sim import choose_engine
 from simtrain.training.context import (
     Resumption,
     RunContext,
@@ -36,12 +31,11 @@ from simtrain.training.context import (
     TrainingResult,
     join_member,
 )
-from simtrain.training.features.evaluation import check_evaluation_flags
+from simtrain.training.prepare import check_on_devices, simulates_on_gpu
 from simtrain.training.resumption import SavedRun, can_resume, open_run, plan_resumption
 from simtrain.training.stopping import Stopping, exit_code
 
 _LONGEST_PAUSE = 60.0  # seconds
-_PROCESS_BYTES = 300 * 2**20  # of a process that has imported torch
 
 
 def run_job(
@@ -65,7 +59,7 @@ def run_job(
     """
     # CUDA_VISIBLE_DEVICES is read once: set it before Warp or torch first uses a GPU.
     rank = job.make_rank() if job.in_process else None
-    _check_on_devices(config, job, model)
+    check_on_devices(config, job, model)
     resumption, lines = None, _introduction(config, job)
     trained = (0, 0)
     if saved is not None:
@@ -113,11 +107,6 @@ def run_job(
     return run, ended if result.error is None else 1
 
 
-def simulates_on_gpu(config: TrainConfig, job: Job) -> bool:
-    """Whether physics runs on GPUs, for which a task may have another number of environments."""
-    return choose_engine(config.engine, job.devices[0].kind).device == "cuda"
-
-
 def _remove_untrained(run: Path) -> None:
     """Remove a run directory in which no iteration was recorded, and its task's if it was alone."""
     metrics = run / METRICS
@@ -125,54 +114,6 @@ def _remove_untrained(run: Path) -> None:
         shutil.rmtree(run, ignore_errors=True)
         with suppress(OSError):
             run.parent.rmdir()
-
-
-def _check_on_devices(config: TrainConfig, job: Job, model: mujoco.MjModel) -> None:
-    """Check what depends on the job's devices; ConfigError if something does not fit them."""
-    engine = choose_engine(config.engine, job.devices[0].kind).name
-    check_evaluation_flags(config, engine)
-    for network in ("actor", "critic"):
-        if ":" in (cfg := getattr(config.ppo, network)).model:
-            from simtrain.algorithms.networks import find_model
-
-            find_model(cfg, network)
-    if job.devices[0].kind == "cpu":
-        ranks = job.devices[0].ranks
-        check_memory(ranks * bytes_of_rank(config, model), config.num_envs, ranks)
-    if not job.in_process:
-        check_log_level()
-        variable = os.environ.get("TORCHRUNX_LOG_DIR")
-        if folder := config.torchrunx_log_dir if variable is None else variable:
-            flag = "--torchrunx-log-dir" if variable is None else "TORCHRUNX_LOG_DIR"
-            make_folder(Path(folder), flag)
-    elif engine == "warp":
-        # Several ranks check it themselves: Warp initializes CUDA, and launching them forks.
-        from simtrain.sim.warp_model import check_model
-
-        check_model(model)
-
-
-def bytes_of_rank(config: TrainConfig, model: mujoco.MjModel) -> int:
-    """Memory of a rank that trains on the CPU, about: process, environments, rollout, networks.
-
-    How many numbers a policy observes is known only once environments are built; here it is about
-    the model's own state.
-    """
-    envs, samples = config.num_envs, config.num_envs * config.num_steps_per_env
-    observed, actions = int(model.nq + model.nv + model.nu), int(model.nu)
-    per_sample = (len(config.env.observations) + 4) * observed + 4 * actions + 12
-    rows = max(envs, samples // config.ppo.num_mini_batches)
-    floats = samples * per_sample
-    for network in (config.ppo.actor, config.ppo.critic):
-        sizes, units = network.hidden_dims, network.rnn_hidden_dim * network.rnn_num_layers
-        layers = (observed, *sizes, actions)
-        if network.model in ("gru", "lstm"):  # its states, before each step, and by autograd
-            layers = (observed, network.rnn_hidden_dim, *sizes, actions)
-            floats += units * (samples + 8 * rows)
-        weights = sum(a * b for a, b in pairwise(layers))
-        # As measured: outputs and gradients; weights with gradients, moments and copies.
-        floats += 2 * rows * sum(sizes) + 6 * weights
-    return _PROCESS_BYTES + envs * bytes_per_env(model) + 4 * floats
 
 
 def train_with_restarts(

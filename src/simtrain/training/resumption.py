@@ -8,8 +8,9 @@ from typing import Any
 
 import mujoco
 
+from simtrain.config.check import check
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import check_types, continued, differences, new_settings, resolved
+from simtrain.config.tree import continued, differences, new_settings, resolved
 from simtrain.env.model import model_digest
 from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error
@@ -50,9 +51,13 @@ class SavedRun:
 
     def configuration(self, default: TrainConfig) -> TrainConfig:
         """The run's configuration where no flags are given; `default` is that of its task now."""
-        with damage_as_config_error(f"{self.file} does not fit the task as it is now"):
+        does_not_fit = f"{self.file} does not fit the task as it is now"
+        with damage_as_config_error(does_not_fit):
             config = continued(default, self.content["default"], with_until(self.content["config"]))
-            check_types(config)
+        try:
+            check(config)
+        except ConfigError as error:
+            raise ConfigError(f"{does_not_fit}: {error}") from error
         return config
 
 

@@ -15,7 +15,6 @@ from simtrain.config.tasks import Task, default_config, discover
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import (
     CONFIG_DIGEST,
-    check_types,
     config_digest,
     laid_over,
     overlay,
@@ -136,7 +135,6 @@ def read_configuration(
             if isinstance(own, Path) and not model.exists() and model.name == own.name:
                 plain = {**plain, "env": {**plain["env"], "model": str(own)}}
             config = overlay(default, plain)
-            check_types(config)
             config.check()
             was, now = content.get("observations"), observed(config)
             if was not in (None, now):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Suppress
 
 from simtrain.algorithms.mirror import MirrorRule
 from simtrain.errors import ConfigError
+from simtrain.limits import UNBOUNDED, Fraction, Limits
 
 if TYPE_CHECKING:
     import mujoco
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 Names = str | tuple[str, ...]
 PerName = float | dict[str, float]
 """One number for all, or one for each pattern of names."""
+NotNegative = Annotated[PerName, Limits(0.0, 1e12)]
+Positive = Annotated[PerName, Limits(1e-9, 1e12)]
+Lag = Annotated[int, Limits(0, 10_000)]
+Range = Annotated[tuple[float, float], UNBOUNDED]
+"""Low and high, which may be infinite."""
 
 
 @dataclass(kw_only=True)
@@ -31,13 +37,13 @@ class DelayCfg:
     `delay_hold_prob`. Lags of an observation are control steps, those of an action physics steps.
     """
 
-    delay_min_lag: int = 0
+    delay_min_lag: Lag = 0
     """Least lag: control steps, or physics steps of an action."""
-    delay_max_lag: int = 0
+    delay_max_lag: Lag = 0
     """Greatest lag; 0 for no delay."""
-    delay_hold_prob: float = 0.0
+    delay_hold_prob: Fraction = 0.0
     """Probability that a drawn lag stays; 1 for an episode."""
-    delay_update_period: int = 0
+    delay_update_period: Annotated[int, Limits(0, 10**9)] = 0
     """Steps between draws; 0 for every step."""
 
 
@@ -109,11 +115,11 @@ class TargetActionCfg(ActionTermCfg):
     """Factor, one for all or one for each pattern of names."""
     offset: PerName = field(default=0.0, kw_only=True)
     """What a zero action means, one for all or one for each pattern of names."""
-    clip: tuple[float, float] | None = field(default=None, kw_only=True)
+    clip: Range | None = field(default=None, kw_only=True)
     """Bounds of ``ctrl``; the model's own ``ctrlrange`` holds in any case."""
-    rate_limit: PerName | None = field(default=None, kw_only=True)
+    rate_limit: Positive | None = field(default=None, kw_only=True)
     """How fast ``ctrl`` may change, its unit per second; None for any."""
-    acceleration_limit: PerName | None = field(default=None, kw_only=True)
+    acceleration_limit: Positive | None = field(default=None, kw_only=True)
     """How fast that rate may change, per second squared; ``ctrl`` slows down before its target."""
 
 
@@ -217,7 +223,7 @@ class DifferentialIKActionCfg(ActionTermCfg):
     """Displacement of an action of 1, m."""
     rotation_scale: float = 0.2
     """Rotation of an action of 1, rad."""
-    damping: float = 0.05
+    damping: Annotated[float, Limits(0.0, 1e12)] = 0.05
     """Damping, in m or rad of the site for a rad or m of a joint: joints move less, and not without
     bounds where the site cannot follow."""
 
@@ -232,7 +238,7 @@ class ActuatorCfg:
 
     joints: Suppress[Names]
     """Names or patterns of slides and hinges."""
-    effort_limit: PerName | None = field(default=None, kw_only=True)
+    effort_limit: NotNegative | None = field(default=None, kw_only=True)
     """Largest force or torque, N or Nm; None for the model's ``forcerange``."""
 
 
@@ -243,9 +249,9 @@ class IdealPdActuatorCfg(ActuatorCfg):
     This is MuJoCo's ``<position>``, which has it at every physics step, with the damping implicit.
     """
 
-    stiffness: PerName | None = field(default=None, kw_only=True)
+    stiffness: NotNegative | None = field(default=None, kw_only=True)
     """N/m or Nm/rad; None for that of the model's own servo."""
-    damping: PerName | None = field(default=None, kw_only=True)
+    damping: NotNegative | None = field(default=None, kw_only=True)
     """Ns/m or Nms/rad; None likewise."""
 
 
@@ -257,9 +263,9 @@ class DcMotorActuatorCfg(IdealPdActuatorCfg):
     ``saturation_effort (-1 - velocity / velocity_limit)``, and within `effort_limit`.
     """
 
-    saturation_effort: PerName = field(kw_only=True)
+    saturation_effort: Positive = field(kw_only=True)
     """Effort at standstill under full voltage, N or Nm."""
-    velocity_limit: PerName = field(kw_only=True)
+    velocity_limit: Positive = field(kw_only=True)
     """Velocity without load under full voltage, m/s or rad/s."""
     builtin: bool = field(default=False, kw_only=True)
     """Let MuJoCo's ``<dcmotor>`` do the same, for which physics need not be run step by step; its
@@ -278,7 +284,9 @@ class NetworkActuatorCfg(ActuatorCfg):
     network: Path = field(kw_only=True)
     """A TorchScript file (``.pt``) or one of ONNX (``.onnx``), ``(n, inputs)`` to ``(n, 1)``. ONNX
     runs on the CPU alone: for simulation on GPUs use TorchScript."""
-    history_steps: tuple[int, ...] = field(default=(0, 1, 2), kw_only=True)
+    history_steps: Annotated[tuple[int, ...], Limits(0, 1000)] = field(
+        default=(0, 1, 2), kw_only=True
+    )
     """How many physics steps ago each input was; 0 is the present."""
     input_order: Literal["pos_vel", "vel_pos"] = field(default="pos_vel", kw_only=True)
     """Which of the two come first."""

@@ -1,0 +1,150 @@
+"""From the flags of a training to a checked configuration and the plan of its job.
+
+Checks come before the imports that they do not need: a mistake waits for neither torch nor MuJoCo.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from simtrain.config.train import TrainConfig
+from simtrain.errors import ConfigError, flag
+from simtrain.sim import choose_engine
+from simtrain.training.features.evaluation import check_evaluation_flags
+from simtrain.training.population.hyper_parameters import check_population_flags
+
+if TYPE_CHECKING:
+    from mujoco import MjModel
+
+    from simtrain.launch.plan import Job
+    from simtrain.training.resumption import SavedRun
+
+_PROCESS_BYTES = 300 * 2**20  # of a process that has imported torch
+
+
+class PreparedJob(NamedTuple):
+    """A configuration that can be trained, with the plan of its job; what `run_job` takes."""
+
+    config: TrainConfig
+    job: Job
+    model: MjModel
+    """The task's, compiled."""
+    saved: SavedRun | None
+    """The run that is resumed; None for a new one."""
+
+
+def prepare_job(
+    default: TrainConfig, with_flags: Callable[[TrainConfig], TrainConfig] | None = None
+) -> PreparedJob:
+    """Check a configuration, and plan its job; ConfigError if it cannot be trained.
+
+    `with_flags` gives a copy of a configuration with the values of a command line's flags. They are
+    laid over `default`, the task's, or over that of the run that they resume, or over the task's
+    for GPUs if those simulate. Without it, `default` is trained as it is.
+    """
+    config = default if with_flags is None else with_flags(default)
+    saved = None
+    if config.resume is not None:
+        from simtrain.training.resumption import find_run
+
+        saved = find_run(config.resume, config.log_root, config.task)
+        if with_flags is not None:
+            config = _resumed(with_flags, saved.configuration(default))
+    config.check()
+    config.check_on_machine()
+    check_evaluation_flags(config)
+    check_population_flags(config)
+
+    from simtrain.env.model import check_task
+    from simtrain.launch.plan import plan_job
+    from simtrain.run.directory import check_folder
+    from simtrain.training.init_from import read_networks
+    from simtrain.training.reflection import Reflection
+    from simtrain.training.teacher import with_teacher
+
+    check_folder(config.log_root, "--log-root")
+    model = check_task(config.env)
+    population = config.population, config.ranks_per_member
+    job = plan_job(config, config.seed, config.eval_device, *population)
+    if saved is None and with_flags is not None and simulates_on_gpu(config, job):
+        config = with_flags(TrainConfig.of_task(default.task, default.env, on_gpu=True))
+        config.check()
+    if config.init_from is not None and saved is None:
+        read_networks(config.init_from, config.init_only)
+    if config.teacher is not None and saved is None:
+        config = with_teacher(config)
+    if config.ppo.symmetry.is_used:
+        Reflection(config.env, model)
+    return PreparedJob(config, job, model, saved)
+
+
+def _resumed(with_flags: Callable[[TrainConfig], TrainConfig], run: TrainConfig) -> TrainConfig:
+    """The configuration of a run with other flags; ConfigError for those of new runs alone."""
+    config = with_flags(run)
+    for name in ("init_from", "teacher"):
+        if getattr(config, name) != getattr(run, name):
+            raise ConfigError(f"{flag(name)} is of a new run: leave it out with --resume")
+    return config
+
+
+def simulates_on_gpu(config: TrainConfig, job: Job) -> bool:
+    """Whether physics runs on GPUs, for which a task may have another number of environments."""
+    return choose_engine(config.engine, job.devices[0].kind).device == "cuda"
+
+
+def check_on_devices(config: TrainConfig, job: Job, model: MjModel) -> None:
+    """Check what depends on the job's devices; ConfigError if something does not fit them."""
+    from simtrain.files import check_memory
+    from simtrain.launch.launcher import check_log_level
+    from simtrain.run.directory import make_folder
+
+    engine = choose_engine(config.engine, job.devices[0].kind).name
+    check_evaluation_flags(config, engine)
+    for network in ("actor", "critic"):
+        if ":" in (cfg := getattr(config.ppo, network)).model:
+            from simtrain.algorithms.networks import find_model
+
+            find_model(cfg, network)
+    if job.devices[0].kind == "cpu":
+        ranks = job.devices[0].ranks
+        check_memory(ranks * bytes_of_rank(config, model), config.num_envs, ranks)
+    if not job.in_process:
+        check_log_level()
+        variable = os.environ.get("TORCHRUNX_LOG_DIR")
+        if folder := config.torchrunx_log_dir if variable is None else variable:
+            flag = "--torchrunx-log-dir" if variable is None else "TORCHRUNX_LOG_DIR"
+            make_folder(Path(folder), flag)
+    elif engine == "warp":
+        # Several ranks check it themselves: Warp initializes CUDA, and launching them forks.
+        from simtrain.sim.warp_model import check_model
+
+        check_model(model)
+
+
+def bytes_of_rank(config: TrainConfig, model: MjModel) -> int:
+    """Memory of a rank that trains on the CPU, about: process, environments, rollout, networks.
+
+    How many numbers a policy observes is known only once environments are built; here it is about
+    the model's own state.
+    """
+    from simtrain.env.model import bytes_per_env
+
+    envs, samples = config.num_envs, config.num_envs * config.num_steps_per_env
+    observed, actions = int(model.nq + model.nv + model.nu), int(model.nu)
+    per_sample = (len(config.env.observations) + 4) * observed + 4 * actions + 12
+    rows = max(envs, samples // config.ppo.num_mini_batches)
+    floats = samples * per_sample
+    for network in (config.ppo.actor, config.ppo.critic):
+        sizes, units = network.hidden_dims, network.rnn_hidden_dim * network.rnn_num_layers
+        layers = (observed, *sizes, actions)
+        if network.model in ("gru", "lstm"):  # its states, before each step, and by autograd
+            layers = (observed, network.rnn_hidden_dim, *sizes, actions)
+            floats += units * (samples + 8 * rows)
+        weights = sum(a * b for a, b in pairwise(layers))
+        # As measured: outputs and gradients; weights with gradients, moments and copies.
+        floats += 2 * rows * sum(sizes) + 6 * weights
+    return _PROCESS_BYTES + envs * bytes_per_env(model) + 4 * floats
