@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from simtrain.cli.train import train
 from simtrain.config.tasks import default_config, discover
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import continued, resolved
+from simtrain.launch.hosts import HostGpus
 from simtrain.training.context import TrainingResult
 
 TASK, ON_CPU, ON_GPU = "cartpole-balance", 256, 4096
@@ -16,7 +16,8 @@ TASK, ON_CPU, ON_GPU = "cartpole-balance", 256, 4096
 
 @pytest.fixture
 def _two_gpus(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    gpus = HostGpus(None, ("GPU-1", "GPU-2"))
+    monkeypatch.setattr("simtrain.launch.plan.find_gpus", lambda: gpus)
 
 
 @pytest.fixture
