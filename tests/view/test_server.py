@@ -32,7 +32,8 @@ def port(tmp_path_factory):
     """Port of a viewer, which must still serve in the end, have said nothing, and end by Ctrl-C."""
     folder = folder_with_rover(tmp_path_factory.mktemp("viewer"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "simtrain.cli.start", "play", "rover", "--policy", "zero", "--num-envs", "2",
+        [sys.executable, "-m", "simtrain.cli.start", "play", "rover",
+         "--policy", "zero", "--num-envs", "2",
          "--viewer", "web", "--port", "0"],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

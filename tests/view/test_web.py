@@ -77,8 +77,9 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
 
     folder = folder_with_rover(tmp_path_factory.mktemp("viewer"))
     process = subprocess.Popen(
-        ["env", "-u", "DISPLAY", "-u", "WAYLAND_DISPLAY", sys.executable, "-m", "simtrain.cli.start",
-         "play", "rover", "--policy", "random", "--num-envs", "2", "--port", "0"],
+        ["env", "-u", "DISPLAY", "-u", "WAYLAND_DISPLAY", sys.executable,
+         "-m", "simtrain.cli.start", "play", "rover", "--policy", "random", "--num-envs", "2",
+         "--port", "0"],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
