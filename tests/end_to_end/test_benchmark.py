@@ -113,52 +113,32 @@ def test_another_machine_is_told(here, measured, capsys):
 MISTAKES = [
     ("cartpole-balanse", "no task 'cartpole-balanse' (did you mean 'cartpole-balance'"),
     (f"{TASK} --num-envs 0", "--num-envs is 0; it must be 1 or more"),
-    (f"{TASK} --num-envs 8 -1", "--num-envs is -1; it must be 1 or more"),
     (f"{TASK} --num-envs", "--num-envs needs one or more values"),
-    (f"{TASK} --num-envs many", "--num-envs is 'many'; it must be one or more whole numbers"),
-    (f"{TASK} --ranks 0", "--ranks is 0; it must be 1 or more"),
-    (f"{TASK} --ranks 5000", "--ranks is 5000; it must be 1024 or less"),
-    (f"{TASK} --repetitions 0", "--repetitions is 0; it must be 1 or more"),
-    (f"{TASK} --cpu-threads 0", "--cpu-threads is 0; it must be 1 or more"),
-    (f"{TASK} --engine warped", "--engine is 'warped'; it must be one of"),
     (f"{TASK} --gpu-ids 99", "--gpu-ids 99: "),
-    (f"{TASK} --json .", "--json . cannot be written: it is a folder"),
-    (f"{TASK} --tolerance 1", "--tolerance is 1.0; it must be 0.999 or less"),
-    (f"{TASK} --tolerance -0.1", "--tolerance is -0.1; it must be 0 or more"),
-    (f"{TASK} --tolerance nan", "--tolerance is nan; it must be a finite number"),
     (f"{TASK} --json gone/new.json", "--json gone/new.json cannot be written: gone is not a"),
-    (f"{TASK} --json folder", "--json folder cannot be written: it is a folder"),
     (f"{TASK} --json new.png", "--json new.png would be overwritten by the picture"),
-    (f"{TASK} --compare gone.json", "--compare gone.json cannot be read: No such file"),
     (f"{TASK} --compare empty", "--compare empty is not JSON"),
     (f"{TASK} --compare old.json --json old.json", "--compare old.json would be overwritten"),
     (f"{TASK} --compare old.json", "--compare old.json has nothing that this benchmark measures"),
-    (f"{TASK} --num-env 8", "no flag --num-env (did you mean '--num-envs'"),
     (f"{TASK} --seeds 3", "--seeds 3 needs --until, a condition that ends training"),
     (f"{TASK} --until", "--until needs a value"),
     (f"{TASK} --until fell", "--until is 'fell'; it must be comparisons such as"),
-    (f"{TASK} --until fell<", "--until is 'fell<'; it must be comparisons such as"),
-    (f"{TASK} --until fell<nan", "--until is 'fell<nan'; it must be comparisons such as"),
     (
         f"{TASK} --until time_uprigh>0.9",
         "no metric 'time_uprigh' (did you mean 'time_upright'?); evaluations of the task give "
         "mean_return, mean_episode_length, failure_rate, time_upright, cart_distance",
     ),
-    (f"{TASK} --until fell<0.1 --seeds 0", "--seeds is 0; it must be 1 or more"),
     (f"{TASK} --until fell<0.1 --seeds 3 --num-env 8", "no flag --num-env (did you mean"),
     (f"{TASK} --until fell<0.1 --num-envs 8 9", "no flag"),
-    (f"{TASK} --until fell<0.1 --json gone/new.json", "gone is not a folder"),
     (f"{TASK} --until fell<0.1 --resume latest", "--resume does not go with --until"),
     (f"{TASK} --until fell<0.1 --compare old.json", "was not written by this version's `benchmark"),
     (f"{TASK} cartpole-swingup --until fell<0.1", "--until needs one task, whose metrics it names"),
-    ("cartpole-balanse --until fell<0.1", "no task 'cartpole-balanse' (did you mean"),
 ]
 
 
 @pytest.mark.parametrize(("words", "message"), MISTAKES, ids=[m[0] for m in MISTAKES])
 def test_a_mistake_is_told_in_one_line_before_any_work(words, message, here, monkeypatch):
     monkeypatch.setattr(command, "_measure", lambda *_: pytest.fail("it measures"))
-    (here / "folder").mkdir()
     (here / "empty").touch()
     (here / "old.json").write_text(Results(made_up(), {}).as_json())
     before = sorted(here.iterdir())
@@ -168,15 +148,6 @@ def test_a_mistake_is_told_in_one_line_before_any_work(words, message, here, mon
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert sorted(here.iterdir()) == before
-
-
-def test_a_mistake_ends_with_exit_code_2_and_no_traceback(here):
-    result = subprocess.run(
-        [sys.executable, "-m", "simtrain.cli.start", "benchmark", TASK, "--num-envs", "0"],
-        cwd=here, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "error: --num-envs is 0; it must be 1 or more\n"
 
 
 @pytest.mark.slow

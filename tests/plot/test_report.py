@@ -251,13 +251,9 @@ def test_mistakes_are_told(tmp_path, monkeypatch):
     Path("file").touch()
     for arguments, message in {
         "": "name one or more run directories",
-        "--output here": "name one or more run directories",
         "nowhere": "there is no run nowhere",
-        "a nowhere": "there is no run nowhere",
         "empty": "no complete iteration yet",
-        "a --outptu x": "there is no flag --outptu (did you mean '--output'",
         "a --output file/below": "--output file/below cannot be made: .*/file is not a folder",
-        "a --output file": "--output file cannot be made",
         "a --output /proc/report": "--output .* cannot be written",
     }.items():
         with pytest.raises(ConfigError, match=re.escape(message).replace(r"\.\*", ".*")):

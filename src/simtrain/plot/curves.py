@@ -66,13 +66,13 @@ def aggregate(runs: Sequence[Run], tags: Iterable[str], axis: Axis) -> dict[str,
     All curves have the points of any run and tag. A run is interpolated as far as it came.
     """
     series = {tag: [run.series(tag, axis) for run in runs] for tag in tags}
-    points = [x for found in series.values() for x, _ in found]
+    points = [x for of_runs in series.values() for x, _ in of_runs]
     x = np.unique(np.concatenate([np.empty(0), *points]))
     size = math.ceil(len(x) / MAX_POINTS)
     curves = {}
-    for tag, found in series.items() if len(x) else ():
+    for tag, of_runs in series.items() if len(x) else ():
         nothing = [np.full(len(x), math.nan)]
-        rows = [np.interp(x, *s, math.nan, math.nan) for s in found if len(s[0])] or nothing
+        rows = [np.interp(x, *s, math.nan, math.nan) for s in of_runs if len(s[0])] or nothing
         values = np.ma.masked_invalid(rows)
         parts = (values.mean(0), values.min(0), values.max(0), values.count(0))
         arrays = (np.ma.filled(part, 0.0) for part in (x, *parts))
@@ -93,7 +93,8 @@ def number(value: float) -> str:
 def _labelled(groups: list[list[Run]]) -> list[Group]:
     """Groups of runs of one task, named by a few settings that differ, or by the runs."""
     first = [runs[0] for runs in groups]
-    different = dict(zip(_short_names(found := differences(first)), found.values(), strict=True))
+    changed = differences(first)
+    different = dict(zip(_short_names(changed), changed.values(), strict=True))
     names = [str(run.config.get("run_name") or "") for run in first]
     if not all(names) or len(set(names)) < len(names):
         names = [run.name for run in first]
@@ -117,8 +118,8 @@ def _short_names(flags: Iterable[str]) -> list[str]:
     names = []
     for parts in split:
         sizes = range(1, len(parts))
-        own = (n for n in sizes if sum(parts[-n:] == other[-n:] for other in split) == 1)
-        size = next(own, len(parts))
+        unique = (n for n in sizes if sum(parts[-n:] == other[-n:] for other in split) == 1)
+        size = next(unique, len(parts))
         if parts[-1] == "weight":  # whose?
             size = max(size, min(2, len(parts)))
         names.append(".".join(parts[-size:]))

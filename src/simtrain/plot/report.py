@@ -146,8 +146,8 @@ def _section(task: str, groups: list[Group]) -> str:
         for flag, values in different.items():
             rows.append([escape(flag), *(_NONE if v is None else escape(str(v)) for v in values)])
         parts += ["<h3>Settings that differ</h3>", _table(titles, rows)]
-    own = {title: column for title, column in columns.items() if title in _SUMMARIES}
-    parts += ["<h3>Runs</h3>", _runs_table(groups, own)]
+    of_runs = {title: column for title, column in columns.items() if title in _SUMMARIES}
+    parts += ["<h3>Runs</h3>", _runs_table(groups, of_runs)]
     return "\n".join(["<section>", *parts, "</section>"])
 
 

@@ -189,14 +189,14 @@ def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> bool:
 
 def _all_finished(group: Group, axis: Axis, x: np.ndarray) -> np.ndarray:
     """At which `x` all environments of all runs have finished an episode, if that was logged."""
-    found = aggregate(group.runs, [FINISHED_ENVS], axis).get(FINISHED_ENVS)
-    return np.full(len(x), True) if found is None else np.interp(x, found.x, found.low) >= 1.0
+    share = aggregate(group.runs, [FINISHED_ENVS], axis).get(FINISHED_ENVS)
+    return np.full(len(x), True) if share is None else np.interp(x, share.x, share.low) >= 1.0
 
 
 def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) -> None:
     """What a group consists of; in the order of `everyone`, for one color in all groups."""
-    own = set(group.tags("Perf/"))
-    times = phase_tags([tag for tag in _by_size(everyone, "Perf/", axis) if tag in own])
+    logged = set(group.tags("Perf/"))
+    times = phase_tags([tag for tag in _by_size(everyone, "Perf/", axis) if tag in logged])
     columns = [run.columns for run in group.runs]
     spent = [t for t in (*times, REST) if any(np.any(c.get(t, 0.0)) for c in columns)]
     rewards = aggregate(group.runs, _by_size(everyone, "Episode_Reward/", axis), axis)
@@ -206,12 +206,12 @@ def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) 
     phases = aggregate(group.runs, spent, axis)
     _draw_stack(row[2], "Seconds of an iteration", phases, lambda y: number(round(y, 4)), mean=True)
     shortest = min(float(c[axis][-1]) for c in columns)
-    for ax, found in zip(row, (rewards, ends, phases), strict=True):
-        if not found:
+    for ax, stack in zip(row, (rewards, ends, phases), strict=True):
+        if not stack:
             continue
-        x = next(iter(found.values())).x
+        x = next(iter(stack.values())).x
         pale = x > shortest  # where runs are missing
-        if found is not phases:
+        if stack is not phases:
             pale |= ~_all_finished(group, axis, x)
         style: Any = {"color": "white", "alpha": 0.65, "linewidth": 0}
         ax.fill_between(x, 0.0, 1.0, where=pale, transform=ax.get_xaxis_transform(), **style)
@@ -221,15 +221,15 @@ def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) 
 
 
 def _draw_stack(
-    ax: Axes, title: str, found: dict[str, Curve], text: Text, mean: bool = False
+    ax: Axes, title: str, curves: dict[str, Curve], text: Text, mean: bool = False
 ) -> None:
     """Areas above and below zero, and their sum."""
     ax.set_title(title)
     ax.yaxis.set_major_formatter(lambda y, _: text(y))
-    if not found:
+    if not curves:
         return
-    x = next(iter(found.values())).x
-    parts = {tag: curve.mean for tag, curve in found.items()}
+    x = next(iter(curves.values())).x
+    parts = {tag: curve.mean for tag, curve in curves.items()}
     if len(smallest := list(parts)[len(_PART_COLORS) :]):
         parts[f"{len(smallest)} others"] = np.sum([parts.pop(tag) for tag in smallest], axis=0)
     if len(x) == 1:  # an area needs a width
@@ -254,8 +254,8 @@ def _draw_stack(
 
 def _by_size(group: Group, prefix: str, axis: Axis) -> list[str]:
     """Tags by the mean of their size, the largest first."""
-    found = aggregate(group.runs, group.tags(prefix), axis)
-    return sorted(found, key=lambda tag: -float(np.abs(found[tag].mean).mean()))
+    curves = aggregate(group.runs, group.tags(prefix), axis)
+    return sorted(curves, key=lambda tag: -float(np.abs(curves[tag].mean).mean()))
 
 
 def _label_x(ax: Axes, axis: Axis, longest: float) -> None:

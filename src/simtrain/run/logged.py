@@ -56,9 +56,10 @@ class Run:
         env = dict(self.config.get("env", {}))
         if isinstance(env.get("model"), str):
             env["model"] = Path(env["model"]).name  # the same task in another checkout
-        found = {"ranks": len(self.devices), "device": ", ".join(kinds), "engine": engine}
-        found |= {name: self.config.get(name) for name in ("num_envs", "num_steps_per_env", "ppo")}
-        return dict(_flatten({**found, "env": env}))
+        settings = {"ranks": len(self.devices), "device": ", ".join(kinds), "engine": engine}
+        for name in ("num_envs", "num_steps_per_env", "ppo"):
+            settings[name] = self.config.get(name)
+        return dict(_flatten({**settings, "env": env}))
 
     def series(self, tag: str, axis: Axis) -> tuple[np.ndarray, np.ndarray]:
         """Where `tag` was logged and its finite values there, two arrays of one length."""
@@ -87,8 +88,8 @@ class Run:
 
 def members_of(run: Path) -> list[Path]:
     """The folders of a population's members, in order; none if the run is of no population."""
-    found = (run / MEMBERS).glob("[0-9]*") if (run / LINEAGE).exists() else ()
-    return sorted(found, key=lambda folder: int(folder.name))
+    folders = (run / MEMBERS).glob("[0-9]*") if (run / LINEAGE).exists() else ()
+    return sorted(folders, key=lambda folder: int(folder.name))
 
 
 def read_run(path: Path) -> Run:
@@ -102,8 +103,8 @@ def read_run(path: Path) -> Run:
     if not path.exists():
         raise ConfigError(f"there is no run {path}")
     if not (path / "config.yaml").exists():
-        found = (file for deep in ("*", "*/*") for file in path.glob(f"{deep}/{METRICS}"))
-        below = sorted({file.parent for file in found})
+        files = (file for deep in ("*", "*/*") for file in path.glob(f"{deep}/{METRICS}"))
+        below = sorted({file.parent for file in files})
         hint = f"; there are runs below it, such as {below[-1]}" if below else ""
         raise ConfigError(f"{path} is no run directory: it has no config.yaml{hint}")
     content = read_config_file(path)

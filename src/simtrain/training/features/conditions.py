@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from collections.abc import Mapping
@@ -14,7 +13,8 @@ from simtrain.config.train import TrainConfig
 from simtrain.errors import ConfigError, did_you_mean
 
 _SIGNS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-_COMPARISON = re.compile(r"\s*([^<>=\s]+)\s*([<>]=?)\s*([^<>=\s]+)\s*")
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,2})?"
+_COMPARISON = re.compile(rf"\s*([^<>=\s]+)\s*([<>]=?)\s*({_NUMBER})\s*")
 _OTHER_NAMES = {"fell": "failure_rate"}
 
 
@@ -85,7 +85,7 @@ def stop_condition(config: TrainConfig) -> StopCondition | None:
 
 def _comparison(text: str, condition: str, names: tuple[str, ...]) -> Comparison:
     match = _COMPARISON.fullmatch(text)
-    if match is None or not _is_finite(match[3]):
+    if match is None:
         example = '"mean_return>45 and failure_rate<0.02"'
         raise ConfigError(f"--until is {condition!r}; it must be comparisons such as {example}")
     name = match[1] if match[1] in names else _OTHER_NAMES.get(match[1], match[1])
@@ -96,13 +96,6 @@ def _comparison(text: str, condition: str, names: tuple[str, ...]) -> Comparison
             "metrics.jsonl of a run shows, such as Train/mean_reward"
         )
     return Comparison(name if "/" in name else f"Eval/{name}", match[2], float(match[3]))
-
-
-def _is_finite(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def with_until(config: dict[str, Any]) -> dict[str, Any]:
