@@ -121,6 +121,7 @@ def split_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
     # Only now, so that help does not wait for what they import.
     from simtrain.benchmark.figures import Results, about_machine, read_results
+    from simtrain.benchmark.pictures import draw_layers
     from simtrain.benchmark.ranks import Settings, all_cases, check_cases, choose_devices
     from simtrain.launch.rank import share_of_cores
 
@@ -140,9 +141,6 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
     graphs = settings.cuda_graphs and devices.kind == "cuda"
     about = about_machine(measured.device_name, threads)
     about |= {"repetitions": settings.repetitions, "cuda_graphs": graphs}
-
-    from simtrain.benchmark.pictures import draw_layers
-
     results = Results(measured.figures, about)
     return _show(results, before, flags, draw_layers(results))
 
@@ -177,8 +175,14 @@ def _measure_until(tasks: Sequence[str], flags: BenchmarkFlags, words: Sequence[
         raise ConfigError(f"--until needs one task, whose metrics it names; here are {len(tasks)}")
     config, job, train = _configure(tasks[0], flags, words)
 
+    import torch
+
+    from simtrain.benchmark.figures import about_machine
+    from simtrain.benchmark.layers import device_name
+    from simtrain.benchmark.pictures import draw_until
     from simtrain.benchmark.until import UntilResults, read_until
     from simtrain.benchmark.until_runs import train_seeds
+    from simtrain.launch.rank import share_of_cores
     from simtrain.training.features.conditions import stop_condition
 
     condition = str(stop_condition(config))
@@ -191,16 +195,23 @@ def _measure_until(tasks: Sequence[str], flags: BenchmarkFlags, words: Sequence[
     seeds = [config.seed + i * job.world_size for i in range(flags.seeds or _SEEDS)]
     configs = [replace(config, seed=seed, run_name=f"{name}_seed-{seed}") for seed in seeds]
     configs[-1].check()
-    results = train_seeds(configs, _iterations(config, job), train, _print_progress)
-    if isinstance(results, int):
-        return results
-    flags_typed = ["--until", str(flags.until), "--seeds", str(len(seeds)), *words]
-    about = _about_trainings(config, job, ["benchmark", config.task, *flags_typed])
-
-    from simtrain.benchmark.pictures import draw_until
-
-    until = UntilResults(config.task, condition, job.members, results, about)
-    return _show(until, before, flags, draw_until(until))
+    iterations = _iterations(config, job)
+    trained = train_seeds(configs, iterations, train, _print_progress)
+    if isinstance(trained, int):
+        return trained
+    given = ["--until", str(flags.until), "--seeds", str(len(seeds)), *words]
+    devices = job.devices[0]
+    device = device_name(torch.device(devices.kind))
+    about = {
+        "command": shlex.join(["benchmark", config.task, *given]),
+        **about_machine(device, job.threads or share_of_cores(devices.ranks)),
+        "ranks": str(job),
+        "iterations": iterations,
+        "eval_interval": config.eval_interval or config.population_interval,
+        "eval_episodes": config.eval_episodes,
+    }
+    results = UntilResults(config.task, condition, job.members, trained, about)
+    return _show(results, before, flags, draw_until(results))
 
 
 def _configure(
@@ -232,25 +243,6 @@ def _configure(
 
 def _iterations(config: TrainConfig, job: Job) -> int:
     return config.iterations(job.world_size // job.members)
-
-
-def _about_trainings(config: TrainConfig, job: Job, command: Sequence[str]) -> dict[str, Any]:
-    import torch
-
-    from simtrain.benchmark.figures import about_machine
-    from simtrain.benchmark.layers import device_name
-    from simtrain.launch.rank import share_of_cores
-
-    devices = job.devices[0]
-    threads = job.threads or share_of_cores(devices.ranks)
-    return {
-        "command": shlex.join(command),
-        **about_machine(device_name(torch.device(devices.kind)), threads),
-        "ranks": str(job),
-        "iterations": _iterations(config, job),
-        "eval_interval": config.eval_interval or config.population_interval,
-        "eval_episodes": config.eval_episodes,
-    }
 
 
 def _show(results: Results | UntilResults, before: Any, flags: BenchmarkFlags, figure: Any) -> int:
