@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,12 +17,12 @@ from simtrain.algorithms.rollout import StagingBuffer
 from simtrain.config.tasks import default_config, discover
 from simtrain.env.cfg import TaskCfg
 from simtrain.sim import EngineCfg
+from simtrain.training.context import Member, RunContext, SharedContext
 from simtrain.training.evaluator import Evaluator
+from simtrain.training.features import population as population_module
+from simtrain.training.features.population import Population
 from simtrain.training.graphs.rollout import collect_transition
 from simtrain.training.loop import Trainer
-from simtrain.training.population import member as member_module
-from simtrain.training.population.hyper_parameters import hyper_parameters, values_of
-from simtrain.training.population.member import Member, MemberTraining
 
 TASKS = sorted(discover().tasks)
 
@@ -96,19 +97,19 @@ def test_all_of_a_robots_hardware_stays_on_the_gpu(tmp_path):
 @pytest.mark.parametrize("mutation", ["none", "parameters", "architecture"])
 def test_a_member_of_a_population_changes_on_the_gpu(mutation, monkeypatch):
     # There is no random generator of a GPU to put aside.
-    monkeypatch.setattr(member_module, "forked_randomness", lambda seed, device: nullcontext())
+    monkeypatch.setattr(population_module, "forked_randomness", lambda seed, device: nullcontext())
     task = "cartpole-swingup"
     config = replace(default_config(task), population=2)
     with fake_cuda():
         env = fake_env(config.env)
         ppo = fake_ppo(config.ppo, env)
-        trainer = Trainer(env, ppo, ppo.rank)
-        values = values_of(config, hyper_parameters(config))
-        dims = {"actor_dims": config.ppo.actor.hidden_dims, "critic_dims": (64, 64)}
-        facts = Member({**values, "ppo.gamma": 0.9}, **dims)
-        member = MemberTraining(trainer, config, lambda c: fake_ppo(c.ppo, env), facts)
-        member.become(facts)
-        member.mutate(mutation, np.random.default_rng(0))
+        trainer = Trainer(env, ppo, ppo.rank, config=config)
+        shared, member = SharedContext(Path(), ("cuda:0",)), Member(1, None)
+        context = RunContext(config, ppo.rank, None, lambda: False, shared, member)
+        population = Population(context, trainer, None, lambda c: fake_ppo(c.ppo, env))
+        values = {**population.state()["values"], "ppo.gamma": 0.9}
+        population.set_state({**population.state(), "values": values})
+        population._mutate(mutation, np.random.default_rng(0))
         changed = trainer.ppo
         assert (changed is not ppo) == (mutation == "architecture")
         with torch.inference_mode(), NoHostTraffic():

@@ -1,13 +1,18 @@
 """All that one rank knows of the run that it trains, and the result of that."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from simtrain.config.train import TrainConfig
+from simtrain.errors import ConfigError
 from simtrain.launch.plan import Devices
 from simtrain.launch.rank import Rank
-from simtrain.run.console import StatusConsole
+from simtrain.run.console import Status, StatusConsole
+from simtrain.run.directory import MEMBERS, make_folder
 
 
 @dataclass(frozen=True)
@@ -20,31 +25,19 @@ class Resumption:
     """Whether environments continue as they were; else new episodes start."""
     changed: tuple[str, ...]
     """Flags that decide the results and differ from the run's."""
+    of_members: tuple[Path, ...] = ()
+    """The saved state of each member of a population, instead of `file`."""
 
 
 @dataclass(frozen=True)
-class Membership:
-    """The place of a rank in a population."""
+class Member:
+    """A member of a population, as one of its ranks sees it."""
 
-    member: int
-    """The member that it belongs to, from 0."""
-    count: int
-    """Number of members."""
-    firsts: Rank | None
-    """This process as a rank of those that speak for their members, each numbered as its member;
-    None on other ranks."""
-
-
-def join_member(rank: Rank, members: Sequence[Sequence[int]]) -> tuple[Rank, Membership]:
-    """This process as a rank of its member, one of these lists of ranks, and its place.
-
-    All ranks of all members call it together.
-    """
-    firsts = rank.split([[ranks[0] for ranks in members]], on_device=False)
-    place = next(i for i, ranks in enumerate(members) if rank.rank in ranks)
-    own = rank.split(members)
-    assert own is not None
-    return own, Membership(place, len(members), firsts)
+    number: int
+    """Its place in the population, from 0."""
+    leaders: Rank | None
+    """This process among the first ranks of all members, each numbered as its member; None on the
+    other ranks of a member."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,7 @@ class SharedContext:
     """The part of a `RunContext` that is the same on all ranks; it travels to them pickled."""
 
     run: Path
-    """The run directory; only rank 0 writes to it."""
+    """The run directory, a population's with all of its members."""
     devices: tuple[str, ...]
     """Device of each rank, for people."""
     resumption: Resumption | None = None
@@ -65,28 +58,80 @@ class SharedContext:
 
 @dataclass(frozen=True)
 class RunContext:
-    """Configuration, rank, console and files of a run."""
+    """Configuration, rank, console and files of a training: of a run, or of a population's member.
+
+    A member is a training like any other, with its own ranks and its own run directory.
+    """
 
     config: TrainConfig
+    """As it was given; a member's own hyper-parameters are in `Trainer.config`."""
     rank: Rank
     console: StatusConsole
     """Where rank 0 shows its progress."""
     stop: Callable[[], bool]
     """Whether the user or the system asked the run to stop."""
     shared: SharedContext
-    population: Membership | None = None
-    """The rank's place in a population, whose member `rank` then is about; None for none."""
+    member: Member | None = None
+    """The member of a population that this rank trains; None without one."""
+
+    def of_member(self) -> RunContext:
+        """The context of the member of a population that this rank trains, with its ranks.
+
+        All ranks of all members call it together. ConfigError if this host does not share the
+        run directory.
+        """
+        members = self.shared.members
+        leaders = self.rank.split([[ranks[0] for ranks in members]], on_device=False)
+        own = self.rank.split(members)
+        assert own is not None
+        number = next(i for i, ranks in enumerate(members) if self.rank.rank in ranks)
+        console = MemberConsole(self.console, number) if number > 0 else self.console
+        context = replace(self, rank=own, console=console, member=Member(number, leaders))
+        if own.is_main:
+            if not self.shared.run.is_dir():
+                raise ConfigError(
+                    f"{platform.node()} has no {self.shared.run}: members of a population write "
+                    "their own files there; name a folder that all hosts share (--log-root)"
+                )
+            make_folder(context.run, "--log-root")
+        return context
 
     @property
     def run(self) -> Path:
         """The run directory."""
-        return self.shared.run
+        run = self.shared.run
+        return run if self.member is None else run / MEMBERS / str(self.member.number)
+
+    @property
+    def resumption(self) -> Resumption | None:
+        """How to resume this training; None to begin one."""
+        resumption = self.shared.resumption
+        if resumption is None or self.member is None:
+            return resumption
+        return replace(resumption, file=resumption.of_members[self.member.number])
 
     def iterations(self, iteration: int, env_steps: int) -> int:
         """Iterations to have trained at the end, of a run that has trained so many already."""
         return self.config.iterations(
             self.rank.world_size, iteration=iteration, env_steps=env_steps
         )
+
+
+@dataclass(frozen=True)
+class MemberConsole:
+    """Shows lines of a member that is not the first, with its number, and no progress."""
+
+    console: StatusConsole
+    number: int
+
+    def say(self, message: str) -> None:
+        """Show a line, after the member's number."""
+        warning = "warning: " if message.startswith("warning: ") else ""
+        text = message.removeprefix(warning)
+        self.console.say(f"{warning}member {self.number}: {text}")
+
+    def show(self, status: Status) -> None:
+        """Show nothing: the first member's progress stands for all."""
 
 
 @dataclass(frozen=True)

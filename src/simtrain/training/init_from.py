@@ -62,7 +62,7 @@ def init_networks(context: RunContext, ppo: Algorithm) -> None:
     All ranks call it together; does nothing for a resumed run. ConfigError if nothing fits.
     """
     config, rank = context.config, context.rank
-    if config.init_from is None or context.shared.resumption is not None:
+    if config.init_from is None or context.resumption is not None:
         return
     if rank.is_main:
         file, networks = read_networks(config.init_from, config.init_only)
@@ -70,7 +70,7 @@ def init_networks(context: RunContext, ppo: Algorithm) -> None:
         first = f": {misfits[0]}" if misfits else ""
         if count == 0:
             raise ConfigError(f"--init-from: no layer of {file} fits the networks here{first}")
-        if context.population is None or context.population.member == 0:
+        if context.member is None or context.member.number == 0:
             names = " and ".join(networks)
             lines = [f"{count} tensors of the {names} in {file}", *misfits[:_MOST_LINES]]
             lines += [f"and {len(misfits) - _MOST_LINES} more"] * (len(misfits) > _MOST_LINES)

@@ -22,14 +22,13 @@ from simtrain.launch.rank import Rank
 from simtrain.plot.report import PICTURE
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
-from simtrain.run.directory import VIDEOS, make_run_directory, shown
+from simtrain.run.directory import MEMBERS, VIDEOS, make_run_directory, shown
 from simtrain.run.metrics import METRICS, check_idle
 from simtrain.training.context import (
     Resumption,
     RunContext,
     SharedContext,
     TrainingResult,
-    join_member,
 )
 from simtrain.training.prepare import check_on_devices, simulates_on_gpu
 from simtrain.training.resumption import SavedRun, can_resume, open_run, plan_resumption
@@ -61,15 +60,15 @@ def run_job(
     rank = job.make_rank() if job.in_process else None
     check_on_devices(config, job, model)
     resumption, lines = None, _introduction(config, job)
-    trained = (0, 0)
+    iteration = env_steps = 0
     if saved is not None:
         check_idle(saved.path)
         resumption, more = plan_resumption(saved, config, job, model)
         lines += more
-        trained = (saved.iteration, saved.content["env_steps"])
-    each = job.world_size // job.members
-    iterations = config.iterations(each, iteration=trained[0], env_steps=trained[1] // job.members)
-    if saved is not None and saved.iteration >= iterations:
+        iteration, env_steps = saved.iteration, saved.content["env_steps"]
+    ranks = job.world_size // job.members  # of each training
+    iterations = config.iterations(ranks, iteration=iteration, env_steps=env_steps)
+    if saved is not None and iteration >= iterations:
         done = f"{saved.path} is done: it was trained for {saved.iteration} iterations"
         end = "--max-iterations" if config.total_env_steps is None else "--total-env-steps"
         print(f"{done}; a larger {end} goes on with it")
@@ -109,8 +108,8 @@ def run_job(
 
 def _remove_untrained(run: Path) -> None:
     """Remove a run directory in which no iteration was recorded, and its task's if it was alone."""
-    metrics = run / METRICS
-    if not (metrics.exists() and metrics.stat().st_size):
+    metrics = [run / METRICS, *run.glob(f"{MEMBERS}/*/{METRICS}")]
+    if not any(file.exists() and file.stat().st_size for file in metrics):
         shutil.rmtree(run, ignore_errors=True)
         with suppress(OSError):
             run.parent.rmdir()
@@ -217,10 +216,9 @@ def train_rank(
     """Train as one rank of several, in a process of its own; `values` are the configuration's."""
     from simtrain.training.worker import run_worker
 
-    config, population = overlay(default_config(task, quiet=True), values), None
-    if shared.members:
-        rank, population = join_member(rank, shared.members)
-    return run_worker(RunContext(config, rank, _RemoteConsole(show), stop, shared, population))
+    config = overlay(default_config(task, quiet=True), values)
+    context = RunContext(config, rank, _RemoteConsole(show), stop, shared)
+    return run_worker(context.of_member() if shared.members else context)
 
 
 @dataclass(frozen=True)
@@ -271,13 +269,14 @@ def _show_result(
         say(f"stopped by {received.name}; the policy so far is saved")
     path = shown(run)
     say(f"run:        {path}")
-    say(f"checkpoint: {path / result.checkpoint.name if result.checkpoint else None}")
+    say(f"checkpoint: {shown(result.checkpoint) if result.checkpoint else None}")
     if (run / BEST).exists():
         say(f"best:       {path / BEST}")
     if (run / PICTURE).exists():
         say(f"picture:    {path / PICTURE}")
-    if any((run / VIDEOS).glob("*.mp4")):
-        say(f"videos:     {path / VIDEOS}")
+    for videos in sorted(run.glob(f"**/{VIDEOS}")):
+        if any(videos.glob("*.mp4")):
+            say(f"videos:     {shown(videos)}")
     if received is not None and (command := stopping.resume_command()):
         say(f"to go on:   {command}")
     say(f"curves:     uv run tensorboard --logdir {shlex.quote(str(path.parent))}")

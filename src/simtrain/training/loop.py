@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from rsl_rl.models import MLPModel
 
 from simtrain.algorithms.distillation import Algorithm
 from simtrain.config.metric_tags import FINISHED_ENVS, LENGTH, RETURN, STEP_REWARD, TAG
+from simtrain.config.train import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.nan_guard import Failures
 from simtrain.env.randomness import random_state, set_random_state
@@ -38,7 +40,7 @@ def train(
             entered.enter_context(feature)
         trainer.begin()
         progress = trainer.rank.progress
-        while trainer.iteration < iterations:
+        while trainer.unfinished is not None or trainer.iteration < iterations:
             progress.iteration = trainer.iteration + 1
             iteration = trainer.iterate(iterations, stop)
             progress.iteration = None
@@ -60,6 +62,7 @@ class Trainer:
         rank: Rank,
         timer: PhaseTimer = NO_TIMER,
         graphs: GraphBackend | None = None,
+        config: TrainConfig | None = None,
     ) -> None:
         """Prepare; `timer` is that of `env` and `ppo`, `graphs` makes graphs, None for none."""
         self.env = env
@@ -67,6 +70,8 @@ class Trainer:
         self.timer = timer
         self.iteration = 0
         self.env_steps = 0
+        self.unfinished: Iteration | None = None
+        """An iteration that features act on again when the saved run goes on."""
         self._episodes = EpisodeStatistics()
         self._reduce = Reduction(rank)
         self._step_reward = torch.zeros(())  # the mean over the rollout
@@ -77,12 +82,15 @@ class Trainer:
         self._rollout_graphs: RolloutGraphs | None = None
         self._make_rollout_graphs = False  # before the next rollout, as all ranks have agreed
         self._steps = ppo.storage.num_transitions_per_env
-        self.set_ppo(ppo)
+        self.set_ppo(ppo, TrainConfig("") if config is None else config)
 
-    def set_ppo(self, ppo: Algorithm) -> None:
-        """From now on train `ppo`: another, or the same with other settings, which graphs hold."""
+    def set_ppo(self, ppo: Algorithm, config: TrainConfig) -> None:
+        """From now on train `ppo`: another, or the same with other settings, which graphs hold.
+
+        `config` is the configuration that it and the environments have now, as it is saved.
+        """
         self.close()
-        self.ppo = ppo
+        self.ppo, self.config = ppo, config
         if self._backend is not None:
             self._update_graphs = UpdateGraphs(ppo, self._backend)
             if not self.env.sim.synchronous:
@@ -109,7 +117,13 @@ class Trainer:
         self.timer.take("other")
 
     def iterate(self, iterations: int, stop: Callable[[], bool]) -> Iteration:
-        """Collect a rollout, learn from it, and bring together the numbers of all ranks."""
+        """Collect a rollout, learn from it, and bring together the numbers of all ranks.
+
+        If an iteration is unfinished, that is returned instead.
+        """
+        if (iteration := self.unfinished) is not None:
+            self.unfinished = None
+            return replace(iteration, is_last=self.iteration >= iterations, is_stopped=False)
         start = time.perf_counter()
         torch.set_num_threads(self._rollout_threads)
         self.collect()
@@ -148,6 +162,7 @@ class Trainer:
             "iteration": self.iteration,
             "env_steps": self.env_steps,
             "episodes": self._episodes.state(),
+            "unfinished": None if self.unfinished is None else self.unfinished.metrics,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -155,6 +170,8 @@ class Trainer:
         self.iteration = state["iteration"]
         self.env_steps = state["env_steps"]
         self._episodes.set_state(state["episodes"])
+        if (metrics := state.get("unfinished")) is not None:
+            self.unfinished = Iteration(self.iteration, self.env_steps, metrics, is_last=False)
 
     def rank_state(self) -> dict[str, Any]:
         """What each rank has of its own, as copies in the host's memory: environments, hidden
@@ -216,7 +233,7 @@ class Trainer:
             metrics["Loss/skipped_steps"] = self.ppo.skipped_steps
         is_last = stopped or self.iteration >= iterations
         return Iteration(
-            self.iteration, self.env_steps, metrics, is_last, warnings, failures, phases
+            self.iteration, self.env_steps, metrics, is_last, stopped, warnings, failures, phases
         )
 
     def _sums(self, failures: Failures, overflow: Overflow | None) -> Sums:

@@ -17,7 +17,7 @@ from simtrain.files import damage_as_config_error
 from simtrain.launch.plan import Job
 from simtrain.launch.rank import share_of_cores
 from simtrain.run.checkpoint import check_kinds, read_tensors, write_tensors
-from simtrain.run.directory import versions
+from simtrain.run.directory import MEMBERS, versions
 from simtrain.sim import choose_engine
 from simtrain.training.context import Resumption
 from simtrain.training.features.conditions import with_until
@@ -43,6 +43,8 @@ class SavedRun:
     """The state."""
     warnings: tuple[str, ...] = ()
     """Newer states that are damaged, and newer runs that were passed over."""
+    of_members: tuple[Path, ...] = ()
+    """The state of each member of a population; `file` is that of the one that is least far."""
 
     @property
     def iteration(self) -> int:
@@ -85,19 +87,59 @@ def can_resume(run: Path) -> bool:
 
 def _saved_at(run: Path) -> float:
     """When a run's newest state was saved, in seconds since 1970; 0 if it has none."""
-    files = (run / name for name in (NEWEST, PREVIOUS))
+    folders = (run, *run.glob(f"{MEMBERS}/*"))
+    files = (folder / name for folder in folders for name in (NEWEST, PREVIOUS))
     return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
 
 def open_run(run: Path) -> SavedRun:
-    """The newest whole state of a run; ConfigError if there is none, which says what is there."""
+    """The newest whole state of a run; ConfigError if there is none, which says what is there.
+
+    Of a population, the newest states that go together: of members after the same exchange.
+    """
+    members = sorted(run.glob(f"{MEMBERS}/[0-9]*"), key=lambda folder: int(folder.name))
+    if not members:
+        saved = _whole_states(run)[0]
+        if saved.content["config"].get("population") is not None:
+            raise ConfigError(
+                f"{run} is one member of a population; resume the population, {run.parent.parent}"
+            )
+        return saved
+    if (run / NEWEST).exists():
+        raise ConfigError(f"{run / NEWEST} was saved by another version of simtrain")
+    with damage_as_config_error(f"a member's state in {run} is damaged"):
+        of_members = [
+            {_exchange(saved): saved for saved in reversed(_whole_states(member))}
+            for member in members
+        ]
+    common = set.intersection(*(set(states) for states in of_members))
+    if not common:
+        raise ConfigError(f"{run} cannot be resumed: its members have no state in common")
+    states = [saved[max(common)] for saved in of_members]
+    first = min(states, key=lambda saved: saved.iteration)
+    warnings = tuple(warning for saved in states for warning in saved.warnings)
+    return replace(
+        first, path=run, warnings=warnings, of_members=tuple(saved.file for saved in states)
+    )
+
+
+def _exchange(saved: SavedRun) -> int:
+    """The iteration of the last exchange before a member's state was saved."""
+    return int(saved.content["features"]["Population"]["exchange"])
+
+
+def _whole_states(run: Path) -> list[SavedRun]:
+    """The states of a training that are whole, newest first; ConfigError if there is none."""
+    states: list[SavedRun] = []
     warnings: list[str] = []
     for file in (run / NEWEST, run / PREVIOUS):
         if file.exists():
             try:
-                return SavedRun(run, file, read_resume_state(file), tuple(warnings))
+                states.append(SavedRun(run, file, read_resume_state(file), tuple(warnings)))
             except ConfigError as error:
                 warnings.append(str(error))
+    if states:
+        return states
     if warnings:
         raise ConfigError(f"the run {run} cannot be resumed: {'; '.join(warnings)}")
     if not run.is_dir():
@@ -148,6 +190,9 @@ def plan_resumption(
     changed = differences(config_of_run, resolved(replace(config, engine=engine)), new)
     if saved.content["model"] != model_digest(model):
         changed["--env.model"] = "the model, or MuJoCo's version, is not the run's"
+    if len(saved.of_members) not in (0, job.members):
+        text = f"the population {saved.path} has {len(saved.of_members)} members"
+        raise ConfigError(f"{text}; --population {config.population} cannot go on with it")
     if changed and not config.resume_with_changes:
         lines = [f"  {flag}: {what:.200}" for flag, what in changed.items()]
         lines[10:] = [f"  and {len(lines) - 10} more"] * (len(lines) > 10)
@@ -161,12 +206,14 @@ def plan_resumption(
     if inexact:
         consequence = "" if same_environments else "; environments start new episodes"
         lines.append(f"the continuation is not exact: {', '.join(inexact)}{consequence}")
-    return Resumption(saved.file.absolute(), same_environments, tuple(changed)), lines
+    of_members = tuple(file.absolute() for file in saved.of_members)
+    resumption = Resumption(saved.file.absolute(), same_environments, tuple(changed), of_members)
+    return resumption, lines
 
 
 def _differing_circumstances(saved: SavedRun, job: Job) -> list[str]:
     """Ranks, threads and versions that differ from the run's."""
-    before, now = len(saved.content["ranks"]), job.world_size
+    before, now = len(saved.content["ranks"]) * max(1, len(saved.of_members)), job.world_size
     threads = job.threads or share_of_cores(job.devices[0].ranks)
     its_versions, mine = saved.content["versions"], versions()
     differing = []

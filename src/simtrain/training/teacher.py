@@ -80,7 +80,7 @@ def load_teacher(context: RunContext, trainer: Trainer) -> None:
     teacher does not fit the task.
     """
     algorithm, rank, path = trainer.ppo, context.rank, context.config.teacher
-    if path is None or context.shared.resumption is not None:
+    if path is None or context.resumption is not None:
         return
     assert isinstance(algorithm, Distillation)
     teacher = algorithm.teacher

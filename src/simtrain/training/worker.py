@@ -8,13 +8,13 @@ from functools import partial
 
 import torch
 
+from simtrain.algorithms.distillation import Algorithm
 from simtrain.algorithms.ppo import PPO
 from simtrain.config.train import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.randomness import seed_everything
 from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.run.checkpoint import BEST
 from simtrain.run.directory import shown
 from simtrain.sim import choose_engine
 from simtrain.sim.cuda_graphs import make_graph_backend
@@ -23,6 +23,7 @@ from simtrain.training.features import Feature
 from simtrain.training.features.checkpoint import Checkpoint
 from simtrain.training.features.evaluation import PeriodicEvaluation
 from simtrain.training.features.failures import FailureMonitor
+from simtrain.training.features.population import Population
 from simtrain.training.features.recorder import Recorder
 from simtrain.training.features.timing import Timing, training_timer
 from simtrain.training.features.video import TrainingVideo
@@ -34,7 +35,7 @@ from simtrain.training.teacher import load_teacher, make_distillation
 
 
 def run_worker(context: RunContext) -> TrainingResult | None:
-    """Train as one rank of a job; the result on rank 0, None on others.
+    """Train as one rank of a job; the result on the training's rank 0, None on others.
 
     Raises:
         ConfigError: the GPU has too little memory for so many environments, or the saved state does
@@ -51,27 +52,22 @@ def run_worker(context: RunContext) -> TrainingResult | None:
         with closing(make_trainer(config, rank, training_timer(context), context.console.say)) as t:
             init_networks(context, t.ppo)
             load_teacher(context, t)
-            is_first = context.population is None or context.population.member == 0
-            if rank.is_main and is_first:
+            if (rank.of_job or rank).is_main:
                 context.console.say(f"run:        {shown(context.shared.run)}")
             return _train(context, t)
 
 
 def _train(context: RunContext, trainer: Trainer) -> TrainingResult | None:
-    """Make the features, restore a saved state, and run the loop."""
-    if context.population is not None:
-        return _train_member(context, trainer)
+    """Make the features, in the order in which they act, restore a saved state, and train."""
     timing, recorder = Timing(context, trainer), Recorder(context, trainer)
-    features: list[Feature] = []
-    checkpoint = Checkpoint(context, trainer, recorder, features)
-    features += [  # in the order in which they act
-        PeriodicEvaluation(context, trainer),
-        recorder,
-        timing,  # exited before the recorder draws the report, and after the last save
-        FailureMonitor(context, trainer),
-        checkpoint,
-        TrainingVideo(context, trainer, recorder),
-    ]
+    features: list[Feature] = [PeriodicEvaluation(context, trainer)]
+    if context.member is not None:
+        make = partial(make_algorithm, trainer.env, context.rank, timer=trainer.timer)
+        features.append(Population(context, trainer, recorder, make))
+    # Times end before the recorder draws the report, and after the last save.
+    features += [recorder, timing, FailureMonitor(context, trainer)]
+    checkpoint = Checkpoint(context, trainer, recorder, tuple(features))
+    features += [checkpoint, TrainingVideo(context, trainer, recorder)]
     checkpoint.restore()
     is_main = context.rank.is_main
     train(
@@ -82,24 +78,18 @@ def _train(context: RunContext, trainer: Trainer) -> TrainingResult | None:
     )
     if not is_main:
         return None
-    return TrainingResult(checkpoint.saved, checkpoint.error or recorder.error, timing.phases)
+    error = checkpoint.error or recorder.error
+    if context.member is not None and context.member.leaders is not None:
+        error = next(filter(None, context.member.leaders.all_gather_object(error)), None)
+    return TrainingResult(checkpoint.saved, error, timing.phases)
 
 
-def _train_member(context: RunContext, trainer: Trainer) -> TrainingResult | None:
-    """The same for a rank of a population's member."""
-    from simtrain.training.features.population import Population
-
-    population = Population(context, trainer, partial(_make_ppo, trainer.env, context.rank))
-    population.restore()
-    iterations = context.iterations(trainer.iteration, trainer.env_steps)
-    train(trainer, [population], iterations, context.stop)
-    if not population.is_writer:
-        return None
-    best = context.run / BEST
-    return TrainingResult(best if best.exists() else None, population.error)
-
-
-def _make_ppo(env: Env, rank: Rank, config: TrainConfig, timer: PhaseTimer = NO_TIMER) -> PPO:
+def make_algorithm(
+    env: Env, rank: Rank, config: TrainConfig, timer: PhaseTimer = NO_TIMER
+) -> Algorithm:
+    """What learns in `env`: PPO, or a student that has a teacher."""
+    if config.teacher is not None:
+        return make_distillation(env, rank, config, timer)
     obs = env.get_observations().to(rank.device)
     cfg = config.ppo
     weights = {name: getattr(cfg.rnd, name) * env.step_dt for name in ("weight", "final_value")}
@@ -117,10 +107,9 @@ def make_trainer(
 ) -> Trainer:
     """A rank's environments and algorithm, ready to train; `say` shows a line on rank 0."""
     env = make_env(config, rank, timer, say)
-    make = _make_ppo if config.teacher is None else make_distillation
-    algorithm = make(env, rank, config, timer)
+    algorithm = make_algorithm(env, rank, config, timer)
     graphs = make_graph_backend(rank.device) if config.cuda_graphs else None
-    return Trainer(env, algorithm, rank, timer, graphs)
+    return Trainer(env, algorithm, rank, timer, graphs, config)
 
 
 def make_env(config: TrainConfig, rank: Rank, timer: PhaseTimer, say: Callable[[str], None]) -> Env:

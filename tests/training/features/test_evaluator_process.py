@@ -38,7 +38,7 @@ def snapshot(config: TrainConfig, iteration: int) -> PolicySnapshot:
     torch.manual_seed(iteration)
     obs = Env(config.env, 1, EngineCfg(threads=1)).get_observations()
     networks = {"actor_state_dict": make_actor(config.ppo.actor, obs, 1).state_dict()}
-    return PolicySnapshot(iteration, networks, {})
+    return PolicySnapshot(iteration, config, networks, {})
 
 
 def test_it_takes_the_newest_policy_and_finds_what_this_process_finds(config, process):

@@ -28,7 +28,7 @@ from simtrain.algorithms.cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
 from simtrain.launch.rank import Rank
-from simtrain.training.context import Resumption, RunContext, SharedContext, join_member
+from simtrain.training.context import Resumption, RunContext, SharedContext
 from simtrain.training.evaluator import Evaluator
 from simtrain.training.resumption import can_resume, open_run
 from simtrain.training.worker import run_worker
@@ -63,7 +63,10 @@ class Members:
         run.mkdir(exist_ok=True)
         store = run.with_suffix(f".store-{time.monotonic_ns()}")
         fork = multiprocessing.get_context("fork")
-        resumption = Resumption(open_run(run).file, True, ()) if can_resume(run) else None
+        resumption = None
+        if can_resume(run):
+            saved = open_run(run)
+            resumption = Resumption(saved.file, True, (), saved.of_members)
         assert config.population is not None
         each = config.ranks_per_member
         count = config.population * each
@@ -96,8 +99,8 @@ def train(number: int, store: Path, config: TrainConfig, shared: SharedContext) 
         "gloo", store=dist.FileStore(str(store), world), rank=number, world_size=world
     )
     rank = Rank(number, number, world, torch.device("cpu"), seed=3 + number, threads=1)
-    rank, place = join_member(rank, shared.members)
-    exchanging = shared.run / f".exchanging-{place.member}"
+    member = rank.rank // config.ranks_per_member
+    exchanging = shared.run / f".exchanging-{member}"
     evaluate = Evaluator.__call__
 
     def mark_and_evaluate(self: Evaluator, *args: Any, **kwargs: Any) -> Any:
@@ -113,9 +116,9 @@ def train(number: int, store: Path, config: TrainConfig, shared: SharedContext) 
         nonlocal iterations
         iterations += 1
         exchanging.unlink(missing_ok=True)
-        return stop_at is not None and iterations >= int(stop_at) + place.member
+        return stop_at is not None and iterations >= int(stop_at) + member
 
-    run_worker(RunContext(config, rank, Quiet(), stop, shared, place))
+    run_worker(RunContext(config, rank, Quiet(), stop, shared).of_member())
     dist.destroy_process_group()
 
 
@@ -177,7 +180,7 @@ def two_ranks_each(folder: Path) -> None:
             "gloo", store=dist.FileStore(str(store), 4), rank=number, world_size=4
         )
         rank = Rank(number, number, 4, torch.device("cpu"), seed=3 + number, threads=1)
-        rank, _ = join_member(rank, ((0, 1), (2, 3)))
+        rank = rank.split(((0, 1), (2, 3)))
         mine = slice(rank.rank * ENVS, (rank.rank + 1) * ENVS)
         torch.save(update(rank, ENVS, mine)["tensors"], results[number])
         dist.destroy_process_group()

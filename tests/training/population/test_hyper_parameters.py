@@ -69,7 +69,6 @@ MISTAKES = [
     ("--population 1", "--population is 1; it must be 2 or more"),
     ("--ranks-per-member 2", "--ranks-per-member 2 is of a population; add --population"),
     ("--population 2 --cpu-workers 2", "the ranks of a population follow from --population and"),
-    ("--population 2 --eval-interval 5", "--eval-interval does not go with --population"),
     ("--population 2 --population-share 0.7", "--population-share is 0.7; it must be greater"),
     ("--population 2 --population-mutations 0 0 0 0", "give four frequencies of 0 or more"),
     (

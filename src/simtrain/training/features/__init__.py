@@ -26,6 +26,8 @@ class Iteration:
     """TensorBoard tag -> value."""
     is_last: bool
     """Whether training ends with it; the same on all ranks."""
+    is_stopped: bool = False
+    """Whether the user or the system asked to stop on any rank."""
     warnings: tuple[str, ...] = ()
     """New warnings of all ranks."""
     failures: Failures | None = None
@@ -40,7 +42,7 @@ class Feature(AbstractContextManager["Feature"]):
     phase = "logging"
     """The phase of an iteration that its time counts to."""
     main_rank_only = False
-    """Whether it goes along on rank 0 alone."""
+    """Whether only rank 0 has it."""
 
     @property
     def name(self) -> str:

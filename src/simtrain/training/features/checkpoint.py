@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from simtrain.config.tasks import default_config
+from simtrain.config.train import TrainConfig
 from simtrain.config.tree import (
     checkpoint_infos,
     resolved,
@@ -33,12 +34,18 @@ from simtrain.run.checkpoint import (
     save_model,
     unpacked,
 )
-from simtrain.run.directory import versions
+from simtrain.run.directory import versions, write_config
 from simtrain.sim import choose_engine
 from simtrain.training.context import Resumption, RunContext
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.background import NewestItemWorker
-from simtrain.training.resumption import FORMAT, read_resume_state, write_resume_state
+from simtrain.training.resumption import (
+    FORMAT,
+    NEWEST,
+    PREVIOUS,
+    read_resume_state,
+    write_resume_state,
+)
 
 if TYPE_CHECKING:
     from simtrain.training.features.recorder import Recorder
@@ -46,6 +53,8 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 10.0
 """Pause after a save that failed, before it is tried again."""
+LAST_SECONDS = 300.0
+"""How long the end of a population waits for a member to write the state before."""
 
 
 class Checkpoint(Feature):
@@ -54,12 +63,12 @@ class Checkpoint(Feature):
     def __init__(
         self, context: RunContext, trainer: Trainer, recorder: Recorder, features: Sequence[Feature]
     ) -> None:
-        """Prepare; `features` are all that go along, and may be completed later."""
+        """Prepare; `features` are those whose states are saved."""
         self._context = context
         self._trainer = trainer
         self._features = features
         self._recorder = recorder
-        self._writer: NewestItemWorker[dict[str, Any]] | None = None
+        self._writer: NewestItemWorker[tuple[TrainConfig, dict[str, Any]]] | None = None
         self._messages: deque[str] = deque()
         self._warned: set[str] = set()
         self._recorded: Path | None = None
@@ -76,10 +85,15 @@ class Checkpoint(Feature):
         Raises:
             ConfigError: the state does not fit.
         """
-        resumption, rank = self._context.shared.resumption, self._context.rank
+        resumption, rank = self._context.resumption, self._context.rank
         if resumption is None:
             return
-        content = read_resume_state(resumption.file) if rank.is_main else None
+        content = None
+        if rank.is_main:
+            content = read_resume_state(resumption.file)
+            if self._context.member is not None and resumption.file.name == PREVIOUS:
+                # Or the next save would drop the state that all members have.
+                resumption.file.replace(resumption.file.with_name(NEWEST))
         put_back(content, self._trainer, rank, self._features, resumption)
 
     def __enter__(self) -> Self:
@@ -102,19 +116,40 @@ class Checkpoint(Feature):
             RankError: ranks no longer have the same parameters.
         """
         context, trainer = self._context, self._trainer
-        if iteration.number % context.config.save_interval == 0 or iteration.is_last:
+        due = iteration.number % context.config.save_interval == 0 or iteration.is_last
+        if due and self._is_ready(iteration):
             trainer.timer.begin("saving")
             check_same_tensors(trainer.ppo.tensors(), context.rank, iteration.number)
             content = self._gather()
             if self._writer is not None and content is not None:
-                dropped = self._writer.submit(content)
+                dropped = self._writer.submit((trainer.config, content))
                 if dropped is not None and self.error is None:
-                    name = model_path(context.run, dropped["iteration"]).name
+                    name = model_path(context.run, dropped[1]["iteration"]).name
                     self._messages.append(
                         f"warning: {name} is left out, for the disk is slower than "
                         "--save-interval asks for"
                     )
         self._report()
+
+    def _is_ready(self, iteration: Iteration) -> bool:
+        """Whether all members of a population have written their states before.
+
+        Then there is always a state that all of them have. All ranks of all members call it
+        together; a training by itself is always ready.
+        """
+        context, is_ready = self._context, True
+        if context.member is not None:
+            if self._writer is not None and context.member.leaders is not None:
+                seconds = LAST_SECONDS if iteration.is_last else 0.0
+                is_written = self._writer.wait(lambda: self.error is not None, seconds)
+                is_ready = not context.member.leaders.any(not is_written)[0]
+            is_ready = context.rank.broadcast_object(is_ready)
+            if not is_ready and context.rank.is_main:
+                name = model_path(context.run, iteration.number).name
+                self._messages.append(
+                    f"warning: {name} is left out, for not all members have written the one before"
+                )
+        return is_ready
 
     def _gather(self) -> dict[str, Any] | None:
         """Copies of the whole training state on rank 0, None on others. Waits for the device."""
@@ -125,21 +160,23 @@ class Checkpoint(Feature):
                 self._messages.append(f"warning: a resumed run would not be exact: {change}")
         return training_state(trainer, rank, self._features)
 
-    def _write(self, content: dict[str, Any]) -> bool:
+    def _write(self, saved: tuple[TrainConfig, dict[str, Any]]) -> bool:
         """Write checkpoint and state, in the thread; whether that succeeded."""
+        trained, content = saved
         run, config = self._context.run, self._context.config
         path = model_path(run, content["iteration"])
         learner = content["learner"]
         networks = {key: learner[key] for key in learner if key.endswith("_state_dict")}
-        infos = checkpoint_infos(config, content["env_steps"])
+        infos = checkpoint_infos(trained, content["env_steps"])
         error = None
         try:
             self._recorder.sync()
-            save_model(path, content["iteration"], networks, infos)
+            save_policy(self._context, path, trained, content["iteration"], networks, infos)
             write_resume_state(run, {**self._constant, **content})
             keep = config.keep_checkpoints
             for old in model_paths(run)[:-keep] if keep else []:
                 old.unlink(missing_ok=True)
+                old.with_suffix(".yaml").unlink(missing_ok=True)
         except (OSError, RuntimeError) as failure:
             error = getattr(failure, "strerror", None) or str(failure).splitlines()[0]
             if self.error is None:
@@ -208,15 +245,15 @@ def put_back(
         {"--ppo.learning-rate", "--distillation.learning-rate"},
     )
     with damage_as_config_error(f"{resumption.file} cannot be resumed"):
+        for feature in features:  # a member's networks get their sizes, first
+            if feature.name in shared["features"]:
+                feature.set_state(shared["features"][feature.name])
         trainer.set_state(shared["trainer"])
         trainer.ppo.set_state(
             shared["learner"],
             optimizer="--ppo.optimizer" not in changed,
             learning_rate=changed.isdisjoint(rates),
         )
-        for feature in features:
-            if feature.name in shared["features"]:
-                feature.set_state(shared["features"][feature.name])
         if mine is None:
             # Curricula go by how far training is.
             trainer.env.steps.fill_(shared["steps"])
@@ -224,6 +261,24 @@ def put_back(
         if isinstance(mine, Tensor):
             mine = unpacked(mine.numpy().tobytes())
         trainer.set_rank_state(mine)
+
+
+def save_policy(
+    context: RunContext,
+    path: Path,
+    config: TrainConfig,
+    iteration: int,
+    networks: dict[str, Any],
+    infos: dict[str, Any],
+) -> None:
+    """Write a checkpoint; OSError if that is impossible.
+
+    That of a member of a population, whose `config` changes, gets it in a file beside it.
+    """
+    if context.member is not None:
+        devices = list(context.shared.devices)
+        write_config(path.with_suffix(".yaml"), resolved(config), devices)
+    save_model(path, iteration, networks, infos)
 
 
 def constant_content(context: RunContext, trainer: Trainer) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class PeriodicEvaluation(Feature):
 
     def __init__(self, context: RunContext, trainer: Trainer) -> None:
         self._context = context
-        self._ppo = trainer.ppo
+        self._trainer = trainer
         self._interval = context.config.eval_interval
         self._condition = stop_condition(context.config)
         self._in_process = context.shared.evaluator is None
@@ -65,9 +65,9 @@ class PeriodicEvaluation(Feature):
         else:
             config, rank = context.config, context.rank
             # Threads that training on this host leaves, at least one.
-            trains = rank.world_size
+            trains = (rank.of_job or rank).world_size
             if rank.device.type == "cpu":
-                trains = rank.threads * config.cpu_workers
+                trains = rank.threads * (config.cpu_workers if rank.of_job is None else trains)
             threads = max(1, len(os.sched_getaffinity(0)) - trains)
             devices = context.shared.evaluator
             self._evaluations = EvaluatorProcess(config, devices, threads, context.stop)
@@ -112,11 +112,11 @@ class PeriodicEvaluation(Feature):
             return
         from simtrain.run.checkpoint import copied_to_host
 
-        networks = self._ppo.save()
+        config, networks = self._trainer.config, self._trainer.ppo.save()
         if not self._in_process:
             networks = copied_to_host(networks)  # training goes on to change them
-        infos = checkpoint_infos(self._context.config, iteration.env_steps)
-        self._evaluations.submit(PolicySnapshot(iteration.number, networks, infos))
+        infos = checkpoint_infos(config, iteration.env_steps)
+        self._evaluations.submit(PolicySnapshot(iteration.number, config, networks, infos))
 
     def _take_results(self, metrics: dict[str, float]) -> None:
         """Show the evaluations that came, keep the best policy, and add the newest to `metrics`."""
@@ -142,11 +142,15 @@ class PeriodicEvaluation(Feature):
             )
 
     def _save_best(self, policy: PolicySnapshot) -> None:
-        from simtrain.run.checkpoint import BEST, save_model
+        from simtrain.run.checkpoint import BEST
+        from simtrain.training.features.checkpoint import save_policy
 
         infos = {**policy.infos, _RETURN: self._best}
+        path = self._context.run / BEST
         try:
-            save_model(self._context.run / BEST, policy.iteration, policy.networks, infos)
+            save_policy(
+                self._context, path, policy.config, policy.iteration, policy.networks, infos
+            )
         except OSError as error:  # a full disk is no reason for a training to end
             self._best = -float("inf")
             self._say(f"warning: {BEST} cannot be written: {error.strerror}")
@@ -204,6 +208,7 @@ class _EvaluatorInProcess:
     def submit(self, policy: PolicySnapshot) -> None:
         from simtrain.run.checkpoint import policy_state
 
+        self._evaluator.actor = policy.config.ppo.actor
         evaluation = self._evaluator(policy_state(policy.networks), self._stop)
         if evaluation is not None:
             self._results.append((policy, evaluation))

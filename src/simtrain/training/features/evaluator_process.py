@@ -41,6 +41,8 @@ class PolicySnapshot:
 
     iteration: int
     """Iterations that it was trained."""
+    config: TrainConfig
+    """The configuration that it was trained with; its network's sizes may change."""
     networks: dict[str, Any]
     """``save()`` of its algorithm, or a copy of it."""
     infos: dict[str, Any]
@@ -117,8 +119,8 @@ class EvaluatorProcess:
         if self.failure is None:
             from simtrain.run.checkpoint import packed, policy_state
 
-            data = packed(policy_state(policy.networks))
-            evaluation = self._exchange(lambda: self._connection.send_bytes(data))
+            message = policy.config.ppo.actor, packed(policy_state(policy.networks))
+            evaluation = self._exchange(lambda: self._connection.send(message))
             if evaluation is not None:
                 with self._lock:
                     self._results.append((policy, evaluation))
@@ -153,7 +155,7 @@ class EvaluatorProcess:
 
 
 def main() -> None:
-    """Receive a `Start`, answer None when ready, then a policy's parameters by its evaluation.
+    """Receive a `Start`, answer None when ready, then each policy by its evaluation.
 
     An error is answered by its text; then the process ends.
     """
@@ -169,7 +171,8 @@ def main() -> None:
 
         connection.send(None)
         while True:
-            connection.send(evaluator(unpacked(connection.recv_bytes())))
+            evaluator.actor, state = connection.recv()
+            connection.send(evaluator(unpacked(state)))
     except EOFError:
         return
     except (ConfigError, SimulationError) as error:

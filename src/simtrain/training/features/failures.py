@@ -65,7 +65,7 @@ class FailureMonitor(Feature):
         if resets > 0.0 and self._dumps < MAX_DUMPS:
             self._dumps += 1
             self._write_dumps(iteration)
-        if not iteration.is_last:
+        if not (iteration.is_last or self._context.member):  # the next exchange replaces a member
             self._check(iteration.metrics)
 
     def state(self) -> dict[str, Any]:

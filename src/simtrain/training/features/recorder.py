@@ -42,27 +42,34 @@ class Recorder(Feature):
             ConfigError: another process writes to this run, or the folder cannot be written to.
         """
         config, run = self._context.config, self._context.run
-        self._first = self._trainer.iteration
+        # An unfinished iteration is recorded again.
+        self._first = self._trainer.iteration - (self._trainer.unfinished is not None)
         self._iterations = self._context.iterations(self._first, self._trainer.env_steps)
         self._metrics = MetricsWriter(
             run,
             tensorboard=config.logger == "tensorboard",
             after=self._first,
-            env_steps=self._trainer.env_steps,
+            env_steps=None if self._trainer.unfinished else self._trainer.env_steps,
             event_sizes=self._event_sizes,
         )
         for warning in self._metrics.warnings:
             self._context.console.say(f"warning: {warning}")
         try:
-            write_config(run / "config.yaml", resolved(config), list(self._context.shared.devices))
+            devices = list(self._context.shared.devices)
+            write_config(run / "config.yaml", resolved(self._trainer.config), devices)
         except OSError as error:
             raise ConfigError(f"{run} cannot be written: {error.strerror}") from error
         self._wandb: WandbWriter | None = None
         if config.logger == "wandb":
             from simtrain.run.wandb_writer import WandbWriter
 
-            say = self._context.console.say
-            self._wandb = WandbWriter(run, config, say, run_id=self._wandb_id)
+            self._wandb = WandbWriter(
+                run,
+                self._trainer.config,
+                self._context.console.say,
+                run_id=self._wandb_id,
+                group=None if self._context.member is None else self._context.shared.run.name,
+            )
             self._wandb_id = self._wandb.run_id
         self._start = time.perf_counter()
         return self
@@ -83,7 +90,9 @@ class Recorder(Feature):
         return self._metrics.error
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Write and show the iteration's metrics and warnings."""
+        """Write and show the iteration's metrics and warnings, unless it is unfinished."""
+        if self._trainer.unfinished is not None:
+            return
         seconds = time.perf_counter() - self._start
         self._wall_s = self._before + seconds
         numbers = (iteration.number, iteration.env_steps, self._wall_s, iteration.metrics)
@@ -112,6 +121,11 @@ class Recorder(Feature):
                 if self._failing
                 else "metrics are written again, without a gap"
             )
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of training so far, over all commands that went on with it."""
+        return self._before + time.perf_counter() - self._start
 
     def state(self) -> dict[str, Any]:
         """See `Feature.state`."""

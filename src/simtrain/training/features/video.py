@@ -32,7 +32,6 @@ class TrainingVideo(Feature):
         self._recorder = recorder
         self._folder = context.run / VIDEOS
         self._env: Env | None = None
-        self._policy: Policy | None = None
 
     def __enter__(self) -> Self:
         """Make the environment, and try whether this machine can draw it."""
@@ -72,12 +71,10 @@ class TrainingVideo(Feature):
         actor = {name: value.cpu() for name, value in actor.items()}
         try:
             with forked_randomness(config.seed):
-                if self._policy is None:
-                    obs = env.get_observations()
-                    self._policy = Policy(config.ppo.actor, obs, env.num_actions, actor)
-                self._policy.load(actor)
+                cfg, obs = self._trainer.config.ppo.actor, env.get_observations()
+                policy = Policy(cfg, obs, env.num_actions, actor)
                 note = f"{config.task}, iteration {iteration}"
-                record(env, self._policy, path, range(config.video_length), note, (640, 360))
+                record(env, policy, path, range(config.video_length), note, (640, 360))
         except (ConfigError, SimulationError, OSError) as error:
             self._context.console.say(f"warning: no video of iteration {iteration}: {error}")
             return None

@@ -52,15 +52,6 @@ def check_population_flags(config: TrainConfig) -> None:
     if config.cpu_workers != 1:
         text = f"--cpu-workers is {config.cpu_workers}; the ranks of a population follow from"
         raise ConfigError(f"{text} --population and --ranks-per-member")
-    unused = {
-        "--eval-interval": config.eval_interval is not None,
-        "--eval-device": config.eval_device is not None,
-        "--video": config.video,
-        "--profile": config.profile,
-    }
-    if found := [name for name, is_given in unused.items() if is_given]:
-        text = f"{found[0]} does not go with --population"
-        raise ConfigError(f"{text}, which evaluates its members at every exchange")
     if not 0.0 < config.population_share <= 0.5:
         text = f"--population-share is {config.population_share}"
         raise ConfigError(f"{text}; it must be greater than 0 and at most 0.5")
