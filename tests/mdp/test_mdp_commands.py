@@ -5,7 +5,7 @@ import torch
 from walker import set_state, walker_env
 
 from simtrain import CommandTermCfg, mdp
-from simtrain.mdp.commands import UniformVelocityCommand
+from simtrain.mdp.locomotion.velocity_terms import UniformVelocityCommand
 
 BOUNDS = {"lin_vel_x": (-1.0, 2.0), "lin_vel_y": (-0.5, 0.5), "ang_vel_z": (0.2, 0.7)}
 

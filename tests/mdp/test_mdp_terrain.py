@@ -21,7 +21,7 @@ from simtrain.env.model import check_task
 from simtrain.env.names import find_geoms
 from simtrain.env.terrain import make_heights
 from simtrain.errors import ConfigError
-from simtrain.mdp import terrain
+from simtrain.mdp.locomotion import terrain
 from simtrain.sim import EngineCfg
 from simtrain.view.renderer import Picture
 

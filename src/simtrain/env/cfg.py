@@ -234,7 +234,7 @@ class MetricTermCfg(TermCfg):
 
 @dataclass(init=False)
 class SubTerrainCfg(TermCfg):
-    """A kind of tile; its function is one of `mdp.terrain`, or of the user's in their manner."""
+    """A kind of tile: a function such as `mdp.pyramid_stairs`, or one of the user's like it."""
 
     proportion: Factor
     """Share of the terrain's columns, relative to the others'."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simtrain.env.names import no_command, resolve_params
-from simtrain.env.terms import draw_where
+from simtrain.env.randomness import draw_where
 from simtrain.errors import ConfigError, call_term
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simtrain.env.names import resolve_params
+from simtrain.env.randomness import draw_where
 from simtrain.errors import ConfigError, call_term
 
 if TYPE_CHECKING:
@@ -280,8 +281,3 @@ class Episodes:
     def finished_envs(self) -> Tensor:
         """How many environments have finished an episode that counts, a scalar."""
         return self._latest[:, 0].sum()
-
-
-def draw_where(mask: Tensor, values: Tensor, bounds: tuple[float, float]) -> None:
-    """Draw `values` anew where `mask`, in place; numbers are drawn for all environments."""
-    torch.where(mask, torch.empty_like(values).uniform_(*bounds), values, out=values)

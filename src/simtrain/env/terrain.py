@@ -3,7 +3,7 @@
 Tiles stand in rows of one level of difficulty (along x) and columns of one kind (along y), around
 the origin of the world; a flat border surrounds them. Every environment starts on the tile of its
 level and column, and may walk on to others. The heights of a tile come from a function such as
-those in `simtrain.mdp.terrain`.
+those in `simtrain.mdp.locomotion.terrain`.
 """
 
 import math

@@ -14,23 +14,21 @@ from typing import TYPE_CHECKING, Any
 from simtrain.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from simtrain.mdp.commands import *
-    from simtrain.mdp.curricula import *
     from simtrain.mdp.events import *
     from simtrain.mdp.locomotion.gait import *
+    from simtrain.mdp.locomotion.terrain import *
+    from simtrain.mdp.locomotion.velocity_terms import *
     from simtrain.mdp.manipulation import *
-    from simtrain.mdp.metrics import *
     from simtrain.mdp.observations import *
     from simtrain.mdp.randomization import *
     from simtrain.mdp.rays import *
     from simtrain.mdp.rewards import *
     from simtrain.mdp.terminations import *
-    from simtrain.mdp.terrain import *
     from simtrain.mdp.tracking.motion import *
     from simtrain.mdp.tracking.terms import *
 
-TERM_MODULES = ("observations", "rays", "rewards", "metrics", "terminations", "terrain",
-                "curricula", "randomization", "events", "commands", "locomotion.gait",
+TERM_MODULES = ("observations", "rays", "rewards", "terminations", "randomization", "events",
+                "locomotion.velocity_terms", "locomotion.gait", "locomotion.terrain",
                 "tracking.motion", "tracking.terms", "manipulation")  # fmt: skip
 
 

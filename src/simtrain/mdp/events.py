@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simtrain.env.names import Bounds, find_base, find_free_bodies
-from simtrain.env.terms import draw_where
+from simtrain.env.randomness import Draws, draw_where
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.mdp.draws import Draws
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import mujoco
 import torch
 
+from simtrain.env.commands import CommandTerm, Sphere
 from simtrain.env.names import checked_by
 from simtrain.env.reading import read_as
 from simtrain.errors import ConfigError
@@ -25,7 +26,39 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from simtrain.env.env import Env
-    from simtrain.env.names import Joints, Places, Sensors
+    from simtrain.env.names import Bounds, Joints, Places, Sensors
+
+
+class UniformPositionCommand(CommandTerm):
+    """A goal in space: [x, y, z] in the world, m, drawn uniformly, drawn as a sphere of `radius`.
+
+    Parameters are bounds in m, from the environment's origin on a terrain.
+    """
+
+    labels = ("goal x [m]", "goal y [m]", "goal z [m]")
+
+    def __init__(self, env: Env, x: Bounds, y: Bounds, z: Bounds, radius: float = 0.02) -> None:
+        self._env, self._radius = env, radius
+        self.low, self.high = env.variable("bounds", torch.tensor([x, y, z]).T.clone())
+        """Bounds of x, y and z, ``(3,)``; curricula change them in place."""
+        self.command = env.buffer("command", (3,), reset=None)
+
+    def resample(self, mask: Tensor) -> None:
+        """See `CommandTerm.resample`."""
+        drawn = torch.rand_like(self.command)
+        torch.addcmul(self.low, drawn, self.high - self.low, out=drawn)
+        if self._env.terrain is not None:
+            drawn += self._env.terrain.origins
+        torch.where(mask.unsqueeze(1), drawn, self.command, out=self.command)
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """See `CommandTerm.bounds`."""
+        return self.low, self.high
+
+    def markers(self, index: int) -> list[Sphere]:
+        """The goal in green."""
+        x, y, z = self.command[index].tolist()
+        return [Sphere((x, y, z), self._radius, (0.15, 0.75, 0.25))]
 
 
 def _told(env: Env, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,8 @@ import torch
 
 from simtrain.env.control.transmission import find_servos
 from simtrain.env.names import as_index
+from simtrain.env.randomness import Distribution, Draws
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.mdp.draws import Distribution, Draws
 from simtrain.mdp.rotations import principal_axes, quat_from_euler, quat_mul, rotate
 from simtrain.sim.engine import ALL
 

@@ -14,8 +14,8 @@ from simtrain.algorithms.mirror import mirrored_as
 from simtrain.config.tasks import find_beside_tasks
 from simtrain.env.commands import CommandTerm, Frame
 from simtrain.env.names import find_base, find_joints
+from simtrain.env.randomness import Draws
 from simtrain.errors import ConfigError
-from simtrain.mdp.draws import Draws
 from simtrain.mdp.events import by_axis
 from simtrain.mdp.rotations import (
     about_vertical,

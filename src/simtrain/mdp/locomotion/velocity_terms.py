@@ -1,4 +1,8 @@
-"""Commands for a policy to follow: terms derived from `simtrain.env.commands.CommandTerm`."""
+"""Terms that only tasks with a velocity command use: the command, its curricula and its metrics.
+
+A curriculum is ``(env, mask)``, called before resets; `mask` holds the environments about to be
+reset, and what it returns is logged. Metrics are float32, ``(num_envs,)``.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from simtrain.algorithms.mirror import mirrored_as
-from simtrain.env.commands import Arrow, CommandTerm, Sphere
+from simtrain.env.commands import Arrow, CommandTerm
+from simtrain.errors import ConfigError
+from simtrain.mdp.robot_state import base_velocity
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from simtrain.env.env import Env
-    from simtrain.env.names import Bounds
 
 
 @mirrored_as("planar_velocity")
@@ -117,33 +122,65 @@ class UniformVelocityCommand(CommandTerm):
         ]
 
 
-class UniformPositionCommand(CommandTerm):
-    """A goal in space: [x, y, z] in the world, m, drawn uniformly, drawn as a sphere of `radius`.
+class command_ranges:
+    """Widen a `UniformVelocityCommand`, from `start` times its bounds to all in control `steps`."""
 
-    Parameters are bounds in m, from the environment's origin on a terrain.
+    def __init__(self, env: Env, command: str, start: float, steps: int) -> None:
+        term = env.commands.terms[command]
+        if not isinstance(term, UniformVelocityCommand):
+            raise ConfigError(f"the command {command!r} is no UniformVelocityCommand")
+        self._term, self._start, self._steps = term, start, steps
+        self._full = torch.stack((term.low[:3], term.high[:3]))
+
+    def __call__(self, env: Env, mask: Tensor) -> Tensor:
+        """Set the command's bounds, in place; the part of them that is drawn from, scalar."""
+        part = self._start + (1.0 - self._start) * (env.steps / self._steps).clamp(max=1.0)
+        self._term.low[:3], self._term.high[:3] = self._full * part
+        return part
+
+
+class terrain_levels:
+    """Harder tiles for who follows the velocity command, and easier ones for who does not.
+
+    What counts is the distance that an episode makes in the direction commanded, of the distance
+    commanded: from `promote` on it goes a level up, below `demote` a level down. One that ended by
+    failure is measured against what was commanded and the rest of the time at its last command. An
+    episode that was told to go less than half a tile changes nothing.
     """
 
-    labels = ("goal x [m]", "goal y [m]", "goal z [m]")
+    def __init__(self, env: Env, command: str, promote: float = 0.8, demote: float = 0.5) -> None:
+        if env.terrain is None:
+            raise ConfigError("terrain_levels needs a task with a terrain")
+        self._terrain, self._command = env.terrain, command
+        self._promote, self._demote = promote, demote
+        self._commanded, self._made = env.buffer("distances", (2,)).unbind(1)
 
-    def __init__(self, env: Env, x: Bounds, y: Bounds, z: Bounds, radius: float = 0.02) -> None:
-        self._env, self._radius = env, radius
-        self.low, self.high = env.variable("bounds", torch.tensor([x, y, z]).T.clone())
-        """Bounds of x, y and z, ``(3,)``; curricula change them in place."""
-        self.command = env.buffer("command", (3,), reset=None)
+    def observe(self, env: Env) -> None:
+        """Add a step's distances, m, in place."""
+        command = env.command(self._command)[:, :2]
+        speed = torch.linalg.vector_norm(command, dim=1)
+        along = (base_velocity(env)[:, :2] * command).sum(dim=1) / speed.clamp(min=1e-6)
+        self._commanded.add_(speed, alpha=env.step_dt)
+        self._made.add_(along, alpha=env.step_dt)
 
-    def resample(self, mask: Tensor) -> None:
-        """See `CommandTerm.resample`."""
-        drawn = torch.rand_like(self.command)
-        torch.addcmul(self.low, drawn, self.high - self.low, out=drawn)
-        if self._env.terrain is not None:
-            drawn += self._env.terrain.origins
-        torch.where(mask.unsqueeze(1), drawn, self.command, out=self.command)
+    def __call__(self, env: Env, mask: Tensor) -> Tensor:
+        """Change the levels and origins in `mask`, in place; the mean level, scalar."""
+        speed = torch.linalg.vector_norm(env.command(self._command)[:, :2], dim=1)
+        left = (env.max_episode_length - env.episode_length_buf) * env.step_dt
+        asked = self._commanded + speed * left * env.terminations.terminated
+        up, down = self._made >= self._promote * asked, self._made < self._demote * asked
+        change = (up.long() - down.long()) * (asked > self._terrain.tile_size / 2.0)
+        self._terrain.move(mask, change)
+        return self._terrain.levels.float().mean()
 
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        """See `CommandTerm.bounds`."""
-        return self.low, self.high
 
-    def markers(self, index: int) -> list[Sphere]:
-        """The goal in green."""
-        x, y, z = self.command[index].tolist()
-        return [Sphere((x, y, z), self._radius, (0.15, 0.75, 0.25))]
+def lin_vel_error(env: Env, command: str) -> Tensor:
+    """Distance of the base's velocity in the plane from the command's, m/s."""
+    error = base_velocity(env)[:, :2] - env.command(command)[:, :2]
+    distance: Tensor = torch.linalg.vector_norm(error, dim=1)
+    return distance
+
+
+def ang_vel_error(env: Env, command: str) -> Tensor:
+    """Difference between the base's yaw rate and the command's, rad/s."""
+    return (env.bind("qvel")[:, env.base.angular][:, 2] - env.command(command)[:, 2]).abs()
