@@ -21,8 +21,8 @@ from unittest import mock
 
 import warp as wp
 
-from simtrain.cli.exits import run_command
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.terminal import run_command
 from simtrain.config.tasks import discover
 from simtrain.env.model import compile_model, find_keyframe
 from simtrain.sim import EngineCfg, warp_engine

@@ -32,8 +32,8 @@ import torch
 import tyro
 
 from simtrain.algorithms.ppo import PPO
-from simtrain.cli.exits import run_command
 from simtrain.cli.parse import parse_flags
+from simtrain.cli.terminal import run_command
 from simtrain.config.tasks import discover
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank

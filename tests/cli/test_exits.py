@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simtrain.cli.exits import run_command
+from simtrain.cli.terminal import run_command
 from simtrain.errors import ConfigError, DivergenceError, SimulationError
 
 
@@ -34,7 +34,7 @@ def test_a_command_ends_with_its_code_and_a_message(ending, code, message, capsy
 def test_what_is_interruptible_is_cleaned_up_and_the_rest_ends_at_once():
     program = """if True:
         import os, signal, sys
-        from simtrain.cli.exits import end_at_once_on_signals, interruptible
+        from simtrain.cli.terminal import end_at_once_on_signals, interruptible
         end_at_once_on_signals(signal.SIGINT)
         try:
             with interruptible():
@@ -59,7 +59,7 @@ def test_a_mistake_of_the_program_keeps_its_traceback():
 
 
 def test_output_that_cannot_be_written_is_a_failure_without_a_traceback():
-    program = "from simtrain.cli.exits import run_command; run_command(lambda: print('hi') or 0)"
+    program = "from simtrain.cli.terminal import run_command; run_command(lambda: print('hi') or 0)"
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
             [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=False,
@@ -70,7 +70,7 @@ def test_output_that_cannot_be_written_is_a_failure_without_a_traceback():
 
 PRINTS = """if True:
     import os, sys
-    from simtrain.cli.exits import run_command
+    from simtrain.cli.terminal import run_command
 
     def command():
         for number in range(3):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from needs_opengl import needs_opengl
 
-from simtrain.cli.exits import DONE, FAILED
 from simtrain.cli.motion import motion
+from simtrain.cli.terminal import DONE, FAILED
 from simtrain.errors import ConfigError
 from simtrain.motion.clip import MotionClip
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from simtrain.cli.exits import run_command
+from simtrain.cli.terminal import run_command
 from simtrain.launch.launcher import launch_ranks
 from simtrain.launch.plan import Devices, Job
 from simtrain.launch.rank import Rank

@@ -270,7 +270,7 @@ try:
     from simtrain.cli.start import {module}
     {module}()
 finally:
-    heavy = "torch mujoco mujoco_warp warp rsl_rl tensordict tensorboard wandb".split()
+    heavy = "torch._C mujoco mujoco_warp warp rsl_rl tensordict tensorboard wandb.sdk".split()
     print("heavy:", *[name for name in heavy if name in sys.modules])
 """
     result = subprocess.run(

@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from simtrain.cli.output import print_table
+from simtrain.cli.terminal import print_table
 from simtrain.run.console import Status, TrainingConsole, fitted
 
 METRICS = {"Perf/total_fps": 51_234.5, "Train/mean_step_reward": 0.81234}

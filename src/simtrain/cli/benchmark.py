@@ -16,9 +16,8 @@ from signal import Signals
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from simtrain.algorithms.cfg import Flag
-from simtrain.cli.exits import DONE, FAILED
-from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.terminal import DONE, FAILED, table_console, write_file
 from simtrain.cli.train import prepare_training
 from simtrain.errors import ConfigError
 from simtrain.launch import GpuIds

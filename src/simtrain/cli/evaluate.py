@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from simtrain.api import EvaluationCfg, PolicyEvaluator, choose_device, open_policy
-from simtrain.cli.exits import DONE, interruptible
-from simtrain.cli.output import print_table, table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.terminal import DONE, interruptible, print_table, table_console, write_file
 from simtrain.config.tree import as_plain
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError

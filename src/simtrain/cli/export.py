@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from simtrain.algorithms.cfg import Flag
-from simtrain.cli.exits import DONE, FAILED, interruptible
-from simtrain.cli.output import table_console
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.terminal import DONE, FAILED, interruptible, table_console
 from simtrain.errors import ConfigError
 from simtrain.limits import Fraction, Repetitions
 

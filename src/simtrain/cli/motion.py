@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from simtrain.cli.exits import DONE, FAILED, interruptible
-from simtrain.cli.output import table_console, write_file
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.terminal import DONE, FAILED, interruptible, table_console, write_file
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.limits import Duration, FramesPerSecond, Limits, Port, Seed
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from simtrain.algorithms.cfg import Flag
 from simtrain.api import make_env, open_policy
-from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.terminal import DONE, interruptible
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
 from simtrain.limits import Duration, Limits, NumEnvs, Port, Seed

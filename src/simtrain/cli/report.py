@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simtrain.algorithms.cfg import Flag
-from simtrain.cli.exits import DONE, interruptible
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.terminal import DONE, interruptible
 from simtrain.errors import ConfigError
 
 _SECONDS = 10.0

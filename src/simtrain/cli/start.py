@@ -16,7 +16,7 @@ from signal import SIGINT
 from types import ModuleType
 from typing import Annotated, Any, NoReturn, Union
 
-from simtrain.cli.exits import DONE, end_at_once_on_signals, run_command
+from simtrain.cli.terminal import DONE, end_at_once_on_signals, run_command
 from simtrain.errors import ConfigError, did_you_mean
 
 COMMANDS = {
@@ -45,7 +45,8 @@ def start(command: str, arguments: Sequence[str] | None = None) -> NoReturn:
     all_signals = command in ("train", "benchmark")
     end_at_once_on_signals(*(() if all_signals else (SIGINT,)))
     name = command.replace("-", "_")
-    function = getattr(import_module(f"simtrain.cli.{name}"), name)
+    module = "train" if command == "list-tasks" else name
+    function = getattr(import_module(f"simtrain.cli.{module}"), name)
     words = sys.argv[1:] if arguments is None else arguments
     run_command(lambda: function(words), outlives_output=command == "train")
 

@@ -1,11 +1,13 @@
-"""``uv run train <task> [flags]``: train a policy with PPO."""
+"""``uv run train <task> [flags]``: train a policy with PPO; and ``uv run list-tasks``."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simtrain.cli.exits import DONE
+from simtrain.cli.terminal import DONE, FAILED
 from simtrain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,3 +72,31 @@ def _tasks(registry: Registry) -> str:
     for path, trace in registry.broken.items():
         lines.append(f"  (not importable: {path}: {trace.strip().splitlines()[-1]})")
     return "tasks:\n" + "\n".join(lines or ["  none found"])
+
+
+def list_tasks(arguments: Sequence[str]) -> int:
+    """Print all tasks, and the tracebacks of task files that did not import; the exit code."""
+    if list(arguments) in (["-h"], ["--help"]):
+        print("usage: list-tasks\n\nList every task: its name, what it is, where it comes from.")
+        return DONE
+    if arguments:
+        raise ConfigError(f"list-tasks takes no arguments, got {' '.join(arguments)}")
+
+    from rich.table import Table
+
+    from simtrain.cli.terminal import table_console
+    from simtrain.config.tasks import discover
+
+    registry = discover()
+    table = Table(box=None, pad_edge=False)
+    table.add_column("task", no_wrap=True)
+    for title in ("description", "from"):
+        table.add_column(title, overflow="fold")
+    for task in registry.tasks.values():
+        path, here = Path(task.source), Path.cwd()
+        source = str(path.relative_to(here)) if path.is_relative_to(here) else task.source
+        table.add_row(task.name, task.description, source)
+    table_console().print(table)
+    for file, trace in registry.broken.items():
+        print(f"\n{file} could not be imported:\n{trace}", file=sys.stderr)
+    return FAILED if registry.broken else DONE
