@@ -25,7 +25,7 @@ from simtrain.limits import NumEnvs, Repetitions, Seed
 from simtrain.sim import EngineCfg, EngineName, choose_engine
 
 if TYPE_CHECKING:
-    from simtrain.algorithms.policy import Policy
+    from simtrain.algorithms.networks import Policy
     from simtrain.env.env import Env
     from simtrain.training.evaluator import Evaluation, Evaluator
     from simtrain.training.saved_policy import SavedPolicy

@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from simtrain.algorithms.flat_gradients import FlatGradients
+from simtrain.algorithms.flat_adam import FlatGradients
 
 
 def _networks() -> list[nn.Sequential]:

@@ -31,8 +31,7 @@ from simtrain import (
     mdp,
 )
 from simtrain.algorithms.cfg import ActorCfg, PpoCfg
-from simtrain.algorithms.networks import make_actor
-from simtrain.algorithms.policy import Policy
+from simtrain.algorithms.networks import Policy, make_actor
 from simtrain.config.tasks import discover
 from simtrain.config.train import TrainConfig
 from simtrain.deployment.export import export_policy

@@ -28,10 +28,10 @@ from torch._subclasses import fake_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from simtrain.algorithms.advantages import estimate_by_steps
 from simtrain.algorithms.cfg import PpoCfg
 from simtrain.algorithms.mirror import MirrorMap, MirrorMaps
 from simtrain.algorithms.ppo import PPO
+from simtrain.algorithms.rollout import estimate_by_steps
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.commands import Commands
@@ -90,7 +90,8 @@ class FakeEngine(Engine):
         else:
             self._mask.copy_(mask)
 
-    set_const = reset
+    def set_const(self, mask: Tensor | None = None, *, defer: bool = False) -> None:
+        self.reset(mask)
 
     def cast(self, rays: Rays) -> None:
         torch.sum(rays.points + rays.directions, dim=2, out=rays.distances)

@@ -1,6 +1,6 @@
 """Generalized advantage estimation as one kernel of Warp: a thread an environment, back in time.
 
-See `simtrain.algorithms.advantages` for what it computes; Warp's CPU device is for tests.
+See `simtrain.algorithms.rollout` for what it computes; Warp's CPU device is for tests.
 No ``from __future__ import annotations`` here: Warp reads the annotations as types.
 """
 
@@ -11,7 +11,7 @@ import warp as wp
 from torch import Tensor
 
 from simtrain.algorithms.rollout import Rollout
-from simtrain.sim.warp_runtime import current_stream, init_warp
+from simtrain.sim.warp_graphs import current_stream, init_warp
 
 wp.set_module_options({"enable_backward": False})
 
@@ -58,7 +58,7 @@ class KernelEstimator:
         self._torch_device, self._device = device, wp.device_from_torch(device)
 
     def __call__(self, rollout: Rollout, last_values: Tensor, gamma: float, lam: float) -> None:
-        """See `simtrain.algorithms.advantages.estimate_by_steps`; on PyTorch's current stream."""
+        """See `simtrain.algorithms.rollout.estimate_by_steps`; on PyTorch's current stream."""
         given = (rollout.rewards, rollout.dones, rollout.time_outs, rollout.values)
         wp.launch(
             _estimate,

@@ -4,30 +4,28 @@ The mathematics are those of ``rsl_rl.algorithms.Distillation``, with one read-b
 mini-batch is `gradient_length` steps of all environments, one after another.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 from rsl_rl.algorithms import Distillation as RslDistillation
 from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor
 
+from simtrain.algorithms.algorithm import MiniBatchAlgorithm, MiniBatchGraphs
 from simtrain.algorithms.cfg import DistillationCfg
-from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
+from simtrain.algorithms.flat_adam import FlatAdam
 from simtrain.algorithms.learners.autograd import Memory
 from simtrain.algorithms.networks import update_normalization
-from simtrain.algorithms.ppo import PPO, MiniBatchGraphs
+from simtrain.algorithms.ppo import PPO
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
 
 
-class Distillation(RslDistillation):  # type: ignore[misc]
+class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
     """rsl_rl's distillation over one or more ranks; `actor` is the student."""
 
-    storage: Rollout
-    refusal: str | None = None  # mini-batches can be CUDA graphs
+    refusal = None
+    _saved_parts = ("student", "teacher")
 
     def __init__(
         self,
@@ -57,17 +55,10 @@ class Distillation(RslDistillation):  # type: ignore[misc]
         self.gradients, self.learning_rate = self.optimizer.gradients, float(self.optimizer.lr)
         self._rates = (cfg.learning_rate, cfg.learning_rate_end)
         self.num_mini_batches = num_steps_per_env // self.gradient_length
-        self.skipped_steps = 0  # of the last update: their gradients were not finite
-        self._loss = torch.zeros((), device=rank.device)
+        self._losses = torch.zeros(1, device=rank.device)
         self._memories = [Memory(model) for model in (self.actor, teacher)]
         self._start = [torch.zeros_like(part) for part in self._memories[0].tensors]
-        for tensor in self.tensors():
-            rank.broadcast(tensor)
-
-    @property
-    def networks(self) -> dict[str, MLPModel]:
-        """The networks that learn, by the names that they have in checkpoints."""
-        return {"actor": self.actor}
+        self._start_equally()
 
     def tensors(self) -> list[Tensor]:
         """Parameters and buffers of student and teacher, themselves and not copies."""
@@ -76,11 +67,6 @@ class Distillation(RslDistillation):  # type: ignore[misc]
     def hidden_states(self) -> list[Tensor]:
         """What student and teacher remember of each environment; not copies."""
         return [part for memory in self._memories for part in memory.tensors]
-
-    def set_hidden_states(self, states: Sequence[Tensor]) -> None:
-        """Take over `states`, in place; RuntimeError if shapes differ, ValueError if one lacks."""
-        for tensor, state in zip(self.hidden_states(), states, strict=True):
-            tensor.copy_(state)
 
     @property
     def std(self) -> Tensor:
@@ -93,12 +79,7 @@ class Distillation(RslDistillation):  # type: ignore[misc]
         for start, part in zip(self._start, self._memories[0].tensors, strict=True):
             start.copy_(part)
 
-    @torch.no_grad()
-    def act_in(self, obs: TensorDict, transition: Transition) -> Tensor:
-        """Sample the student's actions, ``(num_envs, num_actions)``; written to `transition`, as
-        are the teacher's and `obs`."""
-        for group, stored in transition.observations.items():
-            stored.copy_(obs[group])
+    def _act(self, obs: TensorDict, transition: Transition) -> Tensor:
         for memory in self._memories:
             memory.recall()
         transition.actions.copy_(self.actor(obs, stochastic_output=True))
@@ -107,11 +88,7 @@ class Distillation(RslDistillation):  # type: ignore[misc]
             memory.keep()
         return transition.actions
 
-    def record(
-        self, transition: Transition, rewards: Tensor, dones: Tensor, time_outs: Tensor
-    ) -> None:
-        """Write to `transition`, in place, what the actions led to; recurrent models forget."""
-        transition.record(rewards, dones, time_outs)
+    def _forget(self, dones: Tensor) -> None:
         for memory in self._memories:
             memory.forget(dones)
 
@@ -127,27 +104,15 @@ class Distillation(RslDistillation):  # type: ignore[misc]
         if last is not None:
             self.learning_rate = first + progress * (last - first)
             self.optimizer.lr.fill_(self.learning_rate)
-        learn = self.learn_mini_batch
-        if graphs is not None and graphs.prepare():
-            self.timer.begin("update_graph")
-            learn = graphs.replay
-        self._loss.zero_()
-        for _ in range(self.num_learning_epochs):
-            for start, part in zip(self._start, self._memories[0].tensors, strict=True):
-                part.copy_(start)
-            for i in range(self.num_mini_batches):
-                learn(i)
-        self.timer.begin("other")
+        self._learn_epochs(graphs)
         update_normalization(self.actor, self.storage.observations.flatten(0, 1), self.rank)
-        self.storage.clear()
         steps = self.num_learning_epochs * self.num_mini_batches * self.gradient_length
-        mean = self._loss / (steps * self.rank.world_size)
-        all_reduce(mean, self.rank, self.timer, then="other")
-        with self.rank.progress:  # the one place that waits for the device
-            loss, skipped = torch.stack((mean, self.optimizer.skipped)).tolist()
-        self.skipped_steps = int(skipped)
-        self.optimizer.skipped.zero_()
+        (loss,) = self._read_back(self._losses / steps)
         return {"behavior": loss}
+
+    def _begin_epoch(self) -> None:
+        for start, part in zip(self._start, self._memories[0].tensors, strict=True):
+            part.copy_(start)
 
     @torch.no_grad()
     def learn_mini_batch(self, number: int) -> None:
@@ -171,23 +136,13 @@ class Distillation(RslDistillation):  # type: ignore[misc]
         self.timer.begin("optimizer")
         self.optimizer.average()
         self.optimizer.clip_and_step(self.max_grad_norm)
-        self._loss += loss.detach()
+        self._losses += loss.detach()
 
     def update_state(self) -> list[Tensor]:
         """What `learn_mini_batch` changes and its next call depends on; not copies."""
-        return [*self.optimizer.tensors(), self._loss, *self._memories[0].tensors]
+        return [*super().update_state(), *self._memories[0].tensors]
 
     state = RslDistillation.save  # the storage is empty between two updates
-
-    def set_state(
-        self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
-    ) -> None:
-        """Take over `state`, in place, moments and rate if told; RuntimeError if shapes differ."""
-        rate = float(self.optimizer.lr)
-        self.load(state, {"student": True, "teacher": True, "optimizer": optimizer}, strict=True)
-        if learning_rate:
-            rate = state["optimizer_state_dict"]["param_groups"][0]["lr"]
-        self.learning_rate = float(self.optimizer.lr.fill_(rate))
 
 
 Algorithm = PPO | Distillation

@@ -22,7 +22,7 @@ from rsl_rl.models import CNNModel
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from simtrain.algorithms.policy import Policy
+from simtrain.algorithms.networks import Policy
 from simtrain.errors import ExportError
 
 TOLERANCE = 1e-5

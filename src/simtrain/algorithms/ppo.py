@@ -6,9 +6,8 @@ gradients in one flat buffer each; the learning rate and the losses as tensors, 
 update. What depends on the kinds of models is their learner's (`simtrain.algorithms.learners`).
 """
 
-from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from rsl_rl.algorithms import PPO as RslPPO
@@ -16,7 +15,7 @@ from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.algorithms.advantages import make_estimator
+from simtrain.algorithms.algorithm import MiniBatchAlgorithm, MiniBatchGraphs
 from simtrain.algorithms.cfg import PpoCfg
 from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
 from simtrain.algorithms.learners import LOSSES, Learner
@@ -25,7 +24,7 @@ from simtrain.algorithms.learners.gaussian_mlp import GaussianMlpLearner
 from simtrain.algorithms.mirror import MirrorMaps
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
 from simtrain.algorithms.rnd import METRICS, Rnd
-from simtrain.algorithms.rollout import Rollout, Transition
+from simtrain.algorithms.rollout import Transition, make_estimator
 from simtrain.algorithms.symmetry import MirrorSymmetry
 from simtrain.errors import ConfigError
 from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
@@ -34,20 +33,10 @@ from simtrain.launch.rank import Rank
 MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 1e-2
 
 
-class MiniBatchGraphs(Protocol):
-    """Replays `PPO.learn_mini_batch`."""
-
-    def prepare(self) -> bool:
-        """Make what is replayed, if need be; whether there is any. A collective."""
-
-    def replay(self, number: int) -> None:
-        """See `PPO.learn_mini_batch`."""
-
-
-class PPO(RslPPO):  # type: ignore[misc]
+class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
     """rsl_rl's PPO over one or more ranks."""
 
-    storage: Rollout
+    _saved_parts = ("actor", "critic", "rnd")
 
     def __init__(
         self,
@@ -85,32 +74,21 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.gradients = self.optimizer.gradients
         self._aim = torch.zeros((), device=rank.device)  # divergence; graphs read it
         self._aim_at_end = cfg.desired_kl_end
-        self.skipped_steps = 0  # of the last update: their gradients were not finite
         self._losses = torch.zeros(len(self.loss_names), device=rank.device)
         if cfg.rnd.weight != 0.0:
             there = set(cfg.rnd.obs_groups) <= set(obs.keys())
             groups = cfg.rnd.obs_groups if there else cfg.actor.obs_groups
             self.rnd = Rnd(cfg.rnd, groups, obs, rank, timer)
         self.learner = self._make_learner(obs, (num_actions, num_steps_per_env))
-        self.storage = self.learner.storage
+        self.storage, self.refusal = self.learner.storage, self.learner.refusal
+        self.learning_threads = self.learner.threads
         self._estimate_advantages = make_estimator(rank.device)
-        for tensor in self.tensors():
-            rank.broadcast(tensor)
+        self._start_equally()
 
     @property
     def networks(self) -> dict[str, MLPModel]:
         """The networks that learn, by the names that they have in checkpoints."""
         return {"actor": self.actor, "critic": self.critic}
-
-    @property
-    def learning_threads(self) -> int:
-        """Threads of torch to call `update` with."""
-        return self.learner.threads
-
-    @property
-    def refusal(self) -> str | None:
-        """Why mini-batches cannot be CUDA graphs; None if they can."""
-        return self.learner.refusal
 
     def tensors(self) -> list[Tensor]:
         """Parameters and buffers of all networks, themselves and not copies."""
@@ -137,23 +115,15 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.record(transition, rewards, dones, extras["time_outs"])
         self.storage.step += 1
 
-    def record(
-        self, transition: Transition, rewards: Tensor, dones: Tensor, time_outs: Tensor
-    ) -> None:
-        """Write to `transition`, in place, what the actions led to; recurrent models forget."""
-        transition.record(rewards, dones, time_outs)
-        self.learner.reset(dones)
-
     def begin_rollout(self) -> None:
         """Note what holds for all steps of a rollout, in place; `act` does so by itself."""
         self.learner.begin_rollout()
 
-    @torch.no_grad()
-    def act_in(self, obs: TensorDict, transition: Transition) -> Tensor:
-        """Sample actions, ``(num_envs, num_actions)``; written to `transition`, as is `obs`."""
-        for group, stored in transition.observations.items():
-            stored.copy_(obs[group])
+    def _act(self, obs: TensorDict, transition: Transition) -> Tensor:
         return self.learner.act(obs, transition)
+
+    def _forget(self, dones: Tensor) -> None:
+        self.learner.reset(dones)
 
     @torch.no_grad()
     def compute_returns(self, obs: TensorDict) -> None:
@@ -180,17 +150,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         if self.normalize_advantage_per_mini_batch:
             # Mini-batches are the same in every epoch, so that once is enough.
             self._normalize(advantages)
-        learn = self.learn_mini_batch
-        if graphs is not None:
-            self.timer.begin("other")
-            if graphs.prepare():
-                self.timer.begin("update_graph")
-                learn = graphs.replay
-        self._losses.zero_()
-        for _ in range(self.num_learning_epochs):
-            for i in range(self.num_mini_batches):
-                learn(i)
-        self.timer.begin("other")
+        self._learn_epochs(graphs)
         for network in (self.actor, self.critic):
             update_normalization(network, self.storage.observations.flatten(0, 1), self.rank)
         counts, names = (self.num_learning_epochs, self.num_mini_batches), [*self.loss_names]
@@ -198,14 +158,7 @@ class PPO(RslPPO):  # type: ignore[misc]
         if self.rnd is not None:
             means = torch.cat((means, self.rnd.update(self.storage.observations, *counts)))
             names += METRICS
-        self.storage.clear()
-        all_reduce(means, self.rank, self.timer, then="other")
-        means /= self.rank.world_size
-        numbers = torch.cat((means, self.optimizer.lr[None], self.optimizer.skipped[None]))
-        with self.rank.progress:  # the one place that waits for the device, and so for other ranks'
-            *losses, self.learning_rate, skipped = numbers.tolist()
-        self.skipped_steps = int(skipped)
-        self.optimizer.skipped.zero_()
+        *losses, self.learning_rate = self._read_back(means, self.optimizer.lr)
         return dict(zip(names, losses, strict=True))
 
     def learn_mini_batch(self, number: int) -> None:
@@ -225,19 +178,10 @@ class PPO(RslPPO):  # type: ignore[misc]
         self.learner.after_step()
         return losses
 
-    def update_state(self) -> list[Tensor]:
-        """What `learn_mini_batch` changes and its next call depends on; not copies."""
-        return [*self.optimizer.tensors(), self._losses]
-
     def hidden_states(self) -> list[Tensor]:
         """What is remembered of this rank's environments, such as hidden states; not copies."""
         rewards = [] if self.rnd is None else [self.rnd.discounted]
         return [*self.learner.hidden_states(), *rewards]
-
-    def set_hidden_states(self, states: Sequence[Tensor]) -> None:
-        """Take over `states`, in place; RuntimeError if shapes differ, ValueError if one lacks."""
-        for tensor, state in zip(self.hidden_states(), states, strict=True):
-            tensor.copy_(state)
 
     def load(
         self,
@@ -246,9 +190,6 @@ class PPO(RslPPO):  # type: ignore[misc]
         strict: bool = True,
     ) -> bool:
         """Take over what `save` returned, in place; see ``rsl_rl.algorithms.PPO.load``."""
-        if load_cfg is None:
-            parts = ("actor", "critic", "optimizer", "iteration", "rnd")
-            load_cfg = dict.fromkeys(parts, True)
         iteration = super().load(loaded_dict, load_cfg, strict)
         self.learning_rate = float(self.optimizer.lr)
         return bool(iteration)
@@ -261,13 +202,10 @@ class PPO(RslPPO):  # type: ignore[misc]
     def set_state(
         self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
     ) -> None:
-        """Take over `state`, in place, moments and rate if told; RuntimeError if shapes differ."""
-        saved_rate = state["optimizer_state_dict"]["param_groups"][0]["lr"]
-        rate = float(saved_rate if learning_rate else self.optimizer.lr)
-        self.load(state, {"actor": True, "critic": True, "optimizer": optimizer, "rnd": True})
+        """See `MiniBatchAlgorithm.set_state`."""
+        super().set_state(state, optimizer=optimizer, learning_rate=learning_rate)
         if self.rnd is not None:
             self.rnd.update_counter = state["rnd_steps"]
-        self.learning_rate = float(self.optimizer.lr.fill_(rate))
 
     def set_hyper_parameter(self, name: str, value: float) -> None:
         """Change a number of the configuration that an update reads anew, such as ``gamma``."""

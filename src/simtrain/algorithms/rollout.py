@@ -1,4 +1,4 @@
-"""The buffers of a rollout.
+"""The buffers of a rollout, and its advantages.
 
 A step is recorded in a `Transition`, views of the buffers at that step. A CUDA graph cannot tell
 steps apart: it records in a `StagingBuffer`, which is copied into its place.
@@ -6,6 +6,7 @@ steps apart: it records in a `StagingBuffer`, which is copied into its place.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from operator import itemgetter
@@ -84,3 +85,38 @@ class StagingBuffer:
         for target, source in zip(self._targets, self._sources, strict=True):
             target.index_copy_(0, self.step, source)
         self.step += 1
+
+
+Estimator = Callable[[Rollout, Tensor, float, float], None]  # see estimate_by_steps
+
+
+def make_estimator(device: torch.device) -> Estimator:
+    """The fastest estimator of advantages on that device."""
+    if device.type == "cuda":
+        from simtrain.algorithms.advantage_kernel import KernelEstimator
+
+        try:
+            return KernelEstimator(device)
+        except RuntimeError as error:
+            text = f"advantages are estimated step by step, and slower: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return estimate_by_steps
+
+
+def estimate_by_steps(rollout: Rollout, last_values: Tensor, gamma: float, lam: float) -> None:
+    """Write a rollout's advantages and returns, in place; `last_values` is ``(num_envs, 1)``.
+
+    Generalized advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438). An
+    episode that was cut by time is bootstrapped with the value of its last state.
+    """
+    values = rollout.values
+    going_on = rollout.dones.eq(0).float()
+    next_values = torch.cat((values[1:], last_values.unsqueeze(0)))
+    deltas = torch.addcmul(rollout.rewards, values, rollout.time_outs, value=gamma)
+    deltas.addcmul_(going_on, next_values, value=gamma).sub_(values)
+    decay = going_on.mul_(gamma * lam)
+    advantage = torch.zeros_like(last_values)
+    steps = zip(deltas.unbind(), decay.unbind(), rollout.advantages.unbind(), strict=True)
+    for delta, factor, out in reversed(list(steps)):
+        advantage = torch.addcmul(delta, factor, advantage, out=out)
+    torch.add(rollout.advantages, values, out=rollout.returns)

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simtrain.algorithms.policy import Policy
+from simtrain.algorithms.networks import Policy
 from simtrain.config.tree import as_plain
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task, without_hardware

@@ -1,4 +1,4 @@
-"""Sequences of Warp launches as graphs that are replayed in one call, on PyTorch's stream."""
+"""Warp on PyTorch's streams, and sequences of its launches as graphs replayed in one call."""
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator
@@ -10,7 +10,27 @@ import warp as wp
 
 from simtrain.errors import ConfigError
 from simtrain.sim.cuda_graphs import CudaGraphs, RefusedError
-from simtrain.sim.warp_runtime import current_stream, init_warp
+
+_streams: dict[tuple[torch.device, int], wp.Stream] = {}
+
+
+def init_warp() -> None:
+    """Initialize Warp, which would announce itself and every kernel on standard output."""
+    wp.config.log_level = max(wp.config.log_level, wp.LOG_WARNING)
+    wp.init()
+
+
+def current_stream(device: torch.device) -> wp.Stream:
+    """PyTorch's current stream on a CUDA device.
+
+    One object a stream, for good: at the end of any, Warp forgets the stream for all others too.
+    There are few, for PyTorch takes its streams from a pool.
+    """
+    stream = torch.cuda.current_stream(device)
+    key = (device, stream.cuda_stream)
+    if key not in _streams:
+        _streams[key] = wp.stream_from_torch(stream)
+    return _streams[key]
 
 
 class WarpGraphs:

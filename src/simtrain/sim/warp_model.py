@@ -18,7 +18,7 @@ from torch import Tensor
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.sim.engine import Overflow
 from simtrain.sim.mujoco_engine import ignore_warning
-from simtrain.sim.warp_runtime import init_warp
+from simtrain.sim.warp_graphs import init_warp
 
 GEOM_GROUPS = wp.types.vector(length=mujoco.mjNGROUP, dtype=float)
 """Which of MuJoCo's groups of geoms rays meet."""

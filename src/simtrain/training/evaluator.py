@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from simtrain.algorithms.cfg import ActorCfg
-from simtrain.algorithms.policy import Policy
+from simtrain.algorithms.networks import Policy
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.env import Env
 from simtrain.env.randomness import forked_randomness

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensordict import TensorDict
 
-from simtrain.algorithms.policy import Policy
+from simtrain.algorithms.networks import Policy
 from simtrain.config.tasks import Task, default_config, discover
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import (

@@ -2,74 +2,99 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from simtrain.algorithms.learners.losses import Coefficients
 from simtrain.algorithms.rollout import Rollout, Transition
-from simtrain.algorithms.symmetry import MirrorSymmetry
+from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
 
 LOSSES = ("value", "surrogate", "entropy", "kl")
 
 
-class Coefficients(Protocol):
-    """PPO's settings that the losses depend on; some may change between updates."""
+class Learner(ABC):
+    """One kind of models at work in PPO; all that it keeps stays in place.
 
-    clip_param: float
-    use_clipped_value_loss: bool
-    value_loss_coef: float
-    entropy_coef: float
-    symmetry: MirrorSymmetry | None
-
-
-class Learner(Protocol):
-    """One kind of models at work in PPO; all that it keeps stays in place."""
+    Policy and value share no parameter: on CPU threads, they are learned side by side.
+    """
 
     storage: Rollout
-    threads: int
-    """Threads of torch to call `backward` with."""
-    refusal: str | None
+    refusal: str | None = None
     """Why mini-batches cannot be CUDA graphs; None if they can."""
 
+    def __init__(self, rank: Rank, timer: PhaseTimer) -> None:
+        self.threads = max(1, rank.threads // 2)
+        """Threads of torch to call `backward` with: those of each of the two networks."""
+        self._timer = timer
+        self._value_thread: ThreadPoolExecutor | None = None
+        if rank.device.type == "cpu" and rank.threads > 1:
+            self._value_thread = ThreadPoolExecutor(
+                1, "value", torch.set_num_threads, (self.threads,)
+            )
+
     @property
+    @abstractmethod
     def std(self) -> Tensor:
         """Standard deviations of the policy's actions, ``(num_actions,)``: the latest's mean."""
 
+    @abstractmethod
     def begin_rollout(self) -> None:
         """Note what holds for all steps of a rollout, in place."""
 
+    @abstractmethod
     def act(self, obs: TensorDict, transition: Transition) -> Tensor:
         """Sample actions, ``(num_envs, num_actions)``; written to `transition`, as is the rest."""
 
-    def reset(self, dones: Tensor) -> None:
+    def reset(self, dones: Tensor) -> None:  # noqa: B027 - most remember nothing
         """Forget, in place, what is remembered of environments in `dones`, ``(num_envs,)``."""
 
     def hidden_states(self) -> list[Tensor]:
         """What is remembered from one step to the next, always in the same order; not copies."""
+        return []
 
+    @abstractmethod
     def evaluate(self, obs: TensorDict) -> Tensor:
         """Values of `obs`, ``(num_envs, 1)``, which follows the rollout, whose own are completed,
         in place, as are its log-probabilities."""
 
+    @abstractmethod
     def shuffle(self) -> Tensor:
         """Draw the mini-batches of an update, in place; their advantages, the mini-batch first."""
 
+    @abstractmethod
     def mini_batch(self, number: int) -> Any:
         """A mini-batch, as `backward` wants it."""
 
     def backward(self, batch: Any, coefficients: Coefficients) -> Tensor:
         """Write the gradients of a mini-batch, in place; its `LOSSES`, that of symmetry before."""
+        batch = self._prepare(batch, coefficients)
+        if self._value_thread is None:
+            value = self._learn_value(batch, coefficients, self._timer)
+        else:
+            future = self._value_thread.submit(self._learn_value, batch, coefficients, NO_TIMER)
+        mirror, *policy = self._learn_policy(batch, coefficients)
+        if self._value_thread is not None:
+            value = future.result()
+        losses = [value, *policy]
+        return torch.stack(losses if coefficients.symmetry is None else [mirror, *losses])
 
+    @abstractmethod
     def after_step(self) -> None:
         """Bring parameters back into their bounds, in place."""
 
+    def _prepare(self, batch: Any, of: Coefficients) -> Any:
+        return batch
 
-def value_thread(rank: Rank) -> ThreadPoolExecutor | None:
-    """A thread for the value network, with half of the rank's threads; None without CPU threads."""
-    if rank.device.type != "cpu" or rank.threads == 1:
-        return None
-    return ThreadPoolExecutor(1, "value", torch.set_num_threads, (max(1, rank.threads // 2),))
+    @abstractmethod
+    def _learn_policy(self, batch: Any, of: Coefficients) -> tuple[Tensor, ...]:
+        """Write the policy's gradients; losses of symmetry and surrogate, entropy, divergence."""
+
+    @abstractmethod
+    def _learn_value(self, batch: Any, of: Coefficients, timer: PhaseTimer) -> Tensor:
+        """Write the value's gradients; its loss. May run on a thread of its own."""

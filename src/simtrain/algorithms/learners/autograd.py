@@ -15,15 +15,15 @@ from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.algorithms.flat_gradients import FlatGradients
-from simtrain.algorithms.learners import Coefficients, value_thread
-from simtrain.algorithms.learners.losses import PolicyStd
+from simtrain.algorithms.flat_adam import FlatGradients
+from simtrain.algorithms.learners import Learner
+from simtrain.algorithms.learners.losses import Coefficients, PolicyStd, surrogate_loss, value_loss
 from simtrain.algorithms.rollout import Rollout, Transition
-from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
+from simtrain.launch.phase_timer import PhaseTimer
 from simtrain.launch.rank import Rank
 
 
-class AutogradLearner:
+class AutogradLearner(Learner):
     """See `simtrain.algorithms.learners.Learner`."""
 
     def __init__(
@@ -39,9 +39,8 @@ class AutogradLearner:
         `shape` is actions, steps of a rollout and mini-batches."""
         self.actor, self.critic = models
         num_actions, num_steps, self._count = shape
-        self._gradients, self._timer = gradients, timer
-        self._value_thread = value_thread(rank)
-        self.threads = max(1, rank.threads // 2)
+        super().__init__(rank, timer)
+        self._gradients = gradients
         with torch.no_grad():  # to know the shapes
             log_prob = self.actor.get_output_log_prob(self.actor(obs, stochastic_output=True))
             values: Tensor = self.critic(obs)
@@ -54,11 +53,10 @@ class AutogradLearner:
         saved = [memory.saved(num_steps) for memory in self._memories]
         st.saved_hidden_state_a, st.saved_hidden_state_c = saved
         self._is_recurrent = any(saved)
-        self.refusal: str | None = None
         if self._is_recurrent:
             self.refusal = "recurrent networks learn from trajectories, whose number changes"
         distribution = self.actor.distribution
-        self.std = self.actor.output_std.flatten(0, -2).mean(dim=0)
+        self._std: Tensor = self.actor.output_std.flatten(0, -2).mean(dim=0)
         self._bounded = (
             PolicyStd(distribution) if type(distribution) is GaussianDistribution else None
         )
@@ -67,6 +65,10 @@ class AutogradLearner:
         self._order = torch.zeros(len(values) * num_steps, dtype=torch.long, device=rank.device)
         self._advantages = values.new_zeros(len(self._order), 1)
         self._trajectories: list[RolloutStorage.Batch] = []
+
+    @property
+    def std(self) -> Tensor:
+        return self._std
 
     def begin_rollout(self) -> None:
         for memory in self._memories:
@@ -132,35 +134,21 @@ class AutogradLearner:
             old_distribution_params=tuple(map(taken, st.distribution_params)),
         )
 
-    def backward(self, batch: RolloutStorage.Batch, coefficients: Coefficients) -> Tensor:
+    def _prepare(self, batch: RolloutStorage.Batch, of: Coefficients) -> RolloutStorage.Batch:
         self._gradients.buffer.zero_()
-        count = len(batch.actions)
-        if coefficients.symmetry is not None:  # mirror images follow
-            coefficients.symmetry.augment_batch(batch, count)
-        # Policy and value share no parameter: on CPU threads, they are learned side by side.
-        own = copy(batch)  # a mirror loss changes what the batch observes
-        if self._value_thread is None:
-            value = self._learn_value(own, coefficients, self._timer)
-        else:
-            future = self._value_thread.submit(self._learn_value, own, coefficients, NO_TIMER)
-        mirror, *policy = self._learn_policy(batch, count, coefficients)
-        if self._value_thread is not None:
-            value = future.result()
-        losses = torch.stack((mirror, value, *policy))
-        return losses[1:] if coefficients.symmetry is None else losses
+        if of.symmetry is not None:  # mirror images follow
+            of.symmetry.augment_batch(batch, len(batch.actions))
+        return batch
 
     def after_step(self) -> None:
         if self._bounded is not None:
             self._bounded.bound()
 
-    def _learn_policy(
-        self, batch: RolloutStorage.Batch, count: int, of: Coefficients
-    ) -> tuple[Tensor, ...]:
-        """Mirror and surrogate loss, entropy and divergence; adds to the gradients.
-
-        Entropy and divergence are those of the first `count` samples, which are no mirror images.
-        """
+    def _learn_policy(self, batch: RolloutStorage.Batch, of: Coefficients) -> tuple[Tensor, ...]:
         actor, distribution = self.actor, self.actor.distribution
+        batch, count = copy(batch), len(batch.actions)  # a mirror loss changes what it observes
+        if of.symmetry is not None and of.symmetry.use_data_augmentation:
+            count //= 2  # entropy and divergence are not those of mirror images
         own = slice(None if of.symmetry is None else count)
         mirror = batch.returns.new_zeros(())
         self._timer.begin("forward")
@@ -173,11 +161,10 @@ class AutogradLearner:
                 actor(batch.observations, **state, stochastic_output=True)
                 log_prob = actor.get_output_log_prob(batch.actions)
                 entropy = actor.output_entropy[own].mean()
-                ratio = (log_prob - batch.old_actions_log_prob.squeeze(-1)).exp()
-                loss = -batch.advantages.squeeze(-1)
-                clipped = ratio.clamp(1.0 - of.clip_param, 1.0 + of.clip_param)
-                surrogate = torch.maximum(loss * ratio, loss * clipped).mean()
-                total = surrogate - of.entropy_coef * entropy
+                log_ratio = log_prob.detach() - batch.old_actions_log_prob.squeeze(-1)
+                advantages = batch.advantages.squeeze(-1)
+                surrogate, gradient = surrogate_loss(log_ratio, advantages, of.clip_param)
+                total = (log_prob * gradient).sum() - of.entropy_coef * entropy
                 params = tuple(param[own] for param in actor.output_distribution_params)
                 if of.symmetry is not None:
                     mirror = of.symmetry.compute_loss(actor, batch, count)
@@ -185,32 +172,26 @@ class AutogradLearner:
         finally:
             del distribution.sample
         kl = actor.get_kl_divergence(batch.old_distribution_params, params).mean()
-        self.std.copy_(actor.output_std.flatten(0, -2).mean(dim=0))
+        self._std.copy_(actor.output_std.flatten(0, -2).mean(dim=0))
         self._timer.begin("backward")
         with torch.enable_grad():
             total.backward()
         # Or the distribution would keep autograd's graph, which belongs to this stream, alive.
         distribution.update(self._no_output)
-        return tuple(each.detach() for each in (mirror, surrogate, entropy, kl))
+        return mirror.detach(), surrogate, entropy.detach(), kl.detach()
 
     @torch.no_grad()  # it holds for one thread
     def _learn_value(
         self, batch: RolloutStorage.Batch, of: Coefficients, timer: PhaseTimer
     ) -> Tensor:
-        """The value's loss; adds to the gradients."""
         timer.begin("forward")
         with torch.enable_grad():
             state = {"masks": batch.masks, "hidden_state": batch.hidden_states[1]}
             values = self.critic(batch.observations, **state)
-            losses = (values - batch.returns).square()
-            if of.use_clipped_value_loss:
-                change = (values - batch.values).clamp(-of.clip_param, of.clip_param)
-                near = (batch.values + change - batch.returns).square()
-                losses = torch.maximum(losses, near)
-            loss: Tensor = losses.mean()
+            loss, gradient = value_loss(batch, values.detach(), of)
             timer.begin("backward")
-            (of.value_loss_coef * loss).backward()
-        return loss.detach()
+            values.backward(gradient)
+        return loss
 
 
 class Memory:

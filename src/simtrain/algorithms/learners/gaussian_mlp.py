@@ -12,9 +12,10 @@ from rsl_rl.modules.distribution import GaussianDistribution
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.algorithms.learners import Coefficients, value_thread
+from simtrain.algorithms.learners import Learner
 from simtrain.algorithms.learners.buffered_mlp import BufferedMlp, normalized_input
 from simtrain.algorithms.learners.losses import (
+    Coefficients,
     PolicyStd,
     Samples,
     log_prob,
@@ -23,14 +24,12 @@ from simtrain.algorithms.learners.losses import (
 )
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.algorithms.symmetry import MirroredInput, MirrorSymmetry
-from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
+from simtrain.launch.phase_timer import PhaseTimer
 from simtrain.launch.rank import Rank
 
 
-class GaussianMlpLearner:
+class GaussianMlpLearner(Learner):
     """See `simtrain.algorithms.learners.Learner`."""
-
-    refusal: str | None = None
 
     @staticmethod
     def fits(actor: MLPModel, critic: MLPModel) -> bool:
@@ -51,7 +50,8 @@ class GaussianMlpLearner:
         steps of a rollout and mini-batches."""
         self.actor, self.critic = models
         num_actions, num_steps, num_mini_batches = shape
-        self._timer, device = timer, rank.device
+        super().__init__(rank, timer)
+        device = rank.device
         step = torch.zeros(obs.batch_size[0], num_actions, device=device)
         recorded = {"actor_input": step.new_zeros(len(step), self.actor.obs_dim), "mean": step}
         self.storage = st = Rollout(obs, num_actions, num_steps, recorded, device)
@@ -71,8 +71,6 @@ class GaussianMlpLearner:
         self._policy = BufferedMlp(self.actor.mlp, self._rows)
         self._value = BufferedMlp(self.critic.mlp, self._rows)
         self._noise = torch.zeros_like(step)
-        self.threads = max(1, rank.threads // 2)  # of each of the two networks
-        self._value_thread = value_thread(rank)
 
     @property
     def std(self) -> Tensor:
@@ -89,12 +87,6 @@ class GaussianMlpLearner:
         self._policy(inputs, out=mean)
         noise = self._noise.normal_()
         return torch.addcmul(mean, noise, self._rollout_std, out=transition.actions)
-
-    def reset(self, dones: Tensor) -> None:
-        pass
-
-    def hidden_states(self) -> list[Tensor]:
-        return []
 
     def evaluate(self, obs: TensorDict) -> Tensor:
         st = self.storage
@@ -118,41 +110,30 @@ class GaussianMlpLearner:
     def mini_batch(self, number: int) -> Samples:
         return self.mini_batches[number]
 
-    def backward(self, batch: Samples, coefficients: Coefficients) -> Tensor:
-        # Policy and value share no parameter: on CPU threads, they are learned side by side.
-        if self._value_thread is None:
-            value = self._learn_value(batch, coefficients, self._timer)
-        else:
-            future = self._value_thread.submit(self._learn_value, batch, coefficients, NO_TIMER)
+    def _learn_policy(self, batch: Samples, of: Coefficients) -> tuple[Tensor, ...]:
         self._timer.begin("forward")
         mean, std = self._policy(batch.actor_input), self.std
-        clip_param, entropy_coef = coefficients.clip_param, coefficients.entropy_coef
         means, symmetry = mean.view(-1, *batch.mean.shape), self._symmetry
         halves = 2 if symmetry is not None and symmetry.use_data_augmentation else 1
-        policy = policy_losses(batch, means[:halves], std, clip_param, entropy_coef)
-        gradient = policy.mean_gradient
+        policy = policy_losses(batch, means[:halves], std, of.clip_param, of.entropy_coef)
+        gradient, mirror = policy.mean_gradient, policy.surrogate
         if symmetry is not None:
-            loss, gradient = symmetry.mirror_loss(means, gradient)
+            mirror, gradient = symmetry.mirror_loss(means, gradient)
         self._timer.begin("backward")
         self._policy.backward(gradient.flatten(0, 1))
         self._std.backward(policy.std_gradient, std)
-        if self._value_thread is not None:
-            value = future.result()
-        losses = [value, policy.surrogate, policy.entropy, policy.kl]
-        return torch.stack(losses if symmetry is None else [loss, *losses])
+        return mirror, policy.surrogate, policy.entropy, policy.kl
 
     def after_step(self) -> None:
         self._std.bound()
 
     @torch.no_grad()  # it holds for one thread
     def _learn_value(self, batch: Samples, of: Coefficients, timer: PhaseTimer) -> Tensor:
-        """The value's loss; writes its gradients."""
         timer.begin("forward")
-        clip_param = of.clip_param if of.use_clipped_value_loss else None
         values = self._value(batch.critic_input).view(-1, *batch.values.shape)
-        loss, gradient = value_loss(batch, values, clip_param)
+        loss, gradient = value_loss(batch, values, of)
         timer.begin("backward")
-        self._value.backward(gradient.mul_(of.value_loss_coef).flatten(0, 1))
+        self._value.backward(gradient.flatten(0, 1))
         return loss
 
     def _samples(self) -> Samples:

@@ -11,12 +11,26 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from operator import itemgetter
+from typing import Protocol
 
 import torch
 from rsl_rl.modules.distribution import GaussianDistribution
+from rsl_rl.storage import RolloutStorage
 from torch import Tensor, nn
 
+from simtrain.algorithms.symmetry import MirrorSymmetry
+
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class Coefficients(Protocol):
+    """PPO's settings that the losses depend on; some may change between updates."""
+
+    clip_param: float
+    use_clipped_value_loss: bool
+    value_loss_coef: float
+    entropy_coef: float
+    symmetry: MirrorSymmetry | None
 
 
 @dataclass(frozen=True)
@@ -70,13 +84,9 @@ def policy_losses(
     actions; the rest is the same for both. Entropy and divergence are those of the samples.
     """
     z = (batch.actions - mean).div_(std)
-    ratio = log_prob(z, std).sub_(batch.actions_log_prob).exp_()
-    surrogate = ratio * batch.advantages.neg()
-    clipped = ratio.clamp_(1.0 - clip_param, 1.0 + clip_param).mul_(batch.advantages).neg_()
+    log_ratio = log_prob(z, std).sub_(batch.actions_log_prob)
+    loss, by_log_prob = surrogate_loss(log_ratio, batch.advantages, clip_param)
     entropy = (std.log() + (0.5 + _HALF_LOG_2_PI)).sum()
-    loss = torch.maximum(surrogate, clipped).mean()
-    # d ratio / d log p is the ratio itself; nothing where the clipped surrogate is the larger.
-    by_log_prob = surrogate.masked_fill_(surrogate < clipped, 0.0).div_(ratio.numel())
     by_mean = z * (by_log_prob / std)
     by_std = (by_log_prob * (z.square_().sub_(1.0))).flatten(0, 1).sum(dim=0)
     moved = (batch.mean - mean[0]).div_(std).square_().sum(dim=1)
@@ -85,14 +95,32 @@ def policy_losses(
     return PolicyLoss(loss, entropy, kl, by_mean, (by_std - entropy_coef).div_(std))
 
 
-def value_loss(batch: Samples, values: Tensor, clip_param: float | None) -> tuple[Tensor, Tensor]:
-    """The value's loss, 0-d, and its gradient by `values`; None: not clipped.
+def surrogate_loss(
+    log_ratio: Tensor, advantages: Tensor, clip_param: float
+) -> tuple[Tensor, Tensor]:
+    """The clipped surrogate loss, 0-d, and its gradient by the log-probabilities.
 
-    `values` are ``(1, samples, 1)``, or 2 with those of mirror images.
+    `log_ratio`, by which these have grown since the samples were collected, is overwritten.
+    """
+    ratio = log_ratio.exp_()
+    surrogate = ratio * advantages.neg()
+    clipped = ratio.clamp_(1.0 - clip_param, 1.0 + clip_param).mul_(advantages).neg_()
+    loss = torch.maximum(surrogate, clipped).mean()
+    # d ratio / d log p is the ratio itself; nothing where the clipped surrogate is the larger.
+    return loss, surrogate.masked_fill_(surrogate < clipped, 0.0).div_(ratio.numel())
+
+
+def value_loss(
+    batch: Samples | RolloutStorage.Batch, values: Tensor, of: Coefficients
+) -> tuple[Tensor, Tensor]:
+    """The value's loss, 0-d, and the gradient of its part in PPO's loss by `values`.
+
+    `values` are those of the batch's samples, ``(..., samples, 1)``.
     """
     error = values - batch.returns
     loss = error.square()
-    if clip_param is not None:
+    if of.use_clipped_value_loss:
+        clip_param = of.clip_param
         change = values - batch.values
         bounded = change.clamp(-clip_param, clip_param)
         error_if_bounded = (batch.values + bounded).sub_(batch.returns)
@@ -100,7 +128,7 @@ def value_loss(batch: Samples, values: Tensor, clip_param: float | None) -> tupl
         worse = loss_if_bounded > loss
         loss = torch.maximum(loss, loss_if_bounded)
         error = torch.where(worse, error_if_bounded * (change == bounded), error)
-    return loss.mean(), error * (2.0 / values.numel())
+    return loss.mean(), (error * (2.0 / values.numel())).mul_(of.value_loss_coef)
 
 
 def log_prob(z: Tensor, std: Tensor) -> Tensor:

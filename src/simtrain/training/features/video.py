@@ -5,7 +5,7 @@ from typing import Self
 
 from torch import Tensor
 
-from simtrain.algorithms.policy import Policy
+from simtrain.algorithms.networks import Policy
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task
 from simtrain.env.randomness import forked_randomness

@@ -1,0 +1,141 @@
+"""What PPO and distillation share: mini-batches, by graphs if given, and one read-back each."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import torch
+from rsl_rl.models import MLPModel
+from tensordict import TensorDict
+from torch import Tensor
+
+from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
+from simtrain.algorithms.rollout import Rollout, Transition
+from simtrain.launch.phase_timer import PhaseTimer
+from simtrain.launch.rank import Rank
+
+
+class MiniBatchGraphs(Protocol):
+    """Replays `MiniBatchAlgorithm.learn_mini_batch`."""
+
+    def prepare(self) -> bool:
+        """Make what is replayed, if need be; whether there is any. A collective."""
+
+    def replay(self, number: int) -> None:
+        """See `MiniBatchAlgorithm.learn_mini_batch`."""
+
+
+class MiniBatchAlgorithm:
+    """An algorithm of rsl_rl's over one or more ranks; a base class before rsl_rl's own."""
+
+    actor: MLPModel
+    storage: Rollout
+    rank: Rank
+    timer: PhaseTimer
+    optimizer: FlatAdam
+    learning_rate: float
+    num_learning_epochs: int
+    num_mini_batches: int
+    learning_threads: int
+    """Threads of torch to call `update` with."""
+    refusal: str | None
+    """Why mini-batches cannot be CUDA graphs; None if they can."""
+    skipped_steps = 0
+    """Optimizer steps of the last update whose gradients were not finite."""
+    _losses: Tensor
+    _saved_parts: ClassVar[tuple[str, ...]]
+    """The parts of a state, besides the optimizer, by rsl_rl's names in `load`."""
+
+    @property
+    def networks(self) -> dict[str, MLPModel]:
+        """The networks that learn, by the names that they have in checkpoints."""
+        return {"actor": self.actor}
+
+    def tensors(self) -> list[Tensor]:
+        """Parameters and buffers of all networks, themselves and not copies."""
+        raise NotImplementedError
+
+    def hidden_states(self) -> list[Tensor]:
+        """What is remembered of this rank's environments, such as hidden states; not copies."""
+        raise NotImplementedError
+
+    def set_hidden_states(self, states: Sequence[Tensor]) -> None:
+        """Take over `states`, in place; RuntimeError if shapes differ, ValueError if one lacks."""
+        for tensor, state in zip(self.hidden_states(), states, strict=True):
+            tensor.copy_(state)
+
+    @torch.no_grad()
+    def act_in(self, obs: TensorDict, transition: Transition) -> Tensor:
+        """Sample actions, ``(num_envs, num_actions)``; written to `transition`, as is `obs`."""
+        for group, stored in transition.observations.items():
+            stored.copy_(obs[group])
+        return self._act(obs, transition)
+
+    def record(
+        self, transition: Transition, rewards: Tensor, dones: Tensor, time_outs: Tensor
+    ) -> None:
+        """Write to `transition`, in place, what the actions led to; recurrent models forget."""
+        transition.record(rewards, dones, time_outs)
+        self._forget(dones)
+
+    def learn_mini_batch(self, number: int) -> None:
+        """Learn from a mini-batch of the rollout, in place."""
+        raise NotImplementedError
+
+    def update_state(self) -> list[Tensor]:
+        """What `learn_mini_batch` changes and its next call depends on; not copies."""
+        return [*self.optimizer.tensors(), self._losses]
+
+    def set_state(
+        self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
+    ) -> None:
+        """Take over `state`, in place, with the optimizer's moments and the learning rate if asked.
+
+        RuntimeError if shapes differ.
+        """
+        saved_rate = state["optimizer_state_dict"]["param_groups"][0]["lr"]
+        rate = float(saved_rate if learning_rate else self.optimizer.lr)
+        parts = {**dict.fromkeys(self._saved_parts, True), "optimizer": optimizer}
+        self.load(state, parts, strict=True)  # type: ignore[attr-defined]
+        self.learning_rate = float(self.optimizer.lr.fill_(rate))
+
+    def _act(self, obs: TensorDict, transition: Transition) -> Tensor:
+        raise NotImplementedError
+
+    def _forget(self, dones: Tensor) -> None:
+        raise NotImplementedError
+
+    def _begin_epoch(self) -> None:
+        """Put, in place, what an epoch starts from; nothing for most."""
+
+    def _start_equally(self) -> None:
+        """Let every rank start as rank 0 does."""
+        for tensor in self.tensors():
+            self.rank.broadcast(tensor)
+
+    def _learn_epochs(self, graphs: MiniBatchGraphs | None) -> None:
+        """Learn from all mini-batches in all epochs, by `graphs` if there are any; add losses."""
+        learn = self.learn_mini_batch
+        if graphs is not None:
+            self.timer.begin("other")
+            if graphs.prepare():
+                self.timer.begin("update_graph")
+                learn = graphs.replay
+        self._losses.zero_()
+        for _ in range(self.num_learning_epochs):
+            self._begin_epoch()
+            for number in range(self.num_mini_batches):
+                learn(number)
+        self.timer.begin("other")
+
+    def _read_back(self, means: Tensor, *more: Tensor) -> list[float]:
+        """The `means` over all ranks, then `more`, 0-d: the one place that waits for the device,
+        and so for other ranks'. Clears the storage."""
+        self.storage.clear()
+        all_reduce(means, self.rank, self.timer, then="other")
+        means /= self.rank.world_size
+        numbers = torch.cat((means, torch.stack((*more, self.optimizer.skipped))))
+        with self.rank.progress:
+            *values, skipped = numbers.tolist()
+        self.skipped_steps = int(skipped)
+        self.optimizer.skipped.zero_()
+        return values
