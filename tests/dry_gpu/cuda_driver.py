@@ -29,6 +29,7 @@ class Capture:
     graph: int
     number: int  # the id that CUDA gives
     nodes: list[str] = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)
     is_valid: bool = True
     parent: Capture | None = None  # of the body of a loop
 
@@ -50,6 +51,10 @@ class Driver:
         self.owned: dict[int, int] = {}  # memory by the graph that allocates it
         self.launches: Counter[str] = Counter()
         self.broken_rules: list[str] = []
+        self.waits: list[str] = []
+        """For what the host waited, since this was last cleared."""
+        self.names: dict[int, str] = {}
+        """Kernels by their handles."""
         self.renumbers = False
         """Whether a capture that goes on gets another id."""
         self.on_node: Callable[[Capture, str], None] = lambda capture, kind: None
@@ -111,6 +116,10 @@ class Driver:
     def _check_legacy(self) -> None:
         if self.blocking & self.capturing.keys():
             self.refuse("the default stream is used while a blocking stream is captured (906)")
+
+    def wait(self, what: str) -> None:
+        self.waits.append(what)
+        self.check_no_capture(what)
 
     def check_no_capture(self, what: str) -> None:
         if self.capturing:
@@ -181,7 +190,7 @@ class Driver:
         self._contexts.pop()
 
     def wp_cuda_context_synchronize(self, of: int) -> int:
-        self.check_no_capture("waiting for the device")
+        self.wait("waiting for the device")
         return 1
 
     # Streams.
@@ -220,7 +229,7 @@ class Driver:
         return 0 if capture is None else capture.number
 
     def wp_cuda_stream_synchronize(self, stream: int) -> int:
-        self.check_no_capture("waiting for a stream")
+        self.wait("waiting for a stream")
         return 1
 
     def wp_cuda_context_set_stream(self, of: int, stream: int, wait: int) -> None:
@@ -348,9 +357,11 @@ class Driver:
         return 1
 
     def wp_memcpy_h2d(self, of: int, to: int, source: int, size: int, stream: int) -> int:
+        self.waits.append("a copy from the host")
         return self._copy("h2d", to, source, size)
 
     def wp_memcpy_d2h(self, of: int, to: int, source: int, size: int, stream: int) -> int:
+        self.waits.append("a copy to the host")
         return self._copy("d2h", to, source, size)
 
     def wp_memcpy_d2d(self, of: int, to: int, source: int, size: int, stream: int) -> int:
@@ -359,4 +370,6 @@ class Driver:
     def wp_cuda_launch_kernel(self, of: int, kernel: Any, *arguments: Any) -> int:
         *_, stream, _ = arguments
         self.note("kernel", stream)
+        if (capture := self.capturing.get(stream or LEGACY)) is not None:
+            capture.kernels.append(self.names[kernel])
         return 0

@@ -63,7 +63,7 @@ class TorchCuda:
         cuda.current_stream = lambda device=None: self._current
         cuda.current_device = lambda: 0
         cuda.device = self._device
-        cuda.synchronize = lambda device=None: self.driver.check_no_capture("waiting")
+        cuda.synchronize = lambda device=None: self.driver.wait("waiting")
         cuda.mem_get_info = lambda device=None: (MEMORY, MEMORY)
         cuda.graph_pool_handle = lambda: next(self.driver._numbers)
 
@@ -90,13 +90,17 @@ class TorchCuda:
 class _Executable:
     """A module that is loaded, whatever its kernels are."""
 
-    def __init__(self, module: Any, device: Any) -> None:
-        self.module, self.device = module, device
+    def __init__(self, module: Any, device: Any, driver: Driver) -> None:
+        self.module, self.device, self._driver = module, device, driver
         self.module_hash, self.handle, self.det_launch_meta_map = b"", 1, {}
 
     def get_kernel_hooks(self, kernel: Any) -> Any:
-        kernel.grid_stride = False  # found out when code is generated, which takes long
-        return context.KernelHooks(1, None, 0, 0)
+        # Otherwise found out when code is generated, which takes long.
+        default = kernel.module.options.get("default_grid_stride", False)
+        kernel.grid_stride = codegen.resolve_grid_stride(kernel.options, bool(default))
+        number = len(self._driver.names) + 1
+        self._driver.names[number] = kernel.key
+        return context.KernelHooks(number, None, 0, 0)
 
 
 def install() -> Driver:
@@ -111,13 +115,13 @@ def install() -> Driver:
     runtime.cuda_primary_devices.append(device)
     runtime.device_map["cuda:0"] = device
     runtime.cuda_custom_context_count = [0]
-    _load_nothing(runtime)
+    _load_nothing(runtime, driver)
     _share_tensors(device)
     TorchCuda(driver).install()
     return driver
 
 
-def _load_nothing(runtime: Any) -> None:
+def _load_nothing(runtime: Any, driver: Driver) -> None:
     """Let modules for the device be loaded without compiling them."""
     load, loaded = context.Module.load, {}
 
@@ -127,7 +131,7 @@ def _load_nothing(runtime: Any) -> None:
             return load(module, device, block_dim, **rest)
         block_dim = module.options["block_dim"] if block_dim is None else block_dim
         if (module, block_dim) not in loaded:
-            loaded[module, block_dim] = _Executable(module, device)
+            loaded[module, block_dim] = _Executable(module, device, driver)
         return loaded[module, block_dim]
 
     internals: Any = context

@@ -266,6 +266,34 @@ def test_set_const_follows_masses_in_masked_environments(make: MakeEngine, model
     torch.testing.assert_close(xpos, before[2])
 
 
+def test_deferred_constants_are_in_the_end_those_of_mj_set_const(make: MakeEngine, model) -> None:
+    engine = make(model)
+    fields = ("body_mass", "body_inertia", "body_ipos", "dof_armature")
+    for field in fields:
+        engine.expand(field)
+    for number, where in enumerate((mask(engine, 0), mask(engine, 2))):
+        engine.write("body_mass", 1.5 + number, where)
+        engine.write("body_inertia", 0.2 + number, where)
+        engine.write("body_ipos", 0.05, where)
+        engine.write("dof_armature", 0.3, where)
+        engine.set_const(where, defer=True)
+        engine.step()
+    exact = []
+    for env in range(3):
+        exact.append(engine.get_model(env))
+        mujoco.mj_setConst(exact[env], mujoco.MjData(exact[env]))
+    subtree = engine.expand("body_subtreemass").cpu()
+    for env in range(3):  # motion depends on it at once
+        torch.testing.assert_close(subtree[env].double(), torch.tensor(exact[env].body_subtreemass))
+    engine.finish_const()
+    for env in range(3):
+        for field in ("body_invweight0", "dof_invweight0", "body_subtreemass", "cam_poscom0"):
+            value = engine.expand(field)[env].cpu().double()
+            torch.testing.assert_close(
+                value, torch.tensor(getattr(exact[env], field)), rtol=1e-4, atol=1e-6
+            )
+
+
 def test_a_heavier_box_accelerates_less_under_the_same_force(make: MakeEngine, model) -> None:
     engine = make(model)
     qacc = engine.bind("qacc")

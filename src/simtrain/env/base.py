@@ -141,10 +141,10 @@ class BaseEnv:
         others = self._with_new_constants
         self._with_new_constants = mask if others is None or others is mask else others | mask
 
-    def update_constants(self) -> None:
-        """Recompute, in place, what `set_const` was asked for."""
+    def update_constants(self, *, defer: bool) -> None:
+        """Recompute, in place, what `set_const` was asked for; see `Engine.set_const`."""
         if self._with_new_constants is not None:
-            self.sim.set_const(self._with_new_constants)
+            self.sim.set_const(self._with_new_constants, defer=defer)
             self._with_new_constants = None
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:

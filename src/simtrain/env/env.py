@@ -92,6 +92,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
     def reset(self) -> TensorDict:
         """Start a new episode in every environment, in place, and observe."""
         self._reset(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
+        self.sim.finish_const()
         self.commands.compute()
         self.sim.forward()
         return self.observations.compute()

@@ -160,7 +160,7 @@ class Events:
         """Apply the events of mode ``startup`` to all environments."""
         for term in self._by_mode["startup"]:
             term(self._all)
-        self._env.update_constants()
+        self._env.update_constants(defer=False)
 
     def reset(self, mask: Tensor) -> None:
         """Apply the events of mode ``reset``, and start the intervals of `mask` anew."""
@@ -168,7 +168,7 @@ class Events:
             term(self._begun(term, mask))
         for _, left, bounds in self._intervals:
             draw_where(mask, left, bounds)
-        self._env.update_constants()
+        self._env.update_constants(defer=True)
 
     def step(self) -> None:
         """Apply the events of mode ``step``, and of mode ``interval`` where their time has come.
@@ -184,7 +184,7 @@ class Events:
             due = left <= 0.0
             term(self._begun(term, due))
             draw_where(due, left, bounds)
-        self._env.update_constants()
+        self._env.update_constants(defer=True)
 
     def _begun(self, term: Term, mask: Tensor) -> Tensor:
         """`mask`, or nothing of it for an event that is to come later."""

@@ -163,8 +163,16 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def set_const(self, mask: Tensor | None = None) -> None:
-        """Recompute, in place, what ``mj_setConst`` derives from expanded masses, inertias, etc."""
+    def set_const(self, mask: Tensor | None = None, *, defer: bool = False) -> None:
+        """Recompute, in place, what ``mj_setConst`` derives from expanded masses, inertias, etc.
+
+        If `defer`, an engine for which that is costly may leave for `finish_const` what needs the
+        inertia matrix: inverse weights, which make constraints softer or stiffer.
+        """
+
+    def finish_const(self) -> None:
+        """Recompute, in place, what calls of `set_const` have deferred; once a rollout, say."""
+        return
 
     @abstractmethod
     def cast(self, rays: Rays) -> None:

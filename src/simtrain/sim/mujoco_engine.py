@@ -136,7 +136,7 @@ class MujocoEngine(Engine):
                 mirror.masked_fill_(resets.view(-1, 1) & self._acceleration_sensors, 0.0)
         self._stale.logical_or_(resets)
 
-    def set_const(self, mask: Tensor | None = None) -> None:
+    def set_const(self, mask: Tensor | None = None, *, defer: bool = False) -> None:
         self._run("set_const", ids=None if mask is None else mask.numpy())
         self._const_was_set = True
         for mirror, rows in self._expanded.values():

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import chain
 
 import mujoco
 import mujoco_warp as mjw
@@ -29,14 +30,21 @@ from simtrain.sim.warp_model import rows_of
 
 _INITIAL_FIELDS = {"qpos0": "qpos", "body_pos": "mocap_pos", "body_quat": "mocap_quat"}
 """Model fields that MuJoCo's default initial state is taken from."""
-_CONSTANTS = (
-    *("actuator_acc0", "body_invweight0", "body_subtreemass", "dof_invweight0", "eq_data"),
-    *("cam_mat0", "cam_pos0", "cam_poscom0", "light_dir0", "light_pos0", "light_poscom0"),
-    *("tendon_invweight0", "tendon_length0"),
-)
-"""Model fields that `mujoco_warp.set_const` computes."""
+_GROUP = mjw.SetConstGroup
+_CONSTANTS = {
+    _GROUP.FIXED: ("body_subtreemass",),
+    _GROUP.KIN0: (
+        *("cam_mat0", "cam_pos0", "cam_poscom0", "light_dir0", "light_pos0", "light_poscom0"),
+        *("eq_data", "tendon_length0"),
+    ),
+    _GROUP.INERT0: ("actuator_acc0", "body_invweight0", "dof_invweight0", "tendon_invweight0"),
+}
+"""Model fields that `mujoco_warp.set_const` computes, by its groups."""
 _BOUNDS = ("geom_aabb", "geom_rbound")
 """Those that it computes from ``geom_size``; kernels are compiled anew where they are expanded."""
+_MASSES = {"body_mass", "body_inertia", "body_ipos", "body_iquat", "dof_armature"}
+"""Inputs of ``mj_setConst`` that leave kinematics as they are (but for cameras that follow a centre
+of mass); the inertia matrix follows from all inputs."""
 
 
 class WarpEngine(Engine):
@@ -83,6 +91,8 @@ class WarpEngine(Engine):
         self._expanded: dict[str, Tensor] = {}
         self._casts: dict[Rays, tuple[Hashable, Callable[[], None]]] = {}
         self._constants_before: dict[str, Tensor] = {}
+        # Environments whose constants were deferred; None while none ever were.
+        self._deferred: Tensor | None = None
         self._stale = True  # written or reset, no forward yet
         self._keyframe = keyframe
         mocap = np.argsort(self.model.body_mocapid)[self.model.nbody - self.model.nmocap :]
@@ -137,13 +147,26 @@ class WarpEngine(Engine):
     def reset(self, mask: Tensor | None = None) -> None:
         self._run_masked("reset", self._reset, mask)
 
-    def set_const(self, mask: Tensor | None = None) -> None:
+    def set_const(self, mask: Tensor | None = None, *, defer: bool = False) -> None:
         if not self._expanded:
             return
-        for field in _CONSTANTS + (_BOUNDS if "geom_size" in self._expanded else ()):
+        inputs = self._expanded.keys() & set(mujoco.MjModel._setconst_inputs) - {"eq_data"}
+        for field in chain(*_CONSTANTS.values(), _BOUNDS if "geom_size" in inputs else ()):
             if getattr(self._model, field).size and field not in self._constants_before:
                 self._constants_before[field] = torch.empty_like(self.expand(field))
-        self._run_masked("set_const", self._set_const, mask)
+        if not defer:
+            self._run_masked("set_const", partial(self._set_const, _GROUP.ALL), mask)
+            return
+        if self._deferred is None:
+            self._deferred = torch.zeros_like(self._mask)
+        self._deferred |= True if mask is None else mask
+        groups = _GROUP.FIXED if inputs <= _MASSES else _GROUP.FIXED | _GROUP.KIN0
+        self._run_masked(("set_const", int(groups)), partial(self._set_const, groups), mask)
+
+    def finish_const(self) -> None:
+        if self._deferred is not None and (not self.reads_masks or self._deferred.numpy().any()):
+            self.set_const(self._deferred)
+            self._deferred.zero_()
 
     def cast(self, rays: Rays) -> None:
         self.forward()
@@ -179,6 +202,7 @@ class WarpEngine(Engine):
             **{f"data/{field}": self._field(field).clone() for field in names},
             **{f"model/{field}": rows.clone() for field, rows in self._expanded.items()},
             "touched": torch.tensor(self._stale),
+            **({} if self._deferred is None else {"deferred": self._deferred.clone()}),
         }
 
     def set_state(self, state: dict[str, Tensor]) -> None:
@@ -201,6 +225,9 @@ class WarpEngine(Engine):
         for field, value in fields.entries_of(state, "data"):
             self._field(field).copy_(value)
         self._stale = bool(state["touched"])
+        if self._deferred is None:
+            self._deferred = torch.zeros_like(self._mask)
+        self._deferred.copy_(state.get("deferred", torch.zeros(())))
 
     def overflow(self) -> Overflow:
         with self.graphs.scope():
@@ -219,7 +246,7 @@ class WarpEngine(Engine):
         self._model.opt.graph_conditional = self.graphs.conditional
         self.graphs.run(key, launches)
 
-    def _run_masked(self, key: str, launches: Callable[[], None], mask: Tensor | None) -> None:
+    def _run_masked(self, key: Hashable, launches: Callable[[], None], mask: Tensor | None) -> None:
         """Run launches that change the state or model where `_mask` is true, set from `mask`."""
         if mask is None:
             self._mask.fill_(True)
@@ -235,11 +262,13 @@ class WarpEngine(Engine):
         shape, inputs = (self.num_envs, columns.size), [self._warp_mask, columns]
         wp.launch(kernels.zero_rows, shape, inputs, [self._data.sensordata])
 
-    def _set_const(self) -> None:
-        for field, before in self._constants_before.items():
+    def _set_const(self, groups: mjw.SetConstGroup) -> None:
+        others = chain(*(names for group, names in _CONSTANTS.items() if not groups & group))
+        kept = {f: rows for f, rows in self._constants_before.items() if f not in set(others)}
+        for field, before in kept.items():
             wp.copy(rows_of(before), rows_of(self._expanded[field]))
-        mjw.set_const(self._model, self._physics.posvel_data)
-        for field, before in self._constants_before.items():
+        mjw.set_const(self._model, self._physics.posvel_data, groups)
+        for field, before in kept.items():
             _copy_rows(self._warp_mask, False, before, self._expanded[field])
 
     def _field(self, field: str) -> Tensor:

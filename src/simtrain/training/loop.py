@@ -147,6 +147,7 @@ class Trainer:
         """Fill the storage with a rollout, and compute its returns."""
         graphs, make = self._rollout_graphs, self._make_rollout_graphs
         self._make_rollout_graphs = False
+        self.env.sim.finish_const()  # too costly for every step
         if graphs is None or not graphs.collect(make=make):
             self.ppo.begin_rollout()
             for transition in self.ppo.storage.transitions:
