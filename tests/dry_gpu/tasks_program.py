@@ -49,7 +49,6 @@ def capture(task: str) -> dict[str, Any]:
         graphs = CudaGraphs(CPU).capture(step)
         DRIVER.waits.clear()
         graphs.replay()
-        env.sim.finish_const()
         env.step(actions)
     (graph,) = graphs.graphs
     bodies = [graph.capture, *(c for c in DRIVER.graphs.values() if c.parent is graph.capture)]

@@ -11,26 +11,32 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)
+from simtrain.config.tasks import discover
+
+pytestmark = pytest.mark.timeout(900)
 
 HERE = Path(__file__).parent
 ALL = ["('cast', 0)", "('step', 1, True)", "('step', 2)", "forward", "reset", "set_const"]
 
 
+def _run(program: str) -> dict[str, Any]:
+    """What a program beside this file printed last."""
+    paths = os.pathsep.join(map(str, (HERE, HERE.parent)))
+    finished = subprocess.run(
+        [sys.executable, str(HERE / program)],
+        env={**os.environ, "PYTHONPATH": paths},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    result: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+    return result
+
+
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
     """What `warp_program.py` found, by scenario."""
-    paths = os.pathsep.join(map(str, (HERE, HERE.parent)))
-    program = subprocess.run(
-        [sys.executable, str(HERE / "warp_program.py")],
-        env={**os.environ, "PYTHONPATH": paths},
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    result: dict[str, Any] = json.loads(program.stdout.splitlines()[-1])
-    return result
+    return _run("warp_program.py")
 
 
 def test_no_rule_of_a_capture_is_broken(found) -> None:
@@ -94,3 +100,21 @@ def test_a_capture_whose_id_changes_is_refused_by_name_and_physics_keeps_its_gra
 def test_captures_that_are_dropped_leave_nothing_behind(found) -> None:
     first, *others = found["leftovers"]["counts"]
     assert others == [first, first]
+
+
+MOST_KERNELS = {"cartpole": 150, "go1": 215, "g1": 290, "yam": 330}
+"""Of a control step, by the robot's name; loops of the solver count once."""
+
+
+def test_a_control_step_of_every_task_is_captured_and_waits_for_nothing() -> None:
+    """Nor does it recompute the costly part of ``mj_setConst``, which is done once a rollout."""
+    steps = _run("tasks_program.py")
+    assert steps.keys() == discover().tasks.keys()
+    for task, step in steps.items():
+        assert step["enabled"], task
+        assert step["broken rules"] == [], task
+        assert step["waits"] == [], task
+        assert not {"h2d", "d2h"} & step["nodes"].keys(), task
+        assert step["nodes"]["kernel"] <= MOST_KERNELS[task.split("-")[0]], task
+        costly = [kernel for kernel in step["kernels"] if "A_diag" in kernel or "acc0" in kernel]
+        assert costly == [], task
