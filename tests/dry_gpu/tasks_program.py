@@ -51,9 +51,7 @@ def capture(task: str) -> dict[str, Any]:
         graphs.replay()
         env.step(actions)
     (graph,) = graphs.graphs
-    bodies = [graph.capture, *(c for c in DRIVER.graphs.values() if c.parent is graph.capture)]
-    nodes = Counter(node for body in bodies for node in body.nodes)
-    kernels = Counter(name for body in bodies for name in body.kernels)
+    nodes, kernels = Counter(graph.capture.nodes), Counter(graph.capture.kernels)
     graphs.close()
     return {
         "nodes": nodes,

@@ -42,9 +42,13 @@ _CONSTANTS = {
 """Model fields that `mujoco_warp.set_const` computes, by its groups."""
 _BOUNDS = ("geom_aabb", "geom_rbound")
 """Those that it computes from ``geom_size``; kernels are compiled anew where they are expanded."""
-_MASSES = {"body_mass", "body_inertia", "body_ipos", "body_iquat", "dof_armature"}
-"""Inputs of ``mj_setConst`` that leave kinematics as they are (but for cameras that follow a centre
-of mass); the inertia matrix follows from all inputs."""
+_KINEMATIC = {
+    *("qpos0", "body_pos", "body_quat", "jnt_pos", "jnt_axis", "site_pos", "site_quat"),
+    *("cam_pos", "cam_quat", "light_pos", "light_dir"),
+}
+_WRAPPED = {"geom_pos", "geom_quat", "geom_size"}
+"""Fields that the group KIN0 follows from at once, the latter where tendons wrap around geoms. From
+masses follow only cameras and lights that track a centre of mass, which can wait."""
 
 
 class WarpEngine(Engine):
@@ -150,7 +154,7 @@ class WarpEngine(Engine):
     def set_const(self, mask: Tensor | None = None, *, defer: bool = False) -> None:
         if not self._expanded:
             return
-        inputs = self._expanded.keys() & set(mujoco.MjModel._setconst_inputs) - {"eq_data"}
+        inputs = self._expanded.keys()
         for field in chain(*_CONSTANTS.values(), _BOUNDS if "geom_size" in inputs else ()):
             if getattr(self._model, field).size and field not in self._constants_before:
                 self._constants_before[field] = torch.empty_like(self.expand(field))
@@ -160,7 +164,9 @@ class WarpEngine(Engine):
         if self._deferred is None:
             self._deferred = torch.zeros_like(self._mask)
         self._deferred |= True if mask is None else mask
-        groups = _GROUP.FIXED if inputs <= _MASSES else _GROUP.FIXED | _GROUP.KIN0
+        groups = _GROUP.FIXED
+        if inputs & (_KINEMATIC | _WRAPPED if self.model.ntendon else _KINEMATIC):
+            groups |= _GROUP.KIN0
         self._run_masked(("set_const", int(groups)), partial(self._set_const, groups), mask)
 
     def finish_const(self) -> None:
@@ -256,8 +262,15 @@ class WarpEngine(Engine):
         self._mark_stale(mask)
 
     def _reset(self) -> None:
-        for field, initial in self._initial.items():
-            _copy_rows(self._warp_mask, True, initial, self._field(field))
+        pairs = [(initial, self._field(field)) for field, initial in self._initial.items()]
+        pairs = [pair for pair in pairs if pair[1].numel()]
+        for i in range(0, len(pairs), 4):  # a few launches for them all
+            four = (pairs[i : i + 4] + pairs[-1:] * 3)[:4]
+            sources, targets = (
+                [rows_of(t) for t in tensors] for tensors in zip(*four, strict=True)
+            )
+            shape = (self.num_envs, max(target.shape[1] for target in targets))
+            wp.launch(kernels.copy_rows_of_four, shape, [self._warp_mask, *sources], targets)
         columns = self._physics.acceleration_sensors
         shape, inputs = (self.num_envs, columns.size), [self._warp_mask, columns]
         wp.launch(kernels.zero_rows, shape, inputs, [self._data.sensordata])

@@ -21,6 +21,34 @@ def copy_rows(mask: Mask, where: bool, source: Rows, target: Rows):
         target[row, column] = source[row % source.shape[0], column]
 
 
+@wp.func
+def copy_entry(source: Rows, target: Rows, row: int, column: int):
+    """Copy an entry if `target` has that column; a source of one row is copied to all of them."""
+    if column < target.shape[1]:
+        target[row, column] = source[row % source.shape[0], column]
+
+
+@wp.kernel
+def copy_rows_of_four(
+    mask: Mask,
+    source_a: Rows,
+    source_b: Rows,
+    source_c: Rows,
+    source_d: Rows,
+    target_a: Rows,
+    target_b: Rows,
+    target_c: Rows,
+    target_d: Rows,
+):
+    """Copy the masked rows of four arrays, in one launch."""
+    row, column = wp.tid()
+    if mask[row]:
+        copy_entry(source_a, target_a, row, column)
+        copy_entry(source_b, target_b, row, column)
+        copy_entry(source_c, target_c, row, column)
+        copy_entry(source_d, target_d, row, column)
+
+
 @wp.kernel
 def zero_rows(mask: Mask, columns: Integers, target: Rows):
     """Zero the given columns of the masked rows."""
