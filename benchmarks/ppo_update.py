@@ -36,8 +36,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.cfg import Activation, ActorCfg, CriticCfg, PpoCfg, SymmetryCfg
-from simtrain.algorithms.mirror import MirrorMap, MirrorMaps
 from simtrain.algorithms.ppo import PPO
+from simtrain.algorithms.symmetry import MirrorMap, MirrorMaps
 from simtrain.cli.parse import parse_flags
 from simtrain.cli.terminal import run_command
 from simtrain.launch.rank import Rank

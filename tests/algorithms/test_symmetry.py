@@ -13,8 +13,8 @@ from tensordict import TensorDict
 
 from simtrain import ActorCfg, CriticCfg, PpoCfg
 from simtrain.algorithms.cfg import CnnCfg, SymmetryCfg
-from simtrain.algorithms.mirror import MirrorMap, MirrorMaps
 from simtrain.algorithms.ppo import PPO
+from simtrain.algorithms.symmetry import MirrorMap, MirrorMaps
 from simtrain.launch.rank import Rank
 
 ALONE = Rank(rank=0, local_rank=0, world_size=1, device=torch.device("cpu"), seed=0, threads=1)

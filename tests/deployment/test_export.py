@@ -31,11 +31,13 @@ from simtrain import (
     mdp,
 )
 from simtrain.algorithms.cfg import ActorCfg, PpoCfg
+from simtrain.algorithms.export import PolicyStep
 from simtrain.algorithms.networks import Policy, make_actor
 from simtrain.config.tasks import discover
 from simtrain.config.train import TrainConfig
 from simtrain.deployment.export import export_policy
 from simtrain.deployment.interface import ObservationPart, describe_interface
+from simtrain.deployment.robot import RobotStep, export_robot
 from simtrain.deployment.unitree import cannot_be_told, deploy_yaml, unknown_observations
 from simtrain.env.commands import CommandTerm
 from simtrain.env.control.cfg import ActionTerm
@@ -73,7 +75,7 @@ def go1(tmp_path_factory: pytest.TempPathFactory) -> tuple[SavedPolicy, Path]:
     assert exported.difference < 1e-5
     assert [path.name for path in exported.files] == [
         "policy.json", "policy.onnx", "policy.pt2", "policy.pt",
-        "model.xml", "run_policy.py", "mujoco_robot.py",
+        "model.xml", "robot.onnx", "run_policy.py", "mujoco_robot.py",
     ]  # fmt: skip
     return saved, folder
 
@@ -117,26 +119,15 @@ def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
     assert told["base"] == "trunk"
     assert told["command_names"] == ["velocity", "gait"]
     assert told["commands"][0]["params"]["lin_vel_x"] == [-1.0, 1.0]
-    assert told["commands"][0]["runs"] == {}
-    clock = dict(told["commands"][1]["runs"])
-    # What lifts a foot of the keyframe by 0.08 m; diagonal pairs of feet half a period apart.
-    assert clock.pop("bend")["FL_calf_joint"] == [-0.44, 0.5]
-    assert clock == {
-        "frequency": 3.2,
-        "runs_with": "velocity",
-        "threshold": 0.05,
-        "stopping_time": 0.5,
-        "stance": 0.55,
-    }
+    assert [c["runs"] for c in told["commands"]] == [None, {"places": [], "starts": {}}]
+    assert told["robot"]["names"] == [
+        "joint_pos", "joint_vel", "base_quat", "base_lin_vel", "base_ang_vel", "command.velocity",
+    ]  # fmt: skip
+    assert told["robot"]["joints"] == list(told["initial_joint_pos"])
     joint_pos = next(part for part in told["observations"] if part["term"] == "joint_pos")
     assert (joint_pos["start"], joint_pos["size"]) == (14, 12)
     assert joint_pos["params"]["joints"] == told["joint_names"]
     assert joint_pos["noise"] == {"uniform": [-0.01, 0.01]}
-    assert joint_pos["reads"] == {
-        "source": "joint_pos",
-        "joints": told["joint_names"],
-        "minus": told["default_joint_pos"],
-    }
 
 
 @pytest.fixture(scope="module")
@@ -319,21 +310,23 @@ def test_a_motors_gear_is_told() -> None:
 
 @dataclass
 class Pull(ActionTermCfg):
-    """An action of one's own, and what it tells of itself."""
+    """An action of one's own, which maybe acts at every physics step."""
 
-    word: str | None = None
+    actuators: tuple[int, ...] = (0,)
+    by_substep: bool = False
 
     def build(self, model, start, device) -> ActionTerm:
         class Term(ActionTerm):
-            dim, actuators = 1, (0,)
+            dim, actuators = 1, self.actuators
 
             def apply(self, actions: Tensor, ctrl: Tensor) -> None:
-                ctrl[:, :1] = actions
+                ctrl[:, :1] = 2.0 * actions.tanh()
 
-            def describe(term) -> str | None:
-                return self.word
+        class Sub(Term):
+            def substep(self, ctrl: Tensor) -> None:
+                ctrl.mul_(0.9)
 
-        return Term()
+        return Sub() if self.by_substep else Term()
 
 
 class Wave(CommandTerm):
@@ -342,48 +335,74 @@ class Wave(CommandTerm):
     is_driven = False
 
     def __init__(self, env: Env) -> None:
+        self._env = env
         self.command = env.buffer("command", (1,), reset=None)
 
     def resample(self, mask: Tensor) -> None:
         """Nothing is drawn."""
 
+    def update(self) -> None:
+        self.command.add_(0.25)
 
-def unheard(env: Env) -> Tensor:
-    return torch.zeros(env.num_envs, 1)
+
+def heights(env: Env) -> Tensor:
+    return env.bind("xpos")[:, 2:4, 2]
+
+
+def heavy(env: Env) -> Tensor:
+    return env.bind("subtree_com")[:, 0]
+
+
+def _observing(func, **params) -> dict:
+    return {"observations": {"actor": {"mine": ObservationTermCfg(func, **params)}}}
 
 
 REFUSED = {
-    "--env.actions.pull: what Pull does cannot be told": {"actions": {"pull": Pull()}},
-    "--env.actions.mine: what Pull does cannot": {"actions": {"mine": Pull("joint_targets")}},
-    "--env.observations.actor.mine: how a robot reads .*:unheard is not known; write @read_as": {
-        "observations": {"actor": {"mine": ObservationTermCfg(unheard)}}
+    "--env.actions.pull: what Sub does cannot be told": {
+        "actions": {"pull": Pull(by_substep=True)}
     },
-    "--env.observations.actor.all: the joint 'root' has no single position to read": {
-        "observations": {"actor": {"all": ObservationTermCfg(mdp.joint_pos, joints=".*")}}
-    },
-    "--env.observations.actor.seen: the command 'wave', which runs by itself, does not tell how": {
-        "observations": {
-            "actor": {"seen": ObservationTermCfg(mdp.generated_commands, command="wave")}
-        },
-        "commands": {"wave": CommandTermCfg(Wave, (1.0, 1.0))},
-    },
+    "--env.actions.pull: what Term .* names no `actuators`": {"actions": {"pull": Pull(())}},
+    "--env.observations.actor.mine: how a robot reads .*:heights is not known; write @read_as": (
+        _observing(heights)
+    ),
+    "observations.actor.mine: a robot's program does not know MuJoCo's subtree_com": (
+        _observing(heavy)
+    ),
+    "--env.observations.actor.mine: how a robot reads .*:joint_pos is not known": (
+        _observing(mdp.joint_pos, joints=".*")
+    ),
 }
 
 
+def _step(task: TaskCfg) -> RobotStep:
+    env = Env(task, 1, EngineCfg(threads=1))
+    obs = env.get_observations()
+    return RobotStep(env, PolicyStep(_saved(task).policy(obs, env.num_actions), obs))
+
+
 @pytest.mark.parametrize("message", REFUSED)
-def test_a_term_that_does_not_tell_what_a_robot_does_is_refused_by_name(message) -> None:
+def test_a_term_that_uses_what_a_robot_does_not_have_is_refused_by_name(message) -> None:
     with pytest.raises(ConfigError, match=message):
-        describe_interface(tiny_env(1, **REFUSED[message]), ("actor",))
+        _step(tiny_task(**REFUSED[message]))
 
 
-def test_an_action_of_ones_own_is_told_in_its_own_word_and_place() -> None:
-    actions = {"turn": JointPositionActionCfg("left_hinge"), "mine": Pull("pull")}
-    told = describe_interface(tiny_env(1, actions=actions), ("actor",))
-    assert [(a.term, a.does, a.start) for a in told.actions] == [
-        ("turn", "joint_targets", 0),
-        ("mine", "pull", 1),
-    ]
-    assert told.joint_names == ["left_hinge"]
+def test_actions_and_commands_of_ones_own_are_part_of_the_graph() -> None:
+    task = tiny_task(
+        actions={"mine": Pull()},
+        commands={"wave": CommandTermCfg(Wave, (9.0, 9.0))},
+        **_observing(mdp.generated_commands, command="wave"),
+    )
+    content, robot = export_robot(_step(task))
+    assert robot.names == []
+    session = onnxruntime.InferenceSession(content)
+    names = [output.name for output in session.get_outputs()]
+    memory, seen = {}, []
+    for _ in range(3):
+        values = dict(zip(names, session.run(None, memory), strict=True))
+        memory = {n.replace("next.", "memory."): v for n, v in values.items() if "next." in n}
+        np.testing.assert_allclose(values["targets"], 2.0 * np.tanh(values["actions"]), atol=1e-6)
+        seen.append(values["obs"][0, 0])
+    assert seen == [0.25, 0.5, 0.75]
 
 
 def test_the_model_is_one_file_with_its_meshes_and_heights(tmp_path) -> None:

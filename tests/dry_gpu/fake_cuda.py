@@ -29,9 +29,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from simtrain.algorithms.cfg import PpoCfg
-from simtrain.algorithms.mirror import MirrorMap, MirrorMaps
 from simtrain.algorithms.ppo import PPO
 from simtrain.algorithms.rollout import estimate_by_steps
+from simtrain.algorithms.symmetry import MirrorMap, MirrorMaps
 from simtrain.env.actions import Actions
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.commands import Commands

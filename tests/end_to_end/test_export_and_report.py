@@ -52,7 +52,7 @@ def test_a_trained_policy_is_exported_beside_its_run_and_acts_the_same(run, caps
     out = capsys.readouterr().out
     assert f"policy:   {TASK}, iteration 3" in out
     files = ["model.xml", "mujoco_robot.py", "policy.json", "policy.onnx", "policy.pt2",
-             "run_policy.py"]  # fmt: skip
+             "robot.onnx", "run_policy.py"]  # fmt: skip
     assert sorted(path.name for path in (run / "exported").iterdir()) == files
     assert all(f"written:  {run / 'exported' / name}" in out for name in files)
 

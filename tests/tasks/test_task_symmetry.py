@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from simtrain import SimCfg, SubTerrainCfg, TaskCfg, TerrainCfg, mdp
-from simtrain.algorithms.mirror import MirrorMaps
+from simtrain.algorithms.symmetry import MirrorMaps
 from simtrain.config.tasks import discover, find_beside_tasks
 from simtrain.env.env import Env
 from simtrain.env.names import find_joints

@@ -17,11 +17,11 @@ from simtrain import (
     ObservationTermCfg,
     mdp,
 )
-from simtrain.algorithms.mirror import mirrored_as
 from simtrain.env.commands import CommandTerm
 from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.env import Env
 from simtrain.env.model import compile_model
+from simtrain.env.reading import mirrored_as
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
 from simtrain.training.reflection import Reflection, mirror_maps

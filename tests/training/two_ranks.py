@@ -28,9 +28,9 @@ from simtrain.algorithms.cfg import (
     SymmetryCfg,
 )
 from simtrain.algorithms.distillation import Distillation
-from simtrain.algorithms.mirror import MirrorMap, MirrorMaps
 from simtrain.algorithms.networks import make_actor
 from simtrain.algorithms.ppo import PPO
+from simtrain.algorithms.symmetry import MirrorMap, MirrorMaps
 from simtrain.config.tasks import discover
 from simtrain.config.train import TrainConfig
 from simtrain.env.env import Env

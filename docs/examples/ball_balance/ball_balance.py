@@ -5,9 +5,7 @@ The worked example of the manual's page "Writing a task".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -163,12 +161,7 @@ class BallTarget(CommandTerm):
 
 
 # --8<-- [start:observation_terms]
-def where_it_is(env: Env, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What a robot's program must know to read the ball's place: from where it is seen."""
-    return {"places": ["ball"], "frame": None, "origin": None}
-
-
-@read_as("place_pos", entries=(0, 1), more=where_it_is)
+@read_as("places", ("ball",))
 def ball_position(env: Env) -> Tensor:
     """The ball's place in the plane, m. Shape: ``(num_envs, 2)``."""
     return env.bind("xpos")[:, env.model.body("ball").id, :2]
@@ -183,7 +176,7 @@ def ball_velocity(env: Env, joints: Joints) -> Tensor:
 
 
 # --8<-- [start:class_term]
-@read_as("place_pos", entries=(0, 1), functions=("rate",), more=where_it_is)
+@read_as("places", ("ball",))
 class seen_velocity:
     """The ball's velocity as a camera tells it: by how far it moved in a step, m/s."""
 

@@ -12,7 +12,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -137,17 +137,30 @@ def _difference(policy: Policy, step: PolicyStep, run: Run, obs: TensorDict) -> 
     return worst
 
 
-def _to_onnx(policy: Policy, step: PolicyStep, properties: dict[str, str]) -> bytes:
+def to_onnx(
+    program: torch.export.ExportedProgram,
+    inputs: list[str],
+    outputs: list[str],
+    properties: dict[str, str],
+) -> onnx.ModelProto:
+    """A program as a model of ONNX that carries `properties`, its inputs and outputs named."""
     # It warns of packages that a policy has no use for, and of its own ways.
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    names: dict[str, Any] = {"input_names": step.input_names, "output_names": step.output_names}
+    for name in ("torch.onnx", "onnxscript"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings(action="ignore"):
-        program = torch.onnx.export(step.program, dynamo=True, verbose=False, **names)
-    assert program is not None
-    model = program.model_proto
+        converted = torch.onnx.export(
+            program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs
+        )
+    assert converted is not None
+    model: onnx.ModelProto = converted.model_proto
     for node in model.graph.node:
         del node.metadata_props[:]  # stack traces of the exporter, with paths of this machine
     onnx.helper.set_model_props(model, properties)
+    return model
+
+
+def _to_onnx(policy: Policy, step: PolicyStep, properties: dict[str, str]) -> bytes:
+    model = to_onnx(step.program, step.input_names, step.output_names, properties)
     return bytes(model.SerializeToString())
 
 

@@ -21,11 +21,10 @@ from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
 from simtrain.algorithms.learners import LOSSES, Learner
 from simtrain.algorithms.learners.autograd import AutogradLearner
 from simtrain.algorithms.learners.gaussian_mlp import GaussianMlpLearner
-from simtrain.algorithms.mirror import MirrorMaps
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
 from simtrain.algorithms.rnd import METRICS, Rnd
 from simtrain.algorithms.rollout import Transition, make_estimator
-from simtrain.algorithms.symmetry import MirrorSymmetry
+from simtrain.algorithms.symmetry import MirrorMaps, MirrorSymmetry
 from simtrain.errors import ConfigError
 from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank

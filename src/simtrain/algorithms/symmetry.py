@@ -6,6 +6,7 @@ Mittal et al., "Symmetry considerations for learning task symmetric robot polici
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -16,7 +17,26 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.cfg import SymmetryCfg
-from simtrain.algorithms.mirror import MirrorMaps
+
+
+@dataclass(frozen=True)
+class MirrorMap:
+    """A reflection of rows of numbers: each one's place, long, and sign, both ``(size,)``."""
+
+    index: Tensor
+    sign: Tensor
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Reflected `values`, ``(rows, ...)`` with `size` numbers a row; a new tensor."""
+        return values.flatten(1)[:, self.index].mul_(self.sign).view_as(values)
+
+
+@dataclass(frozen=True)
+class MirrorMaps:
+    """How a task's observations, by group, and its actions are reflected."""
+
+    observations: dict[str, MirrorMap]
+    actions: MirrorMap
 
 
 class MirrorSymmetry(Symmetry):  # type: ignore[misc]

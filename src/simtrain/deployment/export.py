@@ -31,6 +31,7 @@ from simtrain.config.train import TrainConfig
 from simtrain.config.tree import DECISIVE, POPULATION, Leaves, as_plain, leaves
 from simtrain.deployment import PROGRAMS
 from simtrain.deployment.interface import Interface, describe_interface
+from simtrain.deployment.robot import FILE, RobotInputs, RobotStep, export_robot
 from simtrain.deployment.unitree import cannot_be_told, deploy_yaml
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task, self_contained_xml
@@ -72,12 +73,12 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
 
     The networks are as `simtrain.algorithms.export.export` says. Each carries the content of
     ``policy.json``: a `simtrain.deployment.interface.Interface` and the policy's origin. Beside
-    them are the model, the programs that run the policy without simtrain, and ``deploy.yaml`` where
-    `simtrain.deployment.unitree` can write it.
+    them are the model, the graph and the programs that run the policy without simtrain, and
+    ``deploy.yaml`` where `simtrain.deployment.unitree` can write it.
 
     Raises:
-        ConfigError: the policy does not fit its task, a term does not tell what a robot's program
-            does in its place, actions are not finite, or `folder` cannot be written.
+        ConfigError: the policy does not fit its task, a term uses what a robot's
+            program does not have, actions are not finite, or `folder` cannot be written.
         ExportError: a file gives other actions than the policy.
     """
     cfg = saved.config
@@ -87,18 +88,19 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
     names = {kind: FORMATS[kind].file for kind in formats}
     obs = random_observations(policy, env.get_observations())
     step = PolicyStep(policy, obs[0])
-    metadata = _metadata(saved, interface, step, names)
     if not policy(obs[0]).isfinite().all():
         raise ConfigError(f"{saved.checkpoint} gives actions that are not finite numbers")
+    programs: dict[str, bytes] = {}
+    robot: RobotInputs | None = None
+    if "onnx" in formats:
+        programs[FILE], robot = export_robot(RobotStep(env, step))
+        programs |= {path.name: path.read_bytes() for path in PROGRAMS}
+    metadata = _metadata(saved, interface, step, names, robot)
     properties = _properties(metadata)
     exports = {name: export(policy, step, kind, properties, obs) for kind, name in names.items()}
     files = {METADATA: _readable(metadata).encode()}
     files |= {name: content for name, (content, _) in exports.items()}
-    files["model.xml"] = self_contained_xml(cfg.env).encode()
-    for command in env.commands.terms.values():
-        files |= command.exported_files()
-    if "onnx" in formats:
-        files |= {path.name: path.read_bytes() for path in PROGRAMS}
+    files |= {"model.xml": self_contained_xml(cfg.env).encode(), **programs}
     lacking = cannot_be_told(interface, bool(step.states))
     if lacking is None:
         files["deploy.yaml"] = deploy_yaml(env.model, interface).encode()
@@ -108,7 +110,11 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
 
 
 def _metadata(
-    saved: SavedPolicy, interface: Interface, step: PolicyStep, names: dict[str, str]
+    saved: SavedPolicy,
+    interface: Interface,
+    step: PolicyStep,
+    names: dict[str, str],
+    robot: RobotInputs | None,
 ) -> dict[str, Any]:
     shapes = zip(step.input_names, step.example, strict=True)
     return {
@@ -123,6 +129,7 @@ def _metadata(
         "image_inputs": {name: list(x.shape[1:]) for name, x in shapes if name in step.images},
         "state_inputs": {name: [n, units] for name, (n, _, units) in step.states.items()},
         "state_outputs": step.output_names[1:],
+        "robot": None if robot is None else {"file": FILE, **dataclasses.asdict(robot)},
         **dataclasses.asdict(interface),
     }
 

@@ -4,7 +4,6 @@ Numbers are those of the task, before domain randomization.
 """
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,21 +14,13 @@ import numpy as np
 from torch import Tensor
 
 from simtrain.config.tree import function_name
-from simtrain.env.actions import JOINT_TARGETS, JointAction
-from simtrain.env.cfg import GaussianNoiseCfg, ObservationTermCfg, TermCfg, UniformNoiseCfg
+from simtrain.env.actions import JointAction
+from simtrain.env.cfg import GaussianNoiseCfg, TermCfg, UniformNoiseCfg
+from simtrain.env.commands import CommandTerm
 from simtrain.env.control.cfg import DelayCfg
 from simtrain.env.env import Env
-from simtrain.env.names import (
-    Entities,
-    Joints,
-    Sensors,
-    find_base,
-    find_keyframe,
-    initial_state,
-    resolve_params,
-)
-from simtrain.env.reading import Reading
-from simtrain.errors import ConfigError, flag
+from simtrain.env.names import Entities, find_base, find_keyframe, initial_state, resolve_params
+from simtrain.errors import ConfigError
 
 _ONE_DEGREE = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
 
@@ -39,14 +30,12 @@ class ObservationPart:
     """An observation term's place in the policy's input: `size` entries from `start` on.
 
     An image has a `shape`, channels, rows and columns, and is an input of its own, named as its
-    group; None for what lies in the vector.
-    The `function`, as module:name, has joints, bodies and so on among its `params` by name, in the
-    order of the entries. What a robot `reads` in its place stands in `simtrain.env.reading`. The
-    value is clipped, None being open, and then scaled. The latest `history_length` of them are
-    stacked,
-    oldest first, all alike at an episode's start; 0 is the present alone. In training `noise` was
-    added first, and a `bias` for an episode: bounds, or mean and standard deviation. Its `delay`
-    was of so many steps, from least to most. A robot has its own of these.
+    group; None for what lies in the vector. The `function`, as module:name, has joints, bodies and
+    so on among its `params` by name, in the order of the entries. The value is clipped, None being
+    open, and then scaled. The latest `history_length` of them are stacked, oldest first, all alike
+    at an episode's start; 0 is the present alone. In training `noise` was added first, and a `bias`
+    for an episode: bounds, or mean and standard deviation. Its `delay` was of so many steps, from
+    least to most. A robot has its own of these.
     """
 
     group: str
@@ -56,7 +45,6 @@ class ObservationPart:
     shape: list[int] | None
     function: str
     params: dict[str, Any]
-    reads: dict[str, Any]
     noise: dict[str, list[float]]
     bias: dict[str, list[float]]
     delay: list[int]
@@ -74,8 +62,7 @@ class ActionPart:
 
     term: str
     kind: str  # its class: JointPositionActionCfg gives target positions, and so on
-    does: str  # see `ActionTerm.describe`
-    reference: str | None  # the clock whose `bend`, or the motion that moves its targets
+    reference: str | None  # the clock or motion that moves its targets
     start: int
     size: int
     delay: list[int]
@@ -85,29 +72,27 @@ class ActionPart:
 class CommandPart:
     """A command that the policy was trained to follow, within the ranges among its `params`.
 
-    A person gives it, unless it `runs` by itself: a clock, [sin, cos] of a phase that advances at a
-    `frequency`, Hz, while the norm of the command `runs_with` is above a `threshold` and for a
-    `stopping_time`, s, after that, and shows zeros otherwise. It may `bend` joints, each by an
-    angle, rad, times sin^2 of pi x; x goes from 0 to 1 after the part `stance` of the period of the
-    joint's foot, which is so many periods ahead. Or it is a motion: one of the files `motions`, by
-    name, frame by frame, whose `anchor` is a body.
+    A person gives it, unless it `runs` by itself in the robot's graph: that says which ``places``
+    are known there, and how an episode may begin: ``starts``, by name, each with the values of its
+    memory and with the robot's ``qpos``. None for what a person gives.
     """
 
     name: str
     size: int
     function: str
     params: dict[str, Any]
-    runs: dict[str, Any]
+    runs: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
 class Interface:
     """A policy's inputs and outputs, in the order of their parts, every `control_period` s.
 
-    Lists over joints are in the order of ``joint_names``, that of the actions: a joint's target is
-    clip(action_offset + action_scale x action). Its motor has a position gain, N/m or Nm/rad (0 for
-    motors without), a velocity gain, Ns/m or Nms/rad, and a gear: the joint's force or torque for
-    one unit of the motor's.
+    `actuators` are numbers of those of the model that actions drive, in the order of targets. Lists
+    over joints are in the order of ``joint_names``, that of the actions: a joint's target is
+    clip(action_offset + action_scale x action), and what a `reference` adds. Its motor has a
+    position gain, N/m or Nm/rad (0 for motors without), a velocity gain, Ns/m or Nms/rad, and a
+    gear: the joint's force or torque for one unit of the motor's.
     """
 
     control_period: float
@@ -118,6 +103,7 @@ class Interface:
     commands: list[CommandPart]
     action_size: int
     actions: list[ActionPart]
+    actuators: list[int]
     joint_names: list[str]
     action_scale: list[float]
     action_offset: list[float]
@@ -143,25 +129,16 @@ class Interface:
 
 
 def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
-    """The interface of a policy that sees the groups `obs_groups` of `env`, one after the other.
-
-    ConfigError for a term that has not told what a robot's program does in its place.
-    """
+    """The interface of a policy that sees the groups `obs_groups` of `env`, one after the other."""
     model, cfg = env.model, env.cfg
     start = initial_state(model, find_keyframe(model, cfg.keyframe))
-    terms, held = env.action_terms, env.held_joints
+    terms = env.action_terms
     actions: list[ActionPart] = []
     for name, term in terms.items():
-        first, kind, does = sum(p.size for p in actions), type(cfg.actions[name]), term.describe()
-        clock = getattr(cfg.actions[name], "reference", None)
-        told = {} if clock is None else env.commands.terms[clock].describe()
-        if clock is not None and not (told.get("bend") or told.get("motions")):
-            does = None
-        if does is None or (does in JOINT_TARGETS.values() and not isinstance(term, JointAction)):
-            text = f"what {kind.__name__} does cannot be told to a robot's program"
-            raise ConfigError(f"{flag('env', 'actions', name)}: {text}; `ActionTerm.describe` may")
-        place = first, term.dim, _delay(cfg.actions[name])
-        actions.append(ActionPart(name, kind.__name__, does, clock, *place))
+        first, action = sum(part.size for part in actions), cfg.actions[name]
+        clock = getattr(action, "reference", None)
+        place = first, term.dim, _delay(action)
+        actions.append(ActionPart(name, type(action).__name__, clock, *place))
     driven = [term for term in terms.values() if isinstance(term, JointAction)]
     names = [name for term in driven for name in term.joints.names]
     actuators = [i for term in driven for i in term.actuators]
@@ -180,12 +157,13 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
                 env.command(name).shape[1],
                 function_name(c.func),
                 _params(env, c),
-                env.commands.terms[name].describe(),
+                _runs(env.commands.terms[name]),
             )
             for name, c in cfg.commands.items()
         ],
         action_size=env.num_actions,
         actions=actions,
+        actuators=[i for term in terms.values() for i in term.actuators],
         joint_names=names,
         action_scale=[x for term in driven for x in _plain(term.scale)],
         action_offset=[x for term in driven for x in _plain(term.offset)],
@@ -203,10 +181,14 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
             name: {"kind": type(motor).__name__, **_for_json(dataclasses.asdict(motor))}
             for name, motor in cfg.actuators.items()
         },
-        held_joint_pos=held,
+        held_joint_pos=env.held_joints,
         keyframe=cfg.keyframe,
         base=_base(model),
     )
+
+
+def _runs(command: CommandTerm) -> dict[str, Any] | None:
+    return None if command.is_driven else {"places": [], "starts": {}} | command.describe()
 
 
 def _base(model: mujoco.MjModel) -> str | None:
@@ -232,45 +214,11 @@ def _observations(env: Env, obs_groups: Sequence[str]) -> list[ObservationPart]:
             factor = 1.0 if cfg.scale is None else cfg.scale
             scale = list(factor) if isinstance(factor, tuple) else factor
             history = cfg.history_length
-            told = function, params, _reads(env, group, term, cfg)
-            untrue = _noise(cfg.noise), _noise(cfg.bias), _delay(cfg)
-            where = group, term, start, size, shape
-            parts.append(ObservationPart(*where, *told, *untrue, clip, scale, history))
+            hardware = _noise(cfg.noise), _noise(cfg.bias), _delay(cfg)
+            where = group, term, start, size, shape, function, params
+            parts.append(ObservationPart(*where, *hardware, clip, scale, history))
         before += its.size if shape is None else 0
     return parts
-
-
-def _reads(env: Env, group: str, term: str, cfg: ObservationTermCfg) -> dict[str, Any]:
-    """What a robot reads in the place of an observation term; ConfigError if nobody has said it."""
-    where = flag("env", "observations", group, term)
-    reading: Reading | None = getattr(getattr(cfg.func, "func", cfg.func), "reading", None)
-    if reading is None:
-        text = f"{where}: how a robot reads {function_name(cfg.func)} is not known"
-        way = 'write @read_as(...) above it, or @read_as("given") if the robot\'s program gives it'
-        raise ConfigError(f"{text}; {way}")
-    parameters = inspect.signature(cfg.func).parameters.items()
-    params = {n: p.default for n, p in parameters if p.default is not p.empty}
-    params |= resolve_params(cfg.params, env.model, env.device)
-    told: dict[str, Any] = {"source": reading.source}
-    for value in params.values():
-        if isinstance(value, Joints):
-            told["joints"] = list(value.names)
-        elif isinstance(value, Sensors):
-            told["sensors"] = list(value.names)
-    kinds = {name: env.model.joint(name).type[0] for name in told.get("joints", ())}
-    for name, kind in kinds.items():
-        if kind not in _ONE_DEGREE:
-            raise ConfigError(f"{where}: the joint {name!r} has no single position to read")
-    if "command" in params:
-        told["command"] = params["command"]
-        command = env.commands.terms[params["command"]]
-        if not command.is_driven and not command.describe():
-            text = f"the command {params['command']!r}, which runs by itself, does not tell how"
-            raise ConfigError(f"{where}: {text} (`CommandTerm.describe`)")
-    told |= {"entries": list(reading.entries)} if reading.entries else {}
-    told |= {"functions": list(reading.functions)} if reading.functions else {}
-    more = reading.more(env, params) if reading.more is not None else {}
-    return told | {k: _plain(v) if isinstance(v, Tensor) else v for k, v in more.items()}
 
 
 def _delay(cfg: DelayCfg) -> list[int]:

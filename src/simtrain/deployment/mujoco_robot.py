@@ -4,7 +4,7 @@
     python mujoco_robot.py --seconds 5 --motion squat         # and so do motions
 
 Needs mujoco, numpy and onnxruntime, and what lies beside it: run_policy.py, policy.json,
-policy.onnx and model.xml.
+robot.onnx and model.xml.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from typing import Any
 
 import mujoco
 import numpy as np
-from run_policy import Motion, Policy, run
+from run_policy import Policy, run
 
 
 class MujocoRobot:
@@ -28,35 +28,17 @@ class MujocoRobot:
         self.qvel = [int(joint.dofadr[0]) for joint in joints]
         # The first id of a transmission to a joint, type 0 or 1, is the joint's.
         driving = np.where(model.actuator_trntype <= 1, model.actuator_trnid[:, 0], -1).tolist()
-        held = self.about["held_joint_pos"]
-        ids = {name: model.joint(name).id for name in (*self.about["joint_names"], *held)}
-        self.actuators = [driving.index(ids[name]) for name in self.about["joint_names"]]
-        self.held = [driving.index(ids[name]) for name in held]
-        self.base = self.find_base()
-        reads = [part["reads"] for part in self.about["observations"]]
-        runs = [command["runs"] for command in self.about["commands"]]
-        self.anchor = next((each["anchor"] for each in runs if "anchor" in each), None)
-        where = [name for r in reads for k in ("frame", "origin") for name in [r.get(k)] if name]
-        self.places = {*where, *(name for each in reads for name in each.get("places", ()))}
-        self.contacts = [name for each in reads for name in each.get("sensors", ())]
+        self.held = [driving.index(model.joint(name).id) for name in self.about["held_joint_pos"]]
+        base = self.about["base"]
+        self.base = None if base is None else int(model.body(base).jntadr[0])
         if self.about["keyframe"] is not None:
             key = model.key(self.about["keyframe"]).id
             mujoco.mj_resetDataKeyframe(model, self.data, key)
-
-    def find_base(self) -> int | None:
-        """The free joint of the base; the only one where policy.json, an old one, names none."""
-        name = self.about.get("base", "")
-        if name != "":
-            return None if name is None else int(self.model.body(name).jntadr[0])
-        free = np.flatnonzero(self.model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).tolist()
-        if len(free) > 1:
-            names = [self.model.body(self.model.jnt_bodyid[joint]).name for joint in free]
-            raise ValueError(f'policy.json names no "base", and {", ".join(names)} move freely')
-        return free[0] if free else None
+        mujoco.mj_kinematics(model, self.data)
 
     def read_state(self) -> dict[str, Any]:
         """What a robot with perfect sensors would read."""
-        qpos, qvel = self.data.qpos, self.data.qvel
+        qpos, qvel, robot = self.data.qpos, self.data.qvel, self.about["robot"]
         state = {"joint_pos": qpos[self.qpos], "joint_vel": qvel[self.qvel]}
         if self.base is not None:
             q, v = self.model.jnt_qposadr[self.base], self.model.jnt_dofadr[self.base]
@@ -64,34 +46,20 @@ class MujocoRobot:
             state |= {"base_lin_vel": np.zeros(3), "base_ang_vel": qvel[v + 3 : v + 6]}
             back = state["base_quat"] * [1.0, -1.0, -1.0, -1.0]
             mujoco.mju_rotVecQuat(state["base_lin_vel"], qvel[v : v + 3], back)
-        if self.anchor is not None:
-            body = self.data.body(self.anchor)
-            state |= {"anchor_pos": body.xpos.copy(), "anchor_quat": body.xquat.copy()}
-        touches = {name: self.data.sensor(name).data[0] > 0.0 for name in self.contacts}
-        state["places"] = {name: self.pose(name) for name in self.places}
-        return {**state, "contact": touches, "commands": self.commands}
+        touches = {name: self.data.sensor(name).data[0] > 0.0 for name in robot["contacts"]}
+        places = {name: self.pose(name) for name in robot["places"]}
+        return {**state, "contact": touches, "places": places, "commands": self.commands}
 
     def pose(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Where a body or site is and how it is turned, in the world."""
-        quat, kinds = np.zeros(4), mujoco.mjtObj
-        body = mujoco.mj_name2id(self.model, kinds.mjOBJ_BODY, name)
-        place = self.data.site(name) if body < 0 else self.data.body(name)
+        body = mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_BODY, name)
+        place, quat = self.data.site(name) if body < 0 else self.data.body(name), np.zeros(4)
         mujoco.mju_mat2Quat(quat, place.xmat)
         return place.xpos.copy(), quat
 
-    def begin(self, motion: Motion) -> None:
-        """Be where a motion begins."""
-        root = int(self.model.jnt_bodyid[self.base])
-        place = 0, motion.frames["body_names"].tolist().index(self.model.body(root).name)
-        q, pose = self.model.jnt_qposadr[self.base], ("body_pos_w", "body_quat_w")
-        self.data.qpos[q : q + 7] = np.concatenate([motion.frames[f][place] for f in pose])
-        for name, position in zip(motion.joints, motion.frames["joint_pos"][0], strict=True):
-            self.data.joint(name).qpos[0] = position
-        mujoco.mj_kinematics(self.model, self.data)
-
     def write_command(self, targets: np.ndarray) -> None:
         """Simulate until the next command."""
-        self.data.ctrl[self.actuators] = targets
+        self.data.ctrl[self.about["actuators"]] = targets
         self.data.ctrl[self.held] = list(self.about["held_joint_pos"].values())
         mujoco.mj_step(self.model, self.data, nstep=self.nstep)
 
@@ -103,17 +71,19 @@ def main() -> None:
     robot = MujocoRobot(policy, mujoco.MjModel.from_xml_path(str(folder / "model.xml")))
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=10.0)
-    given = {c["name"]: c["size"] for c in policy.about["commands"] if not c["runs"]}
-    for name, size in given.items():
+    commands = policy.about["commands"]
+    starts = {c["name"]: c["runs"]["starts"] for c in commands if c["runs"] and c["runs"]["starts"]}
+    for name, size in ((c["name"], c["size"]) for c in commands if not c["runs"]):
         parser.add_argument(f"--{name}", type=float, nargs=size, default=[0.0] * size, dest=name)
-    for name, about in ((c["name"], c["runs"]) for c in policy.about["commands"]):
-        if "motions" in about:
-            parser.add_argument(f"--{name}", choices=list(about["motions"]), dest=name)
+    for name, choices in starts.items():
+        first = next(iter(choices))
+        parser.add_argument(f"--{name}", choices=[*choices], default=first, dest=name)
     arguments = vars(parser.parse_args())
-    policy.reset(motions={n: v for n, v in arguments.items() if isinstance(v, str)})
-    for motion in (each for each in policy.running.values() if isinstance(each, Motion)):
-        robot.begin(motion)
-    robot.commands = {name: np.array(arguments[name]) for name in given}
+    for name, choices in starts.items():
+        policy.start(name, arguments[name])
+        robot.data.qpos[:] = choices[arguments[name]]["qpos"]
+        mujoco.mj_kinematics(robot.model, robot.data)
+    robot.commands = {name: np.array(value) for name, value in arguments.items()}
     run(policy, robot.read_state, robot.write_command, arguments["seconds"])
     print("qpos", np.array2string(robot.data.qpos, precision=3, suppress_small=True))
 

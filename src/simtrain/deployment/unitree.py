@@ -88,18 +88,17 @@ def _observation(part: ObservationPart, name: str) -> dict[str, Any]:
 
 def _known_as(part: ObservationPart, told: Interface) -> str | None:
     """The controllers' own name of what they compute alike; None if they do not."""
-    reads = part.reads
-    of_command = {c.name: "velocity_commands" for c in told.commands if _is_velocity(c)}
+    module, _, function = part.function.partition(":")
+    velocities = [command.name for command in told.commands if _is_velocity(command)]
     known: dict[str, tuple[str | None, dict[str, Any]]] = {
         **{name: (name, {}) for name in ("base_ang_vel", "projected_gravity", "last_action")},
-        "joint_pos": (
-            "joint_pos_rel", {"joints": told.joint_names, "minus": told.default_joint_pos}
-        ),
+        "joint_pos_rel": ("joint_pos_rel", {"joints": told.joint_names}),
         "joint_vel": ("joint_vel_rel", {"joints": told.joint_names}),
-        "command": (of_command.get(reads.get("command", "")), {"command": reads.get("command")}),
-    }  # fmt: skip
-    name, alike = known.get(reads["source"], (None, {}))
-    return name if reads == {"source": reads["source"], **alike} else None
+        "generated_commands": ("velocity_commands", {"command": next(iter(velocities), None)}),
+    }
+    name, params = known.get(function, (None, {}))
+    is_same = all(part.params.get(key) == value for key, value in params.items())
+    return name if module == "simtrain.mdp" and is_same else None
 
 
 def _is_velocity(command: CommandPart) -> bool:

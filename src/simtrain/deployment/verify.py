@@ -33,8 +33,6 @@ from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task, without_hardware
 from simtrain.env.randomness import forked_randomness
 from simtrain.errors import ConfigError, ExportError
-from simtrain.mdp.locomotion.gait import GaitClock
-from simtrain.mdp.tracking.motion import MotionCommand
 from simtrain.sim import EngineCfg
 from simtrain.sim.fields import entries_of
 from simtrain.training.evaluator import Estimate, Evaluation, FirstEpisodes
@@ -97,7 +95,7 @@ def verify(
     plain MuJoCo does not tell or have, such as images; delays and DC motors are left out of both.
     ExportError if the exported files fail to run.
     """
-    _check_readable(json.loads((folder / "policy.json").read_text()))
+    _read_interface(folder)
     return Verifier(saved, episodes)(folder, tell, conditions)
 
 
@@ -124,14 +122,14 @@ class Verifier:
     ) -> Verification:
         """See `verify`."""
         env, own, played = self._env, self._own, {}
-        about = json.loads((folder / "policy.json").read_text())
+        about = _read_interface(folder)
         with _own_randomness(), tempfile.TemporaryDirectory() as scratch:
             loop = _ClosedLoop(folder, Path(scratch), env, own.job, self._threads)
             differences = _differences(loop, env, own, about)
             for name, condition in (conditions or all_conditions(env, about)).items():
                 if not differences:
                     tell(name)
-                    played[name] = _judged(env, loop.play(condition), own.commands)
+                    played[name] = _evaluate(env, loop.play(condition), own.commands)
         return Verification(own.evaluation, played, differences, self._is_changed)
 
 
@@ -157,31 +155,31 @@ def all_conditions(env: Env, about: dict[str, Any]) -> dict[str, Condition]:
     }
 
 
-def _check_readable(about: dict[str, Any]) -> None:
-    """Raise ConfigError for what plain MuJoCo does not tell."""
+def _read_interface(folder: Path) -> dict[str, Any]:
+    """The content of ``policy.json``; ConfigError for what plain MuJoCo does not tell."""
+    about: dict[str, Any] = json.loads((folder / "policy.json").read_text())
     if "onnx" not in about["files"]:
-        raise ConfigError("--verify runs policy.onnx; leave onnx among --formats")
-    for part in about["observations"]:
-        reads = part["reads"]
-        if part["shape"] is not None or (reads["source"] == "given" and "points" not in reads):
-            where = f"{part['group']}.{part['term']}"
-            raise ConfigError(
-                f"--verify cannot read {where} from MuJoCo: the robot's program gives it"
-            )
+        raise ConfigError("--verify runs the policy as ONNX; leave onnx among --formats")
+    if "robot" not in about:
+        text = f"{folder} was exported by an earlier version, without robot.onnx"
+        raise ConfigError(f"{text}; export the policy again, or verify it with that version")
+    for name, facts in about["robot"]["given"].items():
+        if "points" not in facts:
+            text = f"--verify cannot read {name} from MuJoCo: the robot's program gives it"
+            raise ConfigError(text)
+    return about
 
 
 def _play_own(env: Env, policy: Policy) -> _Episodes:
     """Play an episode in each environment; steps go on after its end, for the other's may not."""
-    env.reset()
-    clocks = {n: t for n, t in env.commands.terms.items() if isinstance(t, GaitClock)}
-    phases = {name: clock.run_as_described().clone() for name, clock in clocks.items()}
+    memory = _reset(env)
     state, native = env.sim.state(), ("qpos", "qvel", "sensordata")
     job = {"start": state["state"].numpy()}
     job |= {f"model/{field}": value.numpy() for field, value in entries_of(state, "model")}
-    job |= {f"phase/{name}": phase.numpy() for name, phase in phases.items()}
-    motions = {n: t for n, t in env.commands.terms.items() if isinstance(t, MotionCommand)}
-    job |= {f"motion/{name}": motion.clip().numpy() for name, motion in motions.items()}
-    given: dict[str, list[Tensor]] = {name: [] for name in env.commands.terms}
+    job |= {f"memory/{name}": value.numpy() for name, value in memory.items()}
+    given: dict[str, list[Tensor]] = {
+        name: [] for name, term in env.commands.terms.items() if term.is_driven
+    }
     states: dict[str, list[Tensor]] = {field: [] for field in native}
     commands, seen, targets, obs = [], [], [], env.get_observations()
     driven = [i for term in env.action_terms.values() for i in term.actuators]
@@ -204,6 +202,28 @@ def _play_own(env: Env, policy: Policy) -> _Episodes:
     return _Episodes(Evaluation.of_rows(episodes.rows(), env), job, commands, stacked, *arrays)
 
 
+def _reset(env: Env) -> dict[str, Tensor]:
+    """Begin an episode in each environment; the commands' state before their first `update`."""
+    memory: dict[str, Tensor] = {}
+
+    def record_first(name: str, update: Callable[[], None]) -> Callable[[], None]:
+        def first() -> None:
+            state = env.declared(f"commands.{name}.").items()
+            rows = {key: value for key, value in state if value.shape[:1] == (env.num_envs,)}
+            memory.update({key: value.clone() for key, value in rows.items()})
+            update()
+
+        return first
+
+    terms = {n: term for n, term in env.commands.terms.items() if not term.is_driven}
+    for name, term in terms.items():
+        vars(term)["update"] = record_first(name, term.update)
+    env.reset()
+    for term in terms.values():
+        del vars(term)["update"]
+    return memory
+
+
 class _ClosedLoop:
     """The exported files at work, in processes of their own."""
 
@@ -213,10 +233,10 @@ class _ClosedLoop:
         self._folder, self._scratch, self._job = folder.resolve(), scratch, job
         self._episodes, self._threads = env.num_envs, min(threads, env.num_envs)
         fields = [field for field, _ in entries_of(env.sim.state(), "data")]
-        whole = mujoco.MjModel.from_xml_path(str(folder / "model.xml"))
+        self.model = mujoco.MjModel.from_xml_path(str(folder / "model.xml"))
         self._settings = {
             "fields": fields,
-            "discardvisual": whole.ngeom != env.model.ngeom,
+            "discardvisual": self.model.ngeom != env.model.ngeom,
             "steps": env.max_episode_length,
         }
 
@@ -225,7 +245,7 @@ class _ClosedLoop:
         shares = np.array_split(np.arange(self._episodes), self._threads)
         with ThreadPoolExecutor(self._threads) as pool:
             done = list(pool.map(lambda share: self._run(share, {"condition": condition}), shares))
-        return {name: np.concatenate([each[name] for each in done], axis=1) for name in done[0]}
+        return {name: np.concatenate([part[name] for part in done], axis=1) for name in done[0]}
 
     def follow(self, states: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the policy sees and wants in these states, ``(steps, episodes, ...)``."""
@@ -263,30 +283,26 @@ class _ClosedLoop:
 
 def _differences(loop: _ClosedLoop, env: Env, own: _Episodes, about: dict[str, Any]) -> list[str]:
     """What the exported policy sees or wants in another way than the policy in its task."""
-    found = loop.follow(own.states)
+    followed = loop.follow(own.states)
     sentences = []
     if not math.isclose(about["control_period"], env.step_dt, rel_tol=1e-9):
         sentences.append(f"a step lasts {about['control_period']} s, in the task {env.step_dt} s")
-    groups, before = env.observations.groups, 0
-    # Between nodes of a height field MuJoCo's ground is not quite that of the task.
-    parts = {f"{p['group']}.{p['term']}": p["reads"] for p in about["observations"]}
-    scans = {name for name, reads in parts.items() if "points" in reads}
-    # What the policy wants follows from them, and so what it sees of that.
-    scans |= {name for name, reads in parts.items() if scans and reads["source"] == "last_action"}
-    seen = found.get(about["input"], np.zeros((*own.seen.shape[:2], 0)))
-    if seen.shape != own.seen.shape:
-        return [f"it sees {seen.shape[2]} numbers, in the task {own.seen.shape[2]}"]
+    # Between nodes of a height field MuJoCo's ground is not quite that of the task, what the policy
+    # wants follows from it, and so what it sees of that.
+    scans = {*about["robot"]["given"]}
+    last = [part for part in about["observations"] if part["function"].endswith(":last_action")]
+    scans |= {f"{part['group']}.{part['term']}" for part in last if scans}
+    seen, before = followed["obs"], 0
     for group in dict.fromkeys(part["group"] for part in about["observations"]):
-        for term, place in groups[group].slices.items():
+        for term, place in env.observations.groups[group].slices.items():
             part = slice(before + place.start, before + place.stop)
             name, pair = f"{group}.{term}", (seen[:, :, part], own.seen[:, :, part])
             sentences += _difference(name, *pair, roughly=name in scans)
-        before += groups[group].size
+        before += env.observations.groups[group].size
     if not sentences:  # else targets differ as well
-        pair = found["targets"], own.targets
+        pair = followed["targets"], own.targets
         sentences += _difference("the targets", *pair, roughly=bool(scans))
-    told = np.array([about["joint_stiffness"], about["joint_damping"]])
-    return sentences + _difference("joint_stiffness, joint_damping", told, found["gains"].T)
+    return sentences
 
 
 def _difference(
@@ -297,12 +313,12 @@ def _difference(
         return [f"{name} has the shape {exported.shape[2:]}, in the task {own.shape[2:]}"]
     off = np.abs(exported - own) / np.maximum(1.0, np.abs(own))
     off = np.where(np.isfinite(off), off, math.inf)
-    found, allowed = (off.mean(), _ROUGHLY) if roughly else (off.max(initial=0.0), _TOLERANCE)
+    error, allowed = (off.mean(), _ROUGHLY) if roughly else (off.max(initial=0.0), _TOLERANCE)
     what = "on average by" if roughly else "by up to"
-    return [] if found <= allowed else [f"{name} differs from the task's {what} {found:.2g}"]
+    return [] if error <= allowed else [f"{name} differs from the task's {what} {error:.2g}"]
 
 
-def _judged(
+def _evaluate(
     env: Env, result: dict[str, np.ndarray], commands: list[dict[str, Tensor]]
 ) -> Evaluation:
     """The episodes of a result, by the task's own rewards, metrics and terminations."""

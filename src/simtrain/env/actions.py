@@ -100,11 +100,6 @@ class TargetAction(ActionTerm):
             ]
             self._limiter = Limiter(env, env.initial_targets[self._index], *rates)
 
-    def describe(self) -> str | None:
-        """See `ActionTerm.describe`; not of a class derived from this, which may do otherwise."""
-        limited = (self._cfg.rate_limit, self._cfg.acceleration_limit) != (None, None)
-        return None if limited else JOINT_TARGETS.get(type(self))
-
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """See `ActionTerm.apply`."""
         if self._all and self._limiter is None:
@@ -185,13 +180,6 @@ class RelativeJointAction(JointAction):
     def origin(self) -> Tensor:
         """See `TargetAction.origin`."""
         return self._qpos[:, self.joints.qpos] + self.offset
-
-
-JOINT_TARGETS: dict[type, str] = {
-    JointAction: "joint_targets",
-    RelativeJointAction: "relative_joint_targets",
-}
-"""What `ActionTerm.describe` says of the actions whose joints, scales and offsets are told too."""
 
 
 class Actions:

@@ -21,8 +21,8 @@ import tyro
 from tyro.conf import Suppress
 
 from simtrain.algorithms.cfg import PpoCfg
-from simtrain.algorithms.mirror import Mirror, MirrorRule
 from simtrain.env.control.cfg import ActionTermCfg, ActuatorCfg, DelayCfg, Range
+from simtrain.env.reading import Mirror, MirrorRule
 from simtrain.limits import Count, Factor, Limits, NumEnvs, NumSteps, Repetitions, Seed
 
 ModelSource = Annotated[

@@ -92,12 +92,13 @@ class CommandTerm(ABC):
         high = torch.ones_like(self.command[0])
         return -high, high
 
-    def describe(self) -> dict[str, Any]:
-        """How a robot's program computes it, in ``policy.json``; empty for what a person gives."""
-        return {}
+    def begin(self) -> None:  # noqa: B027 - most commands begin with what they declared
+        """Begin as on a robot, where nothing is drawn, in place; for what runs by itself."""
 
-    def exported_files(self) -> dict[str, bytes]:
-        """What a robot's program needs for it, by the names of files in the exported folder."""
+    def describe(self) -> dict[str, Any]:
+        """Facts for ``policy.json``: ``places``, bodies whose poses a robot's program gives, and
+        ``starts``, by name: memory of an episode that begins with it, and the robot's ``qpos``.
+        """
         return {}
 
     def caption(self, index: int) -> str:

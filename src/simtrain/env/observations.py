@@ -141,9 +141,9 @@ class ObservationGroup:
         """Two numbers a term, each repeated over the term's columns; None if no term has any."""
         if not any(values):
             return None
-        repeats = torch.tensor(self._sizes)
-        numbers = torch.tensor([value or default for value in values])
-        first, second = numbers.repeat_interleave(repeats, dim=0).T.contiguous().to(device)
+        pairs = zip(values, self._sizes, strict=True)
+        numbers = [value or default for value, size in pairs for _ in range(size)]
+        first, second = torch.tensor(numbers).T.contiguous().to(device)
         return first, second
 
     def compute(self, out: Tensor) -> None:

@@ -1,64 +1,84 @@
-"""How a robot's program computes what a policy sees, told by each observation term. No torch.
+"""What a term's author says besides its value: whether a robot gives it, and how it is mirrored.
 
-``policy.json`` has these words for every observation, and the exported ``run_policy.py`` follows
-them. A term that says nothing is refused by ``export``, by name. A reading is a source, of which
-`entries` may be taken and a value subtracted; then `functions` of it stand side by side:
+What else a robot's program does is found out from the term itself, see `simtrain.deployment.robot`.
 
-- ``"joint_pos"`` and ``"joint_vel"``: of the hinges and slides that the term is given;
-- ``"base_pos"``, in the world, and ``"base_lin_vel"``, ``"base_ang_vel"``, ``"projected_gravity"``
-  of the floating base, in its own frame;
-- ``"contact"``: 1 or 0 for each of the contact sensors that the term is given;
-- ``"last_action"``: what the policy gave at the step before; ``"command"``: that of the name that
-  the term is given;
-- ``"motion_anchor_pos"`` and ``"motion_anchor_ori"``: where the anchor of a command's motion is
-  from the robot's, and the first two columns, row by row, of how it is turned;
-- ``"place_pos"`` and ``"place_ori"``: where places, such as objects, are from an origin along the
-  axes of a frame, and the first two columns, row by row, of how they are turned; ``"goal_pos"``:
-  where the goal is that is the command of the name that the term is given;
-- ``"given"``: the program gives it by the term's name, such as what a camera sees.
+Base and world are reflected together, so that a vector changes alike in either's frame. An entry of
+a reflected observation or action is one of its entries, maybe with its sign turned: a place and a
+sign. A rule says which, given by `mirrored_as` or by the term's configuration:
+
+- ``"vector"`` and ``"pseudo_vector"``, such as an angular velocity: three entries;
+- ``"each"``: an entry for each of the joints, sites, sensors, ... that the term is given, and
+  ``"each_name"``: the same without joints' signs, ``"each_vector"``: a vector for each;
+  ``"relative_joints"``: positions relative to the start;
+- ``"planar_velocity"``: [v_x, v_y, w_z]; ``"command"`` and ``"actions"``: as those of the task are;
+- ``"grid"``: points around the base, row by row along x, by the parameters size and resolution;
+- 1.0 or -1.0: one entry with this sign, and a tuple of rules: one after the other;
+- a function of a `Reflection` and the term's parameters: a place and a sign for each entry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from simtrain.env.env import Env
 
 T = TypeVar("T")
-Source = Literal[
-    "joint_pos", "joint_vel", "base_pos", "base_lin_vel", "base_ang_vel", "projected_gravity",
-    "contact", "last_action", "command", "motion_anchor_pos", "motion_anchor_ori",
-    "place_pos", "place_ori", "goal_pos", "given",
-]  # fmt: skip
-Function = Literal["cos", "sin", "rate"]
-"""``rate`` is the change since the step before, a second; 0 at an episode's first."""
+MirrorRule = float | str | tuple[Any, ...] | Callable[..., list[tuple[int, float]]]
+"""How the entries of a term are reflected."""
+_PREFIXES = ("L R", "FL FR", "RL RR", "HL HR", "LF RF", "LH RH")  # with F(ront), R(ear), H(ind)
+_SIDES = {"(.*)left(.*)": "(.*)right(.*)", "(.*)Left(.*)": "(.*)Right(.*)"} | {
+    f"{one}_(.*)": f"{other}_(.*)" for one, other in map(str.split, _PREFIXES)
+}
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Where a term's value comes from, see `read_as`."""
+@dataclass
+class Mirror:
+    """A robot's symmetry: which parts are each other's mirror images, and about which plane.
 
-    source: Source
-    functions: tuple[Function, ...] = ()
-    entries: tuple[int, ...] = ()
-    more: Callable[[Any, Mapping[str, Any]], dict[str, Any]] | None = None
+    The plane goes through the base, or through the world's origin if the robot stands on none.
+    Joints' signs follow from the model, where a joint and its partner are compared.
+    """
+
+    joints: dict[str, str] = field(default_factory=lambda: dict(_SIDES))
+    """Patterns of names on the one side and of their partners' on the other, which agree in what
+    stands in parentheses: ``{"left_(.*)": "right_(.*)"}``. They hold for sites, sensors and all
+    else that has a name, too. What matches none is its own mirror image."""
+    normal: Literal["x", "y", "z"] = "y"
+    """The axis that is perpendicular to the plane, of the base."""
+
+
+def mirrored_as(rule: MirrorRule) -> Callable[[T], T]:
+    """Say how the value of a term's function or class, or of a command's class, is reflected."""
+
+    def decorate(function: T) -> T:
+        function.mirror = rule  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
 def read_as(
-    source: Source,
+    source: str,
+    names: tuple[str, ...] = (),
     *,
-    functions: tuple[Function, ...] = (),
-    entries: tuple[int, ...] = (),
-    more: Callable[[Any, Mapping[str, Any]], dict[str, Any]] | None = None,
+    more: Callable[[Env, Mapping[str, Any]], dict[str, Any]] | None = None,
+    **_: Any,
 ) -> Callable[[T], T]:
-    """Say how the value of an observation term's function or class is read on a robot.
+    """Say what a robot's program must tell for a term's function or class.
 
-    `more` of the environment and the term's resolved parameters gives what else the program must
-    know: ``minus``, numbers to subtract, or ``points`` that a ``"given"`` value is for.
+    ``"given"`` is for what follows from no joint, floating base, contact, place or command, such as
+    images: the program gives the value. `more` of the environment and the term's resolved
+    parameters is what ``policy.json`` says of it; numbers under ``minus`` are subtracted.
+    ``"places"`` is for a term that looks up the poses of bodies or sites by their `names`.
+    Other sources, and `more` with ``places``, are those of older tasks; most are found out now.
     """
 
-    def told(function: T) -> T:
-        function.reading = Reading(source, functions, entries, more)  # type: ignore[attr-defined]
+    def decorate(function: T) -> T:
+        known = more or (lambda env, params: {"places": names} if names else {})
+        setattr(function, "given" if source == "given" else "places", known)
         return function
 
-    return told
+    return decorate

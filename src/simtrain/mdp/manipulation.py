@@ -16,13 +16,10 @@ import torch
 
 from simtrain.env.commands import CommandTerm, Sphere
 from simtrain.env.names import checked_by
-from simtrain.env.reading import read_as
 from simtrain.errors import ConfigError
 from simtrain.mdp.robot_state import computed_once, feet_forces
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
 
     from simtrain.env.env import Env
@@ -61,14 +58,6 @@ class UniformPositionCommand(CommandTerm):
         return [Sphere((x, y, z), self._radius, (0.15, 0.75, 0.25))]
 
 
-def _told(env: Env, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What a robot's program must know of a term with places, by their names."""
-    places = {"places": list(params["places"].names)} if "places" in params else {}
-    seen_from = {key: params.get(key) and params[key].names[0] for key in ("frame", "origin")}
-    return {**places, **seen_from}
-
-
-@read_as("place_pos", more=_told)
 def position_in_frame(
     env: Env, places: Places, frame: Places | None = None, origin: Places | None = None
 ) -> Tensor:
@@ -76,7 +65,6 @@ def position_in_frame(
     return _seen(env, _positions(env, places), frame, origin).flatten(1)
 
 
-@read_as("place_ori", more=_told)
 def orientation_in_frame(env: Env, places: Places, frame: Places | None = None) -> Tensor:
     """The first two columns of rotation matrices, row by row: ``(num_envs, 6 x places)``."""
     turned = _rotations(env, places)
@@ -85,7 +73,6 @@ def orientation_in_frame(env: Env, places: Places, frame: Places | None = None) 
     return turned[..., :2].flatten(1)
 
 
-@read_as("goal_pos", more=_told)
 def goal_in_frame(
     env: Env, command: str, frame: Places | None = None, origin: Places | None = None
 ) -> Tensor:

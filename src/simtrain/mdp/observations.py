@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simtrain.algorithms.mirror import mirrored_as
 from simtrain.env.control.transmission import find_servos
-from simtrain.env.reading import read_as
+from simtrain.env.reading import mirrored_as, read_as
 from simtrain.mdp.robot_state import (
     base_rotation,
     base_velocity,
@@ -33,40 +32,30 @@ if TYPE_CHECKING:
 
 
 @mirrored_as("vector")
-@read_as("base_lin_vel")
 def base_lin_vel(env: Env) -> Tensor:
     """Velocity of the base in its own frame, m/s. Shape: ``(num_envs, 3)``."""
     return base_velocity(env)
 
 
 @mirrored_as("pseudo_vector")
-@read_as("base_ang_vel")
 def base_ang_vel(env: Env) -> Tensor:
     """Angular velocity of the base in its own frame, rad/s. Shape: ``(num_envs, 3)``."""
     return env.bind("qvel")[:, env.base.angular]
 
 
 @mirrored_as("vector")
-@read_as("projected_gravity")
 def projected_gravity(env: Env) -> Tensor:
     """Direction of gravity in the base's frame, (0, 0, -1) upright. Shape: ``(num_envs, 3)``."""
     return -base_rotation(env)[:, 2]
 
 
 @mirrored_as("each")
-@read_as("joint_pos")
 def joint_pos(env: Env, joints: Joints) -> Tensor:
     """Positions of joints, m or rad. Shape: ``(num_envs, entries of qpos)``."""
     return env.bind("qpos")[:, joints.qpos]
 
 
-def _start(env: Env, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What `joint_pos_rel` subtracts, for a robot's program."""
-    return {"minus": env.initial_qpos[params["joints"].qpos]}
-
-
 @mirrored_as("relative_joints")
-@read_as("joint_pos", more=_start)
 class joint_pos_rel:
     """Positions of slides and hinges relative to the initial state, m or rad.
 
@@ -92,21 +81,18 @@ class joint_pos_rel:
 
 
 @mirrored_as("each")
-@read_as("joint_vel")
 def joint_vel(env: Env, joints: Joints) -> Tensor:
     """Velocities of joints, m/s or rad/s. Shape: ``(num_envs, degrees of freedom)``."""
     return env.bind("qvel")[:, joints.qvel]
 
 
 @mirrored_as("actions")
-@read_as("last_action")
 def last_action(env: Env) -> Tensor:
     """The latest actions as the policy gave them. Shape: ``(num_envs, num_actions)``."""
     return env.actions
 
 
 @mirrored_as("command")
-@read_as("command")
 def generated_commands(env: Env, command: str) -> Tensor:
     """The present command of that name. Shape: ``(num_envs, size of the command)``."""
     return env.command(command)
@@ -119,7 +105,6 @@ def builtin_sensor(env: Env, sensors: Sensors) -> Tensor:
 
 
 @mirrored_as("each")
-@read_as("contact")
 def foot_contact(env: Env, sensors: Sensors) -> Tensor:
     """1 for each foot that touches something, else 0. Shape: ``(num_envs, feet)``."""
     return feet_touch(env, sensors).float()

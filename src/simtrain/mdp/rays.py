@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
-from simtrain.algorithms.mirror import mirrored_as
-from simtrain.env.reading import read_as
+from simtrain.env.reading import mirrored_as, read_as
 from simtrain.errors import ConfigError
 from simtrain.mdp.rotations import about_vertical
 from simtrain.sim.engine import Rays

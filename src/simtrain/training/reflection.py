@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simtrain.algorithms.mirror import MirrorMap, MirrorMaps, MirrorRule
+from simtrain.algorithms.symmetry import MirrorMap, MirrorMaps
 from simtrain.env.actions import Actions, JointAction
 from simtrain.env.cfg import ObservationTermCfg, TaskCfg
 from simtrain.env.control.cfg import ActionTerm
@@ -24,6 +24,7 @@ from simtrain.env.names import (
     initial_state,
     resolve_params,
 )
+from simtrain.env.reading import MirrorRule
 from simtrain.errors import ConfigError, flag
 
 E = TypeVar("E", bound=Entities)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Suppress
 
-from simtrain.algorithms.mirror import MirrorRule
+from simtrain.env.reading import MirrorRule
 from simtrain.errors import ConfigError
 from simtrain.limits import UNBOUNDED, Fraction, Limits
 
@@ -77,14 +77,6 @@ class ActionTerm(ABC):
         Fields of the state, such as ``qpos`` and ``qvel``, are up to date then; others are maybe
         still those of the control step's start. Physics runs step by step where a term has this.
         """
-
-    def describe(self) -> str | None:
-        """What a robot's program does with its actions, in a word for the program that you write.
-
-        ``run_policy.py`` knows only those of joints' targets. None if there is none: ``export``
-        refuses it then.
-        """
-        return None
 
     def reset(self, mask: Tensor) -> None:  # noqa: B027 - most actions keep no state
         """Start a new episode in the environments in `mask`, boolean ``(num_envs,)``."""

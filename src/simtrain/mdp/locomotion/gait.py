@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simtrain.algorithms.mirror import mirrored_as
 from simtrain.env.commands import CommandTerm
 from simtrain.env.names import find_joints, match_values
+from simtrain.env.reading import mirrored_as
 from simtrain.errors import ConfigError
 from simtrain.mdp.observations import foot_height
 from simtrain.mdp.robot_state import feet_touch, is_moving
@@ -125,21 +125,9 @@ class GaitClock(CommandTerm):
         foot = torch.tensor([foot for _, foot in pairs], device=self._env.device)
         return lambda: self._lift[:, foot].mul_(angle)
 
-    def describe(self) -> dict[str, Any]:
-        """The clock for a robot's program: it runs at the middle of the frequencies, Hz."""
-        return {
-            "frequency": sum(self.frequency) / 2.0,
-            "runs_with": self.command_name,
-            "threshold": self.command_threshold,
-            "stopping_time": self.stopping_time,
-            "stance": self.stance,
-            "bend": {joint: [angle, self.offsets[foot]] for joint, angle, foot in self._bent()},
-        }
-
-    def run_as_described(self) -> Tensor:
-        """Run on at the frequency of `describe`, in place; the phases now, ``(num_envs,)``."""
+    def begin(self) -> None:
+        """See `CommandTerm.begin`: at the middle of the frequencies."""
         self._frequency.fill_(sum(self.frequency) / 2.0)
-        return self._phase
 
     def swing(self) -> Tensor:
         """How far each foot is through its swing, 0 to 1; 0 in stance. ``(num_envs, feet)``."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simtrain.algorithms.mirror import mirrored_as
 from simtrain.env.commands import Arrow, CommandTerm
+from simtrain.env.reading import mirrored_as
 from simtrain.errors import ConfigError
 from simtrain.mdp.robot_state import base_velocity
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from simtrain.algorithms.mirror import mirrored_as
 from simtrain.config.tasks import find_beside_tasks
 from simtrain.env.commands import CommandTerm, Frame
 from simtrain.env.names import find_base, find_joints
 from simtrain.env.randomness import Draws
+from simtrain.env.reading import mirrored_as
 from simtrain.errors import ConfigError
 from simtrain.mdp.events import by_axis
 from simtrain.mdp.rotations import (
@@ -180,14 +180,12 @@ class MotionCommand(CommandTerm):
         return lambda: self.command[:, places] - initial
 
     def describe(self) -> dict[str, Any]:
-        """See `CommandTerm.describe`: the files of the motions, by name, and their anchor."""
-        files = {name: f"motion_{name}.npz" for name in self.clips}
-        return {"motions": files, "anchor": self.anchor}
-
-    def exported_files(self) -> dict[str, bytes]:
-        """See `CommandTerm.exported_files`: the motions, with names."""
-        clips = _load(self.files, self._env.model, self._env.step_dt)
-        return {f"motion_{clip.name}.npz": clip.packed() for clip in clips}
+        """See `CommandTerm.describe`: the anchor, and the first frame of each motion."""
+        starts = {}
+        for name, frame in zip(self.clips, self._firsts, strict=True):
+            qpos = self._qpos(frame.view(1)).tolist()
+            starts[name] = {"memory": {"frame": [int(frame)]}, "qpos": qpos}
+        return {"places": [self.anchor], "starts": starts}
 
     def is_over(self) -> Tensor:
         """Whether the motion's last frame is the present one, boolean ``(num_envs,)``."""
@@ -233,13 +231,18 @@ class MotionCommand(CommandTerm):
 
     def ghost(self, index: int) -> np.ndarray:
         """See `CommandTerm.ghost`: the motion's own place in the world."""
-        base, frame = self._env.base, self._frame[index : index + 1]
-        qpos, (position, turn, *_) = self._env.initial_qpos.clone(), self._of_root.at(frame)
+        qpos = self._qpos(self._frame[index : index + 1])
         if self._env.terrain is not None:
-            position = position + self._env.terrain.origins[index]
+            qpos[self._env.base.position] += self._env.terrain.origins[index]
+        return qpos.cpu().numpy()
+
+    def _qpos(self, frame: Tensor) -> Tensor:
+        """The robot's ``qpos`` in a `frame`, ``(1,)``."""
+        base = self._env.base
+        qpos, (position, turn, *_) = self._env.initial_qpos.clone(), self._of_root.at(frame)
         qpos[base.position], qpos[base.quaternion] = position[0], turn[0]
         qpos[self._joints.qpos] = self._of_joints.at(frame)[0][0]
-        return qpos.cpu().numpy()
+        return qpos
 
     def markers(self, index: int) -> list[Frame]:
         """See `CommandTerm.markers`: the targets of the bodies, see `targets`."""

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simtrain.algorithms.mirror import mirrored_as
 from simtrain.env.names import as_index
-from simtrain.env.reading import read_as
+from simtrain.env.reading import mirrored_as
 from simtrain.errors import ConfigError
 from simtrain.mdp.tracking.motion import MotionCommand
 
@@ -60,7 +59,6 @@ def _vector(reflection: Any, params: Any) -> Places:
 
 
 @mirrored_as("vector")
-@read_as("motion_anchor_pos")
 def motion_anchor_pos_b(env: Env, command: str) -> Tensor:
     """Where the motion's anchor is from the robot's, along its axes, m. ``(num_envs, 3)``."""
     (position, _), (own_position, own_turn) = _anchors(env, command)
@@ -68,7 +66,6 @@ def motion_anchor_pos_b(env: Env, command: str) -> Tensor:
 
 
 @mirrored_as(_columns)
-@read_as("motion_anchor_ori")
 def motion_anchor_ori_b(env: Env, command: str) -> Tensor:
     """How the motion's anchor is turned from the robot's. Shape: ``(num_envs, 6)``.
 
