@@ -64,3 +64,16 @@ def fast_compilation() -> Iterator[None]:
         engine.step()
     yield
     warp.config.optimization_level = before
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a cart-pole, trained by the command; tests that change a file copy it first."""
+    from simtrain.cli.train import train
+
+    root = tmp_path_factory.mktemp("trained")
+    flags = "--gpu-ids None --cpu-threads 1 --num-envs 8 --max-iterations 2 --save-interval 1"
+    reward = ["--env.rewards.upright.weight", "3.0"]
+    assert train(["cartpole-balance", *flags.split(), *reward, "--log-root", str(root)]) == 0
+    (run,) = root.glob("*/*")
+    return run

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from simtrain.cli.train import train
 from simtrain.config.metric_tags import PHASES, TAG
 
@@ -24,13 +22,11 @@ def _train(folder: Path, *flags: str) -> Path:
 
 
 def test_a_run_logs_its_phases_and_ends_with_a_table(tmp_path, capsys):
-    run = _train(tmp_path, "--max-iterations", "30", "--save-interval", "10")
+    run = _train(tmp_path, "--max-iterations", "12", "--save-interval", "5")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all({TAG + phase for phase in PHASES} <= set(line) for line in lines)
-    timed = [sum(line[TAG + phase] for phase in PHASES) for line in lines]
-    assert sum(timed[1:]) == pytest.approx(lines[-1]["wall_s"] - lines[0]["wall_s"], rel=0.03)
     saving = [line["iteration"] for line in lines if line[TAG + "saving"] > 0.0]
-    assert saving == [11, 21]  # that of an iteration is told by the next
+    assert saving == [6, 11]  # that of an iteration is told by the next
     out = capsys.readouterr().out
     table = out[out.index("where the time went") :]
     for label in ("physics", "policy inference", "backward", "optimizer", "logging", "saving"):
@@ -38,12 +34,6 @@ def test_a_run_logs_its_phases_and_ends_with_a_table(tmp_path, capsys):
     assert "waiting" not in table  # one rank
     assert "iteration" in table
     assert "100.0 %" in table
-
-
-def test_phases_can_be_left_out(tmp_path, capsys):
-    run = _train(tmp_path, "--max-iterations", "1", "--phase-times", "False")
-    assert TAG not in (run / "metrics.jsonl").read_text()
-    assert "where the time went" not in capsys.readouterr().out
 
 
 def test_profile_traces_the_10th_to_12th_iteration_with_their_phases(tmp_path, capsys):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,24 +17,11 @@ from simtrain.run.checkpoint import find_checkpoint, read_checkpoint
 from simtrain.sim import EngineCfg
 from simtrain.training.saved_policy import open_policy
 
-FLAGS = ("--gpu-ids", "None", "--num-envs", "8", "--max-iterations", "2", "--save-interval", "1")
 
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained cart-pole, of the real command."""
-    root = tmp_path_factory.mktemp("logs")
-    command = [sys.executable, "-m", "simtrain.cli.start", "train", "cartpole-balance", *FLAGS]
-    command += ["--env.rewards.upright.weight", "3.0", "--log-root", str(root)]
-    subprocess.run(command, check=True, capture_output=True)
-    (path,) = root.glob("*/*")
-    return path
-
-
-def test_a_saved_policy_acts_by_the_trained_mean_of_its_actions(run: Path) -> None:
-    saved = open_policy(run)
+def test_a_saved_policy_acts_by_the_trained_mean_of_its_actions(trained_run: Path) -> None:
+    saved = open_policy(trained_run)
     assert saved.iteration == 2
-    assert saved.checkpoint == run / "model_2.pt"
+    assert saved.checkpoint == trained_run / "model_2.pt"
     assert saved.config.env.rewards["upright"].weight == 3.0
     env = Env(evaluation_task(saved.config.env), 4, EngineCfg(threads=1))
     policy = saved.policy(env.get_observations(), env.num_actions)
@@ -52,24 +37,24 @@ def test_a_saved_policy_acts_by_the_trained_mean_of_its_actions(run: Path) -> No
     torch.testing.assert_close(policy(obs), x)
 
 
-def test_a_checkpoint_of_the_run_is_found_by_its_own_name(run: Path) -> None:
-    assert open_policy(run / "model_1.pt").iteration == 1
+def test_a_checkpoint_of_the_run_is_found_by_its_own_name(trained_run: Path) -> None:
+    assert open_policy(trained_run / "model_1.pt").iteration == 1
 
 
-def test_what_is_no_run_is_told(tmp_path: Path, run: Path) -> None:
+def test_what_is_no_run_is_told(tmp_path: Path, trained_run: Path) -> None:
     with pytest.raises(ConfigError, match="there is no run or checkpoint"):
         find_checkpoint(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="no run directory"):
         find_checkpoint(tmp_path)
-    with pytest.raises(ConfigError, match=f"newest run below it is {run}"):
-        find_checkpoint(run.parents[1])
+    with pytest.raises(ConfigError, match=f"newest run below it is {trained_run}"):
+        find_checkpoint(trained_run.parents[1])
     (tmp_path / "config.yaml").write_text("")
     with pytest.raises(ConfigError, match="no checkpoint yet"):
         find_checkpoint(tmp_path)
 
 
-def test_damaged_and_foreign_checkpoints_are_told(tmp_path: Path, run: Path) -> None:
-    whole = (run / "model_2.pt").read_bytes()
+def test_damaged_and_foreign_checkpoints_are_told(tmp_path: Path, trained_run: Path) -> None:
+    whole = (trained_run / "model_2.pt").read_bytes()
     path = tmp_path / "model_2.pt"
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ConfigError, match="not a checkpoint, or it is damaged"):
@@ -98,10 +83,10 @@ def test_a_checkpoint_that_would_run_code_is_refused(
     assert capsys.readouterr().out == ""
 
 
-def test_a_checkpoint_of_another_task_or_network_is_told(tmp_path: Path, run: Path) -> None:
-    config = (run / "config.yaml").read_text()
+def test_a_checkpoint_of_another_task_or_network_is_told(tmp_path: Path, trained_run: Path) -> None:
+    config = (trained_run / "config.yaml").read_text()
     checkpoint = tmp_path / "model_2.pt"
-    checkpoint.write_bytes((run / "model_2.pt").read_bytes())
+    checkpoint.write_bytes((trained_run / "model_2.pt").read_bytes())
     with pytest.raises(ConfigError, match="used from its run directory"):
         open_policy(checkpoint)
     (tmp_path / "config.yaml").write_text(config.replace("balance", "swingup"))
@@ -111,14 +96,14 @@ def test_a_checkpoint_of_another_task_or_network_is_told(tmp_path: Path, run: Pa
     with pytest.raises(ConfigError, match="is damaged"):
         open_policy(checkpoint)
 
-    saved = open_policy(run)
+    saved = open_policy(trained_run)
     saved.config.ppo.actor.hidden_dims = (7,)
     env = Env(saved.config.env, 1, EngineCfg(threads=1))
     with pytest.raises(ConfigError, match=r"another network.*mlp.0.bias"):
         saved.policy(env.get_observations(), env.num_actions)
 
 
-def test_an_undisturbed_task_has_no_noise_pushes_and_curricula(run: Path) -> None:
+def test_an_undisturbed_task_has_no_noise_pushes_and_curricula(trained_run: Path) -> None:
     from simtrain.config.tasks import discover
 
     task = discover().find("go1-velocity-rough").configuration()
@@ -134,30 +119,30 @@ def test_an_undisturbed_task_has_no_noise_pushes_and_curricula(run: Path) -> Non
     assert calm.terrain.max_initial_level is None
 
 
-def _with_config(run: Path, folder: Path, *changes: tuple[str, str]) -> Path:
+def _with_config(trained_run: Path, folder: Path, *changes: tuple[str, str]) -> Path:
     """A copy of a run's checkpoint beside its configuration with changes."""
-    config = (run / "config.yaml").read_text()
+    config = (trained_run / "config.yaml").read_text()
     for before, after in changes:
         assert before in config
         config = config.replace(before, after, 1)
     (folder / "config.yaml").write_text(config)
-    (folder / "model_2.pt").write_bytes((run / "model_2.pt").read_bytes())
+    (folder / "model_2.pt").write_bytes((trained_run / "model_2.pt").read_bytes())
     return folder
 
 
-def test_a_changed_configuration_is_known(tmp_path: Path, run: Path) -> None:
-    assert not open_policy(run).changed
-    moved = _with_config(run, tmp_path, ("save_interval: 1", "save_interval: 7"))
+def test_a_changed_configuration_is_known(tmp_path: Path, trained_run: Path) -> None:
+    assert not open_policy(trained_run).changed
+    moved = _with_config(trained_run, tmp_path, ("save_interval: 1", "save_interval: 7"))
     assert not open_policy(moved).changed  # it does not decide the results
-    saved = open_policy(_with_config(run, tmp_path, ("weight: 3.0", "weight: 3.1")))
+    saved = open_policy(_with_config(trained_run, tmp_path, ("weight: 3.0", "weight: 3.1")))
     assert saved.changed
     assert saved.difference.endswith("is not the configuration that model_2.pt was trained with")
 
 
 def test_a_changed_configuration_is_told_and_not_exported_unless_asked_for(
-    tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, trained_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(_with_config(run, tmp_path, ("weight: 3.0", "weight: 3.1")))
+    path = str(_with_config(trained_run, tmp_path, ("weight: 3.0", "weight: 3.1")))
     with pytest.raises(ConfigError, match=r"trained with; --with-changes True exports it all the"):
         export([path])
     assert export([path, "--with-changes", "--formats", "pt2"]) == 0
@@ -166,8 +151,10 @@ def test_a_changed_configuration_is_told_and_not_exported_unless_asked_for(
     assert f"warning: {tmp_path}/config.yaml is not the conf" in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_before_has_no_digest_and_is_taken(tmp_path: Path, run: Path) -> None:
-    path = _with_config(run, tmp_path, ("weight: 3.0", "weight: 3.1")) / "model_2.pt"
+def test_a_checkpoint_of_before_has_no_digest_and_is_taken(
+    tmp_path: Path, trained_run: Path
+) -> None:
+    path = _with_config(trained_run, tmp_path, ("weight: 3.0", "weight: 3.1")) / "model_2.pt"
     content = torch.load(path, weights_only=True)
     assert content["infos"].pop("config_sha256")
     torch.save(content, path)
@@ -188,18 +175,18 @@ def test_a_checkpoint_of_before_has_no_digest_and_is_taken(tmp_path: Path, run: 
     ],
 )
 def test_a_configuration_is_checked_as_that_of_a_training(
-    before: str, after: str, message: str, tmp_path: Path, run: Path
+    before: str, after: str, message: str, tmp_path: Path, trained_run: Path
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        open_policy(_with_config(run, tmp_path, (before, after)))
+        open_policy(_with_config(trained_run, tmp_path, (before, after)))
     assert message in str(error.value)
     assert f"{tmp_path}/config.yaml" in str(error.value)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", ["number", "list", "nan", "iteration"])
-def test_a_crafted_checkpoint_is_told(kind: str, tmp_path: Path, run: Path) -> None:
-    path = _with_config(run, tmp_path) / "model_2.pt"
+def test_a_crafted_checkpoint_is_told(kind: str, tmp_path: Path, trained_run: Path) -> None:
+    path = _with_config(trained_run, tmp_path) / "model_2.pt"
     content = torch.load(path, weights_only=True)
     if kind == "nan":
         content["actor_state_dict"]["mlp.0.bias"][0] = torch.nan
@@ -214,8 +201,8 @@ def test_a_crafted_checkpoint_is_told(kind: str, tmp_path: Path, run: Path) -> N
         open_policy(path)
 
 
-def test_a_checkpoint_under_the_name_of_another_is_told(tmp_path: Path, run: Path) -> None:
-    path = _with_config(run, tmp_path) / "model_2.pt"
+def test_a_checkpoint_under_the_name_of_another_is_told(tmp_path: Path, trained_run: Path) -> None:
+    path = _with_config(trained_run, tmp_path) / "model_2.pt"
     path.rename(tmp_path / "model_7.pt")
     with pytest.raises(ConfigError, match=r"model_7.pt is damaged: it is model_2.pt, by what it"):
         open_policy(tmp_path)

@@ -17,7 +17,7 @@ from simtrain.config.tasks import default_config
 from simtrain.deployment.export import export_policy
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import read_checkpoint
-from simtrain.training import teacher as teacher_module
+from simtrain.training import transfer
 from simtrain.training.saved_policy import open_policy
 
 TASKS = '''
@@ -197,6 +197,6 @@ def test_a_mistake_is_told_in_one_line_and_leaves_no_run(command, folder):
 
 def test_a_teacher_that_sees_another_group_is_refused(folder, monkeypatch):
     config = default_config("blind-pole")
-    monkeypatch.setattr(teacher_module, "open_policy", lambda path: SimpleNamespace(config=config))
+    monkeypatch.setattr(transfer, "open_policy", lambda path: SimpleNamespace(config=config))
     with pytest.raises(ConfigError, match=r"blind\.angle is not the same in pole"):
         train(["pole", *FLAGS, "--teacher", "teacher"])

@@ -43,9 +43,9 @@ from simtrain.sim.engine import Overflow
 from simtrain.training.context import RunContext, SharedContext
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.checkpoint import check_same_tensors
-from simtrain.training.init_from import init_networks
 from simtrain.training.loop import Trainer, train
 from simtrain.training.statistics import Reduction, Sums
+from simtrain.training.transfer import init_networks
 
 ENVS, STEPS, OBS, ACTIONS = 8, 6, 5, 2
 SYMMETRY = SymmetryCfg(augment=True, mirror_loss_coef=0.5)

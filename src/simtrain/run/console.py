@@ -1,4 +1,4 @@
-"""What a person sees while training: a live view on a terminal, plain lines elsewhere."""
+"""The progress of training for people: a live view on a terminal, plain lines elsewhere."""
 
 import re
 import textwrap
@@ -66,7 +66,7 @@ class Status:
         return table
 
     def note(self) -> str:
-        """What is to be said of return and length; empty once they are complete."""
+        """A remark on incomplete means of return and length; empty once they are complete."""
         if RETURN not in self.metrics or is_complete(self.metrics):
             return ""
         share = f"{100.0 * self.metrics[FINISHED_ENVS]:.0f} %"
@@ -91,7 +91,7 @@ def fitted(text: str, console: Console) -> str:
     """
     if not console.is_terminal:
         return text
-    whole = re.sub(r"`[^`]*`|uv run .*", lambda found: found[0].replace(" ", "\0"), text)
+    unbroken = re.sub(r"`[^`]*`|uv run .*", lambda command: command[0].replace(" ", "\0"), text)
     lines = [
         textwrap.fill(
             line,
@@ -100,7 +100,7 @@ def fitted(text: str, console: Console) -> str:
             break_long_words=False,
             break_on_hyphens=False,
         )
-        for line in whole.splitlines()
+        for line in unbroken.splitlines()
     ]
     return "\n".join(lines).replace("\0", " ")
 

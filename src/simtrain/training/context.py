@@ -17,7 +17,7 @@ from simtrain.run.directory import MEMBERS, make_folder
 
 @dataclass(frozen=True)
 class Resumption:
-    """How a run is resumed, as the command decided it and each rank is told."""
+    """How a run is resumed; the command decides it for all ranks."""
 
     file: Path
     """The saved state, a path that rank 0 can read."""

@@ -18,11 +18,13 @@ from torch import Tensor
 
 from simtrain.algorithms.cfg import ActorCfg
 from simtrain.algorithms.networks import Policy
+from simtrain.config.train import TrainConfig
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.env import Env
+from simtrain.env.model import evaluation_task
 from simtrain.env.randomness import forked_randomness
 from simtrain.errors import SimulationError
-from simtrain.sim import EngineCfg
+from simtrain.sim import EngineCfg, choose_engine
 from simtrain.training.loop import rollout_threads
 
 CONFIDENCE = 0.95
@@ -104,7 +106,7 @@ class Evaluation:
     def parts(self) -> dict[str, Evaluation]:
         """The episodes of each kind, by the metric and its label: ``clip squat``."""
         return {
-            f"{name} {label}": self._where([each == label for each in labels])
+            f"{name} {label}": self._where([other == label for other in labels])
             for name, labels in self.kinds.items()
             for label in dict.fromkeys(labels)
         }
@@ -247,6 +249,16 @@ class Evaluator:
             obs, rewards, dones, _ = env.step(policy(obs, env.is_fresh))
             episodes.add(rewards, dones)
         return episodes.rows()
+
+
+def evaluator_of_run(config: TrainConfig, device: torch.device | str, threads: int) -> Evaluator:
+    """The evaluator that the configuration of a training asks for."""
+    return Evaluator(
+        evaluation_task(config.env),
+        config.ppo.actor,
+        config.eval_episodes,
+        engine=choose_engine(config.engine, device, threads),
+    )
 
 
 class FirstEpisodes:

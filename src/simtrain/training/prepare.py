@@ -62,9 +62,8 @@ def prepare_job(
     from simtrain.env.model import check_task
     from simtrain.launch.plan import plan_job
     from simtrain.run.directory import check_folder
-    from simtrain.training.init_from import read_networks
     from simtrain.training.reflection import Reflection
-    from simtrain.training.teacher import with_teacher
+    from simtrain.training.transfer import read_networks, with_teacher
 
     check_folder(config.log_root, "--log-root")
     model = check_task(config.env)

@@ -1,4 +1,4 @@
-"""Going on with a run: the files of its training state, and what ``--resume`` makes of them."""
+"""Resuming a run: the files of its training state, and the plan for ``--resume``."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def write_resume_state(run: Path, content: dict[str, Any]) -> None:
 def read_resume_state(path: Path) -> dict[str, Any]:
     """Read what `write_resume_state` wrote; ConfigError if it is damaged or of another version."""
     content = read_tensors(path, "training state")
-    if type(found := content.get("format")) is not int or found != FORMAT:
+    if type(version := content.get("format")) is not int or version != FORMAT:
         raise ConfigError(f"{path} was saved by another version of simtrain")
     check_kinds(path, content, _KINDS)
     check_kinds(path, content["trainer"], dict.fromkeys(("iteration", "env_steps"), int))
@@ -156,7 +156,7 @@ def find_run(name: str, log_root: Path, task: str) -> SavedRun:
         ConfigError: there is no such run, it is of another task, or has no whole state.
     """
     if name != "latest":
-        found = open_run(Path(name))
+        saved = open_run(Path(name))
     else:
         runs = [path for path in (log_root / task).glob("*") if path.is_dir()]
         if not runs:
@@ -166,14 +166,16 @@ def find_run(name: str, log_root: Path, task: str) -> SavedRun:
             raise ConfigError(
                 f"no run of {task} below --log-root {log_root} can be resumed: none has a {NEWEST}"
             )
-        found = open_run(max(able, key=lambda run: (_saved_at(run), run)))
-        newer = (run for run in runs if run.stat().st_mtime > _saved_at(found.path))
-        told = (f"{run}, a newer run, has no {NEWEST} yet" for run in newer if not can_resume(run))
-        found = replace(found, warnings=(*told, *found.warnings))
-    its_task = found.content["task"]
+        saved = open_run(max(able, key=lambda run: (_saved_at(run), run)))
+        newer = (run for run in runs if run.stat().st_mtime > _saved_at(saved.path))
+        skipped = (
+            f"{run}, a newer run, has no {NEWEST} yet" for run in newer if not can_resume(run)
+        )
+        saved = replace(saved, warnings=(*skipped, *saved.warnings))
+    its_task = saved.content["task"]
     if its_task != task:
-        raise ConfigError(f"{found.path} is a run of {its_task}: `uv run train {its_task} ...`")
-    return found
+        raise ConfigError(f"{saved.path} is a run of {its_task}: `uv run train {its_task} ...`")
+    return saved
 
 
 def plan_resumption(
@@ -215,14 +217,14 @@ def _differing_circumstances(saved: SavedRun, job: Job) -> list[str]:
     """Ranks, threads and versions that differ from the run's."""
     before, now = len(saved.content["ranks"]) * max(1, len(saved.of_members)), job.world_size
     threads = job.threads or share_of_cores(job.devices[0].ranks)
-    its_versions, mine = saved.content["versions"], versions()
+    old, new = saved.content["versions"], versions()
     differing = []
     if before != now:
         differing.append(f"{now} rank{'s' if now > 1 else ''} instead of {before}")
     if saved.content["threads"] != threads:
         differing.append(f"{threads} threads a rank instead of {saved.content['threads']}")
     return differing + [
-        f"{name} {mine.get(name)} instead of {its_versions.get(name)}"
-        for name in {**its_versions, **mine}
-        if its_versions.get(name) != mine.get(name)
+        f"{name} {new.get(name)} instead of {old.get(name)}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
     ]

@@ -58,7 +58,7 @@ class SavedPolicy:
 
     @property
     def difference(self) -> str:
-        """What is to be said if it `changed`."""
+        """The warning if it `changed`."""
         file = self.run / "config.yaml"
         return f"{file} is not the configuration that {self.checkpoint.name} was trained with"
 
@@ -110,7 +110,7 @@ def open_policy(path: Path, default: TrainConfig | None = None) -> SavedPolicy:
     if checkpoint.name != own_name.name and checkpoint in model_paths(checkpoint.parent):
         raise ConfigError(f"{checkpoint} is damaged: it is {own_name.name}, by what it holds")
     config, digest = read_configuration(file, described, default)
-    # Checkpoints of before have no digest, nor have those that ship.
+    # Older checkpoints have no digest, nor have those that ship.
     changed = infos.get(CONFIG_DIGEST, digest) != digest
     return SavedPolicy(checkpoint, config, content, changed, "observations" in described)
 
@@ -136,9 +136,9 @@ def read_configuration(
                 plain = {**plain, "env": {**plain["env"], "model": str(own)}}
             config = overlay(default, plain)
             config.check()
-            was, now = content.get("observations"), observed(config)
-            if was not in (None, now):
-                what = ", ".join(sorted({*was} ^ {*now})) or "their order"
+            trained, now = content.get("observations"), observed(config)
+            if trained not in (None, now):
+                what = ", ".join(sorted({*trained} ^ {*now})) or "their order"
                 way = f"`uv run train {config.task}` trains another"
                 raise ConfigError(f"the task's observations have changed since ({what}); {way}")
         check_task(config.env)

@@ -28,10 +28,9 @@ from simtrain.training.features.recorder import Recorder
 from simtrain.training.features.timing import Timing, training_timer
 from simtrain.training.features.video import TrainingVideo
 from simtrain.training.gpu import out_of_memory_as_config_error
-from simtrain.training.init_from import init_networks
 from simtrain.training.loop import Trainer, train
 from simtrain.training.reflection import mirror_maps
-from simtrain.training.teacher import load_teacher, make_distillation
+from simtrain.training.transfer import init_networks, load_teacher, make_distillation
 
 
 def run_worker(context: RunContext) -> TrainingResult | None:

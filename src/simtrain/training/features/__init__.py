@@ -1,5 +1,5 @@
-"""Features go along with training, one file each: what they do after an iteration, what they keep
-in ``resume.pt`` and what they write stand together.
+"""Features of training, one file each: what a feature does after an iteration, what it keeps in
+``resume.pt`` and what it writes stand together.
 
 The worker names them in order, in one list.
 """

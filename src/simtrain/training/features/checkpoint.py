@@ -18,10 +18,7 @@ from torch import Tensor
 
 from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import (
-    checkpoint_infos,
-    resolved,
-)
+from simtrain.config.tree import checkpoint_infos, resolved
 from simtrain.env.model import model_digest
 from simtrain.errors import RankError
 from simtrain.files import damage_as_config_error, remove_leftovers
@@ -78,7 +75,7 @@ class Checkpoint(Feature):
         """Why the last save could not be written, or None if it was."""
 
     def restore(self) -> None:
-        """Put a saved state back, in place, before features are entered; all ranks call it.
+        """Restore a saved state, in place, before features are entered; all ranks call it.
 
         Ranks that the saved run did not have start new episodes.
 
@@ -191,7 +188,7 @@ class Checkpoint(Feature):
         return error is None
 
     def _report(self) -> None:
-        """Show what the thread has to say, and hand new checkpoints to the recorder."""
+        """Show the messages of the thread, and give new checkpoints to the recorder."""
         while self._messages:
             self._context.console.say(self._messages.popleft())
         saved = self.saved
@@ -239,11 +236,9 @@ def put_back(
         if not own:  # means are over the new episodes alone
             shared["trainer"] = {**shared["trainer"], "episodes": []}
         parts = [(shared, own[i] if i < len(own) else None) for i in range(rank.world_size)]
-    shared, mine = rank.scatter_object(parts)
-    changed, rates = (
-        set(resumption.changed),
-        {"--ppo.learning-rate", "--distillation.learning-rate"},
-    )
+    shared, rank_state = rank.scatter_object(parts)
+    changed = set(resumption.changed)
+    rates = {"--ppo.learning-rate", "--distillation.learning-rate"}
     with damage_as_config_error(f"{resumption.file} cannot be resumed"):
         for feature in features:  # a member's networks get their sizes, first
             if feature.name in shared["features"]:
@@ -254,13 +249,13 @@ def put_back(
             optimizer="--ppo.optimizer" not in changed,
             learning_rate=changed.isdisjoint(rates),
         )
-        if mine is None:
+        if rank_state is None:
             # Curricula go by how far training is.
             trainer.env.steps.fill_(shared["steps"])
             return
-        if isinstance(mine, Tensor):
-            mine = unpacked(mine.numpy().tobytes())
-        trainer.set_rank_state(mine)
+        if isinstance(rank_state, Tensor):
+            rank_state = unpacked(rank_state.numpy().tobytes())
+        trainer.set_rank_state(rank_state)
 
 
 def save_policy(
@@ -304,10 +299,10 @@ def check_same_tensors(tensors: Iterable[Tensor], rank: Rank, iteration: int) ->
     """
     if rank.world_size == 1:
         return
-    mine = checksum(tensors)
-    sums = [tuple(row) for row in rank.all_gather([mine >> 32, mine & 0xFFFFFFFF]).tolist()]
+    own = checksum(tensors)
+    sums = [tuple(row) for row in rank.all_gather([own >> 32, own & 0xFFFFFFFF]).tolist()]
     usual = Counter(sums).most_common(1)[0][0]
-    others = [str(i) for i, each in enumerate(sums) if each != usual]
+    others = [str(i) for i, checksums in enumerate(sums) if checksums != usual]
     if others:
         raise RankError(
             f"after iteration {iteration} the parameters of rank {' and '.join(others)} are not "

@@ -191,18 +191,11 @@ class _EvaluatorInProcess:
     failure: str | None = None
 
     def __init__(self, context: RunContext) -> None:
-        from simtrain.env.model import evaluation_task
-        from simtrain.sim import choose_engine
-        from simtrain.training.evaluator import Evaluator
+        from simtrain.training.evaluator import evaluator_of_run
 
-        config, rank = context.config, context.rank
+        rank = context.rank
         self._stop = context.stop
-        self._evaluator = Evaluator(
-            evaluation_task(config.env),
-            config.ppo.actor,
-            config.eval_episodes,
-            engine=choose_engine(config.engine, rank.device, rank.threads),
-        )
+        self._evaluator = evaluator_of_run(context.config, rank.device, rank.threads)
         self._results: list[tuple[PolicySnapshot, Evaluation]] = []
 
     def submit(self, policy: PolicySnapshot) -> None:

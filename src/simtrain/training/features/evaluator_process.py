@@ -182,19 +182,12 @@ def main() -> None:
 def _make_evaluator(start: Start) -> Evaluator:
     import torch
 
-    from simtrain.env.model import evaluation_task
-    from simtrain.sim import choose_engine
-    from simtrain.training.evaluator import Evaluator
+    from simtrain.training.evaluator import evaluator_of_run
 
     device = start.devices.use(0)
     torch.set_num_threads(start.threads)
     config = overlay(default_config(start.task, quiet=True), start.values)
-    return Evaluator(
-        evaluation_task(config.env),
-        config.ppo.actor,
-        config.eval_episodes,
-        engine=choose_engine(config.engine, device, start.threads),
-    )
+    return evaluator_of_run(config, device, start.threads)
 
 
 if __name__ == "__main__":

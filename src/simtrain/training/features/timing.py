@@ -137,14 +137,14 @@ class TracedTimer(PhaseTimer):
 
 def phase_table(seconds: Mapping[str, float]) -> Table:
     """A row for each phase, and each group of phases, that took some of the iteration's seconds."""
-    whole = sum(seconds.values())
+    total = sum(seconds.values())
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("where the time went")
     for title in ("ms", "share"):
         table.add_column(title, justify="right")
 
     def add_row(name: str, part: float, style: str = "") -> None:
-        table.add_row(name, f"{1e3 * part:,.2f}", f"{100.0 * part / whole:.1f} %", style=style)
+        table.add_row(name, f"{1e3 * part:,.2f}", f"{100.0 * part / total:.1f} %", style=style)
 
     for name, group in GROUPS.items():
         parts = {label: seconds.get(phase, 0.0) for phase, label in group.items()}
@@ -153,5 +153,5 @@ def phase_table(seconds: Mapping[str, float]) -> Table:
         for label, part in parts.items():
             if part > 0.0:
                 add_row(f"  {label}", part)
-    add_row("iteration", whole, "bold")
+    add_row("iteration", total, "bold")
     return table

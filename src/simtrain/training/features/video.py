@@ -55,7 +55,7 @@ class TrainingVideo(Feature):
     def after_iteration(self, iteration: Iteration) -> None:
         """Record a video every ``--video-interval`` iterations and at the end."""
         due = iteration.is_last or iteration.number % self._context.config.video_interval == 0
-        # Who asked training to stop has set it a deadline.
+        # A run that is to stop has a deadline.
         if self._env is None or not due or self._context.stop():
             return
         actor = self._trainer.ppo.actor.state_dict()

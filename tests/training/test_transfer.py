@@ -16,8 +16,8 @@ from simtrain.cli.train import train
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import save_model
 from simtrain.training.context import Resumption
-from simtrain.training.init_from import init_networks, read_networks
 from simtrain.training.loop import Trainer
+from simtrain.training.transfer import init_networks, read_networks
 
 
 @pytest.fixture(scope="module")

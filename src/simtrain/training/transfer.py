@@ -1,0 +1,231 @@
+"""What a new run takes over from another: its networks, or its policy as a teacher.
+
+With ``--init-from`` a run begins with the networks of another, also of a changed task. Tensors are
+taken over where name and shape are the same, a normalizer's all together or none; the optimizer and
+the number of iterations are not. With ``--teacher`` a student learns from the policy of another
+run, see `algorithms.distillation`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from simtrain.algorithms.cfg import SymmetryCfg
+from simtrain.algorithms.distillation import Distillation
+from simtrain.algorithms.networks import make_actor
+from simtrain.errors import ConfigError
+from simtrain.run.checkpoint import check_kinds, read_tensors
+from simtrain.training.saved_policy import find_policy, open_policy
+
+if TYPE_CHECKING:
+    from simtrain.algorithms.distillation import Algorithm
+    from simtrain.config.train import TrainConfig
+    from simtrain.env.env import Env
+    from simtrain.launch.phase_timer import PhaseTimer
+    from simtrain.launch.rank import Rank
+    from simtrain.training.context import RunContext
+    from simtrain.training.loop import Trainer
+
+State = dict[str, Tensor]
+_MOST_LINES = 10
+# Where rsl_rl before 4, which has all in one ``model_state_dict``, and rsl_rl 4 had what 5 has.
+_OLD_NAMES = {
+    "actor.": ("actor", "mlp."),
+    "critic.": ("critic", "mlp."),
+    "actor_obs_normalizer.": ("actor", "obs_normalizer."),
+    "critic_obs_normalizer.": ("critic", "obs_normalizer."),
+    "memory_a.": ("actor", "rnn."),
+    "memory_c.": ("critic", "rnn."),
+    "std": ("actor", "distribution.std_param"),
+    "log_std": ("actor", "distribution.log_std_param"),
+}
+
+# What decides the meaning of a policy's inputs and outputs; noise, delays and limits do not.
+_OBSERVATION_FIELDS = ("func", "params", "clip", "scale", "history_length")
+_ACTION_FIELDS = ("joints", "tendons", "sites", "actuators", "scale", "offset", "reference")
+
+
+def read_networks(path: str, only: str | None = None) -> tuple[Path, dict[str, State]]:
+    """A checkpoint of simtrain, rsl_rl or mjlab: its networks by name; see `find_policy`.
+
+    ConfigError if there is none, or its numbers are not finite. With `only`, that network alone.
+    """
+    file = find_policy(Path(path))
+    content = read_tensors(file, "checkpoint")
+    keys = [key for key in content if str(key).endswith("_state_dict") and "opt" not in str(key)]
+    check_kinds(file, content, dict.fromkeys(keys, State))
+    networks = _networks(content)
+    if only is not None:
+        networks = {name: state for name, state in networks.items() if name == only}
+    if not any(networks.values()):
+        wanted = only or "actor or critic"
+        raise ConfigError(f"{file} is no checkpoint with the networks of a policy: no {wanted}")
+    for name, state in networks.items():
+        if not all(tensor.float().isfinite().all() for tensor in state.values()):
+            raise ConfigError(f"the {name} in {file} has parameters that are not finite numbers")
+    return file, networks
+
+
+def init_networks(context: RunContext, ppo: Algorithm) -> None:
+    """Take over what ``--init-from`` names, in place, and show what does not fit.
+
+    All ranks call it together; does nothing for a resumed run. ConfigError if nothing fits.
+    """
+    config, rank = context.config, context.rank
+    if config.init_from is None or context.resumption is not None:
+        return
+    if rank.is_main:
+        file, networks = read_networks(config.init_from, config.init_only)
+        count, misfits = take_over(ppo.networks, networks)
+        first = f": {misfits[0]}" if misfits else ""
+        if count == 0:
+            raise ConfigError(f"--init-from: no layer of {file} fits the networks here{first}")
+        if context.member is None or context.member.number == 0:
+            names = " and ".join(networks)
+            lines = [f"{count} tensors of the {names} in {file}", *misfits[:_MOST_LINES]]
+            lines += [f"and {len(misfits) - _MOST_LINES} more"] * (len(misfits) > _MOST_LINES)
+            for line in lines:
+                context.console.say(f"--init-from: {line}")
+    for tensor in ppo.tensors():
+        rank.broadcast(tensor)
+
+
+@torch.no_grad()
+def take_over(networks: dict[str, nn.Module], saved: dict[str, State]) -> tuple[int, list[str]]:
+    """Copy what fits into networks, in place, if `saved` has the network.
+
+    Returns how many tensors that is, 0 without a layer's weights among them, for small tensors
+    fit by chance; and a line for each that does not fit.
+    """
+    count, layers, misfits = 0, 0, []
+    for network, module in networks.items():
+        if network not in saved:
+            continue
+        here, there = _units(module.state_dict()), _units(saved[network])
+        for unit in {**here, **there}:
+            shapes = [_shapes(units.get(unit)) for units in (there, here)]
+            if shapes[0] != shapes[1]:
+                texts = [next(iter(unit_shapes.values()), "missing") for unit_shapes in shapes]
+                misfits.append(f"{network} {unit} is {texts[0]} there, {texts[1]} here: left out")
+                continue
+            for name, tensor in here[unit].items():
+                tensor.copy_(there[unit][name])
+                layers += tensor.ndim > 1 and name == unit
+            count += len(here[unit])
+    return count if layers else 0, misfits
+
+
+def _networks(content: dict[str, Any]) -> dict[str, State]:
+    """The networks in a checkpoint under rsl_rl 5's names; of a student as ``actor``."""
+    networks: dict[str, State] = {"actor": {}, "critic": {}}
+    for key, network in (("student", "actor"), ("actor", "actor"), ("critic", "critic")):
+        for name, tensor in content.get(f"{key}_state_dict", {}).items():
+            networks[network][_OLD_NAMES[name][1] if name in ("std", "log_std") else name] = tensor
+    for name, tensor in content.get("model_state_dict", {}).items():
+        for old, (network, new) in _OLD_NAMES.items():
+            if name == old or (old.endswith(".") and name.startswith(old)):
+                networks[network][new + name.removeprefix(old)] = tensor
+    for key, network in (("obs_norm", "actor"), ("privileged_obs_norm", "critic")):  # rsl_rl 2
+        state = content.get(f"{key}_state_dict", {})
+        networks[network] |= {f"obs_normalizer.{name}": tensor for name, tensor in state.items()}
+    return {network: state for network, state in networks.items() if state}
+
+
+def _units(state: State) -> dict[str, State]:
+    """Tensors that are taken over together: those of a normalizer, and each other by itself."""
+    units: dict[str, State] = {}
+    for name, tensor in state.items():
+        module = name.split(".")[0]
+        units.setdefault(module if "normalizer" in module else name, {})[name] = tensor
+    return units
+
+
+def _shapes(unit: State | None) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in (unit or {}).items()}
+
+
+def with_teacher(config: TrainConfig) -> TrainConfig:
+    """The configuration with the network of its teacher, as its run has it.
+
+    Without the mirror images of the task's PPO: a student learns from its teacher alone.
+
+    ConfigError if there is no such policy, or what it sees and does is not the same in the task.
+    """
+    assert config.teacher is not None
+    learned = open_policy(Path(config.teacher)).config
+    network, here, there = learned.ppo.actor, *map(_interface, (config, learned))
+    for part in ("actions", *network.obs_groups):
+        own, teachers = here.get(part, {}), there[part]
+        if [*own.items()] != [*teachers.items()]:
+            names = {**teachers, **own}
+            different = [name for name in names if own.get(name) != teachers.get(name)]
+            what = f"{part}.{different[0]}" if different else f"the order of {part}"
+            text = f"--teacher {config.teacher} is of another task, {learned.task}"
+            raise ConfigError(f"{text}: {what} is not the same in {config.task}")
+    ppo = replace(config.ppo, symmetry=SymmetryCfg())
+    return replace(config, ppo=ppo, distillation=replace(config.distillation, teacher=network))
+
+
+def _interface(config: TrainConfig) -> dict[str, dict[str, str]]:
+    """A text for each action and each term of an observation group: its meaning to a policy."""
+
+    def describe(term: Any, fields: Sequence[str]) -> str:
+        values = [getattr(term, name, None) for name in fields]
+        return json.dumps([type(term).__name__, *values], default=_name_of)
+
+    interface = {
+        group: {name: describe(term, _OBSERVATION_FIELDS) for name, term in terms.items()}
+        for group, terms in config.env.observation_groups().items()
+    }
+    actions = config.env.actions.items()
+    return interface | {"actions": {n: describe(term, _ACTION_FIELDS) for n, term in actions}}
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__qualname__", str(function))
+
+
+def make_distillation(env: Env, rank: Rank, config: TrainConfig, timer: PhaseTimer) -> Distillation:
+    """The algorithm, with a teacher that knows nothing yet."""
+    obs, cfg = env.get_observations().to(rank.device), config.distillation
+    models = [make_actor(actor, obs, env.num_actions) for actor in (config.ppo.actor, cfg.teacher)]
+    student, teacher = models
+    return Distillation(cfg, (student, teacher), obs, config.num_steps_per_env, rank, timer)
+
+
+def load_teacher(context: RunContext, trainer: Trainer) -> None:
+    """Take over the teacher's parameters, in place; all ranks call it together.
+
+    Does nothing without a teacher, and for a resumed run, whose state has it. ConfigError if the
+    teacher does not fit the task.
+    """
+    algorithm, rank, path = trainer.ppo, context.rank, context.config.teacher
+    if path is None or context.resumption is not None:
+        return
+    assert isinstance(algorithm, Distillation)
+    teacher = algorithm.teacher
+    if rank.is_main:
+        state = read_networks(path, "actor")[1]["actor"]
+        here, there = (
+            {n: tuple(t.shape) for n, t in s.items()} for s in (teacher.state_dict(), state)
+        )
+        if here != there:
+            name = next(n for n in {**here, **there} if here.get(n) != there.get(n))
+            shapes = [state_shapes.get(name, "missing") for state_shapes in (there, here)]
+            obs = trainer.env.get_observations()
+            groups = (f"{group} {tuple(obs[group].shape[1:])}" for group in teacher.obs_groups)
+            raise ConfigError(
+                f"--teacher {path} is of another task: its {name} is {shapes[0]}, and would be "
+                f"{shapes[1]} here, for {trainer.env.num_actions} actions and the groups "
+                f"{', '.join(groups)}"
+            )
+        teacher.load_state_dict(state)
+    for tensor in teacher.state_dict().values():
+        rank.broadcast(tensor)
