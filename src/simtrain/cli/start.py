@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
@@ -40,7 +40,7 @@ complete -o filenames -F _simtrain simtrain"""
 
 def start(command: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command with these arguments, None for those of this process, and exit."""
-    import_when_used("torch", "wandb")
+    import_when_used("torch", "tensordict", "wandb")
     # A benchmark stops its ranks on every signal that asks for it, once it has some; so does train.
     all_signals = command in ("train", "benchmark")
     end_at_once_on_signals(*(() if all_signals else (SIGINT,)))
@@ -55,7 +55,8 @@ def import_when_used(*names: str) -> None:
     """Let ``import`` of these modules execute them only when something of them is first used.
 
     PyTorch takes seconds: the help of a task does not need it, although the modules of the task's
-    terms import it. W&B, which rsl_rl imports, takes half a second.
+    terms import it. W&B, which rsl_rl imports, takes half a second. tensordict marks functions for
+    ``torch.compile``, which imports ``torch._dynamo`` and takes as long as PyTorch itself.
     """
     for name in names:
         spec = None if name in sys.modules else find_spec(name)
@@ -77,8 +78,23 @@ class _Unused(ModuleType):
         assert spec is not None
         assert spec.loader is not None
         self.__path__ = list(spec.submodule_search_locations or ())
-        spec.loader.exec_module(self)
+        with _without_marks() if self.__name__ == "tensordict" else nullcontext():
+            spec.loader.exec_module(self)
         return getattr(self, name)
+
+
+@contextmanager
+def _without_marks() -> Iterator[None]:
+    """Within it no function is marked for ``torch.compile``, which commands do not use."""
+    import torch.compiler
+
+    names = ("allow_in_graph", "assume_constant_result")
+    marks = {name: getattr(torch.compiler, name) for name in names}
+    vars(torch.compiler).update(dict.fromkeys(names, lambda function: function))
+    try:
+        yield
+    finally:
+        vars(torch.compiler).update(marks)
 
 
 def simtrain() -> NoReturn:
