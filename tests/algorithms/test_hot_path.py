@@ -29,8 +29,10 @@ OF_A_STEP = {
     # Which commands and interval events are due, and when they are next.
     "env/commands.py compute le",
     "env/terms.py step le",
-    "env/terms.py draw_where empty_like",
-    "env/terms.py draw_where where",
+    "env/randomness.py draw_where empty_like",
+    "env/randomness.py draw_where where",
+    # Numbers that terms draw.
+    "env/randomness.py draw rand",
 }
 """What may make a new tensor in a step: file, function and operation. Terms are the task's own."""
 

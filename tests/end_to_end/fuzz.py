@@ -31,7 +31,7 @@ import torch
 import yaml
 from job import make_tasks, timeless_metrics
 
-from simtrain.cli import exits
+from simtrain.cli import terminal
 from simtrain.cli.benchmark import BenchmarkFlags, benchmark
 from simtrain.cli.evaluate import EvaluateFlags, evaluate
 from simtrain.cli.export import ExportConfig, export
@@ -96,7 +96,7 @@ def run(command: str, arguments: list[str]) -> Ended:
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            exits.run_command(lambda: COMMANDS[command](arguments))
+            terminal.run_command(lambda: COMMANDS[command](arguments))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except Accepted:

@@ -87,7 +87,7 @@ def _trajectories(engine: str) -> torch.Tensor:
     torch.manual_seed(0)
     for i, (name, cfg) in enumerate(CASES.items()):
         Term(cfg, env, f"test.{name}")(torch.arange(env.num_envs) == i)
-    env.update_constants()
+    env.update_constants(defer=False)
     env.reset()
     env.sim.write("qvel", torch.tensor([0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
     states = []

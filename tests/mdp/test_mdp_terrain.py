@@ -316,7 +316,6 @@ def test_command_ranges_widen_with_the_steps():
     ("changes", "message"),
     [
         ({"sub_terrains": {}}, "needs a sub-terrain"),
-        ({"resolution": 0.0}, "--env.terrain.resolution is 0.0; it must be 0.001 or more"),
         ({"tile_size": 8.05}, "--env.terrain.tile-size is 8.05; it must be an even multiple"),
         ({"max_initial_level": 3}, "--env.terrain.max-initial-level is 3; levels go from 0 to 2"),
     ],

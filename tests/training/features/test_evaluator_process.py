@@ -77,8 +77,9 @@ def test_it_takes_the_newest_policy_and_finds_what_this_process_finds(config, pr
 
 
 def test_a_mistake_that_it_finds_is_told(config, process):
-    config.ppo.actor.hidden_dims = (7,)  # not what the process was started with
-    process.submit(snapshot(config, 1))
+    policy = snapshot(config, 1)
+    config.ppo.actor.hidden_dims = (7,)  # not those of its parameters
+    process.submit(policy)
     assert not process.finish(WAIT)
     assert "the checkpoint is of another network" in process.failure
     process.submit(snapshot(config, 2))

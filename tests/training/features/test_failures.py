@@ -14,9 +14,10 @@ from simtrain.training.loop import Trainer, train
 
 
 class Sometimes:
-    """A reward that is 1, and another value for one environment in the given iterations."""
+    """A reward of 1, and of another value, None for NaN, for one environment in `iterations`."""
 
     def __init__(self, env, value, iterations, write=False):
+        value = torch.nan if value is None else value
         self.env, self.value, self.iterations, self.write = env, value, iterations, write
 
     def __call__(self, env):
@@ -52,7 +53,7 @@ def run_until_it_diverges(training: Trainer, run, match: str) -> int:
 
 
 def test_a_reward_that_is_not_finite_is_warned_of_once_and_training_goes_on():
-    done = run(trainer(value=torch.nan, iterations=(1, 3)), 5)
+    done = run(trainer(value=None, iterations=(1, 3)), 5)
     warnings = [iteration.warnings for iteration in done]
     assert warnings[1] == ("odd was not finite in some environments, and counts as 0 there",)
     assert [len(each) for each in warnings] == [0, 1, 0, 0, 0]
