@@ -107,7 +107,7 @@ def test_the_best_policy_has_a_configuration_of_its_own_and_can_be_used(folder):
 
 def test_the_picture_of_a_population_is_left_in_its_run(folder):
     with Image.open(folder / "uninterrupted" / "report.png") as picture:
-        assert picture.width == 1500
+        assert min(picture.size) > 1000
 
 
 def test_ancestors_are_followed_through_those_that_were_copied():
