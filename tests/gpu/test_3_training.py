@@ -11,8 +11,8 @@ from tensordict import TensorDict
 
 from simtrain import RewardTermCfg, TaskCfg
 from simtrain.algorithms.advantage_kernel import KernelEstimator
-from simtrain.algorithms.ppo import PPO
-from simtrain.algorithms.rollout import Rollout, estimate_by_steps, make_estimator
+from simtrain.algorithms.ppo import PPO, make_estimator
+from simtrain.algorithms.rollout import Rollout, estimate_by_steps
 from simtrain.cli import train as command
 from simtrain.config.tasks import discover
 from simtrain.env.env import Env

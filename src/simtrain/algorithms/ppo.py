@@ -6,6 +6,8 @@ gradients in one flat buffer each; the learning rate and the losses as tensors, 
 update. What depends on the kinds of models is their learner's (`simtrain.algorithms.learners`).
 """
 
+import warnings
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -23,7 +25,7 @@ from simtrain.algorithms.learners.autograd import AutogradLearner
 from simtrain.algorithms.learners.gaussian_mlp import GaussianMlpLearner
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
 from simtrain.algorithms.rnd import METRICS, Rnd
-from simtrain.algorithms.rollout import Transition, make_estimator
+from simtrain.algorithms.rollout import Rollout, Transition, estimate_by_steps
 from simtrain.algorithms.symmetry import MirrorMaps, MirrorSymmetry
 from simtrain.errors import ConfigError
 from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
@@ -238,3 +240,19 @@ def adapt_learning_rate(rate: Tensor, kl: Tensor, desired_kl: Tensor) -> None:
     higher = (rate * 1.5).clamp_(max=MAX_LEARNING_RATE)
     too_near = (kl < desired_kl / 2.0) & (kl > 0.0)
     rate.copy_(torch.where(kl > desired_kl * 2.0, lower, torch.where(too_near, higher, rate)))
+
+
+Estimator = Callable[[Rollout, Tensor, float, float], None]  # see estimate_by_steps
+
+
+def make_estimator(device: torch.device) -> Estimator:
+    """The fastest estimator of advantages on that device."""
+    if device.type == "cuda":
+        from simtrain.algorithms.advantage_kernel import KernelEstimator
+
+        try:
+            return KernelEstimator(device)
+        except RuntimeError as error:
+            text = f"advantages are estimated step by step, and slower: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return estimate_by_steps

@@ -6,7 +6,6 @@ steps apart: it records in a `StagingBuffer`, which is copied into its place.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from operator import itemgetter
@@ -85,22 +84,6 @@ class StagingBuffer:
         for target, source in zip(self._targets, self._sources, strict=True):
             target.index_copy_(0, self.step, source)
         self.step += 1
-
-
-Estimator = Callable[[Rollout, Tensor, float, float], None]  # see estimate_by_steps
-
-
-def make_estimator(device: torch.device) -> Estimator:
-    """The fastest estimator of advantages on that device."""
-    if device.type == "cuda":
-        from simtrain.algorithms.advantage_kernel import KernelEstimator
-
-        try:
-            return KernelEstimator(device)
-        except RuntimeError as error:
-            text = f"advantages are estimated step by step, and slower: {error}"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
-    return estimate_by_steps
 
 
 def estimate_by_steps(rollout: Rollout, last_values: Tensor, gamma: float, lam: float) -> None:

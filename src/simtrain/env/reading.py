@@ -20,10 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-if TYPE_CHECKING:
-    from simtrain.env.env import Env
+from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 MirrorRule = float | str | tuple[Any, ...] | Callable[..., list[tuple[int, float]]]
@@ -64,7 +61,7 @@ def read_as(
     source: str,
     names: tuple[str, ...] = (),
     *,
-    more: Callable[[Env, Mapping[str, Any]], dict[str, Any]] | None = None,
+    more: Callable[[Any, Mapping[str, Any]], dict[str, Any]] | None = None,
     **_: Any,
 ) -> Callable[[T], T]:
     """Say what a robot's program must tell for a term's function or class.
