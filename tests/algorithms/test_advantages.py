@@ -8,7 +8,8 @@ import torch
 from tensordict import TensorDict
 
 from simtrain.algorithms.advantage_kernel import KernelEstimator
-from simtrain.algorithms.rollout import Rollout, estimate_by_steps, make_estimator
+from simtrain.algorithms.ppo import make_estimator
+from simtrain.algorithms.rollout import Rollout, estimate_by_steps
 
 GAMMA, LAM = 0.97, 0.9
 CPU = torch.device("cpu")

@@ -270,7 +270,7 @@ try:
     from simtrain.cli.start import {module}
     {module}()
 finally:
-    heavy = "torch._C mujoco mujoco_warp warp rsl_rl tensordict tensorboard wandb.sdk".split()
+    heavy = "torch._C mujoco mujoco_warp warp rsl_rl tensordict._td tensorboard wandb.sdk".split()
     print("heavy:", *[name for name in heavy if name in sys.modules])
 """
     result = subprocess.run(
