@@ -110,7 +110,7 @@ from simtrain.cli.start import simtrain
 try:
     simtrain()
 finally:
-    heavy = "torch._C scipy rsl_rl tensordict mujoco_warp warp tensorboard wandb.sdk".split()
+    heavy = "torch._C scipy rsl_rl tensordict._td mujoco_warp warp tensorboard wandb.sdk".split()
     print("heavy:", *[name for name in heavy if name in sys.modules])
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
