@@ -152,7 +152,6 @@ def nothing_slow() -> Iterator[None]:
         "simtrain.training.features.evaluation.EvaluatorProcess",
         "simtrain.run.wandb_writer.WandbWriter",
         "simtrain.benchmark.ranks.measure_cases",
-        "simtrain.benchmark.until_runs.TrainingProcess",
         "simtrain.view.web.WebViewer",
         "simtrain.view.video.record",
         "simtrain.view.film.FilmPage",
