@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from simtrain.config.check import check, check_value
 from simtrain.config.tasks import default_config, discover
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import as_plain, overlay, with_overrides
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
-from simtrain.limits import NumEnvs, Repetitions, Seed
+from simtrain.limits import NumEnvs, Repetitions, Seed, check, check_value
 from simtrain.sim import EngineCfg, EngineName, choose_engine
 
 if TYPE_CHECKING:
@@ -68,10 +67,9 @@ def make_env(
     num_envs = cfg.num_envs if num_envs is None else num_envs
     check_value(num_envs, NumEnvs, "num_envs")
     check_value(seed, Seed, "seed")
-    check(cfg, "env")
+    check_task(cfg)
     found = choose_device(device, engine)
     found = replace(found, threads=min(found.threads, num_envs))
-    check_task(cfg)
     seed_everything(seed)
     with announced_kernels(found.name):
         return Env(cfg if disturbed else evaluation_task(cfg), num_envs, found)
@@ -167,7 +165,6 @@ def evaluate(
     saved = open_policy(run, cfg)
     how = with_overrides(EvaluationCfg(), settings)
     task = with_overrides(evaluation_task(saved.config.env), overrides or {})
-    check(task, "env")
     check_task(task)
     return PolicyEvaluator()(saved, how, task)[1]
 

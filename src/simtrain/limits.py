@@ -1,17 +1,25 @@
-"""Limits of a setting, declared at its field: ``num_envs: Annotated[int, Limits(1, 2**24)]``.
+"""Limits of a setting, declared at its field, and the one walk that checks a configuration by them.
 
-They are far from all that makes sense; beyond them numbers overflow, memory ends or a step takes
-hours. `simtrain.config.check` checks them.
+A field's type is its annotation, its limits a `Limits` in it: ``Annotated[int, Limits(1, 2**24)]``.
+Numbers without limits must be finite, and whole ones below 10^15. Limits are far from all that
+makes sense; beyond them numbers overflow, memory ends or a step takes hours.
 """
 
+import dataclasses
+import functools
 import math
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from simtrain.errors import ConfigError, flag
 
 LARGEST_INT, LARGEST_FLOAT32 = 10**15, 3e38
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Limits:
     """The least and the greatest number that a setting may have, as each of several numbers."""
 
@@ -38,3 +46,137 @@ Duration = Annotated[float, Limits(1e-3, 86_400.0)]
 FramesPerSecond = Annotated[float, Limits(1.0, 1e4)]
 UNBOUNDED = Limits(-math.inf, math.inf, ordered=True)
 """Two numbers, which may be infinite."""
+
+_WORDS: dict[Any, tuple[str, str]] = {  # one, several
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("text", "words"),
+    bool: ("True or False", "True or False"),
+    Path: ("a path", "paths"),
+    NoneType: ("None", ""),
+}
+_COUNTS = {2: "two", 3: "three", 4: "four"}
+_SCALARS = {int: Integral, float: Real}
+_ANY_INT, _ANY_FLOAT = Limits(-LARGEST_INT, LARGEST_INT), Limits()
+
+
+def check(config: Any, *path: str) -> None:
+    """Raise ConfigError for a value that its field may not have; `path` leads to `config`."""
+    kind: Any = type(config)
+    hints = field_types(kind)
+    for field in dataclasses.fields(config):
+        check_value(getattr(config, field.name), hints[field.name], *path, field.name)
+
+
+def check_value(value: Any, hint: Any, *path: str, limits: Limits | None = None) -> None:
+    """Raise ConfigError for a value that is not of the type `hint`, or out of its limits."""
+    fitting = [found for found in _alternatives(hint, limits) if _is_a(value, found[0])]
+    if not fitting:
+        text = f"{flag(*path)} is {value!r:.60}"
+        raise ConfigError(f"{text}; it must be {in_words(hint) or hint}")
+    kind, limits = fitting[0]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        check(value, *path)
+    elif isinstance(value, dict):
+        item_type = get_args(kind)[1] if get_args(kind) else Any
+        for name, item in value.items():
+            check_value(item, item_type, *path, str(name), limits=limits)
+    else:
+        _check_numbers(value, limits, path)
+
+
+@functools.cache
+def field_types(kind: type) -> dict[str, Any]:
+    """The annotations of a dataclass's fields."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def in_words(hint: Any) -> str | None:
+    """What a setting of this type may be, for people; None if there are no plain words for it."""
+    # As in tyro's help, None comes first.
+    kinds = sorted(_kinds(hint), key=lambda kind: kind is not NoneType)
+    words = [text for kind in kinds for text in _words_of(kind)]
+    if not all(words):
+        return None
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _words_of(kind: Any) -> list[str]:
+    """The words for each value of one alternative of a type; an empty one if there are none."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return [str(part) for part in parts]
+    if origin is dict:
+        return ["pairs of a name and a number" if parts[1] is float else ""]
+    if origin is not tuple:
+        name = getattr(kind, "__name__", "") if dataclasses.is_dataclass(kind) else ""
+        return [_WORDS[kind][0] if kind in _WORDS else name and f"a {name}"]
+    first = _kinds(parts[0])[0]
+    count = "one or more" if ... in parts else _COUNTS.get(len(parts), str(len(parts)))
+    several = _WORDS.get(first, ("", ""))[1]
+    return [f"{count} {several}" if several else ""]
+
+
+def _alternatives(hint: Any, limits: Limits | None = None) -> list[tuple[Any, Limits | None]]:
+    """The types of which a value may have any, each with its limits."""
+    if get_origin(hint) is Annotated:
+        own = [note for note in hint.__metadata__ if isinstance(note, Limits)]
+        return _alternatives(get_args(hint)[0], own[0] if own else limits)
+    if get_origin(hint) in (Union, UnionType):
+        return [found for part in get_args(hint) for found in _alternatives(part, limits)]
+    return [(hint, limits)]
+
+
+def _kinds(hint: Any) -> list[Any]:
+    return [kind for kind, _ in _alternatives(hint)]
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type; for a mapping, whether it is one."""
+    if kind is Any:
+        return True
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return value in parts
+    if origin is tuple and isinstance(value, tuple | list):
+        items = parts[:1] * len(value) if ... in parts else parts
+        return len(items) == len(value) and all(
+            any(_is_a(part, kind) for kind in _kinds(item))
+            for part, item in zip(value, items, strict=True)
+        )
+    if kind in (int, float):
+        return isinstance(value, _SCALARS[kind]) and not isinstance(value, bool)
+    if (origin or kind) is Callable:
+        return callable(value)
+    expected = origin or kind
+    known = isinstance(expected, type) and not getattr(expected, "_is_protocol", False)
+    return not known or isinstance(value, expected)
+
+
+def _check_numbers(value: Any, limits: Limits | None, path: tuple[str, ...]) -> None:
+    for number in _numbers(value):
+        allowed = limits or (_ANY_INT if isinstance(number, Integral) else _ANY_FLOAT)
+        low, high = allowed.low, allowed.high
+        is_finite = isinstance(number, Integral) or math.isfinite(number)
+        if not is_finite and number not in (low, high):
+            raise ConfigError(f"{flag(*path)} is {number}; it must be a finite number")
+        if not low <= number <= high:
+            range_ = f"{low:g} or more" if number < low else f"{high:.12g} or less"
+            raise ConfigError(f"{flag(*path)} is {_shown(number)}; it must be {range_}")
+    if limits is not None and limits.ordered and value is not None and value[0] > value[1]:
+        order = "the first must not be greater than the second"
+        raise ConfigError(f"{flag(*path)} is {value[0]} {value[1]}; {order}")
+
+
+def _numbers(value: Any) -> Iterator[Any]:
+    if _is_a(value, float):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _numbers(item)
+
+
+def _shown(number: Any) -> str:
+    is_long = type(number) is int and abs(number) >= 10**30
+    return "a number of more than 30 digits" if is_long else str(number)

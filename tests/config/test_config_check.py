@@ -18,12 +18,11 @@ from simtrain import (
     TaskCfg,
 )
 from simtrain.cli.parse import parse_flags
-from simtrain.config.check import check, check_value
 from simtrain.config.tasks import discover
 from simtrain.config.train import TrainConfig
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
-from simtrain.limits import Count
+from simtrain.limits import Count, check, check_value
 
 TASKS = discover().tasks
 REFUSED = [

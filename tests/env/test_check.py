@@ -14,7 +14,9 @@ from simtrain import (
     ObservationTermCfg,
     RewardTermCfg,
     SimCfg,
+    SubTerrainCfg,
     TerminationTermCfg,
+    TerrainCfg,
     mdp,
 )
 from simtrain.env.env import Env
@@ -210,3 +212,9 @@ def test_a_sound_task_gives_its_model_with_the_tasks_time_step_and_solver():
     model = check_task(tiny_task(sim=SimCfg(integrator="RK4", solver="CG", iterations=7)))
     assert model.opt.timestep == 0.01
     assert (model.opt.integrator, model.opt.solver, model.opt.iterations) == (1, 1, 7)
+
+
+def test_an_environment_made_by_hand_checks_the_limits_of_its_task():
+    terrain = TerrainCfg(sub_terrains={"flat": SubTerrainCfg(mdp.flat)}, resolution=0.0)
+    with pytest.raises(ConfigError, match=r"--env\.terrain\.resolution is 0\.0; it must be 0\.001"):
+        Env(tiny_task(terrain=terrain), 1, EngineCfg(threads=1))

@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 from rich.table import Table
 
 from simtrain.benchmark.figures import new_table, read_content
-from simtrain.config.check import check
 from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error
+from simtrain.limits import check
 
 COSTS = {"env_steps": "env steps", "seconds": "training time"}
 """What is measured of a training, and its name in tables and pictures."""

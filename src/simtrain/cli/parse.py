@@ -13,10 +13,10 @@ import tyro
 from tyro import _errors
 
 from simtrain.cli.help import help_text, help_topic
-from simtrain.config.check import check, in_words
 from simtrain.config.tree import flags_of, leaves
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.files import check_path
+from simtrain.limits import check, in_words
 
 ConfigT = TypeVar("ConfigT")
 MARKERS = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)

@@ -12,8 +12,8 @@ from operator import getitem
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from simtrain.config.check import check_value, field_types
 from simtrain.errors import ConfigError, did_you_mean, flag
+from simtrain.limits import check_value, field_types
 
 ConfigT = TypeVar("ConfigT")
 Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value

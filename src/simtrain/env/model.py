@@ -29,6 +29,7 @@ from simtrain.env.names import check_term, no_command, patterns_of
 from simtrain.env.nan_guard import STEPS
 from simtrain.env.terrain import add_terrain, check_terrain
 from simtrain.errors import ConfigError, flag, warnings_once, what_raised
+from simtrain.limits import check
 
 # Sensors whose values depend on geoms that touch nothing, without naming them.
 _SENSORS_THAT_SEE = {
@@ -95,7 +96,8 @@ def _inline(model: mujoco.MjModel, mesh: mujoco.MjsMesh) -> None:
 
 
 def _compile(cfg: TaskCfg, visuals: bool) -> tuple[mujoco.MjModel, mujoco.MjSpec]:
-    """The compiled model and its specification."""
+    """The compiled model and its specification; settings are checked by their limits."""
+    check(cfg, "env")
     if isinstance(cfg.model, Path):
         what = str(cfg.model)
         if cfg.model.is_dir():

@@ -8,7 +8,6 @@ from typing import Any
 
 import mujoco
 
-from simtrain.config.check import check
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import continued, differences, new_settings, resolved
 from simtrain.env.model import model_digest
@@ -16,6 +15,7 @@ from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error
 from simtrain.launch.plan import Job
 from simtrain.launch.rank import share_of_cores
+from simtrain.limits import check
 from simtrain.run.checkpoint import check_kinds, read_tensors, write_tensors
 from simtrain.run.directory import MEMBERS, versions
 from simtrain.sim import choose_engine
