@@ -44,6 +44,15 @@ def call_term(name: str, function: Callable[..., Any], *arguments: Any, **params
         raise
 
 
+@contextmanager
+def config_errors_of(where: str) -> Iterator[None]:
+    """Within, a ConfigError says `where` the mistake is."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
 def what_raised(error: Exception) -> str:
     """``"raised ValueError: ... (<file>:<line>)"``, for what a task's author wrote."""
     what = "".join(traceback.format_exception_only(error)).strip()
@@ -80,3 +89,10 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` with the names nearest to `name`, or an empty string."""
     near = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
     return f" (did you mean {' or '.join(repr(n) for n in near)}?)" if near else ""
+
+
+def choices(name: str, names: Iterable[str]) -> str:
+    """What to write instead of `name`: ``" (did you mean 'x'?); there are x, y"``."""
+    known = list(names)
+    listed = ", ".join(one or "(unnamed)" for one in known) or "none"
+    return f"{did_you_mean(name, known)}; there are {listed}"

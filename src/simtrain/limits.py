@@ -61,11 +61,16 @@ _ANY_INT, _ANY_FLOAT = Limits(-LARGEST_INT, LARGEST_INT), Limits()
 
 
 def check(config: Any, *path: str) -> None:
-    """Raise ConfigError for a value that its field may not have; `path` leads to `config`."""
+    """Raise ConfigError for a value that its field may not have; `path` leads to `config`.
+
+    A dataclass may have a method ``check_fields(*path)`` for what several of its fields must be.
+    """
     kind: Any = type(config)
     hints = field_types(kind)
     for field in dataclasses.fields(config):
         check_value(getattr(config, field.name), hints[field.name], *path, field.name)
+    if check_fields := getattr(config, "check_fields", None):
+        check_fields(*path)
 
 
 def check_value(value: Any, hint: Any, *path: str, limits: Limits | None = None) -> None:

@@ -32,9 +32,9 @@ from simtrain.algorithms.cfg import PpoCfg
 from simtrain.algorithms.ppo import PPO
 from simtrain.algorithms.rollout import estimate_by_steps
 from simtrain.algorithms.symmetry import MirrorMap, MirrorMaps
-from simtrain.env.actions import Actions
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.commands import Commands
+from simtrain.env.control.actions import Actions
 from simtrain.env.env import Env
 from simtrain.env.nan_guard import NanGuard
 from simtrain.env.observations import Observations

@@ -55,7 +55,7 @@ MISTAKES = [
     (f"{TASK} --run-name a/b", "--run-name is 'a/b'; it must not contain '/'"),
     (
         f"{TASK} --env.rewards.upright.pole-joints .*_knee",
-        "--env.rewards.upright.pole-joints: no joint matches '.*_knee'; the model has slider, ",
+        "--env.rewards.upright.pole-joints: no joint matches '.*_knee'; there are slider, ",
     ),
     (f"{TASK} --env.model robot.xml", "robot.xml is not a valid model: "),
     (
@@ -78,7 +78,7 @@ MISTAKES = [
         f"{TASK} --gpu-ids first",
         "--gpu-ids is 'first'; it must be None, one or more whole numbers, ",
     ),
-    (f"{TASK} --env.model {{here}}", "{here} is a folder; name its MJCF file (--env.model)"),
+    (f"{TASK} --env.model {{here}}", "{here} is no MJCF file (--env.model)"),
     (f"{TASK} --grace-seconds 0", "--grace-seconds is 0.0; it must be 0.001 or more"),
     (f"{TASK} --grace-seconds inf", "--grace-seconds is inf; it must be a finite number"),
     (
@@ -128,7 +128,7 @@ MISTAKES = [
     (f"{TASK} --log-root=", "--log-root is empty; it must be a path"),
     (f"{TASK} --log-root {'a' * 5000}", "(5000 characters) cannot be used: File name too long"),
     (f"{TASK} --resume {'a' * 300}", " cannot be used: File name too long"),
-    (f"{TASK} --env.model /dev/zero", "the model /dev/zero is no regular file (--env.model)"),
+    (f"{TASK} --env.model /dev/zero", "the model /dev/zero is no MJCF file (--env.model)"),
     (f"{TASK} --init-from gone", "there is no run, checkpoint or task gone"),
     (f"{TASK} --init-from file", "file is not a checkpoint, or it is damaged"),
     (f"{TASK} --init-from tasks", "tasks is no run directory: it has no config.yaml and no check"),

@@ -1,3 +1,5 @@
+"""When commands are drawn, held and released."""
+
 from tiny_task import at_step, idle, tiny_env
 
 from simtrain import CommandTermCfg, ObservationTermCfg, TerminationTermCfg
@@ -18,28 +20,21 @@ class Draws(CommandTerm):
         self.updates += 1
 
 
-def _env(num_envs, seconds, **changes):
+def _env(num_envs, seconds, start=0.0, **changes):
+    goal = CommandTermCfg(Draws, resampling_time_range=seconds, start=start)
     return tiny_env(
         num_envs,
-        commands={"goal": CommandTermCfg(Draws, resampling_time_range=seconds)},
+        commands={"goal": goal},
         observations={"actor": {"goal": ObservationTermCfg(lambda env: env.command("goal"))}},
         **changes,
     )
 
 
-def test_a_command_is_there_in_the_first_observation():
-    assert _env(2, (0.04, 0.04)).get_observations()["actor"].tolist() == [[1.0], [1.0]]
-
-
-def test_a_command_gets_its_parameters():
-    cfg = CommandTermCfg(Draws, resampling_time_range=(1.0, 1.0), start=10.0)
-    assert tiny_env(1, commands={"goal": cfg}).command("goal").item() == 11.0
-
-
-def test_a_command_stands_for_its_time_and_is_then_drawn_anew():
-    env = _env(1, (0.05, 0.05), terminations={})
-    draws = [idle(env)[0]["actor"].item() for _ in range(7)]
-    assert draws == [1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0]
+def test_a_command_is_drawn_first_and_anew_when_its_time_has_passed():
+    env = _env(1, (0.05, 0.05), start=10.0, terminations={})
+    draws = [env.get_observations()["actor"].item()]
+    draws += [idle(env)[0]["actor"].item() for _ in range(7)]
+    assert draws == [11.0, 11.0, 11.0, 12.0, 12.0, 12.0, 13.0, 13.0]
 
 
 def test_times_are_drawn_for_each_environment():
@@ -64,11 +59,3 @@ def test_a_held_command_stays_in_all_environments_through_resets_until_it_is_rel
     env.commands.release("goal")
     # Drawn anew at once, not when its time has come.
     assert idle(env)[0]["actor"].tolist() == [[8.5], [8.5]]
-    env.commands.release("goal")
-
-
-def test_entries_have_labels_or_numbers_and_bounds():
-    term = _env(2, (1.0, 1.0)).commands.terms["goal"]
-    assert term.entries() == ("0",)
-    assert [bound.tolist() for bound in term.bounds()] == [[-1.0], [1.0]]
-    assert term.markers(0) == []

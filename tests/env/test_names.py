@@ -1,21 +1,11 @@
+"""Names and patterns as indices into MuJoCo's arrays."""
+
 import mujoco
 import pytest
 import torch
 from tiny_task import tiny_model
 
-from simtrain.env.names import (
-    find_actuators,
-    find_base,
-    find_bodies,
-    find_frame,
-    find_geoms,
-    find_joints,
-    find_places,
-    find_sensors,
-    find_sites,
-    match_values,
-    resolve_params,
-)
+from simtrain.env.names import find_base, match_values, resolve_params
 from simtrain.errors import ConfigError
 
 
@@ -24,106 +14,96 @@ def model():
     return tiny_model().compile()
 
 
-def test_a_name_is_a_slice_of_one(model):
-    joints = find_joints(model, "left_hinge", "cpu")
-    assert joints.names == ("left_hinge",)
+def find(model, kind, pattern):
+    return resolve_params({kind: pattern}, model, "cpu")[kind]
+
+
+def test_joints_come_in_the_models_order_with_their_entries_of_qpos_and_qvel(model):
+    joints = find(model, "joints", "left_hinge")
+    assert (joints.names, len(joints)) == (("left_hinge",), 1)
     assert (joints.ids, joints.qpos, joints.qvel) == (slice(2, 3), slice(8, 9), slice(7, 8))
-    assert len(joints) == 1
-
-
-def test_consecutive_entries_are_a_slice_and_others_a_tensor(model):
-    assert find_joints(model, "left_.*", "cpu").qpos == slice(7, 9)
-    torch.testing.assert_close(find_joints(model, ".*_slide", "cpu").qpos, torch.tensor([7, 9]))
-
-
-def test_a_free_joint_has_seven_positions_and_six_velocities(model):
-    root = find_joints(model, "root", "cpu")
+    several = find(model, "joints", ("right_.*", "left_slide", "right_hinge"))
+    assert several.names == ("left_slide", "right_slide", "right_hinge")
+    torch.testing.assert_close(several.qpos, torch.tensor([7, 9, 10]))
+    root = find(model, "joints", "root")
     assert (root.qpos, root.qvel) == (slice(0, 7), slice(0, 6))
 
 
-def test_entries_come_in_the_models_order_whatever_the_order_of_patterns(model):
-    joints = find_joints(model, ("right_.*", "left_slide", "right_hinge"), "cpu")
-    assert joints.names == ("left_slide", "right_slide", "right_hinge")
-
-
 def test_a_sensors_data_spans_its_dimension(model):
-    assert find_sensors(model, "left_tip_pos", "cpu").data == slice(1, 4)
-    torch.testing.assert_close(
-        find_sensors(model, "left_slide_.*", "cpu").data, torch.tensor([0, 4])
-    )
+    assert find(model, "sensors", "left_tip_pos").data == slice(1, 4)
+    torch.testing.assert_close(find(model, "sensors", "left_slide_.*").data, torch.tensor([0, 4]))
 
 
 @pytest.mark.parametrize(
-    ("find", "pattern", "ids"),
+    ("kind", "pattern", "ids"),
     [
-        (find_bodies, "left_.*", slice(2, 4)),
-        (find_geoms, "box", slice(0, 1)),
-        (find_sites, ".*", slice(0, 1)),
-        (find_actuators, "turn|drive", slice(1, 3)),
+        ("bodies", "left_.*", slice(2, 4)),
+        ("geoms", "box", slice(0, 1)),
+        ("sites", ".*", slice(0, 1)),
+        ("actuators", "turn|drive", slice(1, 3)),
+        ("place", "left_cart", slice(2, 3)),  # a body
+        ("place", "left_tip", slice(0, 1)),  # a site
     ],
 )
-def test_other_kinds_are_found_by_pattern(model, find, pattern, ids):
-    assert find(model, pattern, "cpu").ids == ids
+def test_other_kinds_are_found_by_pattern(model, kind, pattern, ids):
+    found = find(model, kind, pattern)
+    assert found.ids == ids
+    assert getattr(found, "are_sites", None) in (None, pattern == "left_tip")
 
 
-def test_a_pattern_must_match_a_whole_name(model):
-    with pytest.raises(ConfigError, match="no joint matches 'left'"):
-        find_joints(model, "left", "cpu")
-
-
-def test_an_unknown_name_is_answered_with_the_nearest_and_with_all(model):
-    with pytest.raises(ConfigError) as error:
-        find_joints(model, "left_hing", "cpu")
-    message = str(error.value)
-    assert "did you mean 'left_hinge'" in message
-    assert "root, left_slide, left_hinge, right_slide, right_hinge" in message
-
-
-def test_a_pattern_that_is_no_regular_expression_is_told(model):
-    with pytest.raises(ConfigError, match=r"'\(' is not a regular expression for joint names"):
-        find_joints(model, "(", "cpu")
-
-
-def test_one_pattern_of_several_that_matches_nothing_is_an_error(model):
-    with pytest.raises(ConfigError, match="no site matches 'right_tip'"):
-        find_sites(model, ("left_tip", "right_tip"), "cpu")
+@pytest.mark.parametrize(
+    ("kind", "pattern", "says"),
+    [
+        ("joints", "left", "no joint matches 'left'"),  # a pattern must match a whole name
+        ("joints", "left_hing", "did you mean 'left_hinge'.*; there are root, left_slide, left_h"),
+        ("joints", "(", r"'\(' is not a regular expression"),
+        ("sites", ("left_tip", "right_tip"), "no site matches 'right_tip'"),
+        ("place", "left_tipp", r"no body or site matches 'left_tipp' .did you mean 'left_tip'"),
+        ("frame", ".*_cart", "name one body or site"),
+    ],
+)
+def test_what_matches_nothing_is_an_error(model, kind, pattern, says):
+    with pytest.raises(ConfigError, match=says):
+        find(model, kind, pattern)
 
 
 def test_parameters_are_resolved_by_the_end_of_their_names(model):
-    given = {"joints": "root", "cart_bodies": "left_cart", "joints_limit": "root", "std": 0.5}
+    given = {"cart_bodies": "left_cart", "joints_limit": "root", "std": 0.5, "joints": None}
     resolved = resolve_params(given, model, "cpu")
-    assert resolved["joints"].qpos == slice(0, 7)
     assert resolved["cart_bodies"].names == ("left_cart",)
-    assert (resolved["joints_limit"], resolved["std"]) == ("root", 0.5)
-    assert given["joints"] == "root"
+    assert resolved == given | {"cart_bodies": resolved["cart_bodies"]}
 
 
 def test_values_by_pattern_leave_the_rest_at_the_default():
     names = ("left_hip", "right_hip", "knee")
     assert match_values({".*_hip": 2, "right_.*": 3.0}, names, 1.0, "scale") == [2.0, 3.0, 1.0]
     assert match_values(0.5, names, 1.0, "scale") == [0.5, 0.5, 0.5]
-
-
-@pytest.mark.parametrize("pattern", ["ankle", "("])
-def test_a_pattern_of_values_that_fits_no_name_is_an_error(pattern):
-    with pytest.raises(ConfigError, match="scale: ") as error:
-        match_values({pattern: 1.0}, ("hip", "knee"), 1.0, "scale")
-    assert repr(pattern) in str(error.value)
+    for pattern in ("ankle", "("):
+        with pytest.raises(ConfigError, match=r"^scale: ") as error:
+            match_values({pattern: 1.0}, names, 1.0, "scale")
+        assert repr(pattern) in str(error.value)
 
 
 BESIDE = """
-<mujoco><worldbody>
+<mujoco><worldbody> <site name="hook" pos="3 0 2"/>
   <body name="cube" pos="0 1 0"><freejoint/> <geom size="0.1"/></body>
   <body name="robot">{root} <geom size="0.1"/>
-    <body name="arm"><joint name="elbow"/> <geom size="0.1"/> <site name="hand"/></body>
+    <body name="arm"><joint name="elbow"/> <geom size="0.1"/> <site name="hand" pos="1 0 0"/></body>
   </body>
-</worldbody><actuator>{actuator}</actuator></mujoco>
+</worldbody>
+<tendon><spatial name="rope"><site site="hook"/><site site="hand"/></spatial></tendon>
+<actuator>{actuator}</actuator></mujoco>
 """
 
 
 @pytest.mark.parametrize(
     "actuator",
-    ['<motor joint="elbow"/>', '<motor site="hand"/>', '<adhesion body="arm" ctrlrange="0 1"/>'],
+    [
+        '<motor joint="elbow"/>',
+        '<motor site="hand"/>',
+        '<adhesion body="arm" ctrlrange="0 1"/>',
+        '<motor tendon="rope"/>',
+    ],
 )
 def test_the_base_is_the_free_body_that_carries_actuators(actuator):
     model = mujoco.MjModel.from_xml_string(BESIDE.format(root="<freejoint/>", actuator=actuator))
@@ -133,25 +113,13 @@ def test_the_base_is_the_free_body_that_carries_actuators(actuator):
     assert (base.linear, base.angular) == (slice(6, 9), slice(9, 12))
 
 
-def test_a_robot_that_is_fixed_has_no_base_though_an_object_is_free():
-    xml = BESIDE.format(root="", actuator='<motor joint="elbow"/>')
-    with pytest.raises(ConfigError, match="the robot is fixed; cube moves freely"):
+@pytest.mark.parametrize(
+    ("xml", "says"),
+    [
+        (BESIDE.format(root="", actuator='<motor joint="elbow"/>'), "the robot is fixed; cube mov"),
+        ("<mujoco/>", "the model has no free joint"),
+    ],
+)
+def test_a_model_without_a_floating_robot_has_no_base(xml, says):
+    with pytest.raises(ConfigError, match=says):
         find_base(mujoco.MjModel.from_xml_string(xml))
-
-
-def test_a_place_is_a_body_or_a_site(model):
-    body, site = (find_places(model, name, "cpu") for name in ("left_cart", "left_tip"))
-    assert (body.are_sites, body.names) == (False, ("left_cart",))
-    assert (site.are_sites, site.names) == (True, ("left_tip",))
-    with pytest.raises(
-        ConfigError, match=r"no body or site matches 'left_tipp' .did you mean 'left_tip'"
-    ):
-        find_places(model, "left_tipp", "cpu")
-    with pytest.raises(ConfigError, match="name one body or site"):
-        find_frame(model, ".*_cart", "cpu")
-
-
-def test_a_model_without_a_free_joint_has_no_base():
-    fixed = mujoco.MjModel.from_xml_string("<mujoco/>")
-    with pytest.raises(ConfigError, match="the model has no free joint"):
-        find_base(fixed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import mujoco
 import numpy as np
 import pytest
@@ -22,35 +24,31 @@ def break_one(env: Env, number: int, value: float = float("nan")) -> None:
     env.sim.write("qvel", value, mask, slice(0, 1))
 
 
-@pytest.mark.parametrize("task", ["cartpole-balance", "go1-velocity-flat"])
-def test_a_nan_in_one_environment_of_256_leaves_the_others_as_they_are_to_the_bit(task):
-    def run(broken: int | None) -> tuple[Env, list[torch.Tensor]]:
-        torch.manual_seed(1)
-        env = Env(discover().find(task).make(), 256, EngineCfg(threads=1))
-        seen = []
-        for step in range(6):
-            if step == 2 and broken is not None:
-                break_one(env, broken)
-            actions = torch.rand(256, env.num_actions) - 0.5
+def run(task: str, num_envs: int, engine: str, failures: dict[int, list[int]], steps: int):
+    """An environment, and all that is seen in its steps; some fail before some steps."""
+    torch.manual_seed(1)
+    env = Env(discover().find(task).make(), num_envs, EngineCfg(engine, threads=1))
+    seen = []
+    for step in range(steps):
+        for number in failures.get(step, []):
+            break_one(env, number)
+        actions = torch.rand(num_envs, env.num_actions) - 0.5
+        with RefuseWaiting() if engine == "warp" else nullcontext():
             obs, rewards, dones, extras = env.step(actions)
-            columns = (
-                *obs.values(),
-                rewards,
-                dones,
-                extras["time_outs"],
-                env.sim.bind_native("qpos"),
-            )
-            seen.append(torch.cat([column.reshape(256, -1) for column in columns], dim=1))
-        return env, seen
+        columns = *obs.values(), rewards, dones, extras["time_outs"], env.bind("qpos")
+        seen.append(torch.cat([column.reshape(num_envs, -1) for column in columns], dim=1))
+        assert seen[-1].isfinite().all()
+    return env, torch.stack(seen)
 
-    env, expected = run(None)
-    assert env.failures().resets == 0
-    env, seen = run(100)
+
+def test_a_nan_in_one_environment_of_256_leaves_the_others_as_they_are_to_the_bit():
+    setting = "go1-velocity-flat", 256, "mujoco"
+    (whole, expected), (env, seen) = (run(*setting, failures, 6) for failures in ({}, {2: [100]}))
+    assert whole.failures().resets == 0
     others = torch.arange(256) != 100
-    for step, (value, other) in enumerate(zip(expected, seen, strict=True)):
-        assert torch.equal(value[others], other[others]), step
-        assert other.isfinite().all()
-        assert torch.equal(value[100], other[100]) == (step < 2)
+    assert torch.equal(seen[:, others], expected[:, others])
+    same = [torch.equal(seen[step, 100], expected[step, 100]) for step in range(6)]
+    assert same == [True] * 2 + [False] * 4
     failures = env.failures()
     assert (failures.resets, failures.dump.env, failures.terms) == (1, 100, ())
     assert "QVEL" in failures.dump.message
@@ -61,27 +59,13 @@ def test_a_nan_in_one_environment_of_256_leaves_the_others_as_they_are_to_the_bi
 @pytest.mark.usefixtures("fast_compilation")
 def test_without_waiting_for_the_device_the_first_failure_is_kept_as_well():
     """The warp engine, on the CPU here, says nothing to the host until it is asked."""
-
-    def run(*failures: tuple[int, int]) -> tuple[Env, list[torch.Tensor]]:
-        torch.manual_seed(1)
-        env = Env(discover().find("cartpole-balance").make(), 4, EngineCfg("warp"))
-        seen = []
-        for step in range(STEPS + 8):
-            for at, number in failures:
-                if step == at:
-                    break_one(env, number)
-            with RefuseWaiting():
-                obs, rewards, dones, _ = env.step(torch.zeros(4, 1))
-            seen.append(torch.cat((obs["actor"], rewards[:, None], dones[:, None]), dim=1))
-        return env, seen
-
-    first, later = STEPS + 3, STEPS + 5
-    env, seen = run((first, 2), (later, 0), (later, 2))
-    assert torch.stack(seen).isfinite().all()
-    _, undisturbed = run()
-    for step, (value, other) in enumerate(zip(undisturbed, seen, strict=True)):
-        for number, failed_at in enumerate((later, 99, first, 99)):
-            assert torch.equal(value[number], other[number]) == (step < failed_at)
+    first, later, steps = STEPS + 3, STEPS + 5, STEPS + 8
+    setting = "cartpole-balance", 4, "warp"
+    env, seen = run(*setting, {first: [2], later: [0, 2]}, steps)
+    _, expected = run(*setting, {}, steps)
+    for number, failed_at in enumerate((later, steps, first, steps)):
+        same = [torch.equal(seen[step, number], expected[step, number]) for step in range(steps)]
+        assert same == [step < failed_at for step in range(steps)]
     failures = env.failures()
     assert (failures.resets, failures.terms) == (3, ())
     assert (failures.dump.env, failures.dump.message) == (2, "its state is not finite")
@@ -127,22 +111,19 @@ def test_the_last_steps_are_kept_and_lead_to_the_failure_again(steps, tmp_path):
     data = mujoco.MjData(saved.model)
     for row in range(len(saved.states["qpos"]) - 1):
         for name in kept:
-            if name == "time":
-                data.time = saved.states[name][row]
-            else:
-                getattr(data, name)[...] = saved.states[name][row]
+            setattr(data, name, saved.states[name][row])
         mujoco.mj_step(saved.model, data, nstep=saved.decimation)
         np.testing.assert_array_equal(data.qpos, saved.states["qpos"][row + 1])
 
 
-def test_the_model_is_the_environments_own():
+def test_the_model_is_the_environments_own_and_a_control_that_is_not_finite_fails_too():
     env = tiny_env(3)
     env.sim.expand("body_mass")
     env.sim.write("body_mass", torch.tensor([1.0, 2.0, 3.0]).view(3, 1), index=slice(1, 2))
-    break_one(env, 2)
-    idle(env)
-    model = env.failures().dump.model
-    buffer = {"it.mjb": model}
+    env.step(torch.tensor([[0.5], [0.5], [float("nan")]]))
+    dump = env.failures().dump
+    assert "CTRL" in dump.message
+    buffer = {"it.mjb": dump.model}
     assert mujoco.MjModel.from_binary_path("it.mjb", buffer).body_mass[1] == 3.0
 
 
@@ -192,11 +173,3 @@ def test_terms_that_are_not_finite_count_as_0_and_are_named():
     assert failures.terms == ("bad", "actor.infinite", "actor.stacked")
     assert (failures.resets, failures.dump) == (0, None)
     assert env.episodes.take().isfinite().all()
-
-
-def test_a_control_that_is_not_finite_is_a_failure_as_well():
-    env = tiny_env(2)
-    env.step(torch.tensor([[0.5], [float("nan")]]))
-    failures = env.failures()
-    assert (failures.resets, failures.dump.env) == (1, 1)
-    assert "CTRL" in failures.dump.message

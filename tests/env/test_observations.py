@@ -1,3 +1,5 @@
+"""Noise, bias, clip, scale and history of observations, and images."""
+
 import pytest
 import torch
 from tiny_task import at_step, idle, steps_lived, tiny_env, values
@@ -25,21 +27,8 @@ def _of_each_env(*rows):
     return lambda env: torch.tensor(rows)
 
 
-def test_terms_stand_side_by_side_in_their_order():
-    env = _env(
-        num_envs=1,
-        b=ObservationTermCfg(_of_each_env([1.0, 2.0])),
-        a=ObservationTermCfg(_of_each_env([3.0])),
-    )
-    assert env.get_observations()["actor"].tolist() == [[1.0, 2.0, 3.0]]
-    assert env.observations.groups["actor"].slices == {"b": slice(0, 2), "a": slice(2, 3)}
-
-
-def test_groups_are_separate():
-    term = {"x": ObservationTermCfg(_of_each_env([1.0]))}
-    env = tiny_env(1, observations={"actor": term, "critic": {**term, "y": term["x"]}})
-    obs = env.get_observations()
-    assert (obs["actor"].shape, obs["critic"].shape) == ((1, 1), (1, 2))
+def _first(num_envs=1, **terms):
+    return _env(num_envs, **terms).get_observations()["actor"]
 
 
 def test_what_two_groups_see_is_evaluated_once_a_step_and_disturbed_by_each():
@@ -52,14 +41,14 @@ def test_what_two_groups_see_is_evaluated_once_a_step_and_disturbed_by_each():
     env = tiny_env(
         observations={
             "actor": {"x": ObservationTermCfg(seen, noise=UniformNoiseCfg(1.0, 1.0))},
-            "critic": {"x": ObservationTermCfg(seen, scale=10.0)},
+            "critic": {"x": ObservationTermCfg(seen, scale=10.0), "y": LIVED},
         }
     )
     before = len(calls)
     obs, *_ = idle(env)
     assert len(calls) == before + 1
     assert obs["actor"].tolist() == [[before + 2.0]] * 2
-    assert obs["critic"].tolist() == [[10.0 * (before + 1.0)]] * 2
+    assert obs["critic"].tolist() == [[10.0 * (before + 1.0), 1.0]] * 2
 
 
 def test_terms_of_other_parameters_are_not_shared():
@@ -74,21 +63,17 @@ def test_terms_of_other_parameters_are_not_shared():
     assert obs[WHEELS[1]].item() == pytest.approx(0.4)
 
 
-def test_uniform_noise_stays_in_its_bounds_and_fills_them():
-    noisy = ObservationTermCfg(_of_each_env(*[[10.0]] * 2000), noise=UniformNoiseCfg(-1.0, 3.0))
-    clean = ObservationTermCfg(_of_each_env(*[[10.0]] * 2000))
-    obs = _env(2000, noisy=noisy, clean=clean).get_observations()["actor"]
+def test_noise_has_its_distribution_in_its_own_term_alone():
+    tens = _of_each_env(*[[10.0]] * 5000)
+    uniform = ObservationTermCfg(tens, noise=UniformNoiseCfg(-1.0, 3.0))
+    normal = ObservationTermCfg(tens, noise=GaussianNoiseCfg(2.0, 1.0))
+    obs = _first(5000, uniform=uniform, clean=ObservationTermCfg(tens), normal=normal)
     low, high = obs[:, 0].aminmax()
     assert 9.0 <= low < 9.05
     assert 12.95 < high <= 13.0
     assert (obs[:, 1] == 10.0).all()
-
-
-def test_gaussian_noise_has_its_mean_and_standard_deviation():
-    term = ObservationTermCfg(_of_each_env(*[[10.0]] * 5000), noise=GaussianNoiseCfg(2.0, 1.0))
-    std, mean = torch.std_mean(_env(5000, x=term).get_observations()["actor"])
-    assert mean == pytest.approx(11.0, abs=0.1)
-    assert std == pytest.approx(2.0, abs=0.1)
+    std, mean = torch.std_mean(obs[:, 2])
+    assert (mean, std) == (pytest.approx(11.0, abs=0.1), pytest.approx(2.0, abs=0.1))
 
 
 def test_noise_is_drawn_at_every_step_and_not_at_a_second_look():
@@ -98,63 +83,27 @@ def test_noise_is_drawn_at_every_step_and_not_at_a_second_look():
     assert (idle(env)[0]["actor"] != first).all()
 
 
-def test_clip_bounds_its_own_term_alone():
-    env = _env(
-        num_envs=1,
-        x=ObservationTermCfg(_of_each_env([-5.0, 5.0]), clip=(-1.0, 2.0)),
-        y=ObservationTermCfg(_of_each_env([-5.0])),
-    )
-    assert env.get_observations()["actor"].tolist() == [[-1.0, 2.0, -5.0]]
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"clip": (-1.0, 2.0)}, [-1.0, 2.0]),
+        ({"scale": 2.0}, [-10.0, 10.0]),
+        ({"scale": (2.0, 0.5)}, [-10.0, 2.5]),
+        # Noise, then clip, then scale; whole numbers do.
+        ({"noise": UniformNoiseCfg(9, 10), "clip": (-2, 2), "scale": 3}, [6.0, 6.0]),
+    ],
+)
+def test_clip_and_scale_are_those_of_a_term_and_terms_stand_in_their_order(settings, expected):
+    x = ObservationTermCfg(_of_each_env([-5.0, 5.0]), **settings)
+    env = _env(1, x=x, a=ObservationTermCfg(_of_each_env([-7.0])))
+    assert env.get_observations()["actor"].tolist() == [[*expected, -7.0]]
+    assert env.observations.groups["actor"].slices == {"x": slice(0, 2), "a": slice(2, 3)}
 
 
-@pytest.mark.parametrize(("scale", "expected"), [(2.0, [6.0, 8.0]), ((2.0, 0.5), [6.0, 2.0])])
-def test_scale_is_one_for_all_or_one_for_each_entry(scale, expected):
-    env = _env(
-        num_envs=1,
-        x=ObservationTermCfg(_of_each_env([3.0, 4.0]), scale=scale),
-        y=ObservationTermCfg(_of_each_env([7.0])),
-    )
-    assert env.get_observations()["actor"].tolist() == [[*expected, 7.0]]
-
-
-def test_whole_numbers_do_for_noise_clip_and_scale():
-    term = ObservationTermCfg(
-        _of_each_env([5.0], [-5.0]), noise=UniformNoiseCfg(0, 1), clip=(-2, 2), scale=3
-    )
-    assert _env(x=term).get_observations()["actor"].tolist() == [[6.0], [-6.0]]
-
-
-def test_scale_comes_after_clip_and_clip_after_noise():
-    term = ObservationTermCfg(
-        _of_each_env(*[[0.0]] * 100), noise=UniformNoiseCfg(4.0, 5.0), clip=(0.0, 2.0), scale=10.0
-    )
-    assert (_env(100, x=term).get_observations()["actor"] == 20.0).all()
-
-
-def test_a_scale_of_the_wrong_length_is_an_error():
-    with pytest.raises(ConfigError, match=r"actor\.x\.scale has 2 values, and the term has 1"):
-        _env(x=ObservationTermCfg(steps_lived, scale=(1.0, 2.0)))
-
-
-def test_a_term_must_return_one_row_for_each_environment():
-    with pytest.raises(ConfigError, match=r"actor\.x has shape \(2,\); it must be \(num_envs, si"):
-        _env(x=ObservationTermCfg(values(1.0, 2.0)))
-
-
-def test_history_stacks_the_latest_steps_oldest_first():
-    env = _env(num_envs=1, x=ObservationTermCfg(steps_lived, history_length=3))
-    idle(env, 3)
-    assert idle(env)[0]["actor"].tolist() == [[2.0, 3.0, 4.0]]
-
-
-def test_history_is_made_of_scaled_values_beside_terms_without_history():
-    env = _env(
-        num_envs=1,
-        x=ObservationTermCfg(steps_lived, history_length=2, scale=10.0),
-        y=ObservationTermCfg(steps_lived, history_length=1),
-    )
-    idle(env)
-    assert idle(env)[0]["actor"].tolist() == [[10.0, 20.0, 2.0]]
+def test_history_stacks_the_latest_scaled_steps_oldest_first():
+    x = ObservationTermCfg(steps_lived, history_length=3, scale=10.0)
+    env = _env(num_envs=1, x=x, y=ObservationTermCfg(steps_lived, history_length=1))
+    assert idle(env, 4)[0]["actor"].tolist() == [[20.0, 30.0, 40.0, 4.0]]
 
 
 def test_history_starts_filled_with_the_first_observation_of_an_episode():
@@ -169,31 +118,12 @@ def test_history_starts_filled_with_the_first_observation_of_an_episode():
 
 
 def test_an_observation_stays_as_it_is_during_the_next_step():
-    env = _env(x=ObservationTermCfg(steps_lived))
+    env = _env(x=LIVED)
     before = env.get_observations()
     after = idle(env)[0]
     assert before["actor"].tolist() == [[0.0], [0.0]]
     assert after["actor"].tolist() == [[1.0], [1.0]]
     assert env.get_observations() is after
-
-
-def test_what_a_class_declares_is_reset_where_episodes_end():
-    class Counter:
-        """Counts its calls in every environment's episode."""
-
-        def __init__(self, env, start):
-            self.count = env.buffer("count", (1,), reset=start)
-
-        def __call__(self, env):
-            self.count += 1.0
-            return self.count.clone()
-
-    env = _env(
-        x=ObservationTermCfg(Counter, start=10.0),
-        terminations={"end": TerminationTermCfg(at_step([2, 0]))},
-    )
-    assert env.get_observations()["actor"].tolist() == [[11.0], [11.0]]
-    assert idle(env, 2)[0]["actor"].tolist() == [[11.0], [13.0]]
 
 
 def test_the_latest_action_is_observed_and_forgotten_at_a_reset():
@@ -216,8 +146,8 @@ def picture(env, rows=3):
 def test_an_image_keeps_its_shape_and_has_its_history_in_its_channels():
     term = ObservationTermCfg(picture, history_length=2, scale=0.5)
     env = tiny_env(observations={"actor": {"lived": LIVED}, "camera": {"all": term}})
-    assert env.get_observations()["camera"].shape == (2, 4, 3, 4)
     obs, *_ = idle(env, 2)
+    assert obs["camera"].shape == (2, 4, 3, 4)
     places = torch.arange(24.0).view(2, 3, 4)
     before, now = obs["camera"][0].split(2)
     torch.testing.assert_close(before, 0.5 * (places + 100.0))
@@ -229,18 +159,33 @@ def test_an_image_that_is_not_finite_is_told_by_its_term():
     def broken(env):
         return picture(env).masked_fill(torch.arange(4) == 2, torch.nan)
 
-    env = tiny_env(
-        observations={"actor": {"lived": LIVED}, "camera": {"all": ObservationTermCfg(broken)}}
-    )
+    camera = {"all": ObservationTermCfg(broken)}
+    env = tiny_env(observations={"actor": {"lived": LIVED}, "camera": camera})
     obs, *_ = idle(env)
     assert (obs["camera"][..., 2] == 0.0).all()
     assert env.failures().terms == ("camera.all",)
 
 
-def test_an_image_stands_alone_in_its_group():
-    terms = {"lived": LIVED, "all": ObservationTermCfg(picture)}
-    with pytest.raises(ConfigError, match=r"actor\.all is an image beside others; give it a group"):
-        tiny_env(observations={"actor": terms})
+@pytest.mark.parametrize(
+    ("terms", "says"),
+    [
+        (
+            {"x": ObservationTermCfg(steps_lived, scale=(1.0, 2.0))},
+            r"actor\.x\.scale has 2 values, and the term has 1",
+        ),
+        (
+            {"x": ObservationTermCfg(values(1.0, 2.0))},
+            r"actor\.x has shape \(2,\); it must be \(num_envs, si",
+        ),
+        (
+            {"lived": LIVED, "all": ObservationTermCfg(picture)},
+            r"actor\.all is an image beside others; give it a group",
+        ),
+    ],
+)
+def test_a_value_that_does_not_fit_is_an_error(terms, says):
+    with pytest.raises(ConfigError, match=says):
+        _env(**terms)
 
 
 def test_a_group_may_have_a_history_and_may_be_taken_apart():

@@ -131,7 +131,7 @@ def test_joints_are_rewarded_for_being_where_a_motion_has_them():
 def test_a_motion_that_cannot_be_followed_is_refused():
     with pytest.raises(ConfigError, match="a UniformVelocityCommand knows no motion of joints"):
         _env(reference="velocity")
-    with pytest.raises(ConfigError, match="no joint matches 'knee'; the model has"):
+    with pytest.raises(ConfigError, match="no joint matches 'knee'; there are"):
         _env(bend={"knee": 0.1}, reference="gait")
     cfg = _env(reference="gait").cfg
     cfg.actions["joint_pos"].reference = "gate"

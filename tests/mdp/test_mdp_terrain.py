@@ -18,7 +18,7 @@ from simtrain import (
 from simtrain.config.tasks import default_config
 from simtrain.env.env import Env
 from simtrain.env.model import check_task
-from simtrain.env.names import find_geoms
+from simtrain.env.names import resolve_params
 from simtrain.env.terrain import make_heights
 from simtrain.errors import ConfigError
 from simtrain.mdp.locomotion import terrain
@@ -157,7 +157,7 @@ def test_robots_start_with_no_foot_in_the_ground(task):
     env = Env(cfg, 300, EngineCfg(threads=1))
     env.terrain.move(torch.full((300,), True), 7 - env.terrain.levels)
     env.reset()
-    geoms = find_geoms(env.model, r".*_foot\d?_collision", "cpu")
+    geoms = resolve_params({"geoms": r".*_foot\d?_collision"}, env.model, "cpu")["geoms"]
     places = env.bind("geom_xpos")[:, geoms.ids]
     ground = env.terrain.height(places[..., :2])
     radius = torch.as_tensor(env.model.geom_size[np.asarray(geoms.ids), 0]).float()

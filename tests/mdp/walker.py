@@ -18,7 +18,7 @@ from simtrain import (
     mdp,
 )
 from simtrain.env.env import Env
-from simtrain.env.names import find_joints, find_sensors, find_sites, resolve_params
+from simtrain.env.names import find_joints, resolve_params
 from simtrain.sim import EngineCfg
 
 MODEL = """
@@ -119,11 +119,11 @@ def joints(env: Env):
 
 
 def sensors(env: Env, names: str = CONTACTS):
-    return find_sensors(env.model, names, "cpu")
+    return resolve_params({"sensors": names}, env.model, "cpu")["sensors"]
 
 
 def sites(env: Env):
-    return find_sites(env.model, FEET, "cpu")
+    return resolve_params({"sites": FEET}, env.model, "cpu")["sites"]
 
 
 _numbers = itertools.count()

@@ -41,7 +41,7 @@ def test_the_engines_agree(device: str, spread: float) -> None:
         make_engine(EngineCfg("warp", device), model, 3, keyframe=keyframe),
     ]
     bound = [[engine.bind(field) for field in FIELDS] for engine in engines]
-    home = torch.as_tensor(initial_state(model, keyframe).ctrl, dtype=torch.float32)
+    home = torch.as_tensor(initial_state(model, cfg.keyframe).ctrl, dtype=torch.float32)
     start = bound[0][0].clone()
     for step in range(1, 21):
         ctrl = home + spread * torch.randn(3, model.nu)

@@ -14,15 +14,13 @@ import numpy as np
 from torch import Tensor
 
 from simtrain.config.tree import function_name
-from simtrain.env.actions import JointAction
 from simtrain.env.cfg import GaussianNoiseCfg, TermCfg, UniformNoiseCfg
 from simtrain.env.commands import CommandTerm
+from simtrain.env.control.actions import JointAction
 from simtrain.env.control.cfg import DelayCfg
 from simtrain.env.env import Env
-from simtrain.env.names import Entities, find_base, find_keyframe, initial_state, resolve_params
+from simtrain.env.names import ONE_DEGREE, Entities, find_base, initial_state, resolve_params
 from simtrain.errors import ConfigError
-
-_ONE_DEGREE = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ class Interface:
 def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
     """The interface of a policy that sees the groups `obs_groups` of `env`, one after the other."""
     model, cfg = env.model, env.cfg
-    start = initial_state(model, find_keyframe(model, cfg.keyframe))
+    start = initial_state(model, cfg.keyframe)
     terms = env.action_terms
     actions: list[ActionPart] = []
     for name, term in terms.items():
@@ -142,7 +140,7 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
     driven = [term for term in terms.values() if isinstance(term, JointAction)]
     names = [name for term in driven for name in term.joints.names]
     actuators = [i for term in driven for i in term.actuators]
-    joints = [model.joint(i) for i in range(model.njnt) if model.jnt_type[i] in _ONE_DEGREE]
+    joints = [model.joint(i) for i in range(model.njnt) if model.jnt_type[i] in ONE_DEGREE]
     start_of = {joint.name: float(start.qpos[joint.qposadr[0]]) for joint in joints}
     observations = _observations(env, obs_groups)
     return Interface(

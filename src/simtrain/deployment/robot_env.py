@@ -13,18 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simtrain.env.actions import Actions
 from simtrain.env.commands import CommandTerm
+from simtrain.env.control.actions import Actions
 from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.env import Env
-from simtrain.env.names import Places, Sensors, find_places, resolve_params
+from simtrain.env.names import ONE_DEGREE, Places, Sensors, find_places, resolve_params
 from simtrain.env.observations import ObservationGroup, SharedTerms
 from simtrain.errors import ConfigError, call_term, flag
 from simtrain.mdp.rotations import rotate
 
 MEMORY = "memory."
 """Prefix of inputs: the state that terms declared, as it was after the step before."""
-_ONE_DEGREE = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
 
 
 class RobotTask:
@@ -34,7 +33,7 @@ class RobotTask:
         model, cfgs = env.model, env.cfg.observation_groups()
         self.env, self.groups = env, {group: cfgs[group] for group in groups}
         joints = [model.joint(i) for i in range(model.njnt)]
-        self.joints = [joint for joint in joints if joint.type[0] in _ONE_DEGREE]
+        self.joints = [joint for joint in joints if joint.type[0] in ONE_DEGREE]
         self.qpos = [int(joint.qposadr[0]) for joint in self.joints]
         self.qvel = [int(joint.dofadr[0]) for joint in self.joints]
         self.has_base = True
@@ -140,8 +139,7 @@ class RobotEnv(Env):
         env, self._inputs = task.env, inputs
         self.num_envs, self.device, self.terrain = 1, torch.device("cpu"), None
         self._scope = self._shared = None
-        self.rows: dict[str, Tensor] = {}
-        self._starts: dict[str, float] = {}
+        self._declared, self._scratch, self._built = {}, [], False
         self._fields = _fields(task, inputs, unknown)
         biasprm = inputs.get("actuator_biasprm", _nominal(env.model, "actuator_biasprm"))
         known = {"actuator_biasprm": biasprm}
@@ -162,13 +160,13 @@ class RobotEnv(Env):
         self._actions = Actions(env.cfg, env.model, "cpu")
         for name, term in self._actions.terms.items():
             _check_action(name, term)
-            with self.scope(f"actions.{name}"):
-                call_term(f"actions.{name}", term.declare, self)
+        self._actions.declare(self)
         self._seen = SharedTerms(self)
         self._groups = {name: self._group(task, name) for name in task.groups}
+        self.rows = self.declared("")
         for name, rows in self.rows.items():  # making the groups called each term
             before = inputs.get(MEMORY + name)
-            rows.fill_(self._starts[name]) if before is None else rows.copy_(before)
+            rows.fill_(self._declared[name][1] or 0) if before is None else rows.copy_(before)
         if not any(name.startswith(MEMORY) for name in inputs):
             for command in commands.values():
                 command.begin()
@@ -222,26 +220,6 @@ class RobotEnv(Env):
     def substeps(self, field: str) -> Tensor:
         """See `BaseEnv.substeps`: a robot's program has nothing of the kind."""
         raise ConfigError(f"a robot's program does not know {field} at each physics step")
-
-    def buffer(
-        self,
-        name: str,
-        shape: Sequence[int] = (),
-        reset: float | None = 0.0,
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
-        """See `BaseEnv.buffer`."""
-        full = name if self._scope is None else f"{self._scope}.{name}"
-        self._starts[full] = reset or 0
-        self.rows[full] = torch.full((1, *shape), reset or 0, dtype=dtype)
-        return self.rows[full]
-
-    def scratch(self, shape: Sequence[int]) -> Tensor:
-        """See `BaseEnv.scratch`."""
-        return torch.zeros(1, *shape)
-
-    def declare(self, name: str, value: Any, reset: float | None) -> None:
-        """See `BaseEnv.declare`; variables stay as they are."""
 
     def variable(self, name: str, initial: Tensor) -> Tensor:
         """See `BaseEnv.variable`: a constant."""

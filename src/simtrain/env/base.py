@@ -5,12 +5,11 @@ and the reset by mask are loops over one dictionary of what was declared. A tens
 each environment that a term keeps undeclared is an error as soon as the term changes it.
 """
 
-from __future__ import annotations
-
+import pickle
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
@@ -20,8 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simtrain.env.actions import Actions
 from simtrain.env.cfg import TaskCfg
+from simtrain.env.control.actions import Actions
+from simtrain.env.control.actuators import check_networks
 from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.model import bytes_per_env, compile_model
 from simtrain.env.names import Base, find_base, find_keyframe, initial_state
@@ -44,6 +44,7 @@ class BaseEnv:
     def __init__(self, cfg: TaskCfg, num_envs: int, engine: EngineCfg) -> None:
         self.cfg, self.num_envs = cfg, num_envs
         self.device = torch.device(engine.device)
+        check_networks(cfg.actuators, self.device)
         self.model: mujoco.MjModel = compile_model(cfg)
         if engine.name == "mujoco":
             check_memory(num_envs * bytes_per_env(self.model), num_envs)
@@ -71,13 +72,17 @@ class BaseEnv:
         """Where environments live on the terrain, if the task has one."""
         if cfg.terrain is not None:
             self.terrain = Terrain(cfg.terrain, self.model, num_envs, self.device)
-            self.variable("terrain.levels", self.terrain.levels)
-            self.variable("terrain.origins", self.terrain.origins)
-        start = initial_state(self.model, keyframe)
+            self.declare("terrain.levels", self.terrain.levels, None)
+            self.declare("terrain.origins", self.terrain.origins, None)
+        start = initial_state(self.model, cfg.keyframe)
         self.initial_qpos = torch.as_tensor(start.qpos, dtype=torch.float32, device=self.device)
         """``qpos`` that episodes start from, before events change it, ``(nq,)``."""
         self._actions = Actions(cfg, self.model, self.device)
         self.num_actions = self._actions.dim
+        self.action_terms: Mapping[str, ActionTerm] = self._actions.terms
+        """The terms of the actions by name, in their order."""
+        self.held_joints = self._actions.held
+        """Positions that servos hold joints at which no action drives, m or rad, by name."""
         self.initial_targets = self._actions.initial
         """What actuators are told before the first action of an episode, ``(nu,)``."""
         # Its reset comes after that of all else: events may ask how long the episode was.
@@ -88,16 +93,6 @@ class BaseEnv:
         """The latest actions as the policy gave them, ``(num_envs, num_actions)``."""
         self.previous_actions = self.buffer("previous_actions", (self.num_actions,))
         """The actions one step before, zero at the start of an episode."""
-
-    @property
-    def action_terms(self) -> Mapping[str, ActionTerm]:
-        """The terms of the actions by name, in their order."""
-        return self._actions.terms
-
-    @property
-    def held_joints(self) -> dict[str, float]:
-        """Positions that servos hold joints at which no action drives, m or rad, by name."""
-        return self._actions.held
 
     @property
     def episode_length_buf(self) -> Tensor:
@@ -207,17 +202,13 @@ class BaseEnv:
         return value
 
     def variables(self) -> list[Tensor]:
-        """Copies on the CPU of what `variable` declared and has no row for each environment."""
-        return [value.to("cpu", copy=True) for value in self._shared_variables()]
+        """Copies on the CPU of what `variable` declared."""
+        return [value.to("cpu", copy=True) for value in self._variables]
 
     def set_variables(self, values: Sequence[Tensor]) -> None:
         """Take over what `variables` of another environment of the task returned, in place."""
-        for variable, value in zip(self._shared_variables(), values, strict=True):
+        for variable, value in zip(self._variables, values, strict=True):
             variable.copy_(value)
-
-    def _shared_variables(self) -> list[Tensor]:
-        own = () if self.terrain is None else (self.terrain.levels, self.terrain.origins)
-        return [v for v in self._variables if not any(v is rows for rows in own)]
 
     def declare(self, name: str, value: Tensor | torch.Generator, reset: float | None) -> None:
         """Declare a tensor of any layout, or a random generator; see `buffer` and `variable`."""
@@ -252,46 +243,45 @@ class BaseEnv:
             return call_term(name, make, self, **params)
 
     def _refuse_undeclared_rows(
-        self, terms: Mapping[str, object], before: Mapping[str, Mapping[str, Any]]
+        self, terms: Mapping[str, object], before: Mapping[tuple[str, str], Any]
     ) -> None:
         """Raise ConfigError for a term with rows of environments that changed, undeclared.
 
-        `before` is what `_kept` returned. A size may be `num_envs` by coincidence: what is no row
-        for each environment, and changes, should be declared as well.
+        `before` are the values of `_undeclared`, each `_plain`. A size may be `num_envs` by
+        coincidence: what is no row for each environment, and changes, should be declared as well.
         """
-        ids = {id(term) for term in terms.values()}
-        for name, term in terms.items():
-            for path, value in self._undeclared(term, ids - {id(term)}).items():
-                if not isinstance(value, _ARRAYS) or self.num_envs not in value.shape:
-                    continue
-                if before[name].get(path, now := _plain(value)) == now:
-                    continue
-                sizes = list(value.shape)
-                sizes.remove(self.num_envs)
-                dtype = torch.as_tensor(value).dtype
-                arguments = [f'"{path.split(".")[-1].lstrip("_")}"']
-                arguments += [str(tuple(sizes))] if sizes else []
-                arguments += [f"dtype={dtype}"] if dtype != torch.float32 else []
-                is_rows = f"the attribute `{path}` has one row for each environment and changes"
-                wanted = f"`self.{path} = env.buffer({', '.join(arguments)})`"
-                raise ConfigError(f"{name}: {is_rows}, but is not declared; write {wanted}")
+        for (name, path), value in self._undeclared(terms).items():
+            if not isinstance(value, _ARRAYS) or self.num_envs not in value.shape:
+                continue
+            if before.get((name, path), now := _plain(value)) == now:
+                continue
+            sizes = list(value.shape)
+            sizes.remove(self.num_envs)
+            dtype = torch.as_tensor(value).dtype
+            arguments = [f'"{path.split(".")[-1].lstrip("_")}"']
+            arguments += [str(tuple(sizes))] if sizes else []
+            arguments += [f"dtype={dtype}"] if dtype != torch.float32 else []
+            is_rows = f"the attribute `{path}` has one row for each environment and changes"
+            wanted = f"`self.{path} = env.buffer({', '.join(arguments)})`"
+            raise ConfigError(f"{name}: {is_rows}, but is not declared; write {wanted}")
 
-    def _undeclared(self, term: object, others: Collection[int] = ()) -> dict[str, Any]:
-        """What `term` keeps, by attribute, but for the declared, the engine's and ids `others`."""
-        known = {_address(value) for value, _ in self._declared.values()}
-        known.update(map(_address, self._scratch))
+    def _undeclared(self, terms: Mapping[str, object]) -> dict[tuple[str, str], Any]:
+        """What terms keep that neither they declared nor the engine has, by term and attribute."""
         of_engine = _leaves(vars(self.sim), set(), objects=False)
-        known |= {_address(value) for _, value in of_engine if isinstance(value, _ARRAYS)}
-        leaves = _leaves(term, self._own_parts().union(others))
-        return {path: value for path, value in leaves if _address(value) not in known}
-
-    def _kept(self, terms: Mapping[str, object]) -> dict[str, dict[str, Any]]:
-        """What each term keeps undeclared, by attribute: values that differ if it has changed."""
+        known = {_address(value) for value, _ in self._declared.values()}
+        known.update(_address(value) for _, value in of_engine if isinstance(value, _ARRAYS))
+        known.update(map(_address, self._scratch))
         ids = {id(term) for term in terms.values()}
         return {
-            name: {k: _plain(v) for k, v in self._undeclared(term, ids - {id(term)}).items()}
+            (name, path): value
             for name, term in terms.items()
+            for path, value in _leaves(term, self._own_parts() | (ids - {id(term)}))
+            if _address(value) not in known
         }
+
+    def _kept(self, terms: Mapping[str, object]) -> dict[tuple[str, str], Any]:
+        """What terms keep undeclared: values that differ if it has changed."""
+        return {place: _plain(value) for place, value in self._undeclared(terms).items()}
 
     def _own_parts(self) -> set[int]:
         """Objects that a term may refer to and that are no part of it."""
@@ -376,12 +366,6 @@ def _plain(value: Any) -> Any:
     """A value that differs from an earlier one if something has changed."""
     if isinstance(value, Tensor):
         return _address(value), 0 if value.is_inference() else value._version
-    if isinstance(value, np.ndarray):
-        return _address(value), hash(value.tobytes()) if value.nbytes < _LARGE else 0
-    if isinstance(value, torch.Generator):
-        return bytes(value.get_state().tolist())
-    if isinstance(value, np.random.Generator):
-        return str(value.bit_generator.state)
-    if isinstance(value, random.Random):
-        return value.getstate()
-    return value if value == value else str(value)  # NaN differs from itself
+    if isinstance(value, np.ndarray) and value.nbytes >= _LARGE:
+        return _address(value)
+    return pickle.dumps(value)

@@ -1,25 +1,19 @@
 """Commands: what the policy is asked to do, drawn anew at resets and from time to time."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from simtrain.env.names import no_command, resolve_params
+from simtrain.env.base import BaseEnv
+from simtrain.env.cfg import CommandTermCfg
+from simtrain.env.names import Joints, resolve_params
 from simtrain.env.randomness import draw_where
-from simtrain.errors import ConfigError, call_term
-
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
-    from simtrain.env.base import BaseEnv
-    from simtrain.env.cfg import CommandTermCfg
-    from simtrain.env.names import Joints
+from simtrain.errors import ConfigError, call_term, choices
 
 
 @dataclass(frozen=True)
@@ -123,7 +117,7 @@ class CommandTerm(ABC):
 
 class _Terms(dict[str, CommandTerm]):
     def __missing__(self, name: str) -> CommandTerm:
-        raise ConfigError(no_command(name, self))
+        raise ConfigError(f"there is no command {name!r}{choices(name, self)}")
 
 
 class Commands:

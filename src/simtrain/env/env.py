@@ -11,7 +11,7 @@ from torch import Tensor
 from simtrain.env.base import BaseEnv
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.commands import Commands
-from simtrain.env.control.control import Control
+from simtrain.env.control.actions import Control
 from simtrain.env.nan_guard import Failures, NanGuard
 from simtrain.env.observations import Observations
 from simtrain.env.terms import Curricula, Episodes, Events, Metrics, Rewards, Term, Terminations
@@ -66,7 +66,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self._terms = {name: term for name, term in terms.items() if isinstance(term, Term)}
         self._objects = terms | {name: term.function for name, term in self._terms.items()}
         self._resets: dict[str, Callable[[Tensor], None]] = {
-            **{f"actions.{name}": term.reset for name, term in self._actions.terms.items()},
+            **{f"actions.{name}": term.reset for name, term in self.action_terms.items()},
             **{n: term.reset for n, term in self._terms.items() if term.reset is not None},
         }
         self._nan_guard = NanGuard(self.sim)
@@ -169,7 +169,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
             raise ConfigError("env.terms() is not for __init__: there not all terms are made yet")
         parts = (self.events, self.rewards, self.terminations, self.curricula, self.metrics)
         return {
-            **{f"actions.{name}": term for name, term in self._actions.terms.items()},
+            **{f"actions.{name}": term for name, term in self.action_terms.items()},
             **{f"commands.{name}": term for name, term in self.commands.terms.items()},
             **{term.name: term for part in (*parts, self.observations) for term in part.terms},
         }
@@ -225,12 +225,11 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
 
     def undeclared_changes(self) -> list[str]:
         """A sentence for each attribute of a term that changed and that `state` does not hold."""
-        now = self._kept(self._objects)
+        before, now = self._kept_at_start, self._kept(self._objects)
         return [
             f"{name} keeps `{path}`, which is not saved; declare it with env.buffer or env.variable"
-            for name, before in self._kept_at_start.items()
-            for path in sorted(before.keys() | now[name].keys())
-            if before.get(path, self) != now[name].get(path, self)
+            for name, path in sorted(before.keys() | now.keys())
+            if before.get((name, path), self) != now.get((name, path), self)
         ]
 
     def _simulate(self) -> None:

@@ -11,24 +11,14 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from simtrain.env.actions import Actions
-from simtrain.env.cfg import (
-    CurriculumTermCfg,
-    EventTermCfg,
-    TaskCfg,
-    TermCfg,
-)
+from simtrain.env.cfg import CurriculumTermCfg, EventTermCfg, TaskCfg, TermCfg
+from simtrain.env.control.actions import Actions
 from simtrain.env.control.actuators import set_actuators
-from simtrain.env.control.cfg import (
-    DcMotorActuatorCfg,
-    IdealPdActuatorCfg,
-    NetworkActuatorCfg,
-)
-from simtrain.env.control.delay import check_delay
-from simtrain.env.names import check_term, no_command, patterns_of
+from simtrain.env.control.cfg import DcMotorActuatorCfg, IdealPdActuatorCfg, NetworkActuatorCfg
+from simtrain.env.names import check_term, patterns_of
 from simtrain.env.nan_guard import STEPS
 from simtrain.env.terrain import add_terrain, check_terrain
-from simtrain.errors import ConfigError, flag, warnings_once, what_raised
+from simtrain.errors import ConfigError, choices, flag, warnings_once, what_raised
 from simtrain.limits import check
 
 # Sensors whose values depend on geoms that touch nothing, without naming them.
@@ -100,12 +90,9 @@ def _compile(cfg: TaskCfg, visuals: bool) -> tuple[mujoco.MjModel, mujoco.MjSpec
     check(cfg, "env")
     if isinstance(cfg.model, Path):
         what = str(cfg.model)
-        if cfg.model.is_dir():
-            raise ConfigError(f"the model {what} is a folder; name its MJCF file (--env.model)")
-        if not cfg.model.exists():
-            raise ConfigError(f"the model {what} does not exist (--env.model)")
         if not cfg.model.is_file():
-            raise ConfigError(f"the model {what} is no regular file (--env.model)")
+            why = "is no MJCF file" if cfg.model.exists() else "does not exist"
+            raise ConfigError(f"the model {what} {why} (--env.model)")
         try:
             spec = mujoco.MjSpec.from_file(str(cfg.model))
         except ValueError as error:
@@ -155,28 +142,27 @@ def check_task(cfg: TaskCfg) -> mujoco.MjModel:
     """
     with warnings_once():
         model = _compile(cfg, visuals=False)[0]
-    step_dt = cfg.timestep * cfg.decimation
-    if not cfg.actions:
-        raise ConfigError("the task has no actions")
-    for name, action in cfg.actions.items():
-        check_delay(action, "env", "actions", name)
-        reference = getattr(action, "reference", None)
-        _check_command(flag("env", "actions", name, "reference"), reference, cfg)
-    if Actions(cfg, model, "cpu").dim == 0:
-        raise ConfigError("the task's actions drive no joint")
+    for kind in ("actions", "rewards"):
+        if not getattr(cfg, kind):
+            raise ConfigError(f"the task has no {kind}")
     if "actor" not in cfg.observations:
         raise ConfigError("the task has no observation group 'actor'")
     for group, terms in cfg.observation_terms().items():
         if not terms:
             raise ConfigError(f"observations.{group} has no terms")
-        for name, observed in terms.items():
-            check_delay(observed, "env", "observations", group, name)
-    if not cfg.rewards:
-        raise ConfigError("the task has no rewards")
+    if Actions(cfg, model, "cpu").dim == 0:
+        raise ConfigError("the task's actions drive no joint")
+    commands = {
+        flag("env", "actions", n, "reference"): getattr(action, "reference", None)
+        for n, action in cfg.actions.items()
+    }
     for where, term in _terms(cfg):
         takes_mask = isinstance(term, EventTermCfg | CurriculumTermCfg)
-        check_term(where, term, model, step_dt, leading=1 + takes_mask)
-        _check_command(f"{where}.command", term.params.get("command"), cfg)
+        check_term(where, term, model, cfg.timestep * cfg.decimation, leading=1 + takes_mask)
+        commands[f"{where}.command"] = term.params.get("command")
+    for where, name in commands.items():
+        if isinstance(name, str) and name not in cfg.commands:
+            raise ConfigError(f"{where}: there is no command {name!r}{choices(name, cfg.commands)}")
     return model
 
 
@@ -193,8 +179,7 @@ def evaluation_task(cfg: TaskCfg) -> TaskCfg:
 
     Policies are evaluated and shown in it. Pushes are gone, commands have their full ranges and the
     parameters that their class has ``in_evaluation``, and on a terrain environments start at every
-    level. What is drawn at the start and at resets stays,
-    from the first reset on.
+    level. What is drawn at the start and at resets stays, from the first reset on.
     """
     task = copy.deepcopy(cfg)
     for group in task.observation_terms().values():
@@ -232,20 +217,15 @@ def without_hardware(cfg: TaskCfg) -> TaskCfg:
     return task
 
 
-def _check_command(where: str, command: object, cfg: TaskCfg) -> None:
-    """Raise ConfigError for the name of a command that the task does not have."""
-    if isinstance(command, str) and command not in cfg.commands:
-        raise ConfigError(f"{where}: {no_command(command, cfg.commands)}")
-
-
 def _set_options(cfg: TaskCfg, option: mujoco.MjOption) -> None:
     option.timestep, sim = cfg.timestep, cfg.sim
     if sim.integrator is not None:
         option.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{sim.integrator.upper()}").value
     if sim.solver is not None:
         option.solver = getattr(mujoco.mjtSolver, f"mjSOL_{sim.solver.upper()}").value
-    option.iterations = option.iterations if sim.iterations is None else sim.iterations
-    option.ls_iterations = option.ls_iterations if sim.ls_iterations is None else sim.ls_iterations
+    for name in ("iterations", "ls_iterations"):
+        if (value := getattr(sim, name)) is not None:
+            setattr(option, name, value)
 
 
 def _discard_visuals(cfg: TaskCfg, spec: mujoco.MjSpec) -> None:

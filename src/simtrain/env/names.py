@@ -3,32 +3,46 @@
 A pattern is a regular expression that must match a whole name. Entries come in the model's order.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import mujoco
 import numpy as np
 import torch
 
-from simtrain.env.control.cfg import InitialState
-from simtrain.errors import ConfigError, did_you_mean
+from simtrain.env.cfg import TermCfg
+from simtrain.env.control.cfg import InitialState, Names
+from simtrain.errors import ConfigError, choices, config_errors_of, did_you_mean
+from simtrain.sim.engine import Index
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
-    from simtrain.env.cfg import TermCfg
-    from simtrain.env.control.cfg import Names
-    from simtrain.sim.engine import Index
-
-T = TypeVar("T")
-_FREE, _BALL = mujoco.mjtJoint.mjJNT_FREE.value, mujoco.mjtJoint.mjJNT_BALL.value
-_QPOS_SIZE = {_FREE: 7, _BALL: 4}  # slides and hinges have one entry
-_QVEL_SIZE = {_FREE: 6, _BALL: 3}
+FREE = mujoco.mjtJoint.mjJNT_FREE.value
+ONE_DEGREE = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
+"""The types of joints with one degree of freedom."""
+_SIZES = {FREE: (7, 6), mujoco.mjtJoint.mjJNT_BALL.value: (4, 3)}  # in qpos and qvel, if not 1
+_COUNTS = {  # fields of the model that count the elements of a kind
+    "body": "nbody",
+    "geom": "ngeom",
+    "site": "nsite",
+    "pair": "npair",
+    "keyframe": "nkey",
+    "joint": "njnt",
+    "tendon": "ntendon",
+    "actuator": "nu",
+    "sensor": "nsensor",
+}
+_KINDS = {
+    "bodies": "body",
+    "geoms": "geom",
+    "sites": "site",
+    "pairs": "pair",
+    "tendons": "tendon",
+    "actuators": "actuator",
+    "sensors": "sensor",
+}
+_ONE_PLACE = ("place", "frame", "origin")
 Bounds = Annotated[tuple[float, float], "lower and upper"]
 """Annotation of a term's parameter whose numbers bound what is drawn."""
 
@@ -82,22 +96,114 @@ class Base:
     angular: slice
 
 
+def resolve_params(
+    params: dict[str, Any], model: mujoco.MjModel, device: torch.device | str
+) -> dict[str, Any]:
+    """A copy of `params` in which names and patterns are indices on `device`."""
+    return {
+        name: value if value is None else _resolved(_kind_of(name), value, model, device)
+        for name, value in params.items()
+    }
+
+
+def _resolved(kind: str, value: Any, model: mujoco.MjModel, device: torch.device | str) -> Any:
+    """The indices of the elements of a `kind` such as ``joints``; `value` itself if it is none."""
+    if kind in ("places", *_ONE_PLACE):
+        places = find_places(model, value, device)
+        if kind in _ONE_PLACE and len(places) != 1:
+            raise ConfigError(f"{value!r} matches {', '.join(places.names)}; name one body or site")
+        return places
+    if kind == "joints":
+        return find_joints(model, value, device)
+    if kind not in _KINDS:
+        return value
+    names, ids = match_names(model, _KINDS[kind], value)
+    if kind != "sensors":
+        return Entities(names, as_index(ids, device))
+    data = _spans(ids, model.sensor_adr, model.sensor_dim[ids])
+    return Sensors(names, as_index(ids, device), as_index(data, device))
+
+
+def find_joints(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Joints:
+    """The joints that `names` match; ConfigError if a pattern matches none."""
+    found, ids = match_names(model, "joint", names)
+    sizes = np.array([_SIZES.get(int(kind), (1, 1)) for kind in model.jnt_type[ids]]).reshape(-1, 2)
+    qpos = _spans(ids, model.jnt_qposadr, sizes[:, 0])
+    qvel = _spans(ids, model.jnt_dofadr, sizes[:, 1])
+    return Joints(found, *(as_index(i, device) for i in (ids, qpos, qvel)))
+
+
+def find_places(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Places:
+    """The bodies or, if `names` match none, the sites; ConfigError if they match neither."""
+    places = {kind: names_of(model, kind) for kind in ("body", "site")}
+    for kind, of_kind in places.items():
+        if any(_hits(pattern, of_kind) for pattern in _patterns(names)):
+            found, ids = match_names(model, kind, names)
+            return Places(found, as_index(ids, device), kind == "site")
+    first, known = _patterns(names)[0], [*places["body"], *places["site"]]
+    raise ConfigError(f"no body or site matches {first!r}{choices(first, known)}")
+
+
+def names_of(model: mujoco.MjModel, kind: str) -> list[str]:
+    """The names of all joints, bodies, keyframes or so; `kind` is singular."""
+    return [getattr(model, kind)(i).name for i in range(getattr(model, _COUNTS[kind]))]
+
+
+def match_names(
+    model: mujoco.MjModel, kind: str, names: Names
+) -> tuple[tuple[str, ...], list[int]]:
+    """Names and ids that `names` match; ConfigError if a pattern matches nothing."""
+    everything, chosen = names_of(model, kind), set[int]()
+    for pattern in _patterns(names):
+        hits = _hits(pattern, everything)
+        if not hits:
+            raise ConfigError(f"no {kind} matches {pattern!r}{choices(pattern, everything)}")
+        chosen.update(hits)
+    ids = sorted(chosen)
+    return tuple(everything[i] for i in ids), ids
+
+
+def match_values(
+    values: float | dict[str, float], names: Sequence[str], default: float, what: str
+) -> list[float]:
+    """One value for each name, from a number or from a mapping of patterns to numbers."""
+    if not isinstance(values, dict):
+        return [float(values)] * len(names)
+    result = [default] * len(names)
+    for pattern, value in values.items():
+        hits = _hits(pattern, names, f"{what}: ")
+        if not hits:
+            raise ConfigError(f"{what}: nothing is called {pattern!r}{choices(pattern, names)}")
+        for i in hits:
+            result[i] = float(value)
+    return result
+
+
+def as_index(ids: list[int], device: torch.device | str) -> Index:
+    """An index of `ids`: a slice where they are consecutive, which makes views, not copies."""
+    if ids and ids == list(range(ids[0], ids[0] + len(ids))):
+        return slice(ids[0], ids[0] + len(ids))
+    return torch.tensor(ids, dtype=torch.long, device=device)
+
+
 def find_keyframe(model: mujoco.MjModel, name: str | None) -> int | None:
     """The id of the keyframe that episodes start from; None is MuJoCo's default state."""
-    if name is None:
-        return None
-    names = [model.key(i).name for i in range(model.nkey)]
-    if name not in names:
-        meant, known = did_you_mean(name, names), ", ".join(names) or "none"
-        raise ConfigError(f"the model has no keyframe {name!r}{meant}; it has {known}")
+    return None if name is None else find_id(model, "keyframe", name)
+
+
+def find_id(model: mujoco.MjModel, kind: str, name: str) -> int:
+    """The id of the one element of that name; ConfigError if there is none."""
+    if name not in (names := names_of(model, kind)):
+        raise ConfigError(f"the model has no {kind} {name!r}{choices(name, filter(None, names))}")
     return names.index(name)
 
 
-def initial_state(model: mujoco.MjModel, keyframe: int | None) -> InitialState:
-    """The keyframe's state, or MuJoCo's default for None."""
-    if keyframe is None:
+def initial_state(model: mujoco.MjModel, keyframe: str | None) -> InitialState:
+    """The state of the keyframe of that name, or MuJoCo's default for None."""
+    number = find_keyframe(model, keyframe)
+    if number is None:
         return InitialState(np.array(model.qpos0), np.zeros(model.nu))
-    return InitialState(np.array(model.key_qpos[keyframe]), np.array(model.key_ctrl[keyframe]))
+    return InitialState(np.array(model.key_qpos[number]), np.array(model.key_ctrl[number]))
 
 
 def find_base(model: mujoco.MjModel) -> Base:
@@ -105,7 +211,7 @@ def find_base(model: mujoco.MjModel) -> Base:
 
     ConfigError if there is none, or only objects beside a robot that is fixed.
     """
-    free = [int(i) for i in np.flatnonzero(model.jnt_type == _FREE)]
+    free = [int(i) for i in np.flatnonzero(model.jnt_type == FREE)]
     if not free:
         raise ConfigError("a floating base is needed, but the model has no free joint")
     roots = {int(model.body_rootid[body]) for body in _actuated(model)}
@@ -119,13 +225,11 @@ def find_base(model: mujoco.MjModel) -> Base:
 
 def find_free_bodies(model: mujoco.MjModel, bodies: Entities) -> list[Base]:
     """The entries of bodies that move freely; ConfigError for one that does not."""
-    found = []
-    for name in bodies.names:
-        first = int(model.body(name).jntadr[0])
-        if first < 0 or model.jnt_type[first] != _FREE:
+    joints = {name: int(model.body(name).jntadr[0]) for name in bodies.names}
+    for name, joint in joints.items():
+        if joint < 0 or model.jnt_type[joint] != FREE:
             raise ConfigError(f"the body {name!r} has no free joint")
-        found.append(_free_body(model, first))
-    return found
+    return [_free_body(model, joint) for joint in joints.values()]
 
 
 def _free_body(model: mujoco.MjModel, joint: int) -> Base:
@@ -134,102 +238,17 @@ def _free_body(model: mujoco.MjModel, joint: int) -> Base:
     return Base(int(model.jnt_bodyid[joint]), *places)
 
 
-def _actuated(model: mujoco.MjModel) -> Iterator[int]:
+def _actuated(model: mujoco.MjModel) -> list[int]:
     """Bodies that actuators act on."""
-    bodies = {
-        mujoco.mjtTrn.mjTRN_JOINT.value: model.jnt_bodyid,
-        mujoco.mjtTrn.mjTRN_JOINTINPARENT.value: model.jnt_bodyid,
-        mujoco.mjtTrn.mjTRN_SITE.value: model.site_bodyid,
-        mujoco.mjtTrn.mjTRN_BODY.value: np.arange(model.nbody),
-    }
-    wraps = {
-        mujoco.mjtWrap.mjWRAP_JOINT.value: model.jnt_bodyid,
-        mujoco.mjtWrap.mjWRAP_SITE.value: model.site_bodyid,
-    }
-    for kind, target in zip(model.actuator_trntype, model.actuator_trnid[:, 0], strict=True):
-        if kind in bodies:
-            yield int(bodies[kind][target])
-        elif kind == mujoco.mjtTrn.mjTRN_TENDON.value:
-            first = model.tendon_adr[target]
-            for wrap in range(first, first + model.tendon_num[target]):
-                if model.wrap_type[wrap] in wraps:
-                    yield int(wraps[model.wrap_type[wrap]][model.wrap_objid[wrap]])
-
-
-def find_joints(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Joints:
-    """The joints that `names` match; ConfigError if a pattern matches none."""
-    found, ids = _match("joint", "njnt", model, names)
-    kinds = [int(model.jnt_type[i]) for i in ids]
-    qpos = _spans(ids, model.jnt_qposadr, [_QPOS_SIZE.get(kind, 1) for kind in kinds])
-    qvel = _spans(ids, model.jnt_dofadr, [_QVEL_SIZE.get(kind, 1) for kind in kinds])
-    return Joints(found, *(as_index(i, device) for i in (ids, qpos, qvel)))
-
-
-def find_sensors(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Sensors:
-    """The sensors that `names` match; ConfigError if a pattern matches none."""
-    found, ids = _match("sensor", "nsensor", model, names)
-    data = _spans(ids, model.sensor_adr, [int(model.sensor_dim[i]) for i in ids])
-    return Sensors(found, as_index(ids, device), as_index(data, device))
-
-
-def find_places(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Places:
-    """The bodies or, if `names` match none, the sites; ConfigError if they match neither."""
-    bodies, sites = ([get(i).name for i in range(n)] for get, n in
-                     ((model.body, model.nbody), (model.site, model.nsite)))  # fmt: skip
-    patterns = _patterns(names)
-    are_sites = not any(_hits(p, bodies, f"{p!r} is not a pattern of names") for p in patterns)
-    if are_sites and not any(_hits(p, sites, f"{p!r} is no pattern") for p in patterns):
-        there = f"the model has the bodies {_listed(bodies)} and the sites {_listed(sites)}"
-        meant = did_you_mean(patterns[0], [*bodies, *sites])
-        raise ConfigError(f"no body or site matches {patterns[0]!r}{meant}; {there}")
-    found, ids = _match(*(("site", "nsite") if are_sites else ("body", "nbody")), model, names)
-    return Places(found, as_index(ids, device), are_sites)
-
-
-def find_frame(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Places:
-    """The one body or site; ConfigError if `names` match none or several."""
-    places = find_places(model, names, device)
-    if len(places) != 1:
-        raise ConfigError(f"{names!r} matches {', '.join(places.names)}; name one body or site")
-    return places
-
-
-def _find(
-    kind: str, count: str, model: mujoco.MjModel, names: Names, device: torch.device | str
-) -> Entities:
-    found, ids = _match(kind, count, model, names)
-    return Entities(found, as_index(ids, device))
-
-
-# These take model, names and device, and raise ConfigError if a pattern matches nothing.
-find_bodies, find_geoms = partial(_find, "body", "nbody"), partial(_find, "geom", "ngeom")
-find_sites, find_actuators = partial(_find, "site", "nsite"), partial(_find, "actuator", "nu")
-find_tendons, find_pairs = partial(_find, "tendon", "ntendon"), partial(_find, "pair", "npair")
-_FINDERS: dict[str, Callable[..., Entities]] = {
-    "joints": find_joints,
-    "bodies": find_bodies,
-    "geoms": find_geoms,
-    "sites": find_sites,
-    "tendons": find_tendons,
-    "sensors": find_sensors,
-    "actuators": find_actuators,
-    "pairs": find_pairs,
-    "places": find_places,
-    "place": find_frame,
-    "frame": find_frame,
-    "origin": find_frame,
-}
-
-
-def resolve_params(
-    params: dict[str, Any], model: mujoco.MjModel, device: torch.device | str
-) -> dict[str, Any]:
-    """A copy of `params` in which names and patterns are indices on `device`."""
-    return {
-        name: value if value is None or finder is None else finder(model, value, device)
-        for name, value in params.items()
-        for finder in [_FINDERS.get(_kind_of(name))]
-    }
+    data = mujoco.MjData(model)
+    mujoco.mj_fwdPosition(model, data)
+    is_adhesion = model.actuator_trntype == mujoco.mjtTrn.mjTRN_BODY.value
+    rows = [
+        slice(data.moment_rowadr[i], data.moment_rowadr[i] + data.moment_rownnz[i])
+        for i in np.flatnonzero(~is_adhesion)
+    ]
+    moved = [int(model.dof_bodyid[dof]) for row in rows for dof in data.moment_colind[row]]
+    return [*moved, *model.actuator_trnid[is_adhesion, 0].tolist()]
 
 
 def check_term(
@@ -246,83 +265,44 @@ def check_term(
     check_parameters(where, cfg, 1 if inspect.isclass(cfg.func) else leading)
     resolved: dict[str, Any] = {}
     for name, value in cfg.params.items():
-        try:
+        with config_errors_of(f"{where}.{name.replace('_', '-')}"):
             resolved |= resolve_params({name: value}, model, "cpu")
-        except ConfigError as error:
-            raise ConfigError(f"{where}.{name.replace('_', '-')}: {error}") from error
     if check := getattr(cfg.func, "check", None):
-        try:
+        with config_errors_of(where):
             check(model, step_dt, **resolved)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from error
-
-
-def no_command(name: str, existing: Collection[str]) -> str:
-    """That there is no command `name`, and which exist."""
-    known = ", ".join(existing) or "none"
-    return f"there is no command {name!r}{did_you_mean(name, existing)}; there are {known}"
-
-
-def checked_by(check: Callable[..., None]) -> Callable[[T], T]:
-    """Say what checks the parameters of a term's function, see `check_term`."""
-
-    def decorate(function: T) -> T:
-        function.check = check  # type: ignore[attr-defined]
-        return function
-
-    return decorate
 
 
 def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
     """Raise ConfigError unless `cfg` gives what its function takes after `leading` arguments."""
     function = getattr(cfg.func, "__qualname__", repr(cfg.func))
-    parameters = inspect.signature(cfg.func).parameters
-    names = list(parameters)[leading:]
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    parameters = list(inspect.signature(cfg.func).parameters.values())[leading:]
+    names = [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     for name in cfg.params:
-        if name not in names and not open_ended:
+        if name not in names and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             takes = f"{did_you_mean(name, names)}; it takes {', '.join(names) or 'none'}"
             raise ConfigError(f"{where}: {function} has no parameter {name!r}{takes}")
-    for name in names:
-        p, default = parameters[name], parameters[name].default
-        if name not in cfg.params:
-            if default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
-                raise ConfigError(f"{where}: {function} needs the parameter {name!r}")
+    for p in (p for p in parameters if p.name in names):
+        if p.name not in cfg.params:
+            if p.default is p.empty:
+                raise ConfigError(f"{where}: {function} needs the parameter {p.name!r}")
             continue
         # A flag takes any number of values; one instead of two bounds would mean something else.
-        value, is_drawn = cfg.params[name], p.annotation in (Bounds, "Bounds")
-        example = (0.5, 1.5) if is_drawn and default is p.empty else default
+        value, is_drawn = cfg.params[p.name], p.annotation in (Bounds, "Bounds")
+        example = (0.5, 1.5) if is_drawn and p.default is p.empty else p.default
         is_range = isinstance(example, tuple) and all(isinstance(x, int | float) for x in example)
-        where_of = f"{where}.{name.replace('_', '-')}"
+        setting = f"{where}.{p.name.replace('_', '-')}"
         if is_range and not (isinstance(value, tuple | list) and len(value) == len(example)):
             raise ConfigError(
-                f"{where_of} takes {len(example)} values such as {example}, not {value}"
+                f"{setting} takes {len(example)} values such as {example}, not {value}"
             )
         if is_drawn and not value[0] <= value[1]:
-            raise ConfigError(f"{where_of} is {value[0]} {value[1]}; the lower bound comes first")
+            raise ConfigError(f"{setting} is {value[0]} {value[1]}; the lower bound comes first")
 
 
 def patterns_of(kind: str, cfg: TermCfg) -> list[str]:
     """The names and patterns of one kind, such as ``geoms``, among a term's parameters."""
     given = [value for name, value in cfg.params.items() if _kind_of(name) == kind]
     return [pattern for value in given if value is not None for pattern in _patterns(value)]
-
-
-def match_values(
-    values: float | dict[str, float], names: Sequence[str], default: float, what: str
-) -> list[float]:
-    """One value for each name, from a number or from a mapping of patterns to numbers."""
-    if not isinstance(values, dict):
-        return [float(values)] * len(names)
-    result = [default] * len(names)
-    for pattern, value in values.items():
-        hits = _hits(pattern, names, f"{what}: {pattern!r} is not a regular expression")
-        if not hits:
-            known = f"{did_you_mean(pattern, names)}; there are {_listed(names)}"
-            raise ConfigError(f"{what}: nothing is called {pattern!r}{known}")
-        for i in hits:
-            result[i] = float(value)
-    return result
 
 
 def _kind_of(parameter: str) -> str:
@@ -334,40 +314,13 @@ def _patterns(names: Names) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _match(
-    kind: str, count: str, model: mujoco.MjModel, names: Names
-) -> tuple[tuple[str, ...], list[int]]:
-    everything = [getattr(model, kind)(i).name for i in range(getattr(model, count))]
-    chosen: set[int] = set()
-    for pattern in _patterns(names):
-        mistake = f"{pattern!r} is not a regular expression for {kind} names"
-        hits = _hits(pattern, everything, mistake)
-        if not hits:
-            known = f"{did_you_mean(pattern, everything)}; the model has {_listed(everything)}"
-            raise ConfigError(f"no {kind} matches {pattern!r}{known}")
-        chosen.update(hits)
-    ids = sorted(chosen)
-    return tuple(everything[i] for i in ids), ids
-
-
-def _hits(pattern: str, names: Sequence[str], mistake: str) -> list[int]:
+def _hits(pattern: str, names: Sequence[str], where: str = "") -> list[int]:
     """Places of the names that `pattern` matches; ConfigError if it is not a pattern."""
     try:
         return [i for i, name in enumerate(names) if re.fullmatch(pattern, name)]
     except re.error as error:
-        raise ConfigError(f"{mistake}: {error}") from error
+        raise ConfigError(f"{where}{pattern!r} is not a regular expression: {error}") from error
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(name or "(unnamed)" for name in names) or "none"
-
-
-def _spans(ids: list[int], starts: Sequence[int], sizes: list[int]) -> list[int]:
+def _spans(ids: list[int], starts: Sequence[int], sizes: Iterable[int]) -> list[int]:
     return [int(starts[i]) + k for i, size in zip(ids, sizes, strict=True) for k in range(size)]
-
-
-def as_index(ids: list[int], device: torch.device | str) -> Index:
-    """An index of `ids`: a slice where they are consecutive, which makes views, not copies."""
-    if ids and ids == list(range(ids[0], ids[0] + len(ids))):
-        return slice(ids[0], ids[0] + len(ids))
-    return torch.tensor(ids, dtype=torch.long, device=device)

@@ -55,8 +55,7 @@ class NanGuard:
         self._ring = like.new_zeros(STEPS + 1, sim.num_envs, width)
         self._fresh = torch.zeros_like(self._ring[:1])
         self._failed_rows = sim.failed.numpy() if sim.synchronous else None
-        # Steps are counted on the host if it knows at once what failed, else on the device alone.
-        self._step = self._start = 0
+        self._start = 0  # the number of the first step that the ring may have
         self._steps = torch.zeros(1, dtype=torch.long, device=sim.device)
         self._counts = torch.zeros(sim.num_envs, dtype=torch.long, device=sim.device)
         # Of the first failure: step x environments + environment.
@@ -70,15 +69,13 @@ class NanGuard:
 
     def record(self) -> None:
         """Keep the present states and controls, in place; to be called before a physics step."""
-        if self._failed_rows is not None:
-            if self._model is None:
-                torch.cat(self._rows, dim=1, out=self._ring[self._step % STEPS])
-            self._step += 1
-        else:
+        if self._failed_rows is None:
             torch.cat(self._rows, dim=1, out=self._fresh[0])
             slot = (self._steps % STEPS).masked_fill_(self._first < _NEVER, STEPS)
             self._ring.index_copy_(0, slot, self._fresh)
-            self._steps += 1
+        elif self._model is None:
+            torch.cat(self._rows, dim=1, out=self._ring[int(self._steps.numpy()[0]) % STEPS])
+        self._steps += 1
 
     def check(self) -> Tensor | None:
         """Count and return who failed in the step, ``(num_envs,)``; None if it is known: nobody."""
@@ -86,8 +83,7 @@ class NanGuard:
         if self._failed_rows is not None and not self._failed_rows.any():
             return None
         self._counts += failed
-        step: int | Tensor = self._steps if self._failed_rows is None else self._step
-        numbers = torch.add(self._numbers, step, alpha=self._sim.num_envs)
+        numbers = torch.add(self._numbers, self._steps, alpha=self._sim.num_envs)
         first = torch.where(failed, numbers, self._never).amin()
         torch.minimum(self._first, first, out=self._first)
         if self._failed_rows is not None and self._model is None:
@@ -103,7 +99,7 @@ class NanGuard:
         terms = tuple(dict.fromkeys(n for n, fine in zip(names, flags, strict=True) if not fine))
         dump = self._dump(first) if resets else None
         if resets:  # what came after the failure was not kept
-            self._start = steps if self._failed_rows is None else self._step
+            self._start = steps
         for _, total in sums:
             total.zero_()
         self._forget()
@@ -111,7 +107,7 @@ class NanGuard:
 
     def restart(self) -> None:
         """Forget what was recorded, in place: it did not lead to the state that goes on."""
-        self._step = self._start = 0
+        self._start = 0
         self._steps.zero_()
         self._forget()
 

@@ -24,31 +24,28 @@ class SharedTerms:
 
     def __init__(self, env: BaseEnv) -> None:
         self._env = env
-        self._cfgs: list[ObservationTermCfg] = []
         self.terms: list[Term] = []
-        self.values: list[Tensor] = []  # what each term returned last, ``(num_envs, *shape)``
 
-    def add(self, cfg: ObservationTermCfg, name: str) -> int:
-        """The term's place in `values`; ConfigError if its values have another shape."""
-        for place, other in enumerate(self._cfgs):
-            if other.func is cfg.func and other.params == cfg.params:
-                return place
+    def add(self, cfg: ObservationTermCfg, name: str) -> Term:
+        """The term, with its `value`; ConfigError if that has another shape."""
+        for term in self.terms:
+            if term.cfg.func is cfg.func and term.cfg.params == cfg.params:
+                return term
         term = Term(cfg, self._env, name)
-        value: Tensor = term()
-        if value.ndim not in (2, 4) or value.shape[0] != self._env.num_envs:
+        term.value = term()
+        if term.value.ndim not in (2, 4) or term.value.shape[0] != self._env.num_envs:
             needs = f"it must be (num_envs, size), here ({self._env.num_envs}, size)"
             needs += ", or (num_envs, channels, rows, columns)"
-            raise ConfigError(f"{name} has shape {tuple(value.shape)}; {needs}")
-        term.check_device(value)
-        self._cfgs.append(cfg)
+            raise ConfigError(f"{name} has shape {tuple(term.value.shape)}; {needs}")
+        term.check_device(term.value)
         self.terms.append(term)
-        self.values.append(value)
-        return len(self.terms) - 1
+        return term
 
     def compute(self) -> None:
-        """Evaluate every term into `values`, in place."""
+        """Evaluate every term, in place."""
         with self._env.unchanging_state():
-            self.values[:] = [term() for term in self.terms]
+            for term in self.terms:
+                term.value = term()
 
 
 class ObservationGroup:
@@ -57,9 +54,8 @@ class ObservationGroup:
     def __init__(
         self, name: str, cfgs: Mapping[str, ObservationTermCfg], env: BaseEnv, shared: SharedTerms
     ) -> None:
-        self._shared = shared
-        self._places = [shared.add(c, f"observations.{name}.{term}") for term, c in cfgs.items()]
-        values = [shared.values[place] for place in self._places]
+        self._terms = [shared.add(c, f"observations.{name}.{term}") for term, c in cfgs.items()]
+        values = [term.value for term in self._terms]
         self._sizes = [value[0].numel() for value in values]
         images = [term for term, value in zip(cfgs, values, strict=True) if value.ndim > 2]
         if images and len(cfgs) > 1:
@@ -96,9 +92,8 @@ class ObservationGroup:
         self._clip = self._pairs([c.clip for c in terms], (-torch.inf, torch.inf), env.device)
         has_scale = any(c.scale is not None for c in terms)
         self._scale = torch.tensor(scales, device=env.device) if has_scale else None
-        delayed = any(cfg.delay_max_lag for cfg in terms)
         self._delay: DelayLine | None = None
-        if delayed:
+        if any(cfg.delay_max_lag for cfg in terms):
             self._delay = DelayLine(env, f"observations.{name}.delay", terms, self._sizes)
         self._histories = {
             i: env.buffer(f"observations.{name}.{term}.history", (cfg.history_length, size), None)
@@ -115,11 +110,11 @@ class ObservationGroup:
         self, cfgs: Sequence[UniformNoiseCfg | GaussianNoiseCfg | None], device: torch.device
     ) -> list[tuple[Tensor, Tensor] | None]:
         """Lower bounds and widths of uniform noise, and means and deviations of normal noise."""
-        uniform = [c if isinstance(c, UniformNoiseCfg) else None for c in cfgs]
-        normal = [c if isinstance(c, GaussianNoiseCfg) else None for c in cfgs]
-        widths = [(n.n_min, n.n_max - n.n_min) if n else None for n in uniform]
-        means = [(n.mean, n.std) if n else None for n in normal]
-        return [self._pairs(numbers, (0.0, 0.0), device) for numbers in (widths, means)]
+        uniform = [
+            (n.n_min, n.n_max - n.n_min) if isinstance(n, UniformNoiseCfg) else None for n in cfgs
+        ]
+        normal = [(n.mean, n.std) if isinstance(n, GaussianNoiseCfg) else None for n in cfgs]
+        return [self._pairs(numbers, (0.0, 0.0), device) for numbers in (uniform, normal)]
 
     def _add(self, noises: Sequence[tuple[Tensor, Tensor] | None], values: Tensor) -> Tensor:
         """Add noise that is drawn now to `values`, ``(num_envs, columns)``, in place."""
@@ -150,8 +145,7 @@ class ObservationGroup:
         """Write the group's observations into `out`, ``(num_envs, *shape)``, by its terms."""
         out = out.view(len(out), self.size)
         present = out if self._present is None else self._present
-        values = [self._shared.values[i] for i in self._places]
-        torch.cat([value.flatten(1) for value in values], dim=1, out=present)
+        torch.cat([term.value.flatten(1) for term in self._terms], dim=1, out=present)
         self._add(self._noise, present)
         if self._bias is not None and self._fresh is not None:
             drawn = self._add(self._biases, torch.zeros_like(present))
@@ -191,9 +185,8 @@ class Observations:
 
     def __init__(self, cfgs: Mapping[str, Mapping[str, ObservationTermCfg]], env: BaseEnv) -> None:
         self._shared = SharedTerms(env)
-        self.groups = {
-            name: ObservationGroup(name, terms, env, self._shared) for name, terms in cfgs.items()
-        }
+        self.terms = self._shared.terms
+        self.groups = {n: ObservationGroup(n, of, env, self._shared) for n, of in cfgs.items()}
         self._turns = [
             TensorDict(
                 {
@@ -207,7 +200,6 @@ class Observations:
         ]
         self.turn = 0  # which of the two sets of buffers has the latest observations
         self._alternates = True
-        self.terms = self._shared.terms
 
     @property
     def latest(self) -> TensorDict:

@@ -49,12 +49,12 @@ class Mirror:
 
 def mirrored_as(rule: MirrorRule) -> Callable[[T], T]:
     """Say how the value of a term's function or class, or of a command's class, is reflected."""
+    return _with_attribute("mirror", rule)
 
-    def decorate(function: T) -> T:
-        function.mirror = rule  # type: ignore[attr-defined]
-        return function
 
-    return decorate
+def checked_by(check: Callable[..., None]) -> Callable[[T], T]:
+    """Say what checks the parameters of a term's function, see `simtrain.env.names.check_term`."""
+    return _with_attribute("check", check)
 
 
 def read_as(
@@ -72,10 +72,13 @@ def read_as(
     ``"places"`` is for a term that looks up the poses of bodies or sites by their `names`.
     Other sources, and `more` with ``places``, are those of older tasks; most are found out now.
     """
+    known = more or (lambda env, params: {"places": names} if names else {})
+    return _with_attribute("given" if source == "given" else "places", known)
 
+
+def _with_attribute(name: str, value: object) -> Callable[[T], T]:
     def decorate(function: T) -> T:
-        known = more or (lambda env, params: {"places": names} if names else {})
-        setattr(function, "given" if source == "given" else "places", known)
+        setattr(function, name, value)
         return function
 
     return decorate

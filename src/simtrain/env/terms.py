@@ -1,29 +1,24 @@
 """Terms at work: batched over environments, in place where they can, none waits for the device."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from simtrain.env import cfg as configs
+from simtrain.env.base import BaseEnv
 from simtrain.env.names import resolve_params
 from simtrain.env.randomness import draw_where
 from simtrain.errors import ConfigError, call_term
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from simtrain.env import cfg as configs
-    from simtrain.env.base import BaseEnv
 
 
 class Term:
     """A term's function with its parameters resolved, ready to be called at every step."""
 
     def __init__(self, cfg: configs.TermCfg, env: BaseEnv, name: str) -> None:
-        self.name = name
+        self.cfg, self.name = cfg, name
         self.params = resolve_params(cfg.params, env.model, env.device)
         """Resolved parameters of a function; a curriculum may change them. Empty for a class."""
         self.function: Callable[..., Any] = cfg.func
@@ -31,6 +26,8 @@ class Term:
             self.function = env.make_term(name, cfg.func, self.params)
             self.params = {}
         self._env = env
+        self.value: Tensor
+        """An observation's present value."""
         self.reset: Callable[[Tensor], None] | None = getattr(self.function, "reset", None)
         """Called with the mask of environments that are reset, boolean ``(num_envs,)``."""
 

@@ -149,13 +149,11 @@ def _highest_about(heights: np.ndarray, resolution: float) -> np.ndarray:
 def _tile_origins(cfg: TerrainCfg, tops: np.ndarray) -> np.ndarray:
     """Middles of the tiles on the highest ground about them, float32, ``(levels, columns, 3)``."""
     nodes, border = _nodes(cfg)
-    counts = (cfg.num_levels, cfg.num_columns)
-    x, y = ((np.arange(n) + 0.5 - n / 2) * cfg.tile_size for n in counts)
-    origins = np.zeros((*counts, 3), dtype=np.float32)
-    for level, column in np.ndindex(counts):
-        i, j = (border + nodes * k + nodes // 2 for k in (column, level))
-        origins[level, column] = (x[level], y[column], tops[i, j])
-    return origins
+    levels, columns = np.arange(cfg.num_levels), np.arange(cfg.num_columns)
+    middles = (border + nodes * n + nodes // 2 for n in (columns, levels))
+    x, y = ((n + 0.5 - len(n) / 2) * cfg.tile_size for n in (levels, columns))
+    places = *np.meshgrid(x, y, indexing="ij"), tops[np.ix_(*middles)].T
+    return np.stack(places, axis=-1).astype(np.float32)
 
 
 def _nodes(cfg: TerrainCfg) -> tuple[int, int]:

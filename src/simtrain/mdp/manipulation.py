@@ -15,7 +15,7 @@ import mujoco
 import torch
 
 from simtrain.env.commands import CommandTerm, Sphere
-from simtrain.env.names import checked_by
+from simtrain.env.reading import checked_by
 from simtrain.errors import ConfigError
 from simtrain.mdp.robot_state import computed_once, feet_forces
 

@@ -97,11 +97,14 @@ def simulates_on_gpu(config: TrainConfig, job: Job) -> bool:
 
 def check_on_devices(config: TrainConfig, job: Job, model: MjModel) -> None:
     """Check what depends on the job's devices; ConfigError if something does not fit them."""
+    from simtrain.env.control.actuators import check_networks
     from simtrain.files import check_memory
     from simtrain.launch.launcher import check_log_level
     from simtrain.run.directory import make_folder
 
-    engine = choose_engine(config.engine, job.devices[0].kind).name
+    simulator = choose_engine(config.engine, job.devices[0].kind)
+    engine = simulator.name
+    check_networks(config.env.actuators, simulator.device)
     check_evaluation_flags(config, engine)
     for network in ("actor", "critic"):
         if ":" in (cfg := getattr(config.ppo, network)).model:

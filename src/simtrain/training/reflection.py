@@ -2,8 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import mujoco
@@ -12,26 +11,26 @@ import torch
 from torch import Tensor
 
 from simtrain.algorithms.symmetry import MirrorMap, MirrorMaps
-from simtrain.env.actions import Actions, JointAction
 from simtrain.env.cfg import ObservationTermCfg, TaskCfg
+from simtrain.env.control.actions import Actions, JointAction
 from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.env import Env
 from simtrain.env.names import (
+    FREE,
+    ONE_DEGREE,
     Entities,
     Joints,
     find_base,
-    find_keyframe,
     initial_state,
     resolve_params,
 )
 from simtrain.env.reading import MirrorRule
-from simtrain.errors import ConfigError, flag
+from simtrain.errors import ConfigError, config_errors_of, flag
 
 E = TypeVar("E", bound=Entities)
 Params = Mapping[str, Any]
 Places = list[tuple[int, float]]
-_FREE, _HINGE = mujoco.mjtJoint.mjJNT_FREE.value, mujoco.mjtJoint.mjJNT_HINGE.value
-_KINDS = (_HINGE, mujoco.mjtJoint.mjJNT_SLIDE.value)
+_HINGE = mujoco.mjtJoint.mjJNT_HINGE.value
 # How far mirror images may differ: the cosine between axes, m, and m or rad.
 _COSINE, _DISTANCE, _OFFSET = 0.99, 0.01, 1e-3
 
@@ -65,11 +64,11 @@ class Reflection:
         self._pairs = [*pairs, *((b, a) for a, b in pairs)]
         self.vector = [-1.0 if axis == cfg.symmetry.normal else 1.0 for axis in "xyz"]
         """What becomes of a vector: factors of its x, y and z; minus these of a pseudo-vector's."""
-        self._start = initial_state(model, find_keyframe(model, cfg.keyframe))
+        self._start = initial_state(model, cfg.keyframe)
         data = mujoco.MjData(model)
         mujoco.mj_kinematics(model, data)
         origin, rotation = np.zeros(3), np.eye(3)
-        if (model.jnt_type == _FREE).any():
+        if (model.jnt_type == FREE).any():
             base = find_base(model).body
             origin, rotation = data.xpos[base], data.xmat[base].reshape(3, 3)
         self._anchors, self._axes = (data.xanchor - origin) @ rotation, data.xaxis @ rotation
@@ -117,7 +116,7 @@ class Reflection:
         return places
 
     def _observation(self, name: str, cfg: ObservationTermCfg) -> Places:
-        with _in_term("observations", name):
+        with config_errors_of(flag("env", "observations", name)):
             parameters = inspect.signature(cfg.func).parameters.items()
             params = {n: p.default for n, p in parameters if p.default is not p.empty}
             params |= self.resolved(cfg.params)
@@ -131,7 +130,7 @@ class Reflection:
 
     def _action(self, name: str, term: ActionTerm) -> Places:
         rule = self.cfg.actions[name].mirror
-        with _in_term("actions", name):
+        with config_errors_of(flag("env", "actions", name)):
             if rule is None and isinstance(term, JointAction):
                 places = self.partners(term.joints)
                 reflect, actions = _as_map(places), _PROBES.repeat(1, term.dim)
@@ -171,7 +170,7 @@ class Reflection:
         distance = np.linalg.norm(away - away @ axis * axis)  # where on its axis does not matter
         zeros = self.model.qpos0[[one.qposadr[0], other.qposadr[0]]]
         reason = ""
-        if kind not in _KINDS or other.type[0] != kind:
+        if kind not in ONE_DEGREE or other.type[0] != kind:
             reason = "only hinges and slides can be, both of the same type"
         elif abs(cosine) < _COSINE:
             reason = "their axes differ, with all joints at zero"
@@ -193,7 +192,7 @@ def _each_vector(reflection: Reflection, params: Params) -> Places:
 
 def _command(reflection: Reflection, params: Params) -> Places:
     cfg = reflection.cfg.commands[params["command"]]
-    with _in_term("commands", params["command"]):
+    with config_errors_of(flag("env", "commands", params["command"])):
         return reflection.places(_rule(cfg.func, None), reflection.resolved(cfg.params))
 
 
@@ -253,12 +252,3 @@ def _joined(parts: Iterable[Places]) -> Places:
 def _as_map(places: Places, device: torch.device | str = "cpu") -> MirrorMap:
     index, sign = (torch.tensor(numbers, device=device) for numbers in zip(*places, strict=True))
     return MirrorMap(index, sign)
-
-
-@contextmanager
-def _in_term(*path: str) -> Iterator[None]:
-    """Name the term in a ConfigError."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{flag('env', *path)}: {error}") from error

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import mujoco
 import numpy as np
 import pytest
 import torch
-from machine import ARM, linear_network, machine, machine_env, machine_task
+from going_on import assert_goes_on_the_same
+from machine import ARM, everything, linear_network, machine, machine_env, machine_task
 
 from simtrain import (
     DcMotorActuatorCfg,
     EventTermCfg,
     IdealPdActuatorCfg,
-    JointEffortActionCfg,
     JointPositionActionCfg,
     NetworkActuatorCfg,
+    TerminationTermCfg,
     mdp,
 )
-from simtrain.env.model import check_task, compile_model
+from simtrain.env.control.actuators import check_networks
+from simtrain.env.env import Env
+from simtrain.env.model import check_task, compile_model, without_hardware
 from simtrain.errors import ConfigError
+from simtrain.sim import EngineCfg
 
 YAW = {"yaw": JointPositionActionCfg("yaw", scale=3.0)}
 STALL, SPEED = 8.0, 2.0
@@ -50,24 +53,18 @@ def test_a_servo_takes_the_place_of_the_models_actuator():
         ("pitch", "wheel"), stiffness={"pitch": 7.0, "wheel": 5.0}, damping=0.5, effort_limit=3.0
     )
     actions = {"all": JointPositionActionCfg(("pitch", "wheel"))}
-    before, model = (
-        machine().compile(),
-        compile_model(machine_task(actuators={"x": cfg}, actions=actions)),
-    )
+    before = machine().compile()
+    model = compile_model(machine_task(actuators={"x": cfg}, actions=actions))
     assert [model.actuator(i).name for i in range(6)] == [before.actuator(i).name for i in range(6)]
     for name, kp in (("pitch", 7.0), ("wheel", 5.0)):
         actuator = model.actuator(name)
         assert (actuator.gainprm[0], *actuator.biasprm[:3]) == (kp, 0.0, -kp, -0.5)
         assert actuator.forcerange.tolist() == [-3.0, 3.0]
     assert model.actuator("pitch").ctrlrange == pytest.approx(np.deg2rad([-100, 100]))
-    assert model.actuator("yaw").gainprm[0] == 40.0
-
-
-def test_what_is_not_given_is_that_of_the_models_servo():
+    # What is not given is that of the model's servo.
     cfg = IdealPdActuatorCfg("yaw", damping=1.0)
-    model = compile_model(machine_task(actuators={"x": cfg}, actions=YAW))
-    assert model.actuator("yaw").biasprm[:3].tolist() == [0.0, -40.0, -1.0]
-    assert model.actuator("yaw").forcerange.tolist() == [-30.0, 30.0]
+    yaw = compile_model(machine_task(actuators={"x": cfg}, actions=YAW)).actuator("yaw")
+    assert (yaw.biasprm[:3].tolist(), yaw.forcerange.tolist()) == ([0, -40, -1], [-30, 30])
 
 
 def test_a_joint_without_an_actuator_gets_one_and_the_keyframe_goes_on():
@@ -81,9 +78,8 @@ def test_a_joint_without_an_actuator_gets_one_and_the_keyframe_goes_on():
 
 def test_a_dc_motor_does_no_more_than_its_line_allows():
     actions = [1.0] * 6 + [-1.0] * 12 + [0.0] * 150
-    speed, force = _forces(
-        machine_env(actuators={"x": _dc(effort_limit=6.0)}, actions=YAW), actions
-    ).T
+    env = machine_env(actuators={"x": _dc(effort_limit=6.0)}, actions=YAW)
+    speed, force = _forces(env, actions).T
     most = np.clip(STALL * (1.0 - speed / SPEED), -6.0, 6.0)
     least = np.clip(STALL * (-1.0 - speed / SPEED), -6.0, 6.0)
     assert (force <= most + 1e-4).all()
@@ -124,10 +120,7 @@ def test_gains_and_encoders_of_dc_motors_can_be_randomized():
         "bias": EventTermCfg(mdp.randomize_encoder_bias, bias=(0.1, 0.1), **draw),
     }
     strong = DcMotorActuatorCfg("yaw", saturation_effort=1e6, velocity_limit=1e6)
-    envs = [
-        machine_env(actions=YAW, actuators=actuators, events=events)
-        for actuators in ({}, {"x": strong})
-    ]
+    envs = [machine_env(actions=YAW, actuators=a, events=events) for a in ({}, {"x": strong})]
     for env in envs:
         for _ in range(250):
             env.step(torch.full((1, 1), 0.2))
@@ -153,12 +146,8 @@ def test_a_network_gets_errors_and_velocities_of_the_latest_physics_steps(tmp_pa
     def spy(nstep=1, **more):
         error, speed = 1.0 - env.bind("qpos")[0, 3].item(), env.bind("qvel")[0, 3].item()
         errors.append(error)
-        seen.append(
-            (
-                0.5 * (2.0 * error - 0.1 * errors[-3] - speed),
-                env.bind("ctrl")[0, 3] - env.bind("qpos")[0, 3],
-            )
-        )
+        force = 0.5 * (2.0 * error - 0.1 * errors[-3] - speed)
+        seen.append((force, env.bind("ctrl")[0, 3] - env.bind("qpos")[0, 3]))
         step(nstep, **more)
 
     env.sim.step = spy
@@ -198,13 +187,13 @@ def _mistakes(folder):
             DcMotorActuatorCfg("yaw", saturation_effort={"y.*": 1.0}, velocity_limit={"q": 1.0}),
             "'q'",
         ),
-        (NetworkActuatorCfg("wheel", network=folder / "no.onnx"), r"no.onnx does not exist"),
+        (NetworkActuatorCfg("wheel", network=folder / "no.onnx"), r"no network file .*no.onnx"),
         (NetworkActuatorCfg("wheel", network=folder / "bad.onnx"), r"bad.onnx cannot be read"),
         (
-            NetworkActuatorCfg("wheel", network=str(folder / "state.pt")),
-            r"state.pt cannot be read as torchscript: save a scripted module .* not its state_dict",
+            NetworkActuatorCfg("wheel", network=folder / "state.pt"),
+            r"state.pt cannot be read as TorchScript: save a scripted module .* not its state_dict",
         ),
-        (NetworkActuatorCfg("wheel", network=folder), "is no file"),
+        (NetworkActuatorCfg("wheel", network=folder), "no network file"),
         (
             DcMotorActuatorCfg("yaw", stiffness=0.0, saturation_effort=1.0, velocity_limit=1.0),
             "the stiffness of 'yaw' is 0",
@@ -229,9 +218,33 @@ def test_two_that_are_for_one_joint_are_an_error():
         compile_model(machine_task(actuators=both, actions=YAW))
 
 
-def test_an_effort_may_be_asked_of_a_motor_with_a_line():
-    spec = machine()
-    spec.actuator("yaw").set_to_motor()
-    assert spec.compile().actuator("yaw").biastype == mujoco.mjtBias.mjBIAS_NONE
-    with pytest.raises(ConfigError, match="needs a motor actuator"):
-        check_task(machine_task(actuators={"x": _dc()}, actions={"y": JointEffortActionCfg("yaw")}))
+def test_an_onnx_network_is_refused_where_a_gpu_simulates(tmp_path):
+    """Before anything is built, for its Runtime would wait for the GPU at every physics step."""
+    cfgs = _network(linear_network(tmp_path / "n.onnx", [1.0] * 6))
+    check_networks(cfgs, "cpu")
+    check_networks(_network(linear_network(tmp_path / "n.pt", [1.0] * 6)), "cuda:0")
+    with pytest.raises(ConfigError, match=r"--env.actuators.wheel.network: .* as TorchScript"):
+        Env(machine_task(actuators=cfgs, actions=WHEEL), 1, EngineCfg("warp", "cuda:0"))
+
+
+def test_it_goes_on_the_same_from_a_saved_state(tmp_path):
+    def make() -> Env:
+        ends = {"time_out": TerminationTermCfg(mdp.time_out, time_out=True)}
+        cfg = everything(tmp_path, terminations=ends, episode_length_s=0.2)
+        return Env(cfg, 5, EngineCfg(threads=1))
+
+    env = make()
+    env.episode_length_buf = torch.arange(5)
+    assert_goes_on_the_same(env, make, before=7, after=14)
+
+
+def test_without_hardware_nothing_is_late_and_motors_are_servos(tmp_path):
+    cfg = everything(tmp_path)
+    with pytest.raises(ConfigError, match=r"actuators\.learned is a network"):
+        without_hardware(cfg)
+    del cfg.actuators["learned"], cfg.actions["roll"]
+    env = Env(without_hardware(cfg), 1, EngineCfg(threads=1))
+    assert not env._control.by_substep
+    yaw = env.model.actuator("yaw")
+    assert (yaw.biasprm[1], yaw.forcerange.tolist()) == (-40.0, [-5.0, 5.0])
+    assert cfg.actions["reach"].delay_max_lag == 5  # the task itself is as it was

@@ -21,74 +21,78 @@ from simtrain.env.control.cfg import (
     DcMotorActuatorCfg,
     IdealPdActuatorCfg,
     NetworkActuatorCfg,
-    PerName,
 )
-from simtrain.env.control.transmission import ONE_DEGREE, actuators_on, only_actuator_on
-from simtrain.env.names import Joints, as_index, find_joints, match_values
-from simtrain.errors import ConfigError, flag
+from simtrain.env.control.transmission import actuators_on, find_driving
+from simtrain.env.names import ONE_DEGREE, as_index, find_joints, match_values
+from simtrain.errors import ConfigError, config_errors_of, flag
 
 Network = Callable[[Tensor], Tensor]
+_PARAMETERS = ("stiffness", "damping", "effort_limit", "saturation_effort", "velocity_limit")
+_compiling_nothing = partial(torch.jit.optimized_execution, False)  # type: ignore[attr-defined]
 
 
 def set_actuators(cfgs: Mapping[str, ActuatorCfg], spec: mujoco.MjSpec) -> None:
     """Let the actuators of a model be as `cfgs` say, in place; ConfigError if that cannot be."""
     model, taken = spec.compile(), dict[str, str]()
     for name, cfg in cfgs.items():
-        try:
-            joints = find_joints(model, cfg.joints, "cpu")
-            numbers = {what: _numbers(cfg, what, joints) for what in _PARAMETERS}
-            for i, joint in enumerate(joints.names):
+        with config_errors_of(flag("env", "actuators", name)):
+            if isinstance(cfg, NetworkActuatorCfg):
+                _load(cfg, "cpu")
+            joints = find_joints(model, cfg.joints, "cpu").names
+            values = [getattr(cfg, what, None) for what in _PARAMETERS]
+            given = {w: v for w, v in zip(_PARAMETERS, values, strict=True) if v is not None}
+            numbers = {w: match_values(v, joints, np.nan, w) for w, v in given.items()}
+            for i, joint in enumerate(joints):
                 if joint in taken:
                     other = flag("env", "actuators", taken[joint])
                     raise ConfigError(f"{joint!r} has an actuator by {other} already")
                 taken[joint] = name
-                actuator = _place(spec, model, joint)
-                _configure(actuator, cfg, {what: of[i] for what, of in numbers.items()}, joint)
-        except ConfigError as error:
-            raise ConfigError(f"{flag('env', 'actuators', name)}: {error}") from error
+                of_joint = {what: of[i] for what, of in numbers.items() if not np.isnan(of[i])}
+                _configure(_place(spec, model, joint), cfg, of_joint, joint)
 
 
-class Actuators:
+def check_networks(cfgs: Mapping[str, ActuatorCfg], device: torch.device | str) -> None:
+    """Raise ConfigError for a network that cannot run on the device of the simulation."""
+    if torch.device(device).type == "cpu":
+        return
+    for name, cfg in cfgs.items():
+        if isinstance(cfg, NetworkActuatorCfg) and cfg.network.suffix == ".onnx":
+            where = flag("env", "actuators", name, "network")
+            text = "is ONNX, which runs on the CPU; to simulate on a GPU"
+            raise ConfigError(f"{where}: {cfg.network} {text}, give it as TorchScript (.pt)")
+
+
+def simulated_actuators(cfgs: Mapping[str, ActuatorCfg], env: Any) -> list["_DcMotors | _Networks"]:
     """Those of a task's actuators that MuJoCo does not have, at work."""
-
-    def __init__(self, cfgs: Mapping[str, ActuatorCfg], env: Any) -> None:
-        self._models: list[_DcMotors | _Networks] = []
-        for name, cfg in cfgs.items():
-            if isinstance(cfg, DcMotorActuatorCfg) and not cfg.builtin:
-                self._models.append(_DcMotors(cfg, env))
-            elif isinstance(cfg, NetworkActuatorCfg):
-                self._models.append(_Networks(name, cfg, env))
-
-    def __len__(self) -> int:
-        return len(self._models)
-
-    def apply(self, ctrl: Tensor) -> None:
-        """Put controls in the place of targets in `ctrl`, ``(num_envs, nu)``, in place."""
-        for model in self._models:
-            model.apply(ctrl)
+    models: list[_DcMotors | _Networks] = []
+    for name, cfg in cfgs.items():
+        if isinstance(cfg, DcMotorActuatorCfg) and not cfg.builtin:
+            models.append(_DcMotors(cfg, env))
+        elif isinstance(cfg, NetworkActuatorCfg):
+            models.append(_Networks(name, cfg, env))
+    return models
 
 
 class _Servos:
     """MuJoCo's servos of some joints, each of force ``gain ctrl + bias`` in its own units.
 
-    ``biasprm`` has - stiffness x encoder's bias, - stiffness and - damping, each environment's own.
+    Position, velocity, gain and bias are ``(num_envs, joints)``. ``biasprm`` has - stiffness x
+    encoder's bias, - stiffness and - damping, each environment's own.
     """
 
     def __init__(self, cfg: ActuatorCfg, env: Any) -> None:
-        model = env.model
-        self.joints = find_joints(model, cfg.joints, env.device)
-        ids = [
-            only_actuator_on(model, "joint", name, type(cfg).__name__) for name in self.joints.names
-        ]
+        self.joints = find_joints(env.model, cfg.joints, env.device)
+        ids = find_driving(env.model, "joint", self.joints.names, type(cfg).__name__)
         self.index = as_index(ids, env.device)
-        self._gear = torch.tensor(model.actuator_gear[ids, 0], dtype=torch.float32).to(env.device)
+        gear = torch.tensor(env.model.actuator_gear[ids, 0], dtype=torch.float32)
+        self._gear = gear.to(env.device)
         self._qpos: Tensor = env.bind("qpos")
         self._qvel: Tensor = env.bind("qvel")
         self._gains: Tensor = env.sim.expand("actuator_gainprm")
         self._biases: Tensor = env.sim.expand("actuator_biasprm")
 
     def position(self) -> Tensor:
-        """Positions. Shape: ``(num_envs, joints)``, as of all that follows."""
+        """Positions, in the actuators' units."""
         return self._qpos[:, self.joints.qpos] * self._gear
 
     def velocity(self) -> Tensor:
@@ -110,47 +114,42 @@ class _Servos:
         return self.position() + numbers[..., 0] / numbers[..., 1]
 
 
-class _DcMotors:
+class _DcMotors(_Servos):
     """Moves the targets of servos so far that their motors can do what they ask for."""
 
     def __init__(self, cfg: DcMotorActuatorCfg, env: Any) -> None:
-        self._servos = _Servos(cfg, env)
-        limits = (
-            ("saturation_effort", cfg.saturation_effort),
-            ("velocity_limit", cfg.velocity_limit),
-        )
-        stall, speed = (
-            torch.tensor(match_values(of, self._servos.joints.names, 0.0, what)).to(env.device)
-            for what, of in limits
-        )
-        self._stall, self._slope = stall, -stall / speed
+        super().__init__(cfg, env)
+        names = self.joints.names
+        stall = match_values(cfg.saturation_effort, names, 0.0, "saturation_effort")
+        speed = match_values(cfg.velocity_limit, names, 0.0, "velocity_limit")
+        self._stall = torch.tensor(stall).to(env.device)
+        self._slope = -self._stall / torch.tensor(speed).to(env.device)
 
     def apply(self, ctrl: Tensor) -> None:
         """Bound targets by what makes the largest and the least force that there can be."""
-        servos, velocity = self._servos, self._servos.velocity()
-        index, gain = servos.index, servos.gain()
-        middle = torch.addcmul(-servos.bias(velocity), velocity, self._slope)
+        velocity, gain = self.velocity(), self.gain()
+        middle = torch.addcmul(-self.bias(velocity), velocity, self._slope)
         low, high = (middle - self._stall) / gain, (middle + self._stall) / gain
-        ctrl[:, index] = torch.clamp(ctrl[:, index], low, high)
+        ctrl[:, self.index] = torch.clamp(ctrl[:, self.index], low, high)
 
 
-class _Networks:
+class _Networks(_Servos):
     """Computes efforts by a network, from the latest position errors and velocities."""
 
     def __init__(self, name: str, cfg: NetworkActuatorCfg, env: Any) -> None:
-        self._servos, self._cfg = _Servos(cfg, env), cfg
-        self._network = _load(cfg, env.device)
+        super().__init__(cfg, env)
+        self._cfg, self._network = cfg, _load(cfg, env.device)
         self._steps = torch.tensor(cfg.history_steps).to(env.device)
-        shape = (max(cfg.history_steps) + 1, 2, len(self._servos.joints))
+        shape = (max(cfg.history_steps) + 1, 2, len(self.joints))
         self._history = env.buffer(f"actuators.{name}.history", shape)  # the present first
         self._scale = torch.tensor([[cfg.pos_scale], [cfg.vel_scale]]).to(env.device)
 
     @torch.no_grad()
     def apply(self, ctrl: Tensor) -> None:
         """Replace targets; each joint of each environment is a row of the network's."""
-        servos, history, velocity = self._servos, self._history, self._servos.velocity()
+        history, velocity = self._history, self.velocity()
         history[:, 1:] = history[:, :-1].clone()
-        history[:, 0, 0] = ctrl[:, servos.index] - servos.measured()
+        history[:, 0, 0] = ctrl[:, self.index] - self.measured()
         history[:, 0, 1] = velocity
         inputs = history.index_select(1, self._steps) * self._scale
         # From (num_envs, steps, 2, joints) to (num_envs, joints, 2, steps).
@@ -158,21 +157,8 @@ class _Networks:
         inputs = inputs.flip(2) if self._cfg.input_order == "vel_pos" else inputs
         with _compiling_nothing():
             efforts = self._network(inputs.flatten(2).flatten(0, 1)).view(len(ctrl), -1)
-        efforts = efforts * self._cfg.torque_scale - servos.bias(velocity)
-        ctrl[:, servos.index] = efforts / servos.gain()
-
-
-_compiling_nothing = partial(torch.jit.optimized_execution, False)  # type: ignore[attr-defined]
-_PARAMETERS = ("stiffness", "damping", "effort_limit", "saturation_effort", "velocity_limit")
-
-
-def _numbers(cfg: ActuatorCfg, what: str, joints: Joints) -> list[float | None]:
-    """A number for each joint, None where none is given."""
-    given: PerName | None = getattr(cfg, what, None)
-    if given is None:
-        return [None] * len(joints)
-    found = match_values(given, joints.names, np.nan, what)
-    return [None if np.isnan(value) else value for value in found]
+        efforts = efforts * self._cfg.torque_scale - self.bias(velocity)
+        ctrl[:, self.index] = efforts / self.gain()
 
 
 def _place(spec: mujoco.MjSpec, model: mujoco.MjModel, joint: str) -> Any:
@@ -183,7 +169,7 @@ def _place(spec: mujoco.MjSpec, model: mujoco.MjModel, joint: str) -> Any:
         for key in spec.keys:
             key.ctrl = [*key.ctrl, 0.0] if len(key.ctrl) else []
         return spec.add_actuator(name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
-    own = only_actuator_on(model, "joint", joint, "the task's actuator")
+    (own,) = find_driving(model, "joint", [joint], "the task's actuator")
     actuator = spec.actuators[own]
     # As the compiler has worked it out: targets stay within it, also if another kind would not.
     actuator.inheritrange, actuator.ctrlrange = 0.0, model.actuator_ctrlrange[own]
@@ -191,35 +177,31 @@ def _place(spec: mujoco.MjSpec, model: mujoco.MjModel, joint: str) -> Any:
     return actuator
 
 
-def _configure(
-    actuator: Any, cfg: ActuatorCfg, numbers: dict[str, float | None], joint: str
-) -> None:
-    """Make an actuator of the spec what `cfg` says, in place."""
-    if (effort := numbers["effort_limit"]) is not None:
+def _configure(actuator: Any, cfg: ActuatorCfg, numbers: dict[str, float], joint: str) -> None:
+    """Make an actuator of the spec what `cfg` says, in place; `numbers` are those that it gives."""
+    if (effort := numbers.get("effort_limit")) is not None:
         actuator.forcelimited, actuator.forcerange = True, [-effort, effort]
     if isinstance(cfg, NetworkActuatorCfg):
-        _load(cfg, "cpu")
         # A servo, with targets and an encoder; its gains do not matter.
         actuator.set_to_position(kp=1.0, kv=0.0)
         actuator.ctrllimited = False
     if not isinstance(cfg, IdealPdActuatorCfg):
         return
-    is_servo = actuator.biastype == mujoco.mjtBias.mjBIAS_AFFINE and actuator.biasprm[1] < 0.0
-    own = (-actuator.biasprm[1], -actuator.biasprm[2]) if is_servo else (None, None)
-    given = numbers["stiffness"], numbers["damping"]
-    stiffness, damping = (a if a is not None else b for a, b in zip(given, own, strict=True))
-    if stiffness is None or damping is None:
-        lacking = "stiffness" if stiffness is None else "damping"
-        raise ConfigError(
-            f"{joint!r} has no servo in the model to take its {lacking} from: give it"
-        )
+    if actuator.biastype == mujoco.mjtBias.mjBIAS_AFFINE and actuator.biasprm[1] < 0.0:
+        own = {"stiffness": -actuator.biasprm[1], "damping": -actuator.biasprm[2]}
+        numbers = own | numbers
+    for what in ("stiffness", "damping"):
+        if what not in numbers:
+            text = f"has no servo in the model to take its {what} from: give it"
+            raise ConfigError(f"{joint!r} {text}")
+    stiffness, damping = numbers["stiffness"], numbers["damping"]
     if isinstance(cfg, DcMotorActuatorCfg):
         if stiffness == 0.0:
             raise ConfigError(f"the stiffness of {joint!r} is 0; a DC motor's servo needs one")
+        for what in ("saturation_effort", "velocity_limit"):
+            if what not in numbers:
+                raise ConfigError(f"no {what} is given for {joint!r}")
         stall, speed = numbers["saturation_effort"], numbers["velocity_limit"]
-        if stall is None or speed is None:
-            lacking = "saturation_effort" if stall is None else "velocity_limit"
-            raise ConfigError(f"no {lacking} is given for {joint!r}")
         if cfg.builtin:
             # With a motor constant of 1, speeds are voltages, and speed / resistance stall torque.
             actuator.set_to_dcmotor(
@@ -235,20 +217,16 @@ def _configure(
 
 def _load(cfg: NetworkActuatorCfg, device: torch.device | str) -> Network:
     """The network of an actuator, from its file; ConfigError if it is none of that kind."""
-    path, size = Path(cfg.network), 2 * len(cfg.history_steps)
+    path, size = cfg.network, 2 * len(cfg.history_steps)
     if not path.is_file():
-        there = "is no file" if path.exists() else "does not exist"
-        raise ConfigError(f"the network {path} {there}")
+        raise ConfigError(f"there is no network file {path}")
+    is_onnx = path.suffix == ".onnx"
     try:
-        read = _from_onnx if path.suffix == ".onnx" else _from_torchscript
-        network = read(path, device)
-    except ConfigError:
-        raise
+        network = _from_onnx(path) if is_onnx else _from_torchscript(path, device)
     except Exception as error:  # whatever is wrong with someone's file
-        text = f"the network {path} cannot be read as {read.__name__.removeprefix('_from_')}"
-        needs = "save a scripted module by torch.jit.save, not its state_dict"
-        text += f": {needs if read is _from_torchscript else str(error).splitlines()[0]}"
-        raise ConfigError(text) from error
+        script = "TorchScript: save a scripted module by torch.jit.save, not its state_dict"
+        what = f"ONNX: {str(error).splitlines()[0]}" if is_onnx else script
+        raise ConfigError(f"the network {path} cannot be read as {what}") from error
     try:
         shape = tuple(network(torch.zeros(2, size, device=device)).shape)
     except Exception:  # noqa: BLE001 - torch and ONNX Runtime raise various ones
@@ -266,17 +244,12 @@ def _from_torchscript(path: Path, device: torch.device | str) -> Network:
     return network
 
 
-def _from_onnx(path: Path, device: torch.device | str) -> Network:
-    """Run by ONNX Runtime on the CPU, wherever the simulation is."""
+def _from_onnx(path: Path) -> Network:
+    """Run by ONNX Runtime on the CPU."""
     import onnxruntime  # it takes long, and few tasks need it
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-
-    def network(inputs: Tensor) -> Tensor:
-        (efforts,) = session.run(None, {name: inputs.cpu().numpy()})
-        return torch.from_numpy(efforts).to(device)
-
-    return network
+    return lambda inputs: torch.from_numpy(session.run(None, {name: inputs.numpy()})[0])

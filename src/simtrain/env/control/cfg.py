@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Suppress
 
 from simtrain.env.reading import MirrorRule
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, flag
 from simtrain.limits import UNBOUNDED, Fraction, Limits
 
 if TYPE_CHECKING:
@@ -45,6 +45,14 @@ class DelayCfg:
     """Probability that a drawn lag stays; 1 for an episode."""
     delay_update_period: Annotated[int, Limits(0, 10**9)] = 0
     """Steps between draws; 0 for every step."""
+
+    def check_fields(self, *path: str) -> None:
+        """Raise ConfigError if the bounds of the lag cannot be; see `simtrain.limits.check`."""
+        if self.delay_min_lag > self.delay_max_lag:
+            least, most = (flag(*path, name) for name in ("delay_min_lag", "delay_max_lag"))
+            text = f"and the largest lag is {self.delay_max_lag}; it must not be greater"
+            give = f"(give {most} {self.delay_min_lag})"
+            raise ConfigError(f"{least} is {self.delay_min_lag}, {text} {give}")
 
 
 @dataclass(frozen=True)
@@ -275,7 +283,7 @@ class NetworkActuatorCfg(ActuatorCfg):
 
     network: Path = field(kw_only=True)
     """A TorchScript file (``.pt``) or one of ONNX (``.onnx``), ``(n, inputs)`` to ``(n, 1)``. ONNX
-    runs on the CPU alone: for simulation on GPUs use TorchScript."""
+    runs on the CPU, and is refused where a GPU simulates: use TorchScript there."""
     history_steps: Annotated[tuple[int, ...], Limits(0, 1000)] = field(
         default=(0, 1, 2), kw_only=True
     )

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from simtrain.env.control.cfg import DelayCfg
-from simtrain.errors import ConfigError, flag
 
 
 class DelayLine:
@@ -69,15 +68,3 @@ class DelayLine:
         lags = self._lowest + (lot * self._count).long()
         due = (pushes.remainder(self._period) == 0) & (chance >= self._hold)
         torch.where(due | (pushes == 0), lags, self._lags, out=self._lags)
-
-
-def check_delay(cfg: DelayCfg, *where: str) -> None:
-    """Raise ConfigError if the bounds of a term's lag, whose flag is `where`, cannot be."""
-    for name in ("delay_min_lag", "delay_max_lag", "delay_update_period"):
-        if type(value := getattr(cfg, name)) is not int:
-            raise ConfigError(f"{flag(*where, name)} is {value!r}; it must be a whole number")
-    if not 0 <= cfg.delay_min_lag <= cfg.delay_max_lag:
-        bounds = f"{cfg.delay_min_lag}, and the largest lag is {cfg.delay_max_lag}"
-        most = flag(*where, "delay_max_lag")
-        text = f"{flag(*where, 'delay_min_lag')} is {bounds}; it must not be greater"
-        raise ConfigError(f"{text} (give {most} {cfg.delay_min_lag})")

@@ -1,22 +1,15 @@
 """Differential inverse kinematics of a site, by damped least squares, for all environments."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mujoco
 import torch
+from torch import Tensor
 
-from simtrain.env.control.cfg import ActionTerm
-from simtrain.env.control.transmission import ONE_DEGREE
-from simtrain.env.names import as_index
-from simtrain.errors import ConfigError, did_you_mean
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from simtrain.env.control.cfg import DifferentialIKActionCfg
-    from simtrain.env.names import Joints
+from simtrain.env.control.cfg import ActionTerm, DifferentialIKActionCfg, InitialState
+from simtrain.env.control.transmission import find_driving, target_limits
+from simtrain.env.names import ONE_DEGREE, as_index, find_id, find_joints
+from simtrain.errors import ConfigError
 
 _HINGE = mujoco.mjtJoint.mjJNT_HINGE.value
 
@@ -28,46 +21,38 @@ class DifferentialIK(ActionTerm):
         self,
         cfg: DifferentialIKActionCfg,
         model: mujoco.MjModel,
-        joints: Joints,
-        actuators: list[int],
+        start: InitialState,
+        device: torch.device | str,
     ) -> None:
-        self._site = _id_of("site", [model.site(i).name for i in range(model.nsite)], cfg.site)
-        self._frame: int | None = None
-        if cfg.frame is not None:
-            bodies = [model.body(i).name for i in range(model.nbody)]
-            self._frame = _id_of("body", bodies, cfg.frame)
+        self._joints = find_joints(model, cfg.joints, device)
+        names = self._joints.names
+        actuators = find_driving(model, "joint", names, type(cfg).__name__, "position")
+        self.dim, self.actuators = 6 if cfg.orientation else 3, tuple(actuators)
+        self._site = find_id(model, "site", cfg.site)
+        self._frame = None if cfg.frame is None else find_id(model, "body", cfg.frame)
         moving, body = set(), int(model.site_bodyid[self._site])
         while body:
             moving.add(body)
             body = int(model.body_parentid[body])
-        ids = [model.joint(name).id for name in joints.names]
-        for joint in ids:
+        ids = [model.joint(name).id for name in names]
+        for name, joint in zip(names, ids, strict=True):
             if int(model.jnt_bodyid[joint]) not in moving:
-                raise ConfigError(
-                    f"{model.joint(joint).name!r} does not move the site {cfg.site!r}"
-                )
+                raise ConfigError(f"{name!r} does not move the site {cfg.site!r}")
             if model.jnt_type[joint] not in ONE_DEGREE:
-                raise ConfigError(f"{model.joint(joint).name!r} is neither a slide nor a hinge")
-        self.dim, self.actuators = 6 if cfg.orientation else 3, tuple(actuators)
-        self._cfg, self._joints, self._ids = cfg, joints, ids
-        self._is_hinge = model.jnt_type[ids] == _HINGE
-        self._ranges = model.actuator_ctrlrange[actuators]
-
-    def declare(self, env: Any) -> None:
-        """Take what it reads from `env`; it keeps nothing."""
-        cfg, device = self._cfg, env.device
-        names = ("qpos", "xanchor", "xaxis", "site_xpos", "xmat")
-        self._fields: list[Tensor] = [env.bind(name) for name in names]
+                raise ConfigError(f"{name!r} is neither a slide nor a hinge")
         scale = [cfg.position_scale] * 3 + [cfg.rotation_scale] * 3
         self._scale = torch.tensor(scale[: self.dim], device=device)
         self._damping = cfg.damping**2 * torch.eye(self.dim, device=device)
-        self._hinges = torch.as_tensor(self._is_hinge, device=device).float().unsqueeze(1)
-        low, high = torch.as_tensor(self._ranges, dtype=torch.float32).T
-        limited = low < high
-        self._low = torch.where(limited, low, -torch.inf).to(device)
-        self._high = torch.where(limited, high, torch.inf).to(device)
-        self._index = as_index(list(self.actuators), device)
-        self._places = as_index(self._ids, device)
+        is_hinge = torch.as_tensor(model.jnt_type[ids] == _HINGE)
+        self._hinges = is_hinge.float().unsqueeze(1).to(device)
+        limits = torch.as_tensor(target_limits(model, actuators), dtype=torch.float32)
+        self._low, self._high = limits.to(device)
+        self._index, self._places = as_index(actuators, device), as_index(ids, device)
+
+    def declare(self, env: Any) -> None:
+        """Take what it reads from `env`; it keeps nothing."""
+        names = ("qpos", "xanchor", "xaxis", "site_xpos", "xmat")
+        self._fields: list[Tensor] = [env.bind(name) for name in names]
 
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """See `ActionTerm.apply`."""
@@ -109,10 +94,3 @@ def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
         rows = rows - rows[:, :, i].unsqueeze(2) * pivot.unsqueeze(1)
         rows[:, i] = pivot
     return rows[:, :, size:]
-
-
-def _id_of(kind: str, names: list[str], name: str) -> int:
-    if name not in names:
-        known = f"{did_you_mean(name, names)}; the model has {', '.join(filter(None, names))}"
-        raise ConfigError(f"no {kind} is called {name!r}{known}")
-    return names.index(name)

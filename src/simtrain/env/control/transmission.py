@@ -1,14 +1,13 @@
 """Which actuators drive a joint, tendon or site of a model, and what their controls are."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from typing import Literal
 
 import mujoco
 import numpy as np
 import torch
 
-from simtrain.env.names import Joints, as_index
+from simtrain.env.names import ONE_DEGREE, Joints, as_index
 from simtrain.errors import ConfigError
 from simtrain.sim.engine import Index
 
@@ -19,8 +18,6 @@ _TRANSMISSIONS: dict[Kind, tuple[int, ...]] = {
     "tendon": (mujoco.mjtTrn.mjTRN_TENDON.value,),
     "site": (mujoco.mjtTrn.mjTRN_SITE.value,),
 }
-ONE_DEGREE = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
-"""The types of joints with one degree of freedom."""
 
 
 def actuators_on(model: mujoco.MjModel, kind: Kind, name: str) -> list[int]:
@@ -30,29 +27,43 @@ def actuators_on(model: mujoco.MjModel, kind: Kind, name: str) -> list[int]:
     return [int(i) for i in np.flatnonzero(drives & (model.actuator_trnid[:, 0] == number))]
 
 
-def only_actuator_on(
-    model: mujoco.MjModel, kind: Kind, name: str, needed_by: str, control: str | None = None
-) -> int:
-    """The id of the one actuator that drives it; ConfigError unless there is exactly one.
+def find_driving(
+    model: mujoco.MjModel,
+    kind: Kind,
+    names: Sequence[str],
+    needed_by: str,
+    control: str | None = None,
+    *,
+    several: bool = False,
+) -> list[int]:
+    """The ids of the actuators that drive joints, tendons or sites of these names, in their order.
 
-    `control` is what `control_of` it must be, None for anything.
+    ConfigError unless each has exactly one, or one or more if `several`, and their `control_of` is
+    `control`; None allows anything.
     """
-    ids = actuators_on(model, kind, name)
-    if len(ids) != 1:
-        driven = ", ".join(model.actuator(i).name for i in ids) or "no actuator drives it"
-        raise ConfigError(f"{needed_by} needs exactly one actuator on {kind} {name!r}: {driven}")
-    check_control(model, ids[0], needed_by, control, f" on {kind} {name!r}")
-    return ids[0]
+    ids = []
+    for name in names:
+        own, where = actuators_on(model, kind, name), f"{kind} {name!r}"
+        if len(own) != 1 and not (own and several):
+            driven = ", ".join(model.actuator(i).name for i in own) or "no actuator drives it"
+            number = "an actuator" if several else "exactly one actuator"
+            raise ConfigError(f"{needed_by} needs {number} on {where}: {driven}")
+        for actuator in own:
+            if control not in (None, actual := control_of(model, actuator)):
+                but = f"but {model.actuator(actuator).name!r} is a {actual} actuator"
+                raise ConfigError(f"{needed_by} needs a {control} actuator on {where}, {but}")
+        ids += own
+    return ids
 
 
-def check_control(
-    model: mujoco.MjModel, actuator: int, needed_by: str, control: str | None, where: str = ""
-) -> None:
-    """Raise ConfigError if `control_of` an actuator is not `control`; None allows anything."""
-    actual = control_of(model, actuator)
-    if control not in (None, actual):
-        but = f"but {model.actuator(actuator).name!r} is a {actual} actuator"
-        raise ConfigError(f"{needed_by} needs a {control} actuator{where}, {but}")
+def target_limits(model: mujoco.MjModel, actuators: Sequence[int]) -> np.ndarray:
+    """The least and the greatest ``ctrl`` of actuators, infinite without limits. Shape ``(2, n)``.
+
+    Not by ``ctrllimited``: that of a DC motor bounds its targets, not what it does with them.
+    """
+    ranges = model.actuator_ctrlrange[actuators]
+    limits: np.ndarray = np.where(ranges[:, :1] < ranges[:, 1:], ranges, (-np.inf, np.inf)).T
+    return limits
 
 
 def control_of(model: mujoco.MjModel, actuator: int) -> str:
@@ -81,7 +92,7 @@ def find_servos(model: mujoco.MjModel, joints: Joints, device: torch.device | st
 
     Their force is affine, by ``gainprm`` and ``biasprm``.
     """
-    ids = [only_actuator_on(model, "joint", n, "this term", "position") for n in joints.names]
+    ids = find_driving(model, "joint", joints.names, "this term", "position")
     for actuator in ids:
         if model.actuator_biastype[actuator] != mujoco.mjtBias.mjBIAS_AFFINE.value:
             text = "has gains and an encoder that cannot be changed: it is MuJoCo's own dcmotor"

@@ -1,0 +1,270 @@
+"""Actions at work: from the policy's output to ``ctrl`` before each physics step, in place."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from simtrain.env.cfg import TaskCfg
+from simtrain.env.control import cfg as configs
+from simtrain.env.control.actuators import simulated_actuators
+from simtrain.env.control.cfg import ActionTerm, InitialState
+from simtrain.env.control.delay import DelayLine
+from simtrain.env.control.inverse_kinematics import DifferentialIK
+from simtrain.env.control.transmission import Kind, find_driving, joint_servos, target_limits
+from simtrain.env.names import (
+    Joints,
+    as_index,
+    find_joints,
+    initial_state,
+    match_names,
+    match_values,
+)
+from simtrain.errors import ConfigError, call_term, config_errors_of, flag
+
+_NO_LIMIT = 1e12
+_CONTROLS = {  # of the actuators that they drive, see `control_of`
+    configs.JointEffortActionCfg: "motor",
+    configs.JointVelocityActionCfg: "velocity",
+    configs.JointPositionActionCfg: "position",
+    configs.RelativeJointPositionActionCfg: "position",
+    configs.TendonEffortActionCfg: "motor",
+    configs.TendonVelocityActionCfg: "velocity",
+    configs.TendonLengthActionCfg: "position",
+    configs.SiteEffortActionCfg: "motor",
+}
+
+
+class Actions:
+    """All of a task's actions, one after the other in the action vector.
+
+    Servos that none of them drives hold the initial state.
+    """
+
+    def __init__(self, cfg: TaskCfg, model: mujoco.MjModel, device: torch.device | str) -> None:
+        """Make the terms on the compiled `model`; ConfigError if they do not fit it."""
+        start = initial_state(model, cfg.keyframe)
+        self.terms: dict[str, ActionTerm] = {}
+        drives: dict[int, str] = {}
+        for name, action in cfg.actions.items():
+            with config_errors_of(flag("env", "actions", name)):
+                known = (term for kind, term in _TERMS.items() if isinstance(action, kind))
+                make: Callable[..., ActionTerm] = next(known, type(action).build)
+                term = self.terms[name] = make(action, model, start, device)
+                if action.delay_max_lag and not term.actuators:
+                    text = "its term names no `actuators`, whose targets could be late"
+                    raise ConfigError(f"it has a delay, but {text}")
+                for actuator in term.actuators:
+                    if (other := drives.setdefault(actuator, name)) != name:
+                        what = f"the actuator {model.actuator(actuator).name!r}"
+                        raise ConfigError(f"{flag('env', 'actions', other)} drives {what} already")
+        self._sizes = [term.dim for term in self.terms.values()]
+        self.dim = sum(self._sizes)
+        servos, initial = joint_servos(model), np.array(start.ctrl)
+        if not start.ctrl.any():
+            initial[list(servos)] = start.qpos[model.jnt_qposadr[list(servos.values())]]
+        self.initial = torch.tensor(initial, dtype=torch.float32, device=device)
+        """What actuators hold before the first action: the initial state, ``(nu,)``."""
+        # The engine resets ``ctrl`` to the keyframe's own, which is zero for many a keyframe.
+        rest = [] if start.ctrl.any() else [i for i in servos if i not in drives]
+        self._rest = torch.tensor(rest, dtype=torch.long, device=device)
+        self._initial_of_rest = self.initial[self._rest]
+        self.held = {model.joint(servos[i]).name: float(initial[i]) for i in rest}
+        """Positions that joints are held at which no action drives, by name."""
+
+    def declare(self, env: Any) -> None:
+        """Let the terms declare their state, and take what they read from `env`."""
+        for name, term in self.terms.items():
+            with env.scope(f"actions.{name}"):
+                call_term(f"actions.{name}", term.declare, env)
+
+    def apply(self, actions: Tensor, ctrl: Tensor) -> None:
+        """Write `ctrl`, ``(num_envs, nu)``, from `actions`, ``(num_envs, dim)``, in place."""
+        if len(self._initial_of_rest):
+            ctrl[:, self._rest] = self._initial_of_rest
+        parts = actions.split(self._sizes, dim=1)
+        for (name, term), part in zip(self.terms.items(), parts, strict=True):
+            call_term(f"actions.{name}", term.apply, part, ctrl)
+
+
+class Control:
+    """Actions, their delays, and actuators. Without the latter two, targets are ``ctrl`` itself."""
+
+    def __init__(self, cfg: TaskCfg, actions: Actions, env: Any) -> None:
+        self._actions, self._ctrl = actions, env.bind("ctrl")
+        actions.declare(env)
+        self._terms = {
+            name: term
+            for name, term in actions.terms.items()
+            if type(term).substep is not ActionTerm.substep
+        }
+        self._actuators = simulated_actuators(cfg.actuators, env)
+        delays = {n: c for n, c in cfg.actions.items() if c.delay_max_lag}
+        self._delay: DelayLine | None = None
+        if delays:
+            ids = [actions.terms[name].actuators for name in delays]
+            self._delayed = as_index([i for actuators in ids for i in actuators], env.device)
+            sizes, initial = [len(actuators) for actuators in ids], actions.initial[self._delayed]
+            self._delay = DelayLine(env, "actions", list(delays.values()), sizes, initial)
+        self._targets = self._ctrl
+        if self._delay is not None or self._actuators:
+            self._targets = env.buffer("targets", (env.model.nu,), reset=None)
+        self.by_substep = bool(self._terms) or self._targets is not self._ctrl
+        """Whether physics runs step by step, with `substep` before each."""
+
+    def apply(self, actions: Tensor) -> None:
+        """Take the actions of a control step, ``(num_envs, actions)``."""
+        self._actions.apply(actions, self._targets)
+
+    def substep(self) -> None:
+        """Write ``ctrl`` for the next physics step, in place."""
+        for name, term in self._terms.items():
+            call_term(f"actions.{name}", term.substep, self._targets)
+        if self._targets is self._ctrl:
+            return
+        self._ctrl.copy_(self._targets)
+        if self._delay is not None:
+            self._ctrl[:, self._delayed] = self._delay.push(self._targets[:, self._delayed])
+        for actuator in self._actuators:
+            actuator.apply(self._ctrl)
+
+
+class TargetAction(ActionTerm):
+    """``ctrl = clip(offset + scale x action)`` on some actuators, within their limits."""
+
+    def __init__(
+        self,
+        cfg: configs.TargetActionCfg,
+        model: mujoco.MjModel,
+        start: InitialState,
+        device: torch.device | str,
+    ) -> None:
+        names, actuators = self._find(cfg, model, device)
+        self.dim, self.actuators, self._cfg = len(actuators), tuple(actuators), cfg
+        scale = match_values(cfg.scale, names, 1.0, "scale")
+        offset = match_values(cfg.offset, names, 0.0, "offset")
+        if getattr(cfg, "use_default_offset", False):
+            # Soft motors sag under the robot's weight, so that a keyframe that stands has targets
+            # ahead of its joints.
+            targets = start.ctrl[actuators] if start.ctrl.any() else self._lengths(model, start)
+            offset = [a + float(b) for a, b in zip(offset, targets, strict=True)]
+        low, high = cfg.clip or (-np.inf, np.inf)
+        limits = target_limits(model, actuators)
+        bounds = np.maximum(limits[0], low), np.minimum(limits[1], high)
+        # The offset is what zero actions mean; low and high bound ``ctrl``. All are ``(dim,)``.
+        self.scale, self.offset = (torch.tensor(v, device=device) for v in (scale, offset))
+        self.low, self.high = (torch.tensor(b, dtype=torch.float32, device=device) for b in bounds)
+        self._all = actuators == list(range(model.nu))
+        self._index = as_index(actuators, device)
+        self._limits = [
+            match_values(getattr(cfg, what) or _NO_LIMIT, names, _NO_LIMIT, what)
+            for what in ("rate_limit", "acceleration_limit")
+        ]
+        self._limiter: Limiter | None = None
+        self._reference: Callable[[], Tensor] | None = None
+
+    def declare(self, env: Any) -> None:
+        """See `ActionTerm.declare`."""
+        if (self._cfg.rate_limit, self._cfg.acceleration_limit) != (None, None):
+            self._limiter = Limiter(env, env.initial_targets[self._index], *self._limits)
+
+    def apply(self, actions: Tensor, ctrl: Tensor) -> None:
+        """See `ActionTerm.apply`."""
+        origin = self.offset if self._reference is None else self._reference() + self.offset
+        if self._all and self._limiter is None:
+            torch.addcmul(origin, actions, self.scale, out=ctrl)
+            torch.clamp(ctrl, self.low, self.high, out=ctrl)
+            return
+        target = torch.addcmul(origin, actions, self.scale)
+        target = torch.clamp(target, self.low, self.high)
+        ctrl[:, self._index] = target if self._limiter is None else self._limiter.follow(target)
+
+    def _find(
+        self, cfg: Any, model: mujoco.MjModel, device: torch.device | str
+    ) -> tuple[tuple[str, ...], list[int]]:
+        """The names that patterns of numbers are for, and an actuator for each."""
+        if isinstance(cfg, configs.ActuatorActionCfg):
+            return match_names(model, "actuator", cfg.actuators)
+        kinds: tuple[Kind, ...] = ("joint", "tendon", "site")
+        kind = next(kind for kind in kinds if hasattr(cfg, f"{kind}s"))
+        names, _ = match_names(model, kind, getattr(cfg, f"{kind}s"))
+        needs = type(cfg).__name__, _CONTROLS.get(type(cfg))
+        actuators = find_driving(model, kind, names, *needs, several=kind == "site")
+        if kind == "site":
+            actuators.sort()
+            names = tuple(model.actuator(i).name for i in actuators)
+        return names, actuators
+
+    def _lengths(self, model: mujoco.MjModel, start: InitialState) -> np.ndarray:
+        """What its position actuators hold in the initial state."""
+        data = mujoco.MjData(model)
+        data.qpos[:] = start.qpos
+        mujoco.mj_fwdPosition(model, data)
+        lengths: np.ndarray = data.actuator_length[list(self.actuators)]
+        return lengths
+
+
+class JointAction(TargetAction):
+    """The same on the actuators that drive some joints, maybe relative to a moving reference."""
+
+    joints: Joints
+
+    def declare(self, env: Any) -> None:
+        """See `ActionTerm.declare`; with what the targets are relative to."""
+        super().declare(env)
+        if isinstance(self._cfg, configs.RelativeJointPositionActionCfg):
+            qpos: Tensor = env.bind("qpos")
+            self._reference = lambda: qpos[:, self.joints.qpos]
+        elif (name := getattr(self._cfg, "reference", None)) is not None:
+            self._reference = env.commands.terms[name].reference(self.joints)
+
+    def _find(
+        self, cfg: Any, model: mujoco.MjModel, device: torch.device | str
+    ) -> tuple[tuple[str, ...], list[int]]:
+        self.joints = find_joints(model, cfg.joints, device)
+        return super()._find(cfg, model, device)
+
+    def _lengths(self, model: mujoco.MjModel, start: InitialState) -> np.ndarray:
+        return start.qpos[[int(model.joint(name).qposadr[0]) for name in self.joints.names]]
+
+
+class Limiter:
+    """Lets targets follow what is wanted within limits of their rate and acceleration.
+
+    A target slows down in time to stop where it is wanted to be.
+    """
+
+    def __init__(
+        self, env: Any, start: Tensor, rate: Sequence[float], acceleration: Sequence[float]
+    ) -> None:
+        """Episodes begin at rest at `start`, ``(dim,)``; limits are per s and per s²."""
+        self._start, self._dt = start, env.step_dt
+        self._most = torch.tensor(rate, dtype=torch.float32, device=env.device)
+        self._acceleration = torch.tensor(acceleration, dtype=torch.float32, device=env.device)
+        self._moved: Tensor = env.buffer("moved", start.shape)  # from the start
+        self._rate = env.buffer("rate", start.shape)
+
+    def follow(self, wanted: Tensor) -> Tensor:
+        """The next targets on the way to `wanted`, ``(num_envs, dim)``."""
+        before = self._moved + self._start
+        way, dt = wanted - before, self._dt
+        distance = way.abs()
+        change = self._acceleration * dt
+        # From a rate r it moves at most (r + change / 2)² / 2a before it stands, in whole steps.
+        braking = (2.0 * self._acceleration * distance).sqrt() - change / 2
+        rate = torch.minimum(distance / dt, torch.maximum(braking, change))
+        rate = torch.minimum(rate, self._most) * way.sign()
+        rate = torch.clamp(rate, self._rate - change, self._rate + change)
+        self._rate.copy_(rate)
+        self._moved.add_(rate, alpha=dt)
+        return self._moved + self._start
+
+
+_TERMS: dict[type, Callable[..., ActionTerm]] = {
+    configs.DifferentialIKActionCfg: DifferentialIK,
+    configs.JointActionCfg: JointAction,
+    configs.TargetActionCfg: TargetAction,
+}
