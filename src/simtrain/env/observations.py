@@ -32,12 +32,10 @@ class SharedTerms:
             if term.cfg.func is cfg.func and term.cfg.params == cfg.params:
                 return term
         term = Term(cfg, self._env, name)
-        term.value = term()
-        if term.value.ndim not in (2, 4) or term.value.shape[0] != self._env.num_envs:
-            needs = f"it must be (num_envs, size), here ({self._env.num_envs}, size)"
-            needs += ", or (num_envs, channels, rows, columns)"
-            raise ConfigError(f"{name} has shape {tuple(term.value.shape)}; {needs}")
-        term.check_device(term.value)
+        value = term.value = term()
+        fits = value.ndim in (2, 4) and value.shape[0] == self._env.num_envs
+        needs = f"(num_envs, size), here ({self._env.num_envs}, size)"
+        term.check(value, fits, f"{needs}, or (num_envs, channels, rows, columns)")
         self.terms.append(term)
         return term
 

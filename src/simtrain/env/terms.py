@@ -41,14 +41,14 @@ class Term:
         ConfigError if the value has another shape, or is elsewhere.
         """
         value: Tensor = self()
-        if value.shape != (self._env.num_envs,):
-            needs = f"it must be (num_envs,), here {(self._env.num_envs,)}"
-            raise ConfigError(f"{self.name} has shape {tuple(value.shape)}; {needs}")
-        self.check_device(value)
+        fits = value.shape == (self._env.num_envs,)
+        self.check(value, fits, f"(num_envs,), here {(self._env.num_envs,)}")
         return value.to(torch.bool if boolean else torch.float32)
 
-    def check_device(self, value: Tensor) -> None:
-        """Raise ConfigError for a value that a GPU would have to fetch from the host."""
+    def check(self, value: Tensor, fits: bool, needs: str) -> None:
+        """Raise ConfigError unless the shape `fits`, and no GPU would have to fetch the value."""
+        if not fits:
+            raise ConfigError(f"{self.name} has shape {tuple(value.shape)}; it must be {needs}")
         if value.device != self._env.device:
             text = f"it must be on {self._env.device}, as env.device says"
             raise ConfigError(f"{self.name} is on {value.device}; {text}")
