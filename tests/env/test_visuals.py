@@ -10,6 +10,7 @@ from tiny_task import tiny_env, tiny_task
 from simtrain import EventTermCfg, RewardTermCfg, mdp
 from simtrain.config.tasks import discover
 from simtrain.env.model import compile_model
+from simtrain.env.names import names_of
 
 LOOKS = """
 <mujoco>
@@ -52,15 +53,6 @@ def with_geoms(pattern) -> dict:
     return {"events": {"friction": event}}
 
 
-def names(model: mujoco.MjModel) -> dict[str, list[str]]:
-    counts = {"body": "nbody", "joint": "njnt", "site": "nsite", "sensor": "nsensor"}
-    counts |= {"actuator": "nu", "key": "nkey", "camera": "ncam"}
-    return {
-        kind: [getattr(model, kind)(i).name for i in range(getattr(model, count))]
-        for kind, count in counts.items()
-    }
-
-
 def test_geoms_that_touch_nothing_are_left_out_unless_asked_for() -> None:
     assert geoms() == ["floor", "box", "cart"]
     full = compile_model(tiny_task(model=looks), visuals=True)
@@ -74,9 +66,7 @@ def test_geoms_that_a_term_names_stay() -> None:
     env = tiny_env(1, model=looks, rewards={"eye": reward})
     height = reward.func(env, env.terms()["rewards.eye"].params["eye_geoms"])
     assert height.item() == pytest.approx(0.3)
-
-
-def test_a_term_that_matches_geoms_without_a_name_gets_all_of_them() -> None:
+    # A pattern that matches geoms without a name keeps all of them.
     changes = {"model": lambda: looks(unnamed=""), **with_geoms(".*")}
     assert geoms(**changes) == ["floor", "box", "heavy", "eye", "", "cart"]
     assert geoms(model=changes["model"]) == ["floor", "box", "cart"]
@@ -95,7 +85,8 @@ def test_a_robot_moves_the_same_with_and_without_its_looks(name: str | None) -> 
     cfg = tiny_task(model=looks) if name is None else discover().find(name).make()
     bare, full = compile_model(cfg), compile_model(cfg, visuals=True)
     assert bare.nmat < full.nmat
-    assert names(bare) == names(full)
+    for kind in ("body", "joint", "site", "sensor", "actuator", "keyframe"):
+        assert names_of(bare, kind) == names_of(full, kind)
     for field in SAME:
         np.testing.assert_array_equal(getattr(bare, field), getattr(full, field))
     random = np.random.default_rng(0)

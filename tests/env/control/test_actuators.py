@@ -90,17 +90,6 @@ def test_a_dc_motor_does_no_more_than_its_line_allows():
     assert force[-1] == pytest.approx(0.0, abs=0.1)  # it has arrived, as a servo
 
 
-def test_a_dc_motor_that_is_strong_enough_is_the_servo_to_the_bit():
-    strong = DcMotorActuatorCfg(ARM, saturation_effort=1e6, velocity_limit=1e6)
-    actions = {"arm": JointPositionActionCfg(ARM, scale=0.2)}
-    envs = [machine_env(2, actions=actions, actuators=a) for a in ({}, {"x": strong})]
-    for _ in range(20):
-        given = torch.rand(2, 3)
-        for env in envs:
-            env.step(given)
-    assert torch.equal(envs[0].bind("qpos"), envs[1].bind("qpos"))
-
-
 def test_mujocos_own_dc_motor_moves_the_same():
     envs = [machine_env(actions=YAW, actuators={"x": _dc(builtin=b)}) for b in (False, True)]
     assert [env._control.by_substep for env in envs] == [True, False]
@@ -111,7 +100,7 @@ def test_mujocos_own_dc_motor_moves_the_same():
     assert envs[0].bind("qpos")[0, 0] < 0.0
 
 
-def test_gains_and_encoders_of_dc_motors_can_be_randomized():
+def test_a_dc_motor_that_is_strong_enough_is_the_servo_to_the_bit_with_randomized_gains():
     draw = {"mode": "startup", "joints": "yaw"}
     events = {
         "gains": EventTermCfg(
@@ -179,29 +168,21 @@ def _mistakes(folder):
     linear_network(folder / "n.onnx", [1.0, 1.0])
     (folder / "bad.onnx").write_bytes(b"nothing")
     torch.save({"weight": torch.zeros(1)}, folder / "state.pt")
+    by_name = {"saturation_effort": {"y.*": 1.0}, "velocity_limit": {"q": 1.0}}
+    of_files = {
+        "no.onnx": "no network file .*no.onnx",
+        "": "no network file",
+        "bad.onnx": "bad.onnx cannot be read",
+        "state.pt": "state.pt cannot be read as TorchScript: save a scripted .* not its state_dict",
+        "n.onnx": "does not make one number of 6 inputs",
+    }
     return [
         (IdealPdActuatorCfg("wheel", stiffness=1.0), r"x: 'wheel' has no servo .* its damping"),
         (IdealPdActuatorCfg("weel", stiffness=1.0), r"x: no joint matches 'weel' \(did you mean"),
-        (_dc("wheel"), r"no servo in the model to take its stiffness from"),
-        (
-            DcMotorActuatorCfg("yaw", saturation_effort={"y.*": 1.0}, velocity_limit={"q": 1.0}),
-            "'q'",
-        ),
-        (NetworkActuatorCfg("wheel", network=folder / "no.onnx"), r"no network file .*no.onnx"),
-        (NetworkActuatorCfg("wheel", network=folder / "bad.onnx"), r"bad.onnx cannot be read"),
-        (
-            NetworkActuatorCfg("wheel", network=folder / "state.pt"),
-            r"state.pt cannot be read as TorchScript: save a scripted module .* not its state_dict",
-        ),
-        (NetworkActuatorCfg("wheel", network=folder), "no network file"),
-        (
-            DcMotorActuatorCfg("yaw", stiffness=0.0, saturation_effort=1.0, velocity_limit=1.0),
-            "the stiffness of 'yaw' is 0",
-        ),
-        (
-            NetworkActuatorCfg("wheel", network=folder / "n.onnx"),
-            "does not make one number of 6 inputs",
-        ),
+        (_dc("wheel"), "no servo in the model to take its stiffness from"),
+        (_dc(stiffness=0.0), "the stiffness of 'yaw' is 0"),
+        (DcMotorActuatorCfg("yaw", **by_name), "'q'"),
+        *((NetworkActuatorCfg("wheel", network=folder / n), says) for n, says in of_files.items()),
     ]
 
 
