@@ -13,7 +13,7 @@ function receives an index (see `simtrain.env.names`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -56,11 +56,22 @@ class TermCfg:
     func: Suppress[Callable[..., Any]]
     params: Params
 
-    def __init__(
-        self, func: Callable[..., Any], *, params: dict[str, Any] | None = None, **more: Any
-    ) -> None:
-        self.func = func
-        self.params = {**(params or {}), **more}
+    def __init__(self, func: Callable[..., Any], *values: Any, **more: Any) -> None:
+        """Take settings of its kind by `values` or name, and parameters by name or as ``params``.
+
+        TypeError if a setting without a default is not given.
+        """
+        own = [setting for setting in fields(self) if setting.name not in ("func", "params")]
+        names = [setting.name for setting in own if not setting.kw_only]
+        kind, given = type(self).__name__, dict(more.pop("params", None) or {})
+        if len(values) > len(names):
+            raise TypeError(f"{kind} takes no more than {1 + len(names)} values without a name")
+        more |= zip(names, values, strict=False)
+        for setting in own:
+            if setting.default is MISSING and setting.name not in more:
+                raise TypeError(f"{kind} needs {setting.name}")
+            setattr(self, setting.name, more.pop(setting.name, setting.default))
+        self.func, self.params = func, given | more
 
 
 @dataclass
@@ -83,7 +94,7 @@ class GaussianNoiseCfg:
     """Mean."""
 
 
-@dataclass(init=False)
+@dataclass(init=False, kw_only=True)
 class ObservationTermCfg(TermCfg, DelayCfg):
     """A part of an observation group; its function returns ``(num_envs, size)`` or an image.
 
@@ -91,37 +102,18 @@ class ObservationTermCfg(TermCfg, DelayCfg):
     of shape ``(num_envs, channels, rows, columns)``, alone in its group; history adds channels.
     """
 
-    noise: UniformNoiseCfg | GaussianNoiseCfg | None
+    noise: UniformNoiseCfg | GaussianNoiseCfg | None = None
     """Noise added to the value, drawn anew at every step."""
-    bias: UniformNoiseCfg | GaussianNoiseCfg | None
+    bias: UniformNoiseCfg | GaussianNoiseCfg | None = None
     """What is added besides, drawn at the start of an episode."""
-    clip: Range | None
+    clip: Range | None = None
     """Bounds of the value."""
-    scale: float | tuple[float, ...] | None
+    scale: float | tuple[float, ...] | None = None
     """Factor, one for all or one for each entry."""
-    history_length: History
+    history_length: History = 0
     """How many steps are stacked, oldest first; 0 is the present alone."""
-    mirror: Suppress[MirrorRule | None]
+    mirror: Suppress[MirrorRule | None] = None
     """How its value is reflected, for a function of one's own; ready-made ones know."""
-
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        *,
-        noise: UniformNoiseCfg | GaussianNoiseCfg | None = None,
-        bias: UniformNoiseCfg | GaussianNoiseCfg | None = None,
-        clip: tuple[float, float] | None = None,
-        scale: float | tuple[float, ...] | None = None,
-        history_length: int = 0,
-        mirror: MirrorRule | None = None,
-        **more: Any,
-    ) -> None:
-        """Set the parameters that `more` gives, and the delay."""
-        lags = {f.name: more.pop(f.name) for f in fields(DelayCfg) if f.name in more}
-        DelayCfg.__init__(self, **lags)
-        super().__init__(func, **more)
-        self.noise, self.bias, self.clip, self.scale = noise, bias, clip, scale
-        self.history_length, self.mirror = history_length, mirror
 
 
 @dataclass
@@ -146,21 +138,13 @@ class RewardTermCfg(TermCfg):
     weight: float
     """Factor; negative for a penalty."""
 
-    def __init__(self, func: Callable[..., Any], weight: float, **params: Any) -> None:
-        super().__init__(func, **params)
-        self.weight = weight
 
-
-@dataclass(init=False)
+@dataclass(init=False, kw_only=True)
 class TerminationTermCfg(TermCfg):
     """A reason for an episode to end; its function returns a boolean ``(num_envs,)``."""
 
-    time_out: bool
+    time_out: bool = False
     """Whether the episode was cut rather than failed, so that PPO bootstraps its value."""
-
-    def __init__(self, func: Callable[..., Any], *, time_out: bool = False, **params: Any) -> None:
-        super().__init__(func, **params)
-        self.time_out = time_out
 
 
 @dataclass(init=False)
@@ -173,24 +157,12 @@ class EventTermCfg(TermCfg):
 
     mode: EventMode
     """When: once before training, at every reset, at every step, or again and again."""
-    interval_range_s: SecondsRange
+    interval_range_s: SecondsRange = field(default=(10.0, 10.0), kw_only=True)
     """Shortest and longest time between two of them, in seconds, drawn per environment; for mode
     ``interval``."""
-    after_steps: Annotated[int, Limits(0, 10**12)]
+    after_steps: Annotated[int, Limits(0, 10**12)] = field(default=0, kw_only=True)
     """Control steps of every environment before it happens for the first time; not for mode
     ``startup``."""
-
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        mode: EventMode,
-        *,
-        interval_range_s: tuple[float, float] = (10.0, 10.0),
-        after_steps: int = 0,
-        **params: Any,
-    ) -> None:
-        super().__init__(func, **params)
-        self.mode, self.interval_range_s, self.after_steps = mode, interval_range_s, after_steps
 
 
 @dataclass(init=False)
@@ -199,12 +171,6 @@ class CommandTermCfg(TermCfg):
 
     resampling_time_range: SecondsRange
     """Shortest and longest time that a command stands, in seconds."""
-
-    def __init__(
-        self, func: Callable[..., Any], resampling_time_range: tuple[float, float], **params: Any
-    ) -> None:
-        super().__init__(func, **params)
-        self.resampling_time_range = resampling_time_range
 
 
 @dataclass(init=False)
@@ -216,7 +182,7 @@ class CurriculumTermCfg(TermCfg):
     """
 
 
-@dataclass(init=False)
+@dataclass(init=False, kw_only=True)
 class MetricTermCfg(TermCfg):
     """A number that policies are judged by; its function returns ``(num_envs,)``.
 
@@ -224,24 +190,16 @@ class MetricTermCfg(TermCfg):
     latches what happened once.
     """
 
-    reduce: Reduce
+    reduce: Reduce = "mean"
     """What becomes of an episode's values: their mean, the last or the largest of them."""
-
-    def __init__(self, func: Callable[..., Any], *, reduce: Reduce = "mean", **params: Any) -> None:
-        super().__init__(func, **params)
-        self.reduce = reduce
 
 
 @dataclass(init=False)
 class SubTerrainCfg(TermCfg):
     """A kind of tile: a function such as `mdp.pyramid_stairs`, or one of the user's like it."""
 
-    proportion: Factor
+    proportion: Factor = 1.0
     """Share of the terrain's columns, relative to the others'."""
-
-    def __init__(self, func: Callable[..., Any], proportion: float = 1.0, **params: Any) -> None:
-        super().__init__(func, **params)
-        self.proportion = proportion
 
 
 @dataclass
