@@ -225,8 +225,8 @@ class BaseEnv:
 
     def declared(self, prefix: str) -> dict[str, Tensor]:
         """The declared tensors of names with this prefix, such as ``commands.``; not copies."""
-        found = {n: value for n, (value, _) in self._declared.items() if n.startswith(prefix)}
-        return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+        tensors = {n: v for n, (v, _) in self._declared.items() if isinstance(v, Tensor)}
+        return {name: value for name, value in tensors.items() if name.startswith(prefix)}
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -303,7 +303,7 @@ class BaseEnv:
         }
 
     def _set_declared_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what `_declared_state` returned, in place; ValueError if it does not fit."""
+        """Restore what `_declared_state` returned, in place; ValueError if it does not fit."""
         unfit = "the saved state does not fit"
         for name, (value, _) in self._declared.items():
             if name not in state:

@@ -44,7 +44,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         """Build the simulations and all terms, and reset; all tensors live on the engine's device.
 
         `metrics`: whether to compute the task's metrics at every step, which evaluation needs.
-        `timer` is told which phase of a step begins. Raises ConfigError if the task does not fit
+        `timer` measures the phases of a step. Raises ConfigError if the task does not fit
         its model (`check_task` finds the same sooner), or a term changes rows of environments that
         it has not declared, which the first step finds as well.
         """
@@ -209,8 +209,8 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self._set_declared_state(state)
         self.sim.set_state(state["engine"])
         for name, term in self._terms.items():
-            kept = {key: value for key, value in term.params.items() if not _is_plain(value)}
-            term.params = kept | state["params"][name]
+            indices = {key: value for key, value in term.params.items() if not _is_plain(value)}
+            term.params = indices | state["params"][name]
         self.observations.turn = state["observations.turn"]
         if self._reset_seed is not None and state["reset_seed"] is not None:
             self._reset_seed = state["reset_seed"]

@@ -126,11 +126,11 @@ def _resolved(kind: str, value: Any, model: mujoco.MjModel, device: torch.device
 
 def find_joints(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Joints:
     """The joints that `names` match; ConfigError if a pattern matches none."""
-    found, ids = match_names(model, "joint", names)
+    matches, ids = match_names(model, "joint", names)
     sizes = np.array([_SIZES.get(int(kind), (1, 1)) for kind in model.jnt_type[ids]]).reshape(-1, 2)
     qpos = _spans(ids, model.jnt_qposadr, sizes[:, 0])
     qvel = _spans(ids, model.jnt_dofadr, sizes[:, 1])
-    return Joints(found, *(as_index(i, device) for i in (ids, qpos, qvel)))
+    return Joints(matches, *(as_index(i, device) for i in (ids, qpos, qvel)))
 
 
 def find_places(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Places:
@@ -138,8 +138,8 @@ def find_places(model: mujoco.MjModel, names: Names, device: torch.device | str)
     places = {kind: names_of(model, kind) for kind in ("body", "site")}
     for kind, of_kind in places.items():
         if any(_hits(pattern, of_kind) for pattern in _patterns(names)):
-            found, ids = match_names(model, kind, names)
-            return Places(found, as_index(ids, device), kind == "site")
+            matches, ids = match_names(model, kind, names)
+            return Places(matches, as_index(ids, device), kind == "site")
     first, known = _patterns(names)[0], [*places["body"], *places["site"]]
     raise ConfigError(f"no body or site matches {first!r}{choices(first, known)}")
 

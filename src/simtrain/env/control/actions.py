@@ -51,8 +51,8 @@ class Actions:
         drives: dict[int, str] = {}
         for name, action in cfg.actions.items():
             with config_errors_of(flag("env", "actions", name)):
-                known = (term for kind, term in _TERMS.items() if isinstance(action, kind))
-                make: Callable[..., ActionTerm] = next(known, type(action).build)
+                ready_made = (term for kind, term in _TERMS.items() if isinstance(action, kind))
+                make: Callable[..., ActionTerm] = next(ready_made, type(action).build)
                 term = self.terms[name] = make(action, model, start, device)
                 if action.delay_max_lag and not term.actuators:
                     text = "its term names no `actuators`, whose targets could be late"

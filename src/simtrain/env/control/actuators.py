@@ -1,4 +1,4 @@
-"""Actuators of a task: what they make of a model's, and their forces at every physics step.
+"""Actuators of a task: they change those of its model, and compute forces at each physics step.
 
 An actuator that MuJoCo does not have takes a target from ``ctrl`` and puts that ``ctrl`` in its
 place with which MuJoCo's actuator has the wanted force. MuJoCo goes on to limit it to

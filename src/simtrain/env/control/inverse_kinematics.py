@@ -15,7 +15,7 @@ _HINGE = mujoco.mjtJoint.mjJNT_HINGE.value
 
 
 class DifferentialIK(ActionTerm):
-    """Gives joints' servos the targets by which a site moves and turns as it is told to."""
+    """Gives joints' servos the targets by which a site moves and turns by the actions."""
 
     def __init__(
         self,
