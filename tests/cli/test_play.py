@@ -67,7 +67,7 @@ MISTAKES = [
     (f"{TASK} --policy learned", "--policy is 'learned'; it must be one of trained, zero, random"),
     (f"{TASK} --policy zero --videos out.mp4", "no flag --videos (did you mean '--video'"),
     (f"{TASK} --policy zero --video out.gif", "--video is out.gif; give a file that ends with"),
-    (f"{TASK} --policy zero --video no/out.mp4", "cannot be written: there is no folder no"),
+    (f"{TASK} --policy zero --video no/out.mp4", "cannot be written: no is not a folder"),
     (f"{TASK} --policy zero --video a.mp4 --seconds 0", "--seconds is 0.0; it must be 0.001"),
     (f"{TASK} --policy zero --viewer none", "--viewer none shows nothing; add --video out.mp4"),
     (f"{TASK} --policy zero --num-envs 0", "--num-envs is 0; it must be 1 or more"),

@@ -13,7 +13,6 @@ from job import Job
 
 import simtrain.cli.benchmark as command
 from simtrain.benchmark.figures import Case, Results, figures_of, read_results
-from simtrain.benchmark.ranks import Measured
 from simtrain.cli.benchmark import benchmark
 from simtrain.errors import ConfigError
 
@@ -37,7 +36,7 @@ def here(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def measured(monkeypatch) -> None:
     """Let the command find the made-up figures, at once."""
-    monkeypatch.setattr(command, "_measure", lambda *_: Measured(made_up(), "abacus"))
+    monkeypatch.setattr(command, "_measure", lambda *_: (made_up(), "abacus"))
 
 
 @pytest.mark.slow

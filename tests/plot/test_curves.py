@@ -65,15 +65,6 @@ def test_a_curve_is_the_mean_of_the_runs_that_came_so_far_and_their_range(tmp_pa
     assert curve.count.tolist() == [2, 2, 1, 1]
 
 
-def test_runs_of_different_speed_are_compared_at_the_same_seconds(tmp_path):
-    one = read_run(make_run(tmp_path / "one", returns(1.0, 2.0, 3.0)))
-    lines = [{RETURN: 10.0, "wall_s": 1.0}, {RETURN: 20.0, "wall_s": 3.0}]
-    slow = read_run(make_run(tmp_path / "slow", lines, seed=1))
-    curve = aggregate([one, slow], [RETURN], "wall_s").get(RETURN)
-    assert curve.x.tolist() == [1.0, 2.0, 3.0]
-    assert curve.mean.tolist() == [5.5, 8.5, 11.5]
-
-
 def test_curves_of_several_tags_have_common_points(tmp_path):
     up, down = "Episode_Reward/up", "Episode_Reward/down"
     one = read_run(make_run(tmp_path / "one", [{up: 1.0}, {up: 2.0, down: -1.0}]))

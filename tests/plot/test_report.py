@@ -8,12 +8,12 @@ import os
 import re
 import threading
 import time
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 from made_up import make_run, returns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simtrain.cli.report import report
@@ -96,47 +96,31 @@ def test_means_over_episodes_are_pale_until_all_environments_have_finished_one(t
 
 
 def test_a_term_has_one_color_in_all_groups_of_a_task(tmp_path):
-    def lines(up: float, down: float) -> list[dict]:
-        return [{"Episode_Reward/up": up, "Episode_Reward/down": down}] * 2
+    def colors(ax: Axes) -> dict[str, object]:
+        legend = ax.get_legend()
+        pairs = zip(legend.get_texts(), legend.get_patches(), strict=False)
+        return {text.get_text().split()[0]: patch.get_facecolor() for text, patch in pairs}
 
-    one = make_run(tmp_path / "one", lines(2.0, -1.0))
-    two = make_run(tmp_path / "two", lines(1.0, -1.5), num_envs=9)
-    rewards = [
-        ax for ax in figure(one, two).axes if ax.get_title(loc="left").startswith("Reward terms")
-    ]
-    colors = [
-        {text.get_text().split()[0]: handle.get_facecolor() for text, handle in
-         zip(ax.get_legend().get_texts(), ax.get_legend().get_patches(), strict=False)}
-        for ax in rewards
+    runs = [
+        make_run(tmp_path / str(n), [{"Episode_Reward/up": up, "Episode_Reward/down": -1.0}] * 2,
+                 num_envs=n)
+        for n, up in ((1, 2.0), (2, 0.5))
     ]  # fmt: skip
-    assert list(colors[0]) == ["up", "down"]
-    assert colors[0] == colors[1]
+    one, two = (ax for ax in figure(*runs).axes if "terms" in ax.get_title(loc="left"))
+    assert list(colors(one)) == ["up", "down"]
+    assert colors(one) == colors(two)
 
 
-class _Page(HTMLParser):
-    """What an HTML page refers to, and the cells of its tables."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.sources: list[str] = []
-        self.rows: list[list[str]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.sources += [v for name, v in attributes if name in ("src", "href") and v]
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.lasttag in ("td", "th", "span", "wbr", "br") and self.rows and self.rows[-1]:
-            self.rows[-1][-1] += data.strip()
+def cells(text: str) -> list[list[str]]:
+    """The rows of all tables of an HTML page."""
+    rows = re.findall(r"<tr>(.*)</tr>", text)
+    plain = [re.sub(r"<br>|<wbr>|<span[^>]*></span>", "", row) for row in rows]
+    return [re.findall(r"<t[dh]>(.*?)</t[dh]>", row) for row in plain]
 
 
 def test_the_page_needs_nothing_else_and_tells_numbers_and_differences(tmp_path, capsys):
     runs = [
-        make_run(tmp_path / "logs" / "a", _lines(0)),
+        *(make_run(tmp_path / "logs" / f"a{s}", _lines(s), seed=s) for s in (0, 2)),
         make_run(tmp_path / "logs" / "b", _lines(5), ppo={"learning_rate": 2e-3}),
         make_run(tmp_path / "logs" / "jump", _lines(0), task="<jump>"),
         make_run(tmp_path / "logs" / "fresh", []),
@@ -149,41 +133,15 @@ def test_the_page_needs_nothing_else_and_tells_numbers_and_differences(tmp_path,
     assert "&lt;jump&gt;" in text
     assert "<jump>" not in text
     assert not re.search(r"(src|href)=\"(?!data:)|url\(|@import|<script", text)
-    told = _Page(text)
-    assert len(told.sources) == 4  # two tasks, over steps and over time
-    for source in told.sources:
-        kind, _, data = source.partition(";base64,")
-        assert kind == "data:image/svg+xml"
-        assert b"<svg" in base64.b64decode(data)
-    settings, runs_of_walk = _table(told.rows[:3]), _table(told.rows[3:6])
-    assert [row["learning-rate"] for row in settings] == ["0.001", "0.002"]
-    assert [row["reward/step"] for row in settings] == ["1.5", "1.5"]
-    assert [row["run"] for row in runs_of_walk] == ["a", "b"]
-    assert [row["return"] for row in runs_of_walk] == ["3", "8"]
-    assert [row["env steps"] for row in runs_of_walk] == ["30", "30"]
-
-
-def _table(rows: list[list[str]]) -> list[dict[str, str]]:
-    return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
-
-
-def test_settings_have_means_and_standard_deviations_over_their_runs(tmp_path):
-    def lines(seed: int) -> list[dict]:
-        return [{**line, "Eval/error": 0.1 * seed, "Eval/iteration": 1} for line in _lines(seed)]
-
-    runs = [
-        make_run(tmp_path / f"{gamma}-{s}", lines(s), seed=s, ppo={"gamma": gamma})
-        for gamma in (0.9, 0.99)
-        for s in (1, 3)
-    ]
-    text = make_page(group_runs([read_run(run) for run in runs]))
-    row = _table(_Page(text).rows[:3])[1]
-    assert (row["gamma"], row["runs"]) == ("0.99", "2")
-    assert row["reward/step"] == "1.5\N{PLUS-MINUS SIGN} 0"
-    assert (row["return"], row["error"]) == (
-        "5.0\N{PLUS-MINUS SIGN} 1.4",
-        "0.20\N{PLUS-MINUS SIGN} 0.14",
-    )
+    sources = re.findall(r'src="data:image/svg\+xml;base64,([^"]*)"', text)
+    assert len(sources) == 4  # two tasks, over steps and over time
+    assert all(b"<svg" in base64.b64decode(source) for source in sources)
+    (titles, one, two), (_, first, second, third) = cells(text)[:3], cells(text)[3:7]
+    assert titles[:4] == ["learning-rate", "runs", "reward/step", "return"]
+    assert one[:4] == ["0.001", "2", "1.5\N{PLUS-MINUS SIGN} 0", "4.0\N{PLUS-MINUS SIGN} 1.4"]
+    assert two[:4] == ["0.002", "1", "1.5", "8"]
+    assert first[:5] == ["a0", "0", "3", "30", "0:00:03"]
+    assert [row[6] for row in (first, second, third)] == ["3", "5", "8"]
 
 
 def test_many_settings_that_differ_are_rows_of_a_table_of_their_own(tmp_path):
@@ -191,8 +149,7 @@ def test_many_settings_that_differ_are_rows_of_a_table_of_their_own(tmp_path):
         read_run(make_run(tmp_path / str(i), _lines(0), ppo={f"s{k}": i for k in range(5)}))
         for i in (1, 2)
     ]
-    rows = _Page(make_page(group_runs(runs))).rows
-    assert [row for row in rows if row[0] == "ppo.s3"] == [["ppo.s3", "1", "2"]]
+    assert ["ppo.s3", "1", "2"] in cells(make_page(group_runs(runs)))
 
 
 def test_a_report_follows_a_run_until_that_is_not_trained_any_more(tmp_path, monkeypatch):
@@ -241,7 +198,6 @@ def test_a_picture_that_cannot_be_drawn_is_a_warning_only(tmp_path):
     draw_finished(run, said.append)
     (warning,) = said
     assert warning.startswith("warning: report.png could not be drawn: IsADirectoryError")
-    assert sorted(p.name for p in run.iterdir()) == ["config.yaml", "metrics.jsonl", "report.png"]
 
 
 def test_mistakes_are_told(tmp_path, monkeypatch):
@@ -251,7 +207,6 @@ def test_mistakes_are_told(tmp_path, monkeypatch):
     Path("file").touch()
     for arguments, message in {
         "": "name one or more run directories",
-        "nowhere": "there is no run nowhere",
         "empty": "no complete iteration yet",
         "a --output file/below": "--output file/below cannot be made: .*/file is not a folder",
         "a --output /proc/report": "--output .* cannot be written",

@@ -33,14 +33,10 @@ def test_as_much_is_simulated_as_time_passes_by_speed_and_pause():
     assert playback.env.steps.item() == 10
     playback.paused = False
     assert _advance(playback, 2, STEP_DT) == 11
-
-
-def test_steps_that_cannot_be_done_in_time_are_dropped():
-    playback = _playback()
-    playback.speed = 1e9
-    assert _advance(playback, 1, 1e-9) == 1
+    playback.speed = 1e9  # what cannot be done in time is dropped
+    assert _advance(playback, 1, 1e-9) == 12
     playback.speed = 1.0
-    assert _advance(playback, 1, STEP_DT * 0.9) == 1
+    assert _advance(playback, 1, STEP_DT * 0.9) == 12
 
 
 def test_rewards_of_every_step_and_term_are_kept_for_a_while():
@@ -64,12 +60,6 @@ def test_it_tells_which_terminations_ended_an_episode_and_goes_on():
         playback.step()
     assert playback.ended == ["early, late", ""]
     assert playback.env.episode_length_buf.tolist() == [1, 4]
-
-
-def test_reset_starts_anew_in_all_environments():
-    playback = _playback()
-    for _ in range(5):
-        playback.step()
     playback.reset()
     assert playback.env.episode_length_buf.tolist() == [0, 0]
     assert len(playback.history) == 0

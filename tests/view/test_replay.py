@@ -48,17 +48,14 @@ def _replay(dump):
     return Replay(dump.model, dump.states, dump.decimation, dump.message)
 
 
-def test_each_step_is_shown_with_its_largest_values(dump):
+def test_each_step_is_shown_with_its_largest_values_and_the_failure_is_simulated_again(dump):
     replay = _replay(read_dump(dump))
     assert replay.show(2) == [
         "step 3 of 4, 0.040 s", "largest |qpos| 1   |qvel| 50   |ctrl| 0.7"
     ]  # fmt: skip
     tip = replay.data.geom_xpos[0]
     assert tip == pytest.approx([0.5 * np.sin(1.0), 0.0, 0.5 * np.cos(1.0)])
-
-
-def test_what_is_not_finite_is_named_and_the_failure_is_simulated_again(dump):
-    lines = _replay(read_dump(dump)).show(3)
+    lines = replay.show(3)
     assert lines[0] == "step 4 of 4, 0.060 s, in which it failed"
     assert lines[2] == "not finite: qvel of joint shoulder"
     assert lines[3].startswith("physics step 1: Nan, Inf or huge value in QVEL at DOF 0")
@@ -102,10 +99,8 @@ def test_a_video_shows_the_steps_slowly(dump, tmp_path, capsys):
     ("damage", "message"),
     [
         (lambda dump: (dump / "states.npz").unlink(), "is no dump of a failed simulation"),
-        (lambda dump: (dump / "model.mjb").unlink(), "model .* cannot be read: No such file"),
         (lambda dump: (dump / "states.npz").write_bytes(b"no"), "is damaged"),
         (lambda dump: (dump / "model.mjb").write_bytes(b"no"), "checksum of model.mjb is wrong"),
-        (lambda dump: np.savez(dump / "states.npz", qpos=np.zeros(1)), "is damaged"),
         (lambda dump: rewrite(dump, qvel=np.zeros((4, 7))), "damaged: qvel is of another model"),
         (lambda dump: rewrite(dump, nonsense=np.zeros(4)), "damaged: it has an unknown 'nonsense'"),
         (lambda dump: rewrite(dump, qpos=np.array([object()])), "is damaged: .*allow_pickle"),
@@ -115,17 +110,3 @@ def test_a_damaged_dump_is_told(dump, damage, message):
     damage(dump)
     with pytest.raises(ConfigError, match=message):
         play(["--replay", str(dump), "--port", "0"])
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--speed", "0"], "--speed is 0.0; it must be 0.0001 or more"),
-        (["--viewer", "none"], "--viewer none shows nothing"),
-        (["--port", "70000"], "--port is 70000; it must be 65535 or less"),
-        (["--video", "out.avi"], "give a file that ends with .mp4"),
-    ],
-)
-def test_mistakes_in_flags(dump, flags, message):
-    with pytest.raises(ConfigError, match=message):
-        play(["--replay", str(dump), *flags])

@@ -17,13 +17,11 @@ from websockets.datastructures import Headers
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from simtrain.view.server import PageServer, is_loopback, names_of, refusal
+from simtrain.view.server import PageServer, names_of, refusal
 
 PATIENCE_S = 100.0
-NAN = float("nan")
-WRONG = [None, True, -1, 2**64 - 1, 1e300, NAN, "", "x", "2/1", "__class__", b"x", [], [1, 2, 3],
-         {"a": 1}]  # fmt: skip
-
+WRONG = [None, True, -1, 2**64 - 1, 1e300, float("nan"), "", "x", "2/1", "__class__", b"x", [],
+         [1, 2, 3], {"a": 1}]  # fmt: skip
 ODD = [{"update_cb": 1}, {"props": {}}, {"value": "1", "removed": True}, [1], None]
 
 
@@ -32,9 +30,8 @@ def port(tmp_path_factory):
     """Port of a viewer, which must still serve in the end, have said nothing, and end by Ctrl-C."""
     folder = folder_with_rover(tmp_path_factory.mktemp("viewer"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "simtrain.cli.start", "play", "rover",
-         "--policy", "zero", "--num-envs", "2",
-         "--viewer", "web", "--port", "0"],
+        [sys.executable, "-m", "simtrain.cli.start", "play", "rover", "--policy", "zero",
+         "--num-envs", "2", "--viewer", "web", "--port", "0"],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -67,13 +64,19 @@ def messages(connection: ClientConnection) -> list[dict]:
     return msgspec.msgpack.decode(plain)["messages"]
 
 
-def controls(connection: ClientConnection) -> dict[str, dict]:
-    """The message that made each control, by its label."""
-    by_label: dict[str, dict] = {}
+def controls(connection: ClientConnection) -> dict[str, str]:
+    """The identifier of each control, by its label."""
+    by_label: dict[str, str] = {}
     while "Show" not in by_label or "Speed" not in by_label:
-        made = [m for m in messages(connection) if m["type"].startswith("Gui") and "props" in m]
-        by_label |= {m["props"]["label"]: m for m in made if m["props"].get("label")}
+        for made in messages(connection):
+            if made["type"].startswith("Gui") and made.get("props", {}).get("label"):
+                by_label[made["props"]["label"]] = made["uuid"]
     return by_label
+
+
+def set_value(connection: ClientConnection, uuid: object, updates: object) -> None:
+    message = {"type": "GuiUpdateMessage", "uuid": uuid, "updates": updates}
+    connection.send(msgspec.msgpack.encode(message))
 
 
 def wait_for_value(connection: ClientConnection, uuid: str) -> object:
@@ -86,15 +89,11 @@ def wait_for_value(connection: ClientConnection, uuid: str) -> object:
 
 def speed_of(one: ClientConnection, other: ClientConnection) -> str:
     """The speed's control, 0.5 on both pages; earlier values are not on their way any more."""
-    speed = controls(other)["Speed"]["uuid"]
-    send(one, type="GuiUpdateMessage", uuid=speed, updates={"value": "1/2"})
+    speed = controls(other)["Speed"]
+    set_value(one, speed, {"value": "1/2"})
     while wait_for_value(other, speed) != "1/2":
         pass
     return speed
-
-
-def send(connection: ClientConnection, **message: object) -> None:
-    connection.send(msgspec.msgpack.encode(message))
 
 
 def get(port: int, **headers: str) -> int:
@@ -108,13 +107,10 @@ def test_a_page_is_served_under_the_viewers_own_names_alone(port):
     assert get(port, Host="rebound.example") == get(port, Host=f"rebound.example:{port}") == 403
 
 
-@pytest.mark.parametrize("origin", ["https://site.example", "http://127.0.0.1:1", "null", ""])
-def test_a_websocket_of_another_page_is_refused(port, origin):
-    with pytest.raises(InvalidStatus, match="403"):
-        page(port, Origin=origin)
-
-
-def test_a_websocket_of_its_own_page_is_not(port):
+def test_a_websocket_of_another_page_is_refused(port):
+    for origin in ("https://site.example", "http://127.0.0.1:1", "null", ""):
+        with pytest.raises(InvalidStatus, match="403"):
+            page(port, Origin=origin)
     with page(port, Origin=f"http://127.0.0.1:{port}") as own:
         assert {"Speed", "Show", "Pause"} <= controls(own).keys()
 
@@ -122,58 +118,49 @@ def test_a_websocket_of_its_own_page_is_not(port):
 @pytest.mark.parametrize("name", ["Speed", "Show", "Drive", "Environment", "Step", "FOV (°)"])
 def test_a_control_takes_no_value_that_its_page_could_not_send(port, name):
     with page(port) as one, page(port) as other:
-        given = controls(one)
-        assert name in given, sorted(given)
+        uuid = controls(one)[name]
         speed = speed_of(one, other)
         for updates in [{"value": value} for value in WRONG] + ODD:
             if (name, updates) != ("Drive", {"value": True}):
-                send(one, type="GuiUpdateMessage", uuid=given[name]["uuid"], updates=updates)
+                set_value(one, uuid, updates)
         for value in ("4", "1"):
-            send(one, type="GuiUpdateMessage", uuid=speed, updates={"value": value})
+            set_value(one, speed, {"value": value})
             assert wait_for_value(other, speed) == value
 
 
 def test_messages_that_are_none_and_others_than_of_controls_do_nothing(port):
     with page(port) as one, page(port) as other:
         speed = speed_of(one, other)
-        send(one, type="ShareUrlRequest")
-        send(one, type="GuiUpdateMessage", uuid=[1], updates={"value": 1})
-        send(one, type="FileTransferStartUpload", source_component_uuid=speed, transfer_uuid="x",
-             filename="x", mime_type="x", part_count=0, size_bytes=0)  # fmt: skip
+        upload = {"source_component_uuid": speed, "transfer_uuid": "x", "filename": "x",
+                  "mime_type": "x", "part_count": 0, "size_bytes": 0}  # fmt: skip
+        for message in ({"type": "ShareUrlRequest"}, {"type": "FileTransferStartUpload", **upload}):
+            one.send(msgspec.msgpack.encode(message))
+        set_value(one, [1], {"value": 1})
         camera = msgspec.msgpack.encode({"type": "ViewerCameraMessage", "wxyz": 1})
         for garbage in (b"", b"\xc1", b"\x93", "text", camera):
             with page(port) as broken:
                 broken.send(garbage)
-        send(one, type="GuiUpdateMessage", uuid=speed, updates={"value": "2"})
+        set_value(one, speed, {"value": "2"})
         assert wait_for_value(other, speed) == "2"
 
 
 @pytest.mark.parametrize(
     ("listens", "host", "served"),
     [
-        ("127.0.0.1", "127.0.0.1:8080", True),
-        ("127.0.0.1", "LOCALHOST", True),
-        ("127.0.0.1", "a.localhost.example", False),
-        ("127.0.0.1", "[::1", False),
-        ("127.0.0.1", "", False),
-        ("robot.lab", "Robot.lab:8080", True),
-        ("0.0.0.0", "203.0.113.7:8080", True),
-        ("0.0.0.0", "robot.lab", False),
+        ("127.0.0.1", ["127.0.0.1:8080"], True),
+        ("127.0.0.1", ["LOCALHOST"], True),
+        ("127.0.0.1", ["localhost", "localhost"], False),
+        ("127.0.0.1", ["a.localhost.example"], False),
+        ("127.0.0.1", ["[::1"], False),
+        ("127.0.0.1", [], False),
+        ("robot.lab", ["Robot.lab:8080"], True),
+        ("0.0.0.0", ["203.0.113.7:8080"], True),
+        ("0.0.0.0", ["robot.lab"], False),
     ],
 )
 def test_names_under_which_a_page_is_served(listens, host, served):
-    assert (refusal(Headers(Host=host), names_of(listens)) is None) == served
-
-
-def test_two_host_headers_are_refused():
-    both = Headers([("Host", "localhost"), ("Host", "localhost")])
-    assert refusal(both, names_of("127.0.0.1")) is not None
-
-
-@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "192.0.2.1", "robot.lab"])
-def test_addresses_that_others_can_reach(host):
-    assert not is_loopback(host)
-    assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
+    headers = Headers([("Host", value) for value in host])
+    assert (refusal(headers, names_of(listens)) is None) == served
 
 
 @pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])

@@ -6,28 +6,35 @@ Imports nothing heavy, so that a mistake in a command is reported at once.
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, astuple, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeVar
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error, read_file
+from simtrain.limits import Positive, check
 from simtrain.run.directory import versions
 from simtrain.sim import EngineName
 
-LAYERS = {"physics": "bare physics", "env_step": "env step", "rollout": "rollout"}
-LAYERS |= {"update": "update", "training": "end to end"}
+Layer = Literal["physics", "env_step", "rollout", "update", "training"]
+LAYERS: dict[Layer, str] = {
+    "physics": "bare physics",
+    "env_step": "env step",
+    "rollout": "rollout",
+    "update": "update",
+    "training": "end to end",
+}
 """What is measured, and its name in tables and pictures."""
 _FORMAT = "simtrain-benchmark-1"
 _UNIT = "environment steps a second, over all ranks"
-_NUMBERS = {"steps_per_second": 1, "lowest": 1, "highest": 1, "of_physics": 4}
-"""The numbers of a figure in a file, and their digits behind the point."""
-_CASE: dict[str, Any] = {"task": str, "engine": str, "device": str, "ranks": int, "num_envs": int}
+PartT = TypeVar("PartT")
 
 
 @dataclass(frozen=True)
@@ -46,15 +53,19 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Figure(Case):
     """How fast one of `LAYERS` is, in environment steps a second, and as a fraction of physics."""
 
-    case: Case
-    layer: str
-    steps_per_second: float  # the median of all repetitions
-    lowest: float
-    highest: float
-    of_physics: float
+    layer: Layer
+    steps_per_second: Positive  # the median of all repetitions
+    lowest: Positive
+    highest: Positive
+    of_physics: Positive
+
+    @property
+    def case(self) -> Case:
+        """What was measured."""
+        return Case(self.task, self.engine, self.device, self.ranks, self.num_envs)
 
     @property
     def spread(self) -> float:
@@ -82,79 +93,71 @@ class Results:
 
     def as_json(self) -> str:
         """The text of a file that `read_results` reads."""
-        figures = []
-        for figure in self.figures:
-            numbers = {n: round(getattr(figure, n), digits) for n, digits in _NUMBERS.items()}
-            figures.append({**asdict(figure.case), "layer": figure.layer, **numbers})
+        figures = [asdict(figure) for figure in self.figures]
         content = {"format": _FORMAT, "unit": _UNIT, **self.about, "figures": figures}
         return json.dumps(content, indent=2) + "\n"
 
-    def compared(self, before: Results | None) -> list[tuple[Figure, Figure]]:
-        """The figures that were measured `before`, too, and what they were then."""
-        cases = {} if before is None else before.by_case()
-        pairs = [(figure, cases.get(figure.case, {}).get(figure.layer)) for figure in self.figures]
-        return [(figure, old) for figure, old in pairs if old is not None]
+    def speed(self, case: Case, layer: Layer) -> float:
+        """Environment steps a second, the median; NaN if that was not measured."""
+        figure = self.by_case().get(case, {}).get(layer)
+        return math.nan if figure is None else figure.steps_per_second
+
+    def scaling(self, figure: Figure) -> float:
+        """How fast each of several ranks is as a fraction of one rank alone; NaN if unknown."""
+        alone = self.speed(replace(figure.case, ranks=1), figure.layer)
+        return figure.steps_per_second / figure.ranks / alone
 
     def slower(self, before: Results, tolerance: float) -> list[str]:
         """Lines about the figures that fell by more than the fraction `tolerance`."""
-        lines = []
-        for figure, old in self.compared(before):
-            now, then = figure.steps_per_second, old.steps_per_second
-            if now < (1.0 - tolerance) * then:
-                title = f"{LAYERS[figure.layer]} of {figure.case}"
-                speeds = f"{now:,.0f} env steps/s, {now / then:.3f} of the {then:,.0f} before"
-                lines.append(f"{title}: {speeds}")
-        return lines
+        pairs = [(figure, before.speed(figure.case, figure.layer)) for figure in self.figures]
+        return [
+            f"{LAYERS[figure.layer]} of {figure.case}: {figure.steps_per_second:,.0f} env steps/s, "
+            f"{figure.steps_per_second / old:.3f} of the {old:,.0f} before"
+            for figure, old in pairs
+            if figure.steps_per_second < (1.0 - tolerance) * old
+        ]
 
     def tables(self, before: Results | None, tolerance: float) -> list[Table]:
         """A table for each task, engine, device and number of ranks; marks what fell."""
-        compared = self.compared(before)
-        ratios = {f: f.steps_per_second / old.steps_per_second for f, old in compared}
         tables: dict[str, Table] = {}
-        for case, figures in self.by_case().items():
-            ranks = "1 rank" if case.ranks == 1 else f"{case.ranks} ranks"
-            title = f"{case.task}, {case.engine} engine, {case.device}, {ranks}"
-            columns = ["environments", "layer", "env steps/s", "spread", "of physics"]
-            columns += ["scaling"] * (case.ranks > 1) + ["now/before"] * bool(ratios)
-            table = tables.setdefault(title, new_table(title, columns))
-            for layer, figure in figures.items():
-                cells = [f"{case.num_envs:,}" if layer == "physics" else "", LAYERS[layer]]
-                cells += [f"{figure.steps_per_second:,.0f}", f"± {100.0 * figure.spread:.1f} %"]
-                cells.append(f"{figure.of_physics:.3f}")
-                if case.ranks > 1:
-                    cells.append(_fraction(scaling(self, figure)))
-                if ratios:
-                    ratio = ratios.get(figure)
-                    has_fallen = ratio is not None and ratio < 1.0 - tolerance
-                    cells.append(f"[bold red]{ratio:.3f}[/]" if has_fallen else _fraction(ratio))
-                table.add_row(*cells, end_section=layer == "training")
+        for figure in self.figures:
+            ranks = f"{figure.ranks} rank{'s' if figure.ranks > 1 else ''}"
+            title = f"{figure.task}, {figure.engine} engine, {figure.device}, {ranks}"
+            cells = {
+                "environments": f"{figure.num_envs:,}" if figure.layer == "physics" else "",
+                "layer": LAYERS[figure.layer],
+                "env steps/s": f"{figure.steps_per_second:,.0f}",
+                "spread": f"± {100.0 * figure.spread:.1f} %",
+                "of physics": f"{figure.of_physics:.3f}",
+            }
+            if figure.ranks > 1:
+                cells["scaling"] = fraction(self.scaling(figure))
+            if before is not None:
+                ratio = figure.steps_per_second / before.speed(figure.case, figure.layer)
+                has_fallen = ratio < 1.0 - tolerance
+                cells["now/before"] = f"[bold red]{ratio:.3f}[/]" if has_fallen else fraction(ratio)
+            table = tables.setdefault(title, new_table(title, cells))
+            table.add_row(*cells.values(), end_section=figure.layer == "training")
         return list(tables.values())
 
 
 def figures_of(case: Case, steps: int, seconds: dict[str, list[float]]) -> tuple[Figure, ...]:
     """The figures of a case, from the seconds of `steps` environment steps in each repetition."""
-    physics = steps / statistics.median(seconds["physics"])
+    physics = statistics.median(seconds["physics"])
     figures = []
     for layer in LAYERS:
         times = seconds[layer]
-        median, lowest, highest = (steps / of(times) for of in (statistics.median, max, min))
-        figures.append(Figure(case, layer, median, lowest, highest, median / physics))
+        speeds = [round(steps / of(times), 1) for of in (statistics.median, max, min)]
+        of_physics = round(physics / statistics.median(times), 4)
+        figures.append(Figure(*astuple(case), layer, *speeds, of_physics))
     return tuple(figures)
-
-
-def scaling(results: Results, figure: Figure) -> float | None:
-    """How fast each of several ranks is as a fraction of one rank alone, if that was measured."""
-    alone = results.by_case().get(replace(figure.case, ranks=1), {}).get(figure.layer)
-    if alone is None:
-        return None
-    return figure.steps_per_second / figure.case.ranks / alone.steps_per_second
 
 
 def read_results(path: Path) -> Results:
     """Read what `Results.as_json` gave; ConfigError if it is damaged, or of another kind."""
     content = read_content(path, _FORMAT, "`benchmark`")
     with damage_as_config_error(f"--compare {path} is damaged"):
-        figures = tuple(_figure(row) for row in content.pop("figures"))
+        figures = tuple(checked(Figure(**row)) for row in content.pop("figures"))
     content.pop("unit", None)
     return Results(figures, content)
 
@@ -167,6 +170,15 @@ def read_content(path: Path, kind: str, writer: str, flag: str = "--compare") ->
     if not isinstance(content, dict) or content.pop("format", None) != kind:
         raise ConfigError(f"{flag} {path} was not written by this version's {writer}")
     return content
+
+
+def checked(part: PartT) -> PartT:
+    """A dataclass made of a file's values; ValueError for one that its field may not have."""
+    try:
+        check(part)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return part
 
 
 def about_machine(device_name: str, threads: int) -> dict[str, Any]:
@@ -194,22 +206,13 @@ def differences(
     ]
 
 
-def new_table(title: str, columns: list[str]) -> Table:
+def new_table(title: str, columns: Iterable[str]) -> Table:
     """An empty table; all columns but ``layer`` have numbers."""
-    style: Any = {"box": None, "title_justify": "left", "pad_edge": False}
-    table = Table(title=title, padding=(0, 2, 0, 0), **style)
-    for column in columns:
-        table.add_column(column, justify="left" if column == "layer" else "right")
-    return table
+    headers = [Column(name, justify="left" if name == "layer" else "right") for name in columns]
+    style: Any = {"box": None, "title_justify": "left", "pad_edge": False, "padding": (0, 2, 0, 0)}
+    return Table(*headers, title=title, **style)
 
 
-def _fraction(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _figure(row: dict[str, Any]) -> Figure:
-    case = Case(**{name: kind(row[name]) for name, kind in _CASE.items()})
-    numbers = {name: float(row[name]) for name in _NUMBERS}
-    if row["layer"] not in LAYERS or not all(0.0 < number < 1e30 for number in numbers.values()):
-        raise ValueError(row)
-    return Figure(case, row["layer"], **numbers)
+def fraction(value: float) -> str:
+    """A fraction for a table; a hyphen for NaN."""
+    return "-" if math.isnan(value) else f"{value:.3f}"

@@ -1,8 +1,7 @@
 """A benchmark's cases: what is measured, checked, and then measured on its ranks.
 
-Each number of ranks is a job of processes of its own.
-
-Nothing is left of one job when the next begins; the command itself uses no GPU or threads.
+Each number of ranks is a job of processes of its own, of which nothing is left when the next
+begins; the command itself uses no GPU or threads.
 """
 
 import gc
@@ -36,12 +35,8 @@ class Settings:
     cuda_graphs: bool
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The figures of a job of ranks, and the model of the device of rank 0."""
-
-    figures: tuple[Figure, ...]
-    device_name: str
+Measured = tuple[tuple[Figure, ...], str]
+"""The figures of a job of ranks, and the model of the device of rank 0."""
 
 
 def choose_devices(gpu_ids: GpuIds, ranks: int) -> Devices:
@@ -65,25 +60,22 @@ def all_cases(
     ranks: Iterable[int],
     num_envs: Iterable[int],
 ) -> list[Case]:
-    """Every combination once, in the order given."""
+    """Every combination once, in the order given; ConfigError for one that cannot be trained."""
     names = [choose_engine(engine, kind).name for engine in engines]
     combinations = itertools.product(tasks, names, [kind], ranks, num_envs)
-    return list(dict.fromkeys(itertools.starmap(Case, combinations)))
-
-
-def check_cases(cases: Sequence[Case]) -> None:
-    """Raise ConfigError if there is no such task, or it cannot be trained like that."""
+    cases = list(dict.fromkeys(itertools.starmap(Case, combinations)))
     configs = [case_config(case) for case in cases]
     for config in configs:
         config.check()
     for config in {config.task: config for config in configs}.values():
         check_task(config.env)
+    return cases
 
 
-def case_config(case: Case) -> TrainConfig:
+def case_config(case: Case, cuda_graphs: bool = True) -> TrainConfig:
     """The configuration that a case is trained with."""
     config = default_config(case.task)
-    config.num_envs, config.engine = case.num_envs, case.engine
+    config.num_envs, config.engine, config.cuda_graphs = case.num_envs, case.engine, cuda_graphs
     return config
 
 
@@ -98,14 +90,12 @@ def measure_cases(
         visible = ",".join(settings.devices.visible.split(",")[:ranks])
         devices = Devices(settings.devices.kind, ranks, visible)
         job = Job(("localhost",), (devices,), threads=settings.threads, grace_seconds=10.0)
-        measured = launch_ranks(
-            job, measure_rank, some, settings, receive=say, stop=stop, log_dir=""
-        )
+        given = job, measure_rank, some, settings
+        measured = launch_ranks(*given, receive=say, stop=stop, log_dir="")
         if measured is None or stop():
             return None
-        figures += measured.figures
-        name = measured.device_name
-    return Measured(figures, name)
+        figures, name = figures + measured[0], measured[1]
+    return figures, name
 
 
 def measure_rank(
@@ -126,8 +116,7 @@ def measure_rank(
     figures: list[Figure] = []
     for case in cases:
         say(f"measuring {case}")
-        config = case_config(case)
-        config.cuda_graphs = settings.cuda_graphs
+        config = case_config(case, settings.cuda_graphs)
         seed_everything(rank.seed)
         with (
             out_of_memory_as_config_error(case.num_envs, rank.device),
@@ -141,4 +130,4 @@ def measure_rank(
         figures += figures_of(case, steps, seconds)
         del trainer
         gc.collect()  # it is gone before the next is built
-    return Measured(tuple(figures), device_name(rank.device))
+    return tuple(figures), device_name(rank.device)

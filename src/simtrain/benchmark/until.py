@@ -18,10 +18,9 @@ from typing import Any, ClassVar
 
 from rich.table import Table
 
-from simtrain.benchmark.figures import new_table, read_content
-from simtrain.errors import ConfigError
+from simtrain.benchmark.figures import checked, fraction, new_table, read_content
 from simtrain.files import damage_as_config_error
-from simtrain.limits import check
+from simtrain.limits import Count, Positive
 
 COSTS = {"env_steps": "env steps", "seconds": "training time"}
 """What is measured of a training, and its name in tables and pictures."""
@@ -33,8 +32,8 @@ class Evaluated:
     """An evaluation in a training; of a population, that of its best member."""
 
     iteration: int
-    env_steps: int  # over all ranks and members
-    seconds: float  # of training until then, without evaluations; a population needs them
+    env_steps: Count  # over all ranks and members
+    seconds: Positive  # of training until then, without evaluations; a population needs them
     values: dict[str, float]  # by the names of the condition's metrics
 
 
@@ -90,6 +89,12 @@ class UntilResults:
         return statistics.median(costs) if costs else math.nan
 
     @property
+    def comparisons(self) -> list[tuple[str, float]]:
+        """The metrics of the condition, and the value that each is compared with."""
+        parts = re.findall(r"([^\s<>=]+)[<>]=?(\S+)", self.condition)
+        return [(name, float(value)) for name, value in parts]
+
+    @property
     def reached(self) -> int:
         """How many seeds fulfilled the condition."""
         return sum(seed.reached for seed in self.seeds)
@@ -111,8 +116,10 @@ class UntilResults:
         """
         best_of = max(1, before.members // self.members)
         best_of_before = max(1, self.members // before.members)
-        pairs = {w: (self.median(w, best_of), before.median(w, best_of_before)) for w in COSTS}
-        return {w: math.nan if a == b == math.inf else a / b for w, (a, b) in pairs.items()}
+        return {
+            what: self.median(what, best_of) / before.median(what, best_of_before)  # inf / inf: NaN
+            for what in COSTS
+        }
 
     def slower(self, before: UntilResults, tolerance: float) -> list[str]:
         """Lines about the medians that grew by more than the fraction `tolerance`."""
@@ -124,7 +131,7 @@ class UntilResults:
 
     def tables(self, before: UntilResults | None, tolerance: float) -> list[Table]:
         """A row for each seed, then medians and ranges over all, and what they are of before."""
-        names = list(dict.fromkeys(re.findall(r"[^\s<>=]+(?=[<>])", self.condition)))
+        names = dict.fromkeys(name for name, _ in self.comparisons)
         columns = ["seed", "reached", "iterations", *COSTS.values(), *names]
         table = new_table(f"{self.task} until {self.condition}", columns)
         for seed in self.seeds:
@@ -140,9 +147,7 @@ class UntilResults:
         for name, of, reached in rows:
             table.add_row(name, reached, "", *(shown(what, of(self.costs(what))) for what in COSTS))
         if before is not None:
-            ratios = self.ratios(before).values()
-            texts = ("-" if math.isnan(ratio) else f"{ratio:.3f}" for ratio in ratios)
-            table.add_row("now/before", "", "", *texts)
+            table.add_row("now/before", "", "", *map(fraction, self.ratios(before).values()))
         return [table]
 
 
@@ -150,13 +155,14 @@ def read_until(path: Path, flag: str = "--compare") -> UntilResults:
     """What `as_json` gave; ConfigError if the file cannot be read, or is of another kind."""
     content = read_content(path, _FORMAT, "`benchmark --until`", flag)
     with damage_as_config_error(f"{flag} {path} is damaged"):
-        seeds = tuple(map(_seed, content.pop("seeds")))
-        names = ("task", "condition", "members", "reached", "median")
-        task, condition, members, *_ = (content.pop(name) for name in names)
-        results = UntilResults(task, condition, members, seeds, content)
-        _check(results)
-        results.costs("seconds")
-    return results
+        seeds = []
+        for row in content.pop("seeds"):
+            evaluations = tuple(checked(Evaluated(**values)) for values in row.pop("evaluations"))
+            seeds.append(checked(SeedResult(**row, evaluations=evaluations)))
+        assert all(seed.end for seed in seeds)  # or an IndexError
+        del content["reached"], content["median"]
+        task, condition, members = (content.pop(name) for name in ("task", "condition", "members"))
+        return checked(UntilResults(task, condition, members, tuple(seeds), content))
 
 
 def shown(what: str, value: float) -> str:
@@ -164,20 +170,3 @@ def shown(what: str, value: float) -> str:
     if not math.isfinite(value):
         return "not reached"
     return f"{value:,.0f}" if what == "env_steps" else str(timedelta(seconds=round(value)))
-
-
-def _check(part: Any) -> None:
-    try:
-        check(part)
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
-
-
-def _seed(row: dict[str, Any]) -> SeedResult:
-    evaluations = tuple(Evaluated(**one) for one in row.pop("evaluations"))
-    seed = SeedResult(**row, evaluations=evaluations)
-    for part in (seed, *evaluations):
-        _check(part)
-    if not seed.end.env_steps > 0 < seed.end.seconds < math.inf:
-        raise ValueError(row)
-    return seed

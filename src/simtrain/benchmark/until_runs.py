@@ -11,7 +11,7 @@ import numpy as np
 from simtrain.benchmark.until import Evaluated, SeedResult
 from simtrain.config.metric_tags import TAG, phase_tags
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import differences, new_settings, resolved
+from simtrain.config.tree import resolved
 from simtrain.errors import ConfigError, flag
 from simtrain.files import damage_as_config_error
 from simtrain.run.directory import read_config_file, shown
@@ -19,7 +19,7 @@ from simtrain.run.logged import NothingLoggedError, Run, members_of, read_lineag
 from simtrain.run.metrics import METRICS
 from simtrain.training.features.conditions import StopCondition, stop_condition
 from simtrain.training.population.hyper_parameters import hyper_parameters
-from simtrain.training.resumption import can_resume
+from simtrain.training.resumption import can_resume, changed_settings
 
 _DATE = len("YYYY-MM-DD_HH-MM-SS_")  # before the name that a run was given
 _ALSO = ("init_from", "teacher", "cpu_workers", "eval_interval", "eval_episodes")
@@ -69,19 +69,18 @@ def find_run(config: TrainConfig) -> Path | None:
     if not runs:
         return None
     run = max(runs)
-    now = resolved(config)
     with damage_as_config_error(f"{run}/config.yaml is not the configuration of a run"):
         before = read_config_file(run)["config"]
-        if "auto" in (before["engine"], config.engine):  # a resumed run names the one that it took
-            now["engine"] = before["engine"]
-        changed = differences(before, now, list(new_settings(config, before)))
+        # A resumed run names the engine that it took.
+        either = "auto" in (before["engine"], config.engine)
+        now = replace(config, engine=before["engine"] if either else config.engine)
+        changed = changed_settings(before, now)
         for name in _ALSO:
-            if before.get(name) != now[name]:
-                changed[flag(name)] = f"{before.get(name)!r} in the run, {now[name]!r} now"
+            if before.get(name) != (value := resolved(now)[name]):
+                changed[flag(name)] = f"{before.get(name)!r} in the run, {value!r} now"
     for parameter in hyper_parameters(config) if config.population else ():
         changed.pop(f"--{parameter.flag}", None)  # members have values of their own
-    if changed:
-        name, what = next(iter(changed.items()))
+    for name, what in changed.items():
         fix = "remove it, or give the new trainings another --run-name"
         raise ConfigError(
             f"{shown(run)} was trained with other settings ({name}: {what:.200}); {fix}"
@@ -94,16 +93,15 @@ def read_seed(
 ) -> tuple[SeedResult | None, bool]:
     """A training's evaluations within so many `iterations`, None if there is none yet; and whether
     it is over, because one fulfils the condition or no iterations are left."""
-    folders = members_of(run)
     try:
-        first = read_run(folders[0] if folders else run)
+        runs = [read_run(path) for path in members_of(run) or [run]]
         with damage_as_config_error(f"{run} is damaged"):
-            evaluations = _of_population(run, folders) if folders else _of_training(first)
+            all_evaluations = _of_population(run, runs) if members_of(run) else _of_training(*runs)
     except NothingLoggedError:
         return None, False
-    evaluations = [one for one in evaluations if one.iteration <= iterations]
+    evaluations = [one for one in all_evaluations if one.iteration <= iterations]
     holds = [condition.holds(one.values) for one in evaluations]
-    is_over = any(holds) or first.columns["iteration"][-1] >= iterations
+    is_over = any(holds) or runs[0].columns["iteration"][-1] >= iterations
     if not evaluations:
         return None, is_over
     tags = {comparison.name: comparison.tag for comparison in condition.comparisons}
@@ -111,9 +109,9 @@ def read_seed(
         replace(one, values={n: one.values[tag] for n, tag in tags.items() if tag in one.values})
         for one in evaluations
     )
-    place = holds.index(True) if any(holds) else None
-    seed = int(first.config["seed"])
-    return SeedResult(seed, str(shown(run)), first.commit, place, compared), is_over
+    reached_at = holds.index(True) if any(holds) else None
+    seed = int(runs[0].config["seed"])
+    return SeedResult(seed, str(shown(run)), runs[0].commit, reached_at, compared), is_over
 
 
 def _of_training(run: Run) -> list[Evaluated]:
@@ -131,15 +129,15 @@ def _of_training(run: Run) -> list[Evaluated]:
     return evaluations
 
 
-def _of_population(run: Path, folders: Sequence[Path]) -> list[Evaluated]:
+def _of_population(run: Path, members: Sequence[Run]) -> list[Evaluated]:
     """The evaluation of the best member in each exchange."""
-    members, evaluations = [read_run(folder) for folder in folders], []
+    evaluations = []
     for exchange in read_lineage(run):
-        best = max(exchange["members"], key=lambda member: _or_lowest(member["score"]))
-        member = members[best["member"]]
-        row = int(np.searchsorted(member.columns["iteration"], exchange["iteration"]))
+        scores = [-math.inf if m["score"] is None else m["score"] for m in exchange["members"]]
+        best = members[int(np.argmax(scores))]
+        row = int(np.searchsorted(best.columns["iteration"], exchange["iteration"]))
         counts = exchange["iteration"], exchange["env_steps"], exchange["wall_s"]
-        evaluations.append(Evaluated(*counts, _values(member, row)))
+        evaluations.append(Evaluated(*counts, _values(best, row)))
     return evaluations
 
 
@@ -147,7 +145,3 @@ def _values(run: Run, row: int) -> dict[str, float]:
     """The metrics of an iteration."""
     values = {tag: float(column[row]) for tag, column in run.columns.items()}
     return {tag: value for tag, value in values.items() if math.isfinite(value)}
-
-
-def _or_lowest(score: float | None) -> float:
-    return -math.inf if score is None else score

@@ -121,7 +121,7 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
     # Only now, so that help does not wait for what they import.
     from simtrain.benchmark.figures import Results, about_machine, read_results
     from simtrain.benchmark.pictures import draw_layers
-    from simtrain.benchmark.ranks import Settings, all_cases, check_cases, choose_devices
+    from simtrain.benchmark.ranks import Settings, all_cases, choose_devices
     from simtrain.launch.rank import share_of_cores
 
     before = None if flags.compare is None else read_results(flags.compare)
@@ -131,16 +131,16 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
         there = "; ".join(str(case) for case in before.by_case())
         text = "has nothing that this benchmark measures; it has"
         raise ConfigError(f"--compare {flags.compare} {text} {there}")
-    check_cases(cases)
     threads = flags.cpu_threads or share_of_cores(max(flags.ranks))
     settings = Settings(devices, threads, flags.repetitions, flags.cuda_graphs)
     measured = _measure(cases, settings)
     if isinstance(measured, int):
         return measured
+    figures, device_name = measured
     graphs = settings.cuda_graphs and devices.kind == "cuda"
-    about = about_machine(measured.device_name, threads)
+    about = about_machine(device_name, threads)
     about |= {"repetitions": settings.repetitions, "cuda_graphs": graphs}
-    results = Results(measured.figures, about)
+    results = Results(figures, about)
     return _show(results, before, flags, draw_layers(results))
 
 

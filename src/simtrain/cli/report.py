@@ -9,7 +9,7 @@ from pathlib import Path
 
 from simtrain.algorithms.cfg import Flag
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.cli.terminal import DONE, interruptible
+from simtrain.cli.terminal import DONE, interruptible, write_file
 from simtrain.errors import ConfigError
 
 _SECONDS = 10.0
@@ -52,7 +52,8 @@ def report(arguments: Sequence[str]) -> int:
 
 def _write(paths: Sequence[Path], output: Path | None, refresh: float | None = None) -> list[str]:
     """Write the report of some runs; lines that say where it is."""
-    from simtrain.plot.report import PAGE, PICTURE, write_report
+    from simtrain.plot.report import draw_report
+    from simtrain.run.directory import PICTURE, check_file, make_folder
     from simtrain.run.logged import NothingLoggedError, Run, members_of, read_run
 
     runs: dict[Path, Run] = {}
@@ -76,7 +77,12 @@ def _write(paths: Sequence[Path], output: Path | None, refresh: float | None = N
     if output.suffix in (".png", ".html") and not output.is_dir():
         picture, page = output.with_suffix(".png"), output.with_suffix(".html")
     else:
-        picture, page = output / PICTURE, output / PAGE
+        picture, page = output / PICTURE, output / "report.html"
+    make_folder(picture.parent, "--output")
+    check_file(picture, "--output")
+    check_file(page, "--output")
     with interruptible():
-        write_report(list(runs.values()), populations, picture, page, refresh)
+        png, html = draw_report(list(runs.values()), populations, refresh)
+        write_file(picture, png, "--output")
+        write_file(page, html, "--output")
     return [f"picture: {picture}", f"page:    {page}"]

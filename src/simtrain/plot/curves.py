@@ -11,10 +11,17 @@ import numpy as np
 from simtrain.run.logged import Axis, Run
 
 EVALUATED = "Eval/mean_return"
-_MAX_SETTINGS, _NONE = 4, "\N{EN DASH}"
+COUNTS = ("iteration", "env_steps", "wall_s")
+NONE = "\N{EN DASH}"
 MAX_POINTS = 200  # that a curve has at most; more are averaged
+_MAX_SETTINGS = 4
 # After Okabe and Ito (2008): told apart by color-blind people too.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+
+
+def color(i: int) -> str:
+    """The color of the i-th of several things."""
+    return COLORS[i % len(COLORS)]
 
 
 @dataclass(frozen=True)
@@ -68,16 +75,16 @@ def aggregate(runs: Sequence[Run], tags: Iterable[str], axis: Axis) -> dict[str,
     series = {tag: [run.series(tag, axis) for run in runs] for tag in tags}
     points = [x for of_runs in series.values() for x, _ in of_runs]
     x = np.unique(np.concatenate([np.empty(0), *points]))
-    size = math.ceil(len(x) / MAX_POINTS)
+    if not len(x):
+        return {}
+    starts = np.arange(0, len(x), math.ceil(len(x) / MAX_POINTS))
     curves = {}
-    for tag, of_runs in series.items() if len(x) else ():
-        nothing = [np.full(len(x), math.nan)]
-        rows = [np.interp(x, *s, math.nan, math.nan) for s in of_runs if len(s[0])] or nothing
-        values = np.ma.masked_invalid(rows)
-        parts = (values.mean(0), values.min(0), values.max(0), values.count(0))
-        arrays = (np.ma.filled(part, 0.0) for part in (x, *parts))
-        means = ([a[i : i + size].mean() for i in range(0, len(x), size)] for a in arrays)
-        curves[tag] = Curve(*map(np.array, means))
+    for tag, of_runs in series.items():
+        known = [np.interp(x, *s, math.nan, math.nan) for s in of_runs if len(s[0])]
+        values = np.ma.masked_invalid(known or [np.full(len(x), math.nan)])
+        parts = (x, values.mean(0), values.min(0), values.max(0), values.count(0))
+        sums = np.add.reduceat([np.ma.filled(part, 0.0) for part in parts], starts, axis=1)
+        curves[tag] = Curve(*(sums / np.diff(starts, append=len(x))))
     return curves
 
 
@@ -93,22 +100,20 @@ def number(value: float) -> str:
 def _labelled(groups: list[list[Run]]) -> list[Group]:
     """Groups of runs of one task, named by a few settings that differ, or by the runs."""
     first = [runs[0] for runs in groups]
-    changed = differences(first)
-    different = dict(zip(_short_names(changed), changed.values(), strict=True))
     names = [str(run.config.get("run_name") or "") for run in first]
-    if not all(names) or len(set(names)) < len(names):
+    if len(groups) == 1 or "" in names or len(set(names)) < len(names):
         names = [run.name for run in first]
-    if len(groups) == 1:
-        (runs,) = groups
-        return [Group(runs[0].name if len(runs) == 1 else f"{len(runs)} runs", tuple(runs))]
+    changed = differences(first)
     labelled = []
     for i, runs in enumerate(groups):
-        label, settings = names[i], {}
-        if len(different) <= _MAX_SETTINGS:
-            settings = {name: _shown(values[i]) for name, values in different.items()}
-            label = ", ".join(f"{name} {value}" for name, value in settings.items())
-        label += f" ({len(runs)} runs)" if len(runs) > 1 else ""
-        labelled.append(Group(label, tuple(runs), COLORS[i % len(COLORS)], settings))
+        settings = {}
+        if len(changed) <= _MAX_SETTINGS:
+            values = (_shown(of_groups[i]) for of_groups in changed.values())
+            settings = dict(zip(_short_names(changed), values, strict=True))
+        label = ", ".join(f"{name} {value}" for name, value in settings.items()) or names[i]
+        if len(runs) > 1:
+            label = f"{label} ({len(runs)} runs)" if len(groups) > 1 else f"{len(runs)} runs"
+        labelled.append(Group(label, tuple(runs), color(i), settings))
     return labelled
 
 
@@ -117,11 +122,9 @@ def _short_names(flags: Iterable[str]) -> list[str]:
     split = [flag.split(".") for flag in flags]
     names = []
     for parts in split:
-        sizes = range(1, len(parts))
-        unique = (n for n in sizes if sum(parts[-n:] == other[-n:] for other in split) == 1)
-        size = next(unique, len(parts))
-        if parts[-1] == "weight":  # whose?
-            size = max(size, min(2, len(parts)))
+        size = 2 if parts[-1] == "weight" else 1  # whose weight?
+        while size < len(parts) and sum(parts[-size:] == other[-size:] for other in split) > 1:
+            size += 1
         names.append(".".join(parts[-size:]))
     return names
 
@@ -130,4 +133,4 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(_shown, value))
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{value:g}" if is_number else _NONE if value is None else str(value)
+    return f"{value:g}" if is_number else NONE if value is None else str(value)

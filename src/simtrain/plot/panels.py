@@ -5,7 +5,8 @@ Imports matplotlib: modules that do not always draw import this one only when th
 
 import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,17 +15,15 @@ from typing import Any, Literal
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 import matplotlib.style
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
-from simtrain.plot.curves import COLORS, number
+from simtrain.plot.curves import number
 
 STYLE = partial(matplotlib.style.context, Path(__file__).with_suffix(".mplstyle"), after_reset=True)
 """How simtrain's pictures look, and not what the user's own matplotlibrc asks for."""
 FAINT, OTHERS = "#666666", "#B3B3B3"
-WIDTH, HEIGHT = 4.6, 3.7  # of a panel, in inches
 
 
 def as_file(figure: Figure, kind: Literal["png", "svg"] = "png") -> bytes:
@@ -35,34 +34,22 @@ def as_file(figure: Figure, kind: Literal["png", "svg"] = "png") -> bytes:
     return file.getvalue()
 
 
-def sheet(title: str, columns: int, heights: Sequence[float]) -> Figure:
-    """An empty figure with a title, for a grid of so many columns and of rows of these heights."""
-    size = WIDTH * columns, sum(heights) + 0.35 * (1 + title.count("\n"))
-    figure = Figure(figsize=size, layout="constrained")
-    figure.suptitle(title, fontsize=12)
-    return figure
+@contextmanager
+def sheet(title: str, columns: int, heights: Sequence[float]) -> Iterator[Figure]:
+    """An empty figure with a title, for a grid of so many columns and of rows of these heights.
 
-
-def color(i: int) -> str:
-    """The color of the i-th of several things."""
-    return COLORS[i % len(COLORS)]
+    What is drawn within has the `STYLE`.
+    """
+    size = 4.6 * columns, sum(heights) + 0.35 * (1 + title.count("\n"))  # inches
+    with STYLE():
+        figure = Figure(figsize=size, layout="constrained")
+        figure.suptitle(title, fontsize=12)
+        yield figure
 
 
 def band(ax: Axes, x: Any, low: Any, high: Any, color: str) -> None:
     """The range around a curve."""
     ax.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
-
-
-def bars(
-    ax: Axes, groups: Sequence[str], series: Mapping[str, Sequence[float]], colors: Sequence[str]
-) -> None:
-    """Bars with their values on them, side by side for each of `groups`, a color a series."""
-    width = 0.8 / len(series)
-    for i, (label, values) in enumerate(series.items()):
-        places = np.arange(len(groups)) + (i - (len(series) - 1) / 2) * width
-        drawn = ax.bar(places, values, 0.92 * width, color=colors[i], label=label)
-        ax.bar_label(drawn, [f"{value:.2f}" for value in values], fontsize=8, padding=1)
-    ax.set_xticks(range(len(groups)), groups)
 
 
 def legend_below(ax: Axes, columns: int, title: str | None = None) -> None:
@@ -87,17 +74,9 @@ def numbers_on(ax: Axes, *axes: Literal["x", "y"]) -> None:
             axis.set_minor_formatter(lambda v, _: number(v) if f"{v:e}"[0] in "25" else "")
 
 
-def sizes_on_x(ax: Axes, sizes: Sequence[int], label: str) -> None:
-    """Let x be logarithmic, with these sizes on it."""
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    ax.xaxis.set_minor_formatter(NullFormatter())
+def counts_on_x(ax: Axes, label: str, most: float | None = None, ticks: int = 5) -> None:
+    """Let x count something from zero on, up to `most` or what is drawn."""
     ax.set_xlabel(label)
-
-
-def counts_on_x(ax: Axes, label: str, ticks: int = 5) -> None:
-    """Let x begin at zero and count something."""
-    ax.set_xlabel(label)
-    ax.set_xlim(left=0.0)
+    ax.set_xlim(0.0, most)
     ax.xaxis.set_major_locator(MaxNLocator(ticks, integer=True))
     numbers_on(ax, "x")

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simtrain.plot.panels import FAINT, STYLE, band, color, counts_on_x, legend_beside, numbers_on
-from simtrain.plot.panels import sheet as new_sheet
+from simtrain.plot.curves import color
+from simtrain.plot.panels import FAINT, band, counts_on_x, legend_beside, numbers_on, sheet
 from simtrain.run.directory import read_config_file
 from simtrain.run.logged import read_lineage
 
@@ -29,59 +30,53 @@ def ancestors(exchanges: Sequence[Exchange], member: int) -> list[int]:
 def draw_population(run: Path) -> Figure:
     """The picture of a population's run; ConfigError if its files are damaged."""
     fitness = read_config_file(run)["config"].get("population_fitness", "").partition(":")[0]
-    exchanges, where = read_lineage(run), run.resolve()
+    exchanges, path = read_lineage(run), run.resolve()
     names = list(exchanges[0]["members"][0]["values"])
-    rows = math.ceil(len(names) / _COLUMNS)
-    winner = max(exchanges[-1]["members"], key=lambda member: _number(member["score"]))["member"]
-    places = ancestors(exchanges, winner)
-    heights = [_TALL, _TALL, *([_SMALL] * rows)]
-    with STYLE():
-        sheet = new_sheet(f"{where.parent.name}/{where.name}", _COLUMNS, heights)
-        grid = sheet.add_gridspec(2 + rows, _COLUMNS, height_ratios=heights)
-        panels = [sheet.add_subplot(grid[0, :]), sheet.add_subplot(grid[1, :])]
-        _draw_fitness(panels[0], exchanges, fitness, places)
-        _draw_tree(panels[1], exchanges, places)
-        for i, name in enumerate(names):
-            panels.append(sheet.add_subplot(grid[2 + i // _COLUMNS, i % _COLUMNS]))
-            _draw_values(panels[-1], exchanges, name, places)
-        for ax in panels:
-            counts_on_x(ax, "iterations")
-            ax.set_xlim(0.0, exchanges[-1]["iteration"])
-    return sheet
+    scores = [-math.inf if m["score"] is None else m["score"] for m in exchanges[-1]["members"]]
+    line = ancestors(exchanges, int(np.argmax(scores)))
+    heights = [_TALL, _TALL, *([_SMALL] * math.ceil(len(names) / _COLUMNS))]
+    with sheet(f"{path.parent.name}/{path.name}", _COLUMNS, heights) as figure:
+        grid = figure.add_gridspec(len(heights), _COLUMNS, height_ratios=heights)
+        _draw_fitness(figure.add_subplot(grid[0, :]), exchanges, fitness, line)
+        _draw_tree(figure.add_subplot(grid[1, :]), exchanges, line)
+        for name, place in zip(names, list(grid)[2 * _COLUMNS :], strict=False):
+            _draw_values(figure.add_subplot(place), exchanges, name, line)
+        for ax in figure.axes:
+            counts_on_x(ax, "iterations", exchanges[-1]["iteration"])
+    return figure
 
 
-def _draw_fitness(
-    ax: Axes, exchanges: Sequence[Exchange], fitness: str, places: Sequence[int]
-) -> None:
+def _draw_fitness(ax: Axes, exchanges: list[Exchange], fitness: str, line: list[int]) -> None:
     """The fitness of every member with its confidence interval, and of the winner's ancestors."""
     x = [exchange["iteration"] for exchange in exchanges]
-    for i in range(len(exchanges[0]["members"])):
-        members = [exchange["members"][i] for exchange in exchanges]
-        y, low, high = ([_number(m[key]) for m in members] for key in ("value", "low", "high"))
+    # (value, low and high; exchanges; members)
+    values = np.array(
+        [[[m[key] for m in e["members"]] for e in exchanges] for key in ("value", "low", "high")],
+        dtype=float,
+    )
+    for i, (y, low, high) in enumerate(np.moveaxis(values, 2, 0)):
         ax.plot(x, y, ".-", color=color(i), label=f"member {i}", clip_on=False)
         band(ax, x, low, high, color(i))
-    best = [_number(e["members"][i]["value"]) for e, i in zip(exchanges, places, strict=True)]
+    best = values[0, range(len(x)), line]
     ax.plot(x, best, color="black", linewidth=1.0, linestyle=":", label="the winner's line")
     ax.set_title(f"Fitness: {fitness}")
     numbers_on(ax, "y")
     legend_beside(ax)
 
 
-def _draw_tree(ax: Axes, exchanges: Sequence[Exchange], places: Sequence[int]) -> None:
+def _draw_tree(ax: Axes, exchanges: list[Exchange], line: list[int]) -> None:
     """Every member a line; where one was replaced, a line from its parent; the winner's in bold."""
     before = 0
     for i, exchange in enumerate(exchanges):
         x = exchange["iteration"]
-        for one in exchange["members"]:
-            member, parent = one["member"], one["parent"]
-            width = 3.0 if places[i] == member else 0.8
-            ax.plot([before, x], [member, member], color=color(member), linewidth=width)
-            if parent != member:
-                taken = i + 1 < len(places) and places[i + 1] == member and places[i] == parent
-                width = 3.0 if taken else 0.8
-                ax.plot([x, x], [parent, member], color=color(parent), linewidth=width)
-            if one["mutation"] != "none":
-                ax.plot([x], [member], marker="o", markersize=4, color=FAINT)
+        for member in exchange["members"]:
+            y, parent = member["member"], member["parent"]
+            ax.plot([before, x], [y, y], color=color(y), linewidth=3.0 if line[i] == y else 0.8)
+            if parent != y:
+                width = 3.0 if line[i : i + 2] == [parent, y] else 0.8
+                ax.plot([x, x], [parent, y], color=color(parent), linewidth=width)
+            if member["mutation"] != "none":
+                ax.plot([x], [y], marker="o", markersize=4, color=FAINT)
         before = x
     ax.set_title("Family tree (bold: of the winner; dots: mutations)")
     ax.set_yticks(range(len(exchanges[0]["members"])))
@@ -89,20 +84,15 @@ def _draw_tree(ax: Axes, exchanges: Sequence[Exchange], places: Sequence[int]) -
     ax.invert_yaxis()
 
 
-def _draw_values(ax: Axes, exchanges: Sequence[Exchange], name: str, places: Sequence[int]) -> None:
+def _draw_values(ax: Axes, exchanges: list[Exchange], name: str, line: list[int]) -> None:
     """A hyper-parameter of every member, between exchanges, and of the winner's ancestors."""
     edges = [0, *(exchange["iteration"] for exchange in exchanges)]
-    for i in range(len(exchanges[0]["members"])):
-        y = [exchange["members"][i]["values"][name] for exchange in exchanges]
+    values = np.array([[m["values"][name] for m in e["members"]] for e in exchanges])
+    for i, y in enumerate(values.T):
         ax.stairs(y, edges, baseline=None, color=color(i), linewidth=1.0)
-    best = [e["members"][i]["values"][name] for e, i in zip(exchanges, places, strict=True)]
+    best = values[range(len(line)), line]
     ax.stairs(best, edges, baseline=None, color="black", linewidth=1.0, linestyle=":")
-    values = [one["values"][name] for exchange in exchanges for one in exchange["members"]]
-    if min(values) > 0.0 and max(values) > 5.0 * min(values):
+    if values.min() > 0.0 and values.max() > 5.0 * values.min():
         ax.set_yscale("log")
     ax.set_title(name, fontsize="medium")
     numbers_on(ax, "y")
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value

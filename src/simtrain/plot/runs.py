@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
@@ -25,25 +25,24 @@ from simtrain.config.metric_tags import (
     of_episodes,
     phase_tags,
 )
-from simtrain.plot.curves import EVALUATED, Curve, Group, aggregate, number
-from simtrain.plot.panels import FAINT, OTHERS, STYLE, band, legend_beside, numbers_on
-from simtrain.run.logged import REST, Axis, Run, last
+from simtrain.plot.curves import COUNTS, EVALUATED, Curve, Group, aggregate, number
+from simtrain.plot.panels import FAINT, OTHERS, STYLE, band, counts_on_x, legend_beside, numbers_on
+from simtrain.run.logged import REST, Axis, last
 
 _PART_COLORS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6BB1", "#B8A300",
 )  # fmt: skip
-# Inches: sizes of the figure, and left edges and widths of the panels of a row. Legends of the rows
-# of groups stand to the right of their panels.
-_WIDTH, _PANEL = 13.0, 2.5
-_TITLE, _HEADER, _GAP, _LINE = 0.75, 0.35, 0.9, 0.22
-_COMPARISON_ROW = tuple((0.65 + 3.15 * i, 2.4) for i in range(4))
-_GROUP_ROW = ((0.65, 2.6), (6.25, 1.55), (10.0, 1.35))
+# Inches: sizes of rows, and left edges and widths of their panels. Legends of the rows of groups
+# stand to the right of their panels.
+_WIDTH, _ROW, _PANEL, _HEADER, _LINE = 13.0, 3.4, 2.5, 0.35, 0.22
+_FOUR = tuple((0.65 + 3.15 * i, 2.4) for i in range(4))
+_OF_GROUP = ((0.65, 2.6), (6.25, 1.55), (10.0, 1.35))
 _NOT_ALONE = (EVALUATED, "Eval/mean_episode_length", "Eval/iteration")
 _COMPARED = {
-    "Reward per step": STEP_REWARD,
-    "Return": RETURN,
-    "Episode length (steps)": LENGTH,
-    "Env steps per second": SPEED,
+    STEP_REWARD: "Reward per step",
+    RETURN: "Return",
+    LENGTH: "Episode length (steps)",
+    SPEED: "Env steps per second",
 }
 Text = Callable[[float], str]
 
@@ -56,115 +55,98 @@ def evaluated_tags(groups: Sequence[Group]) -> list[str]:
 
 def draw_runs(tasks: dict[str, list[Group]], axis: Axis) -> Figure:
     """All `tasks` one below the other."""
-    height = 0.0
-    for groups in tasks.values():
-        headers = len(groups) if len(groups) > 1 else 0
-        rows = 1 + math.ceil(len(evaluated_tags(groups)) / len(_COMPARISON_ROW)) + len(groups)
-        height += _TITLE + _HEADER * headers + (_PANEL + _GAP) * rows
-        height += _LINE * _legend_size(groups)[1]
+    rows: list[tuple[float, str, list[Group], Group | list[str]]] = []
+    for task, groups in tasks.items():
+        _, lines = _legend_size(groups)
+        rows.append((0.75 + _LINE * lines, task, groups, []))
+        tags = [*_COMPARED, *evaluated_tags(groups)]
+        fours = (tags[i : i + len(_FOUR)] for i in range(0, len(tags), len(_FOUR)))
+        rows += [(_ROW, task, groups, four) for four in fours]
+        header = _HEADER if len(groups) > 1 else 0.0
+        rows += [(_ROW + header, task, groups, group) for group in groups]
+    heights = [height for height, *_ in rows]
     with STYLE():
-        sheet = _Sheet(Figure(figsize=(_WIDTH, height)), height)
-        for task, groups in tasks.items():
-            _draw_task(sheet, task, groups, axis)
-    return sheet.figure
-
-
-class _Sheet:
-    """A figure that is filled from top to bottom, in inches."""
-
-    def __init__(self, figure: Figure, height: float) -> None:
-        self.figure = figure
-        self._height = self._y = height
-
-    def add_line(self, height: float, text: str, **style: Any) -> None:
-        """A line of text, `height` high."""
-        self._y -= height
-        self.figure.text(0.3 / _WIDTH, (self._y + 0.08) / self._height, text, **style)
-
-    def add_legend(self, groups: Sequence[Group]) -> None:
-        """What the colors of groups stand for."""
-        columns, rows = _legend_size(groups)
-        handles = [Line2D([], [], color=group.color, label=group.label) for group in groups]
-        where: Any = {
-            "loc": "upper left",
-            "bbox_to_anchor": (0.25 / _WIDTH, self._y / self._height),
-        }
-        self.figure.legend(handles=handles, ncols=columns, borderaxespad=0.0, fontsize=10, **where)
-        self._y -= _LINE * rows
-
-    def add_row(self, places: Sequence[tuple[float, float]]) -> list[Axes]:
-        """Panels side by side, at these left edges and widths."""
-        self._y -= _PANEL + 0.3  # their titles
-        bottom, height = self._y / self._height, _PANEL / self._height
-        self._y -= _GAP - 0.3
-        boxes = [(x / _WIDTH, bottom, width / _WIDTH, height) for x, width in places]
-        return [self.figure.add_axes(box) for box in boxes]
-
-
-def _draw_task(sheet: _Sheet, task: str, groups: list[Group], axis: Axis) -> None:
-    runs = [run for group in groups for run in group.runs]
-    sheet.add_line(0.4, task, fontsize=15, fontweight="bold")
-    text = _subtitle(runs, len(groups))
-    sheet.add_line(_TITLE - 0.4, text, color=FAINT, fontsize=10.5, va="center")
-    if len(groups) > 1:
-        sheet.add_legend(groups)
-    panels = sheet.add_row(_COMPARISON_ROW)
-    _draw_comparison(panels, groups, axis)
-    metrics = evaluated_tags(groups)
-    for i in range(0, len(metrics), len(_COMPARISON_ROW)):
-        tags = metrics[i : i + len(_COMPARISON_ROW)]
-        row = sheet.add_row(_COMPARISON_ROW[: len(tags)])
-        for ax, tag in zip(row, tags, strict=True):
-            _draw_panel(ax, f"Eval {_short(tag, 16)}", groups, tag, axis)
-        panels += row
-    for group in groups:
-        if len(groups) > 1:
-            style = {"color": group.color, "fontsize": 12, "fontweight": "bold"}
-            sheet.add_line(_HEADER, group.label, **style)
-        row = sheet.add_row(_GROUP_ROW)
-        _draw_group(row, group, Group("", tuple(runs)), axis)
-        panels += row
-    for ax in panels:
-        if not ax.has_data():
-            where: Any = {"transform": ax.transAxes, "ha": "center", "va": "center"}
-            ax.text(0.5, 0.5, "no whole episode yet", color=FAINT, **where)
-        _label_x(ax, axis, max(float(run.columns[axis][-1]) for run in runs))
-
-
-def _draw_comparison(row: Sequence[Axes], groups: list[Group], axis: Axis) -> None:
-    """Reward per step, return, episode length and throughput of all groups."""
-    for ax, (title, tag) in zip(row, _COMPARED.items(), strict=True):
-        _draw_panel(ax, title, groups, tag, axis)
-    evaluated = [_draw_curve(row[1], group, EVALUATED, axis) for group in groups]
-    if any(evaluated):
-        kinds: dict[str, Any] = {"training": "-", "evaluation": "--"}
-        color = groups[0].color if len(groups) == 1 else FAINT
-        lines = [Line2D([], [], color=color, linestyle=s, label=n) for n, s in kinds.items()]
-        row[1].legend(handles=lines, loc="best")
-    for ax in row[2:]:
-        ax.set_ylim(bottom=0.0)
-
-
-def _draw_panel(ax: Axes, title: str, groups: list[Group], tag: str, axis: Axis) -> None:
-    """A metric of all groups."""
-    ax.set_title(title)
-    numbers_on(ax, "y")
-    drawn = [_draw_curve(ax, group, tag, axis) for group in groups]
-    if any(drawn) and len(groups) == 1:  # the last value; of throughput, which jumps, the median
-        of = np.median if tag == SPEED else last
-        values = [run.summary(tag, of) for run in groups[0].runs]
-        if known := [value for value in values if value is not None]:
-            text = number(sum(known) / len(known))
-            ax.set_title(text, loc="right", color=groups[0].color)
+        figure = Figure(figsize=(_WIDTH, sum(heights)))
+        parts = figure.subfigures(len(rows), height_ratios=heights, squeeze=False)
+        for part, (_, task, groups, content) in zip(parts.flat, rows, strict=True):
+            everyone = Group("", tuple(run for group in groups for run in group.runs))
+            if isinstance(content, Group):
+                _draw_group(part, content, everyone, axis)
+            elif content:
+                _draw_comparison(part, content, groups, axis)
+            else:
+                _draw_title(part, task, groups, everyone)
+            longest = max(float(run.columns[axis][-1]) for run in everyone.runs)
+            for ax in part.axes:
+                if not ax.has_data():
+                    place: Any = {"transform": ax.transAxes, "ha": "center", "va": "center"}
+                    ax.text(0.5, 0.5, "no whole episode yet", color=FAINT, **place)
+                _label_x(ax, axis, longest)
+    return figure
 
 
 def _legend_size(groups: Sequence[Group]) -> tuple[int, int]:
-    """Columns and rows of the legend of groups; none for one group."""
-    if len(groups) == 1:
-        return 0, 0
+    """Columns and rows of the legend of groups; no rows for one group."""
     width = 0.75 + 0.085 * max(len(group.label) for group in groups)
     columns = max(1, min(len(groups), int((_WIDTH - 0.5) / width)))
-    return columns, math.ceil(len(groups) / columns)
+    return columns, math.ceil(len(groups) / columns) if len(groups) > 1 else 0
+
+
+def _place(part: SubFigure, x: float, y: float) -> tuple[float, float]:
+    """A place in part of a figure, so many inches from its left and its upper edge."""
+    return x / _WIDTH, 1.0 - y * part.dpi / part.bbox.height
+
+
+def _panels(part: SubFigure, places: Sequence[tuple[float, float]]) -> list[Axes]:
+    """Empty panels side by side at the bottom, at these left edges and widths, in inches."""
+    height = part.bbox.height / part.dpi
+    boxes = [(x / _WIDTH, 0.6 / height, width / _WIDTH, _PANEL / height) for x, width in places]
+    return [part.add_axes(box) for box in boxes]
+
+
+def _draw_title(part: SubFigure, task: str, groups: list[Group], everyone: Group) -> None:
+    """The task, what runs there are, and what the colors of groups stand for."""
+    runs = everyone.runs
+    if len(runs) == 1:
+        done, steps, seconds = (float(runs[0].columns[column][-1]) for column in COUNTS)
+        text = f"{runs[0].name}   ·   {done:,.0f} iterations, {number(steps)} environment steps "
+        text += f"in {timedelta(seconds=round(seconds))}"
+    else:
+        seeds = sorted({str(run.config.get("seed")) for run in runs})
+        text = f"{len(runs)} runs, seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
+        if len(groups) < len(runs):
+            text += " (line: mean, pale where not all runs came so far; shade: range)"
+    part.text(*_place(part, 0.3, 0.32), task, fontsize=15, fontweight="bold")
+    part.text(*_place(part, 0.3, 0.67), text, color=FAINT, fontsize=10.5, va="center")
+    if len(groups) > 1:
+        lines = [Line2D([], [], color=group.color, label=group.label) for group in groups]
+        place: Any = {"loc": "upper left", "bbox_to_anchor": _place(part, 0.25, 0.75)}
+        columns, _ = _legend_size(groups)
+        part.legend(handles=lines, ncols=columns, borderaxespad=0.0, fontsize=10, **place)
+
+
+def _draw_comparison(part: SubFigure, tags: list[str], groups: list[Group], axis: Axis) -> None:
+    """Metrics of all groups, a panel each; beside returns in training those of evaluations."""
+    for ax, tag in zip(_panels(part, _FOUR[: len(tags)]), tags, strict=True):
+        ax.set_title(_COMPARED.get(tag) or f"Eval {_short(tag, 16)}")
+        numbers_on(ax, "y")
+        drawn = [_draw_curve(ax, group, tag, axis) for group in groups]
+        if (
+            any(drawn) and len(groups) == 1
+        ):  # the last value; of throughput, which jumps, the median
+            of = np.median if tag == SPEED else last
+            values = [run.summary(tag, of) for run in groups[0].runs]
+            if known := [value for value in values if value is not None]:
+                text = number(sum(known) / len(known))
+                ax.set_title(text, loc="right", color=groups[0].color)
+        evaluated = [tag == RETURN and _draw_curve(ax, g, EVALUATED, axis) for g in groups]
+        if any(evaluated):
+            color = groups[0].color if len(groups) == 1 else FAINT
+            kinds = {"training": "-", "evaluation": "--"}
+            lines = [Line2D([], [], color=color, linestyle=s, label=n) for n, s in kinds.items()]
+            ax.legend(handles=lines, loc="best")
+        if tag in (LENGTH, SPEED):
+            ax.set_ylim(bottom=0.0)
 
 
 def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> bool:
@@ -193,31 +175,35 @@ def _all_finished(group: Group, axis: Axis, x: np.ndarray) -> np.ndarray:
     return np.full(len(x), True) if share is None else np.interp(x, share.x, share.low) >= 1.0
 
 
-def _draw_group(row: Sequence[Axes], group: Group, everyone: Group, axis: Axis) -> None:
+def _draw_group(part: SubFigure, group: Group, everyone: Group, axis: Axis) -> None:
     """What a group consists of; in the order of `everyone`, for one color in all groups."""
+    if len(group.runs) < len(everyone.runs):
+        style: Any = {"color": group.color, "fontsize": 12, "fontweight": "bold"}
+        part.text(*_place(part, 0.3, _HEADER - 0.08), group.label, **style)
+    panels = _panels(part, _OF_GROUP)
     logged = set(group.tags("Perf/"))
     times = phase_tags([tag for tag in _by_size(everyone, "Perf/", axis) if tag in logged])
     columns = [run.columns for run in group.runs]
     spent = [t for t in (*times, REST) if any(np.any(c.get(t, 0.0)) for c in columns)]
-    rewards = aggregate(group.runs, _by_size(everyone, "Episode_Reward/", axis), axis)
-    _draw_stack(row[0], "Reward terms (per second)", rewards, number)
-    ends = aggregate(group.runs, everyone.tags("Episode_Termination/"), axis)
-    _draw_stack(row[1], "How episodes ended", ends, lambda y: f"{100 * y:.0f} %")
-    phases = aggregate(group.runs, spent, axis)
-    _draw_stack(row[2], "Seconds of an iteration", phases, lambda y: number(round(y, 4)), mean=True)
     shortest = min(float(c[axis][-1]) for c in columns)
-    for ax, stack in zip(row, (rewards, ends, phases), strict=True):
-        if not stack:
-            continue
-        x = next(iter(stack.values())).x
-        pale = x > shortest  # where runs are missing
-        if stack is not phases:
-            pale |= ~_all_finished(group, axis, x)
-        style: Any = {"color": "white", "alpha": 0.65, "linewidth": 0}
-        ax.fill_between(x, 0.0, 1.0, where=pale, transform=ax.get_xaxis_transform(), **style)
-    if ends:
-        row[1].set_ylim(0.0, 1.0)
-    row[2].set_ylim(bottom=0.0)
+    stacks: list[tuple[str, list[str], Text]] = [
+        ("Reward terms (per second)", _by_size(everyone, "Episode_Reward/", axis), number),
+        ("How episodes ended", everyone.tags("Episode_Termination/"), lambda y: f"{100 * y:.0f} %"),
+        ("Seconds of an iteration", spent, lambda y: number(round(y, 4))),
+    ]
+    for ax, (title, tags, text) in zip(panels, stacks, strict=True):
+        curves = aggregate(group.runs, tags, axis)
+        _draw_stack(ax, title, curves, text, mean=tags is spent)
+        for curve in list(curves.values())[:1]:
+            pale = curve.x > shortest  # where runs are missing
+            if tags is not spent:
+                pale |= ~_all_finished(group, axis, curve.x)
+            shade: Any = {"color": "white", "alpha": 0.65, "linewidth": 0}
+            shade |= {"where": pale, "transform": ax.get_xaxis_transform()}
+            ax.fill_between(curve.x, 0.0, 1.0, **shade)
+    if panels[1].has_data():
+        panels[1].set_ylim(0.0, 1.0)
+    panels[2].set_ylim(bottom=0.0)
 
 
 def _draw_stack(
@@ -259,31 +245,16 @@ def _by_size(group: Group, prefix: str, axis: Axis) -> list[str]:
 
 
 def _label_x(ax: Axes, axis: Axis, longest: float) -> None:
-    ax.set_xlim(0.0, longest)
-    ax.xaxis.set_major_locator(MaxNLocator(5 if ax.get_position().width > 0.18 else 3))
     if axis == "env_steps":
-        ax.set_xlabel("environment steps")
-        numbers_on(ax, "x")
+        ticks = 5 if ax.get_position().width > 0.18 else 3
+        counts_on_x(ax, "environment steps", longest, ticks)
         return
     units = (("s", 1.0, 180.0), ("min", 60.0, 3 * 3600.0), ("h", 3600.0, math.inf))
     unit, seconds = next((unit, size) for unit, size, most in units if longest <= most)
     ax.set_xlabel(f"wall time ({unit})")
     ticks = MaxNLocator(5).tick_values(0.0, longest / seconds)
-    ax.set_xticks([tick * seconds for tick in ticks if tick * seconds <= longest])
-    ax.xaxis.set_major_formatter(lambda x, _: f"{x / seconds:g}")
-
-
-def _subtitle(runs: list[Run], groups: int) -> str:
-    if len(runs) > 1:
-        seeds = sorted({str(run.config.get("seed")) for run in runs})
-        text = f"{len(runs)} runs, seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
-        if groups < len(runs):
-            text += " (line: mean, pale where not all runs came so far; shade: range)"
-        return text
-    columns = ("iteration", "env_steps", "wall_s")
-    done, steps, seconds = (float(runs[0].columns[column][-1]) for column in columns)
-    text = f"{runs[0].name}   ·   {done:,.0f} iterations, {number(steps)} environment steps "
-    return text + f"in {timedelta(seconds=round(seconds))}"
+    ax.set_xticks(ticks * seconds, [f"{tick:g}" for tick in ticks])
+    ax.set_xlim(0.0, longest)
 
 
 def _short(tag: str, characters: int) -> str:

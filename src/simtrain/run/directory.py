@@ -16,6 +16,7 @@ from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error, read_yaml, written_whole
 
 VIDEOS = "videos"  # the folder of a run with the videos of its training
+PICTURE = "report.png"  # of its curves
 LINEAGE, MEMBERS = "population.jsonl", "members"  # of a population
 _LARGEST_CONFIG = 2**19  # bytes; twenty times those of the tasks that ship
 _PACKAGES = ("simtrain", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-lib", "numpy")

@@ -19,10 +19,9 @@ from simtrain.launch.launcher import choose_log_dir, launch_ranks
 from simtrain.launch.plan import Job
 from simtrain.launch.processes import StopSignals
 from simtrain.launch.rank import Rank
-from simtrain.plot.report import PICTURE
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status, TrainingConsole
-from simtrain.run.directory import MEMBERS, VIDEOS, make_run_directory, shown
+from simtrain.run.directory import MEMBERS, PICTURE, VIDEOS, make_run_directory, shown
 from simtrain.run.metrics import METRICS, check_idle
 from simtrain.training.context import (
     Resumption,

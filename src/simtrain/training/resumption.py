@@ -187,9 +187,7 @@ def plan_resumption(
         ConfigError: the configuration has changed, without ``--resume-with-changes``.
     """
     engine = choose_engine(config.engine, job.devices[0].kind).name
-    config_of_run = saved.content["config"]
-    new = list(new_settings(config, config_of_run))
-    changed = differences(config_of_run, resolved(replace(config, engine=engine)), new)
+    changed = changed_settings(saved.content["config"], replace(config, engine=engine))
     if saved.content["model"] != model_digest(model):
         changed["--env.model"] = "the model, or MuJoCo's version, is not the run's"
     if len(saved.of_members) not in (0, job.members):
@@ -211,6 +209,14 @@ def plan_resumption(
     of_members = tuple(file.absolute() for file in saved.of_members)
     resumption = Resumption(saved.file.absolute(), same_environments, tuple(changed), of_members)
     return resumption, lines
+
+
+def changed_settings(run: dict[str, Any], config: TrainConfig) -> dict[str, str]:
+    """Settings that decide the results and differ from those of `run`: flag -> both values.
+
+    Those that simtrain did not have then count as equal where they have their defaults.
+    """
+    return differences(run, resolved(config), list(new_settings(config, run)))
 
 
 def _differing_circumstances(saved: SavedRun, job: Job) -> list[str]:

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import mujoco
 import viser
@@ -77,28 +77,25 @@ class FilmPage(PageServer):
         self._scene = ViserMujocoScene(self.server, film.model, 1)
         self._scene.create_scene_gui(camera_distance=3.0 * robot_radius(film.model))
         self._text = gui.add_markdown("")
-        self._slider = gui.add_slider(
-            # A slider needs two values, and the step in which a simulation fails may be the first.
-            "Frame", min=0, max=max(1, self._last), step=1, initial_value=0,
-            disabled=self._last == 0,
-        )  # fmt: skip
+        # A slider needs two values, and the step in which a simulation fails may be the first.
+        ends: Any = {"min": 0, "max": max(1, self._last), "step": 1, "initial_value": 0}
+        self._slider = gui.add_slider("Frame", **ends, disabled=self._last == 0)
         self._playing = gui.add_checkbox("Play", initial_value=True)
         self._loop = gui.add_checkbox("Loop", initial_value=True)
         speed = min(max(_SLOWEST, speed), _FASTEST)
-        self._speed = gui.add_slider(
-            "Speed", min=_SLOWEST, max=_FASTEST, step=_SLOWEST, initial_value=speed
-        )
+        ends = {"min": _SLOWEST, "max": _FASTEST, "step": _SLOWEST, "initial_value": speed}
+        self._speed = gui.add_slider("Speed", **ends)
         self._slider.on_update(self._pause)  # once a person chooses a frame
 
     def run(self) -> None:
         """Play until interrupted, and only while a page is open."""
-        frame, shown, then = 0.0, -1, time.perf_counter()
+        frame, shown, last_time = 0.0, -1, time.perf_counter()
         while True:
             now = time.perf_counter()
-            passed, then = now - then, now
+            passed, last_time = now - last_time, now
             if not self._playing.value:
-                chosen = float(self._slider.value)
-                frame = chosen if chosen < self._last else self._end
+                chosen = self._slider.value
+                frame = frame if chosen == min(int(frame), self._last) else float(chosen)
             elif self.server.get_clients():
                 frame = self.next_frame(frame, passed)
                 # viser's setters are not seen as such
@@ -114,17 +111,13 @@ class FilmPage(PageServer):
 
         It stops at the end without Loop.
         """
-        start = frame if frame < self._end else 0.0
-        following = start + self._speed.value * self._film.fps * passed
-        if following < self._end:
+        frames_a_second = self._speed.value * self._film.fps
+        end = self._last + self._film.end_seconds * frames_a_second
+        following = (frame if frame < end else 0.0) + frames_a_second * passed
+        if following < end:
             return following
         self._playing.value = self._loop.value  # type: ignore[misc]
-        return self._end
-
-    @property
-    def _end(self) -> float:
-        """How many frames a play lasts, with the time for which the last one stays."""
-        return self._last + self._film.end_seconds * self._speed.value * self._film.fps
+        return end
 
     def _pause(self, event: viser.GuiEvent[viser.GuiSliderHandle[int]]) -> None:
         if event.client is not None:

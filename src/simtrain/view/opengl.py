@@ -7,21 +7,24 @@ else the window system of a display. A missing library is named by its package. 
 
 import ctypes
 import os
-from contextlib import suppress
 from importlib import import_module
 
 from simtrain.errors import ConfigError
 
-_LIBRARIES = {"egl": ("libEGL.so.1", "libegl1"), "osmesa": ("libOSMesa.so.8", "libosmesa6")}
-_AUTO = ("", "enable", "enabled", "on", "true", "1")
-_DISABLED = ("disable", "disabled", "off", "false", "0")
-_WINDOWED = ("glfw", "glx")
+_LIBRARIES = {"egl": "libEGL.so.1", "osmesa": "libOSMesa.so.8"}
+_MISSING = {
+    "egl": "libEGL.so.1 is missing: `apt-get install libegl1`",
+    "osmesa": "libOSMesa.so.8 is missing: `apt-get install libosmesa6`",
+    "glfw": "it needs a display, and there is none (DISPLAY); MUJOCO_GL=egl draws without",
+}
 _REMEDIES = {
     "egl": "`apt-get install libegl-mesa0 libgl1-mesa-dri` gives it Mesa's driver, "
     "and MUJOCO_GL=osmesa with libosmesa6 draws without one",
     "osmesa": "`apt-get install libosmesa6 libgl1` gives it all it needs",
     "glfw": "`apt-get install libegl1` draws without a window (MUJOCO_GL=egl)",
 }
+_AUTO = ("", "enable", "enabled", "on", "true", "1")
+_DISABLED = ("disable", "disabled", "off", "false", "0")
 
 
 class RenderingError(ConfigError):
@@ -33,28 +36,27 @@ def choose_backend() -> str:
     wanted = os.environ.get("MUJOCO_GL", "").lower().strip()
     if wanted in _DISABLED:
         raise RenderingError(f"MUJOCO_GL={wanted} turns rendering off; unset it to draw")
-    if wanted not in (*_LIBRARIES, *_WINDOWED, *_AUTO):
+    if wanted in _AUTO:
+        if backend := next(filter(_is_available, _MISSING), None):
+            return backend
+        packages = "`apt-get install libegl1` (a GPU's or Mesa's EGL) or libosmesa6"
+        raise RenderingError(f"there is no OpenGL to draw with: {packages}")
+    backend = "glfw" if wanted == "glx" else wanted
+    if backend not in _MISSING:
         raise RenderingError(f"MUJOCO_GL is {wanted!r}; it must be egl, osmesa or glfw")
-    for backend, (library, package) in _LIBRARIES.items():
-        if wanted in (backend, *_AUTO):
-            with suppress(OSError):
-                ctypes.CDLL(library)
-                return backend
-        if wanted == backend:
-            raise RenderingError(
-                f"MUJOCO_GL={wanted}, but {library} is missing: `apt-get install {package}`"
-            )
-    if has_display():
-        return "glfw"
-    if wanted in _WINDOWED:
-        raise RenderingError(
-            f"MUJOCO_GL={wanted} needs a display, and there is none (DISPLAY); "
-            "MUJOCO_GL=egl draws without"
-        )
-    raise RenderingError(
-        "there is no OpenGL to draw with: `apt-get install libegl1` (a GPU's or Mesa's EGL)"
-        " or libosmesa6"
-    )
+    if not _is_available(backend):
+        raise RenderingError(f"MUJOCO_GL={wanted}, but {_MISSING[backend]}")
+    return backend
+
+
+def _is_available(backend: str) -> bool:
+    if backend == "glfw":
+        return has_display()
+    try:
+        ctypes.CDLL(_LIBRARIES[backend])
+    except OSError:
+        return False
+    return True
 
 
 def import_mujoco_without_opengl() -> None:

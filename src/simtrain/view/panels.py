@@ -22,9 +22,8 @@ from simtrain.view.playback import HISTORY_S, Playback
 
 Request = Callable[[], None]
 Requests = SimpleQueue[Request]
-_NEWEST = "newest"
+_NEWEST, _ALL = "newest", "all terms"
 _FAILURE = '<p style="margin: 0.5em 1em; font-size: 0.8em; color: #e03131">{}</p>'
-_SMALLEST_SPAN = 0.01  # of an axis, whose labels have three decimals
 _SPEEDS = {"1/8": 0.125, "1/4": 0.25, "1/2": 0.5, "1": 1.0, "2": 2.0, "4": 4.0}
 _COLORS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b",
@@ -95,19 +94,19 @@ class PlaybackPanel:
         self._pause.on_click(lambda _: requests.put(self._toggle))
         self._step.on_click(lambda _: requests.put(self._single_step))
         reset.on_click(lambda _: requests.put(playback.reset))
-        speed.on_update(lambda _: requests.put(lambda: self._set_speed(_SPEEDS[speed.value])))
+        speed.on_update(lambda _: setattr(playback, "speed", _SPEEDS[speed.value]))
 
     def show(self, index: int, real_time_factor: float) -> None:
         """Show the environment `index`; `real_time_factor` is the speed that is reached."""
         env, playback = self._playback.env, self._playback
-        steps = int(env.episode_length_buf[index])
-        rows = {
-            "episode": f"{steps * env.step_dt:.1f} s of {env.max_episode_length_s:g} s",
-            "return": f"{float(env.rewards.episode_sums[index].sum()):.2f}",
-            "last ended by": playback.ended[index] or "-",
-            "speed": "paused" if playback.paused else f"{real_time_factor:.2f} x real time",
-        }
-        self._status.content = "\n".join(f"**{name}** {value}  " for name, value in rows.items())
+        seconds = int(env.episode_length_buf[index]) * env.step_dt
+        speed = "paused" if playback.paused else f"{real_time_factor:.2f} x real time"
+        self._status.content = (
+            f"**episode** {seconds:.1f} s of {env.max_episode_length_s:g} s  \n"
+            f"**return** {float(env.rewards.episode_sums[index].sum()):.2f}  \n"
+            f"**last ended by** {playback.ended[index] or '-'}  \n"
+            f"**speed** {speed}  "
+        )
 
     def _toggle(self) -> None:
         paused = self._playback.paused = not self._playback.paused
@@ -118,9 +117,6 @@ class PlaybackPanel:
     def _single_step(self) -> None:
         if self._playback.paused:
             self._playback.step()
-
-    def _set_speed(self, speed: float) -> None:
-        self._playback.speed = speed
 
 
 class CommandPanel:
@@ -189,7 +185,7 @@ class RewardPanel:
 
     def __init__(self, gui: viser.GuiApi, playback: Playback) -> None:
         self._playback, self._names = playback, playback.env.rewards.names
-        options = ("total", *self._names, "all terms")
+        options = ("total", *self._names, _ALL)
         self._choice = gui.add_dropdown("Show", options=options, initial_value="total")
         self._one = _plot(gui, ("reward",), height=200)
         self._all = _plot(gui, self._names, height=260 + 16 * len(self._names))
@@ -202,43 +198,37 @@ class RewardPanel:
         if len(history) < 2:
             return
         time_s = np.array([step.time_s for step in history]) - history[-1].time_s
-        rewards = np.array([step.rewards[index] for step in history], dtype=np.float64)
-        values = dict(zip(self._names, rewards.T, strict=True))
-        if self._all.visible:
-            _show(self._all, time_s, *rewards.T)
-        else:
-            _show(self._one, time_s, values.get(self._choice.value, rewards.sum(axis=1)))
+        rewards = np.array([step.rewards[index] for step in history], dtype=np.float64).T
+        values = dict(zip(self._names, rewards, strict=True))
+        if not self._all.visible:
+            rewards = values.get(self._choice.value, rewards.sum(axis=0))[np.newaxis]
+        plot = self._all if self._all.visible else self._one
+        low, high = rewards.min(), rewards.max()
+        middle = float(round((low + high) / 2, 2))
+        # The labels of the axis have three decimals, and are to differ.
+        y = {"range": (middle - 0.02, middle + 0.02)} if high - low < 0.01 else {}
+        if plot.scales["y"] != y:
+            plot.scales = {**plot.scales, "y": uplot.Scale(**y)}
+        plot.data = (time_s, *rewards)
 
     def _switch(self) -> None:
-        every = self._choice.value == "all terms"
-        self._one.visible, self._all.visible = not every, every
+        self._all.visible = self._choice.value == _ALL
+        self._one.visible = not self._all.visible
 
 
 def _plot(gui: viser.GuiApi, names: tuple[str, ...], height: int) -> viser.GuiUplotHandle:
-    """A plot over simulated seconds, of one line a name."""
-    lines: list[Any] = [
+    """A plot over the latest seconds, of one line a name."""
+    lines = [
         uplot.Series(label=name, stroke=_COLORS[i % len(_COLORS)], width=1.5)
         for i, name in enumerate(names)
     ]
-    series = (uplot.Series(label="s"), *lines)
-    legend, data = uplot.Legend(show=len(names) > 1), (np.zeros(2),) * len(series)
-    return gui.add_uplot(data, series, scales=_scales(), legend=legend, height=height)
-
-
-def _show(plot: viser.GuiUplotHandle, time_s: np.ndarray, *lines: np.ndarray) -> None:
-    """Show values over time; such as hardly differ on an axis on which they need not."""
-    low, high = min(line.min() for line in lines), max(line.max() for line in lines)
-    middle = float(round((low + high) / 2, 2))
-    scales = _scales((middle - 0.02, middle + 0.02)) if high - low < _SMALLEST_SPAN else _scales()
-    if plot.scales != scales:
-        plot.scales = scales
-    plot.data = (time_s, *lines)
-
-
-def _scales(y: tuple[float, float] | None = None) -> dict[str, uplot.Scale]:
-    """Axes of the latest seconds, and of values, of which None shows as many as there are."""
-    x = uplot.Scale(time=False, range=(-HISTORY_S, 0.0))
-    return {"x": x, "y": uplot.Scale() if y is None else uplot.Scale(range=y)}
+    return gui.add_uplot(
+        (np.zeros(2),) * (1 + len(names)),
+        (uplot.Series(label="s"), *lines),
+        scales={"x": uplot.Scale(time=False, range=(-HISTORY_S, 0.0)), "y": uplot.Scale()},
+        legend=uplot.Legend(show=len(names) > 1),
+        height=height,
+    )
 
 
 def _stamp(file: Path) -> tuple[Path, int, int] | None:

@@ -1,10 +1,10 @@
 """Pictures of an environment, drawn without a window: the robot, its commands, lines of text."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import mujoco
 import numpy as np
@@ -84,53 +84,49 @@ class Canvas:
         return np.asarray(image)
 
 
-class DrawnArrow(NamedTuple):
-    """An arrow from one point to another, m."""
+class DrawnArrows(NamedTuple):
+    """Arrows by which a marker is drawn."""
 
-    start: np.ndarray
-    end: np.ndarray
-    rgb: Iterable[float]
+    points: np.ndarray
+    """Both ends of each in the world, m, ``(arrows, 2, 3)``."""
+    colors: np.ndarray
+    """Red, green and blue of each, 0 to 1, ``(arrows, 3)``."""
     radius: float
 
 
-def arrows_of(marker: Marker) -> list[DrawnArrow]:
-    """The arrows that a marker is drawn by: a frame's axes, or one unless it is too short."""
+def arrows_of(marker: Marker) -> DrawnArrows:
+    """The arrows of a marker: a frame's axes, or one unless it is too short."""
     if isinstance(marker, Frame):
-        matrix, origin = np.empty(9), np.array(marker.origin)
+        matrix = np.empty(9)
         mujoco.mju_quat2Mat(matrix, np.array(marker.quaternion))
-        radius, axes = _AXIS_RADIUS * marker.length, marker.length * matrix.reshape(3, 3).T
-        colors = np.eye(3)
-        return [DrawnArrow(origin, origin + axes[i], colors[i], radius) for i in range(3)]
+        ends = marker.origin + marker.length * matrix.reshape(3, 3).T
+        points = np.stack((np.broadcast_to(marker.origin, (3, 3)), ends), axis=1)
+        return DrawnArrows(points, np.eye(3), _AXIS_RADIUS * marker.length)
     if isinstance(marker, Arrow) and math.dist(marker.start, marker.end) >= _SHORTEST_ARROW:
-        start, end = np.array(marker.start), np.array(marker.end)
-        return [DrawnArrow(start, end, marker.rgb, _ARROW_RADIUS)]
-    return []
+        points = np.array([[marker.start, marker.end]])
+        return DrawnArrows(points, np.array([marker.rgb]), _ARROW_RADIUS)
+    return DrawnArrows(np.empty((0, 2, 3)), np.empty((0, 3)), 0.0)
 
 
 def _add_marker(scene: mujoco.MjvScene, marker: Marker) -> None:
-    """Draw a marker, as far as the scene has room."""
+    """Draw a marker, unless the scene has no room for it."""
+    arrows = arrows_of(marker)
+    if scene.ngeom + len(arrows.points) + 1 > scene.maxgeom:
+        return
     if isinstance(marker, Sphere):
         size, rgba = np.full(3, marker.radius), (*marker.rgb, 0.6)
-        _add_geom(scene, mujoco.mjtGeom.mjGEOM_SPHERE, rgba, size, np.array(marker.center))
+        _add_geom(scene, mujoco.mjtGeom.mjGEOM_SPHERE, size, marker.center, rgba)
     kind = mujoco.mjtGeom.mjGEOM_ARROW
-    for start, end, rgb, radius in arrows_of(marker):
-        geom = _add_geom(scene, kind, (*rgb, 1.0), np.zeros(3), np.zeros(3))
-        if geom is not None:
-            mujoco.mjv_connector(geom, kind, radius, start, end)
+    for (start, end), rgb in zip(arrows.points, arrows.colors, strict=True):
+        geom = _add_geom(scene, kind, np.zeros(3), np.zeros(3), (*rgb, 1.0))
+        mujoco.mjv_connector(geom, kind, arrows.radius, start, end)
 
 
 def _add_geom(
-    scene: mujoco.MjvScene,
-    kind: mujoco.mjtGeom,
-    rgba: Sequence[float],
-    size: np.ndarray,
-    center: np.ndarray,
-) -> mujoco.MjvGeom | None:
-    """A new geom of the scene; None where there is no room for another."""
-    if scene.ngeom == scene.maxgeom:
-        return None
+    scene: mujoco.MjvScene, kind: mujoco.mjtGeom, size: Any, center: Any, rgba: Any
+) -> mujoco.MjvGeom:
     geom, color = scene.geoms[scene.ngeom], np.array(rgba, dtype=np.float32)
-    mujoco.mjv_initGeom(geom, kind, size, center, np.eye(3).ravel(), color)
+    mujoco.mjv_initGeom(geom, kind, size, np.array(center), np.eye(3).ravel(), color)
     scene.ngeom += 1
     return geom
 
@@ -140,68 +136,58 @@ class Picture(Canvas):
 
     def __init__(self, env: Env, width: int = 960, height: int = 540) -> None:
         """Open an OpenGL context, see `Canvas`."""
-        self._env = env
-        super().__init__(compile_model(env.cfg, visuals=True), width, height)
-        self._data, self._ghosts = mujoco.MjData(self._model), Ghosts(env, self._model)
-        self._take_on = RandomizedShapes(env, self._model)
+        self._drawn = DrawnEnv(env)
+        super().__init__(self._drawn.model, width, height)
+        self._data = mujoco.MjData(self._model)
 
     def draw(self, index: int = 0, passed_s: float = 0.0, note: str = "") -> np.ndarray:
         """The environment `index` with its commands and a note below them, see `Canvas.render`."""
-        self._take_on(index)
+        env, drawn = self._drawn.env, self._drawn
+        drawn.take_sizes(index)
         for field in ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat"):
             target = getattr(self._data, field)
             if target.size:
-                target[:] = self._env.bind(field)[index].cpu().numpy().reshape(target.shape)
+                target[:] = env.bind(field)[index].cpu().numpy().reshape(target.shape)
         mujoco.mj_forward(self._model, self._data)
-        terms = self._env.commands.terms.values()
-        markers = [marker for term in terms for marker in term.markers(index)]
-        lines, ghosts = [*command_lines(self._env, index), note], self._ghosts(index)
-        return self.render(self._data, passed_s, lines, markers, list(ghosts.values()))
+        terms = env.commands.terms.items()
+        lines = [f"{name}:  {term.caption(index)}" for name, term in terms]
+        markers = [marker for _, term in terms for marker in term.markers(index)]
+        ghosts = list(drawn.ghosts(index).values())
+        return self.render(self._data, passed_s, [*lines, note], markers, ghosts)
 
 
-class RandomizedShapes:
-    """Gives a model that is drawn the sizes and places of parts that an environment has."""
+class DrawnEnv:
+    """The model of an environment with all that is only seen."""
 
-    def __init__(self, env: Env, model: mujoco.MjModel) -> None:
-        self._env, self._model = env, model
+    def __init__(self, env: Env) -> None:
+        self.env, self.model = env, compile_model(env.cfg, visuals=True)
         # The drawn model has more geoms; those that are randomized have names.
         names = [(i, env.model.geom(i).name) for i in range(env.model.ngeom)]
-        pairs = [(model.geom(name).id, i) for i, name in names if name]
-        self._drawn, self._own = np.array(pairs, dtype=int).reshape(-1, 2).T
+        pairs = [(self.model.geom(name).id, i) for i, name in names if name]
+        self._shown, self._own = np.array(pairs, dtype=int).reshape(-1, 2).T
+        self._ghosts: dict[str, mujoco.MjData] = {}
 
-    def __call__(self, index: int) -> bool:
-        """Take on, in place, those of the environment `index`; whether a geom changed."""
-        model, own = self._model, self._env.sim.get_model(index)
+    def take_sizes(self, index: int) -> bool:
+        """Give `model` the sizes and places of parts of the environment `index`, in place; whether
+        a geom changed."""
+        model, own = self.model, self.env.sim.get_model(index)
         for field in ("body_pos", "body_quat", "jnt_pos", "jnt_axis", "qpos0"):
             getattr(model, field)[:] = getattr(own, field)
         changed = False
         for field in ("geom_size", "geom_pos", "geom_quat"):
-            drawn, values = getattr(model, field), getattr(own, field)[self._own]
-            changed |= not np.array_equal(drawn[self._drawn], values)
-            drawn[self._drawn] = values
+            shown, values = getattr(model, field), getattr(own, field)[self._own]
+            changed |= not np.array_equal(shown[self._shown], values)
+            shown[self._shown] = values
         return changed
 
-
-class Ghosts:
-    """Robots as commands want them to be."""
-
-    def __init__(self, env: Env, model: mujoco.MjModel) -> None:
-        self._env, self._model = env, model
-        self._data: dict[str, mujoco.MjData] = {}
-
-    def __call__(self, index: int) -> dict[str, mujoco.MjData]:
-        """Those of the environment `index`, by the names of their commands."""
-        for name, term in self._env.commands.terms.items():
+    def ghosts(self, index: int) -> dict[str, mujoco.MjData]:
+        """Robots as the commands of the environment `index` want them to be, by their names."""
+        for name, term in self.env.commands.terms.items():
             if (qpos := term.ghost(index)) is not None:
-                data = self._data.setdefault(name, mujoco.MjData(self._model))
+                data = self._ghosts.setdefault(name, mujoco.MjData(self.model))
                 data.qpos[:] = qpos
-                mujoco.mj_kinematics(self._model, data)
-        return self._data
-
-
-def command_lines(env: Env, index: int) -> list[str]:
-    """A line for each command of the environment `index`."""
-    return [f"{name}:  {term.caption(index)}" for name, term in env.commands.terms.items()]
+                mujoco.mj_kinematics(self.model, data)
+        return self._ghosts
 
 
 def _open_renderer(model: mujoco.MjModel, width: int, height: int) -> mujoco.Renderer:
@@ -237,10 +223,9 @@ class _Camera:
             self.view.type = mujoco.mjtCamera.mjCAMERA_FIXED.value
             self.view.fixedcamid = int(fixed[0])
             return
+        mujoco.mjv_defaultFreeCamera(model, self.view)
         with suppress(ConfigError):
             self._body = find_base(model).body
-        mujoco.mjv_defaultFreeCamera(model, self.view)
-        if self._body is not None:
             self.view.distance = 2.5 * robot_radius(model)
             self.view.lookat[:] = math.inf
 
@@ -248,12 +233,11 @@ class _Camera:
         """Turn to where the base is now; smoothly, or at once after a jump."""
         if self._body is None:
             return
-        target = data.xpos[self._body]
-        offset = target - self.view.lookat
-        if not np.linalg.norm(offset) < self.view.distance:
-            self.view.lookat[:] = target
-        else:
+        offset = data.xpos[self._body] - self.view.lookat
+        if np.linalg.norm(offset) < self.view.distance:
             self.view.lookat[:] += offset * (1.0 - math.exp(-passed_s / _CAMERA_TIME_CONSTANT_S))
+        else:
+            self.view.lookat[:] = data.xpos[self._body]
 
 
 def robot_radius(model: mujoco.MjModel) -> float:

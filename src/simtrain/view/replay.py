@@ -5,8 +5,6 @@ import numpy as np
 
 from simtrain.sim.mujoco_engine import ignore_warning
 
-_LARGEST = ("qpos", "qvel", "act", "ctrl")
-
 
 class Replay:
     """The film of the last steps before a simulation failed; `failure` says how it did."""
@@ -32,24 +30,24 @@ class Replay:
 
     def show(self, step: int) -> list[str]:
         """See `Film.show`; positions that are not finite leave `data` as it was."""
-        states = self._states
-        if np.isfinite(states["qpos"][step]).all():
+        state = {field: values[step : step + 1] for field, values in self._states.items()}
+        if np.isfinite(state["qpos"]).all():
             self._set_state(step)
             mujoco.mj_kinematics(self.model, self.data)
             mujoco.mj_comPos(self.model, self.data)
             mujoco.mj_camlight(self.model, self.data)
-        last = step == self.frames - 1
-        title = f"step {step + 1} of {self.frames}, {states['time'][step].item():.3f} s"
+        failed = step == self.frames - 1
         largest = [
-            f"|{field}| {np.abs(values).max():.3g}"
-            for field in _LARGEST
-            if (values := states.get(field, np.empty(0))[step : step + 1]).size
+            f"|{field}| {np.abs(state[field]).max():.3g}"
+            for field in ("qpos", "qvel", "act", "ctrl")
+            if field in state and state[field].size
         ]
         return [
-            title + (", in which it failed" if last else ""),
+            f"step {step + 1} of {self.frames}, {state['time'].item():.3f} s"
+            + (", in which it failed" if failed else ""),
             "largest " + "   ".join(largest),
-            *(f"not finite: {name}" for name in self._not_finite(states, step)),
-            *(self.failure if last else ()),
+            *(f"not finite: {name}" for name in self._not_finite(state)),
+            *(self.failure if failed else ()),
         ]
 
     def _set_state(self, step: int) -> None:
@@ -70,24 +68,20 @@ class Replay:
             ]
             if warnings:
                 return [f"physics step {substep + 1}: {text}" for text in warnings]
-        state = {name: getattr(self.data, name)[None] for name in ("qpos", "qvel", "act")}
-        return [f"then not finite: {name}" for name in self._not_finite(state, 0)]
+        state = {name: getattr(self.data, name) for name in ("qpos", "qvel", "act")}
+        return [f"then not finite: {name}" for name in self._not_finite(state)]
 
-    def _not_finite(self, states: dict[str, np.ndarray], step: int) -> list[str]:
+    def _not_finite(self, state: dict[str, np.ndarray]) -> list[str]:
         """Names of the values that are not finite, each with its joint or actuator."""
-        names = [
-            f"{field} of {self._owner(field, int(index))}"
-            for field, values in states.items()
-            for index in np.flatnonzero(~np.isfinite(values[step]))
-        ]
+        names = []
+        for field, values in state.items():
+            for index in np.flatnonzero(~np.isfinite(values)).tolist():
+                owner = f"entry {index}"
+                if field in ("qpos", "qvel", "qacc_warmstart"):
+                    starts = self.model.jnt_qposadr if field == "qpos" else self.model.jnt_dofadr
+                    joint = int(np.searchsorted(starts, index, side="right")) - 1
+                    owner = f"joint {self.model.joint(joint).name}"
+                elif field == "ctrl":
+                    owner = f"actuator {self.model.actuator(index).name}"
+                names.append(f"{field} of {owner}")
         return list(dict.fromkeys(names))
-
-    def _owner(self, field: str, index: int) -> str:
-        model = self.model
-        if field in ("qpos", "qvel", "qacc_warmstart"):
-            starts = model.jnt_qposadr if field == "qpos" else model.jnt_dofadr
-            joint = int(np.searchsorted(starts, index, side="right")) - 1
-            return f"joint {model.joint(joint).name}"
-        if field == "ctrl":
-            return f"actuator {model.actuator(index).name}"
-        return f"entry {index}"

@@ -9,10 +9,11 @@ cannot steer the viewer, and nobody who steers it can end it.
 import io
 import ipaddress
 import logging
+import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,10 +38,7 @@ class PageServer:
         with _guarding(host), redirect_stdout(io.StringIO()):  # viser announces itself, at length
             self.server = viser.ViserServer(host=host, port=port, label=title, verbose=False)
         _check_messages(self.server)
-        self._host, self._port = host, self.server.get_port()
-        if port and self._port != port:
-            self.close()
-            raise ConfigError(f"port {port} was taken just now; choose another with --port")
+        self._host = host
         self.server.gui.configure_theme(show_logo=False, show_share_button=False)
         self.server.gui.main_panel.dock_right()
 
@@ -48,7 +46,8 @@ class PageServer:
     def url(self) -> str:
         """Address of the page."""
         everywhere = self._host in ("", "0.0.0.0", "::")
-        return f"http://{socket.gethostname() if everywhere else self._host}:{self._port}"
+        name = socket.gethostname() if everywhere else self._host
+        return f"http://{name}:{self.server.get_port()}"
 
     def announce(self, what: str) -> None:
         """Print where to watch `what`, and a warning if others can reach the page."""
@@ -66,17 +65,14 @@ class PageServer:
 def check_port(host: str, port: int) -> None:
     """Raise ConfigError unless a page can be served at this address."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with closing(socket.socket(family, kind, protocol)) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        options: Any = {"type": socket.SOCK_STREAM, "flags": socket.AI_PASSIVE}
+        family, *_, address = socket.getaddrinfo(host, port, **options)[0]
+        socket.create_server(address, family=family).close()
     except (socket.gaierror, UnicodeError) as error:  # a part of the name may be too long
         raise ConfigError(f"--host is {host[:64]!r}, which is no address: {error}") from error
     except OSError as error:
         raise ConfigError(
-            f"the web viewer cannot listen on {host}:{port}: {error.strerror}; "
+            f"the web viewer cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; "
             "choose another with --port, or 0 for any that is free"
         ) from error
 
@@ -98,20 +94,17 @@ def names_of(host: str) -> set[str]:
 def refusal(headers: Headers, names: set[str]) -> str | None:
     """Why a request to a server of these names is refused; None if it is not."""
     hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
-    if len(hosts) != 1 or not _is_address_or_in(names, hosts[0]):
+    try:
+        (host,) = hosts
+        name = urlsplit(f"//{host}").hostname or ""
+        known = name in names or bool(ipaddress.ip_address(name))  # an address needs no DNS
+    except ValueError:
+        known = False
+    if not known:
         return "This is not the viewer's name. Open it by its address, or as localhost.\n"
     if origins and [origin.partition("://")[2] for origin in origins] != hosts:
         return "Another page may not use the viewer.\n"
     return None
-
-
-def _is_address_or_in(names: set[str], host: str) -> bool:
-    """Whether a Host header is one of `names` or an address, which needs no DNS."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name in names or bool(ipaddress.ip_address(name))
-    except ValueError:
-        return False
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import torch
 
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
+from simtrain.run.directory import check_file
 from simtrain.view.playback import Act
 from simtrain.view.renderer import Picture
 
@@ -24,10 +25,7 @@ def check_video_path(path: Path) -> None:
     """Raise ConfigError unless a video can be written to `path`."""
     if path.suffix.lower() != ".mp4":
         raise ConfigError(f"--video is {path}; give a file that ends with .mp4")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--video {path} cannot be written: there is no folder {path.parent}")
-    if path.is_dir():
-        raise ConfigError(f"--video {path} cannot be written: it is a folder")
+    check_file(path, "--video")
     try:
         _temporary(path).touch()
         _temporary(path).unlink()

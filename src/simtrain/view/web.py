@@ -14,7 +14,6 @@ from PIL import Image
 from simtrain.env import terrain
 from simtrain.env.commands import Sphere
 from simtrain.env.env import Env
-from simtrain.env.model import compile_model
 from simtrain.view.panels import (
     Checkpoints,
     CommandPanel,
@@ -24,14 +23,7 @@ from simtrain.view.panels import (
     RewardPanel,
 )
 from simtrain.view.playback import Act, Playback
-from simtrain.view.renderer import (
-    GHOST_RGBA,
-    DrawnArrow,
-    Ghosts,
-    RandomizedShapes,
-    arrows_of,
-    robot_radius,
-)
+from simtrain.view.renderer import GHOST_RGBA, DrawnEnv, arrows_of, robot_radius
 from simtrain.view.server import PageServer
 
 _FRAME_S, _PANELS_S = 1.0 / 30.0, 0.25
@@ -58,10 +50,10 @@ class WebViewer(PageServer):
         super().__init__(host, port, title)
         self._playback = Playback(env, act)
         self._requests: Requests = Requests()
-        self._arrows: dict[str, dict[float, viser.ArrowsHandle]] = {}
-        self._spheres: dict[str, list[viser.SceneNodeHandle]] = {}
+        self._markers: dict[str, Any] = {}
         server, requests = self.server, self._requests
-        model = compile_model(env.cfg, visuals=True)
+        self._drawn = DrawnEnv(env)
+        model = self._drawn.model
         if env.terrain is not None:
             # Drawn below: mjviser would stretch the floor's texture once over all of it.
             model.geom(terrain.NAME).rgba[3] = 0.0
@@ -73,7 +65,6 @@ class WebViewer(PageServer):
         self._was_tracking = self._scene.camera_tracking_enabled
         # Elsewhere all environments stand in the same place.
         self._scene.show_only_selected = env.terrain is None
-        self._ghosts, self._take_on = Ghosts(env, model), RandomizedShapes(env, model)
         self._ghost_bodies: dict[str, dict[int, viser.MeshHandle]] = {}
         self._scene.set_refresh_handler(lambda: requests.put(self._draw))
         tabs = server.gui.add_tab_group()
@@ -129,7 +120,7 @@ class WebViewer(PageServer):
         rotations = state.pop("xmat").reshape(env.num_envs, -1, 3, 3)
         before = scene.fixed_bodies_frame.position.copy()  # viser changes it in place
         with self.server.atomic():
-            if scene.show_only_selected and self._take_on(scene.env_idx):
+            if scene.show_only_selected and self._drawn.take_sizes(scene.env_idx):
                 scene.rebuild_visual_handles()
             scene.update_from_arrays(positions, rotations, **state)
         if self._was_tracking and not scene.camera_tracking_enabled:
@@ -137,57 +128,52 @@ class WebViewer(PageServer):
             for client in self.server.get_clients().values():
                 client.camera.position = client.camera.position - before
         self._was_tracking = scene.camera_tracking_enabled
-        for name, term in env.commands.terms.items():
-            markers = term.markers(scene.env_idx)
-            self._draw_arrows(name, [arrow for marker in markers for arrow in arrows_of(marker)])
-            self._draw_spheres(name, [m for m in markers if isinstance(m, Sphere)])
-        for name, data in self._ghosts(scene.env_idx).items():
+        self._draw_markers(scene.env_idx)
+        for name, data in self._drawn.ghosts(scene.env_idx).items():
             self._draw_ghost(name, data)
 
+    def _draw_markers(self, index: int) -> None:
+        """Show the commands of the environment `index`."""
+        scene, handles, shown = self.server.scene, self._markers, set()
+        terms = self._playback.env.commands.terms.items()
+        for name, i, marker in (
+            (n, *pair) for n, t in terms for pair in enumerate(t.markers(index))
+        ):
+            points, colors, radius = arrows_of(marker)
+            # mjviser moves that part of the scene so that the robot stays in the middle.
+            path = f"/fixed_bodies/commands/{name}/{type(marker).__name__}{i}"
+            if isinstance(marker, Sphere):
+                if path not in handles:
+                    color = tuple((np.array(marker.rgb) * 255).astype(int))
+                    add = scene.add_icosphere
+                    handles[path] = add(path, marker.radius, color=color, opacity=0.6)
+                handles[path].position = marker.center
+            elif not len(points):
+                continue
+            elif path in handles:
+                handles[path].points, handles[path].colors = points, colors
+            else:
+                handles[path] = scene.add_arrows(
+                    path, points, colors,
+                    shaft_radius=radius, head_radius=2.5 * radius, head_length=5.0 * radius,
+                )  # fmt: skip
+            shown.add(path)
+        for path, handle in handles.items():
+            handle.visible = path in shown
+
     def _draw_ghost(self, name: str, data: mujoco.MjData) -> None:
-        model, offset = self._scene.mj_model, self._scene.fixed_bodies_frame.position
+        model = self._drawn.model
         if name not in self._ghost_bodies:
             bodies = self._ghost_bodies[name] = {}
             visible = (model.geom_group <= 2) & (model.body_weldid[model.geom_bodyid] != 0)
             for body in np.unique(model.geom_bodyid[visible]).tolist():
                 geoms = np.flatnonzero(visible & (model.geom_bodyid == body)).tolist()
-                shape, at = merge_geoms(model, geoms), f"/ghosts/{name}/{body}"
+                shape, path = merge_geoms(model, geoms), f"/fixed_bodies/ghosts/{name}/{body}"
                 bodies[body] = self.server.scene.add_mesh_simple(
-                    at, shape.vertices, shape.faces, color=GHOST_RGBA[:3], opacity=GHOST_RGBA[3]
+                    path, shape.vertices, shape.faces, color=GHOST_RGBA[:3], opacity=GHOST_RGBA[3]
                 )
         for body, handle in self._ghost_bodies[name].items():
-            handle.position, handle.wxyz = data.xpos[body] + offset, data.xquat[body]
-
-    def _draw_arrows(self, name: str, arrows: list[DrawnArrow]) -> None:
-        handles = self._arrows.setdefault(name, {})
-        # mjviser moves the world so that the robot stays in the middle.
-        offset = self._scene.fixed_bodies_frame.position
-        for radius in {*handles} | {arrow.radius for arrow in arrows}:
-            alike = [arrow for arrow in arrows if arrow.radius == radius]
-            if radius in handles and len(handles[radius].points) != len(alike):
-                handles.pop(radius).remove()
-            if not alike:
-                continue
-            points = (np.array([(a.start, a.end) for a in alike]) + offset).astype(np.float32)
-            colors = (np.array([a.rgb for a in alike]) * 255).astype(np.uint8)
-            if radius in handles:
-                handles[radius].points, handles[radius].colors = points, colors
-                continue
-            handles[radius] = self.server.scene.add_arrows(
-                f"/commands/{name}/arrows{radius:g}", points, colors,
-                shaft_radius=radius, head_radius=2.5 * radius, head_length=5.0 * radius,
-            )  # fmt: skip
-
-    def _draw_spheres(self, name: str, spheres: list[Sphere]) -> None:
-        handles = self._spheres.setdefault(name, [])
-        while len(handles) > len(spheres):
-            handles.pop().remove()
-        for sphere in spheres[len(handles) :]:
-            at, color = f"/commands/{name}/sphere{len(handles)}", np.array(sphere.rgb) * 255
-            add = self.server.scene.add_icosphere
-            handles.append(add(at, sphere.radius, color=tuple(color.astype(int)), opacity=0.6))
-        for handle, sphere in zip(handles, spheres, strict=True):
-            handle.position = np.array(sphere.center) + self._scene.fixed_bodies_frame.position
+            handle.position, handle.wxyz = data.xpos[body], data.xquat[body]
 
     def _update_panels(self, real_time_factor: float) -> None:
         """Show numbers and curves of the chosen environment."""

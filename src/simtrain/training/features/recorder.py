@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from simtrain.config.tree import resolved
 from simtrain.errors import ConfigError
-from simtrain.plot.report import draw_finished
 from simtrain.run.checkpoint import BEST
 from simtrain.run.console import Status
 from simtrain.run.directory import write_config
@@ -82,6 +81,8 @@ class Recorder(Feature):
                 self._wandb.save(run / BEST)
             self._wandb.close(failed=kind is not None)
         if kind is None:
+            from simtrain.plot.report import draw_finished
+
             draw_finished(run, self._context.console.say)
 
     @property

@@ -17,7 +17,6 @@ from simtrain.config.train import TrainConfig
 from simtrain.config.tree import resolved
 from simtrain.errors import ConfigError
 from simtrain.files import written_whole
-from simtrain.plot.report import draw_finished
 from simtrain.run.checkpoint import BEST
 from simtrain.run.directory import LINEAGE, write_config
 from simtrain.run.metrics import MetricsWriter
@@ -155,6 +154,8 @@ class ExchangeRecords:
                 self._wandb.save(self._run / BEST)
             self._wandb.close(failed=failed)
         if self._lineage and not failed:
+            from simtrain.plot.report import draw_finished
+
             draw_finished(self._run, self._say)
 
     def _write_lineage(self) -> None:
