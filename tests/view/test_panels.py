@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing
-from queue import SimpleQueue
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -28,36 +28,36 @@ def gui() -> Iterator[object]:
         yield page.server.gui
 
 
-def _panel(gui, **changes) -> tuple[Env, CommandPanel, SimpleQueue]:
-    env, requests = Env(rover(**changes), 2, EngineCfg(threads=1)), SimpleQueue()
+def _panel(gui, **changes) -> tuple[Env, CommandPanel]:
+    env = Env(rover(**changes), 2, EngineCfg(threads=1))
     env.reset()
     (name,) = env.commands.terms
-    return env, CommandPanel(gui, env, name, requests), requests
+    return env, CommandPanel(gui, env, name)
 
 
-def _set(handle, value, requests) -> None:
+def _set(panel, handle, value) -> None:
     """As a person on the page does, and the viewer's loop next."""
     handle.value = value
     for callback in handle._impl.update_cb:
         asyncio.run(callback(GuiEvent(SimpleNamespace(), 0, handle)))
-    while not requests.empty():
-        requests.get()()
+    panel.drive()
 
 
 def test_sliders_follow_the_command_and_drive_on_from_it_once_they_are_moved(gui):
-    env, panel, requests = _panel(gui)
+    env, panel = _panel(gui)
     env.command("velocity").copy_(torch.tensor([[0.5, 0.1, 0.2], [-0.4, 0.2, -0.35]]))
     panel.show(1)
     assert [slider.value for slider in panel._sliders] == pytest.approx([-0.4, 0.2, -0.35])
-    _set(panel._drive, True, requests)
+    _set(panel, panel._drive, True)
     assert env.command("velocity").tolist() == [pytest.approx([-0.4, 0.2, -0.35])] * 2
     panel._stop()
+    panel.drive()
     panel.show(1)
     assert env.command("velocity").abs().max() < 1e-6
-    _set(panel._drive, False, requests)
+    _set(panel, panel._drive, False)
     env.command("velocity").copy_(torch.tensor([0.5, 0.1, 0.2]).expand(2, 3))
     panel.show(1)
-    _set(panel._sliders[2], -0.7, requests)  # the others stay at the command
+    _set(panel, panel._sliders[2], -0.7)  # the others stay at the command
     assert panel._drive.value
     assert env.command("velocity")[0].tolist() == pytest.approx([0.5, 0.1, -0.7], abs=0.008)
 
@@ -67,7 +67,7 @@ def test_a_goal_in_space_has_no_stop_and_sliders_stay_within_its_bounds(gui):
     goal = CommandTermCfg(mdp.UniformPositionCommand, (9.0, 9.0), **bounds)
     before = len(gui._gui_input_handle_from_uuid)
     speed = {"actor": {"speed": rover().observations["actor"]["speed"]}}
-    env, panel, _ = _panel(gui, commands={"goal": goal}, observations=speed)
+    env, panel = _panel(gui, commands={"goal": goal}, observations=speed)
     assert len(gui._gui_input_handle_from_uuid) == before + 4  # Drive and three sliders
     env.command("goal").copy_(torch.tensor([0.4, 0.1, 0.9]).expand(2, 3))
     panel.show(0)
@@ -89,56 +89,42 @@ def test_the_axis_of_a_constant_reward_has_labels_that_differ(gui, value, range_
         assert panel._one.scales["y"] == expected
 
 
-class _Run:
-    """Checkpoints in a folder; such as hold "damaged" cannot be loaded."""
+def test_the_newest_checkpoint_acts_until_another_is_chosen(gui, tmp_path):
+    loaded: list[str] = []
 
-    def __init__(self, folder):
-        self.folder, self.loaded = folder, []
+    def write(name: str, text: str = "whole") -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
 
-    def write(self, name, text="whole"):
-        (self.folder / name).write_text(text)
-        return self.folder / name
-
-    def find(self):
-        return sorted(self.folder.glob("*.pt"))
-
-    def load(self, path):
+    def load(path: Path) -> str:
         if path.read_text() == "damaged":
             raise ConfigError(f"{path.name} <is> damaged")
-        self.loaded.append(path.name)
+        loaded.append(path.name)
         return f"rover, {path.stem}"
 
-
-def test_the_newest_checkpoint_acts_until_another_is_chosen(gui, tmp_path):
-    run = _Run(tmp_path)
-    panel = PolicyPanel(gui, Checkpoints(run.find, run.load, run.write("model_1.pt"), follow=True))
+    checkpoints = Checkpoints(
+        lambda: sorted(tmp_path.iterdir()), load, write("model_1.pt"), follow=True
+    )
+    panel = PolicyPanel(gui, checkpoints)
     panel.update()
-    assert run.loaded == []
-    run.write("model_2.pt")
+    assert loaded == []
+    write("model_2.pt")
     panel.update()
     panel.update()
-    assert run.loaded == ["model_2.pt"]
+    assert loaded == ["model_2.pt"]
     panel._choice.value = "model_1.pt"
-    run.write("model_3.pt")
+    write("model_3.pt", "damaged")
     panel.update()
-    assert run.loaded == ["model_2.pt", "model_1.pt"]
+    assert loaded == ["model_2.pt", "model_1.pt"]
     assert panel._choice.options == ("newest", "model_3.pt", "model_2.pt", "model_1.pt")
     (tmp_path / "model_1.pt").unlink()
     panel.update()
-    assert (panel._choice.value, run.loaded[-1]) == ("model_1.pt", "model_1.pt")
+    assert (panel._choice.value, loaded[-1]) == ("model_1.pt", "model_1.pt")
     panel._choice.value = "newest"
     panel.update()
-    assert run.loaded[-1] == "model_3.pt"
-
-
-def test_a_checkpoint_that_cannot_act_is_told_and_tried_again_once_it_is_another(gui, tmp_path):
-    run = _Run(tmp_path)
-    panel = PolicyPanel(gui, Checkpoints(run.find, run.load, run.write("model_1.pt"), follow=True))
-    run.write("model_2.pt", "damaged")
-    panel.update()
     assert panel._failure.visible
-    assert "not shown: model_2.pt &lt;is&gt; damaged" in panel._failure.content
-    run.write("model_2.pt")
+    assert "not shown: model_3.pt &lt;is&gt; damaged" in panel._failure.content
+    write("model_3.pt")
     panel.update()
-    assert run.loaded == ["model_2.pt"]
+    assert loaded[-1] == "model_3.pt"
     assert not panel._failure.visible

@@ -73,7 +73,7 @@ def test_a_policy_that_fails_leaves_no_file(tmp_path):
     ("path", "message"),
     [
         ("out.avi", "give a file that ends with .mp4"),
-        ("nowhere/out.mp4", "there is no folder nowhere"),
+        ("nowhere/out.mp4", "nowhere is not a folder"),
         ("folder.mp4", "it is a folder"),
         ("/proc/out.mp4", "cannot be written: No such file"),
     ],

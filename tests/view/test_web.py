@@ -102,7 +102,7 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
         process.kill()
 
 
-def test_the_page_loads_and_the_robot_moves_until_paused(viewer):
+def test_the_robot_moves_until_paused_and_then_by_single_steps(viewer):
     assert viewer.said[0] == "viewer: web, for this machine has no display (--viewer)\n"
     assert viewer.said[1].startswith("watch rover at http://127.0.0.1:")
     viewer.wait_for(r"episode \d+\.\d s of 4 s")
@@ -110,20 +110,13 @@ def test_the_page_loads_and_the_robot_moves_until_paused(viewer):
     viewer.click("Pause")
     viewer.wait_for("speed paused")
     viewer.wait(lambda: not viewer.moves(), "the robot to stand still")
-    viewer.click("Play")
-    viewer.wait(viewer.moves, "the robot to move again")
-
-
-def test_single_steps_and_reset(viewer):
-    viewer.click("Pause")
-    viewer.wait_for("speed paused")
     viewer.click("Reset")
     viewer.wait_for(r"episode 0\.0 s")
     for _ in range(5):
         viewer.click("Step")
     viewer.wait_for(r"episode 0\.1 s")
     viewer.click("Play")
-    viewer.wait_for(r"speed \d")
+    viewer.wait(viewer.moves, "the robot to move again")
 
 
 def test_a_slider_drives_the_command_until_the_task_does_again(viewer):

@@ -1,7 +1,8 @@
 """The web viewer's panels: playing and pausing, commands with their sliders, rewards.
 
 Viser calls back from threads of its own. Nothing here touches the environment from them: callbacks
-put requests into a queue, which the viewer's loop carries out between two steps.
+change controls alone, or put requests into a queue, which the viewer's loop carries out between two
+steps.
 """
 
 import html
@@ -38,10 +39,8 @@ class Checkpoints:
     find: Callable[[], Sequence[Path]]
     """Those that there are now, the newest last."""
     load: Callable[[Path], str]
-    """Lets the policy that acts become another, in place; the page's title then.
-
-    ConfigError, and no change, if it cannot.
-    """
+    """Lets another policy act, in place; the page's title then. ConfigError, and no change, if it
+    cannot."""
     shown: Path
     """Which one acts at first."""
     follow: bool
@@ -53,7 +52,7 @@ class PolicyPanel:
 
     def __init__(self, gui: viser.GuiApi, checkpoints: Checkpoints) -> None:
         self._gui, self._checkpoints = gui, checkpoints
-        self._tried = _stamp(checkpoints.shown)
+        self._tried = _version(checkpoints.shown)
         initial = _NEWEST if checkpoints.follow else checkpoints.shown.name
         hint = "The newest changes while the run trains."
         self._choice = gui.add_dropdown("Checkpoint", (initial,), initial_value=initial, hint=hint)
@@ -68,15 +67,25 @@ class PolicyPanel:
         if options != self._choice.options:
             self._choice.options = options
         path = paths[-1] if paths and choice == _NEWEST else by_name.get(choice)
-        if path is None or (stamp := _stamp(path)) in (None, self._tried):
+        if path is None or (version := _version(path)) in (None, self._tried):
             return
-        self._tried = stamp
+        self._tried = version
         try:
             self._gui.set_panel_label(self._checkpoints.load(path))
-            self._failure.visible = False
         except ConfigError as error:
             self._failure.content = _FAILURE.format(html.escape(f"not shown: {error}"))
-            self._failure.visible = True
+        else:
+            self._failure.content = ""
+        self._failure.visible = bool(self._failure.content)
+
+
+def _version(file: Path) -> tuple[Path, int, int] | None:
+    """Differs between files, and once a file is written anew; None without a file."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return file, status.st_mtime_ns, status.st_size
 
 
 class PlaybackPanel:
@@ -122,52 +131,50 @@ class PlaybackPanel:
 class CommandPanel:
     """One command: its values in the shown environment, and sliders that drive it in all."""
 
-    def __init__(self, gui: viser.GuiApi, env: Env, name: str, requests: Requests) -> None:
-        self._env, self._name, self._requests = env, name, requests
-        self._term, self._index = env.commands.terms[name], 0
-        ends = zip(*(bound.tolist() for bound in self._term.bounds()), strict=True)
+    def __init__(self, gui: viser.GuiApi, env: Env, name: str) -> None:
+        self._env, self._name, self._term = env, name, env.commands.terms[name]
+        self._held: list[float] | None = None
         self._now = gui.add_markdown("")
         hint = "Let the sliders command, instead of the task."
         self._drive = gui.add_checkbox("Drive", initial_value=False, hint=hint)
-        self._sliders = [
-            gui.add_slider(label, a, b, step=(b - a) / 200, initial_value=min(max(0.0, a), b))
-            for label, (a, b) in zip(self._term.entries(), map(_slider_ends, ends), strict=True)
-        ]
+        self._sliders = []
+        for label, *ends in zip(self._term.entries(), *self._term.bounds(), strict=True):
+            low, high = (round(float(end), 4) for end in ends)  # float32 has no 0.7
+            if low == high:  # a task that always commands the same
+                low, high = low - 1.0, high + 1.0
+            start = min(max(0.0, low), high)
+            step = (high - low) / 200
+            self._sliders.append(gui.add_slider(label, low, high, step=step, initial_value=start))
+            self._sliders[-1].on_update(self._on_slider)
         if self._term.stops_at_zero:
             zero = gui.add_button("Stop", icon=viser.Icon.HAND_STOP, hint="Command zero.")
-            zero.on_click(lambda _: requests.put(self._stop))
-        self._drive.on_update(self._on_drive)
-        for slider in self._sliders:
-            slider.on_update(self._on_slider)
+            zero.on_click(lambda _: self._stop())
 
     def show(self, index: int) -> None:
         """Show the command of the environment `index`, on sliders too while they do not drive."""
-        self._index, values = index, self._term.command[index].tolist()
+        values = self._term.command[index].tolist()
         self._now.content = f"**{self._name}** " + ", ".join(f"{value:+.2f}" for value in values)
         if not self._drive.value:
             self._move(values)
 
-    async def _on_drive(self, event: viser.GuiEvent[Any]) -> None:
-        if event.client is not None:  # else the program changed it
-            self._requests.put(self._follow_checkbox)
+    def drive(self) -> None:
+        """Command what the sliders say, in place, or let the task command again."""
+        values = [slider.value for slider in self._sliders] if self._drive.value else None
+        if values == self._held:
+            return
+        self._held = values
+        if values is None:
+            self._env.commands.release(self._name)
+        else:
+            self._env.commands.hold(self._name, values)
 
     async def _on_slider(self, event: viser.GuiEvent[Any]) -> None:
-        # Not by a request, for until then `show` would move the slider back.
-        if event.client is not None:
+        if event.client is not None:  # else the program moved it
             self._drive.value = True  # type: ignore[misc]  # viser's setter is not seen as one
-            self._requests.put(self._hold)
-
-    def _follow_checkbox(self) -> None:
-        if self._drive.value:
-            self._move(self._term.command[self._index].tolist())
-            self._hold()
-        else:
-            self._env.commands.release(self._name)
 
     def _stop(self) -> None:
         self._drive.value = True  # type: ignore[misc]
         self._move([0.0] * len(self._sliders))
-        self._hold()
 
     def _move(self, values: list[float]) -> None:
         """Let the sliders show these values, as far and as finely as they go."""
@@ -175,9 +182,6 @@ class CommandPanel:
             digits = max(0, math.ceil(-math.log10(slider.step)))
             value = min(max(round(value, digits), slider.min), slider.max)
             slider.value = value  # type: ignore[misc]
-
-    def _hold(self) -> None:
-        self._env.commands.hold(self._name, [slider.value for slider in self._sliders])
 
 
 class RewardPanel:
@@ -229,18 +233,3 @@ def _plot(gui: viser.GuiApi, names: tuple[str, ...], height: int) -> viser.GuiUp
         legend=uplot.Legend(show=len(names) > 1),
         height=height,
     )
-
-
-def _stamp(file: Path) -> tuple[Path, int, int] | None:
-    """What tells a file from others, and from itself before it was written anew; None without."""
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return file, status.st_mtime_ns, status.st_size
-
-
-def _slider_ends(bounds: tuple[float, float]) -> tuple[float, float]:
-    """The ends of a slider; wide enough to move where a task always commands the same."""
-    low, high = round(bounds[0], 4), round(bounds[1], 4)  # float32 has no 0.7
-    return (low, high) if high > low else (low - 1.0, low + 1.0)

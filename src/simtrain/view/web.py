@@ -14,14 +14,7 @@ from PIL import Image
 from simtrain.env import terrain
 from simtrain.env.commands import Sphere
 from simtrain.env.env import Env
-from simtrain.view.panels import (
-    Checkpoints,
-    CommandPanel,
-    PlaybackPanel,
-    PolicyPanel,
-    Requests,
-    RewardPanel,
-)
+from simtrain.view import panels
 from simtrain.view.playback import Act, Playback
 from simtrain.view.renderer import GHOST_RGBA, DrawnEnv, arrows_of, robot_radius
 from simtrain.view.server import PageServer
@@ -41,7 +34,7 @@ class WebViewer(PageServer):
         host: str,
         port: int,
         title: str,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: panels.Checkpoints | None = None,
     ) -> None:
         """Start the server, see `PageServer`, and new episodes in all environments.
 
@@ -49,7 +42,7 @@ class WebViewer(PageServer):
         """
         super().__init__(host, port, title)
         self._playback = Playback(env, act)
-        self._requests: Requests = Requests()
+        self._requests: panels.Requests = panels.Requests()
         self._markers: dict[str, Any] = {}
         server, requests = self.server, self._requests
         self._drawn = DrawnEnv(env)
@@ -67,25 +60,26 @@ class WebViewer(PageServer):
         self._scene.show_only_selected = env.terrain is None
         self._ghost_bodies: dict[str, dict[int, viser.MeshHandle]] = {}
         self._scene.set_refresh_handler(lambda: requests.put(self._draw))
-        tabs = server.gui.add_tab_group()
+        gui = server.gui
+        tabs = gui.add_tab_group()
         with tabs.add_tab("Play", icon=viser.Icon.PLAYER_PLAY):
             self._policy_panel = None
             if checkpoints is not None:
-                self._policy_panel = PolicyPanel(server.gui, checkpoints)
-            self._playback_panel = PlaybackPanel(server.gui, self._playback, requests)
+                self._policy_panel = panels.PolicyPanel(gui, checkpoints)
+            self._playback_panel = panels.PlaybackPanel(gui, self._playback, requests)
             self._command_panels = []
             for name in (n for n, term in env.commands.terms.items() if term.is_driven):
-                with server.gui.add_folder(f"Command: {name}"):
-                    self._command_panels.append(CommandPanel(server.gui, env, name, requests))
-            with server.gui.add_folder("Reward per second"):
-                self._reward_panel = RewardPanel(server.gui, self._playback)
+                with gui.add_folder(f"Command: {name}"):
+                    self._command_panels.append(panels.CommandPanel(gui, env, name))
+            with gui.add_folder("Reward per second"):
+                self._reward_panel = panels.RewardPanel(gui, self._playback)
         with tabs.add_tab("Scene", icon=viser.Icon.VIDEO):
             self._scene.create_scene_gui(
                 camera_distance=3.0 * robot_radius(model),
                 camera_azimuth=float(model.vis.global_.azimuth),
                 camera_elevation=-float(model.vis.global_.elevation),
             )
-            with server.gui.add_folder("Groups", expand_by_default=False):
+            with gui.add_folder("Groups", expand_by_default=False):
                 self._scene.create_groups_gui()
         with tabs.add_tab("Overlays", icon=viser.Icon.EYE):
             self._scene.create_overlay_gui()
@@ -94,11 +88,13 @@ class WebViewer(PageServer):
 
     def run(self) -> None:
         """Play until interrupted; nothing is simulated while no page is open."""
-        last = time.perf_counter()
-        last_update, time_then = last, self._playback.time_s
+        last = last_update = time.perf_counter()
+        time_then = self._playback.time_s
         while True:
             while not self._requests.empty():
                 self._requests.get()()
+            for panel in self._command_panels:
+                panel.drive()
             now = time.perf_counter()
             if self.server.get_clients():
                 self._playback.advance(min(now - last, 4 * _FRAME_S))
