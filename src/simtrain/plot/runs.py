@@ -16,15 +16,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from simtrain.config.metric_tags import (
-    FINISHED_ENVS,
-    LENGTH,
-    RETURN,
-    SPEED,
-    STEP_REWARD,
-    of_episodes,
-    phase_tags,
-)
+from simtrain.config import metric_tags
 from simtrain.plot.curves import COUNTS, EVALUATED, Curve, Group, aggregate, number
 from simtrain.plot.panels import FAINT, OTHERS, STYLE, band, counts_on_x, legend_beside, numbers_on
 from simtrain.run.logged import REST, Axis, last
@@ -39,10 +31,10 @@ _FOUR = tuple((0.65 + 3.15 * i, 2.4) for i in range(4))
 _OF_GROUP = ((0.65, 2.6), (6.25, 1.55), (10.0, 1.35))
 _NOT_ALONE = (EVALUATED, "Eval/mean_episode_length", "Eval/iteration")
 _COMPARED = {
-    STEP_REWARD: "Reward per step",
-    RETURN: "Return",
-    LENGTH: "Episode length (steps)",
-    SPEED: "Env steps per second",
+    metric_tags.STEP_REWARD: "Reward per step",
+    metric_tags.RETURN: "Return",
+    metric_tags.LENGTH: "Episode length (steps)",
+    metric_tags.SPEED: "Env steps per second",
 }
 Text = Callable[[float], str]
 
@@ -134,18 +126,18 @@ def _draw_comparison(part: SubFigure, tags: list[str], groups: list[Group], axis
         if (
             any(drawn) and len(groups) == 1
         ):  # the last value; of throughput, which jumps, the median
-            of = np.median if tag == SPEED else last
+            of = np.median if tag == metric_tags.SPEED else last
             values = [run.summary(tag, of) for run in groups[0].runs]
             if known := [value for value in values if value is not None]:
                 text = number(sum(known) / len(known))
                 ax.set_title(text, loc="right", color=groups[0].color)
-        evaluated = [tag == RETURN and _draw_curve(ax, g, EVALUATED, axis) for g in groups]
-        if any(evaluated):
+        returns = groups if tag == metric_tags.RETURN else []
+        if any([_draw_curve(ax, group, EVALUATED, axis) for group in returns]):  # noqa: C419 - all
             color = groups[0].color if len(groups) == 1 else FAINT
             kinds = {"training": "-", "evaluation": "--"}
             lines = [Line2D([], [], color=color, linestyle=s, label=n) for n, s in kinds.items()]
             ax.legend(handles=lines, loc="best")
-        if tag in (LENGTH, SPEED):
+        if tag in (metric_tags.LENGTH, metric_tags.SPEED):
             ax.set_ylim(bottom=0.0)
 
 
@@ -159,7 +151,7 @@ def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> bool:
     if len(curve.x) == 1 or (tag.startswith("Eval/") and len(curve.x) < 40):
         style |= {"marker": "o", "markersize": 4, "clip_on": False}  # whole at the edge, too
     complete = curve.count == curve.count.max()
-    if of_episodes(tag):
+    if metric_tags.of_episodes(tag):
         complete &= _all_finished(group, axis, curve.x)
     if not complete.all():  # a mean over fewer runs or episodes must not look like one over all
         ax.plot(curve.x, curve.mean, **{**style, "alpha": 0.35})
@@ -171,7 +163,8 @@ def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> bool:
 
 def _all_finished(group: Group, axis: Axis, x: np.ndarray) -> np.ndarray:
     """At which `x` all environments of all runs have finished an episode, if that was logged."""
-    share = aggregate(group.runs, [FINISHED_ENVS], axis).get(FINISHED_ENVS)
+    tag = metric_tags.FINISHED_ENVS
+    share = aggregate(group.runs, [tag], axis).get(tag)
     return np.full(len(x), True) if share is None else np.interp(x, share.x, share.low) >= 1.0
 
 
@@ -182,7 +175,8 @@ def _draw_group(part: SubFigure, group: Group, everyone: Group, axis: Axis) -> N
         part.text(*_place(part, 0.3, _HEADER - 0.08), group.label, **style)
     panels = _panels(part, _OF_GROUP)
     logged = set(group.tags("Perf/"))
-    times = phase_tags([tag for tag in _by_size(everyone, "Perf/", axis) if tag in logged])
+    by_size = [tag for tag in _by_size(everyone, "Perf/", axis) if tag in logged]
+    times = metric_tags.phase_tags(by_size)
     columns = [run.columns for run in group.runs]
     spent = [t for t in (*times, REST) if any(np.any(c.get(t, 0.0)) for c in columns)]
     shortest = min(float(c[axis][-1]) for c in columns)
@@ -246,8 +240,8 @@ def _by_size(group: Group, prefix: str, axis: Axis) -> list[str]:
 
 def _label_x(ax: Axes, axis: Axis, longest: float) -> None:
     if axis == "env_steps":
-        ticks = 5 if ax.get_position().width > 0.18 else 3
-        counts_on_x(ax, "environment steps", longest, ticks)
+        most = 5 if ax.get_position().width > 0.18 else 3
+        counts_on_x(ax, "environment steps", longest, most)
         return
     units = (("s", 1.0, 180.0), ("min", 60.0, 3 * 3600.0), ("h", 3600.0, math.inf))
     unit, seconds = next((unit, size) for unit, size, most in units if longest <= most)

@@ -112,28 +112,27 @@ def _guarding(host: str) -> Iterator[None]:
     """Have viser's servers that are started meanwhile, on `host`, refuse requests of strangers."""
     names = names_of(host)
 
-    class Serve(websockets.asyncio.server.serve):
-        def __init__(self, *args: Any, process_request: Any, **options: Any) -> None:
-            def check(connection: ServerConnection, request: Request) -> Response | None:
-                if (text := refusal(request.headers, names)) is not None:
-                    return connection.respond(HTTPStatus.FORBIDDEN, text)
-                response: Response | None = process_request(connection, request)
-                if response is not None:
-                    # Inside another page, a click on that could be one on this.
-                    response.headers["X-Frame-Options"] = "SAMEORIGIN"
-                return response
+    def guarded_serve(*args: Any, process_request: Any, **options: Any) -> Any:
+        def check(connection: ServerConnection, request: Request) -> Response | None:
+            if (text := refusal(request.headers, names)) is not None:
+                return connection.respond(HTTPStatus.FORBIDDEN, text)
+            response: Response | None = process_request(connection, request)
+            if response is not None:
+                # Inside another page, a click on that could be one on this.
+                response.headers["X-Frame-Options"] = "SAMEORIGIN"
+            return response
 
-            super().__init__(*args, process_request=check, **options)
+        return serve(*args, process_request=check, **options)
 
     # They would show a traceback for every request and message that they do not understand.
     for name in ("websockets.server", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     module: Any = websockets.asyncio.server
-    original, module.serve = module.serve, Serve
+    serve, module.serve = module.serve, guarded_serve
     try:
         yield
     finally:
-        module.serve = original
+        module.serve = serve
 
 
 def _check_messages(server: viser.ViserServer) -> None:
@@ -157,17 +156,15 @@ def _is_possible(control: object, updates: object) -> bool:
     """Whether a page can change a control like this."""
     if not isinstance(updates, dict) or list(updates) != ["value"]:
         return False
-    value = updates["value"]
-    match control:
-        case viser.GuiButtonHandle() | viser.GuiCheckboxHandle():
-            possible = isinstance(value, bool)
-        case viser.GuiDropdownHandle():
-            possible = isinstance(value, str) and value in control.options
-        case viser.GuiSliderHandle():
+    match control, updates["value"]:
+        case (viser.GuiButtonHandle() | viser.GuiCheckboxHandle(), bool()):
+            possible = True
+        case (viser.GuiDropdownHandle(), str() as value):
+            possible = value in control.options
+        case (viser.GuiSliderHandle(), value):
             possible = _is_number(value, control.min, control.max)
-        case viser.GuiRgbHandle():
-            is_color = isinstance(value, list | tuple) and len(value) == 3
-            possible = is_color and all(_is_number(part, 0, 255) for part in value)
+        case (viser.GuiRgbHandle(), [_, _, _] as values):
+            possible = all(_is_number(part, 0, 255) for part in values)
         case _:
             return False
     return possible and not control.disabled

@@ -26,11 +26,6 @@ def check_video_path(path: Path) -> None:
     if path.suffix.lower() != ".mp4":
         raise ConfigError(f"--video is {path}; give a file that ends with .mp4")
     check_file(path, "--video")
-    try:
-        _temporary(path).touch()
-        _temporary(path).unlink()
-    except OSError as error:
-        raise ConfigError(f"--video {path} cannot be written: {error.strerror}") from error
 
 
 @torch.inference_mode()
@@ -57,11 +52,12 @@ def record(
 @contextmanager
 def writing_video(path: Path, size: Size, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
     """A function that appends a frame, uint8 ``(height, width, 3)``; ConfigError if it cannot."""
-    temporary = _temporary(path)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp.mp4")
     try:
         options: Any = {"codec": "libx264", "quality": 7, "macro_block_size": 2}
-        writer = imageio_ffmpeg.write_frames(str(temporary), size, fps=fps, **options)
-        with closing(writer):
+        with closing(
+            imageio_ffmpeg.write_frames(str(temporary), size, fps=fps, **options)
+        ) as writer:
             writer.send(None)
             yield lambda frame: writer.send(np.ascontiguousarray(frame))
         temporary.replace(path)
@@ -76,7 +72,3 @@ def as_gif(path: Path, *, width: int = 320, fps: float = 12.5) -> bytes:
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(path)]
     command += ["-vf", f"fps={fps},scale={width}:-2", "-f", "gif", "-"]
     return subprocess.run(command, check=True, capture_output=True).stdout
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.stem}.{os.getpid()}.tmp.mp4")
