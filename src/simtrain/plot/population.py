@@ -39,8 +39,8 @@ def draw_population(run: Path) -> Figure:
         grid = figure.add_gridspec(len(heights), _COLUMNS, height_ratios=heights)
         _draw_fitness(figure.add_subplot(grid[0, :]), exchanges, fitness, line)
         _draw_tree(figure.add_subplot(grid[1, :]), exchanges, line)
-        for name, place in zip(names, list(grid)[2 * _COLUMNS :], strict=False):
-            _draw_values(figure.add_subplot(place), exchanges, name, line)
+        for i, name in enumerate(names, start=2 * _COLUMNS):
+            _draw_values(figure.add_subplot(grid[i]), exchanges, name, line)
         for ax in figure.axes:
             counts_on_x(ax, "iterations", exchanges[-1]["iteration"])
     return figure

@@ -134,7 +134,7 @@ def _draw_comparison(part: SubFigure, tags: list[str], groups: list[Group], axis
         returns = groups if tag == metric_tags.RETURN else []
         if any([_draw_curve(ax, group, EVALUATED, axis) for group in returns]):  # noqa: C419 - all
             color = groups[0].color if len(groups) == 1 else FAINT
-            kinds = {"training": "-", "evaluation": "--"}
+            kinds: dict[str, Any] = {"training": "-", "evaluation": "--"}
             lines = [Line2D([], [], color=color, linestyle=s, label=n) for n, s in kinds.items()]
             ax.legend(handles=lines, loc="best")
         if tag in (metric_tags.LENGTH, metric_tags.SPEED):
@@ -246,7 +246,7 @@ def _label_x(ax: Axes, axis: Axis, longest: float) -> None:
     units = (("s", 1.0, 180.0), ("min", 60.0, 3 * 3600.0), ("h", 3600.0, math.inf))
     unit, seconds = next((unit, size) for unit, size, most in units if longest <= most)
     ax.set_xlabel(f"wall time ({unit})")
-    ticks = MaxNLocator(5).tick_values(0.0, longest / seconds)
+    ticks = np.array(MaxNLocator(5).tick_values(0.0, longest / seconds))
     ax.set_xticks(ticks * seconds, [f"{tick:g}" for tick in ticks])
     ax.set_xlim(0.0, longest)
 
