@@ -10,7 +10,7 @@ import math
 import os
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -147,9 +147,12 @@ def figures_of(case: Case, steps: int, seconds: dict[str, list[float]]) -> tuple
     figures = []
     for layer in LAYERS:
         times = seconds[layer]
-        speeds = [round(steps / of(times), 1) for of in (statistics.median, max, min)]
+        median, lowest, highest = (
+            round(steps / of(times), 1) for of in (statistics.median, max, min)
+        )
         of_physics = round(physics / statistics.median(times), 4)
-        figures.append(Figure(*astuple(case), layer, *speeds, of_physics))
+        speeds = {"steps_per_second": median, "lowest": lowest, "highest": highest}
+        figures.append(Figure(**vars(case), layer=layer, of_physics=of_physics, **speeds))
     return tuple(figures)
 
 

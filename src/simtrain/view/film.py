@@ -111,7 +111,7 @@ class FilmPage(PageServer):
 
         It stops at the end without Loop.
         """
-        frames_a_second = self._speed.value * self._film.fps
+        frames_a_second: float = self._speed.value * self._film.fps
         end = self._last + self._film.end_seconds * frames_a_second
         following = (frame if frame < end else 0.0) + frames_a_second * passed
         if following < end:

@@ -210,9 +210,10 @@ class RewardPanel:
         low, high = rewards.min(), rewards.max()
         middle = float(round((low + high) / 2, 2))
         # The labels of the axis have three decimals, and are to differ.
-        y = {"range": (middle - 0.02, middle + 0.02)} if high - low < 0.01 else {}
-        if plot.scales["y"] != y:
-            plot.scales = {**plot.scales, "y": uplot.Scale(**y)}
+        is_flat = high - low < 0.01
+        scales = _scales(range=(middle - 0.02, middle + 0.02)) if is_flat else _scales()
+        if plot.scales != scales:
+            plot.scales = scales
         plot.data = (time_s, *rewards)
 
     def _switch(self) -> None:
@@ -229,7 +230,11 @@ def _plot(gui: viser.GuiApi, names: tuple[str, ...], height: int) -> viser.GuiUp
     return gui.add_uplot(
         (np.zeros(2),) * (1 + len(names)),
         (uplot.Series(label="s"), *lines),
-        scales={"x": uplot.Scale(time=False, range=(-HISTORY_S, 0.0)), "y": uplot.Scale()},
+        scales=_scales(),
         legend=uplot.Legend(show=len(names) > 1),
         height=height,
     )
+
+
+def _scales(**y: Any) -> dict[str, uplot.Scale]:
+    return {"x": uplot.Scale(time=False, range=(-HISTORY_S, 0.0)), "y": uplot.Scale(**y)}
