@@ -9,27 +9,23 @@ from simtrain.sim import EngineCfg
 from simtrain.view.web import ground_mesh
 
 
-def test_the_ground_lies_where_the_terrain_is():
+def test_the_ground_lies_where_the_terrain_is_without_holes_and_few_triangles_where_it_is_even():
     env = Env(rover_on_waves(0.3), 1, EngineCfg(threads=1))
     mesh = ground_mesh(env.model)
     points = torch.as_tensor(np.array(mesh.vertices), dtype=torch.float32)
     assert points[:, 2].max() - points[:, 2].min() > 0.2
     torch.testing.assert_close(points[:, 2], env.terrain.height(points[:, :2]))
     assert (mesh.face_normals[:, 2] > 0.0).all()
-    assert mesh.area_faces.sum() > 36.0
 
-
-@pytest.mark.parametrize("kind", [mdp.flat, mdp.pyramid_slope, mdp.pyramid_stairs])
-def test_straight_stretches_need_few_triangles_and_leave_no_hole(kind):
-    tiles = {"tile": SubTerrainCfg(kind)}
-    terrain = TerrainCfg(tiles, num_levels=1, num_columns=1, border_width=2.0)
-    env = Env(rover(terrain=terrain), 1, EngineCfg(threads=1))
-    mesh = ground_mesh(env.model)
-    everything = 2 * 120 * 120  # 12 m of nodes 0.1 m apart
-    assert len(mesh.faces) < 0.2 * everything
-    points = torch.as_tensor(np.array(mesh.triangles_center), dtype=torch.float32)
-    heights = env.terrain.height(points[:, :2])
-    torch.testing.assert_close(points[:, 2], heights, atol=5e-3, rtol=0.0)
-    # Seen from above, it covers all of the ground.
-    (ax, ay), (bx, by) = np.diff(mesh.triangles[:, :, :2], axis=1).transpose(1, 2, 0)
-    assert 0.5 * (ax * by - ay * bx).sum() == pytest.approx(144.0)
+    for kind in (mdp.flat, mdp.pyramid_slope, mdp.pyramid_stairs):
+        tiles = {"tile": SubTerrainCfg(kind)}
+        terrain = TerrainCfg(tiles, num_levels=1, num_columns=1, border_width=2.0)
+        env = Env(rover(terrain=terrain), 1, EngineCfg(threads=1))
+        mesh = ground_mesh(env.model)
+        assert len(mesh.faces) < 0.2 * 2 * 120 * 120  # of all: 12 m of nodes 0.1 m apart
+        points = torch.as_tensor(np.array(mesh.triangles_center), dtype=torch.float32)
+        heights = env.terrain.height(points[:, :2])
+        torch.testing.assert_close(points[:, 2], heights, atol=5e-3, rtol=0.0)
+        # Seen from above, it covers all of the ground.
+        (ax, ay), (bx, by) = np.diff(mesh.triangles[:, :, :2], axis=1).transpose(1, 2, 0)
+        assert 0.5 * (ax * by - ay * bx).sum() == pytest.approx(144.0)

@@ -11,17 +11,11 @@ from importlib import import_module
 
 from simtrain.errors import ConfigError
 
-_LIBRARIES = {"egl": "libEGL.so.1", "osmesa": "libOSMesa.so.8"}
-_MISSING = {
-    "egl": "libEGL.so.1 is missing: `apt-get install libegl1`",
-    "osmesa": "libOSMesa.so.8 is missing: `apt-get install libosmesa6`",
-    "glfw": "it needs a display, and there is none (DISPLAY); MUJOCO_GL=egl draws without",
-}
+_LIBRARIES = {"egl": "libEGL.so.1", "osmesa": "libOSMesa.so.8", "glfw": None}
 _REMEDIES = {
-    "egl": "`apt-get install libegl-mesa0 libgl1-mesa-dri` gives it Mesa's driver, "
-    "and MUJOCO_GL=osmesa with libosmesa6 draws without one",
+    "egl": "`apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri` gives it Mesa's driver",
     "osmesa": "`apt-get install libosmesa6 libgl1` gives it all it needs",
-    "glfw": "`apt-get install libegl1` draws without a window (MUJOCO_GL=egl)",
+    "glfw": "it needs a display (DISPLAY), and MUJOCO_GL=egl draws without",
 }
 _AUTO = ("", "enable", "enabled", "on", "true", "1")
 _DISABLED = ("disable", "disabled", "off", "false", "0")
@@ -37,23 +31,24 @@ def choose_backend() -> str:
     if wanted in _DISABLED:
         raise RenderingError(f"MUJOCO_GL={wanted} turns rendering off; unset it to draw")
     if wanted in _AUTO:
-        if backend := next(filter(_is_available, _MISSING), None):
+        if backend := next(filter(_is_available, _LIBRARIES), None):
             return backend
-        packages = "`apt-get install libegl1` (a GPU's or Mesa's EGL) or libosmesa6"
-        raise RenderingError(f"there is no OpenGL to draw with: {packages}")
+        raise RenderingError(f"there is no OpenGL to draw with: for EGL, {_REMEDIES['egl']}")
     backend = "glfw" if wanted == "glx" else wanted
-    if backend not in _MISSING:
+    if backend not in _LIBRARIES:
         raise RenderingError(f"MUJOCO_GL is {wanted!r}; it must be egl, osmesa or glfw")
     if not _is_available(backend):
-        raise RenderingError(f"MUJOCO_GL={wanted}, but {_MISSING[backend]}")
+        missing = f"{_LIBRARIES[backend] or 'a display'} is missing"
+        raise RenderingError(f"MUJOCO_GL={wanted}, but {missing}: {_REMEDIES[backend]}")
     return backend
 
 
 def _is_available(backend: str) -> bool:
-    if backend == "glfw":
+    library = _LIBRARIES[backend]
+    if library is None:
         return has_display()
     try:
-        ctypes.CDLL(_LIBRARIES[backend])
+        ctypes.CDLL(library)
     except OSError:
         return False
     return True
