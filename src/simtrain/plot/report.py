@@ -43,18 +43,27 @@ _OF_RUNS = ("best return", "episode length")  # in the table of runs alone
 def draw_report(
     runs: Sequence[Run], populations: Sequence[Path], refresh: float | None = None
 ) -> tuple[bytes, bytes]:
-    """A PNG file and an HTML file about runs, of one or several tasks.
+    """A PNG file, and an HTML file that needs no other file, no network and no script, about runs.
 
-    `populations` are the runs whose members are among them; the page has their pictures, too, and
-    one that is alone gives the PNG. With `refresh` a browser reads the page anew after as many
-    seconds.
+    They are of one or several tasks. `populations` are those whose members are among them; the page
+    has their pictures, too, and one that is alone gives the PNG. With `refresh` a browser reads the
+    page anew after as many seconds.
     """
     tasks = group_runs(runs)
     pictures = {run.resolve().name: as_file(draw_population(run)) for run in populations}
-    page = make_page(tasks, pictures, refresh).encode()
+    sections = [_section(task, groups) for task, groups in tasks.items()]
+    for name, png in pictures.items():
+        title = f"The population {name}"
+        image = _image(title, "png", png)
+        sections.append(f"<section><h3>{escape(title)}</h3>\n{image}</section>")
+    page = Template(Path(__file__).with_name("report.template.html").read_text()).substitute(
+        title=escape(", ".join(tasks)),
+        refresh=f'<meta http-equiv="refresh" content="{refresh:g}">' if refresh else "",
+        sections="\n".join(sections),
+    )
     if len(populations) == 1 and len(members_of(populations[0])) == len(runs):
-        return next(iter(pictures.values())), page
-    return as_file(draw_runs(tasks, "env_steps")), page
+        return next(iter(pictures.values())), page.encode()
+    return as_file(draw_runs(tasks, "env_steps")), page.encode()
 
 
 def draw_finished(run: Path, say: Callable[[str], None]) -> None:
@@ -68,34 +77,6 @@ def draw_finished(run: Path, say: Callable[[str], None]) -> None:
             file.write(as_file(figure))
     except Exception as error:  # noqa: BLE001 - a picture is no reason for a training to fail
         say(f"warning: {PICTURE} could not be drawn: {type(error).__name__}: {error}")
-
-
-def make_page(
-    tasks: dict[str, list[Group]],
-    populations: dict[str, bytes] | None = None,
-    refresh: float | None = None,
-) -> str:
-    """An HTML page about all `tasks` that needs no other file, no network and no script.
-
-    `populations` are PNG pictures by name.
-    """
-    choices = "\n".join(
-        f'<input type="radio" name="axis" id="{axis}"{" checked" if axis == "env_steps" else ""}>'
-        f'<label for="{axis}">{name}</label>'
-        for axis, name in _AXES.items()
-    )
-    sections = [_section(task, groups) for task, groups in tasks.items()]
-    for name, png in (populations or {}).items():
-        title = f"The population {name}"
-        image = _image(title, "png", png)
-        sections.append(f"<section><h3>{escape(title)}</h3>\n{image}</section>")
-    template = Template(Path(__file__).with_name("report.template.html").read_text())
-    return template.substitute(
-        title=escape(", ".join(tasks)),
-        refresh=f'<meta http-equiv="refresh" content="{refresh:g}">' if refresh else "",
-        choices=choices,
-        sections="\n".join(sections),
-    )
 
 
 def _image(title: str, kind: str, content: bytes, attributes: str = "") -> str:
