@@ -1,6 +1,7 @@
 """The web viewer: a page with the robot in 3-D, its commands and rewards, served by viser."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import mujoco
@@ -12,7 +13,7 @@ from mjviser.conversions import merge_geoms
 from PIL import Image
 
 from simtrain.env import terrain
-from simtrain.env.commands import Sphere
+from simtrain.env.commands import Marker, Sphere
 from simtrain.env.env import Env
 from simtrain.view import panels
 from simtrain.view.playback import Act, Playback
@@ -43,7 +44,7 @@ class WebViewer(PageServer):
         super().__init__(host, port, title)
         self._playback = Playback(env, act)
         self._requests: panels.Requests = panels.Requests()
-        self._markers: dict[str, Any] = {}
+        self._markers: dict[str, dict[str, Any]] = {}
         server, requests = self.server, self._requests
         self._drawn = DrawnEnv(env)
         model = self._drawn.model
@@ -119,25 +120,24 @@ class WebViewer(PageServer):
             if scene.show_only_selected and self._drawn.take_sizes(scene.env_idx):
                 scene.rebuild_visual_handles()
             scene.update_from_arrays(positions, rotations, **state)
+            for name, term in env.commands.terms.items():
+                self._draw_markers(name, term.markers(scene.env_idx))
+            for name, data in self._drawn.ghosts(scene.env_idx).items():
+                self._draw_ghost(name, data)
         if self._was_tracking and not scene.camera_tracking_enabled:
             # mjviser puts the world back, and would leave the cameras behind.
             for client in self.server.get_clients().values():
                 client.camera.position = client.camera.position - before
         self._was_tracking = scene.camera_tracking_enabled
-        self._draw_markers(scene.env_idx)
-        for name, data in self._drawn.ghosts(scene.env_idx).items():
-            self._draw_ghost(name, data)
 
-    def _draw_markers(self, index: int) -> None:
-        """Show the commands of the environment `index`."""
-        scene, handles, shown = self.server.scene, self._markers, set()
-        terms = self._playback.env.commands.terms.items()
-        for name, i, marker in (
-            (n, *pair) for n, t in terms for pair in enumerate(t.markers(index))
-        ):
-            points, colors, radius = arrows_of(marker)
+    def _draw_markers(self, name: str, markers: Sequence[Marker]) -> None:
+        """Show how a command stands, in place of its markers before."""
+        scene, handles = self.server.scene, self._markers.setdefault(name, {})
+        shown = set()
+        for i, marker in enumerate(markers):
             # mjviser moves that part of the scene so that the robot stays in the middle.
             path = f"/fixed_bodies/commands/{name}/{type(marker).__name__}{i}"
+            points, colors, radius = arrows_of(marker)
             if isinstance(marker, Sphere):
                 if path not in handles:
                     color = tuple((np.array(marker.rgb) * 255).astype(int))
