@@ -69,11 +69,7 @@ def test_positions_that_are_not_finite_leave_the_last_ones_to_be_seen(dump):
     before = replay.data.geom_xpos.copy()
     assert "not finite: qpos of joint shoulder" in replay.show(3)
     assert (replay.data.geom_xpos == before).all()
-
-
-def test_a_simulation_that_does_not_fail_again_says_what_training_said(dump):
-    saved = read_dump(dump)
-    saved.states["qvel"][3] = 75.0
+    saved.states["qpos"][3] = saved.states["qvel"][3] = 0.5
     assert _replay(saved).failure == [
         "simulated again on the CPU it does not fail; training said: oh"
     ]

@@ -34,11 +34,10 @@ class Viewer:
     """The command, and a page that shows what it serves."""
 
     process: subprocess.Popen[str]
-    said: list[str]
-    page: object = None
+    page: object
     errors: list[str] = field(default_factory=list)
 
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
+    def wait(self, condition: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline, f"waited for {what}; the page says:\n{self.text}"
@@ -50,13 +49,15 @@ class Viewer:
         return self.page.locator("body").inner_text()
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        self.wait(lambda: re.search(pattern, self.text) is not None, pattern)
-        match = re.search(pattern, self.text)
-        assert match is not None
-        return match
+        self.wait(lambda: re.search(pattern, self.text), pattern)
+        return re.search(pattern, self.text)
 
     def click(self, name: str) -> None:
         self.page.get_by_role("button", name=name, exact=True).click(timeout=1000 * PATIENCE_S)
+
+    def press(self, slider: object, key: str) -> None:
+        slider.focus()
+        slider.press(key)
 
     def picture(self) -> np.ndarray:
         """The 3-D scene, left of the controls and below messages, ``(height, width, 3)``."""
@@ -83,16 +84,17 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        said = [process.stdout.readline(), process.stdout.readline()]
-        match = re.search(r"http://127\.0\.0\.1:\d+", said[-1])
-        assert match, (said, process.communicate())
-        viewer = Viewer(process, said)
+        lines = [process.stdout.readline(), process.stdout.readline()]
+        assert lines[0] == "viewer: web, for this machine has no display (--viewer)\n"
+        match = re.match(r"watch rover at (http://127\.0\.0\.1:\d+)", lines[1])
+        assert match, (lines, process.communicate())
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=SOFTWARE_WEBGL)
-            viewer.page = browser.new_page(viewport={"width": 800, "height": 600})
-            viewer.page.on("pageerror", lambda error: viewer.errors.append(str(error)))
-            viewer.page.on("console", lambda m: m.type == "error" and viewer.errors.append(m.text))
-            viewer.page.goto(match[0], timeout=1000 * PATIENCE_S)
+            page = browser.new_page(viewport={"width": 800, "height": 600})
+            viewer = Viewer(process, page)
+            page.on("pageerror", lambda error: viewer.errors.append(str(error)))
+            page.on("console", lambda m: m.type == "error" and viewer.errors.append(m.text))
+            page.goto(match[1], timeout=1000 * PATIENCE_S)
             yield viewer
             browser.close()
         process.send_signal(signal.SIGINT)
@@ -103,8 +105,6 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
 
 
 def test_the_robot_moves_until_paused_and_then_by_single_steps(viewer):
-    assert viewer.said[0] == "viewer: web, for this machine has no display (--viewer)\n"
-    assert viewer.said[1].startswith("watch rover at http://127.0.0.1:")
     viewer.wait_for(r"episode \d+\.\d s of 4 s")
     viewer.wait(viewer.moves, "the robot to move")
     viewer.click("Pause")
@@ -122,10 +122,9 @@ def test_the_robot_moves_until_paused_and_then_by_single_steps(viewer):
 def test_a_slider_drives_the_command_until_the_task_does_again(viewer):
     # What the page writes beside the name is the environment's own command.
     slider = viewer.page.get_by_role("slider", name="").first
-    slider.focus()
-    slider.press("End")
+    viewer.press(slider, "End")
     viewer.wait_for(r"velocity \+2\.00,")
-    slider.press("Home")
+    viewer.press(slider, "Home")
     viewer.wait_for(r"velocity -1\.00,")
     drive = viewer.page.get_by_role("checkbox").first
     assert drive.is_checked()
@@ -135,21 +134,15 @@ def test_a_slider_drives_the_command_until_the_task_does_again(viewer):
     viewer.wait_for(r"velocity (?!.0\.00, .0\.00, .0\.00)")
 
 
-def test_another_environment_can_be_chosen(viewer):
+def test_another_environment_can_be_chosen_and_rewards_are_plotted_by_term(viewer):
     viewer.click("Pause")
     first = viewer.wait_for(r"velocity (.*)")[1]
     viewer.page.get_by_role("tab", name="Scene").click()
-    chosen = viewer.page.get_by_role("slider").first
-    chosen.focus()
-    chosen.press("End")
+    viewer.press(viewer.page.get_by_role("slider").first, "End")
     viewer.page.get_by_role("tab", name="Play").click()
     viewer.wait(lambda: viewer.wait_for(r"velocity (.*)")[1] != first, "another command")
     viewer.click("Play")
-
-
-def test_rewards_are_plotted_in_total_and_by_term(viewer):
-    plots = viewer.page.locator(".uplot")
-    viewer.wait(lambda: plots.count() == 1, "the plot of the total")
+    viewer.wait(lambda: viewer.page.locator(".uplot").count() == 1, "the plot of the total")
     viewer.page.get_by_label("Show", exact=True).first.click()
     viewer.page.get_by_role("option", name="all terms").click()
     viewer.wait_for(r"Show[\s\S]*speed[\s\S]*alive")
