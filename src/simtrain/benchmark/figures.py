@@ -147,12 +147,10 @@ def figures_of(case: Case, steps: int, seconds: dict[str, list[float]]) -> tuple
     figures = []
     for layer in LAYERS:
         times = seconds[layer]
-        median, lowest, highest = (
-            round(steps / of(times), 1) for of in (statistics.median, max, min)
-        )
+        median, *ends = (round(steps / of(times), 1) for of in (statistics.median, max, min))
         of_physics = round(physics / statistics.median(times), 4)
-        speeds = {"steps_per_second": median, "lowest": lowest, "highest": highest}
-        figures.append(Figure(**vars(case), layer=layer, of_physics=of_physics, **speeds))
+        values: dict[str, Any] = {**vars(case), "layer": layer, "of_physics": of_physics}
+        figures.append(Figure(**values, steps_per_second=median, lowest=ends[0], highest=ends[1]))
     return tuple(figures)
 
 

@@ -210,8 +210,8 @@ class RewardPanel:
         low, high = rewards.min(), rewards.max()
         middle = float(round((low + high) / 2, 2))
         # The labels of the axis have three decimals, and are to differ.
-        is_flat = high - low < 0.01
-        scales = _scales(range=(middle - 0.02, middle + 0.02)) if is_flat else _scales()
+        flat = uplot.Scale(range=(middle - 0.02, middle + 0.02))
+        scales = _scales(flat if high - low < 0.01 else None)
         if plot.scales != scales:
             plot.scales = scales
         plot.data = (time_s, *rewards)
@@ -236,5 +236,5 @@ def _plot(gui: viser.GuiApi, names: tuple[str, ...], height: int) -> viser.GuiUp
     )
 
 
-def _scales(**y: Any) -> dict[str, uplot.Scale]:
-    return {"x": uplot.Scale(time=False, range=(-HISTORY_S, 0.0)), "y": uplot.Scale(**y)}
+def _scales(y: uplot.Scale | None = None) -> dict[str, uplot.Scale]:
+    return {"x": uplot.Scale(time=False, range=(-HISTORY_S, 0.0)), "y": y or uplot.Scale()}
