@@ -135,9 +135,9 @@ def test_checkpoints_have_rsl_rls_keys_and_load_there():
 def test_a_step_whose_gradients_are_not_finite_is_skipped_and_counted():
     mine = make()
     roll_out(mine, 0)
-    before = mine.gradients.parameters.detach().clone()
+    before = mine.optimizer.parameters.detach().clone()
     mine.storage.recorded["privileged_actions"][1, 0] = torch.inf
     mine.update()
     assert mine.skipped_steps == 2  # the first three steps of a rollout, in both epochs
-    assert mine.gradients.parameters.isfinite().all()
-    assert not torch.equal(mine.gradients.parameters, before)
+    assert mine.optimizer.parameters.isfinite().all()
+    assert not torch.equal(mine.optimizer.parameters, before)

@@ -1,77 +1,37 @@
-"""PPO against calculations by hand, against plain autograd, and against rsl_rl's own."""
+"""PPO against calculations by hand and against plain autograd; states and observed numbers."""
 
 from __future__ import annotations
 
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
-from rsl_rl.algorithms import PPO as RslPPO
-from rsl_rl.storage import RolloutStorage
-from rsl_rl_runner import move_on
+from against_rsl_rl import ENVS, STEPS, copies, learn, make_ppo, roll_out
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain import ActorCfg, CriticCfg, PpoCfg
+from simtrain.algorithms.cfg import RndCfg
 from simtrain.algorithms.learners.losses import PolicyStd, Samples
-from simtrain.algorithms.ppo import LOSSES, PPO
-from simtrain.launch.rank import Rank
+from simtrain.algorithms.ppo import (
+    LOSSES,
+    MAX_LEARNING_RATE,
+    MIN_LEARNING_RATE,
+    PPO,
+    adapt_learning_rate,
+)
+from simtrain.algorithms.rollout import Rollout, estimate_advantages
 
-ALONE = Rank(rank=0, local_rank=0, world_size=1, device=torch.device("cpu"), seed=0, threads=1)
-ENVS, STEPS, OBS, ACTIONS = 4, 6, 3, 2
-
-
-def _ppo(steps=STEPS, num_envs=ENVS, obs_size=OBS, normalize=True, hidden=(8,), **changes) -> PPO:
-    cfg = PpoCfg(
-        actor=ActorCfg(hidden_dims=hidden, obs_normalization=normalize, init_std=0.7),
-        critic=CriticCfg(hidden_dims=hidden, obs_normalization=normalize),
-        **changes,
-    )
-    ppo = PPO(cfg, _obs(torch.randn(num_envs, obs_size)), ACTIONS, steps, ALONE)
-    ppo.train_mode()
-    return ppo
-
-
-def _obs(actor: Tensor) -> TensorDict:
-    return TensorDict({"actor": actor}, batch_size=[len(actor)])
-
-
-def _roll_out(ppo: RslPPO, seed: int) -> None:
-    """Fill the storage with made-up transitions: one failure and one time-out among them."""
-    torch.manual_seed(seed)
-    with torch.inference_mode():
-        obs = _obs(torch.randn(ENVS, OBS))
-        for step in range(STEPS):
-            ppo.act(obs)
-            obs = _obs(2.0 * torch.randn(ENVS, OBS) + 1.0)
-            dones, time_outs = torch.zeros(2, ENVS, dtype=torch.bool)
-            dones[1] = time_outs[1] = step == 2
-            dones[3] = step == 4
-            ppo.process_env_step(obs, torch.randn(ENVS), dones, {"time_outs": time_outs})
-        ppo.compute_returns(obs)
-    move_on(ppo)
-
+ACTIONS = 2
+OLD_STD = torch.tensor([0.9, 0.6])
 
 # Returns and advantages -------------------------------------------------------------------------
 
 
-def _linear_ppo(**changes) -> PPO:
-    """One environment, three steps; the value of a (positive) observation is itself."""
-    ppo = _ppo(
-        steps=3,
-        num_envs=1,
-        obs_size=1,
-        normalize=False,
-        hidden=(1,),
-        gamma=0.5,
-        lam=0.5,
-        normalize_advantage_per_mini_batch=True,  # or the advantages would be normalized here
-        **changes,
-    )
-    for parameter in ppo.critic.parameters():
-        parameter.data.fill_(1.0 if parameter.ndim == 2 else 0.0)
-    return ppo
+def _rollout(steps: int, envs: int) -> Rollout:
+    obs = TensorDict({"actor": torch.zeros(envs, 1)}, batch_size=[envs])
+    return Rollout(obs, 1, steps, {}, torch.device("cpu"))
 
 
 CASES = {
@@ -88,37 +48,42 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_advantages_and_returns_are_those_calculated_by_hand(case):
     end, cut, advantages = CASES[case]
-    ppo = _linear_ppo()
-    observed, rewards = [0.5, 1.0, 2.0, 4.0], [1.0, 2.0, 3.0]
-    with torch.inference_mode():
-        for step in range(3):
-            ppo.act(_obs(torch.tensor([[observed[step]]])))
-            ended = torch.tensor([step == end])
-            extras = {"time_outs": ended & cut}
-            obs = _obs(torch.tensor([[observed[step + 1]]]))
-            ppo.process_env_step(obs, torch.tensor([rewards[step]]), ended, extras)
-        ppo.compute_returns(obs)
-    torch.testing.assert_close(ppo.storage.values.flatten(), torch.tensor(observed[:3]))
-    torch.testing.assert_close(ppo.storage.advantages.flatten(), torch.tensor(advantages))
-    returns = torch.tensor(advantages) + torch.tensor(observed[:3])
-    torch.testing.assert_close(ppo.storage.returns.flatten(), returns)
+    rollout = _rollout(3, 1)
+    values = torch.tensor([0.5, 1.0, 2.0])
+    rollout.values.copy_(values.view(3, 1, 1))
+    rollout.rewards.copy_(torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1))
+    if end is not None:
+        rollout.dones[end], rollout.time_outs[end] = 1, cut
+    estimate_advantages(rollout, torch.tensor([[4.0]]), 0.5, 0.5)
+    torch.testing.assert_close(rollout.advantages.flatten(), torch.tensor(advantages))
+    torch.testing.assert_close(rollout.returns.flatten(), torch.tensor(advantages) + values)
 
 
-def test_advantages_are_normalized_over_the_rollout():
-    ppo = _ppo()
-    _roll_out(ppo, seed=1)
-    std, mean = torch.std_mean(ppo.storage.advantages)
-    assert mean == pytest.approx(0.0, abs=1e-6)
-    assert std == pytest.approx(1.0, abs=1e-6)
+def test_advantages_of_many_environments_are_those_of_the_definition():
+    """Every fourth step ends an episode, and half of these are cuts."""
+    rollout, last = _rollout(7, 33), torch.randn(33, 1)
+    rollout.dones.bernoulli_(0.25)
+    rollout.time_outs.bernoulli_(0.5).logical_and_(rollout.dones)
+    rollout.rewards.normal_()
+    rollout.values.normal_()
+    estimate_advantages(rollout, last, 0.97, 0.9)
+    names = ("rewards", "dones", "time_outs", "values", "advantages")
+    rows = [getattr(rollout, name)[:, :, 0].double().numpy() for name in names]
+    following, advantage = last[:, 0].double().numpy(), np.zeros(33)
+    for reward, done, cut, value, estimated in reversed(list(zip(*rows, strict=True))):
+        goes_on = 1.0 - done
+        delta = reward + 0.97 * (goes_on * following + cut * value) - value
+        advantage, following = delta + 0.97 * 0.9 * goes_on * advantage, value
+        np.testing.assert_allclose(estimated, advantage, rtol=1e-4, atol=1e-5)
 
 
-def test_advantages_are_normalized_in_each_mini_batch():
-    ppo = _ppo(num_mini_batches=3, normalize_advantage_per_mini_batch=True)
-    _roll_out(ppo, seed=1)
-    ppo.update()
-    assert len(ppo.learner.mini_batches) == 3
-    for batch in ppo.learner.mini_batches:
-        std, mean = torch.std_mean(batch.advantages)
+@pytest.mark.parametrize("per_mini_batch", [False, True])
+def test_advantages_are_normalized(per_mini_batch):
+    ppo = make_ppo(normalize_advantage_per_mini_batch=per_mini_batch)
+    learn(ppo, 1)
+    batches = [batch.advantages for batch in ppo.learner.mini_batches]
+    for advantages in batches if per_mini_batch else [ppo.storage.advantages]:
+        std, mean = torch.std_mean(advantages)
         assert mean == pytest.approx(0.0, abs=1e-6)
         assert std == pytest.approx(1.0, abs=1e-6)
 
@@ -126,20 +91,18 @@ def test_advantages_are_normalized_in_each_mini_batch():
 # Losses and gradients ---------------------------------------------------------------------------
 
 
-def _samples(ppo: PPO, count=5) -> Samples:
+def _samples(count: int = 5) -> Samples:
     mean = torch.randn(count, ACTIONS)
-    std = torch.tensor([0.9, 0.6])
-    actions = mean + std * torch.randn_like(mean)
+    actions = mean + OLD_STD * torch.randn_like(mean)
     return Samples(
-        actor_input=torch.randn(count, OBS),
-        critic_input=torch.randn(count, OBS),
+        actor_input=torch.randn(count, 3),
+        critic_input=torch.randn(count, 3),
         actions=actions,
-        actions_log_prob=_log_prob(actions, mean, std).unsqueeze(1),
+        actions_log_prob=_log_prob(actions, mean, OLD_STD).unsqueeze(1),
         values=torch.randn(count, 1),
         returns=torch.randn(count, 1),
         advantages=2.0 * torch.randn(count, 1) + 1.0,
         mean=mean,
-        std=std,
     )
 
 
@@ -167,20 +130,16 @@ def _by_hand(
         bounded = min(max(ratio, torch.tensor(1.0 - clip)), torch.tensor(1.0 + clip))
         surrogate.append(-min(ratio * advantages[i], bounded * advantages[i]))
 
-        value, old, target = (
-            network("critic", batch.critic_input[i]),
-            batch.values[i],
-            batch.returns[i],
-        )
+        value, old = network("critic", batch.critic_input[i]), batch.values[i]
+        target = batch.returns[i]
         errors = [(value - target) ** 2]
         if clip_value:
             near = old + (value - old).clamp(-clip, clip)
             errors.append((near - target) ** 2)
         value_loss.append(max(errors))
 
-        old_mean, old_std = batch.mean[i], batch.std
-        variance = old_std**2 + (old_mean - mean) ** 2
-        divergence.append(((std / old_std).log() + variance / (2.0 * std**2) - 0.5).sum())
+        variance = OLD_STD**2 + (batch.mean[i] - mean) ** 2
+        divergence.append(((std / OLD_STD).log() + variance / (2.0 * std**2) - 0.5).sum())
     entropy = (0.5 + 0.5 * math.log(2.0 * math.pi) + std.log()).sum()
     return (
         torch.stack(surrogate).mean(),
@@ -192,37 +151,36 @@ def _by_hand(
 
 @pytest.mark.parametrize("clip_value", [True, False])
 def test_losses_and_gradients_are_those_of_the_formulas(clip_value):
-    ppo = _ppo(
-        normalize=False,
+    ppo = make_ppo(
+        actor={"obs_normalization": False},
+        value={"obs_normalization": False},
         use_clipped_value_loss=clip_value,
         value_loss_coef=0.5,
         entropy_coef=0.03,
         max_grad_norm=1e9,
         schedule="fixed",
     )
-    batch = _samples(ppo)
+    batch = _samples()
+    ppo.begin_rollout()
+    ppo.learner._rollout_std.copy_(OLD_STD)
     named = {
         f"{name}.{key}": parameter
         for name in ("actor", "critic")
         for key, parameter in getattr(ppo, name).named_parameters()
     }
-    copies = {key: p.detach().clone().requires_grad_() for key, p in named.items()}
-    surrogate, value, entropy, kl = _by_hand(batch, copies, 0.2, clip_value)
+    clones = {key: p.detach().clone().requires_grad_() for key, p in named.items()}
+    surrogate, value, entropy, kl = _by_hand(batch, clones, 0.2, clip_value)
     (surrogate + 0.5 * value - 0.03 * entropy).backward()
-
     losses = dict(zip(LOSSES, ppo.learn(batch), strict=True))
-    torch.testing.assert_close(losses["surrogate"], surrogate)
-    torch.testing.assert_close(losses["value"], value)
-    torch.testing.assert_close(losses["entropy"], entropy)
-    torch.testing.assert_close(losses["kl"], kl)
+    expected = {"surrogate": surrogate, "value": value, "entropy": entropy, "kl": kl}
+    torch.testing.assert_close(losses, expected)
     for key, parameter in named.items():
-        torch.testing.assert_close(parameter.grad, copies[key].grad, msg=key)
+        torch.testing.assert_close(parameter.grad, clones[key].grad, msg=key)
 
 
 @pytest.mark.parametrize(("std_type", "std"), [("scalar", 0.7), ("log", 0.7), ("scalar", 2e6)])
 def test_the_standard_deviation_gets_the_gradient_of_its_parameter(std_type, std):
-    actor = ActorCfg(hidden_dims=(8,), std_type=std_type, init_std=std)
-    ppo = PPO(PpoCfg(actor, schedule="fixed"), _obs(torch.randn(ENVS, OBS)), ACTIONS, STEPS, ALONE)
+    ppo = make_ppo(actor={"std_type": std_type, "init_std": std})
     distribution = ppo.actor.distribution
     distribution.update(torch.zeros(1, ACTIONS))
     torch.testing.assert_close(ppo.std, distribution.std[0].detach())
@@ -234,240 +192,118 @@ def test_the_standard_deviation_gets_the_gradient_of_its_parameter(std_type, std
 
 
 def test_the_standard_deviation_stays_in_its_range():
-    actor = ActorCfg(hidden_dims=(8,), init_std=0.2, std_range=(0.15, 0.25))
-    cfg = PpoCfg(actor, entropy_coef=-10.0, learning_rate=0.02, schedule="fixed")
-    ppo = PPO(cfg, _obs(torch.randn(ENVS, OBS)), ACTIONS, STEPS, ALONE)
-    batch = _samples(ppo)
+    actor = {"init_std": 0.2, "std_range": (0.15, 0.25)}
+    ppo = make_ppo(actor=actor, entropy_coef=-10.0, learning_rate=0.02, schedule="fixed")
+    ppo.begin_rollout()
     for _ in range(20):
-        ppo.learn(batch)
+        ppo.learn(_samples())
     torch.testing.assert_close(ppo.std, torch.full((ACTIONS,), 0.15))
 
 
-# Against rsl_rl ---------------------------------------------------------------------------------
-
-
-def _theirs(ours: PPO, **changes) -> RslPPO:
-    """rsl_rl's PPO with the same networks and settings."""
-    theirs = RslPPO(
-        copy.deepcopy(ours.actor),
-        copy.deepcopy(ours.critic),
-        RolloutStorage("rl", ENVS, STEPS, _obs(torch.zeros(ENVS, OBS)), [ACTIONS]),
-        **changes,
-    )
-    theirs.train_mode()
-    return theirs
-
-
-VARIANTS = {
-    "adaptive": {"schedule": "adaptive", "desired_kl": 0.01},
-    "fixed": {"schedule": "fixed", "learning_rate": 3e-3},
-    "value not clipped": {"use_clipped_value_loss": False},
-    "advantages per mini-batch": {"normalize_advantage_per_mini_batch": True},
-    "adamw, little gradients": {"optimizer": "adamw", "max_grad_norm": 0.05},
-    "far from desired": {"desired_kl": 1e-4, "learning_rate": 5e-3},
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_three_iterations_are_those_of_rsl_rl(variant):
-    ours = _ppo(**VARIANTS[variant], num_mini_batches=3)
-    theirs = _theirs(ours, **VARIANTS[variant], num_mini_batches=3)
-    for iteration in range(3):
-        for ppo in (ours, theirs):
-            _roll_out(ppo, seed=iteration)
-        for name in ("actions", "values", "returns", "advantages", "actions_log_prob"):
-            mine, other = getattr(ours.storage, name), getattr(theirs.storage, name)
-            torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-5, msg=name)
-        losses = []
-        for ppo in (ours, theirs):
-            torch.manual_seed(100 + iteration)  # the same permutation
-            losses.append(ppo.update())
-        for name, value in losses[1].items():
-            assert losses[0][name] == pytest.approx(value, abs=1e-5), name
-        assert ours.learning_rate == pytest.approx(theirs.learning_rate, rel=1e-5)
-        for name in ("actor", "critic"):
-            # Normalizers included: learned once an update, from the same observations.
-            mine, other = getattr(ours, name).state_dict(), getattr(theirs, name).state_dict()
-            torch.testing.assert_close(mine, other, atol=1e-5, rtol=0.0)
+@pytest.mark.parametrize(
+    ("kl", "before", "after"),
+    [
+        (0.03, 1e-3, 1e-3 / 1.5),
+        (0.004, 1e-3, 1.5e-3),
+        (0.01, 1e-3, 1e-3),
+        (0.0, 1e-3, 1e-3),
+        (0.03, 1.2e-5, MIN_LEARNING_RATE),
+        (0.004, 9e-3, MAX_LEARNING_RATE),
+    ],
+)
+def test_the_learning_rate_follows_the_divergence(kl, before, after):
+    rate = torch.tensor(before)
+    adapt_learning_rate(rate, torch.tensor(kl), desired_kl=torch.tensor(0.01))
+    assert float(rate) == pytest.approx(after)
 
 
 def test_the_divergence_that_is_aimed_at_goes_to_its_end_in_equal_steps():
     rates = []
     for progress, aim in ((0.0, 1e-4), (0.5, 1e-2), (1.0, 1.99e-2)):
-        changing, constant = _ppo(desired_kl=1e-4, desired_kl_end=1.99e-2), _ppo(desired_kl=aim)
-        constant.load(changing.save())
+        changing = make_ppo(desired_kl=1e-4, desired_kl_end=1.99e-2)
+        constant = make_ppo(desired_kl=aim)
         for ppo in (changing, constant):
-            _roll_out(ppo, seed=0)
+            roll_out(ppo, seed=0)
             torch.manual_seed(1)
-        changing.update(progress=progress)
-        torch.manual_seed(1)
-        constant.update()
+            ppo.update(progress=progress)
         assert changing.learning_rate == constant.learning_rate
-        for mine, other in zip(changing.tensors(), constant.tensors(), strict=True):
-            assert torch.equal(mine, other)
+        assert all(map(torch.equal, changing.tensors(), constant.tensors()))
         rates.append(changing.learning_rate)
     assert rates == sorted(set(rates))
 
 
-# Observation statistics, checkpoints -----------------------------------------------
+def test_a_remainder_of_the_rollout_is_left_out_of_the_mini_batches():
+    batches = make_ppo(num_mini_batches=5).learner.mini_batches
+    assert [len(batch.actions) for batch in batches] == [ENVS * STEPS // 5] * 5
+
+
+# Observation statistics, states -----------------------------------------------------------------
 
 
 def test_observation_statistics_are_learned_once_an_update():
-    ppo = _ppo()
-    _roll_out(ppo, seed=0)
+    groups = {"obs_groups": ("actor", "camera")}
+    ppo = make_ppo("cnn", "mlp", actor=groups, value={"obs_groups": ("actor",)})
+    roll_out(ppo, seed=0)
     assert ppo.actor.obs_normalizer.count == 0
-    observed = ppo.storage.observations["actor"].flatten(0, 1).clone()
+    flat = ppo.storage.observations["actor"].flatten(0, 1).clone()
     ppo.update()
     for network in (ppo.actor, ppo.critic):
         assert network.obs_normalizer.count == ENVS * STEPS
-        torch.testing.assert_close(network.obs_normalizer.mean, observed.mean(dim=0))
-        std = observed.std(dim=0, unbiased=False)
-        torch.testing.assert_close(network.obs_normalizer.std, std)
+        torch.testing.assert_close(network.obs_normalizer.mean, flat.mean(dim=0))
+        torch.testing.assert_close(network.obs_normalizer.std, flat.std(dim=0, unbiased=False))
 
 
-def test_a_checkpoint_continues_as_if_nothing_had_happened(tmp_path):
-    first, second = _ppo(), _ppo()
-    for seed in range(2):
-        _roll_out(first, seed)
-        first.update()
-    torch.save(first.save(), tmp_path / "model.pt")
-    assert second.load(torch.load(tmp_path / "model.pt", weights_only=True))
+STATES = {
+    "mlp": {},
+    "lstm": {},
+    "cnn": {"actor": {"obs_groups": ("actor", "camera")}, "value": {"obs_groups": ("camera",)}},
+    "rnd": {"rnd": RndCfg(0.5, state_normalization=True, reward_normalization=True)},
+}
+
+
+def _make(kind: str) -> PPO:
+    return make_ppo("mlp" if kind == "rnd" else kind, **STATES[kind])
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_a_state_goes_on_the_same_to_the_bit(kind):
+    first, second = _make(kind), _make(kind)
+    learn(second, 5)  # moments that it has already are replaced
+    learn(first, 1)
+    second.set_state(copy.deepcopy(first.state()))
+    second.set_hidden_states(copies(first.hidden_states()))
     assert second.learning_rate == first.learning_rate
-    for ppo in (first, second):
-        _roll_out(ppo, seed=3)
-        torch.manual_seed(4)
-        ppo.losses_of_update = ppo.update()
-    assert first.losses_of_update == second.losses_of_update
-    for name in ("actor", "critic"):
-        first_state, second_state = (
-            getattr(first, name).state_dict(),
-            getattr(second, name).state_dict(),
-        )
-        for key, value in first_state.items():
-            assert torch.equal(value, second_state[key]), key
+    assert learn(first, 2) == learn(second, 2)
+    assert all(map(torch.equal, first.tensors(), second.tensors()))
+    assert all(map(torch.equal, first.hidden_states(), second.hidden_states()))
 
 
-def test_a_checkpoint_holds_plain_numbers_for_rsl_rls_optimizer():
-    ppo = _ppo(learning_rate=2e-3)
-    (group,) = ppo.save()["optimizer_state_dict"]["param_groups"]
-    assert group["lr"] == pytest.approx(2e-3)
-    assert type(group["lr"]) is float
-    # What was saved is not what goes on: the optimizer's own rate is still a tensor on the device.
-    assert isinstance(ppo.optimizer.param_groups[0]["lr"], Tensor)
+def test_a_state_may_leave_out_the_learning_rate_and_is_loaded_in_place():
+    ppo, fresh = make_ppo(), make_ppo()
+    learn(ppo, 1)
+    assert ppo.learning_rate != fresh.learning_rate
+    places = [tensor.data_ptr() for tensor in (*fresh.update_state(), *fresh.tensors())]
+    fresh.set_state(ppo.state(), learning_rate=False)
+    assert fresh.learning_rate == pytest.approx(1e-3)
+    assert [t.data_ptr() for t in (*fresh.update_state(), *fresh.tensors())] == places
 
 
-def test_rsl_rls_optimizer_goes_on_from_a_checkpoint_and_ours_from_its():
-    ours = _ppo(num_mini_batches=3)
-    theirs = _theirs(ours, num_mini_batches=3)
-    for ppo in (ours, theirs):
-        _roll_out(ppo, seed=1)
-        torch.manual_seed(2)
-        ppo.update()
-    again = _ppo(num_mini_batches=3)
-    again.load(theirs.save())
-    theirs.load(copy.deepcopy(ours.save()), None, True)
-    for ppo in (ours, theirs, again):
-        _roll_out(ppo, seed=3)
-        torch.manual_seed(4)
-        ppo.update()
-    for ppo in (theirs, again):
-        for mine, other in zip(ours.actor.parameters(), ppo.actor.parameters(), strict=True):
-            torch.testing.assert_close(mine, other, atol=1e-5, rtol=0.0)
-
-
-def test_an_optimizers_state_of_other_networks_is_refused():
-    ppo, other = _ppo(), _ppo(hidden=(9,))
-    _roll_out(other, seed=1)
-    other.update()
-    optimizer = other.save()["optimizer_state_dict"]
-    with pytest.raises(RuntimeError, match="networks of other shapes"):
-        ppo.load({**ppo.save(), "optimizer_state_dict": optimizer})
-
-
-def test_a_critic_sees_its_own_group_if_there_is_one():
-    obs = TensorDict({"actor": torch.zeros(2, 3), "critic": torch.zeros(2, 5)}, batch_size=[2])
-    ppo = PPO(PpoCfg(), obs, ACTIONS, STEPS, ALONE)
-    assert (ppo.actor.obs_dim, ppo.critic.obs_dim) == (3, 5)
-    assert _ppo().critic.obs_dim == OBS
-
-
-def test_a_remainder_of_the_rollout_is_left_out_of_the_mini_batches():
-    batches = list(_samples(_ppo(), count=7).mini_batches(3))
-    assert [len(batch.actions) for batch in batches] == [2, 2, 2]
-
-
-# Gradients that are not finite ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_steps_without_finite_gradients_are_skipped_and_counted(optimizer):
-    ppo = _ppo(optimizer=optimizer, num_learning_epochs=1, num_mini_batches=2)
-    _roll_out(ppo, seed=1)
-    ppo.update()
+@pytest.mark.parametrize(
+    ("model", "optimizer"), [("mlp", "adam"), ("mlp", "adamw"), ("gru", "adam")]
+)
+def test_steps_without_finite_gradients_are_skipped_and_counted(model, optimizer):
+    ppo = make_ppo(model, optimizer=optimizer, num_learning_epochs=1)
+    learn(ppo, 1)
     assert ppo.skipped_steps == 0
-    _roll_out(ppo, seed=2)
-    before = copy.deepcopy(ppo.state())
+    roll_out(ppo, seed=2)
+    before = copies(ppo.update_state())
     ppo.storage.returns.fill_(1e30)  # its square is infinite
-    losses = ppo.update()
-    assert ppo.skipped_steps == 2
-    assert losses["value"] == math.inf
-    after = ppo.state()
-    for name, value in before["actor_state_dict"].items():
-        if "normalizer" not in name:
-            assert torch.equal(value, after["actor_state_dict"][name]), name
-    for i, moments in before["optimizer_state_dict"]["state"].items():
-        for name, value in moments.items():
-            assert torch.equal(value, after["optimizer_state_dict"]["state"][i][name]), name
-    _roll_out(ppo, seed=3)
-    ppo.update()
+    assert ppo.update()["value"] == math.inf
+    assert ppo.skipped_steps == 3
+    parameters, *_, step, mean, square = ppo.update_state()[:-1]
+    assert torch.equal(parameters, before[0])
+    assert all(map(torch.equal, (step, mean, square), before[-4:-1]))
+    learn(ppo, 3)
     assert ppo.skipped_steps == 0
-    weights = ppo.state()["actor_state_dict"]["mlp.0.weight"]
-    assert weights.isfinite().all()
-    assert not torch.equal(weights, before["actor_state_dict"]["mlp.0.weight"])
-
-
-def test_a_state_goes_on_the_same_and_may_leave_out_the_learning_rate():
-    first = _ppo()
-    _roll_out(first, seed=1)
-    first.update()
-    saved = copy.deepcopy(first.state())
-    results = []
-    trained = _ppo()  # moments that it has already are replaced
-    _roll_out(trained, seed=5)
-    trained.update()
-    for ppo in (first, trained, _ppo()):
-        if ppo is not first:
-            ppo.set_state(saved, learning_rate=len(results) == 1)
-        rate = float(ppo.state()["optimizer_state_dict"]["param_groups"][0]["lr"])
-        _roll_out(ppo, seed=2)
-        results.append((rate, ppo.update(), [t.clone() for t in ppo.tensors()]))
-    (rate, losses, tensors), (same_rate, same_losses, same_tensors), (new_rate, *_) = results
-    assert (same_rate, same_losses) == (rate, losses)
-    assert all(torch.equal(a, b) for a, b in zip(tensors, same_tensors, strict=True))
-    assert new_rate == pytest.approx(1e-3)
-    assert rate != new_rate
-
-
-def test_a_state_is_loaded_into_the_tensors_that_are_there():
-    ppo, fresh = _ppo(), _ppo().state()
-    _roll_out(ppo, seed=1)
-    ppo.update()
-    trained = copy.deepcopy(ppo.state())
-    places = [tensor.data_ptr() for tensor in (*ppo.update_state(), *ppo.tensors())]
-    for state in (fresh, trained):
-        ppo.set_state(state)
-        assert [t.data_ptr() for t in (*ppo.update_state(), *ppo.tensors())] == places
-        for i, moments in state["optimizer_state_dict"]["state"].items():
-            for name, value in moments.items():
-                now = ppo.state()["optimizer_state_dict"]["state"][i][name]
-                assert torch.equal(now, value), name
-
-
-def test_a_state_from_before_the_first_step_begins_without_moments():
-    ppo = _ppo()
-    _roll_out(ppo, seed=1)
-    ppo.update()
-    optimizer = {**ppo.state()["optimizer_state_dict"], "state": {}}  # as Adam has it there
-    ppo.set_state({**ppo.state(), "optimizer_state_dict": optimizer})
-    for moments in ppo.state()["optimizer_state_dict"]["state"].values():
-        assert not any(value.any() for value in moments.values())
+    assert parameters.isfinite().all()
+    assert not torch.equal(parameters, before[0])

@@ -30,7 +30,6 @@ from torch.utils._pytree import tree_leaves
 
 from simtrain.algorithms.cfg import PpoCfg
 from simtrain.algorithms.ppo import PPO
-from simtrain.algorithms.rollout import estimate_by_steps
 from simtrain.algorithms.symmetry import MirrorMap, MirrorMaps
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.commands import Commands
@@ -135,7 +134,6 @@ def fake_cuda() -> Iterator[None]:
         warnings.catch_warnings(),
         mock.patch("simtrain.env.base.make_engine", make_engine),
         mock.patch("simtrain.algorithms.networks.MLPModel", network_on_device),
-        mock.patch("simtrain.algorithms.ppo.make_estimator", return_value=estimate_by_steps),
         mock.patch("simtrain.training.evaluator.forked_randomness", return_value=nullcontext()),
         # Building an environment computes with numbers of the host, which are kept.
         mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", 2**20),

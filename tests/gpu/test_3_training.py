@@ -7,12 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tensordict import TensorDict
 
 from simtrain import RewardTermCfg, TaskCfg
-from simtrain.algorithms.advantage_kernel import KernelEstimator
-from simtrain.algorithms.ppo import PPO, make_estimator
-from simtrain.algorithms.rollout import Rollout, estimate_by_steps
+from simtrain.algorithms.ppo import PPO
 from simtrain.cli import train as command
 from simtrain.config.tasks import discover
 from simtrain.env.env import Env
@@ -125,25 +122,6 @@ def test_a_waiting_term_is_refused_and_the_random_generator_goes_on(waiting_fail
     for _ in range(3):
         captured.replay()
     assert total.item() == 3.0
-
-
-@pytest.mark.parametrize("shape", [(24, 4096), (1, 3)])
-def test_advantages_of_the_kernel_are_those_of_pytorch(shape: tuple[int, int]) -> None:
-    dones = torch.rand(*shape, 1, device=CUDA) < 0.2
-    rewards, values = torch.randn(2, *shape, 1, device=CUDA)
-    obs = TensorDict({"actor": torch.zeros(shape[1], 1)}, batch_size=[shape[1]])
-    rollout = Rollout(obs, 1, shape[0], {}, CUDA)
-    rollout.rewards.copy_(rewards)
-    rollout.values.copy_(values)
-    rollout.dones.copy_(dones)
-    rollout.time_outs.copy_(dones & (rewards > 0.0))
-    last = torch.randn(shape[1], 1, device=CUDA)
-    results = []
-    for estimate in (make_estimator(CUDA), estimate_by_steps):
-        estimate(rollout, last, 0.99, 0.95)
-        results.append((rollout.advantages.clone(), rollout.returns.clone()))
-    assert isinstance(make_estimator(CUDA), KernelEstimator)
-    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("engine", ["warp", "mujoco"])

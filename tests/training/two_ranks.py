@@ -168,13 +168,13 @@ def update(
     torch.manual_seed(1)
     ppo = PPO(cfg, observed(last), ACTIONS, STEPS, rank, mirror=MIRROR)
     gradients: list[torch.Tensor] = []
-    norms = ppo.gradients.norms
+    norms = ppo.optimizer.norms
 
     def noting() -> torch.Tensor:
-        gradients.append(ppo.gradients.buffer.clone())
+        gradients.append(ppo.optimizer.gradients.clone())
         return norms()
 
-    ppo.gradients.norms = noting
+    ppo.optimizer.norms = noting
     ppo.train_mode()
     with torch.inference_mode():
         for (obs, rewards, dones, time_outs), draw in zip(rollout, noise, strict=True):
@@ -271,8 +271,8 @@ def trained_on_other_hardware(rank: Rank) -> list[torch.Tensor]:
     own = replace(rank, threads=1 + rank.rank)
     ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, own)
     ppo.max_grad_norm = 1e-3  # so that the norms matter
-    norms = ppo.gradients.norms
-    ppo.gradients.norms = lambda: norms() * (1.0 + rank.rank * 2.0**-20)
+    norms = ppo.optimizer.norms
+    ppo.optimizer.norms = lambda: norms() * (1.0 + rank.rank * 2.0**-20)
     train(Trainer(env, ppo, own), [], 1, lambda: False)
     return [tensor.clone() for tensor in ppo.tensors()]
 

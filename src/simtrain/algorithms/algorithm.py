@@ -1,5 +1,6 @@
 """What PPO and distillation share: mini-batches, by graphs if given, and one read-back each."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -9,6 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
+from simtrain.algorithms.networks import Memory
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.launch.phase_timer import PhaseTimer
 from simtrain.launch.rank import Rank
@@ -24,11 +26,13 @@ class MiniBatchGraphs(Protocol):
         """See `MiniBatchAlgorithm.learn_mini_batch`."""
 
 
-class MiniBatchAlgorithm:
+class MiniBatchAlgorithm(ABC):
     """An algorithm of rsl_rl's over one or more ranks; a base class before rsl_rl's own."""
 
     actor: MLPModel
     storage: Rollout
+    memories: Sequence[Memory]
+    """What the models remember of this rank's environments."""
     rank: Rank
     timer: PhaseTimer
     optimizer: FlatAdam
@@ -37,7 +41,7 @@ class MiniBatchAlgorithm:
     num_mini_batches: int
     learning_threads: int
     """Threads of torch to call `update` with."""
-    refusal: str | None
+    refusal: str | None = None
     """Why mini-batches cannot be CUDA graphs; None if they can."""
     skipped_steps = 0
     """Optimizer steps of the last update whose gradients were not finite."""
@@ -50,36 +54,39 @@ class MiniBatchAlgorithm:
         """The networks that learn, by the names that they have in checkpoints."""
         return {"actor": self.actor}
 
+    @abstractmethod
     def tensors(self) -> list[Tensor]:
         """Parameters and buffers of all networks, themselves and not copies."""
-        raise NotImplementedError
 
     def hidden_states(self) -> list[Tensor]:
         """What is remembered of this rank's environments, such as hidden states; not copies."""
-        raise NotImplementedError
+        return [tensor for memory in self.memories for tensor in memory.tensors]
 
     def set_hidden_states(self, states: Sequence[Tensor]) -> None:
         """Take over `states`, in place; RuntimeError if shapes differ, ValueError if one lacks."""
         for tensor, state in zip(self.hidden_states(), states, strict=True):
             tensor.copy_(state)
 
-    @torch.no_grad()
+    def begin_rollout(self) -> None:
+        """Note what holds for all steps of a rollout, in place."""
+        for memory in self.memories:
+            memory.save()
+
+    @abstractmethod
     def act_in(self, obs: TensorDict, transition: Transition) -> Tensor:
         """Sample actions, ``(num_envs, num_actions)``; written to `transition`, as is `obs`."""
-        for group, stored in transition.observations.items():
-            stored.copy_(obs[group])
-        return self._act(obs, transition)
 
     def record(
         self, transition: Transition, rewards: Tensor, dones: Tensor, time_outs: Tensor
     ) -> None:
         """Write to `transition`, in place, what the actions led to; recurrent models forget."""
         transition.record(rewards, dones, time_outs)
-        self._forget(dones)
+        for memory in self.memories:
+            memory.forget(dones)
 
+    @abstractmethod
     def learn_mini_batch(self, number: int) -> None:
         """Learn from a mini-batch of the rollout, in place."""
-        raise NotImplementedError
 
     def update_state(self) -> list[Tensor]:
         """What `learn_mini_batch` changes and its next call depends on; not copies."""
@@ -98,15 +105,6 @@ class MiniBatchAlgorithm:
         self.load(state, parts, strict=True)  # type: ignore[attr-defined]
         self.learning_rate = float(self.optimizer.lr.fill_(rate))
 
-    def _act(self, obs: TensorDict, transition: Transition) -> Tensor:
-        raise NotImplementedError
-
-    def _forget(self, dones: Tensor) -> None:
-        raise NotImplementedError
-
-    def _begin_epoch(self) -> None:
-        """Put, in place, what an epoch starts from; nothing for most."""
-
     def _start_equally(self) -> None:
         """Let every rank start as rank 0 does."""
         for tensor in self.tensors():
@@ -122,7 +120,6 @@ class MiniBatchAlgorithm:
                 learn = graphs.replay
         self._losses.zero_()
         for _ in range(self.num_learning_epochs):
-            self._begin_epoch()
             for number in range(self.num_mini_batches):
                 learn(number)
         self.timer.begin("other")

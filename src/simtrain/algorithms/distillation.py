@@ -13,8 +13,7 @@ from torch import Tensor
 from simtrain.algorithms.algorithm import MiniBatchAlgorithm, MiniBatchGraphs
 from simtrain.algorithms.cfg import DistillationCfg
 from simtrain.algorithms.flat_adam import FlatAdam
-from simtrain.algorithms.learners.autograd import Memory
-from simtrain.algorithms.networks import update_normalization
+from simtrain.algorithms.networks import Memory, remembering, update_normalization
 from simtrain.algorithms.ppo import PPO
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
@@ -24,7 +23,6 @@ from simtrain.launch.rank import Rank
 class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
     """rsl_rl's distillation over one or more ranks; `actor` is the student."""
 
-    refusal = None
     _saved_parts = ("student", "teacher")
 
     def __init__(
@@ -52,21 +50,16 @@ class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
         # AdamW would wear down the standard deviation, which no loss depends on.
         networks = [self.actor.parameters()]
         self.optimizer = FlatAdam(networks, rank, timer, learning_rate=cfg.learning_rate)
-        self.gradients, self.learning_rate = self.optimizer.gradients, float(self.optimizer.lr)
+        self.learning_rate = float(self.optimizer.lr)
         self._rates = (cfg.learning_rate, cfg.learning_rate_end)
         self.num_mini_batches = num_steps_per_env // self.gradient_length
         self._losses = torch.zeros(1, device=rank.device)
-        self._memories = [Memory(model) for model in (self.actor, teacher)]
-        self._start = [torch.zeros_like(part) for part in self._memories[0].tensors]
+        self.memories = [Memory(model) for model in (self.actor, teacher)]
         self._start_equally()
 
     def tensors(self) -> list[Tensor]:
-        """Parameters and buffers of student and teacher, themselves and not copies."""
+        """See `MiniBatchAlgorithm.tensors`."""
         return [t for net in (self.actor, self.teacher) for t in net.state_dict().values()]
-
-    def hidden_states(self) -> list[Tensor]:
-        """What student and teacher remember of each environment; not copies."""
-        return [part for memory in self._memories for part in memory.tensors]
 
     @property
     def std(self) -> Tensor:
@@ -74,23 +67,14 @@ class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
         std: Tensor = self.actor.output_std
         return std
 
-    def begin_rollout(self) -> None:
-        """Note, in place, what the student remembers."""
-        for start, part in zip(self._start, self._memories[0].tensors, strict=True):
-            start.copy_(part)
-
-    def _act(self, obs: TensorDict, transition: Transition) -> Tensor:
-        for memory in self._memories:
-            memory.recall()
-        transition.actions.copy_(self.actor(obs, stochastic_output=True))
-        transition.recorded["privileged_actions"].copy_(self.teacher(obs))
-        for memory in self._memories:
-            memory.keep()
+    @torch.no_grad()
+    def act_in(self, obs: TensorDict, transition: Transition) -> Tensor:
+        """See `MiniBatchAlgorithm.act_in`."""
+        transition.observe(obs)
+        with remembering(self.memories):
+            transition.actions.copy_(self.actor(obs, stochastic_output=True))
+            transition.recorded["privileged_actions"].copy_(self.teacher(obs))
         return transition.actions
-
-    def _forget(self, dones: Tensor) -> None:
-        for memory in self._memories:
-            memory.forget(dones)
 
     @torch.no_grad()
     def update(
@@ -110,17 +94,15 @@ class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
         (loss,) = self._read_back(self._losses / steps)
         return {"behavior": loss}
 
-    def _begin_epoch(self) -> None:
-        for start, part in zip(self._start, self._memories[0].tensors, strict=True):
-            part.copy_(start)
-
     @torch.no_grad()
     def learn_mini_batch(self, number: int) -> None:
         """Learn from the steps of a mini-batch, in place, and remember them."""
-        st, memory = self.storage, self._memories[0]
+        st, memory = self.storage, self.memories[0]
         first = number * self.gradient_length
         self.timer.begin("forward")
-        self.gradients.buffer.zero_()
+        self.optimizer.gradients.zero_()
+        if first == 0:  # an epoch begins
+            memory.restore()
         memory.recall()
         with torch.enable_grad():
             losses = []
@@ -140,7 +122,7 @@ class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
 
     def update_state(self) -> list[Tensor]:
         """What `learn_mini_batch` changes and its next call depends on; not copies."""
-        return [*super().update_state(), *self._memories[0].tensors]
+        return [*super().update_state(), *self.memories[0].tensors]
 
     state = RslDistillation.save  # the storage is empty between two updates
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -166,7 +166,7 @@ def _to_onnx(policy: Policy, step: PolicyStep, properties: dict[str, str]) -> by
 
 def _load_onnx(content: bytes) -> Run:
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    names = [each.name for each in session.get_inputs()]
+    names = [value.name for value in session.get_inputs()]
     return lambda inputs: session.run(None, dict(zip(names, inputs, strict=True)))
 
 
@@ -182,34 +182,28 @@ def _load_pt2(content: bytes) -> Run:
 
 def _to_torchscript(policy: Policy, step: PolicyStep, properties: dict[str, str]) -> bytes:
     file = io.BytesIO()
-    with _deprecated_torchscript(), torch.inference_mode():
+    # It warns that it is deprecated, and of sizes that a trace takes for constants: the network's.
+    with warnings.catch_warnings(action="ignore"), torch.inference_mode():
         if step.input_names == [INPUT]:
             module = torch.jit.script(policy.actor.as_jit().eval())
         else:
-            # It warns of sizes that it takes for constants: they are the network's own.
-            warnings.simplefilter("ignore")
             module = torch.jit.trace(step, tuple(step.example))
         torch.jit.save(module, file, _extra_files={METADATA: properties[METADATA]})
     return file.getvalue()
 
 
 def _load_torchscript(content: bytes) -> Run:
-    with _deprecated_torchscript():
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
         return _run(torch.jit.load(io.BytesIO(content)))
 
 
 def _run(module: nn.Module) -> Run:
     @torch.inference_mode()
-    def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run(inputs: list[np.ndarray]) -> list[np.ndarray]:
         outputs = module(*map(torch.from_numpy, inputs))
         return [o.numpy() for o in ([outputs] if isinstance(outputs, Tensor) else outputs)]
 
     return run
-
-
-def _deprecated_torchscript() -> warnings.catch_warnings[None]:
-    """No warnings of it: it is written for programs that load nothing else, if asked for."""
-    return warnings.catch_warnings(action="ignore", category=FutureWarning)
 
 
 class Format(NamedTuple):

@@ -13,7 +13,8 @@ from simtrain.launch.rank import Rank
 class FlatAdam(torch.optim.Adam):
     """Fused Adam, or AdamW; its rate and moments stay in place, its state is that of the usual one.
 
-    A step whose gradients are not finite changes nothing, on all ranks, and is counted.
+    Every parameter and its ``.grad`` become views into float32 `parameters` and `gradients`. A step
+    whose gradients are not finite changes nothing, on all ranks, and is counted.
     """
 
     def __init__(
@@ -26,24 +27,37 @@ class FlatAdam(torch.optim.Adam):
         kind: str = "adam",
         extra: int = 0,
     ) -> None:
-        """Make the parameters views; `kind` is adam or adamw, `extra` as in `FlatGradients`."""
-        self.gradients = FlatGradients(networks, extra)
+        """Make the views; `kind` is adam or adamw.
+
+        `extra` further numbers travel in the same all-reduce, at the end of `gradients`.
+        """
+        groups = [[p for p in network if p.requires_grad] for network in networks]
+        sizes = [sum(p.numel() for p in group) for group in groups]
+        single = [p for group in groups for p in group]
+        self._shapes = [p.shape for p in single]
         self._rank, self._timer = rank, timer
-        parameters = self.gradients.parameters
+        self.gradients = torch.zeros(sum(sizes) + extra, device=rank.device)
+        *self._networks, self.extra = self.gradients.split([*sizes, extra])
+        self.parameters = nn.Parameter(torch.cat([p.detach().flatten() for p in single]))
+        self.parameters.grad = self.gradients[: sum(sizes)]
+        values, gradients = self._split(self.parameters.data), self._split(self.parameters.grad)
+        for parameter, value, gradient in zip(single, values, gradients, strict=True):
+            parameter.data, parameter.grad = value, gradient
         zero = torch.zeros((), device=rank.device)
         self.lr: Tensor = torch.full_like(zero, learning_rate)
         is_w = kind == "adamw"
         super().__init__(
-            [parameters],
+            [self.parameters],
             lr=self.lr,
             weight_decay=1e-2 if is_w else 0.0,
             fused=True,
             decoupled_weight_decay=is_w,
         )
         # Adam would make these at its first step; a state is loaded into them at any time.
-        moments = {name: torch.zeros_like(parameters.data) for name in ("exp_avg", "exp_avg_sq")}
-        self._moments = {"step": zero.clone(), **moments}
-        self.state[parameters] = self._moments
+        self._moments = {"step": zero.clone()}
+        for name in ("exp_avg", "exp_avg_sq"):
+            self._moments[name] = torch.zeros_like(self.parameters.data)
+        self.state[self.parameters] = self._moments
         # With this, fused Adam leaves parameters and moments as they are where it is 1.
         self.found_inf: Tensor = zero.clone()
         self.skipped: Tensor = zero.clone()
@@ -54,98 +68,65 @@ class FlatAdam(torch.optim.Adam):
     def average(self) -> None:
         """Average gradients, and what travels with them, over all ranks, in place."""
         if self._rank.world_size > 1:
-            all_reduce(self.gradients.buffer, self._rank, self._timer, then="optimizer")
-            self.gradients.buffer /= self._rank.world_size
+            all_reduce(self.gradients, self._rank, self._timer, then="optimizer")
+            self.gradients /= self._rank.world_size
 
     def clip_and_step(self, max_norm: float | None) -> None:
         """Change the parameters, in place, by gradients of at most `max_norm` for each network."""
-        norms = self.gradients.norms()
+        norms = self.norms()
         if not self._sums_equal:
             self._rank.broadcast(norms)
         if max_norm is not None:
-            self.gradients.clip(norms, max_norm)
+            factors = (max_norm / (norms + 1e-6)).clamp_(max=1.0)
+            for part, factor in zip(self._networks, factors.unbind(), strict=True):
+                part.mul_(factor)
         # The gradients are those of all ranks, and so is what follows from them.
         self.found_inf.copy_(~norms.sum().isfinite())
         self.skipped += self.found_inf
         self.step()
 
+    def norms(self) -> Tensor:
+        """The norm of each network's gradients."""
+        return torch.stack([torch.linalg.vector_norm(part) for part in self._networks])
+
     def tensors(self) -> list[Tensor]:
         """What a step changes and the next depends on, parameters first; not copies."""
-        return [self.gradients.parameters.data, self.lr, self.skipped, *self._moments.values()]
+        return [self.parameters.data, self.lr, self.skipped, *self._moments.values()]
 
     def state_dict(self) -> dict[str, Any]:
         """The state of an optimizer of the single parameters."""
-        state = self.gradients.split_state(super().state_dict())
+        state = super().state_dict()
         (group,) = state["param_groups"]
-        group |= {"lr": float(group["lr"]), "fused": None}
-        return state
+        numbers = list(range(len(self._shapes)))
+        # Each has its own count of steps: an optimizer that goes on from it counts in place.
+        parts = {
+            name: self._split(value) if value.ndim else [value.clone() for _ in numbers]
+            for name, value in state["state"][0].items()
+        }
+        single = {i: {name: values[i] for name, values in parts.items()} for i in numbers}
+        group |= {"lr": float(group["lr"]), "fused": None, "params": numbers}
+        return {"state": single, "param_groups": [group]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned, in place; RuntimeError if shapes differ."""
-        saved = self.gradients.join_state(state_dict)
+        (group,) = state_dict["param_groups"]
+        # A state from before the first step has no moments.
+        single = [state_dict["state"][i] for i in group["params"] if state_dict["state"]]
+        if single and [part["exp_avg"].shape for part in single] != self._shapes:
+            raise RuntimeError("the optimizer's state is of networks of other shapes")
         for name, moment in self._moments.items():
-            # A state from before the first step has none.
-            moment.copy_(saved[name]) if saved else moment.zero_()
-        self.lr.fill_(state_dict["param_groups"][0]["lr"])
+            if not single:
+                moment.zero_()
+            elif moment.ndim:
+                moment.copy_(torch.cat([part[name].flatten() for part in single]))
+            else:
+                moment.copy_(single[0][name])
+        self.lr.fill_(group["lr"])
 
-
-class FlatGradients:
-    """Every parameter and its ``.grad`` as views into float32 `parameters` and `buffer`."""
-
-    def __init__(self, networks: Sequence[Iterable[nn.Parameter]], extra: int = 0) -> None:
-        """Make the views; `extra` further numbers travel in the same all-reduce, at the end."""
-        groups = [[p for p in network if p.requires_grad] for network in networks]
-        sizes = [sum(p.numel() for p in group) for group in groups]
-        every = [p for group in groups for p in group]
-        self._shapes = [p.shape for p in every]
-        self.buffer = torch.zeros(sum(sizes) + extra, device=every[0].device)
-        *self.networks, self.extra = self.buffer.split([*sizes, extra])
-        self.parameters = nn.Parameter(torch.cat([p.detach().flatten() for p in every]))
-        self.parameters.grad = self.buffer[: sum(sizes)]
-        values, gradients = self.split(self.parameters.data), self.split(self.parameters.grad)
-        for parameter, value, gradient in zip(every, values, gradients, strict=True):
-            parameter.data, parameter.grad = value, gradient
-
-    def split(self, flat: Tensor) -> list[Tensor]:
-        """Views of `flat`, a number for each parameter's entry, in the shapes of the parameters."""
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        """Views of a number for each parameter's entry, in the shapes of the parameters."""
         parts = flat.split([shape.numel() for shape in self._shapes])
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
-
-    def split_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The ``state_dict`` of an optimizer of `parameters` as one of the single parameters."""
-        (group,) = state["param_groups"]
-        places = range(len(self._shapes))
-        # Each has its own count of steps: an optimizer that goes on from it counts in place.
-        parts = {
-            name: self.split(value) if value.ndim else [value.clone() for _ in places]
-            for name, value in state["state"][0].items()
-        }
-        single = {place: {name: parts[name][place] for name in parts} for place in places}
-        return {"state": single, "param_groups": [{**group, "params": list(places)}]}
-
-    def join_state(self, state: dict[str, Any]) -> dict[str, Tensor]:
-        """The moments of `parameters` from a ``state_dict`` of the single ones, if it has any."""
-        single = state["state"]
-        if not single:
-            return {}
-        (group,) = state["param_groups"]
-        parts = [single[place] for place in group["params"]]
-        if [part["exp_avg"].shape for part in parts] != self._shapes:
-            raise RuntimeError("the optimizer's state is of networks of other shapes")
-        return {
-            name: torch.cat([part[name].flatten() for part in parts]) if first.ndim else first
-            for name, first in parts[0].items()
-        }
-
-    def norms(self) -> Tensor:
-        """The norm of each network's gradients."""
-        return torch.stack([torch.linalg.vector_norm(part) for part in self.networks])
-
-    def clip(self, norms: Tensor, max_norm: float) -> None:
-        """Scale each network's gradients, of `norms`, to at most `max_norm`, in place."""
-        factors = (max_norm / (norms + 1e-6)).clamp_(max=1.0)
-        for part, factor in zip(self.networks, factors.unbind(), strict=True):
-            part.mul_(factor)
 
 
 def all_reduce(tensor: Tensor, rank: Rank, timer: PhaseTimer, then: str) -> None:

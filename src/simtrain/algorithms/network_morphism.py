@@ -9,7 +9,6 @@ function is one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -27,77 +26,61 @@ _IDENTITY_ABOVE_ZERO: dict[str, tuple[float, float]] = {
 }
 
 
-def can_deepen(activation: str) -> bool:
-    """Whether a layer that changes nothing can be added with such an activation function."""
-    return activation in _IDENTITY_ABOVE_ZERO
+def grown(mlp: nn.Sequential, activation: str, rng: np.random.Generator) -> Layers:
+    """Layers that compute the same as `mlp`: with one more, or one of them a quarter wider.
+
+    No layer is added with an activation function that is the identity nowhere.
+    """
+    layers = [(layer.weight.detach(), layer.bias.detach()) for layer in _linear(mlp)]
+    index = int(rng.integers(len(layers) - 1))
+    if activation in _IDENTITY_ABOVE_ZERO and rng.random() < 0.5:
+        return _deepened(layers, index, activation)
+    return _widened(layers, index, np.random.default_rng(int(rng.integers(2**32))))
 
 
-def widened(layers: Layers, index: int, width: int, rng: np.random.Generator) -> Layers:
-    """The layers with hidden layer `index` grown to `width` units, the same function."""
-    (weight, bias), (after, after_bias) = layers[index], layers[index + 1]
-    units = len(bias)
-    copied = np.append(np.arange(units), rng.integers(units, size=width - units))
-    source = torch.as_tensor(copied).to(weight.device)
-    count = torch.as_tensor(np.bincount(copied)).to(weight.device)
-    grown = list(layers)
-    grown[index] = weight[source], bias[source]
-    grown[index + 1] = (after / count)[:, source], after_bias
-    return grown
-
-
-def deepened(layers: Layers, index: int, activation: str) -> Layers:
-    """The layers with one more of the same width after hidden layer `index`, the same function."""
-    scale, least = _IDENTITY_ABOVE_ZERO[activation]
-    after, after_bias = layers[index + 1]
-    units = after.shape[1]
-    shift = -least
-    identity = torch.eye(units, device=after.device) / scale
-    added = identity, torch.full((units,), shift / scale, device=after.device)
-    follows = after, after_bias - shift * after.sum(dim=1)
-    return [*layers[: index + 1], added, follows, *layers[index + 2 :]]
-
-
-def grow(
-    hidden_dims: tuple[int, ...], activation: str, rng: np.random.Generator
-) -> tuple[tuple[int, ...], Callable[[Layers], Layers]]:
-    """A random growth: the sizes that it leads to, and what it does to a network's layers."""
-    index = int(rng.integers(len(hidden_dims)))
-    if can_deepen(activation) and rng.random() < 0.5:
-        dims = (*hidden_dims[: index + 1], *hidden_dims[index:])
-        return dims, lambda layers: deepened(layers, index, activation)
-    seed = int(rng.integers(2**32))
-    width = math.ceil(1.25 * hidden_dims[index])
-    dims = (*hidden_dims[:index], width, *hidden_dims[index + 1 :])
-    return dims, lambda layers: widened(layers, index, width, np.random.default_rng(seed))
-
-
-def layers_of(mlp: nn.Sequential) -> Layers:
-    """Copies of the linear layers of a network."""
-    linear = (layer for layer in mlp if isinstance(layer, nn.Linear))
-    return [(layer.weight.detach().clone(), layer.bias.detach().clone()) for layer in linear]
+def hidden_sizes(layers: Layers) -> tuple[int, ...]:
+    """Units of each hidden layer."""
+    return tuple(len(bias) for _, bias in layers[:-1])
 
 
 @torch.no_grad()
 def set_layers(mlp: nn.Sequential, layers: Layers) -> None:
     """Take over linear layers, in place; shapes are the network's."""
-    linear = [layer for layer in mlp if isinstance(layer, nn.Linear)]
-    for layer, (weight, bias) in zip(linear, layers, strict=True):
+    for layer, (weight, bias) in zip(_linear(mlp), layers, strict=True):
         layer.weight.copy_(weight)
         layer.bias.copy_(bias)
-
-
-def sizes_of(mlp: nn.Sequential) -> tuple[int, ...]:
-    """Units of each hidden layer of a network."""
-    return tuple(layer.out_features for layer in mlp if isinstance(layer, nn.Linear))[:-1]
 
 
 @torch.no_grad()
 def add_noise(mlp: nn.Sequential, rng: np.random.Generator) -> None:
     """Add Gaussian noise to a random share of a network's weights, in place."""
     generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-    for layer in mlp:
-        if isinstance(layer, nn.Linear):
-            shape = layer.weight.shape
-            noise = NOISE * torch.randn(shape, generator=generator)
-            noise *= torch.rand(shape, generator=generator) < NOISY_SHARE
-            layer.weight += noise.to(layer.weight.device) * layer.weight.std()
+    for layer in _linear(mlp):
+        noise = NOISE * torch.randn(layer.weight.shape, generator=generator)
+        noise *= torch.rand(layer.weight.shape, generator=generator) < NOISY_SHARE
+        layer.weight += noise.to(layer.weight.device) * layer.weight.std()
+
+
+def _linear(mlp: nn.Sequential) -> list[nn.Linear]:
+    return [layer for layer in mlp if isinstance(layer, nn.Linear)]
+
+
+def _widened(layers: Layers, index: int, rng: np.random.Generator) -> Layers:
+    (weight, bias), (after, after_bias) = layers[index : index + 2]
+    units = len(bias)
+    width = math.ceil(1.25 * units)
+    copied = np.append(np.arange(units), rng.integers(units, size=width - units))
+    source = torch.as_tensor(copied).to(weight.device)
+    count = torch.as_tensor(np.bincount(copied)).to(weight.device)
+    wider = [(weight[source], bias[source]), ((after / count)[:, source], after_bias)]
+    return [*layers[:index], *wider, *layers[index + 2 :]]
+
+
+def _deepened(layers: Layers, index: int, activation: str) -> Layers:
+    scale, least = _IDENTITY_ABOVE_ZERO[activation]
+    after, after_bias = layers[index + 1]
+    units = after.shape[1]
+    identity = torch.eye(units, device=after.device) / scale
+    added = identity, torch.full((units,), -least / scale, device=after.device)
+    follows = after, after_bias + least * after.sum(dim=1)
+    return [*layers[: index + 1], added, follows, *layers[index + 2 :]]

@@ -1,6 +1,8 @@
-"""The networks of a task, rsl_rl's models, and a trained policy without its exploration."""
+"""The networks of a task, rsl_rl's models: what they remember, and trained ones as a policy."""
 
 import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,32 +12,33 @@ from rsl_rl.utils import resolve_callable
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.algorithms.cfg import ActorCfg, CriticCfg, NetworkCfg, PpoCfg
+from simtrain.algorithms.cfg import ActorCfg, CriticCfg, NetworkCfg, PpoCfg, RndCfg
 from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
 
 
 def make_actor(cfg: ActorCfg, obs: TensorDict, num_actions: int) -> MLPModel:
     """The policy network; ConfigError if its groups of observations do not fit it."""
-    spread: dict[str, Any] = {
-        "init_std": cfg.init_std,
-        "std_type": cfg.std_type,
-        "std_range": cfg.std_range,
-    }
-    distributions: dict[str, dict[str, Any]] = {
-        "gaussian": {"class_name": "GaussianDistribution", **spread},
-        "heteroscedastic": {"class_name": "HeteroscedasticGaussianDistribution", **spread},
-        "beta": {"class_name": "BetaDistribution", "action_range": cfg.action_range},
-    }
-    more = {"distribution_cfg": distributions[cfg.distribution]}
-    return _make(cfg, "actor", obs, cfg.obs_groups, num_actions, more)
+    distribution: dict[str, Any]
+    if cfg.distribution == "beta":
+        distribution = {"class_name": "BetaDistribution", "action_range": cfg.action_range}
+    else:
+        kind = "Heteroscedastic" if cfg.distribution == "heteroscedastic" else ""
+        distribution = {n: getattr(cfg, n) for n in ("init_std", "std_type", "std_range")}
+        distribution["class_name"] = f"{kind}GaussianDistribution"
+    settings = {"distribution_cfg": distribution}
+    return _make(cfg, "actor", obs, cfg.obs_groups, num_actions, settings)
 
 
 def make_critic(cfg: PpoCfg, obs: TensorDict) -> MLPModel:
     """The value network; without its groups of observations it sees those of the policy."""
-    there = set(cfg.critic.obs_groups) <= set(obs.keys())
-    groups = cfg.critic.obs_groups if there else cfg.actor.obs_groups
-    return _make(cfg.critic, "critic", obs, groups, 1, {})
+    return _make(cfg.critic, "critic", obs, groups_or_actors(cfg, cfg.critic, obs), 1, {})
+
+
+def groups_or_actors(cfg: PpoCfg, own: CriticCfg | RndCfg, obs: TensorDict) -> tuple[str, ...]:
+    """The groups of observations that `own` names, or the actor's if the task has not all."""
+    there = set(own.obs_groups) <= set(obs.keys())
+    return own.obs_groups if there else cfg.actor.obs_groups
 
 
 def find_model(cfg: NetworkCfg, network: str) -> type[MLPModel]:
@@ -70,13 +73,20 @@ def _make(
     if cfg.model in ("mlp", "gru", "lstm") and images:
         text = f"{name} {images[0]} has shape {tuple(obs[images[0]].shape[1:])}; images need a cnn"
         raise ConfigError(text)
-    settings |= {"hidden_dims": cfg.hidden_dims, "activation": cfg.activation}
-    settings |= {"obs_normalization": cfg.obs_normalization and len(images) < len(groups)}
-    own: dict[str, Any] = {n: getattr(cfg, n) for n in ("rnn_hidden_dim", "rnn_num_layers")}
-    own |= {"rnn_type": cfg.model} if cfg.model in ("gru", "lstm") else {}
-    own |= {"cnn_cfg": {**cfg.cnn.settings(), "activation": cfg.activation}}
-    taken = inspect.signature(kind).parameters
-    settings |= {n: value for n, value in own.items() if n in taken}
+    settings |= {
+        "hidden_dims": cfg.hidden_dims,
+        "activation": cfg.activation,
+        "obs_normalization": cfg.obs_normalization and len(images) < len(groups),
+    }
+    own = {
+        "rnn_hidden_dim": cfg.rnn_hidden_dim,
+        "rnn_num_layers": cfg.rnn_num_layers,
+        "cnn_cfg": {**cfg.cnn.settings(), "activation": cfg.activation},
+    }
+    if cfg.model in ("gru", "lstm"):
+        settings["rnn_type"] = cfg.model
+    parameters = inspect.signature(kind).parameters
+    settings |= {name: value for name, value in own.items() if name in parameters}
     try:
         model = kind(obs, {network: list(groups)}, network, outputs, **settings)
         if kind is not MLPModel:  # an image may be too small for it
@@ -127,6 +137,70 @@ def merge_statistics(
     mean += rate * difference
     var += rate * (new_var - var + difference * (new_mean - mean))
     torch.sqrt(var, out=std)
+
+
+class Memory:
+    """A model's hidden state, kept in place; empty for one that is not recurrent."""
+
+    def __init__(self, model: MLPModel, num_steps: int = 1) -> None:
+        """`model` has been called, and so has a state; `num_steps` is the length of `before`."""
+        self._model = model
+        state = model.get_hidden_state()
+        self._is_tuple = isinstance(state, tuple)
+        self.tensors = [torch.zeros_like(part) for part in _parts(state)]
+        self.before = [part.new_zeros(num_steps, *part.shape) for part in self.tensors]
+        """Those before each step of a rollout, as rsl_rl's storage has them: `save` writes the
+        first, and trajectories that begin later begin with 0."""
+
+    def save(self) -> None:
+        """Write the present state to the first of `before`."""
+        for before, tensor in zip(self.before, self.tensors, strict=True):
+            before[0].copy_(tensor)
+
+    def restore(self) -> None:
+        """Take over what `save` wrote, in place."""
+        for before, tensor in zip(self.before, self.tensors, strict=True):
+            tensor.copy_(before[0])
+
+    def recall(self) -> None:
+        """Let the model go on from the state."""
+        self._set(self.tensors)
+
+    def keep(self) -> None:
+        """Take over the model's state, in place."""
+        for tensor, part in zip(self.tensors, _parts(self._model.get_hidden_state()), strict=True):
+            tensor.copy_(part)
+
+    def forget(self, dones: Tensor) -> None:
+        """Set the state of environments in `dones`, ``(num_envs,)``, to zero, in place."""
+        for tensor in self.tensors:
+            tensor.masked_fill_(dones.to(torch.bool).unsqueeze(-1), 0.0)
+
+    def forget_within_autograd(self, dones: Tensor) -> None:
+        """Let the model go on without its state of environments in `dones`, ``(num_envs,)``."""
+        mask = dones.to(torch.bool).unsqueeze(-1)
+        self._set([part.masked_fill(mask, 0.0) for part in _parts(self._model.get_hidden_state())])
+
+    def _set(self, parts: list[Tensor]) -> None:
+        if parts:
+            self._model.reset(hidden_state=tuple(parts) if self._is_tuple else parts[0])
+
+
+@contextmanager
+def remembering(memories: Sequence[Memory]) -> Iterator[None]:
+    """Within, models go on from what they remember; what they remember then is kept, in place."""
+    for memory in memories:
+        memory.recall()
+    yield
+    for memory in memories:
+        memory.keep()
+
+
+def _parts(state: Tensor | tuple[Tensor, ...] | None) -> list[Tensor]:
+    """A hidden state of rsl_rl's as tensors: a GRU's is one, an LSTM's two."""
+    if state is None:
+        return []
+    return list(state) if isinstance(state, tuple) else [state]
 
 
 class Policy:

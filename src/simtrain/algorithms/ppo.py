@@ -6,8 +6,6 @@ gradients in one flat buffer each; the learning rate and the losses as tensors, 
 update. What depends on the kinds of models is their learner's (`simtrain.algorithms.learners`).
 """
 
-import warnings
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -25,7 +23,7 @@ from simtrain.algorithms.learners.autograd import AutogradLearner
 from simtrain.algorithms.learners.gaussian_mlp import GaussianMlpLearner
 from simtrain.algorithms.networks import make_actor, make_critic, update_normalization
 from simtrain.algorithms.rnd import METRICS, Rnd
-from simtrain.algorithms.rollout import Rollout, Transition, estimate_by_steps
+from simtrain.algorithms.rollout import Transition, estimate_advantages
 from simtrain.algorithms.symmetry import MirrorMaps, MirrorSymmetry
 from simtrain.errors import ConfigError
 from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
@@ -65,25 +63,33 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
                 raise ConfigError("--ppo.symmetry is not for networks that remember")
             assert mirror is not None
             self.symmetry = MirrorSymmetry(cfg.symmetry, mirror)
-        self.loss_names = LOSSES if self.symmetry is None else ("symmetry", *LOSSES)
         self.rank, self.timer = rank, timer
-        networks = [self.actor.parameters(), self.critic.parameters()]
         # The divergence that the learning rate follows travels with the gradients.
         self.optimizer = FlatAdam(
-            networks, rank, timer, learning_rate=cfg.learning_rate, kind=cfg.optimizer, extra=1
+            [actor.parameters(), critic.parameters()],
+            rank,
+            timer,
+            learning_rate=cfg.learning_rate,
+            kind=cfg.optimizer,
+            extra=1,
         )
-        self.gradients = self.optimizer.gradients
         self._aim = torch.zeros((), device=rank.device)  # divergence; graphs read it
         self._aim_at_end = cfg.desired_kl_end
+        self.loss_names = LOSSES if self.symmetry is None else ("symmetry", *LOSSES)
         self._losses = torch.zeros(len(self.loss_names), device=rank.device)
         if cfg.rnd.weight != 0.0:
-            there = set(cfg.rnd.obs_groups) <= set(obs.keys())
-            groups = cfg.rnd.obs_groups if there else cfg.actor.obs_groups
-            self.rnd = Rnd(cfg.rnd, groups, obs, rank, timer)
-        self.learner = self._make_learner(obs, (num_actions, num_steps_per_env))
-        self.storage, self.refusal = self.learner.storage, self.learner.refusal
+            self.rnd = Rnd(cfg, obs, rank, timer)
+        models, shape = (actor, critic), (num_actions, num_steps_per_env, cfg.num_mini_batches)
+        self.learner: Learner
+        if GaussianMlpLearner.fits(*models):  # the faster one
+            self.learner = GaussianMlpLearner(models, obs, shape, rank, timer, self.symmetry)
+        else:
+            gradients = self.optimizer.gradients
+            self.learner = AutogradLearner(models, obs, shape, gradients, rank, timer)
+        self.storage, self.memories = self.learner.storage, self.learner.memories
+        if super().hidden_states():
+            self.refusal = "recurrent networks learn from trajectories, whose number changes"
         self.learning_threads = self.learner.threads
-        self._estimate_advantages = make_estimator(rank.device)
         self._start_equally()
 
     @property
@@ -92,7 +98,7 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         return {"actor": self.actor, "critic": self.critic}
 
     def tensors(self) -> list[Tensor]:
-        """Parameters and buffers of all networks, themselves and not copies."""
+        """See `MiniBatchAlgorithm.tensors`."""
         networks = (self.actor, self.critic, *filter(None, [self.rnd]))
         return [t for network in networks for t in network.state_dict().values()]
 
@@ -118,13 +124,14 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
 
     def begin_rollout(self) -> None:
         """Note what holds for all steps of a rollout, in place; `act` does so by itself."""
+        super().begin_rollout()
         self.learner.begin_rollout()
 
-    def _act(self, obs: TensorDict, transition: Transition) -> Tensor:
+    @torch.no_grad()
+    def act_in(self, obs: TensorDict, transition: Transition) -> Tensor:
+        """See `MiniBatchAlgorithm.act_in`."""
+        transition.observe(obs)
         return self.learner.act(obs, transition)
-
-    def _forget(self, dones: Tensor) -> None:
-        self.learner.reset(dones)
 
     @torch.no_grad()
     def compute_returns(self, obs: TensorDict) -> None:
@@ -132,7 +139,7 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         st, last = self.storage, self.learner.evaluate(obs)
         if self.rnd is not None:
             self.rnd.add_rewards(st, obs)
-        self._estimate_advantages(st, last, self.gamma, self.lam)
+        estimate_advantages(st, last, self.gamma, self.lam)
         if not self.normalize_advantage_per_mini_batch:
             self._normalize(st.advantages.view(1, -1))
 
@@ -170,19 +177,19 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
     def learn(self, batch: Any) -> Tensor:
         """One optimizer step, in place; the mini-batch's losses, not averaged over ranks."""
         losses = self.learner.backward(batch, self)
-        self.gradients.extra[0] = losses[-1]
+        self.optimizer.extra[0] = losses[-1]
         self.timer.begin("optimizer")
         self.optimizer.average()
         if self.schedule == "adaptive":
-            adapt_learning_rate(self.optimizer.lr, self.gradients.extra[0], self._aim)
+            adapt_learning_rate(self.optimizer.lr, self.optimizer.extra[0], self._aim)
         self.optimizer.clip_and_step(self.max_grad_norm)
         self.learner.after_step()
         return losses
 
     def hidden_states(self) -> list[Tensor]:
-        """What is remembered of this rank's environments, such as hidden states; not copies."""
+        """See `MiniBatchAlgorithm.hidden_states`."""
         rewards = [] if self.rnd is None else [self.rnd.discounted]
-        return [*self.learner.hidden_states(), *rewards]
+        return [*super().hidden_states(), *rewards]
 
     def load(
         self,
@@ -214,13 +221,6 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         if name == "learning_rate":
             self.optimizer.lr.fill_(value)
 
-    def _make_learner(self, obs: TensorDict, shape: tuple[int, int]) -> Learner:
-        """The fastest for these models; `shape` is actions and steps of a rollout."""
-        models, sizes = (self.actor, self.critic), (*shape, self.num_mini_batches)
-        if GaussianMlpLearner.fits(*models):
-            return GaussianMlpLearner(models, obs, sizes, self.rank, self.timer, self.symmetry)
-        return AutogradLearner(models, obs, sizes, self.gradients, self.rank, self.timer)
-
     def _normalize(self, advantages: Tensor) -> None:
         """Subtract each row's mean and divide by its standard deviation, of all ranks, in place."""
         rows = advantages.double().flatten(1)  # sums of squares are exact enough
@@ -240,19 +240,3 @@ def adapt_learning_rate(rate: Tensor, kl: Tensor, desired_kl: Tensor) -> None:
     higher = (rate * 1.5).clamp_(max=MAX_LEARNING_RATE)
     too_near = (kl < desired_kl / 2.0) & (kl > 0.0)
     rate.copy_(torch.where(kl > desired_kl * 2.0, lower, torch.where(too_near, higher, rate)))
-
-
-Estimator = Callable[[Rollout, Tensor, float, float], None]  # see estimate_by_steps
-
-
-def make_estimator(device: torch.device) -> Estimator:
-    """The fastest estimator of advantages on that device."""
-    if device.type == "cuda":
-        from simtrain.algorithms.advantage_kernel import KernelEstimator
-
-        try:
-            return KernelEstimator(device)
-        except RuntimeError as error:
-            text = f"advantages are estimated step by step, and slower: {error}"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
-    return estimate_by_steps

@@ -6,16 +6,14 @@ those of ``rsl_rl.extensions.RandomNetworkDistillation``; rewards are computed o
 the predictor has mini-batches of its own.
 """
 
-from collections.abc import Sequence
-
 import torch
 from rsl_rl.extensions import RandomNetworkDistillation
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.algorithms.cfg import RndCfg
+from simtrain.algorithms.cfg import PpoCfg
 from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
-from simtrain.algorithms.networks import learn_statistics, merge_statistics
+from simtrain.algorithms.networks import groups_or_actors, learn_statistics, merge_statistics
 from simtrain.algorithms.rollout import Rollout
 from simtrain.errors import ConfigError
 from simtrain.launch.phase_timer import PhaseTimer
@@ -27,24 +25,27 @@ METRICS = ("rnd", "Rnd/mean_intrinsic_reward")
 class Rnd(RandomNetworkDistillation):  # type: ignore[misc]
     """rsl_rl's random network distillation over one or more ranks."""
 
-    def __init__(
-        self, cfg: RndCfg, groups: Sequence[str], obs: TensorDict, rank: Rank, timer: PhaseTimer
-    ) -> None:
-        """`groups` of `obs` tell states apart; weights in `cfg` are those of a step."""
-        same = (
-            *("weight", "num_outputs", "predictor_hidden_dims", "target_hidden_dims"),
-            *("state_normalization", "reward_normalization"),
-        )
-        schedule = {n: getattr(cfg, n) for n in ("initial_step", "final_step", "final_value")}
-        settings = {name: getattr(cfg, name) for name in same}
-        settings["weight_schedule"] = {"mode": cfg.weight_schedule, **schedule}
+    def __init__(self, ppo: PpoCfg, obs: TensorDict, rank: Rank, timer: PhaseTimer) -> None:
+        """`obs` is ``{group: (num_envs, size)}``; weights in ``ppo.rnd`` are those of a step."""
+        cfg, groups = ppo.rnd, groups_or_actors(ppo, ppo.rnd, obs)
         if images := [group for group in groups if obs[group].ndim > 2]:
             raise ConfigError(f"--ppo.rnd.obs-groups has {images[0]!r}, an image; give flat groups")
-        size = sum(obs[group].shape[-1] for group in groups)
-        super().__init__(size, {"rnd_state": list(groups)}, device=rank.device, **settings)
+        schedule = {n: getattr(cfg, n) for n in ("initial_step", "final_step", "final_value")}
+        super().__init__(
+            sum(obs[group].shape[-1] for group in groups),
+            {"rnd_state": list(groups)},
+            num_outputs=cfg.num_outputs,
+            predictor_hidden_dims=cfg.predictor_hidden_dims,
+            target_hidden_dims=cfg.target_hidden_dims,
+            state_normalization=cfg.state_normalization,
+            reward_normalization=cfg.reward_normalization,
+            weight=cfg.weight,
+            weight_schedule={"mode": cfg.weight_schedule, **schedule},
+            device=rank.device,
+        )
         self._rank, self._timer = rank, timer
-        predictor = [self.predictor.parameters()]
-        self.optimizer = FlatAdam(predictor, rank, timer, learning_rate=cfg.learning_rate)
+        networks = [self.predictor.parameters()]
+        self.optimizer = FlatAdam(networks, rank, timer, learning_rate=cfg.learning_rate)
         self.discounted = torch.zeros(obs.batch_size[0], device=rank.device)
         """Discounted sum of each environment's rewards, which normalizes them."""
         self._mean_reward = torch.zeros((), device=rank.device)
@@ -81,7 +82,7 @@ class Rnd(RandomNetworkDistillation):  # type: ignore[misc]
         for _ in range(epochs):
             for inputs, wanted in batches:
                 self._timer.begin("forward")
-                self.optimizer.gradients.buffer.zero_()
+                self.optimizer.gradients.zero_()
                 with torch.enable_grad():
                     loss = torch.nn.functional.mse_loss(self.predictor(inputs), wanted)
                 self._timer.begin("backward")

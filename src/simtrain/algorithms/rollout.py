@@ -27,6 +27,11 @@ class Transition:
     dones: Tensor
     time_outs: Tensor
 
+    def observe(self, obs: TensorDict) -> None:
+        """Write what the policy observes, in place."""
+        for group, observed in self.observations.items():
+            observed.copy_(obs[group])
+
     def record(self, rewards: Tensor, dones: Tensor, time_outs: Tensor) -> None:
         """Write what the actions led to, ``(num_envs,)`` each, in place."""
         self.rewards[:, 0] = rewards
@@ -52,11 +57,9 @@ class Rollout(RolloutStorage):  # type: ignore[misc]
     ) -> None:
         """`obs` is ``{group: (num_envs, *shape)}``; `recorded` are examples of what a learner keeps
         of a step, each in a buffer with a leading axis of steps: rsl_rl's, or one more."""
-        num_envs = obs.batch_size[0]
-        super().__init__("rl", num_envs, num_steps_per_env, obs, [num_actions], device)
-        own = vars(self)
+        super().__init__("rl", obs.batch_size[0], num_steps_per_env, obs, [num_actions], device)
         self.recorded: dict[str, Tensor] = {
-            name: own[name] if name in own else example.new_zeros(num_steps_per_env, *example.shape)
+            name: getattr(self, name, example.new_zeros(num_steps_per_env, *example.shape))
             for name, example in recorded.items()
         }
         self.time_outs = torch.zeros_like(self.dones, dtype=torch.bool)
@@ -86,7 +89,7 @@ class StagingBuffer:
         self.step += 1
 
 
-def estimate_by_steps(rollout: Rollout, last_values: Tensor, gamma: float, lam: float) -> None:
+def estimate_advantages(rollout: Rollout, last_values: Tensor, gamma: float, lam: float) -> None:
     """Write a rollout's advantages and returns, in place; `last_values` is ``(num_envs, 1)``.
 
     Generalized advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438). An

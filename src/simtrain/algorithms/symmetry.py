@@ -7,7 +7,6 @@ Mittal et al., "Symmetry considerations for learning task symmetric robot polici
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -80,10 +79,12 @@ class MirroredInput:
         """`inputs` are ``(samples, size)``; `both` has twice as many rows."""
         self._network, self._inputs = network, inputs
         self.both = inputs.repeat(2, 1)
-        parts = [maps.observations[group] for group in network.obs_groups]
-        ends = accumulate(len(p.index) for p in parts)
-        self._index = torch.cat([p.index + next(ends) - len(p.index) for p in parts])
-        self._sign = torch.cat([part.sign for part in parts])
+        groups = [maps.observations[group] for group in network.obs_groups]
+        own = torch.arange(inputs.shape[1], device=inputs.device)
+        places = own.split([len(group.index) for group in groups])
+        pairs = zip(places, groups, strict=True)
+        self._index = torch.cat([place[group.index] for place, group in pairs])
+        self._sign = torch.cat([group.sign for group in groups])
 
     def fill(self) -> None:
         """Copy the inputs, and write their images from them, in place."""

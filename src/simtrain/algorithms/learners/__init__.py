@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,6 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.learners.losses import Coefficients
+from simtrain.algorithms.networks import Memory
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
@@ -25,8 +27,8 @@ class Learner(ABC):
     """
 
     storage: Rollout
-    refusal: str | None = None
-    """Why mini-batches cannot be CUDA graphs; None if they can."""
+    memories: Sequence[Memory] = ()
+    """What the models remember of each environment."""
 
     def __init__(self, rank: Rank, timer: PhaseTimer) -> None:
         self.threads = max(1, rank.threads // 2)
@@ -43,20 +45,12 @@ class Learner(ABC):
     def std(self) -> Tensor:
         """Standard deviations of the policy's actions, ``(num_actions,)``: the latest's mean."""
 
-    @abstractmethod
-    def begin_rollout(self) -> None:
+    def begin_rollout(self) -> None:  # noqa: B027 - most need nothing
         """Note what holds for all steps of a rollout, in place."""
 
     @abstractmethod
     def act(self, obs: TensorDict, transition: Transition) -> Tensor:
         """Sample actions, ``(num_envs, num_actions)``; written to `transition`, as is the rest."""
-
-    def reset(self, dones: Tensor) -> None:  # noqa: B027 - most remember nothing
-        """Forget, in place, what is remembered of environments in `dones`, ``(num_envs,)``."""
-
-    def hidden_states(self) -> list[Tensor]:
-        """What is remembered from one step to the next, always in the same order; not copies."""
-        return []
 
     @abstractmethod
     def evaluate(self, obs: TensorDict) -> Tensor:
@@ -73,7 +67,6 @@ class Learner(ABC):
 
     def backward(self, batch: Any, coefficients: Coefficients) -> Tensor:
         """Write the gradients of a mini-batch, in place; its `LOSSES`, that of symmetry before."""
-        batch = self._prepare(batch, coefficients)
         if self._value_thread is None:
             value = self._learn_value(batch, coefficients, self._timer)
         else:
@@ -87,9 +80,6 @@ class Learner(ABC):
     @abstractmethod
     def after_step(self) -> None:
         """Bring parameters back into their bounds, in place."""
-
-    def _prepare(self, batch: Any, of: Coefficients) -> Any:
-        return batch
 
     @abstractmethod
     def _learn_policy(self, batch: Any, of: Coefficients) -> tuple[Tensor, ...]:

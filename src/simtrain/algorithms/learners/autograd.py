@@ -7,6 +7,7 @@ rsl_rl's mini-batches; what they remember is zero where an episode begins.
 from __future__ import annotations
 
 from copy import copy
+from typing import TypeAlias
 
 import torch
 from rsl_rl.models import MLPModel
@@ -15,12 +16,14 @@ from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.algorithms.flat_adam import FlatGradients
 from simtrain.algorithms.learners import Learner
 from simtrain.algorithms.learners.losses import Coefficients, PolicyStd, surrogate_loss, value_loss
+from simtrain.algorithms.networks import Memory, remembering
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.launch.phase_timer import PhaseTimer
 from simtrain.launch.rank import Rank
+
+Batch: TypeAlias = RolloutStorage.Batch
 
 
 class AutogradLearner(Learner):
@@ -31,7 +34,7 @@ class AutogradLearner(Learner):
         models: tuple[MLPModel, MLPModel],
         obs: TensorDict,
         shape: tuple[int, int, int],
-        gradients: FlatGradients,
+        gradients: Tensor,
         rank: Rank,
         timer: PhaseTimer,
     ) -> None:
@@ -44,17 +47,15 @@ class AutogradLearner(Learner):
         with torch.no_grad():  # to know the shapes
             log_prob = self.actor.get_output_log_prob(self.actor(obs, stochastic_output=True))
             values: Tensor = self.critic(obs)
-        self._memories = [Memory(model) for model in models]
         params = self.actor.output_distribution_params
         recorded = {"values": values, "actions_log_prob": log_prob.unsqueeze(-1)}
         recorded |= {f"params.{i}": param for i, param in enumerate(params)}
         self.storage = st = Rollout(obs, num_actions, num_steps, recorded, rank.device)
         st.distribution_params = tuple(st.recorded[f"params.{i}"] for i in range(len(params)))
-        saved = [memory.saved(num_steps) for memory in self._memories]
-        st.saved_hidden_state_a, st.saved_hidden_state_c = saved
-        self._is_recurrent = any(saved)
-        if self._is_recurrent:
-            self.refusal = "recurrent networks learn from trajectories, whose number changes"
+        self.memories = [Memory(model, num_steps) for model in models]
+        before = [memory.before or None for memory in self.memories]
+        st.saved_hidden_state_a, st.saved_hidden_state_c = before
+        self._is_recurrent = any(before)
         distribution = self.actor.distribution
         self._std: Tensor = self.actor.output_std.flatten(0, -2).mean(dim=0)
         self._bounded = (
@@ -64,39 +65,25 @@ class AutogradLearner(Learner):
         self._no_output = values.new_zeros(1, *([size] if isinstance(size, int) else size))
         self._order = torch.zeros(len(values) * num_steps, dtype=torch.long, device=rank.device)
         self._advantages = values.new_zeros(len(self._order), 1)
-        self._trajectories: list[RolloutStorage.Batch] = []
+        self._trajectories: list[Batch] = []
 
     @property
     def std(self) -> Tensor:
         return self._std
 
-    def begin_rollout(self) -> None:
-        for memory in self._memories:
-            memory.save()
-
     def act(self, obs: TensorDict, transition: Transition) -> Tensor:
         recorded = transition.recorded
-        for memory in self._memories:
-            memory.recall()
-        transition.actions.copy_(self.actor(obs, stochastic_output=True))
-        recorded["values"].copy_(self.critic(obs))
-        for memory in self._memories:
-            memory.keep()
+        with remembering(self.memories):
+            transition.actions.copy_(self.actor(obs, stochastic_output=True))
+            recorded["values"].copy_(self.critic(obs))
         log_prob = self.actor.get_output_log_prob(transition.actions)
         recorded["actions_log_prob"].copy_(log_prob.unsqueeze(-1))
         for i, param in enumerate(self.actor.output_distribution_params):
             recorded[f"params.{i}"].copy_(param)
         return transition.actions
 
-    def reset(self, dones: Tensor) -> None:
-        for memory in self._memories:
-            memory.forget(dones)
-
-    def hidden_states(self) -> list[Tensor]:
-        return [tensor for memory in self._memories for tensor in memory.tensors]
-
     def evaluate(self, obs: TensorDict) -> Tensor:
-        self._memories[1].recall()  # and what it then remembers is not kept
+        self.memories[1].recall()  # and what it then remembers is not kept
         values: Tensor = self.critic(obs)
         return values
 
@@ -113,38 +100,38 @@ class AutogradLearner(Learner):
         size = len(self._order) // count
         return self._advantages[: size * count].view(count, size)
 
-    def mini_batch(self, number: int) -> RolloutStorage.Batch:
+    def mini_batch(self, number: int) -> Batch:
         if self._is_recurrent:
             return self._trajectories[number]
         st, size = self.storage, len(self._order) // self._count
         place = slice(number * size, (number + 1) * size)
         rows = self._order[place]
 
-        def taken(buffer: Tensor) -> Tensor:
+        def selected(buffer: Tensor) -> Tensor:
             return buffer.flatten(0, 1).index_select(0, rows)
 
-        groups = {group: taken(buffer) for group, buffer in st.observations.items()}
-        return RolloutStorage.Batch(
+        groups = {group: selected(buffer) for group, buffer in st.observations.items()}
+        return Batch(
             observations=TensorDict(groups, batch_size=[size]),
-            actions=taken(st.actions),
-            values=taken(st.values),
+            actions=selected(st.actions),
+            values=selected(st.values),
             advantages=self._advantages[place],
-            returns=taken(st.returns),
-            old_actions_log_prob=taken(st.actions_log_prob),
-            old_distribution_params=tuple(map(taken, st.distribution_params)),
+            returns=selected(st.returns),
+            old_actions_log_prob=selected(st.actions_log_prob),
+            old_distribution_params=tuple(map(selected, st.distribution_params)),
         )
 
-    def _prepare(self, batch: RolloutStorage.Batch, of: Coefficients) -> RolloutStorage.Batch:
-        self._gradients.buffer.zero_()
-        if of.symmetry is not None:  # mirror images follow
-            of.symmetry.augment_batch(batch, len(batch.actions))
-        return batch
+    def backward(self, batch: Batch, coefficients: Coefficients) -> Tensor:
+        self._gradients.zero_()
+        if coefficients.symmetry is not None:  # mirror images follow
+            coefficients.symmetry.augment_batch(batch, len(batch.actions))
+        return super().backward(batch, coefficients)
 
     def after_step(self) -> None:
         if self._bounded is not None:
             self._bounded.bound()
 
-    def _learn_policy(self, batch: RolloutStorage.Batch, of: Coefficients) -> tuple[Tensor, ...]:
+    def _learn_policy(self, batch: Batch, of: Coefficients) -> tuple[Tensor, ...]:
         actor, distribution = self.actor, self.actor.distribution
         batch, count = copy(batch), len(batch.actions)  # a mirror loss changes what it observes
         if of.symmetry is not None and of.symmetry.use_data_augmentation:
@@ -181,9 +168,7 @@ class AutogradLearner(Learner):
         return mirror.detach(), surrogate, entropy.detach(), kl.detach()
 
     @torch.no_grad()  # it holds for one thread
-    def _learn_value(
-        self, batch: RolloutStorage.Batch, of: Coefficients, timer: PhaseTimer
-    ) -> Tensor:
+    def _learn_value(self, batch: Batch, of: Coefficients, timer: PhaseTimer) -> Tensor:
         timer.begin("forward")
         with torch.enable_grad():
             state = {"masks": batch.masks, "hidden_state": batch.hidden_states[1]}
@@ -192,55 +177,3 @@ class AutogradLearner(Learner):
             timer.begin("backward")
             values.backward(gradient)
         return loss
-
-
-class Memory:
-    """A model's hidden state, kept in place; empty for one that is not recurrent."""
-
-    def __init__(self, model: MLPModel) -> None:
-        """`model` has been called, and so has a state."""
-        self._model = model
-        state = model.get_hidden_state()
-        self._is_tuple = isinstance(state, tuple)
-        self.tensors = [torch.zeros_like(part) for part in _parts(state)]
-        self._saved: list[Tensor] = []
-
-    def saved(self, num_steps: int) -> list[Tensor] | None:
-        """Buffers of the state before each step, as rsl_rl's storage has them; None for none."""
-        self._saved = [part.new_zeros(num_steps, *part.shape) for part in self.tensors]
-        return self._saved or None
-
-    def save(self) -> None:
-        """Write the present state as that before a rollout; further trajectories begin with 0."""
-        for saved, part in zip(self._saved, self.tensors, strict=True):
-            saved[0].copy_(part)
-
-    def recall(self) -> None:
-        """Let the model go on from the state."""
-        if self.tensors:
-            state = tuple(self.tensors) if self._is_tuple else self.tensors[0]
-            self._model.reset(hidden_state=state)
-
-    def keep(self) -> None:
-        """Take over the model's state, in place."""
-        for kept, part in zip(self.tensors, _parts(self._model.get_hidden_state()), strict=True):
-            kept.copy_(part)
-
-    def forget(self, dones: Tensor) -> None:
-        """Set the state of environments in `dones`, ``(num_envs,)``, to zero, in place."""
-        for part in self.tensors:
-            part.masked_fill_(dones.to(torch.bool).unsqueeze(-1), 0.0)
-
-    def forget_within_autograd(self, dones: Tensor) -> None:
-        """Let the model go on without its state of environments in `dones`, ``(num_envs,)``."""
-        if self.tensors:
-            mask = dones.to(torch.bool).unsqueeze(-1)
-            parts = [part.masked_fill(mask, 0.0) for part in _parts(self._model.get_hidden_state())]
-            self._model.reset(hidden_state=tuple(parts) if self._is_tuple else parts[0])
-
-
-def _parts(state: Tensor | tuple[Tensor, ...] | None) -> list[Tensor]:
-    """A hidden state of rsl_rl's as tensors: a GRU's is one, an LSTM's two."""
-    if state is None:
-        return []
-    return list(state) if isinstance(state, tuple) else [state]

@@ -21,19 +21,13 @@ class BufferedMlp:
     """Computes an rsl_rl MLP for up to `rows` samples at a time, and its gradients."""
 
     def __init__(self, mlp: nn.Sequential, rows: int) -> None:
-        """Make the buffers; TypeError if `mlp` has a layer that cannot be computed here."""
+        """Make the buffers."""
         self._linears = [layer for layer in mlp if isinstance(layer, nn.Linear)]
         self._layers = [
             _Layer(layer.weight.detach(), layer.bias.detach(), layer.weight.detach().t())
             for layer in self._linears
         ]
-        others = [layer for layer in mlp if not isinstance(layer, nn.Linear)]
-        if len(others) != len(self._linears) - 1:
-            raise TypeError(f"{mlp} is not linear layers with an activation between each two")
-        for layer in others:
-            if type(layer) not in _ACTIVATIONS:
-                raise TypeError(f"there is no rule for the gradient of {layer}")
-        self._activations = [_ACTIVATIONS[type(layer)] for layer in others]
+        self._activations = [_ACTIVATIONS[type(x)] for x in mlp if not isinstance(x, nn.Linear)]
         outputs = [layer.bias.new_zeros(rows, len(layer.bias)) for layer in self._layers]
         pairs = list(zip(outputs, self._activations, strict=False))
         after = [out if activation.in_place else torch.zeros_like(out) for out, activation in pairs]
@@ -76,9 +70,6 @@ class BufferedMlp:
     def _rows_of(self, count: int) -> _Buffers:
         """The buffers' first `count` rows."""
         if count not in self._views:
-            rows = len(self._buffers.outputs[0])
-            if count > rows:
-                raise ValueError(f"{count} samples, but there are buffers for {rows}")
             views = ([buffer[:count] for buffer in buffers] for buffers in self._buffers)
             self._views[count] = _Buffers(*views)
         return self._views[count]

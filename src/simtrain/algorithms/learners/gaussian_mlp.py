@@ -4,8 +4,6 @@ Values, log-probabilities and normalized observations are computed once a rollou
 slices of one shuffled copy; networks work in buffers that are made once, gradients are formulas.
 """
 
-from dataclasses import replace
-
 import torch
 from rsl_rl.models import MLPModel
 from rsl_rl.modules.distribution import GaussianDistribution
@@ -61,8 +59,12 @@ class GaussianMlpLearner(Learner):
         st.distribution_params = (self._mean, self._rollout_std.expand_as(self._mean))
         self._critic_input = step.new_zeros(num_steps, len(step), self.critic.obs_dim)
         self._last_critic_input = torch.zeros_like(self._critic_input[0])
-        self._shuffled = self._samples().map(torch.zeros_like)
-        self.mini_batches = list(self._shuffled.mini_batches(num_mini_batches))
+        self._shuffled = Samples(*map(torch.zeros_like, self._samples()))
+        size = len(self._shuffled.actions) // num_mini_batches  # a remainder is left out
+        self.mini_batches = [
+            Samples(*(buffer[i * size : (i + 1) * size] for buffer in self._shuffled))
+            for i in range(num_mini_batches)
+        ]
         self._symmetry, self._mirrored = symmetry, list[_MirroredBatch]()
         if symmetry is not None:
             self._mirrored = [_MirroredBatch(b, models, symmetry) for b in self.mini_batches]
@@ -74,7 +76,6 @@ class GaussianMlpLearner(Learner):
 
     @property
     def std(self) -> Tensor:
-        """Standard deviations of the policy's actions, ``(num_actions,)``."""
         return self._std()
 
     def begin_rollout(self) -> None:
@@ -100,7 +101,8 @@ class GaussianMlpLearner(Learner):
 
     def shuffle(self) -> Tensor:
         order = torch.randperm(len(self._shuffled.actions), device=self._noise.device)
-        self._samples().shuffled(order, out=self._shuffled)
+        for samples, shuffled in zip(self._samples(), self._shuffled, strict=True):
+            torch.index_select(samples, 0, order, out=shuffled)
         for mirrored in self._mirrored:
             mirrored.fill()
         count = len(self.mini_batches)
@@ -115,7 +117,8 @@ class GaussianMlpLearner(Learner):
         mean, std = self._policy(batch.actor_input), self.std
         means, symmetry = mean.view(-1, *batch.mean.shape), self._symmetry
         halves = 2 if symmetry is not None and symmetry.use_data_augmentation else 1
-        policy = policy_losses(batch, means[:halves], std, of.clip_param, of.entropy_coef)
+        coefficients = of.clip_param, of.entropy_coef
+        policy = policy_losses(batch, self._rollout_std, means[:halves], std, *coefficients)
         gradient, mirror = policy.mean_gradient, policy.surrogate
         if symmetry is not None:
             mirror, gradient = symmetry.mirror_loss(means, gradient)
@@ -139,38 +142,30 @@ class GaussianMlpLearner(Learner):
     def _samples(self) -> Samples:
         """The rollout with steps and environments in one axis; views."""
         st = self.storage
-        return Samples(
-            actor_input=st.recorded["actor_input"].flatten(0, 1),
-            critic_input=self._critic_input.flatten(0, 1),
-            actions=st.actions.flatten(0, 1),
-            actions_log_prob=st.actions_log_prob.flatten(0, 1),
-            values=st.values.flatten(0, 1),
-            returns=st.returns.flatten(0, 1),
-            advantages=st.advantages.flatten(0, 1),
-            mean=self._mean.flatten(0, 1),
-            std=self._rollout_std,
-        )
+        inputs = st.recorded["actor_input"], self._critic_input
+        rest = st.actions, st.actions_log_prob, st.values, st.returns, st.advantages, self._mean
+        return Samples(*(buffer.flatten(0, 1) for buffer in (*inputs, *rest)))
 
 
 class _MirroredBatch:
     """A mini-batch with the mirror images of its samples behind them, in buffers made once."""
 
     def __init__(
-        self, batch: Samples, models: tuple[MLPModel, MLPModel], symmetry: MirrorSymmetry
+        self, own: Samples, models: tuple[MLPModel, MLPModel], symmetry: MirrorSymmetry
     ) -> None:
-        self._own, self._reflect, (actor, critic) = batch.actions, symmetry.maps.actions, models
-        self._inputs = [MirroredInput(actor, symmetry.maps, batch.actor_input)]
-        self.batch = replace(batch, actor_input=self._inputs[0].both)
+        self._actions, self._reflect, (actor, critic) = own.actions, symmetry.maps.actions, models
+        self._inputs = [MirroredInput(actor, symmetry.maps, own.actor_input)]
+        self.batch = own._replace(actor_input=self._inputs[0].both)
         """With a leading axis of actions, samples and images, if these are learned from."""
         if symmetry.use_data_augmentation:
-            self._inputs.append(MirroredInput(critic, symmetry.maps, batch.critic_input))
-            changes = {"critic_input": self._inputs[1].both, "actions": self._own.repeat(2, 1, 1)}
-            self.batch = replace(self.batch, **changes)
+            self._inputs.append(MirroredInput(critic, symmetry.maps, own.critic_input))
+            both = {"critic_input": self._inputs[1].both, "actions": own.actions.repeat(2, 1, 1)}
+            self.batch = self.batch._replace(**both)
 
     def fill(self) -> None:
         """Copy the mini-batch, and write the images, in place."""
         for inputs in self._inputs:
             inputs.fill()
         if len(self._inputs) > 1:
-            self.batch.actions[0].copy_(self._own)
-            self.batch.actions[1].copy_(self._reflect(self._own))
+            self.batch.actions[0].copy_(self._actions)
+            self.batch.actions[1].copy_(self._reflect(self._actions))

@@ -8,10 +8,7 @@ without autograd.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
-from operator import itemgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from rsl_rl.modules.distribution import GaussianDistribution
@@ -33,9 +30,11 @@ class Coefficients(Protocol):
     symmetry: MirrorSymmetry | None
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Transitions, by sample, and the policy that collected them: `mean` and `std` of actions."""
+class Samples(NamedTuple):
+    """Transitions, by sample; `mean` is that of the actions under the policy that collected them.
+
+    The standard deviation is the same for all.
+    """
 
     actor_input: Tensor
     critic_input: Tensor
@@ -45,27 +44,9 @@ class Samples:
     returns: Tensor
     advantages: Tensor
     mean: Tensor
-    std: Tensor  # the same for all samples, ``(num_actions,)``
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> Samples:
-        """A function of each tensor; `std` is the same tensor."""
-        changed = {field.name: function(getattr(self, field.name)) for field in fields(self)[:-1]}
-        return replace(self, **changed)
-
-    def shuffled(self, order: Tensor, out: Samples) -> None:
-        """Write `out`, in place: these in another order; `order` is long, ``(samples,)``."""
-        for name in (field.name for field in fields(self)[:-1]):
-            torch.index_select(getattr(self, name), 0, order, out=getattr(out, name))
-
-    def mini_batches(self, count: int) -> Iterator[Samples]:
-        """`count` consecutive slices of equal size; a remainder is left out."""
-        size = len(self.actions) // count
-        for i in range(count):
-            yield self.map(itemgetter(slice(i * size, (i + 1) * size)))
 
 
-@dataclass(frozen=True)
-class PolicyLoss:
+class PolicyLoss(NamedTuple):
     """Losses, 0-d, and the gradients of ``surrogate - entropy_coef * entropy`` by mean and std."""
 
     surrogate: Tensor
@@ -76,7 +57,12 @@ class PolicyLoss:
 
 
 def policy_losses(
-    batch: Samples, mean: Tensor, std: Tensor, clip_param: float, entropy_coef: float
+    batch: Samples,
+    old_std: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    clip_param: float,
+    entropy_coef: float,
 ) -> PolicyLoss:
     """The policy's losses and gradients; `mean` and `std` are shaped as their gradients.
 
@@ -90,7 +76,7 @@ def policy_losses(
     by_mean = z * (by_log_prob / std)
     by_std = (by_log_prob * (z.square_().sub_(1.0))).flatten(0, 1).sum(dim=0)
     moved = (batch.mean - mean[0]).div_(std).square_().sum(dim=1)
-    change = (batch.std / std).square()
+    change = (old_std / std).square()
     kl = moved.add_((change - 1.0 - change.log()).sum()).mul_(0.5).mean()
     return PolicyLoss(loss, entropy, kl, by_mean, (by_std - entropy_coef).div_(std))
 

@@ -315,11 +315,11 @@ class Population(Feature):
         if mutation != "architecture":
             return
         # Larger networks that compute the same; the optimizer starts anew.
-        dims, layers = {}, {}
-        for name, network in before.networks.items():
-            activation = getattr(self._config.ppo, name).activation
-            dims[name], grow = morphism.grow(morphism.sizes_of(network.mlp), activation, rng)
-            layers[name] = grow(morphism.layers_of(network.mlp))
+        layers = {
+            name: morphism.grown(network.mlp, getattr(self._config.ppo, name).activation, rng)
+            for name, network in before.networks.items()
+        }
+        dims = {name: morphism.hidden_sizes(grown) for name, grown in layers.items()}
         self._apply(replace(self._settings, hidden_dims=dims))
         self._trainer.ppo.set_hyper_parameter("learning_rate", before.learning_rate)
         for name, network in self._trainer.ppo.networks.items():

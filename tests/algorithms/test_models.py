@@ -1,0 +1,101 @@
+"""Models that learn by autograd: what they remember, and which ones are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from against_rsl_rl import ACTIONS, ALONE, ENVS, STEPS, copies, learn, make_ppo, observed, roll_out
+from rsl_rl.models import MLPModel
+from waiting import RefuseWaiting
+
+from simtrain import ActorCfg, CnnCfg, CriticCfg, PpoCfg
+from simtrain.algorithms.ppo import PPO
+from simtrain.errors import ConfigError
+
+IMAGES = {"actor": {"obs_groups": ("actor", "camera")}, "value": {"obs_groups": ("camera",)}}
+
+
+def test_what_is_remembered_ends_with_an_episode():
+    ppo = make_ppo("lstm")
+    with torch.inference_mode():
+        ppo.act(observed())
+        states = ppo.hidden_states()
+        assert [tuple(state.shape) for state in states] == [(1, ENVS, 5)] * 4  # h and c of both
+        assert all(state.abs().sum(dim=-1).all() for state in states)
+        dones = torch.arange(ENVS) == 2
+        places = [state.data_ptr() for state in states]
+        ppo.process_env_step(observed(), torch.zeros(ENVS), dones, {"time_outs": dones})
+        for state in ppo.hidden_states():
+            assert (state[0].abs().sum(dim=1) == 0).tolist() == dones.tolist()
+        ppo.act(observed())
+    assert [state.data_ptr() for state in ppo.hidden_states()] == places
+
+
+def test_the_value_after_a_rollout_is_not_remembered():
+    ppo = make_ppo("gru")
+    roll_out(ppo, seed=0)
+    before = copies(ppo.hidden_states())
+    with torch.inference_mode():
+        ppo.compute_returns(observed())
+    assert all(map(torch.equal, before, ppo.hidden_states()))
+
+
+@pytest.mark.parametrize("model", ["gru", "cnn"])
+def test_a_step_does_not_wait_for_the_device(model):
+    ppo = make_ppo(model, **(IMAGES if model == "cnn" else {}))
+    obs, dones, rewards = observed(), torch.arange(ENVS) == 2, torch.randn(ENVS)
+    with torch.inference_mode(), RefuseWaiting():
+        ppo.begin_rollout()
+        transition = ppo.storage.transitions[0]
+        ppo.act_in(obs, transition)
+        ppo.record(transition, rewards, dones, dones)
+    if model == "cnn":  # a recurrent one's trajectories depend on the data
+        roll_out(ppo, seed=0)
+        with RefuseWaiting():
+            ppo.learner.shuffle()
+            ppo.learn_mini_batch(0)
+
+
+def test_autograds_graph_is_let_go_after_a_mini_batch():
+    ppo = make_ppo("cnn", **IMAGES)
+    learn(ppo, 0)
+    assert not ppo.actor.output_mean.requires_grad
+    assert not ppo.actor.output_std.requires_grad
+
+
+def test_images_alone_have_no_statistics():
+    ppo = make_ppo("cnn", "mlp", actor=IMAGES["value"], value={"obs_groups": ("actor",)})
+    assert not ppo.actor.obs_normalization
+
+
+class NeedsMore(MLPModel):
+    def __init__(self, *args: Any, wanted: int, **more: Any) -> None:
+        super().__init__(*args, **more)
+
+
+REFUSED = {
+    "cnn": ("actor", "cnn, and the observations in actor are flat; it needs a group"),
+    "mlp": ("camera", r"mlp, and camera has shape \(1, 4, 6\); images need a cnn"),
+    "gru": ("camera", "gru, and camera has shape"),
+    f"{__name__}:Nothing": ("actor", "cannot be found: module .* has no attribute 'Nothing'"),
+    f"{__name__}:NeedsMore": ("actor", "it cannot be made: .* 'wanted'"),
+    f"{__name__}:observed": ("actor", "is no class derived from rsl_rl.models.MLPModel"),
+}
+
+
+@pytest.mark.parametrize("model", REFUSED)
+def test_a_model_that_does_not_fit_is_refused_by_name(model):
+    group, message = REFUSED[model]
+    cfg = PpoCfg(ActorCfg(model=model, obs_groups=(group,)))
+    with pytest.raises(ConfigError, match=f"--ppo.actor.model .*{message}"):
+        PPO(cfg, observed(), ACTIONS, STEPS, ALONE)
+
+
+def test_a_kernel_larger_than_the_image_is_refused():
+    cnn = CnnCfg((2,), kernel_size=(9,), padding="none")
+    cfg = PpoCfg(ActorCfg(model="cnn", obs_groups=("camera",), cnn=cnn), CriticCfg())
+    text = r"is cnn, and it cannot be made: .* Kernel size: \(9 x 9"
+    with pytest.raises(ConfigError, match=text):
+        PPO(cfg, observed(), ACTIONS, STEPS, ALONE)
