@@ -16,7 +16,7 @@ from simtrain.config.tasks import discover
 pytestmark = pytest.mark.timeout(900)
 
 HERE = Path(__file__).parent
-ALL = ["('cast', 0)", "('step', 1, True)", "('step', 2)", "forward", "reset", "set_const"]
+ALL = ["('cast', 0)", "('set_const', 7)", "('step', 1, True)", "('step', 2)", "forward", "reset"]
 
 
 def _run(program: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from simtrain.sim import warp_kernels as kernels
 from simtrain.sim.engine import ALL, Engine, EngineCfg, Index, Overflow, Rays
 from simtrain.sim.warp_compile import load_kernels
 from simtrain.sim.warp_graphs import WarpGraphs
-from simtrain.sim.warp_model import rows_of
+from simtrain.sim.warp_model import RowCopies
 
 _INITIAL_FIELDS = {"qpos0": "qpos", "body_pos": "mocap_pos", "body_quat": "mocap_quat"}
 """Model fields that MuJoCo's default initial state is taken from."""
@@ -94,7 +94,8 @@ class WarpEngine(Engine):
         self._bindable: set[str] = set()
         self._expanded: dict[str, Tensor] = {}
         self._casts: dict[Rays, tuple[Hashable, Callable[[], None]]] = {}
-        self._constants_before: dict[str, Tensor] = {}
+        self._constants: dict[str, tuple[Tensor, Tensor]] = {}  # values before, and expanded rows
+        self._copies: dict[Hashable, list[RowCopies]] = {}
         # Environments whose constants were deferred; None while none ever were.
         self._deferred: Tensor | None = None
         self._stale = True  # written or reset, no forward yet
@@ -117,6 +118,7 @@ class WarpEngine(Engine):
                 rows = warp_model.expand_array(self.model, self._model, field, self.num_envs)
             self._expanded[field] = rows
             self.graphs.clear()
+            self._copies.clear()
             self.storage_version += 1
             if field in _INITIAL_FIELDS and self._keyframe is None:
                 name = _INITIAL_FIELDS[field]
@@ -156,17 +158,17 @@ class WarpEngine(Engine):
             return
         inputs = self._expanded.keys()
         for field in chain(*_CONSTANTS.values(), _BOUNDS if "geom_size" in inputs else ()):
-            if getattr(self._model, field).size and field not in self._constants_before:
-                self._constants_before[field] = torch.empty_like(self.expand(field))
-        if not defer:
-            self._run_masked("set_const", partial(self._set_const, _GROUP.ALL), mask)
-            return
-        if self._deferred is None:
-            self._deferred = torch.zeros_like(self._mask)
-        self._deferred |= True if mask is None else mask
-        groups = _GROUP.FIXED
-        if inputs & (_KINEMATIC | _WRAPPED if self.model.ntendon else _KINEMATIC):
-            groups |= _GROUP.KIN0
+            if getattr(self._model, field).size and field not in self._constants:
+                rows = self.expand(field)
+                self._constants[field] = torch.empty_like(rows), rows
+        groups = _GROUP.ALL
+        if defer:
+            if self._deferred is None:
+                self._deferred = torch.zeros_like(self._mask)
+            self._deferred |= True if mask is None else mask
+            groups = _GROUP.FIXED
+            if inputs & (_KINEMATIC | _WRAPPED if self.model.ntendon else _KINEMATIC):
+                groups |= _GROUP.KIN0
         self._run_masked(("set_const", int(groups)), partial(self._set_const, groups), mask)
 
     def finish_const(self) -> None:
@@ -262,27 +264,24 @@ class WarpEngine(Engine):
         self._mark_stale(mask)
 
     def _reset(self) -> None:
-        pairs = [(initial, self._field(field)) for field, initial in self._initial.items()]
-        pairs = [pair for pair in pairs if pair[1].numel()]
-        for i in range(0, len(pairs), 4):  # a few launches for them all
-            four = (pairs[i : i + 4] + pairs[-1:] * 3)[:4]
-            sources, targets = (
-                [rows_of(t) for t in tensors] for tensors in zip(*four, strict=True)
-            )
-            shape = (self.num_envs, max(target.shape[1] for target in targets))
-            wp.launch(kernels.copy_rows_of_four, shape, [self._warp_mask, *sources], targets)
-        columns = self._physics.acceleration_sensors
-        shape, inputs = (self.num_envs, columns.size), [self._warp_mask, columns]
-        wp.launch(kernels.zero_rows, shape, inputs, [self._data.sensordata])
+        if "reset" not in self._copies:
+            copies = [(row, self._field(field), None) for field, row in self._initial.items()]
+            sensors, late = self._field("sensordata"), self._physics.acceleration_sensors
+            copies.append((torch.zeros_like(sensors[:1]), sensors, late))
+            self._copies["reset"] = [RowCopies(copies)]
+        self._copies["reset"][0].launch(self._warp_mask, where=True)
 
     def _set_const(self, groups: mjw.SetConstGroup) -> None:
-        others = chain(*(names for group, names in _CONSTANTS.items() if not groups & group))
-        kept = {f: rows for f, rows in self._constants_before.items() if f not in set(others)}
-        for field, before in kept.items():
-            wp.copy(rows_of(before), rows_of(self._expanded[field]))
+        if groups not in self._copies:
+            selected = (names for group, names in _CONSTANTS.items() if groups & group)
+            names = [field for field in chain(_BOUNDS, *selected) if field in self._constants]
+            pairs = [self._constants[field] for field in names]
+            save = RowCopies([(rows, before, None) for before, rows in pairs])
+            self._copies[groups] = [save, RowCopies([(*pair, None) for pair in pairs])]
+        save, restore = self._copies[groups]
+        save.launch(self._warp_mask, where=False)
         mjw.set_const(self._model, self._physics.posvel_data, groups)
-        for field, before in kept.items():
-            _copy_rows(self._warp_mask, False, before, self._expanded[field])
+        restore.launch(self._warp_mask, where=False)
 
     def _field(self, field: str) -> Tensor:
         if field not in self._fields:
@@ -331,9 +330,10 @@ class _Physics:
         )
         """`data` for the position and velocity stages. They compute bias forces in ``cacc`` and
         ``cfrc_int``, which belong to the acceleration stage; here these are others."""
-        acceleration = fields.acceleration_sensors(model)
-        self.acceleration_sensors = _columns(acceleration)
-        self._posvel_sensors = _columns(~acceleration)
+        late = fields.acceleration_sensors(model)
+        self.acceleration_sensors = late.nonzero().flatten().numpy()
+        columns = self.acceleration_sensors, (~late).nonzero().flatten().numpy()
+        self._acceleration_columns, self._posvel_columns = (wp.array(c, dtype=int) for c in columns)
         self.peaks = wp.zeros(2, dtype=int)
         """The most constraints of an environment, and contacts of all of them together, so far."""
         self.failed = wp.zeros(data.nworld, dtype=bool)
@@ -356,7 +356,7 @@ class _Physics:
         sensors = sensors and m.nsensor > 0
         mjw.fwd_position(m, d, factorize=False)
         if sensors:
-            self._zero_sensors(self._posvel_sensors)
+            self._zero_sensors(self._posvel_columns)
             mjw.sensor_pos(m, d)
         mjw.fwd_velocity(m, d)
         if sensors:
@@ -369,7 +369,7 @@ class _Physics:
         """Run a physics step from current position and velocity stages; leaves them behind."""
         m, d = self._model, self._data
         if sensors:
-            self._zero_sensors(self.acceleration_sensors)
+            self._zero_sensors(self._acceleration_columns)
         if m.opt.integrator == mjw.IntegratorType.DISCRETE:
             mjw.step2(m, d)
             return
@@ -389,13 +389,3 @@ class _Physics:
         """Zero some sensors: MuJoCo Warp adds to some of them and does not write inactive ones."""
         d = self._data
         wp.launch(kernels.zero_columns, (d.nworld, columns.size), [columns], [d.sensordata])
-
-
-def _copy_rows(mask: wp.array, where: bool, source: Tensor, target: Tensor) -> None:
-    if target.numel():
-        rows = rows_of(target)
-        wp.launch(kernels.copy_rows, rows.shape, [mask, where, rows_of(source)], [rows])
-
-
-def _columns(which: Tensor) -> wp.array:
-    return wp.array(which.nonzero().flatten().numpy(), dtype=int)

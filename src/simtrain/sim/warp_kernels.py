@@ -13,48 +13,24 @@ Integers = wp.array[int]
 Rows = wp.array2d[float]
 
 
-@wp.kernel
-def copy_rows(mask: Mask, where: bool, source: Rows, target: Rows):
-    """Copy the rows where ``mask == where``; a source of one row is copied to all of them."""
-    row, column = wp.tid()
-    if mask[row] == where:
-        target[row, column] = source[row % source.shape[0], column]
+@wp.struct
+class Copy:
+    """From where to where; a source of one row is copied to all of them."""
 
-
-@wp.func
-def copy_entry(source: Rows, target: Rows, row: int, column: int):
-    """Copy an entry if `target` has that column; a source of one row is copied to all of them."""
-    if column < target.shape[1]:
-        target[row, column] = source[row % source.shape[0], column]
+    source: Rows
+    target: Rows
 
 
 @wp.kernel
-def copy_rows_of_four(
-    mask: Mask,
-    source_a: Rows,
-    source_b: Rows,
-    source_c: Rows,
-    source_d: Rows,
-    target_a: Rows,
-    target_b: Rows,
-    target_c: Rows,
-    target_d: Rows,
+def copy_rows(
+    mask: Mask, where: bool, copies: wp.array[Copy], numbers: Integers, columns: Integers
 ):
-    """Copy the masked rows of four arrays, in one launch."""
-    row, column = wp.tid()
-    if mask[row]:
-        copy_entry(source_a, target_a, row, column)
-        copy_entry(source_b, target_b, row, column)
-        copy_entry(source_c, target_c, row, column)
-        copy_entry(source_d, target_d, row, column)
-
-
-@wp.kernel
-def zero_rows(mask: Mask, columns: Integers, target: Rows):
-    """Zero the given columns of the masked rows."""
-    row, i = wp.tid()
-    if mask[row]:
-        target[row, columns[i]] = 0.0
+    """For each entry, copy that column of that one of `copies`, in rows where ``mask == where``."""
+    row, entry = wp.tid()
+    if mask[row] == where:
+        copy = copies[numbers[entry]]
+        column = columns[entry]
+        copy.target[row, column] = copy.source[row % copy.source.shape[0], column]
 
 
 @wp.kernel

@@ -4,6 +4,7 @@ The sizes are probed on the CPU and checked against a GPU's memory; what overflo
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import warp as wp
 from torch import Tensor
 
 from simtrain.errors import ConfigError, did_you_mean
+from simtrain.sim import warp_kernels as kernels
 from simtrain.sim.engine import Overflow
 from simtrain.sim.mujoco_engine import ignore_warning
 from simtrain.sim.warp_graphs import init_warp
@@ -148,9 +150,32 @@ def _view(array: wp.array, shape: tuple[int, ...]) -> Tensor:
     return tensor.view(shape)
 
 
-def rows_of(tensor: Tensor) -> wp.array:
-    """The memory of a tensor as a two-dimensional Warp array, one row per environment."""
-    return wp.from_torch(tensor.view(tensor.shape[0], -1))
+class RowCopies:
+    """Copies of rows between tensors, in one launch; made once, for it copies from the host."""
+
+    def __init__(self, copies: Sequence[tuple[Tensor, Tensor, np.ndarray | None]]) -> None:
+        """Of each a source, whose one row may stand for all, a target, and columns, None for all.
+
+        Numbers behind the first axis, that of environments, count as columns.
+        """
+        self._copies: list[Any] = []  # whose memory the device refers to
+        entries = []
+        for source, target, selected in copies:
+            if target.numel():
+                columns = np.arange(target[0].numel()) if selected is None else selected
+                entries += [(len(self._copies), column) for column in columns]
+                copy = kernels.Copy()
+                rows = (wp.from_torch(tensor.view(len(tensor), -1)) for tensor in (source, target))
+                copy.source, copy.target = rows
+                self._copies.append(copy)
+        numbers, columns = np.array(entries).T
+        self._shape = len(copies[0][1]), len(entries)
+        self._inputs = [wp.array(self._copies, dtype=kernels.Copy)]
+        self._inputs += [wp.array(array, dtype=int) for array in (numbers, columns)]
+
+    def launch(self, mask: wp.array, *, where: bool) -> None:
+        """Copy the rows where ``mask == where``, in place."""
+        wp.launch(kernels.copy_rows, self._shape, [mask, where, *self._inputs])
 
 
 @dataclass(frozen=True)
