@@ -19,7 +19,7 @@ TESTS = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the ranks of each scenario reported."""
-    places = (TESTS, TESTS / "training" / "graphs", TESTS / "dry_gpu")
+    places = (TESTS, TESTS / "dry_gpu")
     program = subprocess.run(
         [sys.executable, str(TESTS / "dry_gpu" / "ranks_program.py"), tmp_path_factory.mktemp("r")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))},

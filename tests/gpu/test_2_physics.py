@@ -1,56 +1,27 @@
-"""What only a GPU can show about the warp engine. The contract tests run there as well."""
+"""The warp engine on a GPU, or without one on the CPU. The contract tests run there as well."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import nullcontext
 
 import mujoco
 import pytest
 import torch
+from engine_models import MIXED, compile_xml
+from gpu_or_cpu import DEVICE, HAS_GPU, no_waiting, synchronize, warp
 
 from simtrain.sim import EngineCfg, make_engine
 from simtrain.sim.warp_engine import WarpEngine
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.timeout(600)
 
-MODEL = """
-<mujoco>
-  <option timestep="0.002"/>
-  <worldbody>
-    <geom type="plane" size="5 5 .1"/>
-    <body pos="0 0 .3">
-      <freejoint/>
-      <geom type="box" size=".1 .1 .1" mass="1"/>
-      <site name="imu"/>
-    </body>
-    <body pos="2 0 1">
-      <joint name="hinge" axis="0 1 0" damping=".1"/>
-      <geom type="capsule" size=".02" fromto="0 0 0 .3 0 0" mass=".5"/>
-    </body>
-  </worldbody>
-  <actuator><motor joint="hinge"/></actuator>
-  <sensor><accelerometer site="imu"/><velocimeter site="imu"/></sensor>
-</mujoco>
-"""
-CUDA = EngineCfg("warp", "cuda")
-EXACT = EngineCfg("warp", "cuda", deterministic=True)
-FIELDS = ("qpos", "qvel", "sensordata", "qacc", "xpos")
+EXACT = warp(deterministic=True)
+FIELDS = ("qpos", "qvel", "sensordata", "qacc", "cacc", "xpos")
 
 
 @pytest.fixture(scope="module")
 def model() -> mujoco.MjModel:
-    return mujoco.MjModel.from_xml_string(MODEL)
-
-
-@pytest.fixture
-def no_synchronization() -> Iterator[None]:
-    """PyTorch fails instead of waiting for the GPU."""
-    yield
-    torch.cuda.set_sync_debug_mode("default")
+    return compile_xml(MIXED)
 
 
 def move(engine: WarpEngine, steps: int = 20) -> list[torch.Tensor]:
@@ -82,57 +53,45 @@ def test_replayed_graphs_compute_what_single_launches_do(model) -> None:
 
 
 def test_it_moves_like_mujoco(model) -> None:
-    engines = (
-        make_engine(EngineCfg("mujoco"), model, 8),
-        make_engine(EngineCfg("warp", "cuda"), model, 8),
-    )
+    engines = make_engine(EngineCfg("mujoco"), model, 8), make_engine(warp(), model, 8)
     bound = [[engine.bind(field) for field in ("qpos", "qvel")] for engine in engines]
     for engine in engines:
         engine.bind("ctrl").fill_(0.4)
-        engine.step(5)
-        engine.step(5)
-        engine.step(5)
+        for _ in range(3):
+            engine.step(5)
     for exact, single in zip(*bound, strict=True):
         torch.testing.assert_close(single.cpu(), exact, rtol=1e-4, atol=1e-4)
 
 
-def test_nothing_inside_an_environment_step_waits_for_the_gpu(model, no_synchronization) -> None:
-    engine = WarpEngine(CUDA, model, 64)
-    some = torch.arange(64, device="cuda") % 3 == 0
-    joints = torch.tensor([0, 6], device="cuda")
+def test_nothing_inside_an_environment_step_waits_for_the_device(model) -> None:
+    engine = WarpEngine(warp(), model, 64)
+    some = torch.arange(64, device=DEVICE) % 3 == 0
+    joints = torch.tensor([0, 6], device=DEVICE)
     engine.expand("dof_damping")
     for i in range(6):
-        if i == 3:
-            torch.cuda.synchronize()
-            torch.cuda.set_sync_debug_mode("error")
-        engine.bind("ctrl").fill_(0.1)
-        engine.step(4)
-        engine.reset(some)
-        engine.write("qvel", torch.zeros(64, 2, device="cuda"), some, joints)
-        engine.write("dof_damping", 0.5, some)
-        engine.forward()
+        synchronize()
+        with no_waiting() if i >= 3 else nullcontext():
+            engine.bind("ctrl").fill_(0.1)
+            engine.step(4)
+            engine.reset(some)
+            engine.write("qvel", torch.zeros(64, 2, device=DEVICE), some, joints)
+            engine.write("dof_damping", 0.5, some)
+            engine.forward()
 
 
-def test_it_works_on_pytorchs_current_stream(model) -> None:
+def test_it_works_on_pytorchs_current_stream_and_is_equal_to_the_last_bit(model) -> None:
     expected = move(WarpEngine(EXACT, model, 16))
     engine = WarpEngine(EXACT, model, 16)
-    torch.cuda.synchronize()
-    with torch.cuda.stream(torch.cuda.Stream()):
-        moved = move(engine)
-        on_time = [field.clone() for field in moved]
-    torch.cuda.synchronize()
+    synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()) if HAS_GPU else nullcontext():
+        on_time = move(engine)
+    synchronize()
     for field, same in zip(on_time, expected, strict=True):
-        torch.testing.assert_close(field, same)
-
-
-def test_deterministic_runs_are_equal_to_the_last_bit(model) -> None:
-    first, second = (move(WarpEngine(EXACT, model, 64)) for _ in range(2))
-    for field, same in zip(first, second, strict=True):
         assert torch.equal(field, same)
 
 
 def test_two_engines_do_not_touch_each_others_memory(model) -> None:
-    one, other = (WarpEngine(CUDA, model, 32) for _ in range(2))
+    one, other = (WarpEngine(warp(), model, 32) for _ in range(2))
     move(one)
     fields = [other.bind(field) for field in FIELDS]
     other.step(3)
@@ -144,6 +103,7 @@ def test_two_engines_do_not_touch_each_others_memory(model) -> None:
         assert torch.equal(field, same)
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_an_engine_uses_no_other_gpu(model) -> None:
     move(WarpEngine(EngineCfg("warp", "cuda:0"), model, 32))
@@ -156,11 +116,13 @@ def test_an_engine_uses_no_other_gpu(model) -> None:
     assert torch.cuda.mem_get_info(0)[0] == before
 
 
-def test_memory_does_not_grow_over_a_thousand_steps(model) -> None:
-    engine = WarpEngine(CUDA, model, 256)
+def test_memory_does_not_grow_with_the_steps(model) -> None:
+    def free() -> int:
+        synchronize()
+        return torch.cuda.mem_get_info()[0] if HAS_GPU else 0
+
+    engine = WarpEngine(warp(), model, 256 if HAS_GPU else 2)
     move(engine, steps=30)
-    torch.cuda.synchronize()
-    free = torch.cuda.mem_get_info()[0]
-    move(engine, steps=1000)
-    torch.cuda.synchronize()
-    assert free - torch.cuda.mem_get_info()[0] < 2**21
+    before = free()
+    move(engine, steps=1000 if HAS_GPU else 30)
+    assert before - free() < 2**21

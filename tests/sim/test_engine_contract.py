@@ -59,16 +59,6 @@ def test_the_storage_of_bound_fields_never_changes(make: MakeEngine, model) -> N
         assert tensor.data_ptr() == addresses[field]
 
 
-def test_step_holds_ctrl_and_advances_time(make: MakeEngine, model) -> None:
-    engine = make(model)
-    ctrl, qvel, time = engine.bind("ctrl"), engine.bind("qvel"), engine.bind("time")
-    ctrl[:, 0] = torch.tensor([-1.0, 0.0, 1.0])
-    engine.step(5)
-    assert ctrl[:, 0].tolist() == [-1.0, 0.0, 1.0]
-    assert qvel[0, 6] < qvel[1, 6] < qvel[2, 6]
-    torch.testing.assert_close(time, torch.full_like(time, 0.01))
-
-
 def test_steps_that_others_follow_lead_to_the_same(make: MakeEngine, model) -> None:
     engines = [make(model), make(model)]
     fields = ("qpos", "qvel", "xpos", "sensordata", "actuator_force")
@@ -104,12 +94,6 @@ def test_write_leaves_other_environments_and_entries_alone(make: MakeEngine, mod
     assert torch.equal(qvel, expected[1])
 
 
-def test_write_to_all_environments(make: MakeEngine, model) -> None:
-    engine = make(model)
-    engine.write("qvel", torch.arange(7.0, device=engine.device))
-    assert torch.equal(engine.bind("qvel"), torch.arange(7.0).expand(3, 7).to(engine.device))
-
-
 @pytest.mark.parametrize("field", ["xpos", "sensordata", "body_mass", "nonsense"])
 def test_only_state_and_expanded_fields_can_be_written(make: MakeEngine, model, field) -> None:
     with pytest.raises(ValueError, match=f"'{field}' cannot be written"):
@@ -141,19 +125,6 @@ def test_forward_leaves_what_depends_on_accelerations(make: MakeEngine, model) -
     engine.forward()
     for tensor, old in zip((*bound, sensordata[:, late]), before, strict=True):
         assert torch.equal(tensor, old)
-
-
-def test_step_follows_a_write_without_forward(make: MakeEngine, model) -> None:
-    results = []
-    for forward in (False, True):
-        engine = make(model)
-        engine.step(2)
-        engine.write("qpos", 0.2, mask(engine, 1), slice(2, 3))
-        if forward:
-            engine.forward()
-        engine.step(3)
-        results.append(engine.bind("qvel").clone())
-    assert_unchanged(engine, *results)
 
 
 @pytest.mark.parametrize("keyframe", [None, 0])
@@ -197,14 +168,6 @@ def test_reset_zeros_what_depends_on_accelerations(make: MakeEngine, model) -> N
     assert not sensordata[2, late].any()
 
 
-def test_a_reset_of_nothing_changes_nothing(make: MakeEngine, model) -> None:
-    engine = make(model)
-    engine.step(2)
-    before = engine.bind("qpos").clone()
-    engine.reset(mask(engine))
-    assert torch.equal(engine.bind("qpos"), before)
-
-
 def test_expanded_fields_differ_between_environments(make: MakeEngine, model) -> None:
     engine = make(model)
     gravity, damping = engine.expand("opt.gravity"), engine.expand("dof_damping")
@@ -216,22 +179,13 @@ def test_expanded_fields_differ_between_environments(make: MakeEngine, model) ->
     )
     engine.write("dof_damping", 5.0, mask(engine, 2), slice(6, 7))
     qvel = engine.bind("qvel")
+    engine.reset()
     engine.step(10)
     assert engine.expand("opt.gravity") is gravity
     assert qvel[0, 2].item() == pytest.approx(-9.81 * 0.02, rel=1e-5)
     assert qvel[1, 2].item() == pytest.approx(0.02, rel=1e-5)
     assert qvel[2, 2] == qvel[0, 2]
     assert 0 < qvel[2, 6] < qvel[0, 6]
-
-
-def test_expanded_fields_survive_a_reset(make: MakeEngine, model) -> None:
-    engine = make(model)
-    friction = engine.expand("geom_friction")
-    engine.write("geom_friction", 0.25, mask(engine, 1))
-    engine.step()
-    engine.reset()
-    assert friction[1].unique().tolist() == [0.25]
-    assert friction[0, 0, 0] == 1.0
 
 
 def test_reset_follows_expanded_initial_values(make: MakeEngine, model) -> None:
@@ -246,24 +200,6 @@ def test_reset_follows_expanded_initial_values(make: MakeEngine, model) -> None:
     torch.testing.assert_close(
         engine.bind("mocap_pos")[:, 0, 2].cpu(), torch.tensor([2.0, 2.0, 4.0])
     )
-
-
-def test_set_const_follows_masses_in_masked_environments(make: MakeEngine, model) -> None:
-    engine = make(model)
-    engine.expand("body_mass")
-    subtree = engine.expand("body_subtreemass")
-    inverse = engine.expand("body_invweight0")
-    xpos = engine.bind("xpos")
-    before = subtree.clone(), inverse.clone(), xpos.clone()
-    box = model.body("box").id
-    engine.write("body_mass", 3.0, index=slice(box, box + 1))
-    engine.set_const(mask(engine, 0, 2))
-    torch.testing.assert_close(subtree[:, 0].cpu(), torch.tensor([3.5, 1.5, 3.5]))
-    torch.testing.assert_close(inverse[0, box, 0], before[1][0, box, 0] / 3)
-    assert torch.equal(subtree[1], before[0][1])
-    assert torch.equal(inverse[1], before[1][1])
-    engine.forward()
-    torch.testing.assert_close(xpos, before[2])
 
 
 def test_deferred_constants_are_in_the_end_those_of_mj_set_const(make: MakeEngine, model) -> None:
@@ -281,6 +217,7 @@ def test_deferred_constants_are_in_the_end_those_of_mj_set_const(make: MakeEngin
         exact.append(engine.get_model(env))
         mujoco.mj_setConst(exact[env], mujoco.MjData(exact[env]))
     subtree = engine.expand("body_subtreemass").cpu()
+    assert torch.equal(subtree[1], torch.tensor(model.body_subtreemass).float())
     for env in range(3):  # motion depends on it at once
         torch.testing.assert_close(subtree[env].double(), torch.tensor(exact[env].body_subtreemass))
     engine.finish_const()
@@ -467,8 +404,7 @@ def test_rays_meet_the_first_geom_as_mj_ray_does(make: MakeEngine, groups) -> No
         ("nefc", "integers or booleans"),
         ("eq_active", "integers or booleans"),
         ("subtree_linvel", "add one of subtreelinvel"),
-        ("qfrc_inverse", "inverse dynamics"),
-        ("qLD", "scratch memory"),
+        ("qLD", "do not keep it up to date"),
         ("energy", 'energy="enable"'),
     ],
 )

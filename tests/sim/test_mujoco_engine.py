@@ -52,19 +52,6 @@ def test_islands_are_looked_for_where_there_can_be_several() -> None:
     assert not MujocoEngine(compile_xml(MIXED), 1).model.opt.disableflags & flag
 
 
-def test_a_restored_state_continues_to_the_last_bit() -> None:
-    engine = MujocoEngine(quadruped(), 4)
-    engine.bind("ctrl").fill_(0.3)
-    engine.step(50)
-    saved = engine.state()
-    engine.step(50)
-    expected = engine.state()
-    other = MujocoEngine(quadruped(), 4)
-    other.set_state(saved)
-    other.step(50)
-    assert torch.equal(other.state()["state"], expected["state"])
-
-
 def test_simulations_that_mujoco_warns_of_have_failed_until_they_are_reset() -> None:
     engine = MujocoEngine(compile_xml(MIXED), 4)
     engine.step(2)

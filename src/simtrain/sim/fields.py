@@ -24,6 +24,8 @@ _SENSORS_THAT_NEED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("subtree_angmom", "subtree_linvel"), ("SUBTREELINVEL", "SUBTREEANGMOM")),
 }
 """Fields that MuJoCo computes only if one of these sensors (``mjSENS_...``) is in the model."""
+_INTEGRATORS = ("qDeriv", "qH", "qHDiagInv", "qLD", "qLDiagInv", "qLU")
+_NOT_REFRESHED = ("qfrc_inverse", "solver_fwdinv", *_INTEGRATORS)
 
 
 def check_bindable(model: mujoco.MjModel, field: str) -> None:
@@ -37,10 +39,9 @@ def check_bindable(model: mujoco.MjModel, field: str) -> None:
         )
     if np.asarray(getattr(mujoco.MjData(model), field)).dtype.kind != "f":
         raise ValueError(f"{field!r} holds integers or booleans; engines bind real numbers alone")
-    if field in ("qfrc_inverse", "solver_fwdinv"):
-        raise ValueError(f"{field!r} belongs to inverse dynamics, which engines do not run")
-    if field in ("qDeriv", "qH", "qHDiagInv", "qLD", "qLDiagInv", "qLU"):
-        raise ValueError(f"{field!r} is scratch memory of MuJoCo's integrators, laid out by each")
+    if field in _NOT_REFRESHED:
+        text = "belongs to inverse dynamics, or to the inside of MuJoCo's integrators"
+        raise ValueError(f"{field!r} {text}; engines do not keep it up to date")
     if field == "energy" and not model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_ENERGY:
         raise ValueError("'energy' needs <option><flag energy=\"enable\"/></option> in the model")
     if names := _SENSORS_THAT_NEED.get(field):
@@ -59,6 +60,18 @@ def not_writable(field: str) -> ValueError:
         f"{field!r} cannot be written: it is neither a state field ({', '.join(STATE_FIELDS)}) nor "
         f"an expanded model field; call expand({field!r}) first if it is a model field"
     )
+
+
+def check_state(state: dict[str, Tensor], name: str, own: Tensor) -> None:
+    """Raise `ValueError` if `state` is not of an engine like the one whose state has `own`."""
+    if name not in state:
+        raise ValueError("the saved state is of another engine; continue with that one")
+    saved = state[name]
+    if saved.shape != own.shape:
+        raise ValueError(
+            f"the saved state has shape {tuple(saved.shape)} (environments, numbers), this engine "
+            f"needs {tuple(own.shape)}: another model or number of environments"
+        )
 
 
 def entries_of(state: dict[str, Tensor], kind: str) -> list[tuple[str, Tensor]]:
@@ -82,8 +95,7 @@ def write_rows(target: Tensor, values: Tensor | float, mask: Tensor | None, inde
     if mask is not None:
         out = part if isinstance(index, slice) else None
         values = torch.where(mask.view(-1, *(1,) * (part.ndim - 1)), values, part, out=out)
-    if isinstance(index, slice):
-        if mask is None:
-            part.copy_(values)
-    else:
+    if not isinstance(index, slice):
         target[:, index] = values.expand_as(part)
+    elif mask is None:
+        part.copy_(values)

@@ -169,14 +169,8 @@ class MujocoEngine(Engine):
         }
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        if "state" not in state:
-            raise ValueError("the saved state is of another engine; continue with that one")
-        shape, mine = tuple(state["state"].shape), self._batch.state.shape
-        if shape != mine:
-            raise ValueError(
-                f"the saved state has shape {shape} (environments, state size), "
-                f"this engine needs {mine}: another model or number of environments"
-            )
+        own = torch.from_numpy(self._batch.state)
+        fields.check_state(state, "state", own)
         for field, value in fields.entries_of(state, "model"):
             self.expand(field)
             mirror, rows = self._expanded[field]
@@ -185,7 +179,7 @@ class MujocoEngine(Engine):
         if state["const_follows"]:
             self.set_const()
         self._batch.reset(stage=_NO_STAGE)  # forgets the warnings so far
-        self._batch.state[...] = state["state"].numpy()
+        own.copy_(state["state"])
         self._stale.copy_(state["stale"])
         for field, value in fields.entries_of(state, "data"):
             self.bind(field).copy_(value)

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from contextvars import ContextVar
 from glob import glob
@@ -20,7 +20,7 @@ from typing import Any
 import warp as wp
 
 _MOST_WORKERS = 16  # each takes about half a GiB
-_POLL_S, _REPORT_EVERY_S = 0.5, 10.0
+_REPORT_EVERY_S = 10.0
 _finding = threading.Lock()
 _report: ContextVar[Callable[[str], None]] = ContextVar("report", default=lambda text: None)
 
@@ -48,30 +48,27 @@ def load_kernels(launches: Callable[[], None]) -> None:
     # Large ones first, so that none is left alone at the end.
     variants = sorted(find_modules(launches), key=lambda variant: -len(variant[0].kernels))
     cores = len(os.sched_getaffinity(0))
-    before, reported = _compiled(), None
+    before, report, reported = _compiled(), _report.get(), -_REPORT_EVERY_S
     pool = ThreadPoolExecutor(max(1, min(cores, len(variants), _MOST_WORKERS)))
     try:
-        pending = {pool.submit(wp.force_load, device, [module], size) for module, size in variants}
-        while pending:
-            done, pending = wait(pending, timeout=_POLL_S)
-            for future in done:
-                future.result()
-            now = time.monotonic()
-            if _compiled() > before and (reported is None or now - reported >= _REPORT_EVERY_S):
-                ready = f"{len(variants) - len(pending)} of {len(variants)} modules"
-                text = f"compiling kernels, once per machine: {ready} after {now - start:.0f} s"
-                _report.get()(text)
-                reported = now
+        loads = [pool.submit(wp.force_load, device, [module], size) for module, size in variants]
+        for ready, load in enumerate(as_completed(loads), start=1):
+            load.result()
+            seconds = time.monotonic() - start
+            if _compiled() > before and seconds - reported >= _REPORT_EVERY_S:
+                text = f"{ready} of {len(loads)} modules after {seconds:.0f} s"
+                report(f"compiling kernels, once per machine: {text}")
+                reported = seconds
     finally:
         pool.shutdown(cancel_futures=True)
-    if reported is not None:
+    if reported >= 0.0:
         seconds = time.monotonic() - start
-        _report.get()(f"compiled the kernels, {len(variants)} modules, in {seconds:.0f} s")
+        report(f"compiled the kernels, {len(variants)} modules, in {seconds:.0f} s")
 
 
 def find_modules(launches: Callable[[], None]) -> list[Variant]:
     """The modules that `launches` would load, in order, while none of its kernels runs."""
-    found: dict[Variant, None] = {}
+    variants: dict[Variant, None] = {}
     thread = threading.get_ident()  # what others launch meanwhile runs
     with _finding:
         load, suggested_block_size = wp.Module.load, wp.get_suggested_block_size
@@ -79,7 +76,7 @@ def find_modules(launches: Callable[[], None]) -> list[Variant]:
         def note(module: wp.Module, device: Any, block_dim: int | None = None, **more: Any) -> Any:
             if threading.get_ident() != thread:
                 return load(module, device, block_dim, **more)
-            found[module, block_dim or module.options["block_dim"]] = None
+            variants[module, block_dim or module.options["block_dim"]] = None
             return None  # which tells `wp.launch` that there is nothing to launch
 
         def suggest(kernel: wp.Kernel, device: Any = None) -> Any:
@@ -93,7 +90,7 @@ def find_modules(launches: Callable[[], None]) -> list[Variant]:
             launches()
         finally:
             wp.Module.load, wp.get_suggested_block_size = load, suggested_block_size
-    return list(found)
+    return list(variants)
 
 
 def _compiled() -> int:

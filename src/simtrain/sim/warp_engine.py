@@ -214,14 +214,9 @@ class WarpEngine(Engine):
         }
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        if "touched" not in state:
-            raise ValueError("the saved state is of another engine; continue with that one")
-        qpos, mine = tuple(state["data/qpos"].shape), tuple(self._field("qpos").shape)
-        if qpos != mine:
-            raise ValueError(
-                f"the saved state has qpos of shape {qpos}, this engine needs {mine}: "
-                f"another model or number of environments"
-            )
+        if "touched" not in state:  # the other engine may have bound positions as well
+            state = {}
+        fields.check_state(state, "data/qpos", self._field("qpos"))
         for field, value in fields.entries_of(state, "model"):
             self.expand(field).copy_(value)
             self._update_initial(field)
@@ -265,10 +260,10 @@ class WarpEngine(Engine):
 
     def _reset(self) -> None:
         if "reset" not in self._copies:
-            copies = [(row, self._field(field), None) for field, row in self._initial.items()]
+            rows = [(row, self._field(field), None) for field, row in self._initial.items()]
             sensors, late = self._field("sensordata"), self._physics.acceleration_sensors
-            copies.append((torch.zeros_like(sensors[:1]), sensors, late))
-            self._copies["reset"] = [RowCopies(copies)]
+            zeros = torch.zeros_like(sensors[:1])
+            self._copies["reset"] = [RowCopies([*rows, (zeros, sensors, late)])]
         self._copies["reset"][0].launch(self._warp_mask, where=True)
 
     def _set_const(self, groups: mjw.SetConstGroup) -> None:

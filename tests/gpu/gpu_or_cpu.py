@@ -1,0 +1,41 @@
+"""The device of these tests: a GPU, or where there is none the CPU, on which all run as well.
+
+There Warp simulates on its CPU device, and a tape stands in for CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from tape import Tape
+from waiting import RefuseWaiting
+
+from simtrain.env.env import Env
+from simtrain.sim import EngineCfg
+from simtrain.sim.cuda_graphs import CudaGraphs, GraphBackend
+
+HAS_GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda", 0) if HAS_GPU else torch.device("cpu")
+ENVS = 64 if HAS_GPU else 8
+GPU_FLAGS = ("--gpu-ids", "0") if HAS_GPU else ("--gpu-ids", "None", "--cpu-threads", "1")
+
+
+def warp(*, deterministic: bool = False) -> EngineCfg:
+    return EngineCfg("warp", DEVICE, deterministic=deterministic)
+
+
+def graph_backend(env: Env | None = None) -> GraphBackend:
+    """What makes graphs; `env`, if given, is then captured in them."""
+    return CudaGraphs(DEVICE) if HAS_GPU else Tape(env)
+
+
+def no_waiting() -> AbstractContextManager[Any]:
+    """Within, PyTorch raises instead of waiting for the device."""
+    return CudaGraphs(DEVICE).without_waiting() if HAS_GPU else RefuseWaiting()
+
+
+def synchronize() -> None:
+    if HAS_GPU:
+        torch.cuda.synchronize()
