@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+import pytest
 import torch
 from tape import Tape
 from waiting import RefuseWaiting
@@ -19,6 +20,9 @@ from simtrain.sim.cuda_graphs import CudaGraphs, GraphBackend
 HAS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if HAS_GPU else torch.device("cpu")
 ENVS = 64 if HAS_GPU else 8
+MARKS = [pytest.mark.timeout(1200)]  # the first run on a machine compiles
+if not HAS_GPU:
+    MARKS.append(pytest.mark.usefixtures("fast_compilation"))
 GPU_FLAGS = ("--gpu-ids", "0") if HAS_GPU else ("--gpu-ids", "None", "--cpu-threads", "1")
 
 

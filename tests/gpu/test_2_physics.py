@@ -8,12 +8,12 @@ import mujoco
 import pytest
 import torch
 from engine_models import MIXED, compile_xml
-from gpu_or_cpu import DEVICE, HAS_GPU, no_waiting, synchronize, warp
+from gpu_or_cpu import DEVICE, HAS_GPU, MARKS, no_waiting, synchronize, warp
 
 from simtrain.sim import EngineCfg, make_engine
 from simtrain.sim.warp_engine import WarpEngine
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = MARKS
 
 EXACT = warp(deterministic=True)
 FIELDS = ("qpos", "qvel", "sensordata", "qacc", "cacc", "xpos")

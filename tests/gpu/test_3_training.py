@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gpu_or_cpu import DEVICE, ENVS, GPU_FLAGS, HAS_GPU, graph_backend, no_waiting, warp
+from gpu_or_cpu import DEVICE, ENVS, GPU_FLAGS, HAS_GPU, MARKS, graph_backend, no_waiting, warp
 from tiny_training import run_for
 
 from simtrain import RewardTermCfg, TaskCfg
@@ -21,7 +21,7 @@ from simtrain.sim.cuda_graphs import RefusedError
 from simtrain.sim.warp_engine import WarpEngine
 from simtrain.training.loop import Trainer
 
-pytestmark = pytest.mark.timeout(1200)  # the first run on a machine compiles
+pytestmark = MARKS
 
 TASKS = ["cartpole-swingup"]
 if HAS_GPU:  # without one, compiling takes minutes; tests/dry_gpu has all tasks

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from gpu_or_cpu import DEVICE, ENVS, HAS_GPU, graph_backend, no_waiting
+from gpu_or_cpu import DEVICE, ENVS, HAS_GPU, MARKS, graph_backend, no_waiting
 from tiny_training import run_for
 
 from simtrain.algorithms.ppo import PPO
@@ -20,7 +20,7 @@ from simtrain.sim import EngineCfg
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.loop import Trainer
 
-pytestmark = pytest.mark.timeout(1200)  # the first run on a machine compiles
+pytestmark = MARKS
 
 
 def test_a_phase_lasts_as_long_as_the_device_works_on_it():
