@@ -44,8 +44,8 @@ class BaseEnv:
     def __init__(self, cfg: TaskCfg, num_envs: int, engine: EngineCfg) -> None:
         self.cfg, self.num_envs = cfg, num_envs
         self.device = torch.device(engine.device)
-        check_networks(cfg.actuators, self.device)
         self.model: mujoco.MjModel = compile_model(cfg)
+        check_networks(cfg.actuators, self.device)
         if engine.name == "mujoco":
             check_memory(num_envs * bytes_per_env(self.model), num_envs)
         keyframe = find_keyframe(self.model, cfg.keyframe)
