@@ -1,7 +1,5 @@
 """A simulation that fails is reset and told of, and nobody else notices."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import mujoco

@@ -1,7 +1,5 @@
 """The same task on both engines, and nothing in a step that would wait for a GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

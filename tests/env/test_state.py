@@ -1,7 +1,5 @@
 """An environment goes on from a saved state as if nothing had happened, to the bit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

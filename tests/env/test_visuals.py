@@ -1,7 +1,5 @@
 """Models without what is only there to be looked at: the same physics, and the same names."""
 
-from __future__ import annotations
-
 import mujoco
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Actions of tendons, sites and any actuator, relative ones, inverse kinematics, and limits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What drives joints: servos, DC motors and learned networks, in place of the model's actuators."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What is observed and what is done comes late, by lags of each environment and term."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
