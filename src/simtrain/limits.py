@@ -8,7 +8,7 @@ makes sense; beyond them numbers overflow, memory ends or a step takes hours.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -112,8 +112,10 @@ def _words_of(kind: Any) -> list[str]:
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Literal:
         return [str(part) for part in parts]
-    if origin is dict:
-        return ["pairs of a name and a number" if parts[1] is float else ""]
+    if origin in (dict, Mapping):
+        item = _kinds(parts[1])[0]
+        is_plain = item is float or get_origin(item) is tuple
+        return [f"pairs of a name and {_words_of(item)[0]}" if is_plain else ""]
     if origin is not tuple:
         name = getattr(kind, "__name__", "") if dataclasses.is_dataclass(kind) else ""
         return [_WORDS[kind][0] if kind in _WORDS else name and f"a {name}"]

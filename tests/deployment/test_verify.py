@@ -310,7 +310,7 @@ def _following(folder: Path) -> TaskCfg:
             mujoco.mj_kinematics(model, data)
             rows["body_pos_w"][i], rows["body_quat_w"][i] = data.xpos[1:], data.xquat[1:]
         names = joint_names(model), body_names(model)
-        MotionClip(name, 50.0, *names, **rows).save(folder / f"{name}.npz")
+        (folder / f"{name}.npz").write_bytes(MotionClip(name, 50.0, *names, **rows).packed())
     task = _task()
     task.model = lambda: mujoco.MjSpec.from_string(xml)
     task.actions = {"turn": JointPositionActionCfg(TURNED, scale=0.4, reference="motion")}

@@ -54,8 +54,8 @@ MISTAKES = [
         {"rewards": {"track": RewardTermCfg(tracked, 1.0, command="gaol")}},
         r"--env\.rewards\.track\.command: there is no command 'gaol'; there are none",
     ),
-    (_reset(**SLIDE, position=(0.1,)), r"reset\.position takes 2 values such as \(0\.0, 0\.0\), n"),
-    (_reset(**SLIDE, position=(0.1, -0.1)), r"position is 0\.1 -0\.1; the lower bound comes first"),
+    (_reset(**SLIDE, position=(0.1,)), r"reset\.position is \(0\.1,\); it must be two numbers"),
+    (_reset(**SLIDE, position=(0.1, -0.1)), r"position is 0\.1 -0\.1; the first must not be"),
     (_reset(), r"events\.reset: reset_joints_uniform needs the parameter 'joints'"),
     (
         {"rewards": {"alive": RewardTermCfg(alive, weight=1.0, std=0.5)}},

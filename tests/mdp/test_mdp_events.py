@@ -1,44 +1,104 @@
+"""Resets, pushes and forces."""
+
 import pytest
 import torch
 from tiny_task import STEP_DT, idle, tiny_env, tiny_task
+from walker import walker_env
 
-from simtrain import EventTermCfg, mdp
+from simtrain import EventTermCfg, SubTerrainCfg, TerrainCfg, mdp
 from simtrain.env.model import evaluation_task
+from simtrain.errors import ConfigError
+from simtrain.mdp.rotations import yaw_of
 
-LEFT_SLIDE, LEFT_HINGE = 7, 8
+LEFT_HINGE = 8
+POSE = {"x": (-0.5, 0.5), "y": (1.0, 2.0), "yaw": (-3.0, 3.0)}
+SPEED = {"z": (0.1, 0.3), "roll": (-1.0, 1.0)}
+RESET_BASE = EventTermCfg(
+    mdp.reset_root_state_uniform, "reset", pose_range=POSE, velocity_range=SPEED
+)
+
+
+def _fills(values, low, high):
+    margin = 0.02 * (high - low)
+    assert low - 1e-5 <= values.min() < low + margin
+    assert high - margin < values.max() <= high + 1e-5
+
+
+def test_the_base_starts_at_its_initial_pose_plus_what_the_ranges_say():
+    env = walker_env(2000, events={"reset": RESET_BASE})
+    x, y, z = env.bind("qpos")[:, :3].unbind(1)
+    _fills(x, -0.5, 0.5)
+    _fills(y, 1.0, 2.0)
+    assert (z == 0.5).all()
+    _fills(yaw_of(env.bind("qpos")[:, 3:7]), -3.0, 3.0)
+    torch.testing.assert_close(env.bind("qpos")[:, 4:6], torch.zeros(2000, 2))
+    velocity = env.bind("qvel")[:, :6]
+    _fills(velocity[:, 2], 0.1, 0.3)
+    _fills(velocity[:, 3], -1.0, 1.0)
+    assert not velocity[:, [0, 1, 4, 5]].any()
+
+
+def test_on_a_terrain_the_base_starts_about_its_origin_above_all_ground_in_reach():
+    slope = {"slope": SubTerrainCfg(mdp.pyramid_slope, slope=(0.1, 0.3))}
+    terrain = TerrainCfg(slope, num_levels=4, num_columns=2)
+    env = walker_env(64, terrain=terrain, events={"reset": RESET_BASE})
+    position = env.bind("qpos")[:, :3]
+    away = position - env.terrain.origins
+    assert away[:, 0].abs().max() <= 0.5
+    assert 1.0 <= away[:, 1].min() < away[:, 1].max() <= 2.0
+    above = position[:, 2] - 0.5 - env.terrain.height(position[:, :2])
+    assert above.min() >= 0.0
+    assert above.max() <= 0.3 * 0.5  # on the steepest slope, within the robot's reach
+    assert above.max() >= 0.1
+
+
+def test_a_push_adds_to_the_velocity_of_those_whose_time_has_come():
+    push = EventTermCfg(
+        mdp.push_by_setting_velocity,
+        "interval",
+        interval_range_s=(0.1, 0.2),
+        velocity_range={"x": (1.0, 1.0), "yaw": (2.0, 2.0)},
+    )
+    env = walker_env(64, events={"push": push})
+    qpos = env.bind("qpos").clone()
+    qpos[:, 2] = 2.0  # above the floor: nothing else changes these velocities
+    env.sim.write("qpos", qpos)
+    pushes = torch.zeros(64)
+    for _ in range(20):
+        before = env.bind("qvel")[:, 0].clone()
+        env.step(torch.zeros(64, 2))
+        pushes += env.bind("qvel")[:, 0] - before > 0.5
+    assert pushes.min() >= 2
+    assert pushes.max() <= 4
+
+
+def test_an_axis_that_is_none_is_told():
+    with pytest.raises(ConfigError, match=r"no axis 'theta'; there are x, y, z, roll, pitch, yaw"):
+        mdp.push_by_setting_velocity(walker_env(), {"theta": (0.0, 1.0)})
 
 
 def _reset_env(func, num_envs=4000, **params):
-    return tiny_env(
-        num_envs, keyframe="bent", events={"spread": EventTermCfg(func, "reset", **params)}
-    )
+    event = EventTermCfg(func, "reset", **params)
+    return tiny_env(num_envs, keyframe="bent", events={"spread": event})
 
 
 def test_uniform_resets_fill_their_bounds_around_the_initial_position():
-    env = _reset_env(
-        mdp.reset_joints_uniform, joints="left_.*", position=(-0.2, 0.4), velocity=(1.0, 3.0)
-    )
-    position, velocity = env.bind("qpos")[:, LEFT_HINGE], env.bind("qvel")[:, LEFT_HINGE - 1]
-    assert 0.0 <= position.min() < 0.01
-    assert 0.59 < position.max() <= 0.6
-    assert position.mean() == pytest.approx(0.3, abs=0.01)
-    assert 1.0 <= velocity.min() < 1.02
-    assert 2.98 < velocity.max() <= 3.0
+    bounds = {"position": (-0.2, 0.4), "velocity": (1.0, 3.0)}
+    env = _reset_env(mdp.reset_joints_uniform, joints="left_.*", **bounds)
+    _fills(env.bind("qpos")[:, LEFT_HINGE], 0.0, 0.6)
+    _fills(env.bind("qvel")[:, LEFT_HINGE - 1], 1.0, 3.0)
     # Joints that were not named start where the keyframe says, at rest.
     assert torch.allclose(env.bind("qpos")[:, 9:], torch.tensor([0.3, 0.4]))
     assert (env.bind("qvel")[:, 8:] == 0.0).all()
 
 
 def test_gaussian_resets_have_their_standard_deviations():
-    env = _reset_env(
-        mdp.reset_joints_gaussian, joints=".*_slide", position_std=0.5, velocity_std=2.0
-    )
-    std, mean = torch.std_mean(env.bind("qpos")[:, [7, 9]], dim=0)
-    torch.testing.assert_close(mean, torch.tensor([0.1, 0.3]), atol=0.04, rtol=0.0)
-    torch.testing.assert_close(std, torch.tensor([0.5, 0.5]), atol=0.03, rtol=0.0)
-    std, mean = torch.std_mean(env.bind("qvel")[:, [6, 8]], dim=0)
-    torch.testing.assert_close(mean, torch.zeros(2), atol=0.12, rtol=0.0)
-    torch.testing.assert_close(std, torch.tensor([2.0, 2.0]), atol=0.1, rtol=0.0)
+    stds = {"position_std": 0.5, "velocity_std": 2.0}
+    env = _reset_env(mdp.reset_joints_gaussian, joints=".*_slide", **stds)
+    values = torch.cat((env.bind("qpos")[:, [7, 9]], env.bind("qvel")[:, [6, 8]]), dim=1)
+    std, mean = torch.std_mean(values, dim=0)
+    assert mean.tolist() == pytest.approx([0.1, 0.3, 0.0, 0.0], abs=0.12)
+    assert std.tolist() == pytest.approx([0.5, 0.5, 2.0, 2.0], rel=0.06)
 
 
 @pytest.mark.parametrize(
@@ -50,33 +110,28 @@ def test_gaussian_resets_have_their_standard_deviations():
 )
 def test_reset_events_leave_unmasked_environments_alone(func, params):
     env = _reset_env(func, num_envs=3, joints=".*_slide", **params)
-    qpos, qvel = env.bind("qpos").clone(), env.bind("qvel").clone()
+    before = torch.cat((env.bind("qpos"), env.bind("qvel")), dim=1)
     env.events.reset(torch.tensor([False, True, False]))
-    for before, now in ((qpos, env.bind("qpos")), (qvel, env.bind("qvel"))):
-        assert torch.equal(now[[0, 2]], before[[0, 2]])
-        assert not torch.equal(now[1], before[1])
+    changed = torch.cat((env.bind("qpos"), env.bind("qvel")), dim=1) != before
+    assert changed[1, [7, 9, 11 + 6, 11 + 8]].all()
+    assert not changed[[0, 2]].any()
 
 
 def _pushed(mode="reset", **params):
+    """Velocities of the box, of 1 kg, along x after each of nine steps."""
     event = EventTermCfg(mdp.apply_body_force, mode, bodies="box", params=params)
     env = tiny_env(3, events={"push": event})
-    speeds = []
-    for _ in range(9):
-        idle(env)
-        speeds.append(env.bind("qvel")[:, :6].clone())
-    return torch.stack(speeds)
+    return torch.stack([idle(env) and env.bind("qvel")[:, 0].clone() for _ in range(9)])
 
 
-def test_a_force_lasts_as_long_as_it_is_told_to():
-    # The box has 1 kg.
-    force = {"x": (3.0, 3.0)}
-    impulse = _pushed(force_range=force, duration_s=(0.0, 0.0))[:, :, 0]
-    torch.testing.assert_close(impulse, torch.full((9, 3), 3.0 * STEP_DT))
-    lasting = _pushed(force_range=force, duration_s=(0.06, 0.06))[:, :, 0]
-    steps = torch.tensor([1.0, 2.0] + 7 * [3.0])
-    torch.testing.assert_close(lasting[:, 0], steps * 3.0 * STEP_DT)
-    through = _pushed(force_range=force)[:, :, 0]
-    torch.testing.assert_close(through[:, 0], torch.arange(1.0, 10.0) * 3.0 * STEP_DT)
+@pytest.mark.parametrize(
+    ("duration", "steps"), [(0.0, [1] * 9), (0.06, [1, 2] + 7 * [3]), (None, list(range(1, 10)))]
+)
+def test_a_force_lasts_as_long_as_it_is_told_to(duration, steps):
+    duration_s = None if duration is None else (duration, duration)
+    speeds = _pushed(force_range={"x": (3.0, 3.0)}, duration_s=duration_s)
+    expected = 3.0 * STEP_DT * torch.tensor(steps, dtype=torch.float32)
+    torch.testing.assert_close(speeds, expected.unsqueeze(1).expand(9, 3))
 
 
 def test_forces_are_each_environments_own_and_end_with_the_episode():
@@ -86,9 +141,8 @@ def test_forces_are_each_environments_own_and_end_with_the_episode():
     env = tiny_env(500, events={"push": event})
     applied = env.bind("xfrc_applied")[:, env.model.body("box").id].clone()
     assert not applied[:, [0, 2, 3, 4]].any()
-    for column, bound in ((1, 1.0), (5, 2.0)):
-        assert -bound <= applied[:, column].min() < -0.95 * bound
-        assert 0.95 * bound < applied[:, column].max() <= bound
+    _fills(applied[:, 1], -1.0, 1.0)
+    _fills(applied[:, 5], -2.0, 2.0)
     idle(env, 5)
     assert torch.equal(env.bind("xfrc_applied")[:, 1], applied)
     idle(env, 5)  # the episodes end
@@ -101,10 +155,7 @@ def test_intervals_begin_forces_that_follow_ends():
         mdp.apply_body_force, "interval", interval_range_s=(0.05, 0.05), params=params
     )
     env = tiny_env(1, events={"push": event})
-    forces = []
-    for _ in range(9):
-        idle(env)
-        forces.append(env.bind("xfrc_applied")[0, 1, 0].item())
+    forces = [idle(env) and env.bind("xfrc_applied")[0, 1, 0].item() for _ in range(9)]
     assert forces == [0.0, 0.0, 3.0, 3.0, 0.0, 3.0, 3.0, 0.0, 3.0]
 
 

@@ -2,11 +2,13 @@ import math
 
 import pytest
 import torch
-from walker import CONTACTS, FEET, HINGES, set_contact, set_state, value, walker_env
+from walker import CONTACTS, FEET, HINGES, set_contact, set_state, value, walker_env, walker_task
 
 from simtrain import CommandTermCfg, JointPositionActionCfg, Mirror, ObservationTermCfg, mdp
+from simtrain.env.env import Env
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
+from simtrain.sim import EngineCfg
 from simtrain.training.reflection import mirror_maps
 
 VELOCITY = CommandTermCfg(
@@ -19,16 +21,19 @@ VELOCITY = CommandTermCfg(
 )
 
 
-def _env(num_envs=1, velocity=VELOCITY, offsets=(0.0, 0.5), reference=None, **params):
-    params = {"sites": FEET, "offsets": offsets, **params}
-    clock = CommandTermCfg(mdp.GaitClock, (1e6, 1e6), **params)
+def _task(offsets=(0.0, 0.5), reference=None, **params):
+    clock = CommandTermCfg(mdp.GaitClock, (1e6, 1e6), sites=FEET, offsets=offsets, **params)
     action = JointPositionActionCfg(HINGES, reference=reference)
-    commands = {"velocity": velocity, "gait": clock}
-    return walker_env(num_envs, commands=commands, actions={"joint_pos": action})
+    commands = {"velocity": VELOCITY, "gait": clock}
+    return walker_task(commands=commands, actions={"joint_pos": action})
+
+
+def _env(num_envs=1, **params):
+    return Env(_task(**params), num_envs, EngineCfg(threads=1))
 
 
 def _walking(**params):
-    env = _env(velocity=VELOCITY, **params)
+    env = _env(**params)
     env.commands.hold("velocity", [0.5, 0.0, 0.0])
     env.commands.compute()
     return env
@@ -128,24 +133,9 @@ def test_joints_are_rewarded_for_being_where_a_motion_has_them():
     assert value(env, mdp.track_reference_joint_pos_exp, **params) == pytest.approx(1.0)
 
 
-def test_a_motion_that_cannot_be_followed_is_refused():
-    with pytest.raises(ConfigError, match="a UniformVelocityCommand knows no motion of joints"):
-        _env(reference="velocity")
-    with pytest.raises(ConfigError, match="no joint matches 'knee'; there are"):
-        _env(bend={"knee": 0.1}, reference="gait")
-    cfg = _env(reference="gait").cfg
-    cfg.actions["joint_pos"].reference = "gate"
-    with pytest.raises(
-        ConfigError, match=r"no command 'gate' \(did you mean 'gait'\?\); there are"
-    ):
-        check_task(cfg)
-    with pytest.raises(ConfigError, match="bend is not symmetric: that of 'left_hinge'"):
-        _reflection((0.0, 0.5), bend={"left_hinge": 0.4, "right_hinge": 0.3})
-
-
 def _reflection(offsets, **params):
     shown = ObservationTermCfg(mdp.generated_commands, command="gait")
-    commands = _env(offsets=offsets, **params).cfg.commands
+    commands = _task(offsets=offsets, **params).commands
     changes = {"keyframe": None, "symmetry": Mirror(), "commands": commands}
     env = walker_env(observations={"actor": {"gait": shown}}, **changes)
     return mirror_maps(env, env.device).observations["actor"]
@@ -157,14 +147,24 @@ def test_a_reflected_clock_is_half_a_period_later_if_its_feet_are():
     assert torch.equal(_reflection((0.25, 0.25))(shown), shown)
     with pytest.raises(ConfigError, match=r"all differ by 0.5; they are \(0.0, 0.3\)"):
         _reflection((0.0, 0.3))
+    with pytest.raises(ConfigError, match="bend is not symmetric: that of 'left_hinge'"):
+        _reflection((0.0, 0.5), bend={"left_hinge": 0.4, "right_hinge": 0.3})
 
 
-def test_a_clock_that_cannot_be_is_refused():
-    with pytest.raises(ConfigError, match="3 offsets for 2 feet: left_foot, right_foot"):
-        _env(offsets=(0.0, 0.5, 0.5))
-    with pytest.raises(ConfigError, match=r"stance is 1.0; it must be from 0 to less than 1"):
-        _env(stance=1.0)
-    with pytest.raises(ConfigError, match=r"stopping_time is -0.1; it must be 0 or more"):
-        _env(stopping_time=-0.1)
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"reference": "velocity"}, "a UniformVelocityCommand knows no motion of joints"),
+        ({"reference": "gait", "bend": {"knee": 0.1}}, "no joint matches 'knee'; there are"),
+        ({"reference": "gate"}, r"no command 'gate' \(did you mean 'gait'\?\); there are"),
+        ({"offsets": (0.0, 0.5, 0.5)}, "3 offsets for 2 feet: left_foot, right_foot"),
+        ({"stance": 1.0}, "stance is 1.0; it must be 0.999 or less"),
+        ({"stopping_time": -0.1}, "stopping-time is -0.1; it must be 0 or more"),
+    ],
+)
+def test_a_clock_that_cannot_be_is_refused(params, message):
+    cfg = _task(**params)
+    with pytest.raises(ConfigError, match=message):
+        Env(cfg, check_task(cfg) and 1, EngineCfg())
     with pytest.raises(ConfigError, match="'velocity' is no GaitClock"):
         value(_env(), mdp.feet_contact_by_phase, sensors=CONTACTS, gait="velocity")

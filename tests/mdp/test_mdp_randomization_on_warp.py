@@ -25,47 +25,31 @@ MODEL = (
         "<actuator>", '<contact><pair name="sole" geom1="floor" geom2="box"/></contact><actuator>'
     )
 )
-FIELDS = {
-    "mass": {"field": ("body_mass", "body_inertia"), "bodies": "arm", "ranges": (2.0, 3.0)},
-    "center": {
-        "field": "body_ipos",
-        "bodies": "arm",
-        "ranges": {"x": (0.03, 0.05)},
-        "operation": "add",
-    },
-    "place": {
-        "field": "body_pos",
-        "bodies": "arm",
-        "ranges": {"z": (0.1, 0.2)},
-        "operation": "add",
-    },
-    "pose": {
-        "field": "body_quat",
-        "bodies": "arm",
-        "ranges": {"roll": (0.2, 0.5)},
-        "operation": "add",
-    },
-    "armature": {"field": "dof_armature", "joints": "hinge", "ranges": (2.0, 3.0)},
-    "damping": {"field": "dof_damping", "joints": "hinge", "ranges": (2.0, 3.0)},
-    "friction loss": {
-        "field": "dof_frictionloss",
-        "joints": "hinge",
-        "ranges": (0.3, 0.4),
-        "operation": "abs",
-    },
-    "range": {"field": "jnt_range", "joints": "hinge", "ranges": {"upper": (0.01, 0.02)}},
-    "default position": {
-        "field": "qpos0",
-        "joints": "hinge",
-        "ranges": (0.2, 0.3),
-        "operation": "add",
-    },
-    "effort": {"field": "actuator_forcerange", "actuators": "hinge", "ranges": (0.1, 0.2)},
-    "size": {"field": "geom_size", "geoms": "box", "ranges": (0.5, 0.7)},
-    "friction of a pair": {"field": "pair_friction", "pairs": "sole", "ranges": (0.1, 0.2)},
-    "gravity": {"field": "opt.gravity", "ranges": {"x": (0.5, 1.0)}, "operation": "add"},
+
+
+def _field(field: object, **params: object) -> EventTermCfg:
+    return EventTermCfg(mdp.randomize_field, "startup", params={"field": field, **params})
+
+
+def _added(field: str, **params: object) -> EventTermCfg:
+    return _field(field, operation="add", **params)
+
+
+CASES = {
+    "mass": _field(("body_mass", "body_inertia"), bodies="arm", ranges=(2.0, 3.0)),
+    "center": _added("body_ipos", bodies="arm", ranges={"x": (0.03, 0.05)}),
+    "place": _added("body_pos", bodies="arm", ranges={"z": (0.1, 0.2)}),
+    "pose": _added("body_quat", bodies="arm", ranges={"roll": (0.2, 0.5)}),
+    "armature": _field("dof_armature", joints="hinge", ranges=(2.0, 3.0)),
+    "damping": _field("dof_damping", joints="hinge", ranges=(2.0, 3.0)),
+    "friction loss": _added("dof_frictionloss", joints="hinge", ranges=(0.3, 0.4)),
+    "range": _field("jnt_range", joints="hinge", ranges={"upper": (0.01, 0.02)}),
+    "default position": _added("qpos0", joints="hinge", ranges=(0.2, 0.3)),
+    "effort": _field("actuator_forcerange", actuators="hinge", ranges=(0.1, 0.2)),
+    "size": _field("geom_size", geoms="box", ranges=(0.5, 0.7)),
+    "friction of a pair": _field("pair_friction", pairs="sole", ranges=(0.1, 0.2)),
+    "gravity": _added("opt.gravity", ranges={"x": (0.5, 1.0)}),
 }
-CASES = {name: EventTermCfg(mdp.randomize_field, "startup", params=p) for name, p in FIELDS.items()}
 CASES["pseudo-inertia"] = EventTermCfg(
     mdp.randomize_pseudo_inertia, "startup", bodies="box|arm",
     alpha=(0.1, 0.2), d=(-0.2, 0.2), s=(-0.2, 0.2), t=(0.02, 0.04),

@@ -18,7 +18,7 @@ from simtrain import (
     mdp,
 )
 from simtrain.env.env import Env
-from simtrain.env.names import find_joints, resolve_params
+from simtrain.env.names import resolve_params
 from simtrain.sim import EngineCfg
 
 MODEL = """
@@ -107,36 +107,29 @@ def set_state(env: Env, qpos: torch.Tensor | None = None, qvel: torch.Tensor | N
     env.sim.forward()
 
 
-def set_contact(env: Env, found: list[list[float]], force: float = 0.0) -> None:
+def set_contact(env: Env, found: Any, force: float = 0.0, index: Any = slice(None)) -> None:
     """Let feet touch the ground, pressed by a vertical force, as their sensors see it."""
-    data = env.bind("sensordata")[:, sensors(env).data].unflatten(1, (2, 4))
-    data[..., 0] = torch.tensor(found)
-    data[..., 1:] = torch.tensor([0.0, 0.0, force]) * data[..., :1]
+    data = contact_rows(env.bind("sensordata"))
+    data[index, :, 0] = torch.tensor(found, dtype=torch.float32)
+    data[index, :, 1:] = torch.tensor([0.0, 0.0, force]) * data[index, :, :1]
 
 
-def joints(env: Env):
-    return find_joints(env.model, HINGES, "cpu")
-
-
-def sensors(env: Env, names: str = CONTACTS):
-    return resolve_params({"sensors": names}, env.model, "cpu")["sensors"]
-
-
-def sites(env: Env):
-    return resolve_params({"sites": FEET}, env.model, "cpu")["sites"]
+def contact_rows(data: torch.Tensor) -> torch.Tensor:
+    """A view of the sensors' entries: found, fx, fy and fz of each foot, ``(..., 2, 4)``."""
+    return data[..., :8].unflatten(-1, (2, 4))
 
 
 _numbers = itertools.count()
 
 
 def made(env: Env, term: type, **params: Any) -> Any:
-    """An object of a term's class; `params` are resolved."""
+    """An object of a term's class, its names resolved."""
+    params = resolve_params(params, env.model, "cpu")
     return env.make_term(f"test.{next(_numbers)}", term, params)
 
 
 def value(env: Env, func: Any, **params: Any) -> torch.Tensor:
     """What a term gives now, its names resolved; a class is made anew."""
-    params = resolve_params(params, env.model, "cpu")
     if isinstance(func, type):
         return made(env, func, **params)(env)
-    return func(env, **params)
+    return func(env, **resolve_params(params, env.model, "cpu"))

@@ -9,6 +9,7 @@ import numpy as np
 
 from simtrain.motion.clip import load_robot
 
+G1 = Path(__file__).parents[2] / "tasks" / "g1"
 XML = """
 <mujoco><compiler angle="radian"/><worldbody>
 <body name="base" pos="0 0 0.5"><freejoint/><geom size="0.1"/>
@@ -23,9 +24,9 @@ XML = """
 <keyframe><key name="stand" qpos="0 0 0.5 1 0 0 0 0 0 0"/></keyframe></mujoco>"""
 
 
-def make_robot(folder: Path) -> mujoco.MjModel:
+def make_robot(folder: Path, xml: str = XML) -> mujoco.MjModel:
     """The robot, with a floor; its file is robot.xml."""
-    (folder / "robot.xml").write_text(XML)
+    (folder / "robot.xml").write_text(xml)
     return load_robot(folder / "robot.xml")
 
 

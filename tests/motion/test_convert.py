@@ -11,16 +11,10 @@ from robot import make_robot, standing
 from scipy.spatial.transform import Rotation
 
 from simtrain.errors import ConfigError
-from simtrain.motion.clip import clip_of, load_robot, qpos_of
+from simtrain.motion.clip import clip_of, qpos_of
 from simtrain.motion.convert import read_csv, resample
 
-G1 = Path(__file__).parents[2] / "tasks" / "g1" / "scene.xml"
 FINE = 4e-4  # what velocities are rounded by
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> mujoco.MjModel:
-    return make_robot(tmp_path_factory.mktemp("robot"))
 
 
 def _write(path: Path, qpos: np.ndarray, header: str = "") -> Path:
@@ -104,16 +98,7 @@ def test_a_wrong_csv_is_refused_in_one_line(content, model, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_the_g1_takes_the_rows_of_retargeting_tools(tmp_path):
-    model = load_robot(G1)
-    row = model.key("knees_bent").qpos
-    qpos = read_csv(_write(tmp_path / "walk.csv", np.tile(row, (2, 1))), model)
-    np.testing.assert_allclose(qpos, np.tile(row, (2, 1)), atol=1e-9)
-
-
 def test_a_robot_that_does_not_float_is_refused(tmp_path):
-    path = tmp_path / "arm.xml"
     body = "<body><joint name='hinge'/><geom size='0.1'/></body>"
-    path.write_text(f"<mujoco><worldbody>{body}</worldbody></mujoco>")
     with pytest.raises(ConfigError, match="is not of a free joint, followed by hinges and slides"):
-        load_robot(path)
+        make_robot(tmp_path, f"<mujoco><worldbody>{body}</worldbody></mujoco>")

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from simtrain import SimCfg, SubTerrainCfg, TaskCfg, TerrainCfg, mdp
-from simtrain.algorithms.symmetry import MirrorMaps
 from simtrain.config.tasks import discover, find_beside_tasks
 from simtrain.env.env import Env
 from simtrain.env.names import find_joints
@@ -79,15 +78,12 @@ class Difference:
 def _difference(
     name: str,
     model: Callable | None = None,
-    change: Callable[[MirrorMaps], None] | None = None,
     pair: Callable[[str, Callable | None], tuple[Env, Env]] = _walkers,
 ) -> Difference:
     """Step a task and its mirror image side by side, put right after each step."""
     torch.manual_seed(0)
     env, image = pair(name, model)
     maps = mirror_maps(env, env.device)
-    if change is not None:
-        change(maps)
     reflect = _state_reflection(env)
     if env.terrain is not None:
         start = env.bind("qpos").clone()
@@ -169,7 +165,8 @@ def _followers(motion: str, folder: Path) -> tuple[Env, Env]:
     path = find_beside_tasks(f"g1/motions/{motion}.npz")
     model = mujoco.MjModel.from_xml_path(str(cfg.model))
     (folder / motion).with_suffix(".npz").write_bytes(path.read_bytes())
-    _mirrored(MotionClip.load(path, model)).save(folder / "image.npz")
+    image = _mirrored(MotionClip.load(path, model))
+    (folder / "image.npz").write_bytes(image.packed())
     cfg.terminations, params = {}, cfg.commands["motion"].params
     params |= {"sampling": "uniform", "joint_position_range": (0.0, 0.0)}
     params |= {"pose_range": {}, "velocity_range": {}}
@@ -224,13 +221,6 @@ def test_a_mirrored_state_steps_to_the_mirrored_next_state(name, model, bound):
         assert difference < 3.0 * bound, reward
     # Every sign matters: turned, it would be far off.
     assert found.turned.min() > max(0.1, 6.0 * bound)
-
-
-def test_a_wrong_sign_of_an_action_is_found():
-    def mistake(maps: MirrorMaps) -> None:
-        maps.actions.sign[0] *= -1.0  # a hip's, the smallest motion there is
-
-    assert _difference("go1-velocity-flat", change=mistake).velocity.median() > 0.1
 
 
 def test_a_mirrored_cart_and_pole_swing_to_the_other_side():

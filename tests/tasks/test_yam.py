@@ -9,33 +9,15 @@ import torch
 
 from simtrain.config.tasks import discover
 from simtrain.env.env import Env
-from simtrain.env.model import check_task, compile_model
+from simtrain.env.model import compile_model
 from simtrain.sim import EngineCfg, make_engine
 
 WARP = EngineCfg(name="warp", device="cpu")
-PULLS = (
-    (0.0, 0.0, 0.0),
-    (1.0, 0.0, 0.0),
-    (0.0, 1.0, 0.0),
-    (0.0, 0.0, 1.0),
-    (0.0, 0.0, -1.0),
-    (0.0, 0.0, 0.0),
-)
+PULLS = ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, -1), (0, 0, 0))  # N
 
 
 def _task():
     return discover().find("yam-lift-cube").make()
-
-
-def test_twenty_steps_give_finite_observations_and_rewards():
-    cfg = _task()
-    check_task(cfg)
-    env = Env(cfg, 4, EngineCfg(threads=1))
-    for _ in range(20):
-        observations, rewards, _, _ = env.step(0.3 * torch.randn(4, env.num_actions))
-        assert all(group.isfinite().all() for group in observations.values())
-        assert rewards.isfinite().all()
-    assert (env.num_actions, env.max_episode_length) == (7, 100)
 
 
 def test_the_arm_weighs_what_it_should_and_its_fingers_move_together():
@@ -85,7 +67,7 @@ def test_a_gripped_cube_is_held_while_it_is_pulled_for_five_seconds(engine):
     pull = torch.zeros(1, model.nbody, 6)
     places = []
     for force in PULLS:
-        pull[0, cube, :3] = torch.tensor(force)
+        pull[0, cube, :3] = torch.tensor(force, dtype=torch.float32)
         sim.write("xfrc_applied", pull)
         sim.step(round(1.0 / model.opt.timestep))
         offset = sim.bind("xpos")[0, cube] - sim.bind("site_xpos")[0, grasp]

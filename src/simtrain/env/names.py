@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import mujoco
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from simtrain.env.cfg import TermCfg
 from simtrain.env.control.cfg import InitialState, Names
 from simtrain.errors import ConfigError, choices, config_errors_of, did_you_mean
+from simtrain.limits import Limits, check_value
 from simtrain.sim.engine import Index
 
 FREE = mujoco.mjtJoint.mjJNT_FREE.value
@@ -43,7 +44,7 @@ _KINDS = {
     "sensors": "sensor",
 }
 _ONE_PLACE = ("place", "frame", "origin")
-Bounds = Annotated[tuple[float, float], "lower and upper"]
+Bounds = Annotated[tuple[float, float], Limits(ordered=True)]
 """Annotation of a term's parameter whose numbers bound what is drawn."""
 
 
@@ -286,17 +287,32 @@ def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
             if p.default is p.empty:
                 raise ConfigError(f"{where}: {function} needs the parameter {p.name!r}")
             continue
+        value, hint = cfg.params[p.name], _annotation(cfg.func, p)
+        if _has_limits(hint):
+            check_value(value, hint, where.removeprefix("--"), p.name)
         # A flag takes any number of values; one instead of two bounds would mean something else.
-        value, is_drawn = cfg.params[p.name], p.annotation in (Bounds, "Bounds")
-        example = (0.5, 1.5) if is_drawn and p.default is p.empty else p.default
+        example = p.default
         is_range = isinstance(example, tuple) and all(isinstance(x, int | float) for x in example)
-        setting = f"{where}.{p.name.replace('_', '-')}"
         if is_range and not (isinstance(value, tuple | list) and len(value) == len(example)):
-            raise ConfigError(
-                f"{setting} takes {len(example)} values such as {example}, not {value}"
-            )
-        if is_drawn and not value[0] <= value[1]:
-            raise ConfigError(f"{setting} is {value[0]} {value[1]}; the lower bound comes first")
+            takes = f"takes {len(example)} values such as {example}, not {value}"
+            raise ConfigError(f"{where}.{p.name.replace('_', '-')} {takes}")
+
+
+def _annotation(function: Any, parameter: inspect.Parameter) -> Any:
+    """A parameter's type; None if it has names that only type checkers know."""
+    if not isinstance(parameter.annotation, str):
+        return parameter.annotation
+    made_by = function.__init__ if inspect.isclass(function) else inspect.unwrap(function)
+    try:
+        return eval(parameter.annotation, getattr(made_by, "__globals__", {}), {"Bounds": Bounds})
+    except (NameError, TypeError, AttributeError):
+        return None
+
+
+def _has_limits(hint: Any) -> bool:
+    """Whether a type says more than a kind of value, somewhere in it."""
+    own = any(isinstance(note, Limits) for note in getattr(hint, "__metadata__", ()))
+    return own or get_origin(hint) is Literal or any(map(_has_limits, get_args(hint)))
 
 
 def patterns_of(kind: str, cfg: TermCfg) -> list[str]:

@@ -13,6 +13,7 @@ import torch
 
 from simtrain.env.names import Bounds, find_base, find_free_bodies
 from simtrain.env.randomness import Draws, draw_where
+from simtrain.env.reading import checked_by
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
 
@@ -27,6 +28,16 @@ Ranges = Mapping[str, Bounds]  # by axis; those of an axis that is not named are
 AXES = ("x", "y", "z", "roll", "pitch", "yaw")  # along the world's, m or m/s; about, rad or rad/s
 
 
+def _free_bodies(model: mujoco.MjModel, bodies: Entities | None) -> list[Base]:
+    return [find_base(model)] if bodies is None else find_free_bodies(model, bodies)
+
+
+def _check_free(model: mujoco.MjModel, step_dt: float, **params: Any) -> None:
+    """Raise ConfigError for a body that does not move freely."""
+    _free_bodies(model, params.get("bodies"))
+
+
+@checked_by(_check_free)
 class reset_root_state_uniform:
     """Put the base at its initial pose plus a uniform offset, with a uniform velocity.
 
@@ -47,31 +58,21 @@ class reset_root_state_uniform:
         ranges = (by_axis(pose_range), by_axis(velocity_range or {}))
         self._uniform = Draws(env, *ranges * len(self._bodies))
 
-    @staticmethod
-    def check(
-        model: mujoco.MjModel, step_dt: float, bodies: Entities | None = None, **_: Any
-    ) -> None:
-        """Raise ConfigError for a body that does not move freely."""
-        _free_bodies(model, bodies)
-
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
         draws = self._uniform.draw()
-        for i, body in enumerate(self._bodies):
-            self._put(env, mask, body, draws[2 * i], draws[2 * i + 1])
-
-    def _put(self, env: Env, mask: Tensor, base: Base, offset: Tensor, velocity: Tensor) -> None:
-        position = env.initial_qpos[base.position] + offset[:, :3]
-        if env.terrain is not None:
-            position[:, :2] += env.terrain.origins[:, :2]
-            position[:, 2] += env.terrain.highest(position[:, :2])
-        turn = quat_from_euler(*offset[:, 3:].unbind(1))
-        pose = torch.cat((position, quat_mul(turn, env.initial_qpos[base.quaternion])), dim=1)
-        env.sim.write("qpos", pose, mask, slice(base.position.start, base.quaternion.stop))
-        entries = slice(base.linear.start, base.angular.stop)
-        env.sim.write("qvel", velocity, mask, entries)
+        for body, offset, velocity in zip(self._bodies, draws[::2], draws[1::2], strict=True):
+            position = env.initial_qpos[body.position] + offset[:, :3]
+            if env.terrain is not None:
+                position[:, :2] += env.terrain.origins[:, :2]
+                position[:, 2] += env.terrain.highest(position[:, :2])
+            turn = quat_from_euler(*offset[:, 3:].unbind(1))
+            pose = torch.cat((position, quat_mul(turn, env.initial_qpos[body.quaternion])), dim=1)
+            env.sim.write("qpos", pose, mask, slice(body.position.start, body.quaternion.stop))
+            env.sim.write("qvel", velocity, mask, slice(body.linear.start, body.angular.stop))
 
 
+@checked_by(_check_free)
 class push_by_setting_velocity:
     """Add a uniform change to the base's velocity, m/s along world axes and rad/s about its own.
 
@@ -81,13 +82,6 @@ class push_by_setting_velocity:
     def __init__(self, env: Env, velocity_range: Ranges, bodies: Entities | None = None) -> None:
         self._bodies = _free_bodies(env.model, bodies)
         self._change = Draws(env, *[by_axis(velocity_range)] * len(self._bodies))
-
-    @staticmethod
-    def check(
-        model: mujoco.MjModel, step_dt: float, bodies: Entities | None = None, **_: Any
-    ) -> None:
-        """Raise ConfigError for a body that does not move freely."""
-        _free_bodies(model, bodies)
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
@@ -160,10 +154,6 @@ def reset_joints_gaussian(
     noise = torch.randn(2, env.num_envs, len(joints), device=env.device)
     env.sim.write("qpos", start + position_std * noise[0], mask, joints.qpos)
     env.sim.write("qvel", velocity_std * noise[1], mask, joints.qvel)
-
-
-def _free_bodies(model: mujoco.MjModel, bodies: Entities | None) -> list[Base]:
-    return [find_base(model)] if bodies is None else find_free_bodies(model, bodies)
 
 
 def by_axis(ranges: Ranges) -> list[Bounds]:

@@ -160,19 +160,15 @@ class height_scan:
         """Points from back to front, and then from right to left: ``(num_envs, points)``, or
         ``(num_envs, 1, rows, columns)``, the first row at the back, the first column at the right.
         """
-        distances: Tensor = self._distances(env).unflatten(1, self._shape)
-        return distances
-
-    def _distances(self, env: Env) -> Tensor:
         position = env.bind("qpos")[:, env.base.position].T.unsqueeze(2)
-        distance = (position[2] - self._offset).expand(-1, len(self._x))
-        if env.terrain is None:
-            return distance
-        yaw = yaw_of(env.bind("qpos")[:, env.base.quaternion]).unsqueeze(1)
-        cos, sin = yaw.cos(), yaw.sin()
-        forward, left = torch.stack((cos, sin)), torch.stack((-sin, cos))
-        points = position[:2] + forward * self._x + left * self._y
-        return distance - env.terrain.height(points.movedim(0, -1))
+        distances = (position[2] - self._offset).expand(-1, len(self._x))
+        if env.terrain is not None:
+            yaw = yaw_of(env.bind("qpos")[:, env.base.quaternion]).unsqueeze(1)
+            cos, sin = yaw.cos(), yaw.sin()
+            forward, left = torch.stack((cos, sin)), torch.stack((-sin, cos))
+            points = position[:2] + forward * self._x + left * self._y
+            distances = distances - env.terrain.height(points.movedim(0, -1))
+        return torch.unflatten(distances, 1, self._shape)
 
 
 @mirrored_as("each")

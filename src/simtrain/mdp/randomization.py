@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal
 
 import mujoco
 import mujoco.batch
@@ -92,11 +93,10 @@ class randomize_field:
     pairs: Entities | None = None
 
     def __post_init__(self, env: Env) -> None:
-        fields = (self.field,) if isinstance(self.field, str) else tuple(self.field)
+        fields = _names(self.field)
         self._parts = [_Part(env, name, _entries(name, vars(self)), self.ranges) for name in fields]
         count = 1 if self.shared else self._parts[0].nominal.shape[0]
-        pairs = [pair for _, pair in _ordered(self._parts[0].columns, self.ranges)]
-        bounds = ([pair] * count for pair in pairs)
+        bounds = ([pair] * count for _, pair in _by_column(env.model, fields[0], self.ranges))
         self._draws = Draws(env, *bounds, distribution=self.distribution)
         self._sets_constants = any(field in mujoco.MjModel._setconst_inputs for field in fields)
 
@@ -110,15 +110,13 @@ class randomize_field:
         **params: Any,
     ) -> None:
         """Raise ConfigError unless this can be drawn in `model`."""
-        _check_choice("operation", operation, get_args(Operation))
-        distribution = params.get("distribution", "uniform")
-        _check_choice("distribution", distribution, get_args(Distribution))
-        for name in (field,) if isinstance(field, str) else field:
+        for name in _names(field):
             _check_field(model, name, operation, params)
-            for column, pair in _ordered(_columns(name, _values(model, name)), ranges):
-                _check_range(f"the range {column}".strip(), pair, distribution)
+            for _, (low, high) in _by_column(model, name, ranges):
+                if params.get("distribution") == "log_uniform" and low <= 0.0:
+                    raise ConfigError(f"ranges has {low} {high}; log_uniform needs numbers above 0")
                 least = _values(model, name)[_entries(name, params)].min()
-                least = least + pair[0] if operation == "add" else pair[0]
+                least = least + low if operation == "add" else low
                 if name in _NEVER_NEGATIVE and least < 0.0:
                     raise ConfigError(f"{name} could be {least:g}; it must not be negative")
 
@@ -235,36 +233,40 @@ class _Part:
     def __init__(self, env: Env, field: str, index: Index, ranges: object) -> None:
         self._field, self._index = field, index
         self._turns = field.endswith("quat")
-        values = _nominal(env, field, index)
-        self.columns = _columns(field, _values(env.model, field))
+        values, columns = _nominal(env, field, index), _columns(field, _values(env.model, field))
         rows = values.reshape(1 if index is ALL else len(values), -1)
-        places = [self.columns.index(name) for name, _ in _ordered(self.columns, ranges) if name]
-        self._places = None if len(places) in (0, rows.shape[1]) else as_index(places, env.device)
+        drawn = [columns.index(name) for name, _ in _by_column(env.model, field, ranges) if name]
+        self._keeps_columns = len(drawn) not in (0, rows.shape[1])
+        self._places = as_index(drawn or [*range(max(1, len(columns)))], env.device)
         # The values that are changed, ``(entries, columns)``.
-        self.nominal = rows if self._turns or self._places is None else rows[:, self._places]
+        self.nominal = rows if self._turns else rows[:, self._places]
 
     def write(self, env: Env, mask: Tensor, numbers: Tensor, operation: str) -> None:
         """Write values by `numbers`, ``(num_envs, entries or 1, columns or 1)``, in place."""
+        now = env.sim.expand(self._field)[:, self._index]
         if self._turns:
             angles = torch.zeros(*numbers.shape[:2], 3, device=env.device)
-            angles[..., ALL if self._places is None else self._places] = numbers
+            angles[..., self._places] = numbers
             values = quat_mul(self.nominal, quat_from_euler(*angles.unbind(-1)))
-        elif operation == "abs":
-            values = numbers.expand(env.num_envs, *self.nominal.shape)
         else:
-            values = self.nominal + numbers if operation == "add" else self.nominal * numbers
-        now = env.sim.expand(self._field)[:, self._index]
-        if self._places is not None and not self._turns:
-            rows = now.reshape(*values.shape[:2], -1).clone()
-            rows[..., self._places] = values
-            values = rows
+            if operation != "abs":
+                change = torch.add if operation == "add" else torch.mul
+                numbers = change(self.nominal, numbers)
+            values = numbers.expand(env.num_envs, *self.nominal.shape)
+            if self._keeps_columns:
+                rows = now.reshape(*values.shape[:2], -1).clone()
+                rows[..., self._places] = values
+                values = rows
         env.sim.write(self._field, values.reshape(now.shape), mask, self._index)
+
+
+def _names(field: Names) -> tuple[str, ...]:
+    return (field,) if isinstance(field, str) else tuple(field)
 
 
 def _values(model: mujoco.MjModel, field: str) -> np.ndarray:
     """The model's own values of a field; options are named ``opt.<name>``."""
-    owner = model.opt if field.startswith("opt.") else model
-    return np.asarray(getattr(owner, field.removeprefix("opt.")))
+    return np.asarray(attrgetter(field)(model))
 
 
 def _nominal(env: Env, field: str, index: Index) -> Tensor:
@@ -287,12 +289,10 @@ def _entries(field: str, named: Mapping[str, Any]) -> Index:
     kind = _kind(field)
     if kind is None:
         return ALL
-    if kind != "joints":
-        return named[kind].ids  # type: ignore[no-any-return]
-    joints: Joints = named[kind]
-    if field.startswith("jnt"):
-        return joints.ids
-    return joints.qvel if field.startswith("dof") else joints.qpos
+    entities = named[kind]
+    of_joints = {"dof": "qvel", "qpo": "qpos"}
+    index: Index = getattr(entities, of_joints.get(field[:3], "ids"))
+    return index
 
 
 def _columns(field: str, values: np.ndarray) -> Sequence[str]:
@@ -308,32 +308,16 @@ def _columns(field: str, values: np.ndarray) -> Sequence[str]:
     return _COLUMNS.get(field, ("x", "y", "z") if size == 3 else digits)
 
 
-def _ordered(columns: Sequence[str], ranges: Any) -> list[tuple[str, Bounds]]:
+def _by_column(model: mujoco.MjModel, field: str, ranges: Any) -> list[tuple[str, Bounds]]:
     """What is drawn, column by column; without names of columns it is one number for all."""
     if not isinstance(ranges, Mapping):
         return [("", ranges)]
+    columns = _columns(field, _values(model, field))
     ranges = {str(name): pair for name, pair in ranges.items()}
     if unknown := ranges.keys() - set(columns):
         known = f"{did_you_mean(min(unknown), columns)}; it has {', '.join(columns) or 'none'}"
         raise ConfigError(f"the field has no column {min(unknown)!r}{known}")
     return [(name, ranges[name]) for name in columns if name in ranges]
-
-
-def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{what} is {value!r}; it must be one of {', '.join(choices)}")
-
-
-def _check_range(what: str, pair: Any, distribution: str) -> None:
-    if not (isinstance(pair, tuple | list) and len(pair) == 2):
-        raise ConfigError(f"{what} takes 2 values such as (0.5, 1.5), not {pair}")
-    low, high = pair
-    if not all(isinstance(bound, int | float) for bound in pair):
-        raise ConfigError(f"{what} is {low!r} {high!r}; it takes numbers")
-    if low > high:
-        raise ConfigError(f"{what} is {low} {high}; the lower bound comes first")
-    if distribution == "log_uniform" and low <= 0.0:
-        raise ConfigError(f"{what} is {low} {high}; log_uniform needs numbers above 0")
 
 
 def _check_field(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import InitVar, dataclass
-from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 
-from simtrain.env.reading import mirrored_as, read_as
+from simtrain.env.reading import read_as
 from simtrain.errors import ConfigError
+from simtrain.limits import Count, Limits, Positive
 from simtrain.mdp.rotations import about_vertical
 from simtrain.sim.engine import Rays
 
@@ -22,36 +22,11 @@ if TYPE_CHECKING:
     from simtrain.env.env import Env
     from simtrain.env.names import Entities
 
+Alignment = Literal["site", "yaw", "world"]
 _TOLERANCE = 1e-4  # of a reflected ray's start, m, and direction
-_POSITIVE = ("resolution", "count", "width", "fovy")
-_RaysT = TypeVar("_RaysT", bound="type[_RayCast]")
 
 
-def _mirrored_by_pattern(cast: _RaysT) -> _RaysT:
-    """Let rays take the place of those that they fall on when the pattern is reflected.
-
-    On a robot its program gives the distances.
-    """
-    return read_as("given")(mirrored_as(partial(_images, cast._pattern))(cast))
-
-
-def _images(pattern: Any, reflection: Any, params: Any) -> list[tuple[int, float]]:
-    sites, factors = params["sites"], torch.tensor(reflection.vector)
-    rays = torch.cat(pattern(SimpleNamespace(**params)), dim=1)
-    distances, images = torch.cdist(rays * factors.repeat(2), rays).min(dim=1)
-    if distances.max() > _TOLERANCE:
-        raise ConfigError("the pattern of its rays is not symmetric")
-    places = [place for place, _ in reflection.partners(sites)]
-    frames = reflection.frames[sites.ids]
-    compared = {"site": (slice(3), slice(3)), "yaw": (slice(2), 0)}.get(params["alignment"])
-    if compared is not None:
-        errors = (frames * torch.outer(factors, factors) - frames[places])[:, *compared].abs()
-        if (wrong := errors.flatten(1).amax(dim=1) > _TOLERANCE).any():
-            name = sites.names[int(wrong.nonzero()[0])]
-            raise ConfigError(f"the site {name!r} is not turned as its mirror image is")
-    return [(place * len(rays) + ray, 1.0) for place in places for ray in images.tolist()]
-
-
+@read_as("given")
 @dataclass(eq=False, repr=False)
 class _RayCast(ABC):
     """Distances from sites to geoms, along rays whose pattern is given by a derived class.
@@ -63,39 +38,37 @@ class _RayCast(ABC):
 
     env: InitVar[Env]
     sites: Entities
-    max_distance: float = 5.0
-    alignment: Literal["site", "yaw", "world"] = "yaw"
-    geom_groups: tuple[int, ...] | None = None
+    max_distance: Positive = 5.0
+    alignment: Alignment = "yaw"
+    geom_groups: Annotated[tuple[int, ...] | None, Limits(0, 5)] = None
 
     def __post_init__(self, env: Env) -> None:
         starts, directions = self._pattern()
         self._starts, self._directions = starts.to(env.device), directions.to(env.device)
         bodies = [int(env.model.site(name).bodyid[0]) for name in self.sites.names]
-        excluded = [body for body in bodies for _ in range(len(starts))]
+        excluded = tuple(body for body in bodies for _ in range(len(starts)))
         groups = None if self.geom_groups is None else tuple(self.geom_groups)
-        count = len(excluded)
-        points, directions = env.scratch((count, 3)), env.scratch((count, 3))
-        rays = Rays(points, directions, env.scratch((count,)), tuple(excluded), groups)
-        self._rays = rays
+        points, directions = (env.scratch((len(excluded), 3)) for _ in range(2))
+        self._rays = Rays(points, directions, env.scratch((len(excluded),)), excluded, groups)
 
-    @staticmethod
-    def check(
-        model: Any,
-        step_dt: float,
-        geom_groups: tuple[int, ...] | None = None,
-        alignment: str = "yaw",
-        max_distance: float = 5.0,
-        **more: Any,
-    ) -> None:
-        """Raise ConfigError for groups, alignments, distances and counts that there are not."""
-        if unknown := set(geom_groups or ()) - set(range(6)):
-            raise ConfigError(f"geom_groups has {min(unknown)}; MuJoCo's groups are 0 to 5")
-        if alignment not in ("site", "yaw", "world"):
-            raise ConfigError(f"alignment is {alignment!r}; it must be one of site, yaw, world")
-        sizes = {"max_distance": max_distance} | {n: more[n] for n in _POSITIVE if n in more}
-        for name, size in sizes.items():
-            if size <= 0.0:
-                raise ConfigError(f"{name} is {size}; it must be greater than 0")
+    @classmethod
+    def mirror(cls, reflection: Any, params: Any) -> list[tuple[int, float]]:
+        """Rays take the place of those that they fall on when the pattern is reflected."""
+        sites, factors = params["sites"], torch.tensor(reflection.vector)
+        pattern: Any = cls._pattern
+        rays = torch.cat(pattern(SimpleNamespace(**params)), dim=1)
+        distances, images = torch.cdist(rays * factors.repeat(2), rays).min(dim=1)
+        if distances.max() > _TOLERANCE:
+            raise ConfigError("the pattern of its rays is not symmetric")
+        places = [place for place, _ in reflection.partners(sites)]
+        frames = reflection.frames[sites.ids]
+        compared = {"site": (slice(3), slice(3)), "yaw": (slice(2), 0)}.get(params["alignment"])
+        if compared is not None:
+            errors = (frames * torch.outer(factors, factors) - frames[places])[:, *compared].abs()
+            if (wrong := errors.flatten(1).amax(dim=1) > _TOLERANCE).any():
+                name = sites.names[int(wrong.nonzero()[0])]
+                raise ConfigError(f"the site {name!r} is not turned as its mirror image is")
+        return [(place * len(rays) + ray, 1.0) for place in places for ray in images.tolist()]
 
     @abstractmethod
     def _pattern(self) -> tuple[Tensor, Tensor]:
@@ -119,7 +92,6 @@ class _RayCast(ABC):
         return distances.view(shape[:-1])
 
 
-@_mirrored_by_pattern
 @dataclass(eq=False, repr=False)
 class ray_grid(_RayCast):
     """How far geoms are below a grid of points about sites, m: `height_scan` for any geoms.
@@ -129,7 +101,7 @@ class ray_grid(_RayCast):
     """
 
     size: tuple[float, float] = (1.6, 1.0)
-    resolution: float = 0.2
+    resolution: Positive = 0.2
     height: float = 0.0
 
     def _pattern(self) -> tuple[Tensor, Tensor]:
@@ -142,7 +114,6 @@ class ray_grid(_RayCast):
         return self._cast(env).flatten(1) - self.height
 
 
-@_mirrored_by_pattern
 @dataclass(eq=False, repr=False)
 class ray_ring(_RayCast):
     """How far geoms are from points on a ring about sites, m.
@@ -152,7 +123,7 @@ class ray_ring(_RayCast):
     """
 
     radius: float = 0.1
-    count: int = 8
+    count: Count = 8
     elevation: float = -90.0
 
     def _pattern(self) -> tuple[Tensor, Tensor]:
@@ -166,7 +137,6 @@ class ray_ring(_RayCast):
         return self._cast(env).flatten(1)
 
 
-@_mirrored_by_pattern
 @dataclass(eq=False, repr=False)
 class ray_pinhole(_RayCast):
     """Depth images of cameras that look along the x axis of sites, z up, m.
@@ -175,10 +145,10 @@ class ray_pinhole(_RayCast):
     `fovy` is the vertical field of view, degrees.
     """
 
-    alignment: Literal["site", "yaw", "world"] = "site"
-    width: int = 32
-    height: int = 24
-    fovy: float = 45.0
+    alignment: Alignment = "site"
+    width: Count = 32
+    height: Count = 24
+    fovy: Positive = 45.0
 
     def _pattern(self) -> tuple[Tensor, Tensor]:
         pixel = 2.0 * math.tan(math.radians(self.fovy) / 2.0) / self.height

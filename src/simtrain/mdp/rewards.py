@@ -25,6 +25,7 @@ from simtrain.mdp.robot_state import (
     feet_speed,
     feet_touch,
     is_moving,
+    sensor_rows,
     touches,
 )
 
@@ -298,8 +299,7 @@ class feet_swing_height:
 
 def self_collision_cost(env: Env, sensors: Sensors) -> Tensor:
     """Contacts of the robot with itself, from MuJoCo's ``<contact data="found ...">``, summed."""
-    contacts: Tensor = env.bind("sensordata")[:, sensors.data].unflatten(1, (len(sensors), -1))
-    return contacts[:, :, 0].sum(dim=1)
+    return sensor_rows(env, sensors)[:, :, 0].sum(dim=1)
 
 
 class soft_landing:

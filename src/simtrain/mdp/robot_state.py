@@ -7,15 +7,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from simtrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from simtrain.env.commands import CommandTerm
     from simtrain.env.env import Env
     from simtrain.env.names import Sensors
 
 P = ParamSpec("P")
+C = TypeVar("C", bound="CommandTerm")
+
+
+def find_command(env: Env, name: str, kind: type[C]) -> C:
+    """The command of that name; ConfigError if it is of another class."""
+    term = env.commands.terms[name]
+    if not isinstance(term, kind):
+        raise ConfigError(f"the command {name!r} is no {kind.__name__}")
+    return term
 
 
 def computed_once(
@@ -56,29 +68,38 @@ def height_above_ground(env: Env, points: Tensor) -> Tensor:
     return points[..., 2] - env.terrain.height(points[..., :2])
 
 
+def sensor_rows(env: Env, sensors: Sensors, record: Tensor | None = None) -> Tensor:
+    """What sensors of equal size read. Shape: ``(num_envs, sensors, entries)``.
+
+    With a `record` of `BaseEnv.substeps` at each physics step, ``(num_envs, decimation, ...)``.
+    """
+    data = env.bind("sensordata") if record is None else record
+    rows: Tensor = data[..., sensors.data].unflatten(-1, (len(sensors), -1))
+    return rows
+
+
 @computed_once
 def feet_touch(env: Env, sensors: Sensors) -> Tensor:
     """Which feet touch something. Boolean, shape: ``(num_envs, feet)``."""
-    return _of_feet(env, sensors)[:, :, 0] > 0.0
+    return sensor_rows(env, sensors)[:, :, 0] > 0.0
 
 
 def touches(env: Env, sensors: Sensors, record: Tensor | None) -> tuple[Tensor, ...]:
     """`feet_touch` at each physics step of the `record`, see `BaseEnv.substeps`; None: the last."""
     if record is None:
         return (feet_touch(env, sensors),)
-    found: Tensor = record[:, :, sensors.data].unflatten(2, (len(sensors), -1))[..., 0] > 0.0
-    return found.unbind(1)
+    return (sensor_rows(env, sensors, record)[..., 0] > 0.0).unbind(1)
 
 
 def feet_forces(env: Env, sensors: Sensors) -> Tensor:
     """Net contact force on each foot in the world's frame, N. Shape: ``(num_envs, feet, 3)``."""
-    return _of_feet(env, sensors)[:, :, 1:4]
+    return sensor_rows(env, sensors)[:, :, 1:4]
 
 
 @computed_once
 def feet_speed(env: Env, velocity_sensors: Sensors) -> Tensor:
     """Horizontal speeds of the feet, m/s. Shape: ``(num_envs, feet)``."""
-    speed: Tensor = _of_feet(env, velocity_sensors)[:, :, :2].norm(dim=2)
+    speed: Tensor = sensor_rows(env, velocity_sensors)[:, :, :2].norm(dim=2)
     return speed
 
 
@@ -89,8 +110,3 @@ def is_moving(env: Env, command: str, threshold: float) -> Tensor:
     Its norm is above `threshold`, which every norm is if that is negative.
     """
     return env.command(command).square().sum(dim=1) > threshold * abs(threshold)
-
-
-def _of_feet(env: Env, sensors: Sensors) -> Tensor:
-    data: Tensor = env.bind("sensordata")[:, sensors.data].unflatten(1, (len(sensors), -1))
-    return data

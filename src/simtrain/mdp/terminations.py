@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simtrain.mdp.robot_state import base_height, base_rotation, feet_forces, height_above_ground
+from simtrain.mdp.robot_state import base_height, base_rotation, height_above_ground, sensor_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,9 +65,5 @@ class illegal_contact:
 
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs,)``."""
-        if self._record is None:
-            forces = feet_forces(env, self._sensors).flatten(1, -2)
-        else:
-            rows = self._record[:, :, self._sensors.data].unflatten(2, (len(self._sensors), -1))
-            forces = rows[..., 1:4].flatten(1, 2)
-        return (forces.square().sum(dim=2) > self._threshold**2).any(dim=1)
+        forces = sensor_rows(env, self._sensors, self._record)[..., 1:4]
+        return (forces.square().sum(dim=-1) > self._threshold**2).flatten(1).any(dim=1)

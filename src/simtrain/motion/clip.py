@@ -9,6 +9,7 @@ whose velocities are computed anew: its own are of centres of mass, and the angu
 by the base's rotation, as in the files that holosoma 0.0.3 ships.
 """
 
+import functools
 import io
 import sys
 import zipfile
@@ -21,13 +22,7 @@ import mujoco
 import numpy as np
 
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.files import (
-    available_memory,
-    damage_as_config_error,
-    gib,
-    read_file,
-    written_whole,
-)
+from simtrain.files import available_memory, damage_as_config_error, gib, read_file
 
 _JOINT_FIELDS = {"joint_pos": 7, "joint_vel": 6}  # and their entries for a root
 _BODY_FIELDS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
@@ -37,7 +32,6 @@ _UNIT_TOLERANCE = 1e-3
 _APART = 0.1  # m; models of one robot differ by a few cm
 _FREE = mujoco.mjtJoint.mjJNT_FREE.value
 _FPS = (1.0, 1e4)
-_warned: set[str] = set()
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +81,7 @@ class MotionClip:
         where, joints, bodies = f"the motion {path}", joint_names(model), body_names(model)
         with damage_as_config_error(f"{where} is no .npz, or damaged"):
             content = _read(path, where)
-            fps, has_root = _fps(content, where), False
-            arrays = {}
+            fps, arrays, has_root = _fps(content["fps"], where), {}, False
             for kind, expected, fields in (
                 ("joint", joints, _JOINT_FIELDS), ("body", bodies, _BODY_FIELDS)
             ):  # fmt: skip
@@ -100,21 +93,13 @@ class MotionClip:
         _check_bodies(arrays, model, where)
         if has_root:
             arrays |= _velocities(arrays["body_pos_w"], arrays["body_quat_w"], fps)
-        unnamed = [name for name in _NAMES if name not in content]
-        if unnamed and where not in _warned:
-            _warned.add(where)
-            text = f"has no {' and '.join(unnamed)}: its order is taken for the model's"
-            print(f"warning: {where} {text}", file=sys.stderr)
+        if unnamed := " and ".join(name for name in _NAMES if name not in content):
+            _warn_once(f"{where} has no {unnamed}: its order is taken for the model's")
         return cls(path.stem, fps, joints, bodies, **arrays)
 
     def of_bodies(self, bodies: int | list[int]) -> tuple[np.ndarray, ...]:
         """Positions, quaternions, velocities and angular velocities of some bodies."""
         return tuple(getattr(self, field)[:, bodies] for field in _BODY_FIELDS)
-
-    def save(self, path: Path) -> None:
-        """Write the file, whole or not at all; OSError if it cannot be written."""
-        with written_whole(path) as file:
-            file.write(self.packed())
 
     def packed(self) -> bytes:
         """The content of its file, compressed."""
@@ -124,6 +109,11 @@ class MotionClip:
         file = io.BytesIO()
         np.savez_compressed(file, fps=np.array([self.fps]), **content)
         return file.getvalue()
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def joint_names(model: mujoco.MjModel) -> tuple[str, ...]:
@@ -156,16 +146,14 @@ def _read(path: Path, where: str) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         size = sum(record.file_size for record in archive.infolist())
     if size > most:
-        text = f"unpacks to {gib(size)}, and at most {gib(most)} can be read"
-        raise ConfigError(f"{where} {text}")
+        raise ConfigError(f"{where} unpacks to {gib(size)}, and at most {gib(most)} can be read")
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         if missing := [field for field in ("fps", *_FIELDS) if field not in arrays]:
             raise ConfigError(f"{where} lacks {', '.join(missing)}")
         return {name: arrays[name] for name in ("fps", *_FIELDS, *_NAMES) if name in arrays}
 
 
-def _fps(content: dict[str, np.ndarray], where: str) -> float:
-    fps = content["fps"]
+def _fps(fps: np.ndarray, where: str) -> float:
     if fps.size != 1 or fps.dtype.kind not in "iuf":
         raise ConfigError(f"{where}: its fps is {str(fps)[:50]}; it must be one number")
     low, high = _FPS
@@ -199,23 +187,20 @@ def _columns(
 
     True if it has the root's columns before the joints', as Holosoma writes it.
     """
-    array, size = content[field], _BODY_FIELDS.get(field)
+    array, size, its = content[field], _BODY_FIELDS.get(field), f"{where}: its {field}"
     kind, tail = ("body", (size,)) if size else ("joint", ())
     if array.dtype.kind not in "iuf" or array.ndim < 2 or array.shape[2:] != tail:
         shape = f"(frames, bodies, {size})" if size else "(frames, joints)"
-        text = f"{array.dtype} {array.shape}; it must be numbers {shape}"
-        raise ConfigError(f"{where}: its {field} is {text}")
+        raise ConfigError(f"{its} is {array.dtype} {array.shape}; it must be numbers {shape}")
     if len(array) < 2:
-        raise ConfigError(f"{where}: its {field} has {len(array)} frames, not 2 or more")
+        raise ConfigError(f"{its} has {len(array)} frames, not 2 or more")
     if len(array) != (frames := len(content["joint_pos"])):
-        text = f"{len(array)} frames, and joint_pos has {frames}"
-        raise ConfigError(f"{where}: its {field} has {text}")
+        raise ConfigError(f"{its} has {len(array)} frames, and joint_pos has {frames}")
     has_root = not size and array.shape[1] == len(names) + _JOINT_FIELDS[field]
     array = array[:, -len(names) :] if has_root else array
     if array.shape[1] != len(names):
         other = f"{kind}_names" if f"{kind}_names" in content else "the model"
-        text = f"{array.shape[1]} columns, and {other} has {len(names)}"
-        raise ConfigError(f"{where}: its {field} has {text}")
+        raise ConfigError(f"{its} has {array.shape[1]} columns, and {other} has {len(names)}")
     with np.errstate(over="ignore"):  # `_check_numbers` refuses what becomes infinite
         array = array.astype(np.float32)
     return array.take([names.index(name) for name in expected], axis=1), has_root
@@ -226,8 +211,7 @@ def _check_numbers(arrays: dict[str, np.ndarray], bodies: tuple[str, ...], where
     for field, array in arrays.items():
         finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
         if not finite.all():
-            frame = int(finite.argmin())
-            raise ConfigError(f"{where}: its {field} is not finite in frame {frame}")
+            raise ConfigError(f"{where}: its {field} is not finite in frame {finite.argmin()}")
     lengths = np.linalg.norm(arrays["body_quat_w"].astype(np.float64), axis=-1)
     frame, body = np.unravel_index(np.abs(lengths - 1.0).argmax(), lengths.shape)
     if abs(lengths[frame, body] - 1.0) > _UNIT_TOLERANCE:

@@ -43,7 +43,7 @@ def read_csv(path: Path, model: mujoco.MjModel, names: Sequence[str] = ()) -> np
             raise ConfigError(f"{where}: row {number} has what is no number, or too large a one")
     if len(rows) < 2:
         raise ConfigError(f"{where} has {len(rows)} frames; it must have 2 or more")
-    values = np.array([[float(value) for value in row] for row in rows])
+    values = np.array(rows, dtype=float)
     lengths = np.linalg.norm(values[:, 3:_ROOT], axis=1)
     if (off := np.abs(lengths - 1.0)).max() > 1e-2:
         worst = int(off.argmax())

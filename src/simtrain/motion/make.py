@@ -25,10 +25,11 @@ from typing import Any
 import mink
 import mujoco
 import numpy as np
+from scipy.interpolate import BPoly
 
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import check_path, damage_as_config_error, read_yaml
-from simtrain.motion.clip import MotionClip, clip_of, root_body
+from simtrain.motion.clip import MotionClip, body_names, clip_of, root_body
 
 _AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 _SOLES, _PARTS, _TURN, _BALANCE, _POSTURE = 100.0, 20.0, 5.0, 20.0, 0.3  # costs
@@ -95,20 +96,20 @@ def make_motion(motion: Motion, model: mujoco.MjModel, fps: float = 50.0) -> Mot
     times = np.arange(round(motion.keyframes[-1].time * fps) + 1) / fps
     if len(times) < 2:
         raise ConfigError(f"{motion.name}: its keyframes end before the second frame")
-    parts = [
-        _Part(configuration, motion, name, axes, times)
+    parts = {
+        name: _Part(configuration, motion, name, axes, times)
         for name, axes in _controlled(motion, model).items()
-    ]
-    centers = _centers(motion, {part.name: part for part in parts}, times)
+    }
+    centers = _centers(motion, parts, times)
     posture = mink.PostureTask(model, _POSTURE)
     posture.set_target_from_configuration(configuration)
     balance = mink.ComTask([_BALANCE, _BALANCE, 0.0])
-    tasks = [posture, balance, *(task for part in parts for task in part.tasks)]
+    tasks = [posture, balance, *(task for part in parts.values() for task in part.tasks)]
     limits = [mink.ConfigurationLimit(model, min_distance_from_limits=_FROM_LIMITS)]
     qpos = np.zeros((len(times), model.nq))
     for i, time in enumerate(times):
         balance.set_target(np.append(centers[i], 0.0))
-        for part in parts:
+        for part in parts.values():
             part.go_on(i)
         try:
             for _ in range(_ITERATIONS):
@@ -124,7 +125,7 @@ def make_motion(motion: Motion, model: mujoco.MjModel, fps: float = 50.0) -> Mot
                 f"{motion.name}: {text}; some may be narrower than {2 * _FROM_LIMITS:g} rad or m"
             ) from error
         qpos[i] = configuration.q
-        missed = {part.name: part.missed(configuration) for part in parts}
+        missed = {name: part.missed(configuration) for name, part in parts.items()}
         missed["the center of mass"] = float(np.abs(balance.compute_error(configuration)[:2]).max())
         worst = max(missed, key=lambda name: missed[name])
         if missed[worst] > _MISSED:
@@ -149,14 +150,11 @@ class _Point(mink.Task):
 
     def compute_jacobian(self, configuration: mink.Configuration) -> np.ndarray:
         """Its derivative by the degrees of freedom, ``(axes, nv)``."""
-        jacobian = np.zeros((3, configuration.nv))
-        if self._kind == "site":
-            site = configuration.model.site(self._name).id
-            mujoco.mj_jacSite(configuration.model, configuration.data, jacobian, None, site)
-        else:
-            body = configuration.model.body(self._name).id
-            mujoco.mj_jacBody(configuration.model, configuration.data, jacobian, None, body)
-        return jacobian[self._axes]
+        frame = configuration.get_transform_frame_to_world(self._name, self._kind)
+        # mink's is along the axes of the site or body.
+        own = configuration.get_frame_jacobian(self._name, self._kind)[:3]
+        jacobian: np.ndarray = (frame.rotation().as_matrix() @ own)[self._axes]
+        return jacobian
 
 
 class _Part:
@@ -170,15 +168,12 @@ class _Part:
         axes: Collection[str],
         times: np.ndarray,
     ) -> None:
-        model, is_sole = configuration.model, name in motion.soles
-        kind = _kind(motion.name, name, model)
-        self.name = name
+        kind, is_sole = _kind(motion.name, name, configuration.model), name in motion.soles
         self._start = configuration.get_transform_frame_to_world(name, kind)
         values = np.zeros((len(motion.keyframes), len(_AXES)))
-        for column, axis in enumerate(_AXES):
-            value = 0.0
-            for row, keyframe in enumerate(motion.keyframes):
-                value = values[row, column] = keyframe.parts.get(name, {}).get(axis, value)
+        for row, keyframe in enumerate(motion.keyframes):
+            for axis, value in keyframe.parts.get(name, {}).items():
+                values[row:, _AXES.index(axis)] = value
         values[:, 3:] = np.radians(values[:, 3:])
         self.places = self._start.translation() + values[:, :3]
         """Where it is in each keyframe, m, ``(keyframes, 3)``; where it is told."""
@@ -205,8 +200,7 @@ class _Part:
 
 def _kind(where: str, name: str, model: mujoco.MjModel) -> str:
     """Whether a part's name is a site's or a body's; ConfigError if it is neither."""
-    sites = [model.site(i).name for i in range(model.nsite)]
-    bodies = [model.body(i).name for i in range(1, model.nbody)]
+    sites, bodies = [model.site(i).name for i in range(model.nsite)], body_names(model)
     if name not in sites and name not in bodies:
         near = did_you_mean(name, (*sites, *bodies))
         raise ConfigError(f"{where}: the model has no site or body {name!r}{near}")
@@ -235,13 +229,10 @@ def _centers(motion: Motion, parts: Mapping[str, _Part], times: np.ndarray) -> n
 
 def _minimum_jerk(motion: Motion, values: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Values of the keyframes ``(keyframes, n)`` at all times, ``(frames, n)``."""
-    knots = np.array([keyframe.time for keyframe in motion.keyframes])
-    after = np.searchsorted(knots, times).clip(1, len(knots) - 1)
-    begin, end = knots[after - 1], knots[after]
-    part = ((times - begin) / (end - begin)).clip(0.0, 1.0)[:, None]
-    share = part**3 * (10.0 - 15.0 * part + 6.0 * part**2)
-    path: np.ndarray = values[after - 1] + share * (values[after] - values[after - 1])
-    return path
+    knots, rest = [keyframe.time for keyframe in motion.keyframes], np.zeros_like(values)
+    path = BPoly.from_derivatives(knots, np.stack((values, rest, rest), axis=1))
+    points: np.ndarray = path(times.clip(max=knots[-1]))
+    return points
 
 
 def _keyframes(where: str, soles: tuple[str, ...], content: Any) -> tuple[Keyframe, ...]:

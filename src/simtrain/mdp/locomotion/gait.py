@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
@@ -17,8 +17,9 @@ from simtrain.env.commands import CommandTerm
 from simtrain.env.names import find_joints, match_values
 from simtrain.env.reading import mirrored_as
 from simtrain.errors import ConfigError
+from simtrain.limits import Limits
 from simtrain.mdp.observations import foot_height
-from simtrain.mdp.robot_state import feet_touch, is_moving
+from simtrain.mdp.robot_state import feet_touch, find_command, is_moving
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,19 +73,15 @@ class GaitClock(CommandTerm):
     offsets: tuple[float, ...]
     command_name: str = "velocity"
     frequency: Bounds = (1.5, 1.5)
-    stance: float = 0.5
+    stance: Annotated[float, Limits(0.0, 0.999)] = 0.5
     command_threshold: float = 0.05
-    stopping_time: float = 0.0
+    stopping_time: Annotated[float, Limits(0.0, 1e6)] = 0.0
     bend: dict[str, float] | None = None
 
     def __post_init__(self, env: Env) -> None:
         if len(self.offsets) != len(self.sites):
             counts = f"{len(self.offsets)} offsets for {len(self.sites)} feet"
             raise ConfigError(f"{counts}: {', '.join(self.sites.names)}")
-        if not 0.0 <= self.stance < 1.0:
-            raise ConfigError(f"stance is {self.stance}; it must be from 0 to less than 1")
-        if self.stopping_time < 0.0:
-            raise ConfigError(f"stopping_time is {self.stopping_time}; it must be 0 or more")
         self._env = env
         self.command = env.buffer("command", (2,), reset=None)
         self._phase = env.buffer("phase", reset=None)
@@ -119,10 +116,12 @@ class GaitClock(CommandTerm):
 
     def reference(self, joints: Joints) -> Callable[[], Tensor]:
         """See `CommandTerm.reference`."""
-        bent = {joint: (angle, foot) for joint, angle, foot in self._bent()}
-        pairs = [bent.get(name, (0.0, 0)) for name in joints.names]
-        angle = torch.tensor([angle for angle, _ in pairs], device=self._env.device)
-        foot = torch.tensor([foot for _, foot in pairs], device=self._env.device)
+        env, bends = self._env, self.bend or {}
+        bent = find_joints(env.model, tuple(bends), "cpu").names
+        angles = dict(zip(bent, match_values(bends, bent, 0.0, "bend"), strict=True))
+        feet = [_foot_on(env, name, self.sites) if name in bent else 0 for name in joints.names]
+        foot = torch.tensor(feet, device=env.device)
+        angle = torch.tensor([angles.get(name, 0.0) for name in joints.names], device=env.device)
         return lambda: self._lift[:, foot].mul_(angle)
 
     def begin(self) -> None:
@@ -149,19 +148,10 @@ class GaitClock(CommandTerm):
     def _runs(self) -> Tensor:
         return (self._steps_left >= 0.0).float()
 
-    def _bent(self) -> list[tuple[str, float, int]]:
-        """The joints that bend, by how much, and the feet that they carry."""
-        if not self.bend:
-            return []
-        names = find_joints(self._env.model, tuple(self.bend), "cpu").names
-        angles = match_values(self.bend, names, 0.0, "bend")
-        feet = [_foot_on(self._env, name, self.sites) for name in names]
-        return list(zip(names, angles, feet, strict=True))
-
 
 def feet_contact_by_phase(env: Env, sensors: Sensors, gait: str) -> Tensor:
     """Part of the feet that touch the ground in stance and do not in swing. ``(num_envs,)``."""
-    stance = _clock(env, gait).swing() == 0.0
+    stance = find_command(env, gait, GaitClock).swing() == 0.0
     return (feet_touch(env, sensors) == stance).float().mean(dim=1)
 
 
@@ -173,7 +163,7 @@ def feet_height_by_phase(
     A foot's target rises to `swing_height` in the middle of its swing, m, as sin^2, above the
     height `sole` that its site has on the ground, m.
     """
-    target = (_clock(env, gait).lift() * swing_height).add_(sole)
+    target = (find_command(env, gait, GaitClock).lift() * swing_height).add_(sole)
     return torch.exp((foot_height(env, sites) - target).square().sum(dim=1) / -(std**2))
 
 
@@ -201,10 +191,3 @@ def _foot_on(env: Env, joint: str, sites: Entities) -> int:
         if body == moved:
             return place
     raise ConfigError(f"the joint {joint!r} carries none of the feet {', '.join(sites.names)}")
-
-
-def _clock(env: Env, name: str) -> GaitClock:
-    term = env.commands.terms[name]
-    if not isinstance(term, GaitClock):
-        raise ConfigError(f"the command {name!r} is no GaitClock")
-    return term

@@ -7,107 +7,103 @@ at the tile's edge. `platform_width` is the side of a flat platform in the middl
 pyramid is a pit: robots walk up from the middle instead of down.
 """
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
+from numpy.random import Generator
 
 Range = tuple[float, float]  # a value at difficulty 0 and at difficulty 1
+Array = np.ndarray
 
 
-class _Tile:
-    """The nodes of a tile, how hard it is, and the generator of its random heights."""
-
-    def __init__(
-        self, x: np.ndarray, y: np.ndarray, difficulty: float, random: np.random.Generator
-    ) -> None:
-        self.x, self.y, self.difficulty, self.random = x, y, difficulty, random
-        self.size = -2.0 * float(x.min())  # length of its side, which has the middle at 0
-        # Equal distances from the middle form a square.
-        self.from_middle: np.ndarray = np.maximum(np.abs(x), np.abs(y))
-        self.from_edge = self.size / 2.0 - self.from_middle
-
-    def value(self, bounds: Range) -> float:
-        """The value between `bounds` that belongs to the difficulty."""
-        return bounds[0] + self.difficulty * (bounds[1] - bounds[0])
-
-    def run(self, platform_width: float) -> float:
-        """Distance from the edge of the tile to that of the platform."""
-        return (self.size - platform_width) / 2.0
-
-
-def _kind(heights: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """A function of a `_Tile` and parameters as one of ``(x, y, difficulty, random, **params)``."""
-
-    @functools.wraps(heights)
-    def function(
-        x: np.ndarray, y: np.ndarray, difficulty: float, random: Any, *args: Any, **params: Any
-    ) -> np.ndarray:
-        return heights(_Tile(x, y, difficulty, random), *args, **params)
-
-    given = list(inspect.signature(function, follow_wrapped=False).parameters.values())[:4]
-    own = list(inspect.signature(heights).parameters.values())[1:]
-    function.__signature__ = inspect.Signature(given + own)  # type: ignore[attr-defined]
-    return function
-
-
-@_kind
-def flat(tile: _Tile) -> np.ndarray:
+def flat(x: Array, y: Array, difficulty: float, random: Generator) -> Array:
     """Height 0."""
-    return np.zeros_like(tile.x)
+    return np.zeros_like(x)
 
 
-@_kind
 def pyramid_slope(
-    tile: _Tile, slope: Range = (0.0, 0.4), platform_width: float = 2.0, inverted: bool = False
-) -> np.ndarray:
+    x: Array,
+    y: Array,
+    difficulty: float,
+    random: Generator,
+    slope: Range = (0.0, 0.4),
+    platform_width: float = 2.0,
+    inverted: bool = False,
+) -> Array:
     """A square pyramid with a platform on top, or a pit; `slope` is rise over run."""
-    height: np.ndarray = tile.value(slope) * np.minimum(tile.from_edge, tile.run(platform_width))
+    height = _value(slope, difficulty) * _from_edge(x, y, platform_width)
     return -height if inverted else height
 
 
-@_kind
 def pyramid_stairs(
-    tile: _Tile,
+    x: Array,
+    y: Array,
+    difficulty: float,
+    random: Generator,
     step_height: Range = (0.02, 0.15),
     step_width: float = 0.3,
     platform_width: float = 2.0,
     inverted: bool = False,
-) -> np.ndarray:
+) -> Array:
     """Stairs that lead down from a platform on all four sides, or up from the bottom of a pit."""
     # A node exactly on an edge belongs to the step above it, whatever its rounding.
-    edge = np.floor(tile.from_edge / step_width + 1e-6)
-    steps = np.minimum(edge, np.floor(tile.run(platform_width) / step_width + 1e-6))
-    height: np.ndarray = tile.value(step_height) * steps
+    steps = np.floor(_from_edge(x, y, platform_width) / step_width + 1e-6)
+    height = _value(step_height, difficulty) * steps
     return -height if inverted else height
 
 
-@_kind
 def random_boxes(
-    tile: _Tile,
+    x: Array,
+    y: Array,
+    difficulty: float,
+    random: Generator,
     box_height: Range = (0.02, 0.12),
     box_width: float = 0.4,
     platform_width: float = 1.0,
-) -> np.ndarray:
+) -> Array:
     """Square boxes, `box_width` wide, with tops uniformly distributed in +- `box_height`, m."""
-    place = np.stack((tile.x - tile.x.min(), tile.y - tile.y.min()))
-    i, j = np.floor(place / box_width + 1e-6).astype(int)
-    tops = tile.random.uniform(-1.0, 1.0, size=(i.max() + 1, j.max() + 1))
-    height = tile.value(box_height) * tops[i, j]
-    return np.where(tile.from_middle <= platform_width / 2, 0.0, height)
+    i, j = np.floor(np.stack((x - x.min(), y - y.min())) / box_width + 1e-6).astype(int)
+    tops = random.uniform(-1.0, 1.0, size=(i.max() + 1, j.max() + 1))
+    height = _value(box_height, difficulty) * tops[i, j]
+    return np.where(_from_middle(x, y) <= platform_width / 2, 0.0, height)
 
 
-@_kind
-def waves(tile: _Tile, amplitude: Range = (0.02, 0.15), num_waves: int = 4) -> np.ndarray:
+def waves(
+    x: Array,
+    y: Array,
+    difficulty: float,
+    random: Generator,
+    amplitude: Range = (0.02, 0.15),
+    num_waves: int = 4,
+) -> Array:
     """Whole waves along both sides of the tile: amplitude x sin kx sin ky, m."""
-    k = 2.0 * np.pi * num_waves / tile.size
-    height: np.ndarray = tile.value(amplitude) * np.sin(k * tile.x) * np.sin(k * tile.y)
+    k = 2.0 * np.pi * num_waves / _size(x)
+    height: Array = _value(amplitude, difficulty) * np.sin(k * x) * np.sin(k * y)
     return height
 
 
-@_kind
-def random_rough(tile: _Tile, noise: Range = (0.01, 0.06)) -> np.ndarray:
+def random_rough(
+    x: Array, y: Array, difficulty: float, random: Generator, noise: Range = (0.01, 0.06)
+) -> Array:
     """Every node at a height of its own, uniformly distributed in +- `noise`, m."""
-    return tile.value(noise) * tile.random.uniform(-1.0, 1.0, size=tile.x.shape)
+    return _value(noise, difficulty) * random.uniform(-1.0, 1.0, size=x.shape)
+
+
+def _value(bounds: Range, difficulty: float) -> float:
+    return bounds[0] + difficulty * (bounds[1] - bounds[0])
+
+
+def _size(x: Array) -> float:
+    """Length of the tile's side."""
+    return -2.0 * float(x.min())
+
+
+def _from_middle(x: Array, y: Array) -> Array:
+    """Distances from the middle, of which equal ones form a square."""
+    distance: Array = np.maximum(np.abs(x), np.abs(y))
+    return distance
+
+
+def _from_edge(x: Array, y: Array, platform_width: float) -> Array:
+    """Distances from the tile's edge, but not beyond the platform's."""
+    run = (_size(x) - platform_width) / 2.0
+    distance: Array = np.minimum(_size(x) / 2.0 - _from_middle(x, y), run)
+    return distance

@@ -15,7 +15,7 @@ import torch
 from simtrain.env.commands import Arrow, CommandTerm
 from simtrain.env.reading import mirrored_as
 from simtrain.errors import ConfigError
-from simtrain.mdp.robot_state import base_velocity
+from simtrain.mdp.robot_state import base_velocity, find_command
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
 
 if TYPE_CHECKING:
@@ -90,14 +90,17 @@ class UniformVelocityCommand(CommandTerm):
 
     def _set_velocity(self, mask: Tensor) -> None:
         """Give the base the commanded velocity, level and without any other, in `mask`."""
-        env, base = self._env, self._env.base
+        base, velocity = self._env.base, torch.zeros(self._env.num_envs, 6, device=mask.device)
         self.update()
-        x, y, turn = self.command.unbind(1)
-        yaw = yaw_of(env.bind("qpos")[:, base.quaternion])
-        cos, sin, zero = yaw.cos(), yaw.sin(), torch.zeros_like(x)
-        velocity = (cos * x - sin * y, sin * x + cos * y, zero, zero, zero, turn)
+        velocity[:, :2], velocity[:, 5] = self._in_world(), self.command[:, 2]
         entries = slice(base.linear.start, base.angular.stop)
-        env.sim.write("qvel", torch.stack(velocity, dim=1), mask, entries)
+        self._env.sim.write("qvel", velocity, mask, entries)
+
+    def _in_world(self) -> Tensor:
+        """The commanded velocity along the world's axes, m/s. Shape: ``(num_envs, 2)``."""
+        yaw = yaw_of(self._env.bind("qpos")[:, self._env.base.quaternion])
+        cos, sin, (x, y, _) = yaw.cos(), yaw.sin(), self.command.unbind(1)
+        return torch.stack((cos * x - sin * y, sin * x + cos * y), dim=1)
 
     def bounds(self) -> tuple[Tensor, Tensor]:
         """See `CommandTerm.bounds`; a change of these, in place, changes what is drawn."""
@@ -106,17 +109,13 @@ class UniformVelocityCommand(CommandTerm):
     def markers(self, index: int) -> list[Arrow]:
         """The commanded velocity in green and the actual one in blue, half a metre a m/s."""
         env = self._env
-        yaw = yaw_of(env.bind("qpos")[index, env.base.quaternion])
-        cos, sin = yaw.cos(), yaw.sin()
-        forward, left = self.command[index, :2]
-        commanded = torch.stack((cos * forward - sin * left, sin * forward + cos * left))
         actual = env.bind("qvel")[index, env.base.linear][:2]
         x, y, _ = env.bind("qpos")[index, env.base.position].tolist()
         z = float(env.bind("xpos")[index, :, 2].max()) + 0.2
         return [
             Arrow((x, y, height), (x + dx, y + dy, height), rgb)
             for (dx, dy), height, rgb in (
-                ((0.5 * commanded).tolist(), z, (0.15, 0.75, 0.25)),
+                ((0.5 * self._in_world()[index]).tolist(), z, (0.15, 0.75, 0.25)),
                 ((0.5 * actual).tolist(), z + 0.04, (0.2, 0.45, 0.95)),
             )
         ]
@@ -126,11 +125,9 @@ class command_ranges:
     """Widen a `UniformVelocityCommand`, from `start` times its bounds to all in control `steps`."""
 
     def __init__(self, env: Env, command: str, start: float, steps: int) -> None:
-        term = env.commands.terms[command]
-        if not isinstance(term, UniformVelocityCommand):
-            raise ConfigError(f"the command {command!r} is no UniformVelocityCommand")
-        self._term, self._start, self._steps = term, start, steps
-        self._full = torch.stack((term.low[:3], term.high[:3]))
+        self._term = find_command(env, command, UniformVelocityCommand)
+        self._start, self._steps = start, steps
+        self._full = torch.stack(self._term.bounds())
 
     def __call__(self, env: Env, mask: Tensor) -> Tensor:
         """Set the command's bounds, in place; the part of them that is drawn from, scalar."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import InitVar, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -16,7 +15,8 @@ from simtrain.env.names import find_base, find_joints
 from simtrain.env.randomness import Draws
 from simtrain.env.reading import mirrored_as
 from simtrain.errors import ConfigError
-from simtrain.mdp.events import by_axis
+from simtrain.limits import Fraction, Limits
+from simtrain.mdp.events import Ranges, by_axis
 from simtrain.mdp.rotations import (
     about_vertical,
     quat_conjugate,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from simtrain.env.env import Env
     from simtrain.env.names import Bounds, Entities, Joints
-    from simtrain.mdp.events import Ranges
 
 Sampling = Literal["adaptive", "uniform", "start"]
 _FRAME_LENGTH = 0.2  # of the axes that show a body's target, m
@@ -77,11 +76,11 @@ class MotionCommand(CommandTerm):
     pose_range: Ranges | None = None
     velocity_range: Ranges | None = None
     joint_position_range: Bounds = (0.0, 0.0)
-    bin_s: float = 1.0
-    uniform_share: float = 0.1
-    failure_rate: float = 0.001
-    kernel: int = 1
-    kernel_decay: float = 0.8
+    bin_s: Annotated[float, Limits(1e-3)] = 1.0
+    uniform_share: Fraction = 0.1
+    failure_rate: Annotated[float, Limits(1e-9, 1.0)] = 0.001
+    kernel: Annotated[int, Limits(1, 1000)] = 1
+    kernel_decay: Fraction = 0.8
 
     def __post_init__(self, env: Env) -> None:
         self._env, device = env, env.device
@@ -120,18 +119,6 @@ class MotionCommand(CommandTerm):
             raise ConfigError(f"the anchor {params['anchor']!r} is none of the bodies: {there}")
         if not params["files"]:
             raise ConfigError("files needs one or more motions")
-        if params.get("sampling", "adaptive") not in ("adaptive", "uniform", "start"):
-            choices = "adaptive, uniform or start"
-            raise ConfigError(f"sampling is {params['sampling']!r}; it must be {choices}")
-        for name, low, high in (
-            ("bin_s", 1e-3, math.inf),
-            ("uniform_share", 0.0, 1.0),
-            ("failure_rate", 1e-9, 1.0),
-            ("kernel", 1, 1000),
-            ("kernel_decay", 0.0, 1.0),
-        ):
-            if name in params and not low <= params[name] <= high:
-                raise ConfigError(f"{name} is {params[name]}; it must be from {low:g} to {high:g}")
         for ranges in ("pose_range", "velocity_range"):
             by_axis(params.get(ranges) or {})
         find_base(model)
@@ -216,7 +203,7 @@ class MotionCommand(CommandTerm):
 
     def robot_velocities(self) -> tuple[Tensor, Tensor]:
         """The robot's bodies in the world, see `velocities`."""
-        return self._env.once((self, "velocities"), self._robot_velocities)
+        return self._env.once((self, "robot_velocities"), self._robot_velocities)
 
     def joint_vel_error(self) -> Tensor:
         """Root mean square of the joints' velocities minus the motion's, rad/s, ``(num_envs,)``."""
@@ -263,27 +250,24 @@ class MotionCommand(CommandTerm):
             shares = bins.frames / bins.frames.sum()
         else:
             failed = (mask & env.terminations.terminated).float()
-            counts = torch.zeros_like(self._failures).index_add_(
-                0, bins.of_frame[self._frame], failed
-            )
+            counts = torch.zeros_like(self._failures)
+            counts.index_add_(0, bins.of_frame[self._frame], failed)
             self._failures.lerp_(counts, self.failure_rate)
             spread = bins.kernel @ self._failures + torch.finfo().tiny
             shares = spread * ((1.0 - self.uniform_share) / spread.sum())
             shares = shares + self.uniform_share / len(shares)
-        drawn = torch.searchsorted(shares.cumsum(0), random[0])
-        drawn = drawn.clamp_(max=len(shares) - 1)
+        drawn = torch.searchsorted(shares.cumsum(0), random[0]).clamp_(max=len(shares) - 1)
         return bins.starts[drawn] + (random[1] * bins.frames[drawn]).long()
 
     def _now(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The motion's bodies in the present frame: `poses` and `velocities`."""
+        return self._env.once((self, "motion"), self._motion_now)
 
-        def look_up() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            position, turn, linear, angular = self._of_bodies.at(self._frame)
-            if self._env.terrain is not None:
-                position = position + self._env.terrain.origins.unsqueeze(1)
-            return position, turn, linear, angular
-
-        return self._env.once((self, "now"), look_up)
+    def _motion_now(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        position, turn, linear, angular = self._of_bodies.at(self._frame)
+        if self._env.terrain is not None:
+            position = position + self._env.terrain.origins.unsqueeze(1)
+        return position, turn, linear, angular
 
     def _of(self, field: str) -> Tensor:
         """A field of the bodies, matrices as such."""
@@ -339,22 +323,20 @@ class _Bins:
         self, lengths: list[int], frames: float, kernel: int, decay: float, device: torch.device
     ) -> None:
         """Of motions of `lengths` frames, with about `frames` in each."""
-        starts: list[np.ndarray] = []
-        ends, of_frame, kernels, first, before = [], [], [], 0, 0
+        starts, sizes, of_frame, kernels, first, before = [], [], [], [], 0, 0
         for length in lengths:
             number = max(1, round((length - 1) / frames))
             edges = np.linspace(0, length - 1, number + 1).astype(int)
-            bins = np.searchsorted(edges[1:-1], np.arange(length), "right")
-            of_frame.append(before + bins)
             starts.append(first + edges[:-1])
-            ends.append(first + edges[1:])
+            sizes.append(np.diff(edges))
+            of_frame.append(before + np.searchsorted(edges[1:-1], np.arange(length), "right"))
             later = np.arange(number) - np.arange(number)[:, None]  # from a bin to one that failed
             weights = np.where((later >= 0) & (later < kernel), decay ** np.abs(later), 0.0)
             kernels.append(torch.tensor(weights, dtype=torch.float32))
             first, before = first + length, before + number
-        joined = (torch.as_tensor(np.concatenate(v)) for v in (starts, ends, of_frame))
-        self.starts, last, self.of_frame = (v.to(device) for v in joined)
-        self.frames = (last - self.starts).float()
+        joined = (torch.as_tensor(np.concatenate(v)).to(device) for v in (starts, sizes, of_frame))
+        self.starts, size, self.of_frame = joined
+        self.frames = size.float()
         self.kernel = torch.block_diag(*kernels).to(device)
 
 

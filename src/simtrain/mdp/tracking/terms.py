@@ -16,6 +16,7 @@ import torch
 from simtrain.env.names import as_index
 from simtrain.env.reading import mirrored_as
 from simtrain.errors import ConfigError
+from simtrain.mdp.robot_state import computed_once, find_command
 from simtrain.mdp.tracking.motion import MotionCommand
 
 if TYPE_CHECKING:
@@ -30,10 +31,7 @@ Places = list[tuple[int, float]]
 
 
 def _motion(env: Env, name: str) -> MotionCommand:
-    term = env.commands.terms[name]
-    if not isinstance(term, MotionCommand):
-        raise ConfigError(f"the command {name!r} is no MotionCommand")
-    return term
+    return find_command(env, name, MotionCommand)
 
 
 def _columns(reflection: Any, params: Any) -> Places:
@@ -221,20 +219,18 @@ def _anchors(env: Env, command: str) -> tuple[tuple[Tensor, Tensor], tuple[Tenso
     return (position[:, at], turn[:, at]), (own_position[:, at], own_turn[:, at])
 
 
+@computed_once
 def _distances(env: Env, command: str) -> Tensor:
     """Of the bodies from their targets, m. Shape: ``(num_envs, bodies)``."""
     motion = _motion(env, command)
-    return env.once(
-        (motion, "distances"), lambda: _norm(motion.targets()[0] - motion.robot_poses()[0])
-    )
+    return _norm(motion.targets()[0] - motion.robot_poses()[0])
 
 
+@computed_once
 def _angles(env: Env, command: str) -> Tensor:
     """Between the bodies and their targets, rad. Shape: ``(num_envs, bodies)``."""
     motion = _motion(env, command)
-    return env.once(
-        (motion, "angles"), lambda: _angle_between(motion.targets()[1], motion.robot_poses()[1])
-    )
+    return _angle_between(motion.targets()[1], motion.robot_poses()[1])
 
 
 def _angle_between(first: Tensor, second: Tensor) -> Tensor:
