@@ -68,18 +68,6 @@ def test_a_heading_is_kept_by_a_yaw_rate_in_proportion_to_the_error():
         assert term.command[0, 2] == pytest.approx(rate, abs=1e-5)
 
 
-def test_commands_stand_for_their_time_and_are_drawn_anew_one_by_one():
-    env = _env(64, seconds=(0.1, 0.2))
-    before = env.command("velocity").clone()
-    changed = torch.zeros(64, dtype=torch.long)
-    for step in range(1, 11):
-        env.step(torch.zeros(64, 2))
-        new = (env.command("velocity") != before).any(dim=1)
-        changed = torch.where((changed == 0) & new, step, changed)
-    assert changed.min() == 6
-    assert changed.max() == 10
-
-
 def test_people_see_bounds_and_arrows_of_the_commanded_and_the_present_velocity():
     env = _env(2)
     term = env.commands.terms["velocity"]

@@ -200,17 +200,6 @@ def test_evaluation_plays_each_motion_in_turn_from_its_start_to_its_end(files):
         motion.update()
 
 
-def test_an_action_of_zero_asks_for_the_motions_joints(files):
-    env = _env(files, 4)
-    motion = env.commands.terms["motion"]
-    asked = env.command("motion")[:, :2].clone()
-    env._control.apply(torch.zeros(4, 2))
-    start = torch.tensor([0.1, -0.2])
-    held = env.initial_targets - start
-    assert torch.allclose(env.bind("ctrl"), asked + held, atol=1e-6)
-    assert motion.is_driven is False
-
-
 def test_adaptive_sampling_begins_where_episodes_failed_and_evenly_beside(files):
     env = _env(files, 4000, kernel=2, kernel_decay=0.5, failure_rate=1.0)
     motion, everywhere = env.commands.terms["motion"], torch.ones(4000, dtype=torch.bool)
