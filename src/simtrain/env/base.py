@@ -341,10 +341,8 @@ def _leaves(
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, Mapping):
         items = value.items()
-    elif isinstance(value, list | tuple | deque):
-        items = enumerate(value)
-    elif isinstance(value, set | frozenset):
-        items = enumerate(sorted(value, key=str))
+    elif isinstance(value, list | tuple | deque | set | frozenset):
+        items = enumerate(sorted(value, key=str) if isinstance(value, set | frozenset) else value)
     elif objects and hasattr(value, "__dict__"):
         items = vars(value).items()
     for key, item in list(items):

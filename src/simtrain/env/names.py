@@ -5,7 +5,7 @@ A pattern is a regular expression that must match a whole name. Entries come in 
 
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -22,7 +22,6 @@ from simtrain.sim.engine import Index
 FREE = mujoco.mjtJoint.mjJNT_FREE.value
 ONE_DEGREE = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
 """The types of joints with one degree of freedom."""
-_SIZES = {FREE: (7, 6), mujoco.mjtJoint.mjJNT_BALL.value: (4, 3)}  # in qpos and qvel, if not 1
 _COUNTS = {  # fields of the model that count the elements of a kind
     "body": "nbody",
     "geom": "ngeom",
@@ -121,16 +120,15 @@ def _resolved(kind: str, value: Any, model: mujoco.MjModel, device: torch.device
     names, ids = match_names(model, _KINDS[kind], value)
     if kind != "sensors":
         return Entities(names, as_index(ids, device))
-    data = _spans(ids, model.sensor_adr, model.sensor_dim[ids])
+    data = _entries(ids, model.sensor_adr, model.nsensordata)
     return Sensors(names, as_index(ids, device), as_index(data, device))
 
 
 def find_joints(model: mujoco.MjModel, names: Names, device: torch.device | str) -> Joints:
     """The joints that `names` match; ConfigError if a pattern matches none."""
     matches, ids = match_names(model, "joint", names)
-    sizes = np.array([_SIZES.get(int(kind), (1, 1)) for kind in model.jnt_type[ids]]).reshape(-1, 2)
-    qpos = _spans(ids, model.jnt_qposadr, sizes[:, 0])
-    qvel = _spans(ids, model.jnt_dofadr, sizes[:, 1])
+    qpos = _entries(ids, model.jnt_qposadr, model.nq)
+    qvel = _entries(ids, model.jnt_dofadr, model.nv)
     return Joints(matches, *(as_index(i, device) for i in (ids, qpos, qvel)))
 
 
@@ -338,5 +336,7 @@ def _hits(pattern: str, names: Sequence[str], where: str = "") -> list[int]:
         raise ConfigError(f"{where}{pattern!r} is not a regular expression: {error}") from error
 
 
-def _spans(ids: list[int], starts: Sequence[int], sizes: Iterable[int]) -> list[int]:
-    return [int(starts[i]) + k for i, size in zip(ids, sizes, strict=True) for k in range(size)]
+def _entries(ids: list[int], starts: Sequence[int], total: int) -> list[int]:
+    """The entries of elements of which each begins at its start and ends where the next begins."""
+    ends = [*starts[1:], total]
+    return [int(entry) for i in ids for entry in range(starts[i], ends[i])]

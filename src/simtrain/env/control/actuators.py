@@ -74,11 +74,7 @@ def simulated_actuators(cfgs: Mapping[str, ActuatorCfg], env: Any) -> list["_DcM
 
 
 class _Servos:
-    """MuJoCo's servos of some joints, each of force ``gain ctrl + bias`` in its own units.
-
-    Position, velocity, gain and bias are ``(num_envs, joints)``. ``biasprm`` has - stiffness x
-    encoder's bias, - stiffness and - damping, each environment's own.
-    """
+    """MuJoCo's servos of some joints, each of force ``gain ctrl + bias`` in its own units."""
 
     def __init__(self, cfg: ActuatorCfg, env: Any) -> None:
         self.joints = find_joints(env.model, cfg.joints, env.device)
@@ -91,27 +87,17 @@ class _Servos:
         self._gains: Tensor = env.sim.expand("actuator_gainprm")
         self._biases: Tensor = env.sim.expand("actuator_biasprm")
 
-    def position(self) -> Tensor:
-        """Positions, in the actuators' units."""
-        return self._qpos[:, self.joints.qpos] * self._gear
+    def read(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Position, velocity, ``biasprm``, gain and bias, ``(num_envs, joints, ...)``.
 
-    def velocity(self) -> Tensor:
-        """Velocities."""
-        return self._qvel[:, self.joints.qvel] * self._gear
-
-    def gain(self) -> Tensor:
-        """Force for one unit of ``ctrl``."""
-        return self._gains[:, self.index, 0]
-
-    def bias(self, velocity: Tensor) -> Tensor:
-        """Force without ``ctrl``."""
+        Each environment's own ``biasprm`` begins with - stiffness x encoder's bias, - stiffness and
+        - damping.
+        """
+        position = self._qpos[:, self.joints.qpos] * self._gear
+        velocity = self._qvel[:, self.joints.qvel] * self._gear
         numbers = self._biases[:, self.index]
-        return numbers[..., 0] + numbers[..., 1] * self.position() + numbers[..., 2] * velocity
-
-    def measured(self) -> Tensor:
-        """Positions as encoders have them."""
-        numbers = self._biases[:, self.index]
-        return self.position() + numbers[..., 0] / numbers[..., 1]
+        bias = numbers[..., 0] + numbers[..., 1] * position + numbers[..., 2] * velocity
+        return position, velocity, numbers, self._gains[:, self.index, 0], bias
 
 
 class _DcMotors(_Servos):
@@ -127,8 +113,8 @@ class _DcMotors(_Servos):
 
     def apply(self, ctrl: Tensor) -> None:
         """Bound targets by what makes the largest and the least force that there can be."""
-        velocity, gain = self.velocity(), self.gain()
-        middle = torch.addcmul(-self.bias(velocity), velocity, self._slope)
+        _, velocity, _, gain, bias = self.read()
+        middle = torch.addcmul(-bias, velocity, self._slope)
         low, high = (middle - self._stall) / gain, (middle + self._stall) / gain
         ctrl[:, self.index] = torch.clamp(ctrl[:, self.index], low, high)
 
@@ -147,9 +133,11 @@ class _Networks(_Servos):
     @torch.no_grad()
     def apply(self, ctrl: Tensor) -> None:
         """Replace targets; each joint of each environment is a row of the network's."""
-        history, velocity = self._history, self.velocity()
+        history = self._history
+        position, velocity, numbers, gain, bias = self.read()
+        measured = position + numbers[..., 0] / numbers[..., 1]
         history[:, 1:] = history[:, :-1].clone()
-        history[:, 0, 0] = ctrl[:, self.index] - self.measured()
+        history[:, 0, 0] = ctrl[:, self.index] - measured
         history[:, 0, 1] = velocity
         inputs = history.index_select(1, self._steps) * self._scale
         # From (num_envs, steps, 2, joints) to (num_envs, joints, 2, steps).
@@ -157,8 +145,8 @@ class _Networks(_Servos):
         inputs = inputs.flip(2) if self._cfg.input_order == "vel_pos" else inputs
         with _compiling_nothing():
             efforts = self._network(inputs.flatten(2).flatten(0, 1)).view(len(ctrl), -1)
-        efforts = efforts * self._cfg.torque_scale - self.bias(velocity)
-        ctrl[:, self.index] = efforts / self.gain()
+        efforts = efforts * self._cfg.torque_scale - bias
+        ctrl[:, self.index] = efforts / gain
 
 
 def _place(spec: mujoco.MjSpec, model: mujoco.MjModel, joint: str) -> Any:
