@@ -74,10 +74,8 @@ def test_comparing_gives_the_ratios_of_the_medians():
     assert lost.ratios(before)["seconds"] == math.inf
     assert now.ratios(lost)["seconds"] == 0.0
     assert math.isnan(lost.ratios(lost)["seconds"])
-
-
-def test_a_population_is_compared_with_the_best_of_as_many_trainings_at_equal_total_steps():
-    """Two groups of two: 2 * 100 and 2 * 400 steps until the first of each is done."""
+    # A population is compared with the best of as many trainings, at equal steps in total. Of two
+    # groups of two, it took 2 * 100 and 2 * 400 steps until the first of each was done.
     alone = results(seed(0, 100), seed(1, 300), seed(2, 500), seed(3, 400), seed(4, 1))
     population = results(seed(0, 250), members=2)
     assert population.ratios(alone)["env_steps"] == 250 / 500

@@ -1,5 +1,4 @@
 import io
-from pathlib import Path
 
 import imageio_ffmpeg
 import numpy as np
@@ -10,9 +9,8 @@ from PIL import Image
 from rover import rover
 
 from simtrain.env.env import Env
-from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
-from simtrain.view.video import as_gif, check_video_path, record
+from simtrain.view.video import as_gif, record
 
 SIZE = (160, 90)
 
@@ -64,21 +62,3 @@ def test_a_policy_that_fails_leaves_no_file(tmp_path):
     with pytest.raises(ZeroDivisionError):
         record(_env(), lambda obs, fresh: 1 / 0, tmp_path / "out.mp4", range(3), size=SIZE)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("out.avi", "give a file that ends with .mp4"),
-        ("nowhere/out.mp4", "nowhere is not a folder"),
-        ("folder.mp4", "it is a folder"),
-    ],
-)
-def test_a_file_that_cannot_be_written_is_refused_before(path, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.mp4").mkdir()
-    before = sorted(tmp_path.iterdir())
-    check_video_path(Path("out.mp4"))
-    with pytest.raises(ConfigError, match=message):
-        check_video_path(Path(path))
-    assert sorted(tmp_path.iterdir()) == before
