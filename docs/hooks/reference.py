@@ -192,11 +192,7 @@ def _default(cls: type, field: dataclasses.Field[Any]) -> str:
     if cls is TrainConfig and field.name in {f.name for f in dataclasses.fields(TaskCfg)}:
         return "the task's"
     value = field.default
-    if value is dataclasses.MISSING:
-        # Terms have an __init__ of their own.
-        parameter = inspect.signature(cls).parameters[field.name]
-        value = parameter.default
-    if value is inspect.Parameter.empty or isinstance(value, type):
+    if value is dataclasses.MISSING or isinstance(value, type):
         return ""
     if isinstance(value, tuple):
         return f"`{' '.join(map(str, value))}`" if value else "none"

@@ -96,6 +96,13 @@ def field_types(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
+def field_default(kind: type, name: str) -> Any:
+    """The default of a dataclass's field; `dataclasses.MISSING` if it has none."""
+    (field,) = (field for field in dataclasses.fields(kind) if field.name == name)
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()
+
+
 def in_words(hint: Any) -> str | None:
     """What a setting of this type may be, for people; None if there are no plain words for it."""
     # As in tyro's help, None comes first.

@@ -66,7 +66,7 @@ MISTAKES = [
     (f"{TASK} --env.actions.force.delay-hold-prob 2", "is 2.0; it must be 1 or less"),
     (f"{TASK} --env.actions.force.rate-limit -1", "rate-limit is -1.0; it must be 1e-09 or more"),
     (f"{TASK} --env.model gone.xml", "the model gone.xml does not exist (--env.model)"),
-    (f"{TASK} --env.keyframe upp", "no keyframe 'upp' (did you mean 'up'?); it has up, down"),
+    (f"{TASK} --env.keyframe upp", "no keyframe 'upp' (did you mean 'up'?); there are up, down"),
     ("jump", "task 'jump' in {here}/tasks/jump.py raised ZeroDivisionError: division by zero"),
     ("nothing", "task 'nothing' in {here}/tasks/jump.py returned NoneType, not a TaskCfg"),
     (f"{TASK} --cpu-threads 100000", "--cpu-threads is 100000; at most"),

@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from simtrain.config.tree import leaves, parts_of
 from simtrain.errors import ConfigError, did_you_mean, flag
+from simtrain.limits import field_default
 
 _MANY = 30  # flags, of which a line each is enough
 _INDENT = 30
@@ -156,14 +157,8 @@ def _described(config: Any) -> Any:
 
 
 def _default(kind: type, name: str) -> str | None:
-    (one,) = (one for one in dataclasses.fields(kind) if one.name == name)
-    if one.default is not dataclasses.MISSING:
-        return _typed(one.default)
-    if one.default_factory is not dataclasses.MISSING:
-        return _typed(one.default_factory())
-    parameter = inspect.signature(kind).parameters.get(name)  # terms have an __init__ of their own
-    empty = parameter is None or parameter.default is parameter.empty
-    return None if parameter is None or empty else _typed(parameter.default)
+    default = field_default(kind, name)
+    return None if default is dataclasses.MISSING else _typed(default)
 
 
 def _takes(hint: Any) -> str:

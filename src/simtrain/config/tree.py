@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import hashlib
-import inspect
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from simtrain.errors import ConfigError, did_you_mean, flag
-from simtrain.limits import check_value, field_types
+from simtrain.limits import check_value, field_default, field_types
 
 ConfigT = TypeVar("ConfigT")
 Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value
@@ -158,17 +157,8 @@ def new_settings(config: Any, run: Any, path: tuple[str, ...] = ()) -> Iterator[
         if name in run:
             if isinstance(run[name], dict):
                 yield from new_settings(value, run[name], (*path, name))
-        elif is_new and value == _default(type(config), name):
+        elif is_new and value == field_default(type(config), name):
             yield (*path, name)
-
-
-def _default(kind: Any, name: str) -> Any:
-    """The default of a dataclass's field; the field's name if it has none."""
-    found = inspect.signature(kind).parameters[name].default
-    (field,) = (field for field in dataclasses.fields(kind) if field.name == name)
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return name if found is inspect.Parameter.empty else found
 
 
 def differences(
