@@ -43,8 +43,8 @@ def test_a_motion_goes_through_its_keyframes_and_soles_stay(model, tmp_path):
 NARROW = XML.replace("-1 1", "-0.01 0.01", 1)
 MISTAKES = [
     ({"time": 1}, "squat must be a list of keyframes"),
-    ([{"base": {"z": 1}}], "keyframe 1 must have a time, s, and what changes then"),
-    ([{"time": 10**400}], "keyframe 1 must have a time, s, and what changes then"),
+    ([{"base": {"z": 1}}], "keyframe 1: it must have a time, s, and what changes then"),
+    ([{"time": 10**400}], "keyframe 1: it must have a time, s, and what changes then"),
     ([{"time": 2}, {"time": 1}], "keyframe 2: its time, 1 s, must be after the one before, and at"),
     ([{"time": 1, "base": {"zz": 1}}], "base has 'zz', not one of x, y, z, roll, pitch, yaw"),
     ([{"time": 1, "base": {"z": "low"}}], r"base must be numbers by axis, such as \{z"),

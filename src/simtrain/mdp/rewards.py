@@ -123,12 +123,11 @@ class joint_pos_limits:
     """How far limited joints leave the middle `soft_limit_factor` of their range, rad, summed."""
 
     def __init__(self, env: Env, joints: Joints, soft_limit_factor: float = 0.9) -> None:
-        ids = [env.model.joint(name).id for name in joints.names]
-        low, high = torch.tensor(env.model.jnt_range[ids], dtype=torch.float32).unbind(1)
-        limited = torch.tensor(env.model.jnt_limited[ids], dtype=torch.bool)
-        half = (soft_limit_factor * (high - low) / 2.0).masked_fill(~limited, math.inf)
-        self._joints = joints
-        self._middle, self._half = ((low + high) / 2.0).to(env.device), half.to(env.device)
+        ranges = torch.tensor(env.model.jnt_range, dtype=torch.float32, device=env.device)
+        is_free = torch.tensor(env.model.jnt_limited == 0, device=env.device)[joints.ids]
+        low, high = ranges[joints.ids].unbind(1)
+        self._joints, self._middle = joints, (low + high) / 2.0
+        self._half = (soft_limit_factor * (high - low) / 2.0).masked_fill(is_free, math.inf)
 
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs,)``."""

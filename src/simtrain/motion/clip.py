@@ -21,7 +21,7 @@ from typing import Any, Self
 import mujoco
 import numpy as np
 
-from simtrain.errors import ConfigError, did_you_mean
+from simtrain.errors import ConfigError, config_errors_of, did_you_mean
 from simtrain.files import available_memory, damage_as_config_error, gib, read_file
 
 _JOINT_FIELDS = {"joint_pos": 7, "joint_vel": 6}  # and their entries for a root
@@ -78,20 +78,20 @@ class MotionClip:
 
         Bodies that the model lacks are left out. That a file has no names is said once on stderr.
         """
-        where, joints, bodies = f"the motion {path}", joint_names(model), body_names(model)
-        with damage_as_config_error(f"{where} is no .npz, or damaged"):
-            content = _read(path, where)
-            fps, arrays, has_root = _fps(content["fps"], where), {}, False
-            for kind, expected, fields in (
-                ("joint", joints, _JOINT_FIELDS), ("body", bodies, _BODY_FIELDS)
-            ):  # fmt: skip
-                names = _names(content, kind, expected, where)
-                for field in fields:
-                    arrays[field], root = _columns(content, field, names, expected, where)
-                    has_root |= root
-        _check_numbers(arrays, bodies, where)
-        _check_bodies(arrays, model, where)
-        if has_root:
+        data, where, arrays = read_file(path, "the motion"), f"the motion {path}", {}
+        joints, bodies = joint_names(model), body_names(model)
+        with config_errors_of(where):
+            with damage_as_config_error("it is no .npz, or damaged"):
+                content = _unpacked(data)
+                fps = _fps(content["fps"])
+                for field in _FIELDS:
+                    expected = joints if field in _JOINT_FIELDS else bodies
+                    names = _names(content, field.split("_")[0], expected)
+                    order = [names.index(name) for name in expected]
+                    arrays[field] = _columns(content, field, len(names)).take(order, axis=1)
+            _check_numbers(arrays, bodies)
+            _check_bodies(arrays, model)
+        if any(content[field].shape[1] > len(joints) for field in _JOINT_FIELDS):  # Holosoma's
             arrays |= _velocities(arrays["body_pos_w"], arrays["body_quat_w"], fps)
         if unnamed := " and ".join(name for name in _NAMES if name not in content):
             _warn_once(f"{where} has no {unnamed}: its order is taken for the model's")
@@ -127,67 +127,56 @@ def body_names(model: mujoco.MjModel) -> tuple[str, ...]:
     return tuple(model.body(i).name for i in range(1, model.nbody))
 
 
-def check_names(where: str, kind: str, names: Sequence[str], expected: Sequence[str]) -> None:
+def check_names(kind: str, names: Sequence[str], expected: Sequence[str]) -> None:
     """Raise ConfigError unless `names` has each of the `expected` ones once; more bodies may be."""
     if double := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"{where} has the {kind} {double[0]!r} twice")
+        raise ConfigError(f"it has the {kind} {double[0]!r} twice")
     unknown = [name for name in names if name not in expected]
     if kind == "joint" and unknown:
         near = did_you_mean(unknown[0], expected)
-        raise ConfigError(f"{where}: the model has no joint {unknown[0]!r}{near}")
+        raise ConfigError(f"the model has no joint {unknown[0]!r}{near}")
     if missing := [name for name in expected if name not in names]:
         near = did_you_mean(missing[0], unknown)
-        raise ConfigError(f"{where} lacks the model's {kind} {missing[0]!r}{near}")
+        raise ConfigError(f"it lacks the model's {kind} {missing[0]!r}{near}")
 
 
-def _read(path: Path, where: str) -> dict[str, np.ndarray]:
-    """The arrays of a file, as far as they are of a motion."""
-    data, most = read_file(path, "the motion"), available_memory() // 2
+def _unpacked(data: bytes) -> dict[str, np.ndarray]:
+    """The arrays in a file's content, as far as they are of a motion."""
+    most = available_memory() // 2
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         size = sum(record.file_size for record in archive.infolist())
     if size > most:
-        raise ConfigError(f"{where} unpacks to {gib(size)}, and at most {gib(most)} can be read")
+        raise ConfigError(f"it unpacks to {gib(size)}, and at most {gib(most)} can be read")
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         if missing := [field for field in ("fps", *_FIELDS) if field not in arrays]:
-            raise ConfigError(f"{where} lacks {', '.join(missing)}")
+            raise ConfigError(f"it lacks {', '.join(missing)}")
         return {name: arrays[name] for name in ("fps", *_FIELDS, *_NAMES) if name in arrays}
 
 
-def _fps(fps: np.ndarray, where: str) -> float:
+def _fps(fps: np.ndarray) -> float:
     if fps.size != 1 or fps.dtype.kind not in "iuf":
-        raise ConfigError(f"{where}: its fps is {str(fps)[:50]}; it must be one number")
+        raise ConfigError(f"its fps is {str(fps)[:50]}; it must be one number")
     low, high = _FPS
     if not low <= fps.item() <= high:
-        raise ConfigError(f"{where}: its fps is {fps.item():g}; it must be {low:g} to {high:g}")
+        raise ConfigError(f"its fps is {fps.item():g}; it must be {low:g} to {high:g}")
     return float(fps.item())
 
 
-def _names(
-    content: dict[str, np.ndarray], kind: str, expected: tuple[str, ...], where: str
-) -> tuple[str, ...]:
+def _names(content: dict[str, np.ndarray], kind: str, expected: tuple[str, ...]) -> tuple[str, ...]:
     """The names of the columns of joints or bodies; each of the `expected` ones is there once."""
     if (array := content.get(f"{kind}_names")) is None:
         return expected
     if array.ndim != 1 or array.dtype.kind not in "US":
         text = f"{array.dtype} {array.shape}; it must be text, a name a column"
-        raise ConfigError(f"{where}: its {kind}_names is {text}")
+        raise ConfigError(f"its {kind}_names is {text}")
     names = tuple(array.astype(str).tolist())
-    check_names(where, kind, names, expected)
+    check_names(kind, names, expected)
     return names
 
 
-def _columns(
-    content: dict[str, np.ndarray],
-    field: str,
-    names: tuple[str, ...],
-    expected: tuple[str, ...],
-    where: str,
-) -> tuple[np.ndarray, bool]:
-    """A field as float32, its columns from the order of `names` to that of the `expected` ones.
-
-    True if it has the root's columns before the joints', as Holosoma writes it.
-    """
-    array, size, its = content[field], _BODY_FIELDS.get(field), f"{where}: its {field}"
+def _columns(content: dict[str, np.ndarray], field: str, count: int) -> np.ndarray:
+    """A field as float32, ``(frames, count, ...)``, without a root's columns before the joints'."""
+    array, size, its = content[field], _BODY_FIELDS.get(field), f"its {field}"
     kind, tail = ("body", (size,)) if size else ("joint", ())
     if array.dtype.kind not in "iuf" or array.ndim < 2 or array.shape[2:] != tail:
         shape = f"(frames, bodies, {size})" if size else "(frames, joints)"
@@ -196,30 +185,27 @@ def _columns(
         raise ConfigError(f"{its} has {len(array)} frames, not 2 or more")
     if len(array) != (frames := len(content["joint_pos"])):
         raise ConfigError(f"{its} has {len(array)} frames, and joint_pos has {frames}")
-    has_root = not size and array.shape[1] == len(names) + _JOINT_FIELDS[field]
-    array = array[:, -len(names) :] if has_root else array
-    if array.shape[1] != len(names):
+    if array.shape[1] not in (count, count + _JOINT_FIELDS.get(field, 0)):
         other = f"{kind}_names" if f"{kind}_names" in content else "the model"
-        raise ConfigError(f"{its} has {array.shape[1]} columns, and {other} has {len(names)}")
+        raise ConfigError(f"{its} has {array.shape[1]} columns, and {other} has {count}")
     with np.errstate(over="ignore"):  # `_check_numbers` refuses what becomes infinite
-        array = array.astype(np.float32)
-    return array.take([names.index(name) for name in expected], axis=1), has_root
+        return array[:, -count:].astype(np.float32)
 
 
-def _check_numbers(arrays: dict[str, np.ndarray], bodies: tuple[str, ...], where: str) -> None:
+def _check_numbers(arrays: dict[str, np.ndarray], bodies: tuple[str, ...]) -> None:
     """Raise ConfigError for numbers that are not finite, and quaternions that are not unit."""
     for field, array in arrays.items():
         finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
         if not finite.all():
-            raise ConfigError(f"{where}: its {field} is not finite in frame {finite.argmin()}")
+            raise ConfigError(f"its {field} is not finite in frame {finite.argmin()}")
     lengths = np.linalg.norm(arrays["body_quat_w"].astype(np.float64), axis=-1)
     frame, body = np.unravel_index(np.abs(lengths - 1.0).argmax(), lengths.shape)
     if abs(lengths[frame, body] - 1.0) > _UNIT_TOLERANCE:
         text = f"of {bodies[body]} in frame {frame} has length {lengths[frame, body]:.4g}, not 1"
-        raise ConfigError(f"{where}: the quaternion {text}")
+        raise ConfigError(f"the quaternion {text}")
 
 
-def _check_bodies(arrays: dict[str, np.ndarray], model: mujoco.MjModel, where: str) -> None:
+def _check_bodies(arrays: dict[str, np.ndarray], model: mujoco.MjModel) -> None:
     """Raise ConfigError unless bodies are where the joints put them, in every tenth frame.
 
     Columns in another order, such as another simulator's, and quaternions x y z w show there.
@@ -238,7 +224,7 @@ def _check_bodies(arrays: dict[str, np.ndarray], model: mujoco.MjModel, where: s
         if off.max() > _APART:
             body = f"{model.body(off.argmax() + 1).name} in frame {frame} is {off.max():.2f} m"
             reason = "its columns or quaternions have another order, or it is of another robot"
-            raise ConfigError(f"{where}: {body} from where its joints put it; {reason}")
+            raise ConfigError(f"{body} from where its joints put it; {reason}")
 
 
 def _velocities(pos: np.ndarray, quat: np.ndarray, fps: float) -> dict[str, np.ndarray]:
@@ -315,22 +301,18 @@ def clip_of(model: mujoco.MjModel, name: str, fps: float, qpos: np.ndarray) -> M
     """
     qpos = np.concatenate((_rounded(qpos[:, :3], 17), qpos[:, 3:7], _rounded(qpos[:, 7:], 17)), 1)
     qvel = _qvel_of(model, qpos, fps)
-    shape = (len(qpos), model.nbody)
-    pos, quat = np.zeros((*shape, 3)), np.zeros((*shape, 4))
-    linear, angular = np.zeros((*shape, 3)), np.zeros((*shape, 3))
-    data = mujoco.MjData(model)
-    for i in range(len(qpos)):
-        data.qpos, data.qvel = qpos[i], qvel[i]
+    data, frames = mujoco.MjData(model), []
+    for data.qpos, data.qvel in zip(qpos, qvel, strict=True):
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
         mujoco.mj_comVel(model, data)
-        pos[i], quat[i], angular[i] = data.xpos, data.xquat, data.cvel[:, :3]
         # cvel is of the point of the body that is at its robot's centre of mass.
-        arm = data.xpos - data.subtree_com[model.body_rootid]
-        linear[i] = data.cvel[:, 3:] + np.cross(data.cvel[:, :3], arm)
-    places = [_rounded(array, 17) for array in (pos[:, 1:], quat[:, 1:])]
-    velocities = [_rounded(array, 12) for array in (qvel[:, 6:], linear[:, 1:], angular[:, 1:])]
-    joint_vel, *body_vel = velocities
+        arm, angular = data.xpos - data.subtree_com[model.body_rootid], data.cvel[:, :3].copy()
+        linear = data.cvel[:, 3:] + np.cross(angular, arm)
+        frames.append((data.xpos.copy(), data.xquat.copy(), linear, angular))
+    pos, quat, *velocities = (np.array(rows)[:, 1:] for rows in zip(*frames, strict=True))
+    places = [_rounded(array, 17) for array in (pos, quat)]
+    joint_vel, *body_vel = (_rounded(array, 12) for array in (qvel[:, 6:], *velocities))
     arrays = (qpos[:, 7:], joint_vel, *places, *body_vel)
     float32 = (np.ascontiguousarray(array, dtype=np.float32) for array in arrays)
     return MotionClip(name, fps, joint_names(model), body_names(model), *float32)

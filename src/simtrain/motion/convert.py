@@ -12,7 +12,7 @@ import mujoco
 import numpy as np
 from scipy.spatial.transform import Rotation, Slerp
 
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, config_errors_of
 from simtrain.files import damage_as_config_error, read_file
 from simtrain.motion.clip import check_names, joint_names
 
@@ -26,29 +26,27 @@ def read_csv(path: Path, model: mujoco.MjModel, names: Sequence[str] = ()) -> np
     `names` are those of its columns of joints; else its first row's, else the model's order.
     ConfigError, with the line, for what is no such file.
     """
-    where = f"the motion {path}"
-    with damage_as_config_error(f"{where} is no CSV"):
-        text = read_file(path, "the motion").decode("utf-8-sig")
-        rows = [row for row in csv.reader(text.splitlines()) if row]
-    header = rows.pop(0) if rows and not any(map(_is_number, rows[0])) else []
-    expected = joint_names(model)
-    names = tuple(names or [name.strip() for name in header[_ROOT:]] or expected)
-    check_names(where, "joint", names, expected)
-    size = _ROOT + len(names)
-    for number, row in enumerate(rows, start=1):
-        if len(row) != size:
-            text = f"row {number} has {len(row)} columns; it must have 7 and {len(names)} joints"
-            raise ConfigError(f"{where}: {text}")
-        if not all(map(_is_number, row)):
-            raise ConfigError(f"{where}: row {number} has what is no number, or too large a one")
-    if len(rows) < 2:
-        raise ConfigError(f"{where} has {len(rows)} frames; it must have 2 or more")
-    values = np.array(rows, dtype=float)
-    lengths = np.linalg.norm(values[:, 3:_ROOT], axis=1)
-    if (off := np.abs(lengths - 1.0)).max() > 1e-2:
-        worst = int(off.argmax())
-        text = f"the quaternion of row {worst + 1} has length {lengths[worst]:.4g}, not 1"
-        raise ConfigError(f"{where}: {text}")
+    data, expected = read_file(path, "the motion"), joint_names(model)
+    with config_errors_of(f"the motion {path}"), damage_as_config_error("it is no CSV"):
+        rows = [row for row in csv.reader(data.decode("utf-8-sig").splitlines()) if row]
+        header = rows.pop(0) if rows and not any(map(_is_number, rows[0])) else []
+        names = tuple(names or [name.strip() for name in header[_ROOT:]] or expected)
+        check_names("joint", names, expected)
+        size = _ROOT + len(names)
+        for number, row in enumerate(rows, start=1):
+            if len(row) != size:
+                text = f"{len(row)} columns; it must have 7 and {len(names)} joints"
+                raise ConfigError(f"row {number} has {text}")
+            if not all(map(_is_number, row)):
+                raise ConfigError(f"row {number} has what is no number, or too large a one")
+        if len(rows) < 2:
+            raise ConfigError(f"it has {len(rows)} frames; it must have 2 or more")
+        values = np.array(rows, dtype=float)
+        lengths = np.linalg.norm(values[:, 3:_ROOT], axis=1)
+        worst = int(np.abs(lengths - 1.0).argmax())
+        if abs(lengths[worst] - 1.0) > 1e-2:
+            text = f"the quaternion of row {worst + 1} has length {lengths[worst]:.4g}, not 1"
+            raise ConfigError(text)
     quats = values[:, [6, 3, 4, 5]] / lengths[:, None]
     joints = values[:, _ROOT:][:, [names.index(name) for name in expected]]
     return np.concatenate((values[:, :3], quats, joints), axis=1)

@@ -27,7 +27,7 @@ import mujoco
 import numpy as np
 from scipy.interpolate import BPoly
 
-from simtrain.errors import ConfigError, did_you_mean
+from simtrain.errors import ConfigError, config_errors_of, did_you_mean
 from simtrain.files import check_path, damage_as_config_error, read_yaml
 from simtrain.motion.clip import MotionClip, body_names, clip_of, root_body
 
@@ -66,36 +66,40 @@ class Motion:
 
 def read_motions(path: Path) -> dict[str, Motion]:
     """The motions in a file of keyframes; ConfigError, which says where, for what is none."""
-    with damage_as_config_error(f"{path} has no keyframes"):
+    with config_errors_of(str(path)), damage_as_config_error("it has no keyframes"):
         content = read_yaml(path, "the keyframes", _LARGEST_FILE)
-        unknown = {*content} - {"start", "soles", "motions"}
-        if unknown or not isinstance(content["motions"], dict):
-            raise ConfigError(f"{path}: it must have start, soles and motions, and nothing else")
-        if not content["motions"]:
-            raise ConfigError(f"{path}: motions must name one or more")
-        if not isinstance(content["soles"], list) or not content["soles"]:
-            raise ConfigError(f"{path}: soles must be a list of one or more sites or bodies")
-        start, soles = str(content["start"]), tuple(map(str, content["soles"]))
-    for name in content["motions"]:
-        if not isinstance(name, str) or not name or Path(name).name != name:
-            raise ConfigError(f"{path}: {name!r} cannot be a motion's name: its file is named so")
-        check_path(name, f"{path}: the motion")
-    return {
-        name: Motion(name, start, soles, _keyframes(f"{path}: {name}", soles, keyframes))
-        for name, keyframes in content["motions"].items()
-    }
+        if {*content} != {"start", "soles", "motions"}:
+            raise ConfigError("it must have start, soles and motions, and nothing else")
+        start, soles, motions = str(content["start"]), content["soles"], content["motions"]
+        if not isinstance(motions, dict) or not motions:
+            raise ConfigError("motions must name one or more")
+        if not isinstance(soles, list) or not soles:
+            raise ConfigError("soles must be a list of one or more sites or bodies")
+        for name in motions:
+            if not isinstance(name, str) or not name or Path(name).name != name:
+                raise ConfigError(f"{name!r} cannot be a motion's name: its file is named so")
+            check_path(name, "the motion")
+        soles = tuple(map(str, soles))
+        keyframes = {name: _keyframes(name, soles, entries) for name, entries in motions.items()}
+    return {name: Motion(name, start, soles, keyframes[name]) for name in motions}
 
 
 def make_motion(motion: Motion, model: mujoco.MjModel, fps: float = 50.0) -> MotionClip:
     """The motion of a `load_robot` model; ConfigError where it cannot be reached."""
+    with config_errors_of(motion.name):
+        return clip_of(model, motion.name, fps, _solve(motion, model, fps))
+
+
+def _solve(motion: Motion, model: mujoco.MjModel, fps: float) -> np.ndarray:
+    """The motion's positions, ``(frames, nq)``."""
     if motion.start not in (names := [model.key(i).name for i in range(model.nkey)]):
         near = did_you_mean(motion.start, names)
-        raise ConfigError(f"{motion.name}: the model has no keyframe {motion.start!r}{near}")
+        raise ConfigError(f"the model has no keyframe {motion.start!r}{near}")
     configuration = mink.Configuration(model)
     configuration.update_from_keyframe(motion.start)
     times = np.arange(round(motion.keyframes[-1].time * fps) + 1) / fps
     if len(times) < 2:
-        raise ConfigError(f"{motion.name}: its keyframes end before the second frame")
+        raise ConfigError("its keyframes end before the second frame")
     parts = {
         name: _Part(configuration, motion, name, axes, times)
         for name, axes in _controlled(motion, model).items()
@@ -121,17 +125,16 @@ def make_motion(motion: Motion, model: mujoco.MjModel, fps: float = 50.0) -> Mot
                     break
         except mink.NoSolutionFound as error:
             text = f"after {time:.2f} s no pose is within the ranges of the joints"
-            raise ConfigError(
-                f"{motion.name}: {text}; some may be narrower than {2 * _FROM_LIMITS:g} rad or m"
-            ) from error
+            narrow = f"some may be narrower than {2 * _FROM_LIMITS:g} rad or m"
+            raise ConfigError(f"{text}; {narrow}") from error
         qpos[i] = configuration.q
         missed = {name: part.missed(configuration) for name, part in parts.items()}
         missed["the center of mass"] = float(np.abs(balance.compute_error(configuration)[:2]).max())
         worst = max(missed, key=lambda name: missed[name])
         if missed[worst] > _MISSED:
             text = f"after {time:.2f} s {worst} is {missed[worst]:.3f} m from where it is to be"
-            raise ConfigError(f"{motion.name}: {text}; it is out of reach")
-    return clip_of(model, motion.name, fps, qpos)
+            raise ConfigError(f"{text}; it is out of reach")
+    return qpos
 
 
 class _Point(mink.Task):
@@ -168,7 +171,7 @@ class _Part:
         axes: Collection[str],
         times: np.ndarray,
     ) -> None:
-        kind, is_sole = _kind(motion.name, name, configuration.model), name in motion.soles
+        kind, is_sole = _kind(name, configuration.model), name in motion.soles
         self._start = configuration.get_transform_frame_to_world(name, kind)
         values = np.zeros((len(motion.keyframes), len(_AXES)))
         for row, keyframe in enumerate(motion.keyframes):
@@ -198,12 +201,12 @@ class _Part:
         return float(np.linalg.norm(self._point.compute_error(configuration)))
 
 
-def _kind(where: str, name: str, model: mujoco.MjModel) -> str:
+def _kind(name: str, model: mujoco.MjModel) -> str:
     """Whether a part's name is a site's or a body's; ConfigError if it is neither."""
     sites, bodies = [model.site(i).name for i in range(model.nsite)], body_names(model)
     if name not in sites and name not in bodies:
         near = did_you_mean(name, (*sites, *bodies))
-        raise ConfigError(f"{where}: the model has no site or body {name!r}{near}")
+        raise ConfigError(f"the model has no site or body {name!r}{near}")
     return "site" if name in sites else "body"
 
 
@@ -235,30 +238,34 @@ def _minimum_jerk(motion: Motion, values: np.ndarray, times: np.ndarray) -> np.n
     return points
 
 
-def _keyframes(where: str, soles: tuple[str, ...], content: Any) -> tuple[Keyframe, ...]:
+def _keyframes(name: str, soles: tuple[str, ...], content: Any) -> tuple[Keyframe, ...]:
     """The keyframes of a motion, with one at its beginning; ConfigError for what is none."""
     if not isinstance(content, list) or not content:
-        raise ConfigError(f"{where} must be a list of keyframes")
+        raise ConfigError(f"{name} must be a list of keyframes")
     keyframes = [Keyframe(0.0)]
     for number, entry in enumerate(content, start=1):
-        there = f"{where}, keyframe {number}"
-        if not isinstance(entry, dict) or not _is_number(entry.get("time")):
-            raise ConfigError(f"{there} must have a time, s, and what changes then")
-        parts = {str(name): value for name, value in entry.items() if name not in ("time", "over")}
-        for name, coordinates in parts.items():
-            if not isinstance(coordinates, dict) or not all(map(_is_number, coordinates.values())):
-                raise ConfigError(f"{there}: {name} must be numbers by axis, such as {{z: -0.2}}")
-            if unknown := {*coordinates} - {*_AXES}:
-                allowed = ", ".join(_AXES)
-                raise ConfigError(f"{there}: {name} has {unknown.pop()!r}, not one of {allowed}")
-        over = entry.get("over", [])
-        if not isinstance(over, list) or not {*map(str, over)} <= {*soles}:
-            raise ConfigError(f"{there}: over must be a list of soles: {', '.join(soles)}")
-        keyframes.append(Keyframe(float(entry["time"]), tuple(map(str, over)), parts))
-        if not keyframes[-2].time < keyframes[-1].time <= _LONGEST:
-            text = f"its time, {keyframes[-1].time:g} s, must be after the one before"
-            raise ConfigError(f"{there}: {text}, and at most {_LONGEST:g} s")
+        with config_errors_of(f"{name}, keyframe {number}"):
+            keyframes.append(_keyframe(entry, keyframes[-1].time, soles))
     return tuple(keyframes)
+
+
+def _keyframe(entry: Any, before: float, soles: tuple[str, ...]) -> Keyframe:
+    """A keyframe at a time after `before`, s."""
+    if not isinstance(entry, dict) or not _is_number(entry.get("time")):
+        raise ConfigError("it must have a time, s, and what changes then")
+    if not before < (time := float(entry["time"])) <= _LONGEST:
+        text = f"its time, {time:g} s, must be after the one before"
+        raise ConfigError(f"{text}, and at most {_LONGEST:g} s")
+    parts = {str(name): value for name, value in entry.items() if name not in ("time", "over")}
+    for name, coordinates in parts.items():
+        if not isinstance(coordinates, dict) or not all(map(_is_number, coordinates.values())):
+            raise ConfigError(f"{name} must be numbers by axis, such as {{z: -0.2}}")
+        if unknown := {*coordinates} - {*_AXES}:
+            raise ConfigError(f"{name} has {unknown.pop()!r}, not one of {', '.join(_AXES)}")
+    over = entry.get("over", [])
+    if not isinstance(over, list) or not {*map(str, over)} <= {*soles}:
+        raise ConfigError(f"over must be a list of soles: {', '.join(soles)}")
+    return Keyframe(time, tuple(map(str, over)), parts)
 
 
 def _is_number(value: Any) -> bool:
