@@ -23,7 +23,7 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 torch.set_num_threads(1)
 
 
-SLOW = ("end_to_end", "view", "test_kills.py", "docs")
+SLOW = ("end_to_end", "view", "docs")
 """Folders and files whose tests take long."""
 
 

@@ -182,17 +182,17 @@ class PolicyEvaluator:
         """Evaluate a policy in `task`; also the engine that simulated it."""
         from simtrain.training.evaluator import Evaluator
 
-        engine, actor = choose_device(cfg.device, cfg.engine), saved.config.ppo.actor
+        engine = choose_device(cfg.device, cfg.engine)
         # Task files are imported anew for every run: their functions are alike, not the same.
-        settings = as_plain(cfg), as_plain(task), as_plain(actor)
+        settings = as_plain(cfg), as_plain(task)
         if self._evaluator is None or settings != self._before:
             envs = cfg.num_envs or _MAX_ENVS
             with announced_kernels(engine.name):
                 self._evaluator = Evaluator(
-                    task, actor, cfg.episodes, engine=engine, max_envs=envs, seed=cfg.seed
+                    task, cfg.episodes, engine=engine, max_envs=envs, seed=cfg.seed
                 )
         self._before = settings
-        evaluation = self._evaluator(saved.content["actor_state_dict"])
+        evaluation = self._evaluator(saved.config.ppo.actor, saved.content["actor_state_dict"])
         assert evaluation is not None  # it is given up only when asked to
         return engine, evaluation
 

@@ -74,12 +74,12 @@ def test_evaluation_stays_on_the_gpu(task):
     cfg = _cfg(task, "mlp")
     cfg.episode_length_s = 2 * cfg.timestep * cfg.decimation
     with fake_cuda():
-        evaluator = Evaluator(cfg, cfg.ppo.actor, 4, engine=EngineCfg("warp", DEVICE))
+        evaluator = Evaluator(cfg, 4, engine=EngineCfg("warp", DEVICE))
         policy = fake_ppo(cfg.ppo, evaluator.env).actor.state_dict()
         # It reads the episodes when all have ended, but not of an evaluation that was stopped.
-        evaluator(policy, stop=lambda: True)
+        evaluator(cfg.ppo.actor, policy, stop=lambda: True)
         with NoHostTraffic():
-            assert evaluator(policy, stop=lambda: True) is None
+            assert evaluator(cfg.ppo.actor, policy, stop=lambda: True) is None
         assert tensors_elsewhere(evaluator, "evaluator") == []
 
 

@@ -6,16 +6,7 @@ import yaml
 
 from simtrain.errors import ConfigError
 from simtrain.run import directory
-from simtrain.run.directory import (
-    check_file,
-    check_folder,
-    make_run_directory,
-    write_config,
-)
-
-
-def _names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+from simtrain.run.directory import check_file, check_folder, make_run_directory, write_config
 
 
 @pytest.fixture
@@ -33,56 +24,32 @@ def test_a_run_is_named_by_its_task_its_time_and_its_name(tmp_path):
     assert make_run_directory(tmp_path / "logs", "hop", "") == (
         tmp_path / "logs" / "hop" / "2030-01-02_12-00-00"
     )
-    run = make_run_directory(tmp_path / "logs", "hop", "wide")
-    assert run.name == "2030-01-02_12-00-00_wide"
-    assert run.is_dir()
-
-
-@pytest.mark.usefixtures("_noon")
-def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path):
-    runs = [make_run_directory(tmp_path, "hop", "x") for _ in range(3)]
+    runs = [make_run_directory(tmp_path, "hop", "x") for _ in range(3)]  # in the same second
     assert [run.name.removeprefix("2030-01-02_12-00-00") for run in runs] == ["_x", "_x_2", "_x_3"]
+    assert all(run.is_dir() for run in runs)
 
 
-def _below_a_file(tmp_path: Path) -> Path:
+@pytest.mark.parametrize("log_root", ["file/logs", "link", "/proc/logs", "task-is-a-file"])
+def test_a_log_root_where_no_folder_can_be_made_is_told(tmp_path, log_root):
     (tmp_path / "file").touch()
-    return tmp_path / "file" / "logs"
-
-
-def _dangling_link(tmp_path: Path) -> Path:
     (tmp_path / "link").symlink_to(tmp_path / "gone" / "logs")
-    return tmp_path / "link"
-
-
-def _virtual_file_system(tmp_path: Path) -> Path:
-    """Not even root, whom permissions do not bind, can make a folder there."""
-    return Path("/proc/logs")
-
-
-def _task_is_a_file(tmp_path: Path) -> Path:
-    (tmp_path / "hop").touch()
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    "make", [_below_a_file, _dangling_link, _virtual_file_system, _task_is_a_file]
-)
-def test_a_log_root_where_no_folder_can_be_made_is_told(tmp_path, make):
-    log_root = make(tmp_path)
+    (tmp_path / "task-is-a-file").mkdir()
+    (tmp_path / "task-is-a-file" / "hop").touch()
+    root = tmp_path / log_root  # not even root, whom permissions do not bind, can write to /proc
 
     def check_and_make() -> None:
-        check_folder(log_root, "--log-root")
-        make_run_directory(log_root, "hop", "")
+        check_folder(root, "--log-root")
+        make_run_directory(root, "hop", "")
 
     with pytest.raises(ConfigError, match="--log-root") as error:
         check_and_make()
-    assert str(log_root) in str(error.value)
+    assert str(root) in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_checking_the_log_root_makes_nothing(tmp_path):
+def test_checking_a_folder_makes_nothing(tmp_path):
     check_folder(tmp_path / "a" / "b", "--log-root")
-    assert _names(tmp_path) == []
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path, monkeypatch):

@@ -11,46 +11,6 @@ from simtrain.errors import ConfigError
 from simtrain.run.metrics import MetricsWriter, check_idle
 
 
-def test_each_iteration_is_a_line_of_json_and_a_step_of_tensorboard(tmp_path):
-    writer = MetricsWriter(tmp_path, tensorboard=True)
-    writer.write(1, 256, 0.5, {"Loss/value": 2.0})
-    writer.write(2, 512, 1.0, {"Loss/value": 1.0, "Train/mean_reward": 3.5})
-    writer.close()
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [
-        {"iteration": 1, "env_steps": 256, "wall_s": 0.5, "Loss/value": 2.0},
-        {
-            "iteration": 2, "env_steps": 512, "wall_s": 1.0,
-            "Loss/value": 1.0, "Train/mean_reward": 3.5,
-        },
-    ]  # fmt: skip
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("Loss/value")] == [(1, 2.0), (2, 1.0)]
-    assert [(e.step, e.value) for e in events.Scalars("Train/mean_reward")] == [(2, 3.5)]
-    assert [(e.step, e.value) for e in events.Scalars("Train/mean_reward/env_steps")] == [
-        (512, 3.5)
-    ]
-    assert [(e.step, e.value) for e in events.Scalars("Train/mean_reward/time")] == [(1, 3.5)]
-    assert "Loss/value/time" not in events.Tags()["scalars"]
-
-
-def test_a_line_can_be_read_as_soon_as_it_is_written(tmp_path):
-    writer = MetricsWriter(tmp_path, tensorboard=False)
-    writer.write(1, 8, 0.1, {})
-    assert json.loads((tmp_path / "metrics.jsonl").read_text())["iteration"] == 1
-    writer.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
-def test_what_is_not_finite_is_null_in_the_json(tmp_path):
-    writer = MetricsWriter(tmp_path, tensorboard=False)
-    writer.write(1, 8, 0.1, {"Loss/value": float("nan"), "Loss/kl": 0.5})
-    writer.close()
-    line = json.loads((tmp_path / "metrics.jsonl").read_text())
-    assert (line["Loss/value"], line["Loss/kl"]) == (None, 0.5)
-
-
 def scalars(run, tag):
     events = EventAccumulator(str(run))
     events.Reload()
@@ -61,20 +21,42 @@ def iterations(run):
     return [json.loads(line)["iteration"] for line in (run / "metrics.jsonl").open()]
 
 
-def write(run, numbers, *, after=0, sizes=None):
-    """Write some iterations; the sizes of TensorBoard's files after each."""
-    writer = MetricsWriter(run, tensorboard=True, after=after, event_sizes=sizes)
-    found = {}
+def write(run, numbers, *, after=0, env_steps=None, sizes=None):
+    """Write some iterations; the warnings, and the sizes of TensorBoard's files after each."""
+    writer = MetricsWriter(
+        run, tensorboard=True, after=after, env_steps=env_steps, event_sizes=sizes
+    )
+    sizes = {}
     for number in numbers:
         writer.write(number, 8 * number, number / 2, {"a": float(number), RETURN: float(number)})
-        found[number] = writer.event_sizes()
+        sizes[number] = writer.event_sizes()
     writer.close()
-    return found
+    return writer.warnings, sizes
+
+
+def test_each_iteration_is_a_line_of_json_and_a_step_of_tensorboard(tmp_path):
+    writer = MetricsWriter(tmp_path, tensorboard=True)
+    writer.write(1, 256, 0.5, {"Loss/value": float("nan")})
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["iteration"] == 1, "at once"
+    writer.write(2, 512, 1.0, {"Loss/value": 1.0, "Train/mean_reward": 3.5})
+    writer.close()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"iteration": 1, "env_steps": 256, "wall_s": 0.5, "Loss/value": None},
+        {
+            "iteration": 2, "env_steps": 512, "wall_s": 1.0,
+            "Loss/value": 1.0, "Train/mean_reward": 3.5,
+        },
+    ]  # fmt: skip
+    assert scalars(tmp_path, "Loss/value")[1] == (2, 1.0)
+    assert scalars(tmp_path, "Train/mean_reward") == [(2, 3.5)]
+    assert scalars(tmp_path, "Train/mean_reward/env_steps") == [(512, 3.5)]
+    assert scalars(tmp_path, "Train/mean_reward/time") == [(1, 3.5)]
 
 
 def test_a_resumed_run_has_every_iteration_once(tmp_path):
-    sizes = write(tmp_path, range(1, 8))
-    sizes = write(tmp_path, range(5, 8), after=4, sizes=sizes[4])
+    _, sizes = write(tmp_path, range(1, 8))
+    _, sizes = write(tmp_path, range(5, 8), after=4, sizes=sizes[4])
     write(tmp_path, range(7, 10), after=6, sizes=sizes[6])
     assert iterations(tmp_path) == list(range(1, 10))
     assert scalars(tmp_path, "a") == [(i, float(i)) for i in range(1, 10)]
@@ -85,20 +67,13 @@ def test_a_resumed_run_has_every_iteration_once(tmp_path):
     assert scalars(tmp_path, "a") == [(1, 1.0)]
 
 
-def test_what_a_kill_left_half_written_is_cut_off(tmp_path):
-    sizes = write(tmp_path, [1, 2, 3])
+@pytest.mark.parametrize("saved", [True, False], ids=["", "of a version that saved no sizes"])
+def test_what_a_kill_left_half_written_is_cut_off(tmp_path, saved):
+    _, sizes = write(tmp_path, [1, 2, 3])
     (events,) = tmp_path.glob("events.*")
     for path in (tmp_path / "metrics.jsonl", events):
         path.write_bytes(path.read_bytes()[:-5])
-    write(tmp_path, [3, 4], after=2, sizes=sizes[2])
-    assert iterations(tmp_path) == [1, 2, 3, 4]
-    assert scalars(tmp_path, "a") == [(i, float(i)) for i in (1, 2, 3, 4)]
-
-
-def test_a_run_of_an_older_version_has_every_iteration_once_too(tmp_path):
-    """It did not save the sizes of TensorBoard's files."""
-    write(tmp_path, [1, 2, 3])
-    write(tmp_path, [3, 4], after=2)
+    write(tmp_path, [3, 4], after=2, sizes=sizes[2] if saved else None)
     assert iterations(tmp_path) == [1, 2, 3, 4]
     assert scalars(tmp_path, "a") == [(i, float(i)) for i in (1, 2, 3, 4)]
 
@@ -115,10 +90,9 @@ def test_an_open_tensorboard_forgets_what_is_cut_off(tmp_path):
 
 def test_a_run_is_written_by_one_process(tmp_path):
     writer = MetricsWriter(tmp_path, tensorboard=False)
-    with pytest.raises(ConfigError, match="still being trained by another process"):
-        check_idle(tmp_path)
-    with pytest.raises(ConfigError, match="still being trained by another process"):
-        MetricsWriter(tmp_path, tensorboard=False)
+    for open_again in (check_idle, lambda run: MetricsWriter(run, tensorboard=False)):
+        with pytest.raises(ConfigError, match="still being trained by another process"):
+            open_again(tmp_path)
     writer.close()
     check_idle(tmp_path)
 
@@ -165,15 +139,6 @@ print(writer.error)
     assert iterations(tmp_path) == [1, 2, 3, 4, 5]
 
 
-def resume(run, after, env_steps=None):
-    """Go on after an iteration, and add one more; the warnings."""
-    steps = 8 * after if env_steps is None else env_steps
-    writer = MetricsWriter(run, tensorboard=True, after=after, env_steps=steps)
-    writer.write(after + 1, steps + 8, 0.0, {"a": float(after + 1)})
-    writer.close()
-    return writer.warnings
-
-
 @pytest.mark.parametrize("number", ["?", "2", "7", "90", "1" + "0" * 400])
 def test_a_damaged_line_is_named_and_takes_no_other_with_it(tmp_path, number):
     write(tmp_path, range(1, 21))
@@ -181,7 +146,8 @@ def test_a_damaged_line_is_named_and_takes_no_other_with_it(tmp_path, number):
     lines = path.read_bytes().splitlines(keepends=True)
     lines[2] = lines[2].replace(b'"iteration": 3', f'"iteration": {number}'.encode())
     path.write_bytes(b"".join(lines))
-    assert resume(tmp_path, 15) == [f"{path} lacks 1 of the 15 iterations so far: 3"]
+    warnings, _ = write(tmp_path, [16], after=15)
+    assert warnings == [f"{path} lacks 1 of the 15 iterations so far: 3"]
     resumed = path.read_bytes().splitlines(keepends=True)
     assert resumed[:15] == lines[:15]
     assert json.loads(resumed[15])["iteration"] == 16
@@ -197,16 +163,15 @@ def test_metrics_that_are_no_file_do_not_hang(tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"a text\nof\nlines\n", bytes(5000), b"[" * 10**5])
 def test_an_emptied_or_foreign_file_is_written_anew(tmp_path, content):
-    write(tmp_path, range(1, 4))
     (tmp_path / "metrics.jsonl").write_bytes(content)
-    warnings = resume(tmp_path, 3)
-    assert warnings[-1].endswith("metrics.jsonl lacks 3 of the 3 iterations so far: 1, 2, 3")
+    (warning,), _ = write(tmp_path, [4], after=3)
+    assert warning.endswith("metrics.jsonl lacks 3 of the 3 iterations so far: 1, 2, 3")
     assert iterations(tmp_path) == [4]
 
 
 def test_the_metrics_of_another_run_are_warned_of(tmp_path):
     write(tmp_path, range(1, 4))
-    (warning,) = resume(tmp_path, 3, env_steps=48)
+    (warning,), _ = write(tmp_path, [4], after=3, env_steps=48)
     assert warning.endswith(
         "is of another run: its iteration 3 has 24 environment steps, and the checkpoint 48"
     )

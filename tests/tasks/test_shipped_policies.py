@@ -62,8 +62,8 @@ def test_a_shipped_policy_is_as_good_as_its_file_says(task):
     assert trained.stat().st_size < 1e6
     saved = open_policy(trained)
     cfg, actor = evaluation_task(saved.config.env), saved.config.ppo.actor
-    evaluator = Evaluator(cfg, actor, EPISODES, engine=EngineCfg(threads=1), seed=1)
-    evaluation = evaluator(saved.content["actor_state_dict"])
+    evaluator = Evaluator(cfg, EPISODES, engine=EngineCfg(threads=1), seed=1)
+    evaluation = evaluator(actor, saved.content["actor_state_dict"])
     figures = yaml.safe_load(trained.with_suffix(".yaml").read_text())["evaluation"]
     found = "; ".join(misfits(figures, evaluation))
     assert not found, f"{found}: train {task} again, and `uv run export <run> --ship` it"

@@ -19,7 +19,7 @@ from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
-from simtrain.training.evaluator import Estimate, Evaluator, with_margin
+from simtrain.training.evaluator import Estimate, Evaluation, Evaluator, with_margin
 
 ACTOR = ActorCfg(hidden_dims=(4,))
 FAILS = {
@@ -47,14 +47,12 @@ def state(seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def evaluator(episodes: int, max_envs: int | None = None, seed: int = 0, **changes) -> Evaluator:
-    return Evaluator(
-        tiny_task(**changes),
-        ACTOR,
-        episodes,
-        engine=EngineCfg("mujoco", threads=1),
-        max_envs=max_envs,
-        seed=seed,
-    )
+    engine = EngineCfg("mujoco", threads=1)
+    return Evaluator(tiny_task(**changes), episodes, engine=engine, max_envs=max_envs, seed=seed)
+
+
+def evaluated(episodes: int, **changes) -> Evaluation:
+    return evaluator(episodes, **changes)(ACTOR, state())
 
 
 def test_a_recurrent_policy_remembers_nothing_of_the_episode_before():
@@ -64,11 +62,8 @@ def test_a_recurrent_policy_remembers_nothing_of_the_episode_before():
     network = make_actor(actor, obs, 1)
     assert network(obs) != network(obs)  # it does remember
     metrics = {"pushed": MetricTermCfg(lambda env: env.actions[:, 0])}
-    evaluate = Evaluator(
-        tiny_task(terminations=FAILS, metrics=metrics), actor, 8, engine=EngineCfg(threads=1),
-        max_envs=4,
-    )  # fmt: skip
-    once, again = evaluate(network.state_dict()), evaluate(network.state_dict())
+    tested = evaluator(8, max_envs=4, terminations=FAILS, metrics=metrics)
+    once, again = (tested(actor, network.state_dict()) for _ in range(2))
     # Two rounds of four, and the same once more: nothing is random in this task.
     assert once.lengths == [3, 10, 10, 7] * 2
     pushed = once.metrics["pushed"]
@@ -76,39 +71,39 @@ def test_a_recurrent_policy_remembers_nothing_of_the_episode_before():
 
 
 def test_the_first_episode_of_every_environment_counts_and_no_other():
-    evaluation = evaluator(4, terminations=FAILS)(state())
+    evaluation = evaluated(4, terminations=FAILS)
     assert evaluation.lengths == [3, 10, 10, 7]
     assert evaluation.returns == pytest.approx([STEP_DT * n for n in (3, 10, 10, 7)])
     assert evaluation.failed == [True, False, False, True]
-    tags = evaluation.tags(iteration=50)
-    assert tags == {
+    assert evaluation.tags(iteration=50) == {
         "Eval/mean_return": pytest.approx(7.5 * STEP_DT),
         "Eval/mean_episode_length": 7.5,
         "Eval/failure_rate": 0.5,
         "Eval/iteration": 50.0,
     }
+    without_time_out = evaluated(2, terminations={})  # is cut at its longest episode
+    assert (without_time_out.lengths, without_time_out.failed) == ([10, 10], [False, False])
 
 
-def test_metrics_are_means_last_or_largest_values_of_the_episode():
-    metrics = {
-        "mean": MetricTermCfg(lived),
-        "last": MetricTermCfg(lived, reduce="last"),
-        "largest": MetricTermCfg(lambda env: -(lived(env) - 6.0).abs(), reduce="max"),
-    }
-    evaluation = evaluator(4, terminations=FAILS, metrics=metrics)(state())
-    assert evaluation.metrics["mean"] == [2.0, 5.5, 5.5, 4.0]
-    assert evaluation.metrics["last"] == [3.0, 10.0, 10.0, 7.0]
-    assert evaluation.estimates["last"].value == 7.5
-    assert evaluation.metrics["largest"] == [-3.0, 0.0, 0.0, 0.0]
-
-
-def test_what_comes_after_an_episode_does_not_count_even_nan():
+def test_metrics_are_means_last_or_largest_values_of_the_episode_and_not_of_what_comes_after():
     def breaks(env):
         later = env.steps > 3
         return torch.where(later, torch.tensor((torch.nan, 1.0, 1.0, 1.0)), torch.ones(4))
 
-    evaluation = evaluator(4, terminations=FAILS, metrics={"m": MetricTermCfg(breaks)})(state())
-    assert evaluation.metrics["m"] == [1.0, 1.0, 1.0, 1.0]
+    metrics = {
+        "mean": MetricTermCfg(lived),
+        "last": MetricTermCfg(lived, reduce="last"),
+        "largest": MetricTermCfg(lambda env: -(lived(env) - 6.0).abs(), reduce="max"),
+        "broken": MetricTermCfg(breaks),
+    }
+    evaluation = evaluated(4, terminations=FAILS, metrics=metrics)
+    assert evaluation.metrics == {
+        "mean": [2.0, 5.5, 5.5, 4.0],
+        "last": [3.0, 10.0, 10.0, 7.0],
+        "largest": [-3.0, 0.0, 0.0, 0.0],
+        "broken": [1.0, 1.0, 1.0, 1.0],
+    }
+    assert evaluation.estimates["last"].value == 7.5
 
 
 def test_a_metric_that_keeps_state_forgets_it_at_resets():
@@ -121,41 +116,35 @@ def test_a_metric_that_keeps_state_forgets_it_at_resets():
             return self.steps.clone()
 
     tested = evaluator(2, metrics={"steps": MetricTermCfg(Count, reduce="last")})
-    assert tested(state()).metrics["steps"] == [10.0, 10.0]
-    assert tested(state()).metrics["steps"] == [10.0, 10.0]
-
-
-def test_a_task_without_time_out_is_cut_at_its_longest_episode():
-    evaluation = evaluator(2, terminations={})(state())
-    assert evaluation.lengths == [10, 10]
-    assert evaluation.failed == [False, False]
+    for _ in range(2):
+        assert tested(ACTOR, state()).metrics["steps"] == [10.0, 10.0]
 
 
 def test_fewer_environments_run_several_rounds_of_equal_size():
     tested = evaluator(9, max_envs=4, **RANDOM)
     assert tested.env.num_envs == 3
-    evaluation = tested(state())
+    evaluation = tested(ACTOR, state())
     assert evaluation.lengths == [10] * 9
     assert len(set(evaluation.metrics["position"])) == 9
 
 
 def test_policies_meet_the_same_starts_again_and_again():
     tested = evaluator(3, **RANDOM)
-    first, other, again = tested(state(1)), tested(state(2)), tested(state(1))
+    first, other, again = (tested(ACTOR, state(seed)) for seed in (1, 2, 1))
     assert again == first
-    assert evaluator(3, **RANDOM)(state(1)) == first
+    assert evaluator(3, **RANDOM)(ACTOR, state(1)) == first
     assert other.metrics["position"] != first.metrics["position"]
-    assert evaluator(3, seed=1, **RANDOM)(state(1)).metrics != first.metrics
+    assert evaluator(3, seed=1, **RANDOM)(ACTOR, state(1)).metrics != first.metrics
 
 
 @pytest.mark.parametrize("task", ["cartpole-swingup", "go1-velocity-rough", "g1-velocity-flat"])
 def test_an_evaluation_does_not_wait_for_the_device(task):
     cfg = evaluation_task(discover().find(task).make())
     cfg.episode_length_s = 0.2
-    tested = Evaluator(cfg, cfg.ppo.actor, 4, engine=EngineCfg("mujoco", threads=1))
+    tested = Evaluator(cfg, 4, engine=EngineCfg("mujoco", threads=1))
     env = tested.env
     actor = make_actor(cfg.ppo.actor, env.get_observations(), env.num_actions)
-    policy = tested._load(actor.state_dict())
+    policy = tested._load(cfg.ppo.actor, actor.state_dict())
     with torch.inference_mode(), RefuseWaiting():
         rows = tested._first_episodes(policy, lambda: False)
     assert rows.shape == (4, 3 + len(cfg.metrics)) == (4, 5)
@@ -165,42 +154,32 @@ def test_an_evaluation_does_not_wait_for_the_device(task):
 
 @pytest.mark.timeout(600)
 def test_both_engines_evaluate_alike(fast_compilation):
-    found = []
-    for engine in ("mujoco", "warp"):
-        tested = Evaluator(
-            tiny_task(terminations=FAILS, **RANDOM),
-            ACTOR,
-            4,
-            engine=EngineCfg(engine, threads=1),
-        )
-        found.append(tested(state()))
-    (mujoco, warp) = found
+    task = tiny_task(terminations=FAILS, **RANDOM)
+    mujoco, warp = (
+        Evaluator(task, 4, engine=EngineCfg(engine, threads=1))(ACTOR, state())
+        for engine in ("mujoco", "warp")
+    )
     assert (warp.lengths, warp.failed) == (mujoco.lengths, mujoco.failed)
     assert warp.metrics["position"] == pytest.approx(mujoco.metrics["position"], abs=1e-4)
     assert warp.warnings == {}
 
 
 def test_an_evaluation_leaves_generators_and_threads_as_they_were():
-    def next_draws():
-        return (torch.rand(3).tolist(), np.random.rand(3).tolist(), random.random())
-
-    def seed():
+    policy, draws = state(), []
+    for evaluates in (False, True):
         torch.manual_seed(7)
         np.random.seed(7)
         random.seed(7)
-
-    policy = state()
-    seed()
-    undisturbed = next_draws()
-    seed()
-    threads = torch.get_num_threads()
-    evaluator(2, **RANDOM)(policy)
-    assert next_draws() == undisturbed
-    assert torch.get_num_threads() == threads
+        threads = torch.get_num_threads()
+        if evaluates:
+            evaluator(2, **RANDOM)(ACTOR, policy)
+        assert torch.get_num_threads() == threads
+        draws.append((torch.rand(3).tolist(), np.random.rand(3).tolist(), random.random()))
+    assert draws[0] == draws[1]
 
 
 def test_an_evaluation_is_given_up_when_asked_to():
-    assert evaluator(2)(state(), stop=lambda: True) is None
+    assert evaluator(2)(ACTOR, state(), stop=lambda: True) is None
 
 
 def test_a_metric_of_another_shape_is_told_when_the_environments_are_built():
@@ -233,12 +212,8 @@ def test_margins_have_two_digits_and_rates_are_percent(estimate, text):
     assert with_margin("failure_rate", Estimate(0.02, 0.006, 0.07)) == "2.0 % [0.6, 7.0]"
 
 
-# Tables of Student's t, two-sided 95 %.
-TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 9: 2.262, 10: 2.228, 30: 2.042, 99: 1.984}
-
-
-@pytest.mark.parametrize(("degrees", "t"), TABLE.items())
-def test_a_mean_has_an_interval_by_the_tables_of_students_t(degrees, t):
+@pytest.mark.parametrize(("degrees", "t"), [(1, 12.706), (9, 2.262), (99, 1.984)])  # of tables
+def test_a_mean_has_an_interval_by_students_t(degrees, t):
     values = [float(i) for i in range(degrees + 1)]
     estimate = Estimate.of_mean(values)
     half = t * statistics.stdev(values) / math.sqrt(len(values))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
-import torch
 from tiny_training import ENVS, STEPS, Collected, run_for, tiny_trainer
 
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.loop import train
+from simtrain.training.statistics import MIN_EPISODES, EpisodeStatistics
 
 
 class Noting(Feature):
@@ -40,17 +42,6 @@ def test_a_feature_ends_training_and_those_after_it_see_that():
     assert [i.is_last for i in collected.iterations] == [False, False, True]
 
 
-def test_an_error_of_a_feature_exits_all_of_them():
-    class Failing(Feature):
-        def after_iteration(self, iteration: Iteration) -> None:
-            raise RuntimeError("no more")
-
-    log: list[str] = []
-    with pytest.raises(RuntimeError, match="no more"):
-        run_for(tiny_trainer(), 2, Noting("a", log), Failing())
-    assert log == ["enter a", "a 1", "exit a"]
-
-
 def test_iterations_count_environment_steps_and_the_last_one_is_marked():
     first, second = run_for(tiny_trainer(), 2)
     assert (first.number, second.number) == (1, 2)
@@ -81,8 +72,7 @@ def test_a_request_to_stop_ends_training_after_the_iteration():
 def test_training_continues_from_the_states_of_trainer_and_algorithm():
     whole = tiny_trainer()
     run_for(whole, 2)
-    shared, own, learner = whole.state(), whole.rank_state(), whole.ppo.save()
-    learner = {name: _copied(state) for name, state in learner.items()}
+    shared, own, learner = whole.state(), whole.rank_state(), deepcopy(whole.ppo.save())
     expected = [i.metrics["Loss/value"] for i in run_for(whole, 2)]
 
     resumed = tiny_trainer()
@@ -94,9 +84,20 @@ def test_training_continues_from_the_states_of_trainer_and_algorithm():
     assert [i.metrics["Loss/value"] for i in iterations] == expected
 
 
-def _copied(state):
-    if isinstance(state, torch.Tensor):
-        return state.clone()
-    if isinstance(state, dict):
-        return {key: _copied(value) for key, value in state.items()}
-    return [_copied(value) for value in state] if isinstance(state, list) else state
+def test_means_weigh_episodes_alike_and_forget_old_ones_once_there_are_enough():
+    statistics = EpisodeStatistics()
+    statistics.add(0, 0.0, 0.0)
+    assert statistics.means() is None
+    statistics.add(1, 10.0, 100.0)
+    statistics.add(3, 6.0, 60.0)
+    assert statistics.means() == (4.0, 40.0)
+    statistics.add(MIN_EPISODES - 3, 0.0, 0.0)
+    assert statistics.means() == (6.0 / MIN_EPISODES, 60.0 / MIN_EPISODES)
+    statistics.add(3, 0.0, 0.0)
+    assert statistics.means() == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("state", [[[1.0, [2.0], 3.0]], [[1.0, 2.0]], [[0.0, 2.0, 3.0]]])
+def test_damaged_statistics_are_refused(state):
+    with pytest.raises((TypeError, ValueError)):
+        EpisodeStatistics().set_state(state)

@@ -115,24 +115,30 @@ def test_contacts_change_places_in_every_physics_step():
     assert found.observations["actor"]["term0"] == [(1, 1.0), (0, 1.0), (3, 1.0), (2, 1.0)]
 
 
-def test_temperatures_change_places_and_no_signs():
-    term = ObservationTermCfg(mdp.joint_pos, joints="roll_.*", mirror="each_name")
-    assert _reflect(term).observations["actor"]["term0"] == [(1, 1.0), (0, 1.0)]
+def _swapped(reflection, params):
+    return [(1, 1.0), (0, 1.0)]
 
 
-def test_a_history_is_reflected_step_by_step():
-    term = ObservationTermCfg(_pair, mirror=(1.0, -1.0), history_length=2)
-    expected = [(0, 1.0), (1, -1.0), (2, 1.0), (3, -1.0)]
-    assert _reflect(term).observations["actor"]["term0"] == expected
-
-
-def test_a_rule_of_ones_own_may_be_made_of_others():
-    def swapped(reflection, params):
-        return [(1, 1.0), (0, 1.0)]
-
-    term = ObservationTermCfg(_pair, mirror=("vector", -1.0, swapped))
-    expected = [(0, 1.0), (1, -1.0), (2, 1.0), (3, -1.0), (5, 1.0), (4, 1.0)]
-    assert _reflect(term).observations["actor"]["term0"] == expected
+@pytest.mark.parametrize(
+    ("term", "places"),
+    [
+        (
+            ObservationTermCfg(mdp.joint_pos, joints="roll_.*", mirror="each_name"),
+            [(1, 1.0), (0, 1.0)],
+        ),
+        (
+            ObservationTermCfg(_pair, mirror=(1.0, -1.0), history_length=2),
+            [(0, 1.0), (1, -1.0), (2, 1.0), (3, -1.0)],
+        ),
+        (
+            ObservationTermCfg(_pair, mirror=("vector", -1.0, _swapped)),
+            [(0, 1.0), (1, -1.0), (2, 1.0), (3, -1.0), (5, 1.0), (4, 1.0)],
+        ),
+    ],
+    ids=["without signs", "a history, step by step", "a rule made of others"],
+)
+def test_a_term_may_have_a_rule_of_its_own(term, places):
+    assert _reflect(term).observations["actor"]["term0"] == places
 
 
 def test_maps_of_an_environment_reflect_its_observations_and_back():
@@ -206,11 +212,6 @@ MISTAKES = {
         {"commands": {"target": CommandTermCfg(Target, (1.0, 1.0))}},
         r"--env\.commands\.target: how it is reflected is not known",
     ),
-    "an action of one's own": (
-        [],
-        {"actions": {"push": PushCfg()}},
-        r"--env\.actions\.push: how it is reflected is not known",
-    ),
     "a rule for another number of actions": (
         [],
         {"actions": {"push": PushCfg(mirror=(1.0,))}},
@@ -221,11 +222,7 @@ MISTAKES = {
         {},
         "the mirror rule is 'vektor'; it must be one of vector, pseudo_vector, ",
     ),
-    "a sign that is none": (
-        _see(steps_lived, mirror=0.5),
-        {},
-        "the mirror rule is 0.5; it",
-    ),
+    "a sign that is none": (_see(steps_lived, mirror=0.5), {}, "the mirror rule is 0.5; it"),
     "a rule for names, and a term without": (
         _see(steps_lived, mirror="each"),
         {},
@@ -242,11 +239,7 @@ MISTAKES = {
         "several names are the mirror image of 'roll_left' among roll_left, roll_right, ",
     ),
     "no regular expression": ([], {"symmetry": Mirror({"(": ")"})}, "no regular expression"),
-    "an oblique axis": (
-        _see(mdp.joint_pos, joints="odd"),
-        {},
-        "'odd' is not symmetric: their axes",
-    ),
+    "an oblique axis": (_see(mdp.joint_pos, joints="odd"), {}, "'odd' is not symmetric: their axe"),
     "a joint beside the middle": (
         _see(mdp.joint_pos, joints="aside"),
         {},
@@ -263,21 +256,14 @@ MISTAKES = {
         {"keyframe": "crooked", "actions": {"nod": JointPositionActionCfg("nod")}},
         "the initial positions are not symmetric: those of 'roll_left'",
     ),
-    "another scale on the other side": (
-        [],
-        {"actions": {"roll": JointPositionActionCfg("roll_.*", scale={"roll_left": 2.0})}},
-        r"the targets \(scale, offset, clip, ctrlrange\) are not symmetric: those of 'roll_left'",
-    ),
-    "an offset to one side": (
-        [],
-        {"actions": {"roll": JointPositionActionCfg("roll_.*", offset=0.5)}},
-        r"the targets \(scale, offset, clip, ctrlrange\) are not symmetric: those of 'roll_left'",
-    ),
-    "bounds of one side": (
-        [],
-        {"actions": {"roll": JointPositionActionCfg("roll_.*", clip=(-0.5, 2.0))}},
-        r"the targets \(scale, offset, clip, ctrlrange\) are not symmetric: those of 'roll_left'",
-    ),
+    **{
+        f"another {name} on the other side": (
+            [],
+            {"actions": {"roll": JointPositionActionCfg("roll_.*", **{name: value})}},
+            r"the targets \(scale, offset, clip, ctrlrange\) are not symmetric: those of 'roll_l",
+        )
+        for name, value in {"scale": {"roll_left": 2.0}, "offset": 0.5, "clip": (-0.5, 2.0)}.items()
+    },
     "a clip that is not the same for both signs": (
         _see(_pair, mirror=(1.0, -1.0), clip=(0.0, 1.0)),
         {},

@@ -10,15 +10,17 @@ import torch
 
 from simtrain.cli.evaluate import evaluate
 from simtrain.cli.export import export
+from simtrain.config.tasks import default_config
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
-from simtrain.run.checkpoint import find_checkpoint, read_checkpoint
+from simtrain.run.checkpoint import read_checkpoint
 from simtrain.sim import EngineCfg
-from simtrain.training.saved_policy import open_policy
+from simtrain.training.saved_policy import find_policy, open_policy
 
 
 def test_a_saved_policy_acts_by_the_trained_mean_of_its_actions(trained_run: Path) -> None:
+    assert open_policy(trained_run / "model_1.pt").iteration == 1
     saved = open_policy(trained_run)
     assert saved.iteration == 2
     assert saved.checkpoint == trained_run / "model_2.pt"
@@ -37,31 +39,26 @@ def test_a_saved_policy_acts_by_the_trained_mean_of_its_actions(trained_run: Pat
     torch.testing.assert_close(policy(obs), x)
 
 
-def test_a_checkpoint_of_the_run_is_found_by_its_own_name(trained_run: Path) -> None:
-    assert open_policy(trained_run / "model_1.pt").iteration == 1
-
-
 def test_what_is_no_run_is_told(tmp_path: Path, trained_run: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no run or checkpoint"):
-        find_checkpoint(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="no run directory"):
-        find_checkpoint(tmp_path)
-    with pytest.raises(ConfigError, match=f"newest run below it is {trained_run}"):
-        find_checkpoint(trained_run.parents[1])
+    for path, problem in {
+        tmp_path / "nowhere": "there is no run, checkpoint or task",
+        tmp_path: "no run directory",
+        trained_run.parents[1]: f"newest run below it is {trained_run}",
+    }.items():
+        with pytest.raises(ConfigError, match=problem):
+            find_policy(path)
     (tmp_path / "config.yaml").write_text("")
     with pytest.raises(ConfigError, match="no checkpoint yet"):
-        find_checkpoint(tmp_path)
+        find_policy(tmp_path)
 
 
 def test_damaged_and_foreign_checkpoints_are_told(tmp_path: Path, trained_run: Path) -> None:
     whole = (trained_run / "model_2.pt").read_bytes()
     path = tmp_path / "model_2.pt"
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ConfigError, match="not a checkpoint, or it is damaged"):
-        read_checkpoint(path)
-    path.write_bytes(b"")
-    with pytest.raises(ConfigError, match="not a checkpoint, or it is damaged"):
-        read_checkpoint(path)
+    for content in (b"", whole[: len(whole) // 2]):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match="not a checkpoint, or it is damaged"):
+            read_checkpoint(path)
     torch.save({"weights": torch.zeros(2)}, path)
     with pytest.raises(ConfigError, match="no checkpoint of simtrain"):
         read_checkpoint(path)
@@ -103,19 +100,19 @@ def test_a_checkpoint_of_another_task_or_network_is_told(tmp_path: Path, trained
         saved.policy(env.get_observations(), env.num_actions)
 
 
-def test_an_undisturbed_task_has_no_noise_pushes_and_curricula(trained_run: Path) -> None:
-    from simtrain.config.tasks import discover
-
-    task = discover().find("go1-velocity-rough").configuration()
+def test_an_undisturbed_task_has_no_noise_pushes_and_curricula() -> None:
+    task = default_config("go1-velocity-rough").env
     calm = evaluation_task(task)
-    assert "push" in task.events
-    assert "push" not in calm.events
-    assert "reset_base" in calm.events
-    assert all(t.noise is None for group in calm.observations.values() for t in group.values())
-    assert any(t.noise is not None for t in task.observations["actor"].values())
+    assert {"push", "reset_base"} <= task.events.keys()
+    assert calm.events.keys() & {"push", "reset_base"} == {"reset_base"}
+    noise = [
+        [term.noise for group in cfg.observations.values() for term in group.values()]
+        for cfg in (task, calm)
+    ]
+    assert any(noise[0])
+    assert not any(noise[1])
     assert task.curricula
     assert not calm.curricula
-    assert calm.terrain is not None
     assert calm.terrain.max_initial_level is None
 
 
@@ -130,25 +127,20 @@ def _with_config(trained_run: Path, folder: Path, *changes: tuple[str, str]) -> 
     return folder
 
 
-def test_a_changed_configuration_is_known(tmp_path: Path, trained_run: Path) -> None:
-    assert not open_policy(trained_run).changed
-    moved = _with_config(trained_run, tmp_path, ("save_interval: 1", "save_interval: 7"))
-    assert not open_policy(moved).changed  # it does not decide the results
-    saved = open_policy(_with_config(trained_run, tmp_path, ("weight: 3.0", "weight: 3.1")))
-    assert saved.changed
-    assert saved.difference.endswith("is not the configuration that model_2.pt was trained with")
-
-
 def test_a_changed_configuration_is_told_and_not_exported_unless_asked_for(
     tmp_path: Path, trained_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert not open_policy(trained_run).changed
+    moved = _with_config(trained_run, tmp_path, ("save_interval: 1", "save_interval: 7"))
+    assert not open_policy(moved).changed  # it does not decide the results
     path = str(_with_config(trained_run, tmp_path, ("weight: 3.0", "weight: 3.1")))
     with pytest.raises(ConfigError, match=r"trained with; --with-changes True exports it all the"):
         export([path])
     assert export([path, "--with-changes", "--formats", "pt2"]) == 0
     capsys.readouterr()
     assert evaluate([path, "--episodes", "1", "--device", "cpu"]) == 0
-    assert f"warning: {tmp_path}/config.yaml is not the conf" in capsys.readouterr().err
+    warning = f"{tmp_path}/config.yaml is not the configuration that model_2.pt was trained with"
+    assert f"warning: {warning}" in capsys.readouterr().err
 
 
 def test_a_checkpoint_of_before_has_no_digest_and_is_taken(
@@ -184,20 +176,21 @@ def test_a_configuration_is_checked_as_that_of_a_training(
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("kind", ["number", "list", "nan", "iteration"])
-def test_a_crafted_checkpoint_is_told(kind: str, tmp_path: Path, trained_run: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"actor_state_dict": {"mlp.0.bias": torch.full((3,), torch.nan)}}, "not finite numbers"),
+        ({"actor_state_dict": {"mlp.0.bias": 5}}, "is damaged"),
+        ({"actor_state_dict": [1, 2]}, "is damaged"),
+        ({"iter": "x"}, "is damaged"),
+    ],
+)
+def test_a_crafted_checkpoint_is_told(
+    change: dict[str, object], message: str, tmp_path: Path, trained_run: Path
+) -> None:
     path = _with_config(trained_run, tmp_path) / "model_2.pt"
-    content = torch.load(path, weights_only=True)
-    if kind == "nan":
-        content["actor_state_dict"]["mlp.0.bias"][0] = torch.nan
-    elif kind == "number":
-        content["actor_state_dict"]["mlp.0.bias"] = 5
-    elif kind == "list":
-        content["actor_state_dict"] = [1, 2]
-    else:
-        content["iter"] = "x"
-    torch.save(content, path)
-    with pytest.raises(ConfigError, match="not finite numbers" if kind == "nan" else "is damaged"):
+    torch.save(torch.load(path, weights_only=True) | change, path)
+    with pytest.raises(ConfigError, match=message):
         open_policy(path)
 
 

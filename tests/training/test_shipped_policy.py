@@ -115,12 +115,6 @@ def test_the_name_of_the_task_stands_for_its_policy(here, capsys):
     assert train([TASK, *flags, "--teacher", TASK, "--distillation.gradient-length", "4"]) == 0
 
 
-@needs_opengl
-def test_the_policy_of_a_task_is_shown(here, capsys):
-    assert play([TASK, "--video", "a.mp4", "--seconds", "0.2", "--num-envs", "1"]) == 0
-    assert capsys.readouterr().out.split() == ["video:", "a.mp4"]
-
-
 def test_a_run_goes_before_a_task_of_its_name_and_another_folder_does_not(here):
     shipped = here / "tasks" / "cart" / "trained" / f"{TASK}.pt"
     Path(TASK).mkdir()
@@ -158,25 +152,22 @@ def test_a_task_that_has_changed_is_still_shown_without_its_policy(here):
 
 
 def test_mistakes_are_told_in_a_line(here, monkeypatch):
-    file = here / "tasks" / "cart" / "cart.py"
-    for flags, message in {
-        f"{TASK} --ship": f"{TASK}.pt ships already; name a run or a checkpoint of it",
-        "run --ship --output x": "--output does not go with --ship, which writes beside the task's",
-        "run --ship --episodes 0": "--episodes is 0; it must be 1 or more",
-    }.items():
+    def refused(*flags: str) -> str:
         with pytest.raises(ConfigError) as error:
-            export(flags.split())
-        assert message in str(error.value)
-    monkeypatch.setattr(export_module, "_MOST_BYTES", 100)
-    with pytest.raises(ConfigError, match=r"policy takes [\d,]+ bytes, and 100 may ship \(--ppo.a"):
-        export(["run", "--ship"])
-    file.write_text(file.read_text().replace("return cfg", "cfg.metrics = {}\n    return cfg"))
+            export(flags)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert f"{TASK}.pt ships already; name a run" in refused(TASK, "--ship")
+    assert "--output does not go with --ship" in refused("run", "--ship", "--output", "x")
+    assert "--episodes is 0; it must be" in refused("run", "--ship", "--episodes", "0")
+    with monkeypatch.context() as patch:
+        patch.setattr(export_module, "_MOST_BYTES", 100)
+        assert "bytes, and 100 may ship (--ppo.actor.hidden-dims)" in refused("run", "--ship")
+    file = here / "tasks" / "cart" / "cart.py"
     more = 'cfg.rewards["more"] = RewardTermCfg(alive, 1.0)\n    return cfg'
     file.write_text(file.read_text().replace("return cfg", more))
-    with pytest.raises(
-        ConfigError, match=r"is not what the run was trained with \(--env.rewards.m"
-    ):
-        export(["run", "--ship"])
+    assert "is not what the run was trained with (--env.rewards.m" in refused("run", "--ship")
     shutil.rmtree(here / "tasks" / "cart" / "trained")
     with pytest.raises(ConfigError, match=f"ships with the task {TASK}; `uv run train {TASK}` tr"):
         evaluate([TASK])

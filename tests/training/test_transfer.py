@@ -15,7 +15,6 @@ from simtrain import ActorCfg, CriticCfg, ObservationTermCfg, mdp
 from simtrain.cli.train import train
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import save_model
-from simtrain.training.context import Resumption
 from simtrain.training.loop import Trainer
 from simtrain.training.transfer import init_networks, read_networks
 
@@ -33,11 +32,11 @@ def checkpoint(trained, tmp_path) -> Path:
     return tmp_path
 
 
-def begin(path: Path, config=None, resumption=None, **flags) -> tuple[Trainer, list[str]]:
+def begin(path: Path, config=None, **flags) -> tuple[Trainer, list[str]]:
     """A new training that begins with a checkpoint, and what it tells."""
     config = replace(config or tiny_config(), init_from=str(path), seed=7, **flags)
     trainer = tiny_trainer(config)
-    context = make_context(path, config, resumption=resumption)
+    context = make_context(path, config)
     init_networks(context, trainer.ppo)
     return trainer, context.console.lines
 
@@ -56,9 +55,6 @@ def test_a_run_begins_with_networks_and_normalizers_but_not_the_optimizer(checkp
     assert trainer.iteration == 0
     assert lines == [f"--init-from: 17 tensors of the actor and critic in {checkpoint}/model_2.pt"]
     run_for(trainer, 1)
-
-
-def test_one_network_alone_may_be_taken(checkpoint, trained):
     trainer, _ = begin(checkpoint, init_only="critic")
     assert same(trainer.ppo.critic, trained.ppo.critic)
     assert not same(trainer.ppo.actor, trained.ppo.actor)
@@ -142,29 +138,17 @@ def test_so_are_those_of_its_older_versions(version, trained, tmp_path):
     assert len(lines) == 1
 
 
-def test_a_resumed_run_does_not_begin_anew(tmp_path, trained):
-    resumption = Resumption(tmp_path / "resume.pt", same_environments=True, changed=())
-    trainer, lines = begin(tmp_path / "gone.pt", resumption=resumption)
-    assert not same(trainer.ppo.actor, trained.ppo.actor)
-    assert lines == []
-
-
-def test_parameters_that_are_not_finite_are_refused(trained, checkpoint):
-    content = trained.ppo.save()
-    content["critic_state_dict"]["mlp.0.bias"] = torch.full((8,), torch.nan)
-    save_model(checkpoint / "model_2.pt", 2, content, {})
-    with pytest.raises(ConfigError, match=r"the critic in .* has parameters that are not finite"):
-        read_networks(str(checkpoint))
-    assert read_networks(str(checkpoint), "actor")[1].keys() == {"actor"}
-
-
-def test_other_files_are_refused(tmp_path):
-    torch.save({"iter": 3, "actor_state_dict": {}}, tmp_path / "model_3.pt")
-    with pytest.raises(ConfigError, match="with the networks of a policy: no actor or critic"):
-        read_networks(str(tmp_path))
-    torch.save({"actor_state_dict": {"mlp.0.bias": 3}}, tmp_path / "model_3.pt")
-    with pytest.raises(ConfigError, match="is damaged: its actor_state_dict"):
-        read_networks(str(tmp_path))
+def test_other_files_are_refused(trained, tmp_path):
+    broken = trained.ppo.save()
+    broken["critic_state_dict"]["mlp.0.bias"] = torch.full((8,), torch.nan)
+    for content, problem in (
+        (broken, r"the critic in .* has parameters that are not finite"),
+        ({"iter": 3, "actor_state_dict": {}}, "with the networks of a policy: no actor or critic"),
+        ({"actor_state_dict": {"mlp.0.bias": 3}}, "is damaged: its actor_state_dict"),
+    ):
+        torch.save(content, tmp_path / "model_3.pt")
+        with pytest.raises(ConfigError, match=problem):
+            read_networks(str(tmp_path))
 
 
 def test_a_run_that_began_with_another_is_resumed_without_it(tmp_path, monkeypatch, capsys):

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import torch.distributed as dist
 from tensordict import TensorDict
+from tiny_training import make_context, run_for
 
 from simtrain.algorithms.cfg import (
     ActorCfg,
@@ -31,21 +33,17 @@ from simtrain.algorithms.distillation import Distillation
 from simtrain.algorithms.networks import make_actor
 from simtrain.algorithms.ppo import PPO
 from simtrain.algorithms.symmetry import MirrorMap, MirrorMaps
-from simtrain.config.tasks import discover
-from simtrain.config.train import TrainConfig
-from simtrain.env.env import Env
+from simtrain.config.tasks import default_config
 from simtrain.env.randomness import seed_everything
 from simtrain.errors import RankError
 from simtrain.launch.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
 from simtrain.launch.rank import Rank
-from simtrain.sim import EngineCfg
-from simtrain.sim.engine import Overflow
-from simtrain.training.context import RunContext, SharedContext
-from simtrain.training.features import Feature, Iteration
+from simtrain.training.context import Resumption
 from simtrain.training.features.checkpoint import check_same_tensors
-from simtrain.training.loop import Trainer, train
-from simtrain.training.statistics import Reduction, Sums
+from simtrain.training.loop import Trainer
+from simtrain.training.statistics import Report
 from simtrain.training.transfer import init_networks
+from simtrain.training.worker import make_trainer, run_worker
 
 ENVS, STEPS, OBS, ACTIONS = 8, 6, 5, 2
 SYMMETRY = SymmetryCfg(augment=True, mirror_loss_coef=0.5)
@@ -69,14 +67,11 @@ MIRROR = MirrorMaps(
 )
 
 
-class Collected(Feature):
-    """Keeps the iterations."""
-
-    def __init__(self) -> None:
-        self.iterations: list[Iteration] = []
-
-    def after_iteration(self, iteration: Iteration) -> None:
-        self.iterations.append(iteration)
+SMALL = PpoCfg(ActorCfg((8,)), CriticCfg((8,)), num_learning_epochs=2)
+CARTPOLE = replace(
+    default_config("cartpole-balance"), num_envs=4, num_steps_per_env=8, save_interval=1, ppo=SMALL
+)
+CARTPOLE.env.episode_length_s = 1.0
 
 
 def main(results: Path) -> None:
@@ -91,7 +86,7 @@ def main(results: Path) -> None:
     alone = {
         "distillation": distilled(one, 2 * ENVS, slice(None)),
         **{name: update(one, 2 * ENVS, slice(None), **more) for name, more in UPDATES.items()},
-        "state": initial_state(one),
+        "state": cartpole(one).env.bind("qpos").clone(),
     }
     for process in ranks:
         process.join()
@@ -107,17 +102,16 @@ def run(number: int, store: Path, results: Path) -> None:
     found = {
         "distillation": distilled(rank, ENVS, mine),
         **{name: update(rank, ENVS, mine, **more) for name, more in UPDATES.items()},
-        "state": initial_state(rank),
+        "state": cartpole(rank).env.bind("qpos").clone(),
         "trained": trained(rank),
         "begun": begun(rank, results.with_suffix(".start")),
         "trained on other hardware": trained_on_other_hardware(rank),
-        "reduced": reduced(rank),
-        "any": any_rank(rank),
+        "report": report(rank),
         "difference": difference(rank),
-        "warnings": warnings(rank),
         "skipped": skipped(rank),
         "phases": phases(rank),
     }
+    resumed(rank, results.with_suffix(".runs"))
     torch.save(found, results.with_suffix(f".{number}"))
     dist.destroy_process_group()
 
@@ -232,126 +226,80 @@ def distilled(rank: Rank, num_envs: int, mine: slice) -> dict[str, Any]:
     return {"all-reduces": len(calls), "losses": losses, "tensors": distillation.tensors()}
 
 
-def cartpole(rank: Rank, timer: PhaseTimer = NO_TIMER) -> Env:
+def cartpole(rank: Rank, timer: PhaseTimer = NO_TIMER) -> Trainer:
     seed_everything(rank.seed)
-    cfg = discover().find("cartpole-balance").make()
-    cfg.ppo.num_learning_epochs = 2
-    return Env(cfg, 4, EngineCfg(threads=1), timer=timer)
+    return make_trainer(CARTPOLE, rank, timer)
 
 
-def initial_state(rank: Rank) -> torch.Tensor:
-    return cartpole(rank).bind("qpos").clone()
+def tensors_of(trainer: Trainer) -> list[torch.Tensor]:
+    return [tensor.clone() for tensor in trainer.ppo.tensors()]
 
 
 def trained(rank: Rank) -> list[torch.Tensor]:
     """Parameters and buffers after 20 iterations on the real task."""
-    env = cartpole(rank)
-    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
-    train(Trainer(env, ppo, rank), [], 20, lambda: False)
-    return [tensor.clone() for tensor in ppo.tensors()]
+    run_for(trainer := cartpole(rank), 20)
+    return tensors_of(trainer)
 
 
 def begun(rank: Rank, path: Path) -> list[torch.Tensor]:
     """Parameters and buffers after ``--init-from`` a checkpoint of ones that rank 0 alone has."""
-    env = cartpole(rank)
-    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
+    trainer = cartpole(rank)
     if rank.is_main:
-        states = {name: getattr(ppo, name).state_dict() for name in ("actor", "critic")}
-        ones = {k: {n: torch.ones_like(t) for n, t in s.items()} for k, s in states.items()}
+        networks = trainer.ppo.networks.items()
+        ones = {k: {n: torch.ones_like(t) for n, t in m.state_dict().items()} for k, m in networks}
         torch.save({f"{name}_state_dict": state for name, state in ones.items()}, path)
-    config = TrainConfig("cartpole-balance", init_from=str(path) if rank.is_main else "gone")
-    console, shared = SimpleNamespace(say=lambda text: None), SharedContext(path, ())
-    init_networks(RunContext(config, rank, console, lambda: False, shared), ppo)
-    return [tensor.clone() for tensor in ppo.tensors()]
+    config = replace(CARTPOLE, init_from=str(path) if rank.is_main else "gone")
+    init_networks(make_context(path, config, rank), trainer.ppo)
+    return tensors_of(trainer)
+
+
+def resumed(rank: Rank, folder: Path) -> None:
+    """Six iterations in one go, and six of which the last three are by a run that is resumed."""
+    for name, parts in {"whole": (6,), "resumed": (3, 6)}.items():
+        run = folder / name
+        run.mkdir(parents=True, exist_ok=True)
+        for iterations in parts:
+            state = Resumption(run / "resume.pt", True, ()) if iterations > parts[0] else None
+            config = replace(CARTPOLE, max_iterations=iterations)
+            run_worker(make_context(run, config, rank, resumption=state))
 
 
 def trained_on_other_hardware(rank: Rank) -> list[torch.Tensor]:
     """Parameters after an update in which rank 1 adds in another order than rank 0 does."""
-    env = cartpole(rank)
-    own = replace(rank, threads=1 + rank.rank)
-    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, own)
+    trainer = cartpole(replace(rank, threads=1 + rank.rank))
+    ppo = trainer.ppo
     ppo.max_grad_norm = 1e-3  # so that the norms matter
     norms = ppo.optimizer.norms
     ppo.optimizer.norms = lambda: norms() * (1.0 + rank.rank * 2.0**-20)
-    train(Trainer(env, ppo, own), [], 1, lambda: False)
-    return [tensor.clone() for tensor in ppo.tensors()]
+    run_for(trainer, 1)
+    return tensors_of(trainer)
 
 
 def skipped(rank: Rank) -> tuple[int, bool]:
     """Steps skipped as rank 1 alone has a return that is not finite; whether nothing changed."""
-    env = cartpole(rank)
-    env.cfg.ppo.num_mini_batches = 1
-    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
-    before = [tensor.clone() for tensor in ppo.actor.parameters()]
-    with torch.inference_mode():
-        for _ in range(8):
-            obs, *rest = env.step(ppo.act(env.get_observations()))
-            ppo.process_env_step(obs, *rest)
-        ppo.compute_returns(obs)
+    trainer = cartpole(rank)
+    before = [tensor.clone() for tensor in trainer.ppo.actor.parameters()]
+    trainer.collect()
     if rank.rank == 1:
-        ppo.storage.returns[0, 0] = torch.inf
-    ppo.update()
-    same = all(map(torch.equal, before, ppo.actor.parameters()))
-    return ppo.skipped_steps, same
+        trainer.ppo.storage.returns.fill_(torch.inf)
+    trainer.ppo.update()
+    same = all(map(torch.equal, before, trainer.ppo.actor.parameters()))
+    return trainer.ppo.skipped_steps, same
 
 
 def phases(rank: Rank) -> list[tuple[dict[str, float], dict[str, float]]]:
     """Three iterations' seconds of each phase on this rank, and all metrics."""
-    env = cartpole(rank, timer := CpuTimer())
-    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank, timer)
-    collected = Collected()
-    train(Trainer(env, ppo, rank, timer), [collected], 3, lambda: False)
-    return [(it.phases, it.metrics) for it in collected.iterations]
+    iterations = run_for(cartpole(rank, CpuTimer()), 3)
+    return [(iteration.phases, iteration.metrics) for iteration in iterations]
 
 
-def reduced(rank: Rank) -> list[Any]:
-    """Three iterations' numbers; the second has names that only rank 1 has, the third fewer."""
-    reduction = Reduction(rank)
-
-    def reduce(sums: Sums, seconds: float) -> Any:
-        (new_names,) = rank.any(reduction.has_new_names(sums))
-        if new_names:
-            reduction.agree_on_names(sums)
-        return reduction(sums, {"seconds": seconds})
-
-    first = {"return": (1.0 + rank.rank, 1.0 + rank.rank)}
-    only_one = {"curriculum": (5.0, 1.0)} if rank.rank == 1 else {}
-    return [
-        reduce(first, 1.0 + rank.rank),
-        reduce({**first, **only_one}, 3.0 - rank.rank),
-        reduce({} if rank.rank else first, 0.0),
-    ]
-
-
-def any_rank(rank: Rank) -> tuple[bool, ...]:
-    """Flags that no rank, rank 1 alone, and both have set."""
-    return rank.any(False, rank.rank == 1, True)
-
-
-def warnings(rank: Rank) -> tuple[list[tuple[str, ...]], int]:
-    """What six iterations tell of buffers that are too small on rank 1 alone; exchanges since then.
-
-    Contacts do not fit from the second iteration on, constraints in the fourth.
-    """
-    env = cartpole(rank)
-    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 8, rank)
-    trainer = Trainer(env, ppo, rank)
-
-    def overflow() -> Overflow | None:
-        done = trainer.iteration
-        if rank.rank == 0 or done == 0:
-            return None
-        messages = {"--env.sim.max-contacts": "contacts were dropped in 4 environments"}
-        if done == 3:
-            messages["--env.sim.max-constraints"] = "rows of constraints were dropped"
-        return Overflow(4, messages)
-
-    env.sim.overflow = overflow
-    collected = Collected()
-    train(trainer, [collected], 4, lambda: False)
-    with counted("all_gather_object") as calls:
-        train(trainer, [collected], 6, lambda: False)
-    return [iteration.warnings for iteration in collected.iterations], len(calls)
+def report(rank: Rank) -> Report:
+    """Numbers over both ranks, of which rank 1 alone has some."""
+    sums = {"return": (1.0 + rank.rank, 1.0 + rank.rank), "idle": (0.0, 0.0)}
+    if rank.rank == 1:
+        sums["curriculum"] = (5.0, 1.0)
+    warnings = ("it is hot",) if rank.rank == 1 else ()
+    return Report(sums, {"seconds": 1.0 + rank.rank}, rank.rank == 1, False, warnings).of_all(rank)
 
 
 @contextmanager

@@ -203,6 +203,21 @@ def _parts(state: Tensor | tuple[Tensor, ...] | None) -> list[Tensor]:
     return list(state) if isinstance(state, tuple) else [state]
 
 
+def load_network(network: MLPModel, state: dict[str, Tensor]) -> None:
+    """Take over a checkpoint's parameters and normalization, in place; ConfigError if they do not
+    fit."""
+    own = {name: tuple(t.shape) for name, t in network.state_dict().items()}
+    saved = {name: tuple(t.shape) for name, t in state.items()}
+    if own != saved:
+        name = min(n for n in {*own, *saved} if own.get(n) != saved.get(n))
+        there, here = (shapes.get(name, "missing") for shapes in (saved, own))
+        raise ConfigError(
+            "the checkpoint is of another network, or of a task with other observations or "
+            f"actions: {name} is {there} in the checkpoint and {here} here"
+        )
+    network.load_state_dict(state)
+
+
 class Policy:
     """The mean of a policy's actions; a recurrent one remembers what it saw before."""
 
@@ -215,16 +230,7 @@ class Policy:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Take over parameters and normalization, in place; ConfigError if shapes differ."""
-        own = {name: tuple(t.shape) for name, t in self.actor.state_dict().items()}
-        saved = {name: tuple(t.shape) for name, t in state.items()}
-        if own != saved:
-            name = min(n for n in {*own, *saved} if own.get(n) != saved.get(n))
-            there, here = (shapes.get(name, "missing") for shapes in (saved, own))
-            raise ConfigError(
-                "the checkpoint is of another network, or of a task with other observations or "
-                f"actions: {name} is {there} in the checkpoint and {here} here"
-            )
-        self.actor.load_state_dict(state)
+        load_network(self.actor, state)
 
     @torch.inference_mode()
     def __call__(self, obs: TensorDict, fresh: Tensor | None = None) -> Tensor:

@@ -109,8 +109,7 @@ def measure_rank(
     from simtrain.benchmark.layers import Clock, StoppedError, device_name, measure_layers
     from simtrain.env.randomness import seed_everything
     from simtrain.launch.phase_timer import make_timer
-    from simtrain.training.gpu import out_of_memory_as_config_error
-    from simtrain.training.worker import make_trainer
+    from simtrain.training.worker import make_trainer, out_of_memory_as_config_error
 
     say = show if rank.is_main else lambda message: None
     figures: list[Figure] = []

@@ -227,10 +227,8 @@ def ship_policy(saved: SavedPolicy, episodes: int) -> Shipped:
     env = evaluation_task(config.env)
     env.model = default_config(config.task).env.model
     engine = choose_engine("mujoco", "cpu", len(os.sched_getaffinity(0)))
-    evaluator = Evaluator(
-        env, config.ppo.actor, episodes, engine=engine, max_envs=_MOST_ENVS, seed=_SEED
-    )
-    evaluation = evaluator(actor)
+    evaluator = Evaluator(env, episodes, engine=engine, max_envs=_MOST_ENVS, seed=_SEED)
+    evaluation = evaluator(config.ppo.actor, actor)
     assert evaluation is not None  # it is given up only when asked to
     estimates = {
         name: [float(f"{number:.5g}") for number in dataclasses.astuple(estimate)]

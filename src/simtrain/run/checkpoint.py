@@ -41,24 +41,6 @@ def save_model(path: Path, iteration: int, networks: dict[str, Any], infos: dict
     write_tensors(path, {**networks, "iter": iteration, "infos": infos})
 
 
-def find_checkpoint(path: Path) -> Path:
-    """The checkpoint at `path`, a file or a run's newest; ConfigError if there is none."""
-    if path.is_file():
-        return path
-    if not path.exists():
-        raise ConfigError(f"there is no run or checkpoint {path}")
-    if newest := model_paths(path):
-        return newest[-1]
-    if (path / BEST_CONFIG).exists():
-        return path / BEST
-    found = (file for below in ("*", "*/*") for file in path.glob(f"{below}/model_*.pt"))
-    if runs := sorted({file.parent for file in found}):
-        raise ConfigError(f"{path} is no run directory; the newest run below it is {runs[-1]}")
-    if (path / "config.yaml").exists():
-        raise ConfigError(f"the run {path} has no checkpoint yet (model_<iteration>.pt)")
-    raise ConfigError(f"{path} is no run directory: it has no config.yaml and no checkpoint")
-
-
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """Read what `save_model` or rsl_rl's runner wrote; ConfigError if that cannot be, says why.
 

@@ -2,10 +2,10 @@
 
 import re
 import textwrap
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -34,11 +34,6 @@ class Status:
     max_episode_length: int
     seconds_left: float
 
-    @property
-    def time_left(self) -> str:
-        """Hours, minutes and seconds."""
-        return str(timedelta(seconds=round(self.seconds_left)))
-
     def __str__(self) -> str:
         metrics, episodes = self.metrics, "no whole episode yet"
         if RETURN in metrics:
@@ -47,9 +42,12 @@ class Status:
         steps = f"env steps {self.env_steps:,}  {metrics[SPEED]:,.0f} steps/s"
         count = f"{self.iteration:>{len(str(self.iterations))}}/{self.iterations}"
         reward = f"reward/step {metrics[STEP_REWARD]:.4g}"
-        return f"iteration {count}  {steps}  {reward}  {episodes}  left {self.time_left}"
+        return f"iteration {count}  {steps}  {reward}  {episodes}  left {self._time_left()}"
 
-    def table(self) -> Table:
+    def _time_left(self) -> str:
+        return str(timedelta(seconds=round(self.seconds_left)))
+
+    def view(self) -> Group:
         """The same for a live view, in 80 columns."""
         metrics, table = self.metrics, Table.grid(padding=(0, 2))
         for _ in range(3):
@@ -59,28 +57,24 @@ class Status:
         if RETURN in metrics:
             mean_return = f"{metrics[RETURN]:.2f}"
             length = f"{metrics[LENGTH]:.0f} of {self.max_episode_length}"
-        speed = f"{metrics[SPEED]:,.0f}"
-        table.add_row("env steps", f"{self.env_steps:,}", "steps/s", speed, "left", self.time_left)
+        steps, speed = f"{self.env_steps:,}", f"{metrics[SPEED]:,.0f}"
+        table.add_row("env steps", steps, "steps/s", speed, "left", self._time_left())
         reward = f"{metrics[STEP_REWARD]:.4g}"
         table.add_row("reward/step", reward, "return", mean_return, "length", length)
-        return table
-
-    def note(self) -> str:
-        """A remark on incomplete means of return and length; empty once they are complete."""
-        if RETURN not in self.metrics or is_complete(self.metrics):
-            return ""
-        share = f"{100.0 * self.metrics[FINISHED_ENVS]:.0f} %"
-        return f"return and length are incomplete: {share} of environments have finished one"
+        if RETURN not in metrics or is_complete(metrics):
+            return Group(table)
+        share = f"{100.0 * metrics[FINISHED_ENVS]:.0f} %"
+        return Group(
+            table, f"return and length are incomplete: {share} of environments have finished one"
+        )
 
 
-class StatusConsole(Protocol):
-    """Where training shows its progress."""
+@dataclass(frozen=True)
+class StatusConsole:
+    """Where a rank shows its progress: functions that show a line, and an iteration."""
 
-    def say(self, message: str) -> None:
-        """Show a line."""
-
-    def show(self, status: Status) -> None:
-        """Show an iteration."""
+    say: Callable[[str], None]
+    show: Callable[[Status], None]
 
 
 def fitted(text: str, console: Console) -> str:
@@ -92,17 +86,10 @@ def fitted(text: str, console: Console) -> str:
     if not console.is_terminal:
         return text
     unbroken = re.sub(r"`[^`]*`|uv run .*", lambda command: command[0].replace(" ", "\0"), text)
-    lines = [
-        textwrap.fill(
-            line,
-            console.width,
-            replace_whitespace=False,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for line in unbroken.splitlines()
-    ]
-    return "\n".join(lines).replace("\0", " ")
+    wrapper = textwrap.TextWrapper(
+        console.width, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(map(wrapper.fill, unbroken.splitlines())).replace("\0", " ")
 
 
 class TrainingConsole(AbstractContextManager["TrainingConsole"]):
@@ -128,8 +115,14 @@ class TrainingConsole(AbstractContextManager["TrainingConsole"]):
 
     def say(self, message: str) -> None:
         """Print a line, above the live view if there is one."""
-        text = fitted(message, self._console)
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(fitted(message, self._console), markup=False, soft_wrap=True)
+
+    def receive(self, content: object) -> None:
+        """Show what a rank in another process sent: an iteration, or a line."""
+        if isinstance(content, Status):
+            self.show(content)
+        else:
+            self.say(str(content))
 
     def show_table(self, table: Table) -> None:
         """Print a table."""
@@ -143,4 +136,4 @@ class TrainingConsole(AbstractContextManager["TrainingConsole"]):
         # Not sooner: launching forks, and would copy the view's thread in any state.
         self._live.start()
         self._progress.update(self._bar, completed=status.iteration)
-        self._live.update(Group(self._progress, status.table(), status.note()))
+        self._live.update(Group(self._progress, status.view()))

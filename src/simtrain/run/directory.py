@@ -88,6 +88,15 @@ def read_config_file(run: Path, name: str = "config.yaml") -> dict[str, Any]:
     return content
 
 
+def no_run(path: Path) -> ConfigError:
+    """The error for a path that is no run directory; it names the newest run below it."""
+    if not path.exists():
+        return ConfigError(f"there is no run {path}")
+    runs = sorted(file.parent for deep in ("*", "*/*") for file in path.glob(f"{deep}/config.yaml"))
+    hint = f"; the newest run below it is {runs[-1]}" if runs else ""
+    return ConfigError(f"{path} is no run directory: it has no config.yaml{hint}")
+
+
 def versions() -> dict[str, str]:
     """The versions of Python and of the packages that decide the results."""
     found = {"python": sys.version.split()[0]}

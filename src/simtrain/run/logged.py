@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 
 from simtrain.config.metric_tags import FINISHED_ENVS, TAG, of_episodes, phase_tags
-from simtrain.errors import ConfigError
+from simtrain.config.tree import leaves
+from simtrain.errors import ConfigError, flag
 from simtrain.files import damage_as_config_error, read_file
-from simtrain.run.directory import LINEAGE, MEMBERS, read_config_file
+from simtrain.run.directory import LINEAGE, MEMBERS, no_run, read_config_file
 from simtrain.run.metrics import METRICS, parse_row
 
 Axis = Literal["env_steps", "wall_s"]
@@ -59,7 +60,9 @@ class Run:
         settings = {"ranks": len(self.devices), "device": ", ".join(kinds), "engine": engine}
         for name in ("num_envs", "num_steps_per_env", "ppo"):
             settings[name] = self.config.get(name)
-        return dict(_flatten({**settings, "env": env}))
+        values = leaves({**settings, "env": env}).items()
+        named = {flag(*path): value for path, value in values if path[-1] != "params"}
+        return {name.removeprefix("--"): value for name, value in named.items()}
 
     def series(self, tag: str, axis: Axis) -> tuple[np.ndarray, np.ndarray]:
         """Where `tag` was logged and its finite values there, two arrays of one length."""
@@ -100,17 +103,16 @@ def read_run(path: Path) -> Run:
     """
     if path.is_file():
         raise ConfigError(f"{path} is a file; name its run directory, {path.parent}")
-    if not path.exists():
-        raise ConfigError(f"there is no run {path}")
     if not (path / "config.yaml").exists():
-        files = (file for deep in ("*", "*/*") for file in path.glob(f"{deep}/{METRICS}"))
-        below = sorted({file.parent for file in files})
-        hint = f"; there are runs below it, such as {below[-1]}" if below else ""
-        raise ConfigError(f"{path} is no run directory: it has no config.yaml{hint}")
+        raise no_run(path)
     content = read_config_file(path)
     metrics = path / METRICS
     lines = read_file(metrics, "").splitlines(keepends=True) if metrics.exists() else []
-    rows = _rows(lines)
+    rows: list[dict[str, Any]] = []
+    for row in filter(None, map(parse_row, lines)):
+        while rows and rows[-1]["iteration"] >= row["iteration"]:
+            rows.pop()
+        rows.append(row)
     if not rows:
         raise NothingLoggedError(f"the run {path} has no complete iteration yet (metrics.jsonl)")
     missing = int(rows[-1]["iteration"]) - len(rows)
@@ -140,16 +142,6 @@ def last(values: np.ndarray) -> float:
     return float(values[-1])
 
 
-def _rows(lines: list[bytes]) -> list[dict[str, Any]]:
-    """The complete lines of metrics.jsonl; those that a resumed run wrote anew only once."""
-    rows: list[dict[str, Any]] = []
-    for row in filter(None, map(parse_row, lines)):
-        while rows and rows[-1]["iteration"] >= row["iteration"]:
-            rows.pop()
-        rows.append(row)
-    return rows
-
-
 def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     columns = {}
     for tag in dict.fromkeys(tag for row in rows for tag in row):
@@ -165,15 +157,3 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         rest = np.diff(columns["wall_s"], prepend=0.0) - sum(columns[tag] for tag in phases)
         columns[REST] = np.maximum(rest, 0.0)
     return columns
-
-
-def _flatten(value: Any, flag: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of a configuration by the names of their flags."""
-    if not isinstance(value, dict) or not value:
-        yield flag, value
-        return
-    for name, item in value.items():
-        if name != "params":
-            yield from _flatten(item, f"{flag}.{name}".lstrip(".").replace("_", "-"))
-        elif item:  # a term's parameters are flags of the term itself
-            yield from _flatten(item, flag)

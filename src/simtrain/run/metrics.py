@@ -52,24 +52,20 @@ class MetricsWriter:
             self._lines = _AppendedFile(path)
             _lock(self._lines.descriptor, run)
             rows, self.warnings = _cut_back(path, after, env_steps)
-            if after == 0:
-                event_sizes = {}
-            if event_sizes is not None:
-                for events in run.glob(_EVENTS):
-                    size = event_sizes.get(events.name, 0)
-                    os.truncate(events, min(size, events.stat().st_size))
-            process = f"{socket.gethostname()}.{os.getpid()}"
-            name = f"events.out.tfevents.{int(time.time()):010d}.{process}"
-            count = len(list(run.glob(f"{name}.*")))
-            self._events = _AppendedFile(run / f"{name}.{count}") if tensorboard else None
+            if after == 0 or event_sizes is not None:
+                for file in run.glob(_EVENTS):
+                    size = (event_sizes or {}).get(file.name, 0)
+                    os.truncate(file, min(size, file.stat().st_size))
+            events = run / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
+            self._events = _AppendedFile(events) if tensorboard else None
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
         self._files = [self._lines] if self._events is None else [self._lines, self._events]
-        self._append_event(file_version="brain.Event:2")
-        # A TensorBoard that is running forgets later steps of all tags; those over other axes are
-        # larger, and are written again.
-        self._append_event(step=after + 1, session_log={"status": "START"})
-        self._append_events([e for row in rows for e in _events(row) if e["step"] > after])
+        # A TensorBoard that is running forgets this step and later ones of all tags; those over
+        # other axes are larger, and are written again.
+        start = {"step": after + 1, "session_log": {"status": "START"}}
+        again = (event for row in rows for event in _events(row) if event["step"] > after)
+        self._append_events({"file_version": "brain.Event:2"}, start, *again)
 
     def event_sizes(self) -> dict[str, int]:
         """The present size of each of TensorBoard's files, by name."""
@@ -88,13 +84,14 @@ class MetricsWriter:
         finite = {tag: v if math.isfinite(v) else None for tag, v in metrics.items()}
         line = {"iteration": iteration, "env_steps": env_steps, "wall_s": wall_s, **finite}
         self._lines.append(json.dumps(line).encode() + b"\n")
-        self._append_events(_events(line | metrics))
+        self._append_events(*_events(line | metrics))
 
     def write_video(self, iteration: int, gif: bytes) -> None:
         """Show an animated GIF in TensorBoard, if that is on."""
         width, height = struct.unpack("<HH", gif[6:10])
         image = {"width": width, "height": height, "colorspace": 3, "encoded_image_string": gif}
-        self._append_event(step=iteration, summary={"value": [{"tag": "Video", "image": image}]})
+        summary = {"value": [{"tag": "Video", "image": image}]}
+        self._append_events({"step": iteration, "summary": summary})
 
     def sync(self) -> None:
         """Wait until what was written is on the disk; for another thread."""
@@ -109,10 +106,7 @@ class MetricsWriter:
             with suppress(OSError):
                 os.close(file.descriptor)
 
-    def _append_event(self, **fields: Any) -> None:
-        self._append_events([fields])
-
-    def _append_events(self, events: list[dict[str, Any]]) -> None:
+    def _append_events(self, *events: dict[str, Any]) -> None:
         """Append events to TensorBoard's file, if there is one: records with their checksums."""
         if self._events is None:
             return
@@ -163,21 +157,22 @@ def _cut_back(
     OSError or ConfigError if the file cannot be read or written.
     """
     lines = read_file(path, "").splitlines(keepends=True)
-    rows = [parse_row(line) if line.endswith(b"\n") else None for line in lines]
-    numbers = [0.0 if row is None else row["iteration"] for row in rows]
-    last = after if after in numbers else max((n for n in numbers if n <= after), default=0.0)
-    count = len(lines) - numbers[::-1].index(last) if last else 0
-    os.truncate(path, sum(map(len, lines[:count])))
-    kept = {n: row for n, row in zip(numbers[:count], rows, strict=False) if row and n <= after}
-    missing = [number for number in range(1, after + 1) if number not in kept]
+    rows: dict[float, dict[str, Any]] = {}
+    size = end = 0
+    for line in lines:
+        end += len(line)
+        row = parse_row(line) if line.endswith(b"\n") else None
+        if row is not None and row["iteration"] <= after:
+            rows[row["iteration"]], size = row, end
+    os.truncate(path, size)
     warnings = []
-    if missing:
+    if missing := [number for number in range(1, after + 1) if number not in rows]:
         first = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
         warnings.append(f"{path} lacks {len(missing)} of the {after} iterations so far: {first}")
-    elif after and env_steps not in (None, steps := kept[after]["env_steps"]):
+    elif after and env_steps not in (None, steps := rows[after]["env_steps"]):
         difference = f"{steps:,.0f} environment steps, and the checkpoint {env_steps:,}"
         warnings.append(f"{path} is of another run: its iteration {after} has {difference}")
-    return [*kept.values()], warnings
+    return [*rows.values()], warnings
 
 
 class _AppendedFile:
@@ -185,21 +180,16 @@ class _AppendedFile:
 
     def __init__(self, path: Path) -> None:
         self.error: str | None = None  # why entries are waiting, if any are
-        self.descriptor, self._path, self._waiting = -1, path, b""
-        self._open()
+        self.descriptor, self._path, self._waiting = _opened(path), path, b""
 
     def append(self, entry: bytes) -> None:
         """Write what is waiting and `entry`, as far as that is possible."""
         self._waiting += entry
-        if not self._waiting:
-            return
         size = None
         try:
-            if self.descriptor >= 0 and os.fstat(self.descriptor).st_nlink == 0:
-                os.close(self.descriptor)  # removed: we would write into nothing
-                self.descriptor = -1
-            if self.descriptor < 0:
-                self._open()
+            if os.fstat(self.descriptor).st_nlink == 0:  # removed: we would write into nothing
+                removed, self.descriptor = self.descriptor, _opened(self._path)
+                os.close(removed)
             size = os.fstat(self.descriptor).st_size
             rest = memoryview(self._waiting)
             while rest:
@@ -212,10 +202,10 @@ class _AppendedFile:
         else:
             self._waiting, self.error = b"", None
 
-    def _open(self) -> None:
-        # Without O_NONBLOCK a named pipe would wait for a reader.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
-        self.descriptor = os.open(self._path, flags, 0o666)
+
+def _opened(path: Path) -> int:
+    # Without O_NONBLOCK a named pipe would wait for a reader.
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o666)
 
 
 def is_trained(run: Path) -> bool:

@@ -37,22 +37,21 @@ class WandbWriter:
         # A population has several in one process.
         about |= {"config": resolved(config), "reinit": "create_new"}
         start = partial(wandb.init, settings=wandb.Settings(**_TIMEOUTS), **about)
-        mode = config.wandb_mode
-        chosen = _choose(mode)
-        reason = "" if mode == "offline" else "no API key, so "
+        mode = _choose(config.wandb_mode)
+        reason = "" if config.wandb_mode == "offline" else "no API key, so "
         try:
-            self._run = start(mode=chosen)
+            self._run = start(mode=mode)
         except wandb.errors.CommError:
             reason = f"{wandb.setup().settings.base_url} cannot be reached, so "
-            chosen = "offline"
-            self._run = start(mode=chosen)
+            mode = "offline"
+            self._run = start(mode=mode)
         self.run_id: str = self._run.id
         # Iterations, not W&B's own count of calls, are on the axis.
         self._run.define_metric("*", step_metric="iteration")
         self._folder = run
-        if chosen == "online":
+        if mode == "online":
             say(f"W&B: {self._run.url}")
-        elif chosen == "offline":
+        elif mode == "offline":
             say(f"W&B: {reason}offline; `wandb sync {Path(self._run.dir).parent}` uploads it")
 
     def write(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from simtrain.config.train import TrainConfig
 from simtrain.errors import ConfigError
 from simtrain.launch.plan import Devices
 from simtrain.launch.rank import Rank
-from simtrain.run.console import Status, StatusConsole
+from simtrain.run.console import StatusConsole
 from simtrain.run.directory import MEMBERS, make_folder
 
 
@@ -85,7 +86,10 @@ class RunContext:
         own = self.rank.split(members)
         assert own is not None
         number = next(i for i, ranks in enumerate(members) if self.rank.rank in ranks)
-        console = MemberConsole(self.console, number) if number > 0 else self.console
+        console = self.console
+        if number > 0:  # the first member's progress stands for all
+            say = partial(_say_of_member, console.say, number)
+            console = StatusConsole(say, show=lambda status: None)
         context = replace(self, rank=own, console=console, member=Member(number, leaders))
         if own.is_main:
             if not self.shared.run.is_dir():
@@ -117,21 +121,9 @@ class RunContext:
         )
 
 
-@dataclass(frozen=True)
-class MemberConsole:
-    """Shows lines of a member that is not the first, with its number, and no progress."""
-
-    console: StatusConsole
-    number: int
-
-    def say(self, message: str) -> None:
-        """Show a line, after the member's number."""
-        warning = "warning: " if message.startswith("warning: ") else ""
-        text = message.removeprefix(warning)
-        self.console.say(f"{warning}member {self.number}: {text}")
-
-    def show(self, status: Status) -> None:
-        """Show nothing: the first member's progress stands for all."""
+def _say_of_member(say: Callable[[str], None], number: int, message: str) -> None:
+    warning = "warning: " if message.startswith("warning: ") else ""
+    say(f"{warning}member {number}: {message.removeprefix(warning)}")
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class Evaluation:
         """The episodes of `FirstEpisodes.rows` in `env`."""
         returns, lengths, failed, *metrics = rows.cpu().T.tolist()
         overflow = env.sim.overflow()
-        kinds: dict[str, list[str]] = {}
+        kinds = {}
         by_name = dict(zip(env.metrics.names, metrics, strict=True))
         for name, term in zip(env.metrics.names, env.metrics.terms, strict=True):
             if labels := getattr(term.function, "labels", None):
@@ -132,8 +132,7 @@ class Evaluation:
         return {**values, "Eval/iteration": float(iteration)}
 
     def __str__(self) -> str:
-        texts = {name: with_margin(name, e) for name, e in self.estimates.items()}
-        return "  ".join(f"{heading(name)} {text}" for name, text in texts.items())
+        return "  ".join(f"{heading(n)} {with_margin(n, e)}" for n, e in self.estimates.items())
 
 
 def heading(name: str) -> str:
@@ -164,7 +163,6 @@ class Evaluator:
     def __init__(
         self,
         cfg: TaskCfg,
-        actor: ActorCfg,
         episodes: int,
         *,
         engine: EngineCfg,
@@ -175,16 +173,12 @@ class Evaluator:
 
         Args:
             cfg: the task, see `simtrain.env.model.evaluation_task`.
-            actor: the policies' network.
             episodes: how many episodes make an evaluation.
             engine: the physics engine; the policy lives on its device, and takes as many threads.
             max_envs: most environments at a time; None for one for each episode.
             seed: of starts, commands and noise.
         """
-        self.episodes = episodes
-        self.actor = actor
-        """The network of the policies; another one counts from the next evaluation on."""
-        self._seed = seed
+        self._episodes, self._seed, self._threads = episodes, seed, engine.threads
         rounds = math.ceil(episodes / min(episodes, max_envs or episodes))
         # Rounds of equal size: an environment has its own ground and its own friction.
         num_envs = math.ceil(episodes / rounds)
@@ -192,16 +186,15 @@ class Evaluator:
             engine_of_envs = replace(engine, threads=min(engine.threads, num_envs))
             self.env = Env(cfg, num_envs, engine_of_envs, metrics=True)
             self.env.metrics.compute()
-        self._threads = engine.threads
-        self._policy: Policy | None = None
-        self._policy_cfg = actor
+        self._policy: tuple[ActorCfg, Policy] | None = None
 
     def __call__(
-        self, state: dict[str, Tensor], stop: Callable[[], bool] = lambda: False
+        self, actor: ActorCfg, state: dict[str, Tensor], stop: Callable[[], bool] = lambda: False
     ) -> Evaluation | None:
         """Evaluate a policy; None if `stop`, which is asked now and then, was true.
 
         Args:
+            actor: the policy's network.
             state: ``actor_state_dict`` of a checkpoint, on any device.
             stop: ends the evaluation.
 
@@ -212,10 +205,10 @@ class Evaluator:
         env, threads = self.env, torch.get_num_threads()
         rows: list[Tensor] = []
         try:
-            policy = self._load(state)
+            policy = self._load(actor, state)
             torch.set_num_threads(rollout_threads(policy.actor, env.num_envs, self._threads))
             with forked_randomness(self._seed, env.device), torch.inference_mode():
-                while len(rows) * env.num_envs < self.episodes:
+                while len(rows) * env.num_envs < self._episodes:
                     rows.append(self._first_episodes(policy, stop))
                     if stop():
                         return None
@@ -223,18 +216,17 @@ class Evaluator:
             raise SimulationError(f"in the evaluation: {error}") from error
         finally:
             torch.set_num_threads(threads)
-        return Evaluation.of_rows(torch.cat(rows)[: self.episodes], env)
+        return Evaluation.of_rows(torch.cat(rows)[: self._episodes], env)
 
-    def _load(self, state: dict[str, Tensor]) -> Policy:
-        if self._policy is None or self._policy_cfg != self.actor:
-            env, self._policy_cfg = self.env, self.actor
-            # A new network draws its parameters.
-            with forked_randomness(self._seed, env.device):
-                obs = env.get_observations()
-                self._policy = Policy(self.actor, obs, env.num_actions, state)
-        else:
-            self._policy.load(state)
-        return self._policy
+    def _load(self, actor: ActorCfg, state: dict[str, Tensor]) -> Policy:
+        if self._policy is not None and self._policy[0] == actor:
+            self._policy[1].load(state)
+            return self._policy[1]
+        env = self.env
+        with forked_randomness(self._seed, env.device):  # a new network draws its parameters
+            policy = Policy(actor, env.get_observations(), env.num_actions, state)
+        self._policy = actor, policy
+        return policy
 
     def _first_episodes(self, policy: Policy, stop: Callable[[], bool]) -> Tensor:
         """Return, length, failure and metrics of each environment's first episode after a reset."""
@@ -255,7 +247,6 @@ def evaluator_of_run(config: TrainConfig, device: torch.device | str, threads: i
     """The evaluator that the configuration of a training asks for."""
     return Evaluator(
         evaluation_task(config.env),
-        config.ppo.actor,
         config.eval_episodes,
         engine=choose_engine(config.engine, device, threads),
     )
@@ -266,11 +257,11 @@ class FirstEpisodes:
 
     def __init__(self, env: Env) -> None:
         self._env = env
-        nothing = torch.zeros(env.num_envs, device=env.device)
-        self._nothing, self._returns, self._lengths = nothing, nothing.clone(), nothing.clone()
         self.running = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
         """Environments whose episode has not ended yet."""
         self._failed = torch.zeros_like(self.running)
+        self._returns = torch.zeros(env.num_envs, device=env.device)
+        self._lengths = torch.zeros_like(self._returns)
         self._sums = torch.zeros_like(env.metrics.values)
         self._last = torch.zeros_like(self._sums)
         self._largest = torch.full_like(self._sums, -torch.inf)
@@ -279,12 +270,12 @@ class FirstEpisodes:
         """Add what a step brought, in place."""
         running, metrics = self.running, self._env.metrics.values
         # What comes after an episode may be anything, even NaN.
-        self._returns += torch.where(running, rewards, self._nothing)
+        self._returns += torch.where(running, rewards, 0.0)
         self._lengths += running
         self._failed |= running & self._env.terminations.terminated
         rows = running.unsqueeze(1)
         self._last = torch.where(rows, metrics, self._last)
-        self._sums += torch.where(rows, metrics, torch.zeros_like(metrics))
+        self._sums += torch.where(rows, metrics, 0.0)
         self._largest = torch.where(rows, self._largest.maximum(metrics), self._largest)
         running &= ~dones
 

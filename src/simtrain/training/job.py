@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,10 @@ from simtrain.launch.plan import Job
 from simtrain.launch.processes import StopSignals
 from simtrain.launch.rank import Rank
 from simtrain.run.checkpoint import BEST
-from simtrain.run.console import Status, TrainingConsole
+from simtrain.run.console import StatusConsole, TrainingConsole
 from simtrain.run.directory import MEMBERS, PICTURE, VIDEOS, make_run_directory, shown
 from simtrain.run.metrics import METRICS, check_idle
-from simtrain.training.context import (
-    Resumption,
-    RunContext,
-    SharedContext,
-    TrainingResult,
-)
+from simtrain.training.context import Resumption, RunContext, SharedContext, TrainingResult
 from simtrain.training.prepare import check_on_devices, simulates_on_gpu
 from simtrain.training.resumption import SavedRun, can_resume, open_run, plan_resumption
 from simtrain.training.stopping import Stopping, exit_code
@@ -68,7 +64,7 @@ def run_job(
     ranks = job.world_size // job.members  # of each training
     iterations = config.iterations(ranks, iteration=iteration, env_steps=env_steps)
     if saved is not None and iteration >= iterations:
-        done = f"{saved.path} is done: it was trained for {saved.iteration} iterations"
+        done = f"{saved.path} is done: it was trained for {iteration} iterations"
         end = "--max-iterations" if config.total_env_steps is None else "--total-env-steps"
         print(f"{done}; a larger {end} goes on with it")
         return saved.path, 0
@@ -77,16 +73,11 @@ def run_job(
     with stopping as stop, console:
         for line in lines:
             console.say(line)
-        stopping.run = run = (
-            make_run_directory(config.log_root, config.task, config.run_name)
-            if saved is None
-            else saved.path
-        ).absolute()
+        new_run = partial(make_run_directory, config.log_root, config.task, config.run_name)
+        stopping.run = run = (new_run() if saved is None else saved.path).absolute()
         try:
-            attempt = _Attempt(config, job, rank, model, run, console, stop)
-            result = train_with_restarts(
-                attempt, attempt.resumption, resumption, config.max_restarts, console, stop
-            )
+            attempts = Attempts(config, job, rank, model, run, console, stop)
+            result = attempts.train(resumption)
         except BaseException as error:
             if saved is None and str(run) not in str(error):  # which may name the ranks' logs there
                 _remove_untrained(run)
@@ -114,45 +105,9 @@ def _remove_untrained(run: Path) -> None:
             run.parent.rmdir()
 
 
-def train_with_restarts(
-    train: Callable[[Resumption | None], TrainingResult],
-    plan: Callable[[], Resumption | None],
-    resumption: Resumption | None,
-    max_restarts: int,
-    console: TrainingConsole,
-    stop: Callable[[], bool],
-) -> TrainingResult:
-    """Call `train`, and up to `max_restarts` times again if a rank dies; what it returned.
-
-    The pause before a restart is one second, and twice as long at each further one; `plan` then
-    says how to go on, None for as before.
-
-    Raises:
-        RankError: a rank died, and there are no restarts left.
-    """
-    restarts = 0
-    while True:
-        try:
-            return train(resumption)
-        except RankError as error:
-            if restarts == max_restarts or stop():
-                raise
-            restarts += 1
-            pause = min(2.0 ** (restarts - 1), _LONGEST_PAUSE)
-            console.close()
-            console.say(str(error))
-            console.say(f"restart {restarts} of {max_restarts} in {pause:g} s (--max-restarts)")
-            deadline = time.monotonic() + pause
-            while time.monotonic() < deadline:
-                if stop():
-                    raise
-                time.sleep(0.1)
-        resumption = plan() or resumption
-
-
 @dataclass(frozen=True)
-class _Attempt:
-    """One attempt at training, which can be made again from the last saved state."""
+class Attempts:
+    """Attempts at a training, of which each goes on from the last saved state."""
 
     config: TrainConfig
     job: Job
@@ -163,16 +118,48 @@ class _Attempt:
     console: TrainingConsole
     stop: StopSignals
 
-    def __call__(self, resumption: Resumption | None) -> TrainingResult:
-        """Train, in this process or as several ranks."""
-        config, job, run = self.config, self.job, self.run
+    def train(self, resumption: Resumption | None) -> TrainingResult:
+        """Train, and up to ``--max-restarts`` times again if a rank dies.
+
+        The pause before a restart is one second, and twice as long at each further one.
+
+        Raises:
+            RankError: a rank died, and there are no restarts left.
+        """
+        restarts, most = 0, self.config.max_restarts
+        while True:
+            try:
+                return self.attempt(resumption)
+            except RankError as error:
+                if restarts == most or self.stop():
+                    raise
+                restarts += 1
+                pause = min(2.0 ** (restarts - 1), _LONGEST_PAUSE)
+                self.console.close()
+                self.console.say(str(error))
+                self.console.say(f"restart {restarts} of {most} in {pause:g} s (--max-restarts)")
+                deadline = time.monotonic() + pause
+                while time.monotonic() < deadline:
+                    if self.stop():
+                        raise
+                    time.sleep(0.1)
+            if can_resume(self.run):
+                saved = open_run(self.run)
+                resumption, lines = plan_resumption(saved, self.config, self.job, self.model)
+                for line in lines:
+                    self.console.say(line)
+
+    def attempt(self, resumption: Resumption | None) -> TrainingResult:
+        """Train once, in this process or as several ranks."""
+        config, job, console = self.config, self.job, self.console
         members = tuple(map(tuple, job.member_ranks())) if job.members > 1 else ()
         names = tuple(job.rank_names())
-        shared = SharedContext(run, names, resumption, job.evaluator, members)
+        shared = SharedContext(self.run, names, resumption, job.evaluator, members)
         if self.rank is not None:
             from simtrain.training.worker import run_worker
 
-            result = run_worker(RunContext(config, self.rank, self.console, self.stop, shared))
+            show = StatusConsole(console.say, console.show)
+            result = run_worker(RunContext(config, self.rank, show, self.stop, shared))
         else:
             result = launch_ranks(
                 job,
@@ -180,28 +167,13 @@ class _Attempt:
                 config.task,
                 as_plain(config),
                 shared,
-                receive=self._show,
+                receive=console.receive,
                 stop=self.stop,
-                log_dir=choose_log_dir(config.torchrunx_log_dir, run),
-                shared=run,
+                log_dir=choose_log_dir(config.torchrunx_log_dir, self.run),
+                shared=self.run,
             )
         assert result is not None
         return result
-
-    def resumption(self) -> Resumption | None:
-        """How to go on from the last saved state, told on the console; None if there is none."""
-        if not can_resume(self.run):
-            return None
-        resumption, lines = plan_resumption(open_run(self.run), self.config, self.job, self.model)
-        for line in lines:
-            self.console.say(line)
-        return resumption
-
-    def _show(self, content: object) -> None:
-        if isinstance(content, Status):
-            self.console.show(content)
-        else:
-            self.console.say(str(content))
 
 
 def train_rank(
@@ -216,27 +188,16 @@ def train_rank(
     from simtrain.training.worker import run_worker
 
     config = overlay(default_config(task, quiet=True), values)
-    context = RunContext(config, rank, _RemoteConsole(show), stop, shared)
+    context = RunContext(config, rank, StatusConsole(show, show), stop, shared)
     return run_worker(context.of_member() if shared.members else context)
-
-
-@dataclass(frozen=True)
-class _RemoteConsole:
-    """Shows lines and iterations on the console of the command that launched this rank."""
-
-    say: Callable[[object], None]
-
-    @property
-    def show(self) -> Callable[[object], None]:
-        return self.say
 
 
 def _introduction(config: TrainConfig, job: Job) -> list[str]:
     """Lines about devices and ranks, before the first iteration."""
     lines = []
     if config.gpu_ids == "auto":
-        found = "GPU 0" if job.devices[0].kind == "cuda" else "the CPU, for no GPU is visible"
-        lines.append(f"training on {found} (--gpu-ids)")
+        device = "GPU 0" if job.devices[0].kind == "cuda" else "the CPU, for no GPU is visible"
+        lines.append(f"training on {device} (--gpu-ids)")
     if config.engine == "mujoco" and job.devices[0].kind == "cuda":
         lines.append("physics on CPU threads (--engine mujoco), learning on the GPU")
     default = config.env.num_envs_on_gpu
@@ -244,10 +205,10 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
         text = "environments on each GPU, the task's default there (--num-envs)"
         lines.append(f"{config.num_envs:,} {text}")
     if not any(term.time_out for term in config.env.terminations.values()):
-        text = (
-            "warning: no termination of the task has time_out=True: nothing ends an episode after"
+        lines.append(
+            "warning: no termination of the task has time_out=True: nothing ends an episode after "
+            f"{config.env.episode_length_s:g} s (mdp.time_out)"
         )
-        lines.append(f"{text} {config.env.episode_length_s:g} s (mdp.time_out)")
     if not job.in_process:
         steps = config.num_envs * config.num_steps_per_env * job.world_size
         lines.append(
@@ -269,10 +230,9 @@ def _show_result(
     path = shown(run)
     say(f"run:        {path}")
     say(f"checkpoint: {shown(result.checkpoint) if result.checkpoint else None}")
-    if (run / BEST).exists():
-        say(f"best:       {path / BEST}")
-    if (run / PICTURE).exists():
-        say(f"picture:    {path / PICTURE}")
+    for name, file in (("best", BEST), ("picture", PICTURE)):
+        if (run / file).exists():
+            say(f"{name + ':':11} {path / file}")
     for videos in sorted(run.glob(f"**/{VIDEOS}")):
         if any(videos.glob("*.mp4")):
             say(f"videos:     {shown(videos)}")

@@ -24,7 +24,7 @@ from simtrain.sim.engine import Overflow
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.graphs.rollout import RolloutGraphs, collect_transition
 from simtrain.training.graphs.update import UpdateGraphs
-from simtrain.training.statistics import EpisodeStatistics, Reduction, Sums, phase_seconds
+from simtrain.training.statistics import EpisodeStatistics, Report, Sums, phase_seconds
 
 
 def train(
@@ -73,7 +73,6 @@ class Trainer:
         self.unfinished: Iteration | None = None
         """An iteration that features act on again when the saved run goes on."""
         self._episodes = EpisodeStatistics()
-        self._reduce = Reduction(rank)
         self._step_reward = torch.zeros(())  # the mean over the rollout
         self._warned: set[str] = set()
         self._env_is_fresh = True
@@ -135,12 +134,47 @@ class Trainer:
         losses = self.ppo.update(self._update_graphs, progress=self.iteration / iterations)
         failures, overflow = self.env.failures(), self.env.sim.overflow()
         end = time.perf_counter()
-        maxima = {
-            "Perf/collection_time": collected - start,
-            "Perf/learning_time": end - collected,
-            "seconds": end - start,
+        # The period ends before numbers are brought together, for these times are among them.
+        together = "all_reduce" if self.rank.world_size > 1 else "other"
+        phases = phase_seconds(self.timer.take(together), self.rank)
+        report = Report(
+            sums=self._sums(failures, overflow)
+            | {TAG + phase: (seconds, 1.0) for phase, seconds in phases.items()},
+            maxima={
+                "Perf/collection_time": collected - start,
+                "Perf/learning_time": end - collected,
+                "seconds": end - start,
+            },
+            is_stopped=stop(),
+            is_outdated=self._rollout_graphs is not None and self._rollout_graphs.outdated,
+            warnings=self._new_warnings(overflow, failures),
+        ).of_all(self.rank)
+        self.timer.begin("other")
+        self._make_rollout_graphs = report.is_outdated
+        self.iteration += 1
+        steps = self._steps * self.env.num_envs * self.rank.world_size
+        self.env_steps += steps
+        seconds = report.maxima.pop("seconds")
+        metrics = self._episode_metrics(report.sums)
+        metrics |= {n if "/" in n else f"Loss/{n}": value for n, value in losses.items()}
+        metrics |= {
+            "Loss/learning_rate": self.ppo.learning_rate,
+            "Policy/mean_std": float(self.ppo.std.mean()),
+            "Perf/total_fps": steps / seconds,
+            **report.maxima,
         }
-        return self._summary(losses, failures, overflow, maxima, iterations, stop)
+        if self.ppo.skipped_steps:
+            metrics["Loss/skipped_steps"] = self.ppo.skipped_steps
+        return Iteration(
+            self.iteration,
+            self.env_steps,
+            metrics,
+            is_last=report.is_stopped or self.iteration >= iterations,
+            is_stopped=report.is_stopped,
+            warnings=report.warnings,
+            failures=failures,
+            phases=phases,
+        )
 
     @torch.inference_mode()
     def collect(self) -> None:
@@ -192,51 +226,6 @@ class Trainer:
         self._warned = set(state["warned"])
         set_random_state(state["random"], self.rank.device)
 
-    def _summary(
-        self,
-        losses: dict[str, float],
-        failures: Failures,
-        overflow: Overflow | None,
-        maxima: dict[str, float],
-        iterations: int,
-        stop: Callable[[], bool],
-    ) -> Iteration:
-        """The iteration's numbers over all ranks, which call it together."""
-        warnings = self._new_warnings(overflow, failures)
-        sums = self._sums(failures, overflow)
-        # The period ends before numbers are brought together, for these times are among them.
-        together = "all_reduce" if self.rank.world_size > 1 else "other"
-        phases = phase_seconds(self.timer.take(together), self.rank)
-        sums |= {TAG + phase: (seconds, 1.0) for phase, seconds in phases.items()}
-        outdated = self._rollout_graphs is not None and self._rollout_graphs.outdated
-        stopped, any_warning, self._make_rollout_graphs, new_names = self.rank.any(
-            stop(), bool(warnings), outdated, self._reduce.has_new_names(sums)
-        )
-        if new_names:
-            self._reduce.agree_on_names(sums)
-        sums, maxima = self._reduce(sums, maxima)
-        if any_warning:
-            warnings = self._warnings_of_all_ranks(warnings)
-        self.timer.begin("other")
-        self.iteration += 1
-        steps = self._steps * self.env.num_envs * self.rank.world_size
-        self.env_steps += steps
-        seconds = maxima.pop("seconds")
-        metrics = self._episode_metrics(sums)
-        metrics |= {n if "/" in n else f"Loss/{n}": value for n, value in losses.items()}
-        metrics |= {
-            "Loss/learning_rate": self.ppo.learning_rate,
-            "Policy/mean_std": float(self.ppo.std.mean()),
-            "Perf/total_fps": steps / seconds,
-            **maxima,
-        }
-        if self.ppo.skipped_steps:
-            metrics["Loss/skipped_steps"] = self.ppo.skipped_steps
-        is_last = stopped or self.iteration >= iterations
-        return Iteration(
-            self.iteration, self.env_steps, metrics, is_last, stopped, warnings, failures, phases
-        )
-
     def _sums(self, failures: Failures, overflow: Overflow | None) -> Sums:
         """Sums and counts of this rank: episodes that finished, curricula, failures."""
         episodes = self.env.episodes
@@ -247,10 +236,10 @@ class Trainer:
         sums[STEP_REWARD] = (float(self._step_reward), 1.0)
         sums |= {name: (float(v), 1.0) for name, v in self.env.curricula.log.items()}
         # Counts are added up over ranks, not averaged.
-        each = 1.0 / self.rank.world_size
-        sums["Sim/nan_resets"] = (float(failures.resets), each)
+        share = 1.0 / self.rank.world_size
+        sums["Sim/nan_resets"] = (float(failures.resets), share)
         if failures.terms:
-            sums["Sim/nan_terms"] = (float(len(failures.terms)), each)
+            sums["Sim/nan_terms"] = (float(len(failures.terms)), share)
         if overflow is not None:
             sums["Sim/overflow"] = (overflow.num_envs, self.env.num_envs)
         return sums
@@ -271,21 +260,13 @@ class Trainer:
         messages = {} if overflow is None else overflow.messages
         for term in failures.terms:
             messages[term] = f"{term} was not finite in some environments, and counts as 0 there"
-        graphs = {"rollouts": self._rollout_graphs, "updates": self._update_graphs}
-        for name, each in graphs.items():
-            if each is not None and each.refusal is not None:
-                text = f"{name} run without CUDA graphs, and slower: {each.refusal}"
+        for name, graphs in (("rollouts", self._rollout_graphs), ("updates", self._update_graphs)):
+            if graphs is not None and graphs.refusal is not None:
+                text = f"{name} run without CUDA graphs, and slower: {graphs.refusal}"
                 messages[f"graphs of {name}"] = text
         new = tuple(text for key, text in messages.items() if key not in self._warned)
         self._warned.update(messages)
         return new
-
-    def _warnings_of_all_ranks(self, mine: tuple[str, ...]) -> tuple[str, ...]:
-        """All new warnings with the rank that each comes from; all ranks call it together."""
-        if self.rank.world_size == 1:
-            return mine
-        everyone = self.rank.all_gather_object(mine)
-        return tuple(f"rank {i}: {text}" for i, texts in enumerate(everyone) for text in texts)
 
 
 def rollout_threads(actor: MLPModel, num_envs: int, threads: int) -> int:

@@ -53,7 +53,10 @@ def prepare_job(
 
         saved = find_run(config.resume, config.log_root, config.task)
         if with_flags is not None:
-            config = _resumed(with_flags, saved.configuration(default))
+            config = with_flags(run := saved.configuration(default))
+            for name in ("init_from", "teacher"):
+                if getattr(config, name) != getattr(run, name):
+                    raise ConfigError(f"{flag(name)} is of a new run: leave it out with --resume")
     config.check()
     config.check_on_machine()
     check_evaluation_flags(config)
@@ -81,15 +84,6 @@ def prepare_job(
     return PreparedJob(config, job, model, saved)
 
 
-def _resumed(with_flags: Callable[[TrainConfig], TrainConfig], run: TrainConfig) -> TrainConfig:
-    """The configuration of a run with other flags; ConfigError for those of new runs alone."""
-    config = with_flags(run)
-    for name in ("init_from", "teacher"):
-        if getattr(config, name) != getattr(run, name):
-            raise ConfigError(f"{flag(name)} is of a new run: leave it out with --resume")
-    return config
-
-
 def simulates_on_gpu(config: TrainConfig, job: Job) -> bool:
     """Whether physics runs on GPUs, for which a task may have another number of environments."""
     return choose_engine(config.engine, job.devices[0].kind).device == "cuda"
@@ -102,7 +96,8 @@ def check_on_devices(config: TrainConfig, job: Job, model: MjModel) -> None:
     from simtrain.launch.launcher import check_log_level
     from simtrain.run.directory import make_folder
 
-    simulator = choose_engine(config.engine, job.devices[0].kind)
+    devices = job.devices[0]
+    simulator = choose_engine(config.engine, devices.kind)
     engine = simulator.name
     check_networks(config.env.actuators, simulator.device)
     check_evaluation_flags(config, engine)
@@ -111,15 +106,15 @@ def check_on_devices(config: TrainConfig, job: Job, model: MjModel) -> None:
             from simtrain.algorithms.networks import find_model
 
             find_model(cfg, network)
-    if job.devices[0].kind == "cpu":
-        ranks = job.devices[0].ranks
-        check_memory(ranks * bytes_of_rank(config, model), config.num_envs, ranks)
+    if devices.kind == "cpu":
+        needed = devices.ranks * _bytes_of_rank(config, model)
+        check_memory(needed, config.num_envs, devices.ranks)
     if not job.in_process:
         check_log_level()
         variable = os.environ.get("TORCHRUNX_LOG_DIR")
         if folder := config.torchrunx_log_dir if variable is None else variable:
-            flag = "--torchrunx-log-dir" if variable is None else "TORCHRUNX_LOG_DIR"
-            make_folder(Path(folder), flag)
+            name = "--torchrunx-log-dir" if variable is None else "TORCHRUNX_LOG_DIR"
+            make_folder(Path(folder), name)
     elif engine == "warp":
         # Several ranks check it themselves: Warp initializes CUDA, and launching them forks.
         from simtrain.sim.warp_model import check_model
@@ -127,7 +122,7 @@ def check_on_devices(config: TrainConfig, job: Job, model: MjModel) -> None:
         check_model(model)
 
 
-def bytes_of_rank(config: TrainConfig, model: MjModel) -> int:
+def _bytes_of_rank(config: TrainConfig, model: MjModel) -> int:
     """Memory of a rank that trains on the CPU, about: process, environments, rollout, networks.
 
     How many numbers a policy observes is known only once environments are built; here it is about
@@ -137,16 +132,14 @@ def bytes_of_rank(config: TrainConfig, model: MjModel) -> int:
 
     envs, samples = config.num_envs, config.num_envs * config.num_steps_per_env
     observed, actions = int(model.nq + model.nv + model.nu), int(model.nu)
-    per_sample = (len(config.env.observations) + 4) * observed + 4 * actions + 12
     rows = max(envs, samples // config.ppo.num_mini_batches)
-    floats = samples * per_sample
+    floats = samples * ((len(config.env.observations) + 4) * observed + 4 * actions + 12)
     for network in (config.ppo.actor, config.ppo.critic):
-        sizes, units = network.hidden_dims, network.rnn_hidden_dim * network.rnn_num_layers
-        layers = (observed, *sizes, actions)
+        layers = [observed, *network.hidden_dims, actions]
         if network.model in ("gru", "lstm"):  # its states, before each step, and by autograd
-            layers = (observed, network.rnn_hidden_dim, *sizes, actions)
+            layers.insert(1, network.rnn_hidden_dim)
+            units = network.rnn_hidden_dim * network.rnn_num_layers
             floats += units * (samples + 8 * rows)
-        weights = sum(a * b for a, b in pairwise(layers))
         # As measured: outputs and gradients; weights with gradients, moments and copies.
-        floats += 2 * rows * sum(sizes) + 6 * weights
+        floats += 2 * rows * sum(network.hidden_dims) + 6 * sum(a * b for a, b in pairwise(layers))
     return _PROCESS_BYTES + envs * bytes_per_env(model) + 4 * floats

@@ -169,7 +169,6 @@ class Reflection:
         away = self._anchors[one.id] * factors - self._anchors[other.id]
         distance = np.linalg.norm(away - away @ axis * axis)  # where on its axis does not matter
         zeros = self.model.qpos0[[one.qposadr[0], other.qposadr[0]]]
-        reason = ""
         if kind not in ONE_DEGREE or other.type[0] != kind:
             reason = "only hinges and slides can be, both of the same type"
         elif abs(cosine) < _COSINE:
@@ -178,11 +177,11 @@ class Reflection:
             reason = f"their axes are {1e3 * distance:.0f} mm apart, with all joints at zero"
         elif abs(zeros[0] - sign * zeros[1]) > _OFFSET:
             reason = "their reference positions (ref) differ"
-        if reason:
-            pair = f"the joints {name!r} and {partner!r} are no mirror images"
-            what = pair if name != partner else f"the joint {name!r} is not symmetric"
-            raise ConfigError(f"{what}: {reason}")
-        return sign
+        else:
+            return sign
+        pair = f"the joints {name!r} and {partner!r} are no mirror images"
+        what = pair if name != partner else f"the joint {name!r} is not symmetric"
+        raise ConfigError(f"{what}: {reason}")
 
 
 def _each_vector(reflection: Reflection, params: Params) -> Places:

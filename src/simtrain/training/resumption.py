@@ -87,9 +87,8 @@ def can_resume(run: Path) -> bool:
 
 def _saved_at(run: Path) -> float:
     """When a run's newest state was saved, in seconds since 1970; 0 if it has none."""
-    folders = (run, *run.glob(f"{MEMBERS}/*"))
-    files = (folder / name for folder in folders for name in (NEWEST, PREVIOUS))
-    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+    files = (file for below in ("", f"{MEMBERS}/*/") for file in run.glob(f"{below}resume*.pt"))
+    return max((file.stat().st_mtime for file in files), default=0.0)
 
 
 def open_run(run: Path) -> SavedRun:
@@ -108,24 +107,23 @@ def open_run(run: Path) -> SavedRun:
     if (run / NEWEST).exists():
         raise ConfigError(f"{run / NEWEST} was saved by another version of simtrain")
     with damage_as_config_error(f"a member's state in {run} is damaged"):
-        of_members = [
-            {_exchange(saved): saved for saved in reversed(_whole_states(member))}
+        by_exchange = [
+            {
+                int(saved.content["features"]["Population"]["exchange"]): saved
+                for saved in reversed(_whole_states(member))
+            }
             for member in members
         ]
-    common = set.intersection(*(set(states) for states in of_members))
+    common = set.intersection(*map(set, by_exchange))
     if not common:
         raise ConfigError(f"{run} cannot be resumed: its members have no state in common")
-    states = [saved[max(common)] for saved in of_members]
-    first = min(states, key=lambda saved: saved.iteration)
-    warnings = tuple(warning for saved in states for warning in saved.warnings)
+    states = [saved[max(common)] for saved in by_exchange]
     return replace(
-        first, path=run, warnings=warnings, of_members=tuple(saved.file for saved in states)
+        min(states, key=lambda saved: saved.iteration),
+        path=run,
+        warnings=tuple(warning for saved in states for warning in saved.warnings),
+        of_members=tuple(saved.file for saved in states),
     )
-
-
-def _exchange(saved: SavedRun) -> int:
-    """The iteration of the last exchange before a member's state was saved."""
-    return int(saved.content["features"]["Population"]["exchange"])
 
 
 def _whole_states(run: Path) -> list[SavedRun]:
@@ -140,13 +138,10 @@ def _whole_states(run: Path) -> list[SavedRun]:
                 warnings.append(str(error))
     if states:
         return states
-    if warnings:
-        raise ConfigError(f"the run {run} cannot be resumed: {'; '.join(warnings)}")
     if not run.is_dir():
         raise ConfigError(f"there is no run {run} (--resume)")
-    raise ConfigError(
-        f"{run} cannot be resumed: it has no {NEWEST}, which is written with the first checkpoint"
-    )
+    why = "; ".join(warnings) or f"it has no {NEWEST}, which is written with the first checkpoint"
+    raise ConfigError(f"the run {run} cannot be resumed: {why}")
 
 
 def find_run(name: str, log_root: Path, task: str) -> SavedRun:
@@ -159,19 +154,14 @@ def find_run(name: str, log_root: Path, task: str) -> SavedRun:
         saved = open_run(Path(name))
     else:
         runs = [path for path in (log_root / task).glob("*") if path.is_dir()]
-        if not runs:
-            raise ConfigError(f"there is no run of {task} below --log-root {log_root}")
-        able = [run for run in runs if can_resume(run)]
-        if not able:
-            raise ConfigError(
-                f"no run of {task} below --log-root {log_root} can be resumed: none has a {NEWEST}"
-            )
-        saved = open_run(max(able, key=lambda run: (_saved_at(run), run)))
-        newer = (run for run in runs if run.stat().st_mtime > _saved_at(saved.path))
-        skipped = (
-            f"{run}, a newer run, has no {NEWEST} yet" for run in newer if not can_resume(run)
-        )
-        saved = replace(saved, warnings=(*skipped, *saved.warnings))
+        if not any(map(can_resume, runs)):
+            why = f"that can be resumed: none has a {NEWEST}" if runs else "to resume"
+            raise ConfigError(f"there is no run of {task} below --log-root {log_root} {why}")
+        saved = open_run(max(runs, key=lambda run: (_saved_at(run), run)))
+        newer = [run for run in runs if run.stat().st_mtime > _saved_at(saved.path)]
+        newer = [run for run in newer if not can_resume(run)]
+        warnings = tuple(f"{run}, a newer run, has no {NEWEST} yet" for run in newer)
+        saved = replace(saved, warnings=(*warnings, *saved.warnings))
     its_task = saved.content["task"]
     if its_task != task:
         raise ConfigError(f"{saved.path} is a run of {its_task}: `uv run train {its_task} ...`")
@@ -221,16 +211,18 @@ def changed_settings(run: dict[str, Any], config: TrainConfig) -> dict[str, str]
 
 def _differing_circumstances(saved: SavedRun, job: Job) -> list[str]:
     """Ranks, threads and versions that differ from the run's."""
-    before, now = len(saved.content["ranks"]) * max(1, len(saved.of_members)), job.world_size
+    ranks = len(saved.content["ranks"]) * max(1, len(saved.of_members))
     threads = job.threads or share_of_cores(job.devices[0].ranks)
+    counts = {
+        f"rank{'s' if job.world_size > 1 else ''}": (job.world_size, ranks),
+        "threads a rank": (threads, saved.content["threads"]),
+    }
     old, new = saved.content["versions"], versions()
-    differing = []
-    if before != now:
-        differing.append(f"{now} rank{'s' if now > 1 else ''} instead of {before}")
-    if saved.content["threads"] != threads:
-        differing.append(f"{threads} threads a rank instead of {saved.content['threads']}")
-    return differing + [
-        f"{name} {new.get(name)} instead of {old.get(name)}"
-        for name in {**old, **new}
-        if old.get(name) != new.get(name)
+    return [
+        *(f"{now} {what} instead of {then}" for what, (now, then) in counts.items() if now != then),
+        *(
+            f"{name} {new.get(name)} instead of {old.get(name)}"
+            for name in {**old, **new}
+            if old.get(name) != new.get(name)
+        ),
     ]

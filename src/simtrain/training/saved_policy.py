@@ -13,24 +13,12 @@ from tensordict import TensorDict
 from simtrain.algorithms.networks import Policy
 from simtrain.config.tasks import Task, default_config, discover
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import (
-    CONFIG_DIGEST,
-    config_digest,
-    laid_over,
-    overlay,
-    resolved,
-)
+from simtrain.config.tree import CONFIG_DIGEST, config_digest, laid_over, overlay, resolved
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error
-from simtrain.run.checkpoint import (
-    BEST_CONFIG,
-    find_checkpoint,
-    model_path,
-    model_paths,
-    read_checkpoint,
-)
-from simtrain.run.directory import read_config_file
+from simtrain.run.checkpoint import BEST, BEST_CONFIG, model_path, model_paths, read_checkpoint
+from simtrain.run.directory import no_run, read_config_file
 
 
 @dataclass(frozen=True)
@@ -82,8 +70,16 @@ def find_policy(path: Path) -> Path:
     task = named_task(path)
     if task is not None and task.trained.is_file():
         return task.trained
+    if path.is_file():
+        return path
+    if newest := model_paths(path):
+        return newest[-1]
+    if (path / BEST_CONFIG).exists():
+        return path / BEST
+    if (path / "config.yaml").exists():
+        raise ConfigError(f"the run {path} has no checkpoint yet (model_<iteration>.pt)")
     if path.exists():
-        return find_checkpoint(path)
+        raise no_run(path)
     if task is not None:
         way = f"`uv run train {task.name}` trains one, to be named by its run"
         raise ConfigError(f"no trained policy ships with the task {task.name}; {way}")

@@ -1,7 +1,12 @@
 """From sums on each rank to the numbers of an iteration, over all ranks."""
 
+from __future__ import annotations
+
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
 
 from simtrain.config.metric_tags import PHASES
 from simtrain.launch.phase_timer import Interval
@@ -47,44 +52,35 @@ class EpisodeStatistics:
             raise ValueError("the statistics of episodes count none")
 
 
-class Reduction:
-    """Sums with counts, and maxima, over all ranks.
+@dataclass(frozen=True)
+class Report:
+    """The numbers of an iteration, of one rank or of all."""
 
-    Ranks may have different names to report: a curriculum that has begun on one of them only, say.
-    They agree on the names whenever one of them has a new one.
-    """
+    sums: Sums
+    """Ranks may have different ones: a curriculum that has begun on one of them only, say."""
+    maxima: dict[str, float]
+    is_stopped: bool
+    """Whether the user or the system asked to stop."""
+    is_outdated: bool
+    """Whether graphs of rollouts must be made anew."""
+    warnings: tuple[str, ...]
 
-    def __init__(self, rank: Rank) -> None:
-        self._rank = rank
-        self._names: list[str] = []
-
-    def has_new_names(self, sums: Sums) -> bool:
-        """Whether ranks must agree on names before they reduce `sums`."""
-        return not sums.keys() <= set(self._names)
-
-    def agree_on_names(self, sums: Sums) -> None:
-        """Take the names of all ranks; all ranks call it together."""
-        everyone = self._rank.all_gather_object(list(sums))
-        self._names = sorted({name for names in everyone for name in names})
-
-    def __call__(self, sums: Sums, maxima: Mapping[str, float]) -> tuple[Sums, dict[str, float]]:
-        """Sums and counts over all ranks, and maxima; all ranks call it together.
-
-        Args:
-            sums: this rank's; names that others have may be missing.
-            maxima: this rank's, of the same names on all ranks.
-        """
-        row = [number for name in self._names for number in sums.get(name, (0.0, 0.0))]
-        rows = self._rank.all_gather([*row, *maxima.values()])
-        totals = rows[:, : len(row)].sum(dim=0).reshape(-1, 2).tolist()
-        largest = rows[:, len(row) :].amax(dim=0).tolist()
-        return (
-            {
-                n: (total, count)
-                for n, (total, count) in zip(self._names, totals, strict=True)
-                if count
-            },
-            dict(zip(maxima, largest, strict=True)),
+    def of_all(self, rank: Rank) -> Report:
+        """Sums, maxima and warnings over all ranks, which call it together."""
+        reports: list[Report] = rank.all_gather_object(self)
+        names = sorted({name for report in reports for name in report.sums})
+        pairs = [[report.sums.get(name, (0.0, 0.0)) for name in names] for report in reports]
+        totals = torch.tensor(pairs, dtype=torch.float64).sum(dim=0).tolist()
+        warnings = self.warnings
+        if rank.world_size > 1:
+            rows = enumerate(report.warnings for report in reports)
+            warnings = tuple(f"rank {i}: {text}" for i, texts in rows for text in texts)
+        return Report(
+            {n: (total, count) for n, (total, count) in zip(names, totals, strict=True) if count},
+            {name: max(report.maxima[name] for report in reports) for name in self.maxima},
+            any(report.is_stopped for report in reports),
+            any(report.is_outdated for report in reports),
+            warnings,
         )
 
 

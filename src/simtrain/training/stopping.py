@@ -72,26 +72,15 @@ class Stopping(ExitStack):
         )
 
     def _expire(self, number: Signals) -> NoReturn:
-        self._end(
+        text = (
             f"error: told to stop by {number.name}, the run could not finish its iteration and "
-            f"save within {self._seconds:g} s (--grace-seconds); {self._last_checkpoint()}",
-            exit_code(number) or 1,
+            f"save within {self._seconds:g} s (--grace-seconds)"
         )
+        self._end(text, exit_code(number) or 1)
 
     def _stop_at_once(self) -> NoReturn:
-        self._end(
-            "stopped at once: the policy of this iteration is not saved; "
-            + self._last_checkpoint(),
-            exit_code(signal.SIGINT),
-        )
-
-    def _last_checkpoint(self) -> str:
-        saved = [] if self.run is None else model_paths(self.run)
-        if not saved:
-            return "there is no checkpoint"
-        command = self.resume_command()
-        to_go_on = f"\nto go on: {command}" if command else ""
-        return f"the last checkpoint is {shown(saved[-1])}{to_go_on}"
+        text = "stopped at once: the policy of this iteration is not saved"
+        self._end(text, exit_code(signal.SIGINT))
 
     def _end(self, message: str, code: int) -> NoReturn:
         """End this process and its ranks; the main thread may be stuck anywhere."""
@@ -100,7 +89,12 @@ class Stopping(ExitStack):
         forced.daemon = True
         forced.start()
         self._console.close()
-        print(message, file=sys.stderr, flush=True)
+        last = "there is no checkpoint"
+        if self.run is not None and (saved := model_paths(self.run)):
+            last = f"the last checkpoint is {shown(saved[-1])}"
+            if command := self.resume_command():
+                last += f"\nto go on: {command}"
+        print(f"{message}; {last}", file=sys.stderr, flush=True)
         _exit(code)
 
 

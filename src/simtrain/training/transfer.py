@@ -9,6 +9,7 @@ run, see `algorithms.distillation`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from simtrain.algorithms.cfg import SymmetryCfg
 from simtrain.algorithms.distillation import Distillation
-from simtrain.algorithms.networks import make_actor
+from simtrain.algorithms.networks import load_network, make_actor
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import check_kinds, read_tensors
 from simtrain.training.saved_policy import find_policy, open_policy
@@ -37,14 +38,14 @@ State = dict[str, Tensor]
 _MOST_LINES = 10
 # Where rsl_rl before 4, which has all in one ``model_state_dict``, and rsl_rl 4 had what 5 has.
 _OLD_NAMES = {
-    "actor.": ("actor", "mlp."),
-    "critic.": ("critic", "mlp."),
-    "actor_obs_normalizer.": ("actor", "obs_normalizer."),
-    "critic_obs_normalizer.": ("critic", "obs_normalizer."),
-    "memory_a.": ("actor", "rnn."),
-    "memory_c.": ("critic", "rnn."),
-    "std": ("actor", "distribution.std_param"),
-    "log_std": ("actor", "distribution.log_std_param"),
+    r"student/": "actor/",
+    r"model/(actor|critic)\.": r"\1/mlp.",
+    r"model/(actor|critic)_obs_normalizer\.": r"\1/obs_normalizer.",
+    r"model/memory_a\.": "actor/rnn.",
+    r"model/memory_c\.": "critic/rnn.",
+    r"(?:model|actor)/(log_)?std$": r"actor/distribution.\1std_param",
+    r"obs_norm/": "actor/obs_normalizer.",  # rsl_rl 2
+    r"privileged_obs_norm/": "critic/obs_normalizer.",
 }
 
 # What decides the meaning of a policy's inputs and outputs; noise, delays and limits do not.
@@ -61,10 +62,9 @@ def read_networks(path: str, only: str | None = None) -> tuple[Path, dict[str, S
     content = read_tensors(file, "checkpoint")
     keys = [key for key in content if str(key).endswith("_state_dict") and "opt" not in str(key)]
     check_kinds(file, content, dict.fromkeys(keys, State))
-    networks = _networks(content)
-    if only is not None:
-        networks = {name: state for name, state in networks.items() if name == only}
-    if not any(networks.values()):
+    networks = _networks({key.removesuffix("_state_dict"): content[key] for key in keys})
+    networks = {name: state for name, state in networks.items() if only in (None, name)}
+    if not networks:
         wanted = only or "actor or critic"
         raise ConfigError(f"{file} is no checkpoint with the networks of a policy: no {wanted}")
     for name, state in networks.items():
@@ -122,19 +122,17 @@ def take_over(networks: dict[str, nn.Module], saved: dict[str, State]) -> tuple[
     return count if layers else 0, misfits
 
 
-def _networks(content: dict[str, Any]) -> dict[str, State]:
+def _networks(states: dict[str, State]) -> dict[str, State]:
     """The networks in a checkpoint under rsl_rl 5's names; of a student as ``actor``."""
     networks: dict[str, State] = {"actor": {}, "critic": {}}
-    for key, network in (("student", "actor"), ("actor", "actor"), ("critic", "critic")):
-        for name, tensor in content.get(f"{key}_state_dict", {}).items():
-            networks[network][_OLD_NAMES[name][1] if name in ("std", "log_std") else name] = tensor
-    for name, tensor in content.get("model_state_dict", {}).items():
-        for old, (network, new) in _OLD_NAMES.items():
-            if name == old or (old.endswith(".") and name.startswith(old)):
-                networks[network][new + name.removeprefix(old)] = tensor
-    for key, network in (("obs_norm", "actor"), ("privileged_obs_norm", "critic")):  # rsl_rl 2
-        state = content.get(f"{key}_state_dict", {})
-        networks[network] |= {f"obs_normalizer.{name}": tensor for name, tensor in state.items()}
+    for part, state in states.items():
+        for name, tensor in state.items():
+            path = f"{part}/{name}"
+            for old, new in _OLD_NAMES.items():
+                path = re.sub(f"^{old}", new, path)
+            network, _, own_name = path.partition("/")
+            if network in networks:
+                networks[network][own_name] = tensor
     return {network: state for network, state in networks.items() if state}
 
 
@@ -210,22 +208,10 @@ def load_teacher(context: RunContext, trainer: Trainer) -> None:
     if path is None or context.resumption is not None:
         return
     assert isinstance(algorithm, Distillation)
-    teacher = algorithm.teacher
     if rank.is_main:
-        state = read_networks(path, "actor")[1]["actor"]
-        here, there = (
-            {n: tuple(t.shape) for n, t in s.items()} for s in (teacher.state_dict(), state)
-        )
-        if here != there:
-            name = next(n for n in {**here, **there} if here.get(n) != there.get(n))
-            shapes = [state_shapes.get(name, "missing") for state_shapes in (there, here)]
-            obs = trainer.env.get_observations()
-            groups = (f"{group} {tuple(obs[group].shape[1:])}" for group in teacher.obs_groups)
-            raise ConfigError(
-                f"--teacher {path} is of another task: its {name} is {shapes[0]}, and would be "
-                f"{shapes[1]} here, for {trainer.env.num_actions} actions and the groups "
-                f"{', '.join(groups)}"
-            )
-        teacher.load_state_dict(state)
-    for tensor in teacher.state_dict().values():
+        try:
+            load_network(algorithm.teacher, read_networks(path, "actor")[1]["actor"])
+        except ConfigError as error:
+            raise ConfigError(f"--teacher {path}: {error}") from error
+    for tensor in algorithm.teacher.state_dict().values():
         rank.broadcast(tensor)

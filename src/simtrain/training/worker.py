@@ -1,8 +1,9 @@
 """One rank's training: environments, algorithm and features are made, and the loop runs."""
 
 import os
-from collections.abc import Callable
-from contextlib import closing
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +14,7 @@ from simtrain.algorithms.ppo import PPO
 from simtrain.config.train import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.randomness import seed_everything
+from simtrain.errors import ConfigError
 from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
 from simtrain.run.directory import shown
@@ -27,10 +29,17 @@ from simtrain.training.features.population import Population
 from simtrain.training.features.recorder import Recorder
 from simtrain.training.features.timing import Timing, training_timer
 from simtrain.training.features.video import TrainingVideo
-from simtrain.training.gpu import out_of_memory_as_config_error
 from simtrain.training.loop import Trainer, train
 from simtrain.training.reflection import mirror_maps
 from simtrain.training.transfer import init_networks, load_teacher, make_distillation
+
+_OUT_OF_MEMORY = re.compile(
+    r"cuda.*out of memory"  # PyTorch, the launch of a graph, Warp and NCCL ('Cuda failure 2 ...')
+    r"|Failed to allocate \d+ bytes on device 'cuda"  # Warp's allocator
+    r"|CU\w+_ALLOC_FAILED",  # cuBLAS, cuSOLVER
+    re.IGNORECASE,
+)
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def run_worker(context: RunContext) -> TrainingResult | None:
@@ -131,3 +140,32 @@ def make_env(config: TrainConfig, rank: Rank, timer: PhaseTimer, say: Callable[[
     if rank.local_rank == 0:
         everyone.barrier()
     return env
+
+
+@contextmanager
+def out_of_memory_as_config_error(num_envs: int, device: torch.device) -> Iterator[None]:
+    """Turn running out of memory into a ConfigError; on a GPU it says how many would fit.
+
+    Only PyTorch's own allocator raises `torch.OutOfMemoryError`; the driver, when it launches a
+    graph, and other libraries raise a RuntimeError with a text.
+    """
+    is_gpu = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if is_gpu else 0
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            text = f"this machine's memory is too small for {num_envs} environments"
+            raise ConfigError(f"{text}: use a smaller --num-envs") from error
+        if not is_gpu or not _OUT_OF_MEMORY.search(str(error)):
+            raise
+        left = torch.cuda.mem_get_info(device)[0]
+        asked = re.search(r"allocate ([\d.]+) (bytes|KiB|MiB|GiB)", str(error))
+        more = float(asked[1]) * _UNITS[asked[2]] if asked else 0.0
+        # What was asked for last is seldom the last that would have been.
+        needed = max(free - left + more, free * (num_envs + 1) / num_envs)
+        raise ConfigError(
+            f"the GPU's memory is too small for {num_envs} environments: they need at least "
+            f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB were free; "
+            f"use --num-envs {max(1, int(num_envs * free / needed))} or fewer"
+        ) from error

@@ -64,10 +64,8 @@ def test_it_takes_the_newest_policy_and_finds_what_this_process_finds(config, pr
     assert process.finish(WAIT)
     ((policy, evaluation),) = process.results()
     assert policy.iteration == 3
-    here = Evaluator(
-        evaluation_task(config.env), config.ppo.actor, 3, engine=EngineCfg("mujoco", threads=1)
-    )
-    assert evaluation == here(policy.networks["actor_state_dict"])
+    here = Evaluator(evaluation_task(config.env), 3, engine=EngineCfg("mujoco", threads=1))
+    assert evaluation == here(config.ppo.actor, policy.networks["actor_state_dict"])
 
     process.submit(snapshot(config, 4))
     assert process.finish(WAIT)

@@ -201,8 +201,8 @@ class _EvaluatorInProcess:
     def submit(self, policy: PolicySnapshot) -> None:
         from simtrain.run.checkpoint import policy_state
 
-        self._evaluator.actor = policy.config.ppo.actor
-        evaluation = self._evaluator(policy_state(policy.networks), self._stop)
+        state = policy_state(policy.networks)
+        evaluation = self._evaluator(policy.config.ppo.actor, state, self._stop)
         if evaluation is not None:
             self._results.append((policy, evaluation))
 

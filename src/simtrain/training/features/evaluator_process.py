@@ -171,8 +171,8 @@ def main() -> None:
 
         connection.send(None)
         while True:
-            evaluator.actor, state = connection.recv()
-            connection.send(evaluator(unpacked(state)))
+            actor, state = connection.recv()
+            connection.send(evaluator(actor, unpacked(state)))
     except EOFError:
         return
     except (ConfigError, SimulationError) as error:

@@ -24,12 +24,10 @@ import numpy as np
 from simtrain.algorithms import network_morphism as morphism
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import checkpoint_infos
-from simtrain.env.model import evaluation_task
 from simtrain.env.randomness import forked_randomness
 from simtrain.errors import DivergenceError
 from simtrain.run.checkpoint import BEST, copied_to_host, packed, unpacked
-from simtrain.sim import choose_engine
-from simtrain.training.evaluator import Evaluator
+from simtrain.training.evaluator import Evaluator, evaluator_of_run
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.checkpoint import save_policy
 from simtrain.training.features.conditions import stop_condition
@@ -100,9 +98,8 @@ class Population(Feature):
         context, trainer, config = self._context, self._trainer, self._config
         self._iterations = context.iterations(trainer.iteration, trainer.env_steps)
         if self._leaders is not None:
-            engine = choose_engine(config.engine, context.rank.device, context.rank.threads)
-            task, actor = evaluation_task(config.env), trainer.config.ppo.actor
-            self._evaluator = Evaluator(task, actor, config.eval_episodes, engine=engine)
+            rank = context.rank
+            self._evaluator = evaluator_of_run(config, rank.device, rank.threads)
             if self._leaders.is_main:
                 self._records = ExchangeRecords(
                     context, self._exchange_before, self._wandb_id, self._event_sizes
@@ -209,8 +206,8 @@ class Population(Feature):
         """This member's evaluation, whose metrics are added to those of the iteration."""
         assert self._evaluator is not None
         losses = [value for tag, value in iteration.metrics.items() if tag.startswith("Loss/")]
-        self._evaluator.actor = self._trainer.config.ppo.actor
-        evaluation = self._evaluator(self._trainer.ppo.actor.state_dict())
+        actor = self._trainer.config.ppo.actor
+        evaluation = self._evaluator(actor, self._trainer.ppo.actor.state_dict())
         assert evaluation is not None
         tags = evaluation.tags(iteration.number)
         iteration.metrics |= {**tags, "Population/waiting": self._waited}
