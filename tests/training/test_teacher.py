@@ -75,12 +75,6 @@ def short():
 def turned():
     return pole(actor=("speed", "angle"), blind=("angle",))
 
-@task("weak-pole")
-def weak():
-    cfg = student()
-    cfg.actions["torque"].scale = 0.5
-    return cfg
-
 @task("double-pole")
 def double():
     cfg = student()
@@ -177,7 +171,7 @@ MISTAKES = {
     "blind-pole --teacher teacher --distillation.gradient-length 3": "it must divide the 8 steps",
     "short-pole --teacher teacher": "--teacher teacher is of another task, pole: actor.speed is not"
     " the same in short-pole",
-    "weak-pole --teacher teacher": "is of another task, pole: actions.torque is not the same",
+    "blind-pole --teacher teacher --env.actions.torque.scale 2": "actions.torque is not the same",
     "turned-pole --teacher teacher": "another task, pole: the order of actor is not the same",
     "double-pole --teacher teacher": "--teacher teacher: the checkpoint is of another network, or "
     "of a task with other observations or actions: mlp.0.weight is (8, 2) in the checkpoint and",

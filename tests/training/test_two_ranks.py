@@ -21,25 +21,12 @@ def found(tmp_path_factory):
     return {**found, "runs": results.with_suffix(".runs")}
 
 
-def relative_error(value, reference):
-    return float((value - reference).norm() / reference.norm())
-
-
-UPDATES = pytest.mark.parametrize("update", two_ranks.UPDATES)
-
-
-@UPDATES
-def test_two_ranks_have_the_gradients_of_one_with_all_the_data(found, update):
+@pytest.mark.parametrize("update", two_ranks.UPDATES)
+def test_two_ranks_learn_from_their_parts_as_one_does_from_all_the_data(found, update):
     for rank in "01":
         mine, alone = found[rank][update], found["alone"][update]
         for gradients, reference in zip(mine["gradients"], alone["gradients"], strict=True):
-            assert relative_error(gradients, reference) < 1e-6
-
-
-@UPDATES
-def test_two_ranks_update_parameters_and_statistics_like_one(found, update):
-    for rank in "01":
-        mine, alone = found[rank][update], found["alone"][update]
+            assert (gradients - reference).norm() < 1e-6 * reference.norm()
         for tensor, reference in zip(mine["tensors"], alone["tensors"], strict=True):
             # Adam's steps are as long for gradients that are nothing but rounding.
             atol = 1e-5 if update == "update of a cnn" else 1e-6
@@ -64,25 +51,19 @@ def test_normalizing_in_each_mini_batch_takes_one_all_reduce_more_an_update(foun
     each = found["0"]["update"]["all-reduces"]
     assert each > 0
     assert found["0"]["update per mini-batch"]["all-reduces"] == each + 1
+    assert found["0"]["update"]["broadcasts"] == 0, "norms are exchanged on other hardware alone"
 
 
-def test_after_20_iterations_all_ranks_hold_the_same_bits(found):
-    for tensor, other in zip(found["0"]["trained"], found["1"]["trained"], strict=True):
+@pytest.mark.parametrize("how", ["trained", "trained on other hardware"])
+def test_after_training_all_ranks_hold_the_same_bits(found, how):
+    """On other hardware norms differ, too."""
+    for tensor, other in zip(found["0"][how], found["1"][how], strict=True):
         assert torch.equal(tensor, other)
 
 
 def test_a_run_that_begins_with_a_checkpoint_has_it_on_all_ranks(found):
     for rank in "01":
         assert all((tensor == 1).all() for tensor in found[rank]["begun"])
-
-
-def test_ranks_on_other_hardware_hold_the_same_bits_though_their_norms_differ(found):
-    tensors = zip(*(found[rank]["trained on other hardware"] for rank in "01"), strict=True)
-    assert all(torch.equal(tensor, other) for tensor, other in tensors)
-
-
-def test_ranks_on_the_same_hardware_do_not_exchange_norms(found):
-    assert found["0"]["update"]["broadcasts"] == 0
 
 
 def test_rank_0_starts_from_the_states_of_a_single_rank_and_rank_1_from_others(found):

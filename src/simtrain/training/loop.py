@@ -134,12 +134,12 @@ class Trainer:
         losses = self.ppo.update(self._update_graphs, progress=self.iteration / iterations)
         failures, overflow = self.env.failures(), self.env.sim.overflow()
         end = time.perf_counter()
+        sums, warnings = self._sums(failures, overflow), self._new_warnings(overflow, failures)
         # The period ends before numbers are brought together, for these times are among them.
         together = "all_reduce" if self.rank.world_size > 1 else "other"
         phases = phase_seconds(self.timer.take(together), self.rank)
         report = Report(
-            sums=self._sums(failures, overflow)
-            | {TAG + phase: (seconds, 1.0) for phase, seconds in phases.items()},
+            sums | {TAG + phase: (seconds, 1.0) for phase, seconds in phases.items()},
             maxima={
                 "Perf/collection_time": collected - start,
                 "Perf/learning_time": end - collected,
@@ -147,7 +147,7 @@ class Trainer:
             },
             is_stopped=stop(),
             is_outdated=self._rollout_graphs is not None and self._rollout_graphs.outdated,
-            warnings=self._new_warnings(overflow, failures),
+            warnings=warnings,
         ).of_all(self.rank)
         self.timer.begin("other")
         self._make_rollout_graphs = report.is_outdated

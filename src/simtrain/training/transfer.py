@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from simtrain.algorithms.cfg import SymmetryCfg
 from simtrain.algorithms.distillation import Distillation
-from simtrain.algorithms.networks import load_network, make_actor
+from simtrain.algorithms.networks import load_network
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import check_kinds, read_tensors
 from simtrain.training.saved_policy import find_policy, open_policy
@@ -28,11 +28,7 @@ from simtrain.training.saved_policy import find_policy, open_policy
 if TYPE_CHECKING:
     from simtrain.algorithms.distillation import Algorithm
     from simtrain.config.train import TrainConfig
-    from simtrain.env.env import Env
-    from simtrain.launch.phase_timer import PhaseTimer
-    from simtrain.launch.rank import Rank
     from simtrain.training.context import RunContext
-    from simtrain.training.loop import Trainer
 
 State = dict[str, Tensor]
 _MOST_LINES = 10
@@ -73,27 +69,33 @@ def read_networks(path: str, only: str | None = None) -> tuple[Path, dict[str, S
     return file, networks
 
 
-def init_networks(context: RunContext, ppo: Algorithm) -> None:
-    """Take over what ``--init-from`` names, in place, and show what does not fit.
+def init_networks(context: RunContext, algorithm: Algorithm) -> None:
+    """Take over what ``--init-from`` names, and the teacher's parameters, in place.
 
-    All ranks call it together; does nothing for a resumed run. ConfigError if nothing fits.
+    All ranks call it together; does nothing for a resumed run, whose state has both. ConfigError if
+    nothing fits, or the teacher does not.
     """
     config, rank = context.config, context.rank
-    if config.init_from is None or context.resumption is not None:
+    if (config.init_from, config.teacher) == (None, None) or context.resumption is not None:
         return
-    if rank.is_main:
+    if rank.is_main and config.init_from is not None:
         file, networks = read_networks(config.init_from, config.init_only)
-        count, misfits = take_over(ppo.networks, networks)
+        count, misfits = take_over(algorithm.networks, networks)
         first = f": {misfits[0]}" if misfits else ""
         if count == 0:
             raise ConfigError(f"--init-from: no layer of {file} fits the networks here{first}")
-        if context.member is None or context.member.number == 0:
-            names = " and ".join(networks)
-            lines = [f"{count} tensors of the {names} in {file}", *misfits[:_MOST_LINES]]
-            lines += [f"and {len(misfits) - _MOST_LINES} more"] * (len(misfits) > _MOST_LINES)
-            for line in lines:
-                context.console.say(f"--init-from: {line}")
-    for tensor in ppo.tensors():
+        lines = [f"{count} tensors of the {' and '.join(networks)} in {file}"]
+        lines += misfits[:_MOST_LINES]
+        lines += [f"and {len(misfits) - _MOST_LINES} more"] * (len(misfits) > _MOST_LINES)
+        for line in lines if context.member is None or context.member.number == 0 else ():
+            context.console.say(f"--init-from: {line}")
+    if rank.is_main and isinstance(algorithm, Distillation):
+        assert config.teacher is not None
+        try:
+            load_network(algorithm.teacher, read_networks(config.teacher, "actor")[1]["actor"])
+        except ConfigError as error:
+            raise ConfigError(f"--teacher {config.teacher}: {error}") from error
+    for tensor in algorithm.tensors():
         rank.broadcast(tensor)
 
 
@@ -188,30 +190,3 @@ def _interface(config: TrainConfig) -> dict[str, dict[str, str]]:
 
 def _name_of(function: Any) -> str:
     return getattr(function, "__qualname__", str(function))
-
-
-def make_distillation(env: Env, rank: Rank, config: TrainConfig, timer: PhaseTimer) -> Distillation:
-    """The algorithm, with a teacher that knows nothing yet."""
-    obs, cfg = env.get_observations().to(rank.device), config.distillation
-    models = [make_actor(actor, obs, env.num_actions) for actor in (config.ppo.actor, cfg.teacher)]
-    student, teacher = models
-    return Distillation(cfg, (student, teacher), obs, config.num_steps_per_env, rank, timer)
-
-
-def load_teacher(context: RunContext, trainer: Trainer) -> None:
-    """Take over the teacher's parameters, in place; all ranks call it together.
-
-    Does nothing without a teacher, and for a resumed run, whose state has it. ConfigError if the
-    teacher does not fit the task.
-    """
-    algorithm, rank, path = trainer.ppo, context.rank, context.config.teacher
-    if path is None or context.resumption is not None:
-        return
-    assert isinstance(algorithm, Distillation)
-    if rank.is_main:
-        try:
-            load_network(algorithm.teacher, read_networks(path, "actor")[1]["actor"])
-        except ConfigError as error:
-            raise ConfigError(f"--teacher {path}: {error}") from error
-    for tensor in algorithm.teacher.state_dict().values():
-        rank.broadcast(tensor)

@@ -9,7 +9,8 @@ from functools import partial
 
 import torch
 
-from simtrain.algorithms.distillation import Algorithm
+from simtrain.algorithms.distillation import Algorithm, Distillation
+from simtrain.algorithms.networks import make_actor
 from simtrain.algorithms.ppo import PPO
 from simtrain.config.train import TrainConfig
 from simtrain.env.env import Env
@@ -31,7 +32,7 @@ from simtrain.training.features.timing import Timing, training_timer
 from simtrain.training.features.video import TrainingVideo
 from simtrain.training.loop import Trainer, train
 from simtrain.training.reflection import mirror_maps
-from simtrain.training.transfer import init_networks, load_teacher, make_distillation
+from simtrain.training.transfer import init_networks
 
 _OUT_OF_MEMORY = re.compile(
     r"cuda.*out of memory"  # PyTorch, the launch of a graph, Warp and NCCL ('Cuda failure 2 ...')
@@ -59,7 +60,6 @@ def run_worker(context: RunContext) -> TrainingResult | None:
             torch.use_deterministic_algorithms(True)
         with closing(make_trainer(config, rank, training_timer(context), context.console.say)) as t:
             init_networks(context, t.ppo)
-            load_teacher(context, t)
             if (rank.of_job or rank).is_main:
                 context.console.say(f"run:        {shown(context.shared.run)}")
             return _train(context, t)
@@ -96,15 +96,15 @@ def make_algorithm(
     env: Env, rank: Rank, config: TrainConfig, timer: PhaseTimer = NO_TIMER
 ) -> Algorithm:
     """What learns in `env`: PPO, or a student that has a teacher."""
+    obs, cfg, steps = env.get_observations().to(rank.device), config.ppo, config.num_steps_per_env
     if config.teacher is not None:
-        return make_distillation(env, rank, config, timer)
-    obs = env.get_observations().to(rank.device)
-    cfg = config.ppo
+        actors = cfg.actor, config.distillation.teacher
+        student, teacher = (make_actor(actor, obs, env.num_actions) for actor in actors)
+        return Distillation(config.distillation, (student, teacher), obs, steps, rank, timer)
     weights = {name: getattr(cfg.rnd, name) * env.step_dt for name in ("weight", "final_value")}
     cfg = replace(cfg, rnd=replace(cfg.rnd, **weights))
     mirror = mirror_maps(env, rank.device) if cfg.symmetry.is_used else None
-    shape = env.num_actions, config.num_steps_per_env
-    return PPO(cfg, obs, *shape, rank, timer, mirror=mirror)
+    return PPO(cfg, obs, env.num_actions, steps, rank, timer, mirror=mirror)
 
 
 def make_trainer(
