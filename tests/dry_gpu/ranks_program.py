@@ -10,6 +10,7 @@ import json
 import logging
 import multiprocessing
 import os
+import pickle
 import socket
 import sys
 import time
@@ -147,7 +148,7 @@ class Report(logging.Handler):
         self._connection = connection
 
     def emit(self, record: logging.LogRecord) -> None:
-        event = getattr(record, "event", None)
+        event = pickle.loads(getattr(record, "event", pickle.dumps(None)))
         if isinstance(event, dict):
             self._connection.send(event)
         elif isinstance(event, events.RankFailed):

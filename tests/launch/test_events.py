@@ -7,6 +7,7 @@ import pytest
 from simtrain.launch import events
 from simtrain.launch.events import Heartbeat, RankWatch
 from simtrain.launch.plan import Devices, Job
+from simtrain.launch.rank import Progress
 
 JOB = Job(("localhost",), (Devices("cpu", 2, ""),), collective_timeout=600.0)
 
@@ -37,7 +38,7 @@ def watched(monkeypatch):
 
 
 def beat(rank: int, iteration: int | None, *, waits: int = 7, is_waiting: bool = False):
-    return Heartbeat(rank, "cpu", iteration, waits, is_waiting, "task.py:5 in reward")
+    return Heartbeat(rank, "cpu", Progress(iteration, waits, is_waiting), "task.py:5 in reward")
 
 
 def test_a_rank_that_others_wait_for_is_told_of_after_a_minute_and_ends_the_job(watched):

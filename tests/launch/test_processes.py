@@ -43,21 +43,16 @@ def test_the_first_signal_is_kept_and_acted_on_at_once_and_a_later_one_changes_n
     assert called.signals == [number]
 
 
-def test_a_run_that_does_not_end_in_time_is_ended_with_the_first_signal():
-    expired = Calls()
-    with StopSignals(0.05, on_expiry=expired):
-        send(signal.SIGTERM)
-        assert expired.event.wait(SECONDS)
-    assert expired.signals == [signal.SIGTERM]
-
-
-def test_a_run_that_ends_in_time_is_not_ended_later():
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_run_that_does_not_end_in_time_is_ended_with_the_first_signal(is_cancelled):
     called, expired = Calls(), Calls()
     with StopSignals(0.3, on_signal=called, on_expiry=expired) as stop:
         send(signal.SIGTERM)
         assert called.event.wait(SECONDS)
-        stop.cancel_deadline()
-        assert not expired.event.wait(0.6)
+        if is_cancelled:
+            stop.cancel_deadline()
+        assert expired.event.wait(0.6 if is_cancelled else SECONDS) != is_cancelled
+    assert expired.signals == ([] if is_cancelled else [signal.SIGTERM])
 
 
 @pytest.mark.parametrize(
@@ -84,24 +79,21 @@ def test_a_signal_that_another_process_received_counts_like_ones_own():
     assert called.signals == [signal.SIGTERM]
 
 
-def test_afterwards_signals_are_handled_as_before():
-    before = [signal.getsignal(number) for number in STOP_SIGNALS]
-    with StopSignals(SECONDS):
-        assert [signal.getsignal(number) for number in STOP_SIGNALS] != before
-    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
-    assert signal.set_wakeup_fd(-1) == -1
-
-
-def test_sighup_that_is_ignored_stays_so():
+@pytest.mark.parametrize("hangup", [signal.SIG_DFL, signal.SIG_IGN])
+def test_afterwards_signals_are_handled_as_before_and_an_ignored_sighup_stays_so(hangup):
     """As ``nohup`` starts a command."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    other = signal.signal(signal.SIGHUP, hangup)
     try:
+        before = [signal.getsignal(number) for number in STOP_SIGNALS]
         with StopSignals(SECONDS) as stop:
-            send(signal.SIGHUP)
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            within = [signal.getsignal(number) for number in STOP_SIGNALS]
+            changed = [old != new for old, new in zip(before, within, strict=True)]
+            assert changed == [n != signal.SIGHUP or hangup == signal.SIG_DFL for n in STOP_SIGNALS]
             assert not stop()
+        assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+        assert signal.set_wakeup_fd(-1) == -1
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, other)
 
 
 def test_where_it_is_to_raise_the_second_interrupt_does():

@@ -41,7 +41,6 @@ def _end_without(server: tuple[str, int]) -> None:
         try:
             with socket.create_connection(server, timeout=seconds) as connection:
                 show_key(connection)
-                connection.settimeout(None)
                 connection.recv(1)
             time.sleep(_END_SECONDS)
             break

@@ -1,7 +1,7 @@
-"""Events that ranks send to the command that launched them, and what it learns from their rhythm.
+"""Events that ranks send to the command that launched them, and which ranks it finds late by them.
 
 torchrunx sends every log record of a rank to a server that it forks from the launching process. An
-event is a record with an object attached: the log file gets its text, the command the object.
+event is a record with a pickled object attached, which the command gets; log files get its text.
 
 A thread of each rank sends heartbeats. It stops with a process that is stopped, and the command
 compares how far the ranks are, so it knows which rank hangs or keeps the others waiting. Nothing is
@@ -10,18 +10,19 @@ measured, sent or waited for in the training loop.
 
 import logging
 import os
+import pickle
 import sys
 import sysconfig
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from signal import Signals
-from typing import ClassVar, Literal
+from typing import Literal
 
 from simtrain.launch.plan import Job
-from simtrain.launch.rank import Rank
+from simtrain.launch.rank import Progress, Rank
 from simtrain.launch.torchrunx_internals import source
 
 Cause = Literal["config", "simulation", "exception", "divergence", "job", "peer"]
@@ -47,19 +48,15 @@ _LONGEST_STEP = 1.0  # seconds; the command may be stopped, or its terminal paus
 
 @dataclass(frozen=True)
 class RankEvent:
-    """Something that happened to a rank; its text is the rank's name and the `description`."""
+    """Something that happened to a rank."""
 
     rank: int
     device: str
-    description: ClassVar[str]
 
     @property
     def name(self) -> str:
         """Number and device of the rank, for people."""
         return f"rank {self.rank} on {self.device}"
-
-    def __str__(self) -> str:
-        return self.name + self.description.format(**vars(self))
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,6 @@ class RankStarted(RankEvent):
 
     host: str
     pid: int
-    description = ", process {pid}"
 
 
 @dataclass(frozen=True)
@@ -76,15 +72,13 @@ class StopReceived(RankEvent):
     """A rank received a signal that asks the run to stop, and stops."""
 
     signal: Signals
-    description = " received {signal.name}"
 
 
 @dataclass(frozen=True)
 class RankFinished(RankEvent):
     """A rank's function returned its `result`, and its process is about to end."""
 
-    result: object
-    description = " is done"
+    result: object = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -93,35 +87,35 @@ class RankFailed(RankEvent):
 
     cause: Cause
     text: str
-    description = " failed:\n{text}"
+
+    def __str__(self) -> str:
+        return f"{self.name} failed:\n{self.text}"
 
 
 @dataclass(frozen=True)
 class Heartbeat(RankEvent):
-    """A rank's process answers; `place` is where in the code it is, the rest as in `Progress`."""
+    """A rank's process answers; `place` is where in the code it is."""
 
-    iteration: int | None
-    waits: int
-    is_waiting: bool
+    progress: Progress
     place: str
-    description = " is at {place}"
 
 
 def send(event: object) -> None:
     """Send an event from a rank; it is on its way when this returns."""
     levels = {RankFailed: logging.ERROR, Heartbeat: logging.DEBUG}
     level = levels.get(type(event), logging.INFO)
-    logging.getLogger("simtrain").log(level, "%s", event, extra={"event": event})
+    # Pickled here, where an error ends the rank: logging would print it, and lose the event.
+    extra = {"event": pickle.dumps(event)}
+    logging.getLogger("simtrain").log(level, "%s", event, extra=extra)
 
 
 def send_heartbeats(rank: Rank, device: str, timeout: float) -> None:
     """Send heartbeats from a thread, often enough for a `RankWatch` with this `timeout`."""
-    main, progress = threading.get_ident(), rank.progress
+    main = threading.get_ident()
 
     def beat() -> None:
         while True:
-            p, place = progress, _place(main)
-            send(Heartbeat(rank.rank, device, p.iteration, p.waits, p.is_waiting, place))
+            send(Heartbeat(rank.rank, device, rank.progress, _place(main)))
             time.sleep(min(timeout / 40.0, _LONGEST_PERIOD))
 
     threading.Thread(target=beat, name="heartbeat", daemon=True).start()
@@ -151,9 +145,9 @@ class EventHandler(logging.Handler):
         if event is None and (host, local_rank) == (self._main_host, 0):
             text = record.getMessage()
             if not text.startswith("[Gloo] ") if is_printed else record.levelno >= logging.WARNING:
-                event = text
+                event = pickle.dumps(text)
         if event is not None:
-            self._connection.send(event)
+            self._connection.send_bytes(event)
 
 
 class RankWatch:
@@ -177,7 +171,7 @@ class RankWatch:
     def hear(self, beat: Heartbeat) -> None:
         """Take in a heartbeat."""
         before = self._beats.get(beat.rank)
-        if before is None or before.waits != beat.waits:
+        if before is None or before.progress.waits != beat.progress.waits:
             self._moved = self._now
         self._beats[beat.rank], self._heard[beat.rank] = beat, self._now
 
@@ -189,7 +183,7 @@ class RankWatch:
         delays = self._delays(started, finished)
         late = {who: how for who, (seconds, how) in delays.items() if seconds > timeout / 10.0}
         # Ranks whose first collective does not finish end the job themselves.
-        is_first = all(beat.iteration == 0 for beat in self._beats.values())
+        is_first = all(beat.progress.iteration == 0 for beat in self._beats.values())
         for who in late.keys() - self.late.keys():
             ends = f"after {timeout:g} s the job ends (--collective-timeout)"
             self._say(f"warning: {who} {late[who]}; {ends}" + (f"\n{ADVICE}" if is_first else ""))
@@ -204,21 +198,22 @@ class RankWatch:
         """Name of each rank -> for how many seconds it has been late, and words for that."""
         delays: dict[str, tuple[float, str]] = {}
         stuck = self._now - self._moved
-        waiting = sum(beat.is_waiting for beat in self._beats.values())
+        waiting = sum(beat.progress.is_waiting for beat in self._beats.values())
         for rank in set(range(self._job.world_size)) - set(finished):
             name = f"rank {rank} on {self._job.rank_names()[rank]}"
             if rank in started:
                 name += f" (process {started[rank].pid} on {started[rank].host})"
-            beat = self._beats.get(rank)
-            if beat is None:
+            if rank not in self._beats:
                 delays[name] = stuck if waiting else 0.0, f"has not started for {stuck:.0f} s"
                 continue
             silent = self._now - self._heard[rank]
-            where = f"in iteration {beat.iteration}, " if beat.iteration else ""
-            where += f"at {beat.place}"
-            delays[name] = silent, f"has not answered for {silent:.0f} s, and was {where}"
-            if waiting and not beat.is_waiting and beat.iteration is not None and stuck > silent:
-                text = f"has kept the others waiting for {stuck:.0f} s, and is {where}"
+            progress, place = self._beats[rank].progress, f"at {self._beats[rank].place}"
+            if progress.iteration:
+                place = f"in iteration {progress.iteration}, {place}"
+            delays[name] = silent, f"has not answered for {silent:.0f} s, and was {place}"
+            is_excused = progress.is_waiting or progress.iteration is None
+            if waiting and not is_excused and stuck > silent:
+                text = f"has kept the others waiting for {stuck:.0f} s, and is {place}"
                 delays[name] = stuck, text
         slowest = max((seconds for seconds, _ in delays.values()), default=0.0)
         if 1 < waiting == self._job.world_size and slowest < stuck / 2.0:

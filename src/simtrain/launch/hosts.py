@@ -39,12 +39,26 @@ print("\\nsimtrain:" + json.dumps(answer))
 
 
 class HostGpus(NamedTuple):
-    """The GPUs of a host."""
+    """The GPUs of a host; as text, which of them are visible."""
 
     variable: str | None
     """``CUDA_VISIBLE_DEVICES`` there; its entries can be indices, UUIDs or MIG names."""
     uuids: Sequence[str]
     """UUIDs of the GPUs that are visible under it."""
+
+    @property
+    def entries(self) -> list[str]:
+        """Name of each GPU in the variable, of which CUDA stops at the first it cannot find."""
+        count = len(self.uuids)
+        if self.variable is None:
+            return [str(number) for number in range(count)]
+        return [entry.strip() for entry in self.variable.split(",") if entry.strip()][:count]
+
+    def __str__(self) -> str:
+        variable = "" if self.variable is None else f" (CUDA_VISIBLE_DEVICES={self.variable})"
+        last = len(self.entries) - 1
+        few = {-1: "no GPU is visible", 0: "the only visible GPU is 0"}
+        return few.get(last, f"the visible GPUs are 0 to {last}") + variable
 
 
 def list_gpus() -> list[str]:

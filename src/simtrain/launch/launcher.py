@@ -7,8 +7,9 @@ Four kinds of processes make up a job of several ranks:
 
 The command forks the launcher, which runs ``torchrunx.Launcher`` in a session of its own. So Ctrl-C
 in a terminal reaches the command alone, which asks rank 0 to stop; and in the end the command knows
-which processes must be gone, and sees to it. Signals that ask to stop may also come to all
-processes at once: the command and the ranks act on them, and the others ignore them.
+which processes must be gone, and sees to it. If the command is killed, each process ends with the
+one that it needs. Signals that ask to stop may also come to all processes at once: the command and
+the ranks act on them, and the others ignore them.
 """
 
 import logging
@@ -26,7 +27,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from simtrain.errors import ConfigError, DivergenceError, RankError
 from simtrain.launch.events import (
@@ -45,7 +46,6 @@ from simtrain.launch.processes import (
     StopSignals,
     die_with_parent,
     end_session,
-    end_session_without_reader,
     ignore_stop_signals,
 )
 from simtrain.launch.rank_process import RankProgram
@@ -58,6 +58,7 @@ from simtrain.launch.torchrunx_internals import (
 ResultT = TypeVar("ResultT")
 
 _NAME = "simtrain-launcher"
+_VARIABLES = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GOMP*", "GLOO*")
 _OUT_OF_MEMORY = "SIGKILL often means that the machine ran out of memory"
 # How many seconds it may take:
 _END_SECONDS = 5.0  # processes to go when their work is done
@@ -94,9 +95,10 @@ def launch_ranks(
     pipes = events, event_end, outcome_end
     folder = private_folder(None if job.on_one_machine else shared)
     with folder, tempfile.TemporaryFile() as output:
-        given = os.getpid(), RankProgram(job, function, args), handlers, pipes, output
         launcher = multiprocessing.get_context("fork").Process(
-            target=_run_launcher, args=given, name=_NAME
+            target=_run_launcher,
+            args=(os.getpid(), RankProgram(job, function, args), handlers, pipes, output),
+            name=_NAME,
         )
         # Until the launcher ignores signals, one to all processes must not count as two.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -112,7 +114,7 @@ def launch_ranks(
             monitor.wait()
             if monitor.is_finished:
                 stop.cancel_deadline()
-            if monitor.is_finished or monitor.launcher_has_ended:
+            if monitor.is_finished or monitor.outcome not in (None, _NO_LAUNCHER):
                 grace = _END_SECONDS if job.on_one_machine else _REMOTE_END_SECONDS
         finally:
             launcher.join(grace)
@@ -147,6 +149,16 @@ def check_log_level() -> int:
     return int(name) if name.isdigit() else levels[name]
 
 
+class _Outcome(NamedTuple):
+    """How the launcher's work ended: by an error of torchrunx's, empty if all went well."""
+
+    error: str
+    agent_failed: bool = False  # whether the error is that an agent is gone
+
+
+_NO_LAUNCHER = _Outcome(f"the launching process on this machine is gone; {_OUT_OF_MEMORY}")
+
+
 def _run_launcher(
     command: int,
     program: RankProgram,
@@ -154,7 +166,7 @@ def _run_launcher(
     pipes: tuple[Connection, Connection, Connection],
     output: IO[bytes],
 ) -> None:
-    """Run the job in the launcher's process, and send how it ended."""
+    """Run the job in the launcher's process, and send its `_Outcome`."""
     os.setsid()
     die_with_parent(command)
     ignore_stop_signals()
@@ -170,7 +182,6 @@ def _run_launcher(
     become_launcher(one_machine=job.on_one_machine)
     if job.on_one_machine:
         os.environ.update(ONLY_LOOPBACK)
-    variables = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GOMP*", "GLOO*")
     launcher = torchrunx.Launcher(
         hostnames=list(job.hosts),
         workers_per_host=[devices.ranks for devices in job.devices],
@@ -183,19 +194,19 @@ def _run_launcher(
         # On a command line, which every user of a host can read; on one machine they are inherited.
         copy_env_vars=()
         if job.on_one_machine
-        else (*torchrunx.DEFAULT_ENV_VARS_FOR_COPY, *variables),
+        else (*torchrunx.DEFAULT_ENV_VARS_FOR_COPY, *_VARIABLES),
         # Agents are to ignore the others; they end with their ranks, or if they lose the launcher.
         extra_env_vars={"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"},
     )
     launcher.set_logging_handlers(handlers)
     # The first fork is the log server's. It alone keeps the pipe, so that its end is noticed.
     os.register_at_fork(after_in_parent=event_end.close)
-    result = "", False
+    result = _Outcome("")
     try:
         launcher.run(program)
     except Exception as error:  # noqa: BLE001 - torchrunx passes on whatever ended the job
         agent_failed = isinstance(error, torchrunx.AgentFailedError)
-        result = str(error) or type(error).__name__, agent_failed
+        result = _Outcome(str(error) or type(error).__name__, agent_failed)
     outcome.send(result)
 
 
@@ -203,8 +214,10 @@ def _log_handlers(events: int, job: Job, log_dir: str, log_level: int) -> list[l
     """Handlers of log records; called in the log server, which has the descriptor `events`."""
     from torchrunx.utils.log_handling import file_handlers
 
-    # Here, as the launcher may be busy; this process starts before all that it must end.
-    end_session_without_reader(events)
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+    assert launcher.pid is not None
+    die_with_parent(launcher.pid)
     ranks = [devices.ranks for devices in job.devices]
     files = file_handlers(list(job.hosts), ranks, log_dir, log_level) if log_dir else []
     return [EventHandler(Connection(events, readable=False), job.hosts[0]), *files]
@@ -217,7 +230,7 @@ class _Monitor:
     job: Job
     launcher: BaseProcess
     events: Connection  # from the log server, which alone has the other end
-    outcome: Connection  # from the launcher
+    outcomes: Connection  # from the launcher
     receive: Callable[[object], None]
     stop: StopSignals
     started: dict[int, RankStarted] = field(default_factory=dict)
@@ -225,9 +238,7 @@ class _Monitor:
     failures: list[RankFailed] = field(default_factory=list)
     first_failure_time: float | None = None
     log_server_end_time: float | None = None  # after the end of all ranks, unless it was killed
-    launcher_error: str | None = None  # of torchrunx's launcher, empty if all went well
-    launcher_has_ended: bool = False  # by itself
-    agent_failed: bool = False  # whether the error is that an agent is gone
+    outcome: _Outcome | None = None
     interrupted: bool = False
     rank_hangs: bool = False
 
@@ -243,14 +254,11 @@ class _Monitor:
         """Hand on what rank 0 shows until the job is over; interrupt it once this is to stop."""
         while not self._is_over():
             events = [self.events] if self.log_server_end_time is None else []
-            ready = wait([self.outcome, self.launcher.sentinel, *events], timeout=0.2)
+            ready = wait([self.outcomes, self.launcher.sentinel, *events], timeout=0.2)
             if self.events in ready:
                 self.read_events()
-            if self.outcome in ready:
-                gone = f"the launching process on this machine is gone; {_OUT_OF_MEMORY}"
-                outcome = _receive(self.outcome)
-                self.launcher_has_ended = outcome is not None
-                self.launcher_error, self.agent_failed = outcome or (gone, False)
+            if self.outcomes in ready:
+                self.outcome = _receive(self.outcomes) or _NO_LAUNCHER
             if not self.failures and self.log_server_end_time is None:
                 self.rank_hangs = self._watch.check(self.started, self.finished)
             if self.stop() and not self.interrupted and 0 in self.started:
@@ -276,41 +284,43 @@ class _Monitor:
         if self.is_finished:
             return self.finished[0].result
         gone = "the log server is gone, the process on this machine through which ranks report"
-        error = self.launcher_error or f"{gone}; {_OUT_OF_MEMORY}"
+        error, agent_failed = self.outcome or _Outcome("")
         reason, pid = parse_killed(error) or ("", 0)
         if pid:
             names = {rank.pid: rank.name for rank in self.started.values()}
             name = names.get(pid, "a rank that was starting")
             raise RankError(f"{name} was killed: {reason}, process {pid}; {_OUT_OF_MEMORY}")
-        if self.agent_failed:
+        if agent_failed:
             error, output = self._failed_agent(), "" if self.started else output
         elif self.failures:
             raise RankError(str(self.failures[0]))
+        error = error or f"{gone}; {_OUT_OF_MEMORY}"
         logs = f"; the ranks' logs are in {log_dir}" if log_dir else ""
         raise RankError("\n".join([f"{error}{logs}", *output.strip().splitlines()[-20:]]))
 
     def read_events(self) -> None:
         """Read the events that ranks have sent since."""
         while self.log_server_end_time is None and self.events.poll():
-            event = _receive(self.events)
-            if event is None:
-                self.log_server_end_time = time.monotonic()
-            elif isinstance(event, RankStarted):
-                self.started[event.rank] = event
-            elif isinstance(event, Heartbeat):
-                self._watch.hear(event)
-            elif isinstance(event, RankFinished):
-                self.finished[event.rank] = event
-            elif isinstance(event, RankFailed):
-                self.failures.append(event)
-                self.first_failure_time = self.first_failure_time or time.monotonic()
-            elif not isinstance(event, StopReceived):
-                self.receive(event)
-            elif not self.failures and not self.stop():
-                self.stop.receive(event.signal)
+            match _receive(self.events):
+                case None:
+                    self.log_server_end_time = time.monotonic()
+                case RankStarted() as event:
+                    self.started[event.rank] = event
+                case Heartbeat() as event:
+                    self._watch.hear(event)
+                case RankFinished() as event:
+                    self.finished[event.rank] = event
+                case RankFailed() as event:
+                    self.failures.append(event)
+                    self.first_failure_time = self.first_failure_time or time.monotonic()
+                case StopReceived() as event:
+                    if not self.failures and not self.stop():
+                        self.stop.receive(event.signal)
+                case event:
+                    self.receive(event)
 
     def _is_over(self) -> bool:
-        if self.is_finished or self.launcher_error is not None or self.rank_hangs:
+        if self.is_finished or self.outcome is not None or self.rank_hangs:
             return True
         seconds = _FAILURE_SECONDS
         if all(failed.cause == "peer" for failed in self.failures):
@@ -334,14 +344,13 @@ class _Monitor:
         if rank.host == "localhost":
             with suppress(ProcessLookupError):
                 os.kill(rank.pid, signal.SIGINT)
-            return
-        kill = partial(run_on_host, f"kill -INT {rank.pid}", rank.host, self.job.ssh_config)
-        threading.Thread(target=kill, kwargs={"wait": False}, daemon=True).start()
+        else:
+            command = f"kill -INT {rank.pid} 2>/dev/null; true"
+            kill = partial(run_on_host, command, rank.host, self.job.ssh_config)
+            threading.Thread(target=kill, daemon=True).start()
 
 
 def _receive(connection: Connection) -> Any:
     """The next object, or None at the end."""
-    try:
+    with suppress(EOFError, OSError):
         return connection.recv()
-    except (EOFError, OSError):
-        return None

@@ -5,9 +5,10 @@ them, and they are read once an iteration. On the CPU it is the calling thread's
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -42,9 +43,9 @@ NO_TIMER = PhaseTimer()
 class CpuTimer(PhaseTimer):
     """Times the calling thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], Any] = time.perf_counter) -> None:
         self._clock = clock
-        self._starts: list[tuple[str, float]] = []
+        self._starts: list[tuple[str, Any]] = []
 
     def begin(self, phase: str) -> None:
         """See `PhaseTimer.begin`."""
@@ -54,33 +55,29 @@ class CpuTimer(PhaseTimer):
     def take(self, then: str) -> list[Interval]:
         """See `PhaseTimer.take`."""
         self.begin(then)
-        found = [(phase, end - start) for (phase, start), (_, end) in pairwise(self._starts)]
-        del self._starts[:-1]
-        return found
+        starts, self._starts = self._starts, self._starts[-1:]
+        return self._intervals(starts)
+
+    def _intervals(self, starts: Sequence[tuple[str, Any]]) -> list[Interval]:
+        return [(phase, end - start) for (phase, start), (_, end) in pairwise(starts)]
 
 
-class CudaTimer(PhaseTimer):
+class CudaTimer(CpuTimer):
     """Times what PyTorch's current stream does, by events that are used again and again."""
 
     def __init__(self) -> None:
-        self._starts: list[tuple[str, torch.cuda.Event]] = []
+        super().__init__(self._recorded_event)
         self._unused: list[torch.cuda.Event] = []
 
-    def begin(self, phase: str) -> None:
-        """See `PhaseTimer.begin`."""
-        if not self._paused:
-            event = self._unused.pop() if self._unused else torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._starts.append((phase, event))
+    def _recorded_event(self) -> torch.cuda.Event:
+        event = self._unused.pop() if self._unused else torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
-    def take(self, then: str) -> list[Interval]:
-        """See `PhaseTimer.take`."""
-        self.begin(then)
-        self._starts[-1][1].synchronize()
-        found = [(phase, a.elapsed_time(b) / 1e3) for (phase, a), (_, b) in pairwise(self._starts)]
-        self._unused += [event for _, event in self._starts[:-1]]
-        del self._starts[:-1]
-        return found
+    def _intervals(self, starts: Sequence[tuple[str, Any]]) -> list[Interval]:
+        starts[-1][1].synchronize()
+        self._unused += [event for _, event in starts[:-1]]
+        return [(phase, a.elapsed_time(b) / 1e3) for (phase, a), (_, b) in pairwise(starts)]
 
 
 def make_timer(device: torch.device) -> PhaseTimer:

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -157,47 +158,35 @@ def plan_job(
     if hosts:
         gpus = probe_hosts(hosts, flags.ssh_config, list_gpus=may_use_gpus)
     else:
-        unused = HostGpus(os.environ.get("CUDA_VISIBLE_DEVICES"), ())
-        gpus = [find_gpus() if may_use_gpus else unused]
-    devices = _resolve_hosts(flags, hosts, gpus)
+        gpus = [find_gpus() if may_use_gpus else HostGpus(None, ())]
+    devices = []
+    for host, gpus_there in zip(hosts or ("localhost",), gpus, strict=True):
+        try:
+            devices.append(resolve_devices(flags.gpu_ids, flags.cpu_workers, gpus_there))
+        except ConfigError as error:
+            raise ConfigError(f"host {host}: {error}" if hosts else str(error)) from error
+        if devices[-1].kind != devices[0].kind:
+            without = host if devices[-1].kind == "cpu" else hosts[0]
+            what = "name hosts of one kind, or train on the CPU of all with --gpu-ids None"
+            raise ConfigError(f"host {without} has no GPU and others have; {what}")
     if population is not None:
         devices = _with_members(devices, population, ranks_per_member)
-    # A rank that may be started again has a process of its own to lose.
-    in_process = not hosts and devices[0].ranks == 1 and flags.max_restarts == 0
     return Job(
         hosts=hosts or ("localhost",),
-        devices=devices,
+        devices=tuple(devices),
         seed=seed,
         threads=flags.cpu_threads,
         collective_timeout=flags.collective_timeout,
         grace_seconds=flags.grace_seconds,
         ssh_config=flags.ssh_config,
-        in_process=in_process,
+        # A rank that may be started again has a process of its own to lose.
+        in_process=not hosts and devices[0].ranks == 1 and flags.max_restarts == 0,
         evaluator=resolve_evaluator(eval_device, gpus[0]),
         members=population or 1,
     )
 
 
-def _resolve_hosts(
-    flags: LaunchFlags, hosts: tuple[str, ...], gpus: list[HostGpus]
-) -> tuple[Devices, ...]:
-    """The devices of all hosts; ConfigError if they are not of one kind."""
-    devices = []
-    for i, gpus_there in enumerate(gpus):
-        try:
-            devices.append(resolve_devices(flags.gpu_ids, flags.cpu_workers, gpus_there))
-        except ConfigError as error:
-            raise ConfigError(f"host {hosts[i]}: {error}" if hosts else str(error)) from error
-        if devices[i].kind != devices[0].kind:
-            without = hosts[i] if devices[i].kind == "cpu" else hosts[0]
-            what = "name hosts of one kind, or train on the CPU of all with --gpu-ids None"
-            raise ConfigError(f"host {without} has no GPU and others have; {what}")
-    return tuple(devices)
-
-
-def _with_members(
-    devices: tuple[Devices, ...], members: int, ranks_per_member: int
-) -> tuple[Devices, ...]:
+def _with_members(devices: Sequence[Devices], members: int, ranks_per_member: int) -> list[Devices]:
     """The same devices with the ranks of a population, whose members go to the hosts in turn."""
     if members < len(devices):
         text = f"{members} members (--population) for {len(devices)} hosts (--hosts)"
@@ -213,32 +202,31 @@ def _with_members(
             text = f"--population {members} with --ranks-per-member {ranks_per_member} makes"
             raise ConfigError(f"{text} {ranks} ranks on a host; at most {most} make sense here")
         result.append(replace(host_devices, ranks=ranks))
-    return tuple(result)
+    return result
 
 
 def resolve_devices(gpu_ids: GpuIds, cpu_workers: int, gpus: HostGpus) -> Devices:
     """The devices that ``--gpu-ids`` and ``--cpu-workers`` ask for; ConfigError if not there."""
-    entries = _entries(gpus)
-    hint = "" if entries else "; --gpu-ids None trains on the CPU"
-    if gpu_ids is None or (gpu_ids == "auto" and not entries):
+    count = len(gpus.entries)
+    if gpu_ids is None or (gpu_ids == "auto" and not count):
         return Devices("cpu", cpu_workers, "")
-    there_is = _there_is(gpus)
     if cpu_workers != 1:
-        text = f"--cpu-workers {cpu_workers} is for training on the CPU, and {there_is}"
+        text = f"--cpu-workers {cpu_workers} is for training on the CPU, and {gpus}"
         fix = "add --gpu-ids None to train on the CPU, or leave --cpu-workers out to train on GPUs"
         raise ConfigError(f"{text}; {fix}")
-    if gpu_ids == "all" and not entries:
-        raise ConfigError(f"--gpu-ids all: {there_is}{hint}")
+    hint = "" if count else "; --gpu-ids None trains on the CPU"
+    if gpu_ids == "all" and not count:
+        raise ConfigError(f"--gpu-ids all: {gpus}{hint}")
     if isinstance(gpu_ids, str):
-        gpu_ids = (0,) if gpu_ids == "auto" else tuple(range(len(entries)))
+        gpu_ids = (0,) if gpu_ids == "auto" else tuple(range(count))
     if not gpu_ids:
         raise ConfigError("--gpu-ids needs one or more numbers, all, or None for the CPU")
     for gpu, times in Counter(gpu_ids).items():
-        if not 0 <= gpu < len(entries):
-            raise ConfigError(f"--gpu-ids {gpu}: {there_is}{hint}")
+        if not 0 <= gpu < count:
+            raise ConfigError(f"--gpu-ids {gpu}: {gpus}{hint}")
         if times > 1:
             text = f"--gpu-ids names GPU {gpu} {times} times; each rank needs its own"
-            raise ConfigError(f"{text}, and {there_is}")
+            raise ConfigError(f"{text}, and {gpus}")
     return _cuda(gpus, gpu_ids)
 
 
@@ -247,27 +235,12 @@ def resolve_evaluator(device: str | None, gpus: HostGpus) -> Devices | None:
     if device is None or device == "cpu":
         return None if device is None else Devices("cpu", 1, "")
     gpu = int(device.removeprefix("cuda:"))
-    if gpu >= len(_entries(gpus)):
-        text = f"--eval-device {device}: {_there_is(gpus)}"
+    if gpu >= len(gpus.entries):
+        text = f"--eval-device {device}: {gpus}"
         raise ConfigError(f"{text}; --eval-device cpu evaluates on the CPU")
     return _cuda(gpus, (gpu,))
 
 
 def _cuda(gpus: HostGpus, numbers: tuple[int, ...]) -> Devices:
-    entries = _entries(gpus)
-    uuids = tuple(gpus.uuids[number] for number in numbers)
-    return Devices("cuda", len(numbers), ",".join(entries[i] for i in numbers), uuids)
-
-
-def _entries(gpus: HostGpus) -> list[str]:
-    """The name of each GPU in ``CUDA_VISIBLE_DEVICES``; CUDA stops at the first it cannot find."""
-    count, variable = len(gpus.uuids), gpus.variable
-    entries = map(str, range(count)) if variable is None else variable.split(",")
-    return [entry.strip() for entry in entries if entry.strip()][:count]
-
-
-def _there_is(gpus: HostGpus) -> str:
-    variable = "" if gpus.variable is None else f" (CUDA_VISIBLE_DEVICES={gpus.variable})"
-    few = {0: "no GPU is visible", 1: "the only visible GPU is 0"}
-    count = len(_entries(gpus))
-    return few.get(count, f"the visible GPUs are 0 to {count - 1}") + variable
+    visible = ",".join(gpus.entries[number] for number in numbers)
+    return Devices("cuda", len(numbers), visible, tuple(gpus.uuids[i] for i in numbers))

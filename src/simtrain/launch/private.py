@@ -16,7 +16,7 @@ import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from simtrain.errors import RankError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import torch
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 LOOPBACK = "127.0.0.1"
@@ -53,16 +53,14 @@ def private_folder(shared: Path | None) -> Iterator[None]:
 
 def admit(connection: socket.socket) -> bool:
     """Whether who has connected to this process knows the job's key; it is shown that this does."""
-    mine = secrets.token_bytes(_NONCE)
-    deadline = time.monotonic() + _SECONDS
+    own_nonce = secrets.token_bytes(_NONCE)
     try:
-        connection.sendall(mine)
-        nonce = _receive(connection, _NONCE, deadline)
-        if not hmac.compare_digest(
-            _receive(connection, _DIGEST, deadline), _digest(b"client", mine, nonce)
-        ):
+        connection.sendall(own_nonce)
+        answer = _receive(connection, _NONCE + _DIGEST)
+        nonce, digest = answer[:_NONCE], answer[_NONCE:]
+        if not hmac.compare_digest(digest, _digest(b"client", own_nonce, nonce)):
             return False
-        connection.sendall(_digest(b"server", mine, nonce))
+        connection.sendall(_digest(b"server", own_nonce, nonce))
         connection.settimeout(None)
     except OSError:
         return False
@@ -71,51 +69,45 @@ def admit(connection: socket.socket) -> bool:
 
 def show_key(connection: socket.socket) -> None:
     """Show that this process knows the job's key; OSError if the other side does not."""
-    mine = secrets.token_bytes(_NONCE)
-    deadline = time.monotonic() + _SECONDS
-    nonce = _receive(connection, _NONCE, deadline)
-    connection.sendall(mine + _digest(b"client", nonce, mine))
-    answer = _receive(connection, _DIGEST, deadline)
-    if not hmac.compare_digest(answer, _digest(b"server", nonce, mine)):
+    own_nonce = secrets.token_bytes(_NONCE)
+    nonce = _receive(connection, _NONCE)
+    connection.sendall(own_nonce + _digest(b"client", nonce, own_nonce))
+    answer = _receive(connection, _DIGEST)
+    if not hmac.compare_digest(answer, _digest(b"server", nonce, own_nonce)):
         raise ConnectionRefusedError("another process answers at the port of the job's log server")
+    connection.settimeout(None)
 
 
-def meet(name: str, rank: int, size: int, address: tuple[str, int], timeout: float) -> Store:
-    """Wait until all processes of a group are here; the store by which they connect.
+def join_process_group(
+    name: str,
+    rank: int,
+    size: int,
+    address: tuple[str, int],
+    *,
+    wait_seconds: float,
+    timeout: float,
+    backend: str = "gloo",
+    device: torch.device | None = None,
+) -> None:
+    """Make torch's default process group, of processes that know the job's key.
 
-    Files if the address, of rank 0, is `LOOPBACK`, else TCP at that address alone. Gloo listens
-    until all have connected, and takes whoever comes first for the process that it waits for; so it
-    is to be started when this returns, and then has all within milliseconds. An error of torch's if
-    that takes more than `timeout` seconds.
+    Waits at most `wait_seconds` for all to be here; later collectives may take `timeout` seconds.
+    RankError if one of them does not know the key, an error of torch's if they cannot connect.
     """
-    from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
-
-    host, port = address
-    limit = timedelta(seconds=timeout)
-    store: Store
-    if host == LOOPBACK:
-        store = FileStore(str(_folder() / name), size)
-    else:
-        listener = _listen(host, port) if rank == 0 else None
-        store = TCPStore(host, port, size, rank == 0, limit, master_listen_fd=listener)
-    store.set(f"{name}/{rank}", "")
-    store.wait([f"{name}/{other}" for other in range(size)], limit)
-    return store
-
-
-def check_members(name: str, size: int, gather: Callable[[Sequence[float]], Tensor]) -> None:
-    """Raise RankError unless every process of a group knows the job's key; a collective.
-
-    `gather` gives the digests of all, float64 ``(size, 32)``, for this one's bytes: numbers, as
-    objects would be unpickled.
-    """
-    import torch
     import torch.distributed as dist
 
-    digests = [list(_digest(name.encode(), str(index).encode())) for index in range(size)]
-    gathered = gather(digests[dist.get_rank()])
-    if not torch.equal(gathered, torch.tensor(digests, dtype=torch.float64)):
-        raise RankError("a process that is not of this job has connected to it")
+    # Gloo listens until all have connected, and takes whoever comes first for the process that it
+    # waits for. As all are here, that takes milliseconds, and `_check_members` finds who came.
+    store = _meet(name, rank, size, address, timedelta(seconds=wait_seconds))
+    dist.init_process_group(
+        backend,
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=timeout),
+        device_id=device,
+        store=store,
+    )
+    _check_members(name, rank, size)
 
 
 def address_towards(host: str) -> str:
@@ -126,13 +118,42 @@ def address_towards(host: str) -> str:
         return str(unused.getsockname()[0])
 
 
-def _listen(host: str, port: int) -> int:
-    """A listening socket at one address; by itself, TCPStore listens at all of this machine."""
-    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind)
-    listener.bind(address)
-    listener.listen(128)
-    return listener.detach()
+def _meet(name: str, rank: int, size: int, address: tuple[str, int], limit: timedelta) -> Store:
+    """The store by which processes connect, once all are here.
+
+    Files if the address, of rank 0, is `LOOPBACK`, else TCP at that address alone.
+    """
+    from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
+
+    host, port = address
+    store: Store
+    if host == LOOPBACK:
+        store = FileStore(str(_folder() / name), size)
+    else:
+        listener = None
+        if rank == 0:  # by itself, TCPStore listens at all addresses of this machine
+            family, _, _, _, own = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            listener = socket.create_server(own, family=family, backlog=128).detach()
+        store = TCPStore(host, port, size, rank == 0, limit, master_listen_fd=listener)
+    store.set(f"{name}/{rank}", "")
+    store.wait([f"{name}/{other}" for other in range(size)], limit)
+    return store
+
+
+def _check_members(name: str, rank: int, size: int) -> None:
+    """Raise RankError unless every process of the default group knows the job's key; a collective.
+
+    Digests travel as numbers: objects would be unpickled.
+    """
+    import torch
+    import torch.distributed as dist
+
+    rows = [list(_digest(name.encode(), str(index).encode())) for index in range(size)]
+    expected = torch.tensor(rows, dtype=torch.uint8)
+    digests = torch.zeros_like(expected)
+    dist.all_gather(list(digests.unbind()), expected[rank].clone())
+    if not torch.equal(digests, expected):
+        raise RankError("a process that is not of this job has connected to it")
 
 
 def _digest(*parts: bytes) -> bytes:
@@ -144,9 +165,9 @@ def _folder() -> Path:
     return Path(os.environ[_FOLDER])
 
 
-def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
-    """So many bytes; OSError if they do not come in time."""
-    received = b""
+def _receive(connection: socket.socket, size: int) -> bytes:
+    """So many bytes; OSError if they do not come within `_SECONDS`."""
+    deadline, received = time.monotonic() + _SECONDS, b""
     while len(received) < size:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         if not (more := connection.recv(size - len(received))):

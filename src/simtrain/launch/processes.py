@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import select
 import signal
 import threading
 import time
@@ -25,9 +24,6 @@ import psutil
 
 STOP_SIGNALS = (Signals.SIGINT, Signals.SIGTERM, Signals.SIGHUP, Signals.SIGUSR1)
 """Ctrl-C, the end of a job, the end of a terminal, and what SLURM can send some time before."""
-ZOMBIE = str(psutil.STATUS_ZOMBIE)
-"""State of a process whose end its parent has not noticed."""
-ENDED = frozenset((ZOMBIE, str(psutil.STATUS_DEAD)))
 _END = b"\0"
 _PR_SET_PDEATHSIG = 1
 
@@ -165,49 +161,29 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def process_state(pid: int) -> str:
-    """psutil's word, of which those in `ENDED` say that the process does not run any more."""
+def has_ended(pid: int) -> bool:
+    """Whether a process does not run any more; its parent may have yet to notice."""
     try:
-        return str(psutil.Process(pid).status())
+        return psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
-        return str(psutil.STATUS_DEAD)
+        return True
 
 
 def end_session(session: int, grace: float) -> None:
     """Wait until no process of a session runs; kill those that do after `grace` seconds."""
     deadline = time.monotonic() + grace
-    while _session_members(session) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    for _ in range(100):
-        if not (members := _session_members(session)):
-            return
-        for member in members:
+    while (members := _session_members(session)) and time.monotonic() < deadline + 5.0:
+        for member in members if time.monotonic() >= deadline else ():
             with suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
         time.sleep(0.05)
 
 
-def end_session_without_reader(pipe: int) -> None:
-    """Kill the processes of this one's session, itself last, once nobody can read from a pipe.
-
-    A thread waits for that. `pipe` is the descriptor of the end that is written to.
-    """
-
-    def wait_and_end() -> None:
-        reader = select.poll()
-        reader.register(pipe, 0)  # for errors alone
-        reader.poll()
-        end_session(os.getsid(0), 0.0)
-        os._exit(1)
-
-    threading.Thread(target=wait_and_end, daemon=True).start()
-
-
 def _session_members(session: int) -> list[int]:
-    """Running processes of a session, without this one."""
+    """Running processes of a session."""
     members = []
     for pid in psutil.pids():
         with suppress(ProcessLookupError):
-            if os.getsid(pid) == session and pid != os.getpid():
+            if os.getsid(pid) == session:
                 members.append(pid)
-    return [pid for pid in members if process_state(pid) not in ENDED]
+    return [pid for pid in members if not has_ended(pid)]

@@ -66,27 +66,20 @@ class Rank:
 
     def all_reduce(self, tensor: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         """Combine `tensor` over all ranks, in place; returns it."""
-        if self.world_size > 1:
-            with self.progress:
-                dist.all_reduce(tensor, op=op, group=self.group)
+        self._wait_in(dist.all_reduce, tensor, op=op)
         return tensor
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Replace `tensor` by that of rank 0, in place; returns it."""
-        if self.world_size > 1:
-            with self.progress:
-                dist.broadcast(tensor, group=self.group, group_src=0)
+        self._wait_in(dist.broadcast, tensor, group_src=0)
         return tensor
 
     def all_gather(self, values: Sequence[float] | Tensor) -> Tensor:
         """Gather equally many values of every rank: float64, CPU, ``(world_size, len(values))``."""
         own = torch.as_tensor(values, dtype=torch.float64).reshape(1, -1)
-        if self.world_size == 1:
-            return own
-        gathered = [torch.empty_like(own) for _ in range(self.world_size)]
-        with self.progress:
-            dist.all_gather(gathered, own, group=self.group)
-        return torch.cat(gathered)
+        gathered = own.repeat(self.world_size, 1)
+        self._wait_in(dist.all_gather, list(gathered.split(1)), own)
+        return gathered
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """Each flag, true if it is true on any rank; a collective on the CPU."""
@@ -125,33 +118,25 @@ class Rank:
     def all_gather_object(self, value: Any) -> list[Any]:
         """Gather the values of all ranks, by rank."""
         values = [value] * self.world_size
-        if self.world_size > 1:
-            with self.progress:
-                dist.all_gather_object(values, value, group=self.group)
+        self._wait_in(dist.all_gather_object, values, value)
         return values
 
     def gather_object(self, value: Any) -> list[Any] | None:
         """Gather the values of all ranks, by rank, on rank 0; None on others."""
         values = [value] * self.world_size if self.is_main else None
-        if self.world_size > 1:
-            with self.progress:
-                dist.gather_object(value, values, group=self.group, group_dst=0)
+        self._wait_in(dist.gather_object, value, values, group_dst=0)
         return values
 
     def scatter_object(self, values: list[Any] | None) -> Any:
         """Hand out `values` of rank 0, one a rank; returns this rank's."""
         own = (values or [None])[:1]
-        if self.world_size > 1:
-            with self.progress:
-                dist.scatter_object_list(own, values, group=self.group, group_src=0)
+        self._wait_in(dist.scatter_object_list, own, values, group_src=0)
         return own[0]
 
     def broadcast_object(self, value: Any) -> Any:
         """The value of rank 0."""
         values = [value]
-        if self.world_size > 1:
-            with self.progress:
-                dist.broadcast_object_list(values, device=_CPU, group=self.group, group_src=0)
+        self._wait_in(dist.broadcast_object_list, values, device=_CPU, group_src=0)
         return values[0]
 
     def send_object(self, value: Any, to: int) -> None:
@@ -163,6 +148,11 @@ class Rank:
         values = [None]
         dist.recv_object_list(values, device=_CPU, group=self.group, group_src=sender)
         return values[0]
+
+    def _wait_in(self, collective: Callable[..., object], *args: Any, **options: Any) -> None:
+        if self.world_size > 1:
+            with self.progress:
+                collective(*args, group=self.group, **options)
 
     def split(self, groups: Sequence[Sequence[int]], *, on_device: bool = True) -> Rank | None:
         """This process as a rank of the one of `groups` that it is in, lists of ranks, or None.

@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from signal import Signals
 from typing import Any, NoReturn
@@ -30,14 +29,12 @@ from simtrain.launch.events import (
     send_heartbeats,
 )
 from simtrain.launch.plan import Job
-from simtrain.launch.private import check_members, meet
+from simtrain.launch.private import join_process_group
 from simtrain.launch.processes import (
-    ENDED,
-    ZOMBIE,
     StopSignals,
     die_with_parent,
+    has_ended,
     ignore_stop_signals,
-    process_state,
 )
 from simtrain.launch.rank import Rank, backend, time_limit
 
@@ -76,7 +73,7 @@ class RankProgram:
         peers: list[int] = []
 
         def on_signal(received: Signals) -> None:
-            if received == signal.SIGTERM and _states(peers) & ENDED:
+            if received == signal.SIGTERM and any(map(has_ended, peers)):
                 # Sent by torchrunx, which ends the job of a rank that is gone.
                 time.sleep(_GRACE_SECONDS)
                 os._exit(1)
@@ -112,14 +109,10 @@ class RankProgram:
             deadline = time.monotonic() + _PEER_FAILURE_SECONDS
             while cause == "peer" and stop.received != signal.SIGTERM:
                 # Before torchrunx has noticed the end of a killed rank, it could take this for it.
-                if time.monotonic() > deadline and ZOMBIE not in _states(peers):
+                if time.monotonic() > deadline and not any(map(has_ended, peers)):
                     break
                 time.sleep(0.05)
             _exit()
-
-
-def _states(pids: list[int]) -> set[str]:
-    return {process_state(pid) for pid in pids}
 
 
 def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) -> None:
@@ -132,18 +125,18 @@ def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) ->
     first = f"the first collective of {rank.world_size} ranks"
     text = f"{first} did not finish within {timeout:g} s (--collective-timeout).\n{ADVICE}"
     cuda = rank.device.type == "cuda"
-    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
         with time_limit(timeout, partial(on_timeout, text)):
-            dist.init_process_group(
-                backend(cuda=cuda),
-                rank=rank.rank,
-                world_size=rank.world_size,
-                timeout=timedelta(seconds=max(_COLLECTIVE_SECONDS, 3.0 * timeout)),
-                device_id=rank.device if cuda else None,
-                store=meet("ranks", rank.rank, rank.world_size, address, 2.0 * timeout),
+            join_process_group(
+                "ranks",
+                rank.rank,
+                rank.world_size,
+                (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])),
+                wait_seconds=2.0 * timeout,
+                timeout=max(_COLLECTIVE_SECONDS, 3.0 * timeout),
+                backend=backend(cuda=cuda),
+                device=rank.device if cuda else None,
             )
-            check_members("ranks", rank.world_size, rank.all_gather)
             total = float(rank.all_reduce(torch.ones((), device=rank.device)))
         if total != rank.world_size:
             raise RuntimeError(f"{first} gave {total:g} instead of {rank.world_size}")
@@ -168,10 +161,12 @@ def _cause_and_text(error: BaseException) -> tuple[Cause, str]:
         if isinstance(error, kind):
             return cause, str(error)
     trace = traceback.TracebackException.from_exception(error)
+    # What breaks a collective is a RuntimeError. Others come from it too, such as of pickling.
     in_collective = os.path.join("torch", "distributed") in trace.stack[-1].filename  # noqa: PTH118
+    is_peers = isinstance(error, RuntimeError) and in_collective
     trace.stack = traceback.StackSummary.from_list(f for f in trace.stack if f.filename != __file__)
     text = "".join(trace.format(chain=error.__cause__ is not None)).rstrip()
-    return "peer" if in_collective else "exception", text
+    return "peer" if is_peers else "exception", text
 
 
 def _exit() -> NoReturn:

@@ -9,14 +9,18 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
-from datetime import timedelta
 from logging.handlers import SocketHandler
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from simtrain.errors import ConfigError
-from simtrain.launch.private import LOOPBACK, address_towards, admit, check_members, meet, show_key
+from simtrain.launch.private import (
+    LOOPBACK,
+    address_towards,
+    admit,
+    join_process_group,
+    show_key,
+)
 
 _AGENT = "simtrain.launch.agent"
 _CONNECT_SECONDS = 20.0
@@ -36,13 +40,11 @@ def slurm_hosts() -> tuple[str, ...]:
         raise ConfigError(f"--hosts slurm: `scontrol show hostnames` failed: {error}") from error
 
 
-def run_on_host(
-    command: str, host: str, ssh_config: str | None, *, wait: bool = True
-) -> tuple[str, str]:
-    """What a shell command prints on a host, to stdout and stderr; nothing without `wait`."""
+def run_on_host(command: str, host: str, ssh_config: str | None) -> tuple[str, str]:
+    """What a shell command prints on a host, to stdout and stderr."""
     from torchrunx.utils.environment import execute_command
 
-    out, err = execute_command(command, host, ssh_config_file=ssh_config, return_stdout_stderr=wait)
+    out, err = execute_command(command, host, ssh_config_file=ssh_config, return_stdout_stderr=True)
     return out, err
 
 
@@ -82,13 +84,13 @@ def become_launcher(*, one_machine: bool) -> None:
             if admit(request):  # in a thread of the connection
                 super().finish_request(request, client_address)
 
-    changed: Any = launcher
-    changed.build_launch_command = build_launch_command
-    changed.LauncherAgentGroup = _agent_group()
+    replaced: Any = launcher
+    replaced.build_launch_command = build_launch_command
+    replaced.LauncherAgentGroup = _agent_group()
     if one_machine:
-        changed.socket = SimpleNamespace(getfqdn=lambda: LOOPBACK)
-    changed = log_streaming
-    changed._LogRecordSocketReceiver = LogServer
+        replaced.socket = SimpleNamespace(getfqdn=lambda: LOOPBACK)
+    replaced = log_streaming
+    replaced._LogRecordSocketReceiver = LogServer
 
 
 def become_agent(end_seconds: float) -> None:
@@ -100,11 +102,11 @@ def become_agent(end_seconds: float) -> None:
     from torchrunx import agent
 
     _use_log_stream()
-    changed: Any = agent
-    changed.LauncherAgentGroup = _agent_group()
-    changed.worker_entrypoint = run_rank
-    wait, changed = ProcessContext._join_procs_with_timeout, ProcessContext
-    changed._join_procs_with_timeout = lambda ranks, limit: wait(ranks, min(limit, end_seconds))
+    replaced: Any = agent
+    replaced.LauncherAgentGroup = _agent_group()
+    replaced.worker_entrypoint = run_rank
+    wait, replaced = ProcessContext._join_procs_with_timeout, ProcessContext
+    replaced._join_procs_with_timeout = lambda ranks, limit: wait(ranks, min(limit, end_seconds))
 
 
 def run_rank(arguments: bytes) -> object:
@@ -118,8 +120,8 @@ def run_rank(arguments: bytes) -> object:
 def _use_log_stream() -> None:
     from torchrunx.utils import log_streaming
 
-    changed: Any = log_streaming
-    changed.SocketHandler = LogStream
+    replaced: Any = log_streaming
+    replaced.SocketHandler = LogStream
 
 
 class LogStream(SocketHandler):
@@ -142,7 +144,6 @@ class LogStream(SocketHandler):
                 except OSError:
                     connection.close()
                     raise
-                connection.settimeout(None)
                 return connection
             except OSError:
                 if time.monotonic() > deadline:
@@ -151,34 +152,27 @@ class LogStream(SocketHandler):
 
 
 def _agent_group() -> type:
-    import torch
-    import torch.distributed as dist
     from torchrunx.utils.comm import AgentPayload, LauncherAgentGroup
 
     class AgentGroup(LauncherAgentGroup[_ResultT]):  # type: ignore[misc]
         """torchrunx's, of processes that know the job's key, on the network of the launcher."""
 
+        group = None  # the default one
+
         def __post_init__(self) -> None:
-            address = self.launcher_hostname, self.launcher_port
-            store = meet("agents", self.rank, self.world_size, address, self.agent_timeout)
-            self.group = dist.init_process_group(
-                "gloo",
-                rank=self.rank,
-                world_size=self.world_size,
-                timeout=timedelta(seconds=self.agent_timeout),
-                store=store,
+            join_process_group(
+                "agents",
+                self.rank,
+                self.world_size,
+                (self.launcher_hostname, self.launcher_port),
+                wait_seconds=self.agent_timeout,
+                timeout=self.agent_timeout,
             )
-            check_members("agents", self.world_size, self._all_gather_numbers)
 
         def sync_payloads(self, payload: Any) -> Any:
             if isinstance(payload, AgentPayload):
                 # Rank 0 listens at the address that its host is given here, and at no other.
                 payload.hostname = address_towards(self.launcher_hostname)
             return super().sync_payloads(payload)
-
-        def _all_gather_numbers(self, own: Sequence[float]) -> torch.Tensor:
-            gathered = torch.empty(self.world_size, len(own), dtype=torch.float64)
-            dist.all_gather(list(gathered.unbind()), torch.tensor(own, dtype=torch.float64))
-            return gathered
 
     return AgentGroup
