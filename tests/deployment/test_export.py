@@ -267,7 +267,7 @@ def test_the_layout_finds_every_term_in_the_policys_input() -> None:
     assert torch.equal(_part(x, speed), 2.0 * env.bind("qvel")[:, 6:7])
     assert (lived.scale, lived.history_length) == (0.5, 3)
     assert _part(x, lived).tolist() == [[1.0, 1.5, 2.0]] * 2
-    assert sides.clip == [-5.0, None]
+    assert sides.clip == [-5.0, inf]
     assert sides.params == {"joints": ["left_slide", "right_slide"]}
     assert torch.equal(_part(x, sides), env.bind("qpos")[:, [7, 9]])
 
@@ -292,7 +292,7 @@ def test_the_interface_follows_the_actions_through_their_motors() -> None:
     assert told.joint_stiffness == [0.0, 5.0]
     assert told.joint_damping == [2.0, 0.0]
     assert told.action_scale == [3.0, 1.0]
-    assert told.action_clip == [[-2.0, 2.0], [None, None]]
+    assert told.action_clip == [[-2.0, 2.0], [-inf, inf]]
     assert told.default_joint_pos == [0.3, 0.2]
     assert told.action_offset == [0.0, 0.2]
     assert told.initial_joint_pos == {

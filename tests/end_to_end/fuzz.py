@@ -1,14 +1,13 @@
 """Commands with values and files that nobody should give them, in this process, from a seed.
 
-``python tests/end_to_end/fuzz.py --cases 1000`` runs as many cases with wrong flags, and as many
-with damaged files, and prints a line for each problem. A case is a problem if a command ends with
-a traceback, takes longer than `SECONDS`, says nothing, leaves the folder of a start that failed, or
+``python tests/end_to_end/fuzz.py 1000`` runs as many cases with wrong flags, and as many with
+damaged files, and prints a line for each problem. A case is a problem if a command ends with a
+traceback, takes longer than `SECONDS`, says nothing, leaves the folder of a start that failed, or
 gives other numbers than with the undamaged file without a word.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -23,6 +22,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -48,17 +48,26 @@ TASK = "user-pendulum"
 SMALL = ["--gpu-ids", "None", "--cpu-threads", "1", "--num-envs", "4", "--num-steps-per-env", "8",
          "--max-iterations", "4", "--save-interval", "2", "--torchrunx-log-dir="]  # fmt: skip
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "train": train,
-    "evaluate": evaluate,
-    "play": play,
-    "export": export,
-    "report": report,
-    "benchmark": benchmark,
+    f.__name__: f for f in (train, evaluate, play, export, report, benchmark)
 }
+READERS = ("evaluate", "export", "report", "train")
+"""Commands that read the files of a run."""
 NUMBERS = [*map(str, (0, 1, -1, 3, 0.5, 1e-300, 2**24, 10**5, 10**9, 10**12, 2**31, 10**399))]
 NUMBERS += ["1e300", "-1e300", "nan", "inf", "-inf", "9" * 5000]
 WORDS = ["", " ", "x", "None", "True", "auto", "all", "é\udc80", "a" * 300, "a" * 5000, "-", "--"]
 WORDS += [".", "..", "fifo", "loop", "zero", "file", "gone/x", "out.mp4", "out.png", ".*", "("]
+VALUES = [None, -1, 0, 10**9, "x", [], {}, [[]], True, 1e300, float("nan"), "../x", [1, 2]]
+SLOW = (
+    "simtrain.training.job.launch_ranks",
+    "simtrain.launch.plan.probe_hosts",
+    "simtrain.training.features.evaluation.EvaluatorProcess",
+    "simtrain.run.wandb_writer.WandbWriter",
+    "simtrain.benchmark.ranks.measure_cases",
+    "simtrain.view.web.WebViewer",
+    "simtrain.view.video.record",
+    "simtrain.view.film.FilmPage",
+    "simtrain.view.film.record_film",
+)
 
 
 class Accepted(Exception):
@@ -71,7 +80,7 @@ class TooLong(BaseException):
 
 @dataclass
 class Ended:
-    """How a command ended."""
+    """How a command ended, and what is wrong with that."""
 
     code: int | None
     out: str
@@ -84,7 +93,7 @@ class Ended:
 
 
 def run(command: str, arguments: list[str]) -> Ended:
-    """Run a command as its entry point does; its output, exit code, and what is wrong with it."""
+    """Run a command as its entry point does."""
     out, err = io.StringIO(), io.StringIO()
     code: int | None = None
     problem = None
@@ -95,7 +104,7 @@ def run(command: str, arguments: list[str]) -> Ended:
     before = signal.signal(signal.SIGALRM, too_long)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with nothing_slow(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             terminal.run_command(lambda: COMMANDS[command](arguments))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
@@ -110,12 +119,11 @@ def run(command: str, arguments: list[str]) -> Ended:
         signal.signal(signal.SIGALRM, before)
     ended = Ended(code, out.getvalue(), err.getvalue(), problem)
     errors = [line for line in ended.err.splitlines() if not line.startswith("warning: ")]
-    if problem is None and code not in (0, 1, 2):
-        ended.problem = f"exit code {code}"
-    elif code == 1 and ended.has_warning:
-        pass  # a run whose last checkpoint could not be written, say
-    elif problem is None and code != 0 and not (1 <= len(errors) <= 14 and "error: " in ended.err):
-        ended.problem = f"exit code {code} with {len(errors)} lines"
+    is_told = 1 <= len(errors) <= 14 and "error: " in ended.err
+    # A run whose last checkpoint could not be written, say, has a warning alone.
+    if problem is None and not (code == 0 or (code in (1, 2) and is_told)):
+        if code != 1 or not ended.has_warning:
+            ended.problem = f"exit code {code} with {len(errors)} lines"
     elif "Traceback" in ended.err:
         ended.problem = ended.err
     return ended
@@ -146,26 +154,14 @@ def nothing_slow() -> Iterator[None]:
             raise Accepted
         return iterate(trainer, *arguments)
 
-    slow = (
-        "simtrain.training.job.launch_ranks",
-        "simtrain.launch.plan.probe_hosts",
-        "simtrain.training.features.evaluation.EvaluatorProcess",
-        "simtrain.run.wandb_writer.WandbWriter",
-        "simtrain.benchmark.ranks.measure_cases",
-        "simtrain.view.web.WebViewer",
-        "simtrain.view.video.record",
-        "simtrain.view.film.FilmPage",
-        "simtrain.view.film.record_film",
-    )
+    replaced = dict.fromkeys(SLOW, accept) | {
+        "simtrain.env.base.make_engine": small_engine,
+        "simtrain.training.loop.Trainer.iterate": iterate_a_little,
+        "simtrain.deployment.export.export": lambda *of_export: (b"", 0.0),
+        "simtrain.plot.panels.as_file": lambda *of_plot: b"",
+    }
     with contextlib.ExitStack() as stack:
-        for name in slow:
-            stack.enter_context(mock.patch(name, accept))
-        for name, stand_in in {
-            "simtrain.env.base.make_engine": small_engine,
-            "simtrain.training.loop.Trainer.iterate": iterate_a_little,
-            "simtrain.deployment.export.export": lambda *of_export: (b"", 0.0),
-            "simtrain.plot.panels.as_file": lambda *of_plot: b"",
-        }.items():
+        for name, stand_in in replaced.items():
             stack.enter_context(mock.patch(name, stand_in))
         yield
 
@@ -181,12 +177,12 @@ class Fuzzer:
 
     def __post_init__(self) -> None:
         make_tasks(self.folder)
-        os.mkfifo(self.folder / "fifo")
-        (self.folder / "loop").symlink_to("loop")
-        (self.folder / "zero").symlink_to("/dev/zero")
-        (self.folder / "file").write_text("a file")
         os.chdir(self.folder)
-        assert self.command("train", [TASK, *SMALL, "--log-root", "template"]).code == 0
+        os.mkfifo("fifo")
+        Path("loop").symlink_to("loop")
+        Path("zero").symlink_to("/dev/zero")
+        Path("file").write_text("a file")
+        assert run("train", [TASK, *SMALL, "--log-root", "template"]).code == 0
         (self.run,) = (self.folder / "template" / TASK).iterdir()
         configs = {
             "train": default_config(TASK),
@@ -197,23 +193,20 @@ class Fuzzer:
             "benchmark": BenchmarkFlags(),
         }
         self.flags = {
-            name: {flag(*path): value for path, value in leaves(of, suppressed=False).items()}
-            for name, of in configs.items()
+            name: {
+                flag(*path): value
+                for path, value in leaves(config, suppressed=False).items()
+                if path[-1] not in ("stuck_after", "break_rank")  # the task hangs or breaks by them
+            }
+            for name, config in configs.items()
         }
-        for flags in self.flags.values():  # by which this task hangs or breaks on purpose
-            for wanted in ("stuck-after", "break-rank"):
-                flags.pop(f"--env.rewards.upright.{wanted}", None)
         self.flags["play"] |= {flag(*path): v for path, v in leaves(ReplayConfig()).items()}
-        self.expected = {name: self.results(name, self.run, "intact") for name in FILES_COMMANDS}
-        assert all(numbers for _, numbers in self.expected.values()), self.expected
-
-    def command(self, name: str, arguments: list[str]) -> Ended:
-        with nothing_slow():
-            return run(name, arguments)
+        self.expected = {name: self.results(name, self.run, "intact")[1] for name in READERS}
+        assert all(self.expected.values()), self.expected
 
     def wrong_flags(self) -> None:
         """Give a command one or two flags values that it may not expect."""
-        shutil.rmtree(self.folder / "logs", ignore_errors=True)
+        shutil.rmtree("logs", ignore_errors=True)
         name = self.random.choices(list(COMMANDS), (12, 3, 3, 1, 1, 2))[0]
         given = {
             "train": [TASK, *SMALL, "--max-iterations", "1"],
@@ -228,8 +221,8 @@ class Fuzzer:
         for _ in range(self.random.choice((1, 1, 2))):
             name_of, default = self.random.choice(list(self.flags[name].items()))
             given += [name_of, *self.words(default)]
-        ended = self.command(name, given)
-        left = list((self.folder / "logs").glob("*/*"))
+        ended = run(name, given)
+        left = list(Path("logs").glob("*/*"))
         if ended.problem is None and ended.code == 2 and left:
             ended.problem = f"it left {left}"
         self.note(name, given, ended)
@@ -254,84 +247,73 @@ class Fuzzer:
 
     def damaged_files(self) -> None:
         """Damage a file of a run, and give the run to a command."""
-        copy = self.folder / "copy" / TASK / self.run.name
-        shutil.rmtree(self.folder / "copy", ignore_errors=True)
+        copy = Path("copy", TASK, self.run.name).absolute()
+        shutil.rmtree("copy", ignore_errors=True)
         shutil.copytree(self.run, copy)
         names = ["config.yaml", "metrics.jsonl", "model_4.pt", "resume.pt"]
-        names += [path.name for path in copy.glob("events.*")]
-        file = copy / self.random.choice(names)
-        what, is_value = self.damage(file)
-        readers = {
-            ".yaml": FILES_COMMANDS[:3],
-            ".pt": FILES_COMMANDS[:2],
-            ".jsonl": ("report", "train"),
-        }
-        name = self.random.choice(readers.get(file.suffix, ("train",)))
-        if file.name == "resume.pt":
-            name = "train"
+        file = copy / self.random.choice([*names, *(p.name for p in copy.glob("events.*"))])
+        readers = {"config.yaml": READERS[:3], "model_4.pt": READERS[:2]}
+        readers["metrics.jsonl"] = ("report", "train")
+        name = self.random.choice(readers.get(file.name, ("train",)))
+        if self.random.random() < 0.5:
+            how, is_value = self.damage_bytes(file)
+        else:
+            how, is_value = self.damage_value(file), True
         ended, numbers = self.results(name, copy, "copy")
-        _, expected = self.expected[name]
         # A number that was replaced by another one in a file with checksums of its own, or in
         # metrics.jsonl, which has none, is that file's number.
         knows = not is_value or file.name == "config.yaml"
         knows = knows and not (name == "report" and file.name in ("metrics.jsonl", "config.yaml"))
         silent = ended.problem is None and ended.code == 0 and not ended.has_warning
-        if silent and knows and numbers != expected:
+        if silent and knows and numbers != self.expected[name]:
+            expected = self.expected[name]
             ended.problem = f"without a word, other results: {numbers} instead of {expected}"
-        self.note(name, [what], ended)
+        self.note(name, [f"{file.name}: {how}"], ended)
 
-    def damage(self, file: Path) -> tuple[str, bool]:
-        """Damage a file; how, and whether that only replaced a value by another."""
-        choose, data = self.random, file.read_bytes()
-        place = choose.randrange(len(data))
-        replacements: dict[str, Callable[[], object]] = {
-            "flipped": lambda: file.write_bytes(
-                data[:place] + bytes([data[place] ^ 1 << choose.randrange(8)]) + data[place + 1 :]
-            ),
-            "truncated": lambda: file.write_bytes(data[:place]),
-            "zeroed": lambda: file.write_bytes(
-                data[:place] + bytes(len(data[place : place + 64])) + data[place + 64 :]
-            ),
-            "emptied": lambda: file.write_bytes(b""),
-            "noise": lambda: file.write_bytes(choose.randbytes(2000)),
-            "another file": lambda: shutil.copy(
-                choose.choice([p for p in file.parent.iterdir() if p != file and p.is_file()]), file
-            ),
-            "fifo": lambda: (file.unlink(), os.mkfifo(file)),
-            "folder": lambda: (file.unlink(), file.mkdir()),
-            "loop": lambda: (file.unlink(), file.symlink_to(file)),
-            "device": lambda: (file.unlink(), file.symlink_to("/dev/zero")),
-            "sparse": lambda: os.truncate(file, 2**42),
-            "deep": lambda: file.write_bytes(b"[" * 100_000),
+    def damage_bytes(self, file: Path) -> tuple[str, bool]:
+        """Damage a file as disks and people do; how, and whether that may be another value."""
+        data = bytearray(file.read_bytes())
+        place = self.random.randrange(len(data))
+        others = [path for path in file.parent.iterdir() if path != file and path.is_file()]
+        kinds = "flipped truncated zeroed emptied noise other deep sparse fifo folder loop device"
+        how = self.random.choice(kinds.split())
+        if how == "flipped":
+            data[place] ^= 1 << self.random.randrange(8)
+        elif how == "zeroed":
+            data[place : place + 64] = bytes(len(data[place : place + 64]))
+        content = {
+            "truncated": data[:place],
+            "emptied": b"",
+            "noise": self.random.randbytes(2000),
+            "other": self.random.choice(others).read_bytes(),
+            "deep": b"[" * 100_000,
         }
-        if choose.random() < 0.5:
-            how = choose.choice(list(replacements))
-            replacements[how]()
-            value = how == "flipped" and file.name == "metrics.jsonl"
-            return f"{file.name}: {how} at {place}", value
-        return f"{file.name}: {self.damage_value(file)}", True
+        if how in ("fifo", "folder", "loop", "device"):
+            file.unlink()
+            link = file if how == "loop" else Path("/dev/zero")
+            {"fifo": os.mkfifo, "folder": os.mkdir}.get(how, partial(os.symlink, link))(file)
+        elif how == "sparse":
+            os.truncate(file, 2**42)
+        else:
+            file.write_bytes(content.get(how, data))
+        return f"{how} at {place}", how == "flipped" and file.name == "metrics.jsonl"
 
     def damage_value(self, file: Path) -> str:
         """Replace a value by one of another kind or size, and write the file as it should be."""
-        values = [None, -1, 0, 10**9, "x", [], {}, [[]], True, 1e300, float("nan"), "../x", [1, 2]]
-        value: Any = self.random.choice(values)
+        value: Any = self.random.choice(VALUES)
         if file.suffix == ".pt":
             content = torch.load(file, weights_only=True)
             nan, huge = torch.full((1, 16), torch.nan), torch.zeros(1).expand(2**36)
-            value = self.random.choice([value, nan, huge])
-            where = self.replace(content, value)
+            where = self.replace(content, value := self.random.choice([value, nan, huge]))
             torch.save(content, file)
         elif file.suffix == ".yaml":
             content = yaml.safe_load(file.read_text())
             where = self.replace(content, value)
             file.write_text(yaml.safe_dump(content))
         elif file.suffix == ".jsonl":
-            lines = file.read_text().splitlines()
-            i = self.random.randrange(len(lines))
-            row = json.loads(lines[i])
-            where = self.replace(row, self.random.choice([value, 10**400]))
-            lines[i] = json.dumps(row)
-            file.write_text("\n".join(lines) + "\n")
+            rows = [json.loads(line) for line in file.read_text().splitlines()]
+            where = self.replace(self.random.choice(rows), self.random.choice([value, 10**400]))
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         else:
             where = "flipped"
             data = bytearray(file.read_bytes())
@@ -350,22 +332,22 @@ class Fuzzer:
 
     def results(self, name: str, path: Path, log_root: str) -> tuple[Ended, object]:
         """A command's results for a run: the numbers that it gives."""
+        numbers: object = None
         if name == "evaluate":
             # A configuration that asks for long episodes gives a warning, and may take its time.
-            given = [str(path), "--episodes", "2", "--device", "cpu", "--json"]
-            ended = self.command(name, given)
+            ended = run(name, [str(path), "--episodes", "2", "--device", "cpu", "--json"])
             numbers = json.loads(ended.out)[0]["per_episode"] if ended.out[:1] == "[" else None
         elif name == "export":
-            ended = self.command(name, [str(path), "--output", "robot"])
-            text = Path("robot/policy.json").read_text() if ended.code == 0 else ""
-            numbers = re.sub(r'"run": ".*"', "", text)
+            ended = run(name, [str(path), "--output", "robot"])
+            if ended.code == 0:
+                numbers = re.sub(r'"run": ".*"', "", Path("robot/policy.json").read_text())
         elif name == "report":
-            ended = self.command(name, [str(path), "--output", "pages"])
+            ended = run(name, [str(path), "--output", "pages"])
             numbers = Path("pages/report.html").read_text() if ended.code == 0 else None
         else:
             if log_root == "intact":
                 path = Path(shutil.copytree(path, Path("intact") / path.name))
-            ended = self.command(name, [TASK, "--resume", str(path), "--max-iterations", "6"])
+            ended = run(name, [TASK, "--resume", str(path), "--max-iterations", "6"])
             numbers = timeless_metrics(path)[-2:] if ended.code == 0 else None
         if ended.problem is not None and "takes longer" in ended.problem and ended.has_warning:
             ended.problem = None
@@ -380,23 +362,12 @@ class Fuzzer:
             self.problems.append(f"{name} {shown}: {ended.problem[-1500:]}\n{ended.err[-500:]}")
 
 
-FILES_COMMANDS = ("evaluate", "export", "report", "train")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        fuzzer = Fuzzer(Path(folder), random.Random(options.seed))
-        for kind in (fuzzer.wrong_flags, fuzzer.damaged_files):
-            for _ in range(options.cases):
-                kind()
+        fuzzer = Fuzzer(Path(folder), random.Random(0))
+        for _ in range(int(sys.argv[1])):
+            fuzzer.wrong_flags()
+            fuzzer.damaged_files()
         os.chdir("/")
     print(dict(fuzzer.outcomes), f"{len(fuzzer.problems)} problems", *fuzzer.problems, sep="\n\n")
-    return 1 if fuzzer.problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bool(fuzzer.problems))

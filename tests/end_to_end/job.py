@@ -18,24 +18,28 @@ from typing import Any
 
 from warm import WarmProcess
 
-TWO_RANKS = ("--gpu-ids", "None", "--cpu-workers", "2", "--cpu-threads", "1")
-
-
+ONE_RANK = ("--gpu-ids", "None", "--cpu-threads", "1")
+TWO_RANKS = (*ONE_RANK, "--cpu-workers", "2")
 TRAIN = ("-m", "simtrain.cli.start", "train")
+BENCHMARK = ("-m", "simtrain.cli.start", "benchmark")
 
 
 def make_tasks(folder: Path) -> None:
     """Give a user's folder the task of ``pendulum.py``."""
-    (folder / "tasks").mkdir()
+    (folder / "tasks").mkdir(parents=True, exist_ok=True)
     shutil.copy(Path(__file__).with_name("pendulum.py"), folder / "tasks")
+
+
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    """Every line of a run's metrics."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def timeless_metrics(run: Path) -> list[dict[str, Any]]:
     """Every line of a run's metrics, without what a clock says."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [
         {k: v for k, v in line.items() if k != "wall_s" and not k.startswith("Perf/")}
-        for line in lines
+        for line in metrics_of(run)
     ]
 
 
@@ -50,26 +54,20 @@ class Job:
         warm: bool = False,
         **variables: str,
     ) -> None:
-        """Start the command.
+        """Start `program` with Python; `variables` are of its environment.
 
-        Args:
-            folder: its working directory.
-            arguments: its arguments.
-            program: what Python runs.
-            warm: fork a process that has imported what `train` imports, instead of a new one.
-            variables: of its environment.
+        If it is `warm`, fork a process that has imported what `train` imports, instead.
         """
-        self.mark = f"SIMTRAIN_TEST_JOB={folder}"
         self.folder = folder
         self.out = folder / "out.txt"
-        name, value = self.mark.split("=")
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **variables, name: value}
+        self._mark = f"SIMTRAIN_TEST_JOB={folder}"
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **variables}
+        environment["SIMTRAIN_TEST_JOB"] = str(folder)
         self.process: subprocess.Popen[bytes] | WarmProcess
-        if warm:
-            self.out.touch()
-            self.process = WarmProcess(arguments, folder, self.out, environment)
-            return
         with self.out.open("w") as out:
+            if warm:
+                self.process = WarmProcess(arguments, folder, self.out, environment)
+                return
             self.process = subprocess.Popen(
                 [sys.executable, *program, *arguments],
                 cwd=folder,
@@ -107,9 +105,7 @@ class Job:
     def kill(self) -> list[int]:
         """Kill whatever runs; what that was."""
         left = self.processes()
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.signal_all(signal.SIGKILL)
         return left
 
     def interrupt(self) -> None:
@@ -132,13 +128,16 @@ class Job:
     def wait_for(self, text: str) -> None:
         self.wait_until(lambda: text in self.output)
 
+    def wait_until_saved(self) -> None:
+        self.wait_until(lambda: any(self.folder.glob("logs/*/*/resume.pt")))
+
     def processes(self) -> list[int]:
         """Every process that this job started and that still runs."""
-        mine = [pid for pid in _running() if self.mark.encode() in _read(pid, "environ")]
+        pids = [pid for pid in _running() if self._mark.encode() in _read(pid, "environ")]
         # A fork shows the environment of the process that it was forked from.
         if isinstance(self.process, WarmProcess) and self.process.poll() is None:
-            mine.append(self.process.pid)
-        return mine
+            pids.append(self.process.pid)
+        return pids
 
     def listening(self) -> set[tuple[str, int]]:
         """Addresses and ports on which its processes listen."""
@@ -147,7 +146,7 @@ class Job:
             for link in Path(f"/proc/{pid}/fd").glob("*"):
                 with suppress(OSError):
                     inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
-        found = set()
+        listening = set()
         for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
             for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
                 fields = line.split()
@@ -155,37 +154,36 @@ class Job:
                     address, port = fields[1].split(":")
                     words = struct.unpack(f">{len(address) // 8}I", bytes.fromhex(address))
                     packed = struct.pack(f"={len(words)}I", *words)  # the machine's byte order
-                    found.add((socket.inet_ntop(family, packed), int(port, 16)))
-        return found
+                    listening.add((socket.inet_ntop(family, packed), int(port, 16)))
+        return listening
+
+    def running(self, module: str) -> list[int]:
+        """Processes that Python started with a module."""
+        return [pid for pid in self.processes() if module.encode() in _read(pid, "cmdline")]
 
     def ranks(self) -> list[int]:
         """Processes of the ranks, as far as they have started."""
-        return [
-            pid for pid in self.processes() if b"multiprocessing.spawn" in _read(pid, "cmdline")
-        ]
+        return self.running("multiprocessing.spawn")
 
     def agent(self) -> int:
         """The process that starts the ranks of this host."""
-        (agent,) = (
-            p for p in self.processes() if b"\0simtrain.launch.agent\0" in _read(p, "cmdline")
-        )
+        (agent,) = self.running("\0simtrain.launch.agent\0")
         return agent
 
     def log_server(self) -> int:
         """The process that the ranks report to: a fork of a fork of the command."""
-        (server,) = self._forks_of(self.launcher())
-        return server
+        return self._fork_of(self.launcher())
 
     def launcher(self) -> int:
         """The fork of the command that runs torchrunx."""
-        (launcher,) = self._forks_of(self.process.pid)
-        return launcher
+        return self._fork_of(self.process.pid)
 
-    def _forks_of(self, parent: int) -> list[int]:
+    def _fork_of(self, parent: int) -> int:
         command = _read(self.process.pid, "cmdline")
         line = f"PPid:\t{parent}\n".encode()
         children = [pid for pid in self.processes() if line in _read(pid, "status")]
-        return [pid for pid in children if _read(pid, "cmdline") == command]
+        (fork,) = (pid for pid in children if _read(pid, "cmdline") == command)
+        return fork
 
 
 def _running() -> list[int]:

@@ -1,6 +1,7 @@
 """A command of its own for tests of the launcher: two ranks that do next to nothing.
 
-Its arguments are ``--collective-timeout`` and ``--grace-seconds`` of `train`.
+Its arguments are ``--collective-timeout`` and ``--grace-seconds`` of `train`, and what rank 1
+returns or sends that cannot be pickled, if anything.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from simtrain.launch.rank import Rank
 from simtrain.run.console import TrainingConsole
 from simtrain.training.stopping import Stopping
 
-COLLECTIVE_TIMEOUT, GRACE_SECONDS = (float(argument) for argument in sys.argv[1:])
+COLLECTIVE_TIMEOUT, GRACE_SECONDS = map(float, sys.argv[1:3])
 JOB = Job(
     hosts=("localhost",),
     devices=(Devices("cpu", 2, ""),),
@@ -26,17 +27,22 @@ JOB = Job(
 )
 
 
-def work(rank: Rank, show: Callable[[object], None], stop: Callable[[], bool]) -> str:
+def work(rank: Rank, show: Callable[[object], None], stop: Callable[[], bool], broken: str) -> str:
     """Meet the other rank again and again until one of them is told to stop."""
     show("at work")
+    if broken == "gathers" and rank.rank == 1:
+        rank.gather_object(lambda: None)
+    if broken == "returns":
+        return lambda: None
     while not rank.all_gather([float(stop())]).any():
         time.sleep(0.02)
     return f"rank {rank.rank} is done"
 
 
 def command() -> int:
+    broken = "".join(sys.argv[3:])
     with Stopping("light", GRACE_SECONDS, TrainingConsole("light", 1)).signals as stop:
-        result = launch_ranks(JOB, work, receive=print, stop=stop, log_dir="")
+        result = launch_ranks(JOB, work, broken, receive=print, stop=stop, log_dir="")
     print(f"{result}, stopped by {stop.received.name if stop.received else None}")
     return 0
 

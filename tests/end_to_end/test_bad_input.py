@@ -38,19 +38,8 @@ MISTAKES = [
     ("--num-envs 8", "the task comes first: `uv run train <task> --num-envs ...`"),
     ("walk", "tasks/walk.py (AttributeError: module 'simtrain' has no attribute 'no_such_name')"),
     (f"{TASK} --num-env 8", "no flag --num-env (did you mean '--num-envs'"),
-    (f"{TASK} --ppo.gama 0.9", "no flag --ppo.gama (did you mean '--ppo.gamma'"),
-    (f"{TASK} --num-envs many", "--num-envs is 'many'; it must be a whole number;"),
-    (f"{TASK} --ppo.gamma x", "--ppo.gamma is 'x'; it must be a number;"),
-    (f"{TASK} --cpu-threads x", "--cpu-threads is 'x'; it must be None or a whole number;"),
-    (f"{TASK} --ppo.actor.hidden-dims 8 a", "is '8', 'a'; it must be one or more whole numbers;"),
-    (f"{TASK} --engine warped", "--engine is 'warped'; it must be one of"),
     (f"{TASK} --num-envs 0", "--num-envs is 0; it must be 1 or more"),
-    (f"{TASK} --num-steps-per-env -1", "--num-steps-per-env is -1; it must be 1 or more"),
-    (f"{TASK} --max-iterations 0", "--max-iterations is 0; it must be 1 or more"),
-    (f"{TASK} --total-env-steps -5", "--total-env-steps is -5; it must be 1 or more"),
-    (f"{TASK} --save-interval 0", "--save-interval is 0; it must be 1 or more"),
     (f"{TASK} --log-root file", "--log-root file cannot be made: {here}/file is not a folder"),
-    (f"{TASK} --log-root file/logs", "--log-root file/logs cannot be made: {here}/file is not a"),
     (f"{TASK} --log-root /proc/logs", "--log-root /proc/logs cannot be written"),
     (f"{TASK} --run-name a/b", "--run-name is 'a/b'; it must not contain '/'"),
     (
@@ -63,37 +52,19 @@ MISTAKES = [
         "--env.actions.force.delay-min-lag is 2, and the largest lag is 0; it must not be greater "
         "(give --env.actions.force.delay-max-lag 2)",
     ),
-    (f"{TASK} --env.actions.force.delay-hold-prob 2", "is 2.0; it must be 1 or less"),
-    (f"{TASK} --env.actions.force.rate-limit -1", "rate-limit is -1.0; it must be 1e-09 or more"),
     (f"{TASK} --env.model gone.xml", "the model gone.xml does not exist (--env.model)"),
     (f"{TASK} --env.keyframe upp", "no keyframe 'upp' (did you mean 'up'?); there are up, down"),
     ("jump", "task 'jump' in {here}/tasks/jump.py raised ZeroDivisionError: division by zero"),
     ("nothing", "task 'nothing' in {here}/tasks/jump.py returned NoneType, not a TaskCfg"),
     (f"{TASK} --cpu-threads 100000", "--cpu-threads is 100000; at most"),
-    (f"{TASK} --env.episode-length-s inf", "--env.episode-length-s is inf; it must be a finite"),
-    (f"{TASK} --ppo.entropy-coef nan", "--ppo.entropy-coef is nan; it must be a finite number"),
-    (f"{TASK} --env.rewards.upright.weight nan", "--env.rewards.upright.weight is nan; it must"),
-    (f"{TASK} --ppo.actor.obs-groups", "--ppo.actor.obs-groups needs one or more names"),
-    (
-        f"{TASK} --gpu-ids first",
-        "--gpu-ids is 'first'; it must be None, one or more whole numbers, ",
-    ),
     (f"{TASK} --env.model {{here}}", "{here} is no MJCF file (--env.model)"),
-    (f"{TASK} --grace-seconds 0", "--grace-seconds is 0.0; it must be 0.001 or more"),
-    (f"{TASK} --grace-seconds inf", "--grace-seconds is inf; it must be a finite number"),
     (
         f"{TASK} --gpu-ids None --cpu-workers 2 --torchrunx-log-dir /proc/logs",
         "--torchrunx-log-dir /proc/logs cannot be written: No such file or directory",
     ),
-    (f"{TASK} --eval-interval 0", "--eval-interval is 0; it must be 1 or more"),
-    (f"{TASK} --eval-episodes 0", "--eval-episodes is 0; it must be 1 or more"),
     (
         f"{TASK} --eval-device cpu",
         "--eval-device cpu needs --eval-interval, the iterations between",
-    ),
-    (
-        f"{TASK} --eval-interval 5 --eval-device gpu",
-        "--eval-device is 'gpu'; it must be cpu, or cuda:0, cuda:1, ...",
     ),
     (
         f"{TASK} --eval-interval 5 --eval-device cuda:0 --engine mujoco",
@@ -108,53 +79,36 @@ MISTAKES = [
         f"{TASK} --eval-interval 5 --until Eval/time_uprigh>0.9",
         "--until: training logs no metric 'Eval/time_uprigh' (did you mean 'Eval/time_upright'",
     ),
-    (f"{TASK} --until Train/mean_reward>many", "--until is 'Train/mean_reward>many'; it must be"),
-    (
-        f"{TASK} --gpu-ids None --until Sim/overflow>1",
-        "--until: training logs no metric 'Sim/overflow'",
-    ),
     (
         f"{TASK} --until fell<0.1",
         '--until "failure_rate<0.1" needs evaluations; add --eval-interval',
     ),
-    (f"{TASK} --eval-interval 5 --until fall<0.1", "--until: no metric 'fall'"),
     (f"{TASK} --profile --max-iterations 9", "--profile traces iterations 10 to 12, and training"),
     (
         f"{TASK} --phase-times False --until Perf/time/physics<1",
         "--until: training logs no metric 'Perf/time/physics'",
     ),
     (f"{TASK} --gpu-ids None --cpu-workers 100000", "--cpu-workers is 100000; at most"),
-    (f"{TASK} --ssh-config gone", "--ssh-config gone is not a file"),
-    (f"{TASK} --log-root=", "--log-root is empty; it must be a path"),
     (f"{TASK} --log-root {'a' * 5000}", "(5000 characters) cannot be used: File name too long"),
     (f"{TASK} --resume {'a' * 300}", " cannot be used: File name too long"),
     (f"{TASK} --env.model /dev/zero", "the model /dev/zero is no MJCF file (--env.model)"),
     (f"{TASK} --init-from gone", "there is no run, checkpoint or task gone"),
     (f"{TASK} --init-from file", "file is not a checkpoint, or it is damaged"),
     (f"{TASK} --init-from tasks", "tasks is no run directory: it has no config.yaml and no check"),
-    (f"{TASK} --init-from /dev/zero", "/dev/zero is no run directory"),
     (f"{TASK} --init-only actor", "--init-only actor needs --init-from, a run or checkpoint"),
-    (f"{TASK} --init-from file --init-only both", "--init-only is 'both'; it must be one of"),
-    (
-        f"{TASK} --ppo.symmetry.augment --ppo.critic.model lstm",
-        "--ppo.critic.model is lstm; --ppo.symmetry is not for networks that remember; take mlp",
-    ),
     (
         "skew --ppo.symmetry.augment",
         "--ppo.symmetry needs a task that is symmetric: symmetry=Mirror()",
     ),
     (
-        f"{TASK} --ppo.symmetry.mirror-loss-coef -1",
-        "--ppo.symmetry.mirror-loss-coef is -1.0; it must be 0 or more",
+        f"{TASK} --ppo.symmetry.augment --ppo.critic.model lstm",
+        "--ppo.critic.model is lstm; --ppo.symmetry is not for networks that remember; take mlp",
     ),
-    (f"{TASK} --env.decimation 0", "--env.decimation is 0; it must be 1 or more"),
-    (f"{TASK} --ppo.actor.model gur", "--ppo.actor.model is 'gur' (did you mean 'gru'?); it must"),
-    (f"{TASK} --ppo.critic.model a.b:C", "--ppo.critic.model a.b:C cannot be found: No module"),
-    (f"{TASK} --ppo.actor.model json:loads", "is no class derived from rsl_rl.models.MLPModel"),
     (
         f"{TASK} --ppo.actor.model gru --num-envs 2",
         "2 environments (--num-envs) cannot be shared among 4 mini-batches",
     ),
+    (f"{TASK} --ppo.critic.model a.b:C", "--ppo.critic.model a.b:C cannot be found: No module"),
     (f"{TASK} --ppo.actor.cnn.stride 1 2 3", "--ppo.actor.cnn.stride has 3 values; give one, or"),
     (f"{TASK} --ppo.actor.action-range 1 -1", "the first must not be greater than the second"),
 ]
@@ -168,13 +122,6 @@ def test_a_mistake_is_told_in_one_line_and_nothing_is_written(command, message, 
     assert message.replace("{here}", str(here)) in str(error.value)
     assert "\n" not in str(error.value)
     assert sorted(here.iterdir()) == before
-
-
-def test_a_cnn_without_images_is_refused_and_leaves_no_run(here):
-    flags = "--ppo.actor.model cnn --num-envs 4 --gpu-ids None --cpu-threads 1"
-    with pytest.raises(ConfigError, match=r"model is cnn, and the observations in actor are flat"):
-        train([TASK, *flags.split()])
-    assert not (here / "logs" / TASK).exists()
 
 
 FALLING = """
@@ -215,34 +162,24 @@ def test_no_task_lists_all_and_the_files_that_do_not_import(here):
 
 
 def _run(command: str, folder: Path) -> subprocess.CompletedProcess:
-    module, *arguments = command.split()
+    name, *arguments = command.split()
     return subprocess.run(
-        [Path(sys.executable).with_name(module.replace("_", "-")), *arguments],
+        [Path(sys.executable).with_name(name), *arguments],
         cwd=folder, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "train",
-        "train cartpole-balanse",
-        f"train {TASK} --num-envs 0",
-        "list_tasks --all",
-        "evaluate",
-    ],
-)
+@pytest.mark.parametrize("command", ["train", f"train {TASK} --num-envs 0", "list-tasks --all"])
 def test_the_command_ends_with_exit_code_2_and_no_traceback(command, here):
     result = _run(command, here)
-    assert result.returncode == 2
-    assert result.stdout == ""
+    assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: ")
     assert "Traceback" not in result.stderr
     assert not (here / "logs").exists()
 
 
 def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(here):
-    result = _run("list_tasks", here)
+    result = _run("list-tasks", here)
     words = " ".join(result.stdout.split())
     for part in (TASK, "cartpole-swingup", "Keep the pole", "Swing the hanging", "cartpole.py"):
         assert part in words
@@ -259,6 +196,8 @@ def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(h
         ("list_tasks", TASK),
         ("evaluate --help", "--episodes INT"),
         ("benchmark --help", "--repetitions INT"),
+        ("export --help", "usage: export <run, checkpoint or task>"),
+        ("report --help", "usage: report <run>..."),
     ],
 )
 def test_help_and_lists_import_neither_torch_nor_a_simulator(command, says, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from job import Job, make_tasks
+from job import BENCHMARK, Job, make_tasks
 
 from simtrain.cli.benchmark import benchmark
 from simtrain.errors import ConfigError
@@ -15,16 +15,14 @@ TASK = "user-pendulum"
 SMALL = ["--gpu-ids", "None", "--cpu-threads", "1", "--eval-episodes", "2", "--logger", "none"]
 UNTIL = ["--until", "mean_episode_length>9 and fell<0.5"]
 COMMAND = [TASK, *UNTIL, "--seeds", "2", *SMALL, "--eval-interval", "150"]
-BENCHMARK = ("-m", "simtrain.cli.start", "benchmark")
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    make_tasks(tmp_path)
-    return tmp_path
+def here(here):
+    make_tasks(here)
+    return here
 
 
 @pytest.mark.slow

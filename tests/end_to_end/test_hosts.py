@@ -1,17 +1,17 @@
 """Two hosts, which are two loopback addresses of this machine behind a local sshd."""
 
 import getpass
-import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-from job import Job
+from job import metrics_of
 
 from simtrain.errors import ConfigError
 from simtrain.launch.hosts import probe_hosts
@@ -78,40 +78,36 @@ def ssh_config(tmp_path_factory):
         server.wait()
 
 
-def test_two_hosts_train_together_and_stop_together(ssh_config, tmp_path):
-    """Also when all processes on both hosts are told to stop at once."""
-    flags = ("--gpu-ids", "None", "--num-envs", "4", "--max-iterations", "1000000")
-    flags = (*flags, "--grace-seconds", "100")
+@pytest.fixture
+def start_on_hosts(ssh_config, start):
+    """Starts cart-poles on both hosts."""
     hosts = ("--hosts", *HOSTS, "--ssh-config", str(ssh_config))
-    job = Job(tmp_path, "cartpole-balance", *flags, *hosts)
-    try:
-        job.wait_for("  env steps 768  ")
-        listens_at = {address for address, _ in job.listening()}
-        assert listens_at
-        assert not listens_at & {"0.0.0.0", "::"}
-        assert list(job.run.glob(".simtrain-job-*/key"))
-        job.signal_all(signal.SIGTERM)
-        assert job.wait() == 143, job.output
-    finally:
-        job.kill()
+    return partial(start, "cartpole-balance", "--gpu-ids", "None", "--num-envs", "4", *hosts)
+
+
+def test_two_hosts_train_together_and_stop_together(start_on_hosts):
+    """Also when all processes on both hosts are told to stop at once."""
+    job = start_on_hosts("--max-iterations", "1000000", "--grace-seconds", "100")
+    job.wait_for("  env steps 768  ")
+    listens_at = {address for address, _ in job.listening()}
+    assert listens_at
+    assert not listens_at & {"0.0.0.0", "::"}
+    assert list(job.run.glob(".simtrain-job-*/key"))
+    job.signal_all(signal.SIGTERM)
+    assert job.wait() == 143, job.output
     assert not list(job.run.glob(".*"))
     assert f"2 ranks on {HOSTS[0]} cpu, {HOSTS[1]} cpu" in job.output
     assert "the policy so far is saved" in job.output
-    lines = [json.loads(line) for line in (job.run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["env_steps"] for line in lines[:3]] == [256, 512, 768]
+    assert [line["env_steps"] for line in metrics_of(job.run)[:3]] == [256, 512, 768]
     logs = {path.name for path in job.run.glob("torchrunx/*/*")}
     assert logs == {f"{host}{rank}.log" for host in HOSTS for rank in ("", "[0]")}
 
 
-def test_a_population_spreads_over_hosts(ssh_config, tmp_path):
-    flags = ("--gpu-ids", "None", "--num-envs", "4", "--max-iterations", "2", "--logger", "none")
+def test_a_population_spreads_over_hosts(start_on_hosts):
+    flags = ("--max-iterations", "2", "--logger", "none", "--env.episode-length-s", "1")
     flags = (*flags, "--population", "2", "--population-interval", "2", "--eval-episodes", "2")
-    hosts = ("--hosts", *HOSTS, "--ssh-config", str(ssh_config), "--env.episode-length-s", "1")
-    job = Job(tmp_path, "cartpole-balance", *flags, *hosts)
-    try:
-        assert job.wait() == 0, job.output
-    finally:
-        job.kill()
+    job = start_on_hosts(*flags)
+    assert job.wait() == 0, job.output
     assert f"2 members on {HOSTS[0]} cpu, {HOSTS[1]} cpu" in job.output
     (exchange,) = read_lineage(job.run)
     assert exchange["iteration"] == 2
@@ -119,27 +115,17 @@ def test_a_population_spreads_over_hosts(ssh_config, tmp_path):
     assert read_checkpoint(job.run / "best.pt")["iter"] == 2
 
 
-def test_a_killed_command_leaves_no_process_on_other_hosts(ssh_config, tmp_path):
-    flags = ("--gpu-ids", "None", "--num-envs", "4", "--torchrunx-log-dir", "")
-    hosts = ("--hosts", *HOSTS, "--ssh-config", str(ssh_config))
-    job = Job(tmp_path, "cartpole-balance", *flags, *hosts)
-    try:
-        job.wait_until(lambda: len(job.ranks()) == 2)  # while they start
-        job.process.kill()
-        job.wait_for_end()
-    finally:
-        job.kill()
+def test_a_killed_command_leaves_no_process_on_other_hosts(start_on_hosts):
+    job = start_on_hosts("--torchrunx-log-dir", "")
+    job.wait_until(lambda: len(job.ranks()) == 2)  # while they start
+    job.process.kill()
+    job.wait_for_end()
 
 
 def test_a_host_that_does_not_answer_is_named_with_the_reason(tmp_path):
     nothing_listens = write_ssh_config(tmp_path, free_port())
     with pytest.raises(ConfigError, match=rf"host {HOSTS[0]} cannot be used: .*Unable to connect"):
         probe_hosts(HOSTS, str(nothing_listens), list_gpus=False)
-
-
-def test_a_host_name_that_does_not_resolve_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"host nowhere\.invalid cannot be used: gaierror"):
-        probe_hosts(("nowhere.invalid",), None, list_gpus=False)
 
 
 def test_loopback_addresses_are_this_machine():
@@ -152,6 +138,7 @@ def test_loopback_addresses_are_this_machine():
     [
         (("node", "node"), None, "--hosts names node more than once"),
         (("node",), "/no/such/file", "--ssh-config /no/such/file is not a file"),
+        (("nowhere.invalid",), None, r"host nowhere\.invalid cannot be used: gaierror"),
     ],
 )
 def test_mistakes_with_hosts(hosts, ssh_config, message):

@@ -1,6 +1,5 @@
 """Two Gloo ranks through the real command, from a user's folder; what ends one ends all."""
 
-import json
 import os
 import shutil
 import signal
@@ -8,11 +7,13 @@ import signal
 import pytest
 import torch
 import yaml
-from job import TWO_RANKS, Job, make_tasks, timeless_metrics
+from job import TWO_RANKS, Job, make_tasks, metrics_of, timeless_metrics
 
+TASK = "user-pendulum"
 ITERATIONS = 40
 STEPS = 2 * 4 * 8
 FLAGS = (*TWO_RANKS, "--total-env-steps", str(ITERATIONS * STEPS - 1), "--save-interval", "10")
+ENDLESS = (TASK, *TWO_RANKS, "--save-interval", "1000000", "--torchrunx-log-dir", "")
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -22,7 +23,7 @@ def job(tmp_path_factory):
     """A finished run of two ranks on a task in the user's ./tasks."""
     folder = tmp_path_factory.mktemp("user")
     make_tasks(folder)
-    job = Job(folder, "user-pendulum", *FLAGS)
+    job = Job(folder, TASK, *FLAGS)
     assert job.wait() == 0, job.output
     return job
 
@@ -34,94 +35,58 @@ def test_the_command_shows_what_rank_0_does(job):
     assert "the task says hello from rank 1" not in job.output
 
 
-def test_env_steps_count_over_all_ranks_and_end_the_run(job):
-    lines = [json.loads(line) for line in (job.run / "metrics.jsonl").read_text().splitlines()]
+def test_metrics_are_of_all_ranks_also_those_that_one_rank_alone_has(job):
+    lines = metrics_of(job.run)
     assert [line["env_steps"] for line in lines] == [STEPS * (i + 1) for i in range(ITERATIONS)]
+    assert lines[-1]["Curriculum/mine"] == 5.0
+    assert lines[-1]["Episode_Termination/time_out"] == 1.0
+    assert 0.0 < lines[-1]["Episode_Reward/upright"] <= 1.0
 
 
-def test_metrics_of_all_ranks_are_logged_also_those_that_one_rank_alone_has(job):
-    last = json.loads((job.run / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["Curriculum/mine"] == 5.0
-    assert last["Episode_Termination/time_out"] == 1.0
-    assert 0.0 < last["Episode_Reward/upright"] <= 1.0
-
-
-def test_only_rank_0_opens_files_for_writing_below_the_log_root(job):
-    opened = {path.name for path in (job.folder / "tasks").glob("opened-*")}
-    assert opened == {"opened-0"}
-    assert "metrics.jsonl" in (job.folder / "tasks" / "opened-0").read_text()
-
-
-def test_the_run_directory_holds_what_one_rank_would_write_and_the_logs_of_both(job):
+def test_the_run_directory_holds_what_rank_0_wrote_and_the_logs_of_both(job):
     names = {path.name for path in job.run.iterdir()}
-    checkpoints = {f"model_{i}.pt" for i in (10, 20, 30, 40)}
     assert names - {n for n in names if n.startswith("events.")} == {
-        "config.yaml",
-        "metrics.jsonl",
-        "report.png",
-        "resume.pt",
-        "resume.previous.pt",
-        "torchrunx",
-        *checkpoints,
+        *("config.yaml", "metrics.jsonl", "report.png", "resume.pt", "resume.previous.pt"),
+        *("torchrunx", "model_10.pt", "model_20.pt", "model_30.pt", "model_40.pt"),
     }
     assert torch.load(job.run / "model_40.pt", weights_only=True)["iter"] == ITERATIONS
     assert yaml.safe_load((job.run / "config.yaml").read_text())["devices"] == ["cpu", "cpu"]
     logs = {path.name: path.read_text() for path in job.run.glob("torchrunx/*/*")}
     assert set(logs) == {"localhost.log", "localhost[0].log", "localhost[1].log"}
     assert "the task says hello from rank 1" in logs["localhost[1].log"]
+    opened = {path.name for path in (job.folder / "tasks").glob("opened-*")}
+    assert opened == {"opened-0"}
+    assert "metrics.jsonl" in (job.folder / "tasks" / "opened-0").read_text()
 
 
 @pytest.mark.slow
-def test_a_killed_job_goes_on_as_if_nothing_had_happened(job, tmp_path):
-    make_tasks(tmp_path)
-    killed = Job(tmp_path, "user-pendulum", *FLAGS)
-    killed.wait_until(lambda: any(tmp_path.glob("logs/*/*/resume.pt")))
+def test_a_killed_job_goes_on_as_if_nothing_had_happened(job, start):
+    killed = start(TASK, *FLAGS)
+    killed.wait_until_saved()
     killed.kill()
     killed.process.wait()
-    resumed = Job(tmp_path, "user-pendulum", "--resume", "latest")
+    resumed = start(TASK, "--resume", "latest")
     assert resumed.wait() == 0, resumed.output
-    assert f"going on with logs/user-pendulum/{killed.run.name} after iteration" in resumed.output
+    assert f"going on with logs/{TASK}/{killed.run.name} after iteration" in resumed.output
     assert "not exact" not in resumed.output
     assert timeless_metrics(resumed.run) == timeless_metrics(job.run)
-    assert [line["iteration"] for line in timeless_metrics(resumed.run)] == list(
-        range(1, ITERATIONS + 1)
-    )
 
 
-def test_fewer_ranks_go_on_and_it_is_said_that_this_is_not_exact(job, tmp_path):
-    make_tasks(tmp_path)
-    shutil.copytree(job.run, tmp_path / "logs" / "user-pendulum" / job.run.name)
+def test_fewer_ranks_go_on_and_it_is_said_that_this_is_not_exact(job, start, tmp_path):
+    shutil.copytree(job.run, tmp_path / "user" / "logs" / TASK / job.run.name)
     one_rank = ("--gpu-ids", "None", "--cpu-workers", "1")
     steps = str(ITERATIONS * STEPS + STEPS)
-    resumed = Job(
-        tmp_path, "user-pendulum", "--resume", "latest", *one_rank, "--total-env-steps", steps
-    )
+    resumed = start(TASK, "--resume", "latest", *one_rank, "--total-env-steps", steps, warm=True)
     assert resumed.wait() == 0, resumed.output
     assert "the continuation is not exact: 1 rank instead of 2" in resumed.output
     lines = timeless_metrics(resumed.run)
     assert [line["env_steps"] for line in lines[-3:]] == [2560, 2592, 2624]
 
 
-@pytest.fixture
-def start(tmp_path):
-    """Starts a run without end of two ranks, on the user's task; killed after the test."""
-    jobs = []
-
-    def start(*flags: str, **variables: str) -> Job:
-        make_tasks(tmp_path)
-        flags = ("--save-interval", "1000000", "--torchrunx-log-dir", "", *flags)
-        jobs.append(Job(tmp_path, "user-pendulum", *TWO_RANKS, *flags, **variables))
-        return jobs[-1]
-
-    yield start
-    for job in jobs:
-        job.kill()
-
-
 def test_an_exception_in_a_rank_ends_the_job_with_its_traceback_once(start):
-    job = start("--env.rewards.upright.break-rank", "1")
-    job.wait_for(" steps/s ")
+    job = start(*ENDLESS, "--env.rewards.upright.break-rank", "1")
     assert job.wait() == 1, job.output
+    assert " steps/s " in job.output
     assert "error: rank 1 on cpu failed:\nTraceback" in job.output
     assert job.output.count("Traceback") == 1
     assert job.output.rstrip().endswith(
@@ -130,21 +95,21 @@ def test_an_exception_in_a_rank_ends_the_job_with_its_traceback_once(start):
 
 
 def test_a_killed_rank_ends_the_job_with_the_command_to_resume(start):
-    job = start("--save-interval", "1")
-    job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
+    job = start(*ENDLESS, "--save-interval", "1")
+    job.wait_until_saved()
     os.kill(job.ranks()[-1], signal.SIGKILL)
     assert job.wait() == 1, job.output
     assert " on cpu was killed: Signal 9 (SIGKILL)" in job.output
     assert "Traceback" not in job.output
     relative = job.run.relative_to(job.folder)
-    assert f"to go on: uv run train user-pendulum --resume {relative}" in job.output
+    assert f"to go on: uv run train {TASK} --resume {relative}" in job.output
 
 
 @pytest.mark.slow
 def test_a_rank_that_is_stuck_in_a_term_ends_the_job_and_is_named_with_the_place(start):
     """The other rank, which waits for it in a collective, is not to blame."""
     stuck = ("--env.rewards.upright.break-rank", "1", "--env.rewards.upright.stuck-after", "18")
-    job = start(*stuck, "--save-interval", "1", "--collective-timeout", "8")
+    job = start(*ENDLESS, *stuck, "--save-interval", "1", "--collective-timeout", "8")
     job.wait_for("warning: rank 1 on cpu (process ")
     assert job.wait() == 1, job.output
     (line,) = (line for line in job.output.splitlines() if line.startswith("error: "))
@@ -152,14 +117,12 @@ def test_a_rank_that_is_stuck_in_a_term_ends_the_job_and_is_named_with_the_place
     assert " on localhost) has kept the others waiting for 8 s, and is in iteration 3, at " in line
     assert "tasks/pendulum.py:" in line
     assert line.endswith(" in Upright.__call__ (--collective-timeout)")
-    relative = job.run.relative_to(job.folder)
-    assert f"to go on: uv run train user-pendulum --resume {relative}" in job.output
 
 
 def test_ctrl_c_saves_and_stops_all_ranks(start):
     """Also with W&B, which has a process of its own and is offline without an API key."""
     wandb = ("--logger", "wandb", "--wandb-project", "tests")
-    job = start(*wandb, WANDB_API_KEY="", NETRC="none")
+    job = start(*ENDLESS, *wandb, WANDB_API_KEY="", NETRC="none")
     job.wait_for(" steps/s ")
     job.interrupt()
     assert job.wait() == 130, job.output
@@ -167,7 +130,7 @@ def test_ctrl_c_saves_and_stops_all_ranks(start):
     assert "W&B: no API key, so offline" in job.output
     (checkpoint,) = job.run.glob("model_*.pt")
     iteration = torch.load(checkpoint, weights_only=True)["iter"]
-    assert len((job.run / "metrics.jsonl").read_text().splitlines()) == iteration
+    assert len(metrics_of(job.run)) == iteration
     (uploads,) = job.run.glob("wandb/offline-run-*")
     (kept,) = uploads.glob("files/model_*.pt")
     assert kept.name == checkpoint.name

@@ -6,11 +6,11 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from job import Job, make_tasks, timeless_metrics
+from job import ONE_RANK, Job, make_tasks, timeless_metrics
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from simtrain.run.checkpoint import read_checkpoint
@@ -18,31 +18,18 @@ from simtrain.training.resumption import open_run
 
 pytestmark = pytest.mark.timeout(300)
 
-ONE_RANK = ("--gpu-ids", "None", "--cpu-threads", "1")
-FLAGS = ("--torchrunx-log-dir", "", "--save-interval", "7", "--max-iterations", "60")
+TASK = "user-pendulum"
+FLAGS = (*ONE_RANK, "--torchrunx-log-dir", "", "--save-interval", "7", "--max-iterations", "60")
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Starts `train` on the user's task in a folder of its own; killed after the test."""
-    jobs = []
-
-    def start(*flags: str, folder: str = "run", warm: bool = True) -> Job:
-        here = tmp_path / folder
-        if not here.exists():
-            here.mkdir()
-            make_tasks(here)
-        jobs.append(Job(here, "user-pendulum", *flags, warm=warm))
-        return jobs[-1]
-
-    yield start
-    for job in jobs:
-        job.kill()
+def start(start):
+    return partial(start, TASK, warm=True)
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(start):
-    whole = start(*ONE_RANK, *FLAGS, folder="whole")
-    killed = start(*ONE_RANK, *FLAGS)
+    whole = start(*FLAGS, folder="whole")
+    killed = start(*FLAGS)
     killed.wait_for("iteration 30/60")
     killed.process.send_signal(signal.SIGKILL)
     killed.wait_for_end()
@@ -50,7 +37,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(start):
 
     resumed = start("--resume", "latest")
     assert resumed.wait() == 0, resumed.output
-    assert f"going on with logs/user-pendulum/{killed.run.name} after iteration" in resumed.output
+    assert f"going on with logs/{TASK}/{killed.run.name} after iteration" in resumed.output
     assert "not exact" not in resumed.output
     assert timeless_metrics(resumed.run) == timeless_metrics(whole.run)
     assert [line["iteration"] for line in timeless_metrics(resumed.run)] == list(range(1, 61))
@@ -60,23 +47,19 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(start):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Job:
+def finished(tmp_path_factory) -> Path:
     """A run of ten iterations, saved after seven and ten."""
     folder = tmp_path_factory.mktemp("user")
     make_tasks(folder)
-    job = Job(folder, "user-pendulum", *ONE_RANK, *FLAGS, "--max-iterations", "10", warm=True)
+    job = Job(folder, TASK, *FLAGS, "--max-iterations", "10", warm=True)
     assert job.wait() == 0, job.output
-    return job
+    return job.run
 
 
 @pytest.fixture
 def run(finished, tmp_path) -> Path:
     """A copy of that run, where `start` looks for it."""
-    (tmp_path / "run").mkdir()
-    make_tasks(tmp_path / "run")
-    copy = tmp_path / "run" / "logs" / "user-pendulum" / finished.run.name
-    shutil.copytree(finished.run, copy)
-    return copy
+    return shutil.copytree(finished, tmp_path / "user" / "logs" / TASK / finished.name)
 
 
 def test_a_changed_configuration_is_an_error_or_said(start, run):
@@ -101,7 +84,7 @@ def test_a_changed_configuration_is_an_error_or_said(start, run):
     assert [line["iteration"] for line in timeless_metrics(run)] == list(range(1, 15))
 
 
-def test_a_damaged_state_is_told_and_the_one_before_goes_on(start, run):
+def test_a_damaged_state_is_told_and_the_one_before_goes_on_until_the_run_is_done(start, run):
     newest = run / "resume.pt"
     newest.write_bytes(newest.read_bytes()[:-1000])
     job = start("--resume", str(run))
@@ -110,8 +93,6 @@ def test_a_damaged_state_is_told_and_the_one_before_goes_on(start, run):
     assert f"going on with {run} after iteration 7" in job.output
     assert [line["iteration"] for line in timeless_metrics(run)] == list(range(1, 11))
 
-
-def test_a_finished_run_is_not_trained_further(start, run):
     job = start("--resume", str(run))
     assert job.wait() == 0
     done = f"{run} is done: it was trained for 10 iterations"
@@ -120,34 +101,24 @@ def test_a_finished_run_is_not_trained_further(start, run):
 
 def test_a_run_that_is_being_trained_is_not_resumed(start):
     job = start(*ONE_RANK, "--save-interval", "1")
-    job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
-    command = [
-        sys.executable,
-        "-m",
-        "simtrain.cli.start",
-        "train",
-        "user-pendulum",
-        "--resume",
-        "latest",
-    ]
-    other = subprocess.run(command, cwd=job.folder, capture_output=True, text=True, timeout=100)
-    assert other.returncode == 2
-    assert "is still being trained by another process" in other.stderr
-    os.killpg(job.process.pid, signal.SIGINT)
+    job.wait_until_saved()
+    run = str(job.run)
+    other = start("--resume", run, folder="other")
+    assert other.wait() == 2
+    assert "is still being trained by another process" in other.output
+    job.interrupt()
     assert job.wait() == 130
 
 
 @pytest.mark.slow
 def test_a_rank_killed_twice_is_started_again_and_the_run_ends(start):
-    job = start(
-        *ONE_RANK, "--max-iterations", "40", "--save-interval", "2", "--max-restarts", "2",
-        "--torchrunx-log-dir", "", warm=False,
-    )  # fmt: skip
+    flags = (*FLAGS, "--max-iterations", "40", "--save-interval", "2", "--max-restarts", "2")
+    job = start(*flags, warm=False)
     for restart in range(3):
         job.wait_until(lambda n=restart: job.output.count("going on with") == n)
         shown = len(job.output)
         job.wait_until(lambda n=shown: job.output.count("\niteration", n) > 2)
-        job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
+        job.wait_until_saved()
         if restart < 2:
             os.kill(job.ranks()[0], signal.SIGKILL)
             job.wait_for(f"restart {restart + 1} of 2 in {2**restart} s")
@@ -169,9 +140,7 @@ def small_disk(tmp_path):
 
 
 def test_a_full_disk_does_not_end_training_but_is_told(start, small_disk):
-    job = start(
-        *ONE_RANK, "--save-interval", "5", "--max-iterations", "60", "--log-root", str(small_disk)
-    )
+    job = start(*FLAGS, "--save-interval", "5", "--log-root", str(small_disk))
     job.wait_until(lambda: any(small_disk.glob("*/*/resume.pt")))
     command = ["dd", "if=/dev/zero", f"of={small_disk / 'filler'}", "bs=4k"]
     filled = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -191,7 +160,7 @@ def test_a_full_disk_does_not_end_training_but_is_told(start, small_disk):
 
 def test_a_vanished_folder_does_not_end_training_but_is_told(start, tmp_path):
     job = start(*ONE_RANK, "--save-interval", "5", "--max-iterations", "40")
-    job.wait_until(lambda: any(job.folder.glob("logs/*/*/resume.pt")))
+    job.wait_until_saved()
     (job.folder / "logs").rename(tmp_path / "elsewhere")
     assert job.wait() == 1, job.output
     assert "iteration 40/40" in job.output

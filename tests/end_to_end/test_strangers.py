@@ -6,16 +6,14 @@ import os
 import pickle
 import socket
 import struct
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from job import TWO_RANKS, Job, make_tasks, timeless_metrics
+from job import TWO_RANKS, timeless_metrics
 
 FLAGS = (*TWO_RANKS, "--max-iterations", "400", "--save-interval", "100")
 NONCE = 32  # bytes: all that a log server says to someone it does not know
-
-pytestmark = pytest.mark.timeout(300)
 
 
 class RunsCode:
@@ -54,33 +52,25 @@ def learned(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.slow
-def test_strangers_run_nothing_learn_nothing_and_disturb_nothing(tmp_path):
-    jobs = []
-    for name in ("alone", "disturbed"):
-        (tmp_path / name).mkdir()
-        make_tasks(tmp_path / name)
-        jobs.append(Job(tmp_path / name, "user-pendulum", *FLAGS))
-    alone, disturbed = jobs
+@pytest.mark.timeout(300)
+def test_strangers_run_nothing_learn_nothing_and_disturb_nothing(start, tmp_path):
+    alone, disturbed = (start("user-pendulum", *FLAGS, folder=name) for name in ("alone", "other"))
     file = tmp_path / "made-by-a-stranger"
-    connections = []
-    try:
-        disturbed.wait_for("env steps 128 ")
-        ports = disturbed.listening()
-        # Of the log server; and Gloo's of the launcher, its agent and two ranks.
-        assert len(ports) == 5
-        assert {address for address, _ in ports} == {"127.0.0.1"}
-        for _, port in ports:
+    disturbed.wait_for("env steps 128 ")
+    ports = disturbed.listening()
+    # Of the log server; and Gloo's of the launcher, its agent and two ranks.
+    assert len(ports) == 5
+    assert {address for address, _ in ports} == {"127.0.0.1"}
+    with ExitStack() as stack:
+        connections = []
+        for address in ports:
             for message in what_strangers_send(file):
-                connections.append(socket.create_connection(("127.0.0.1", port), timeout=5.0))
+                connection = stack.enter_context(socket.create_connection(address, timeout=5.0))
+                connections.append(connection)
                 with suppress(ConnectionError):
-                    connections[-1].sendall(message)
+                    connection.sendall(message)
         answers = [learned(connection) for connection in connections]
         assert disturbed.wait() == alone.wait() == 0, disturbed.output
-    finally:
-        for job in jobs:
-            job.kill()
-        for connection in connections:
-            connection.close()
     assert not file.exists()
     assert {len(answer) for answer in answers} <= {0, NONCE}
     assert len(set(answers) - {b""}) == sum(answer != b"" for answer in answers)

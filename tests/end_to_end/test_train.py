@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import yaml
+from job import Job, metrics_of, timeless_metrics
 from rsl_rl_runner import rsl_rl_runner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -31,40 +27,25 @@ FLAGS = f"""
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory) -> list[tuple[Path, str]]:
-    """Two runs of one seed, side by side: their folders and what they printed."""
+def jobs(tmp_path_factory) -> list[Job]:
+    """Two runs of one seed, side by side."""
     folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
-    command = [sys.executable, "-m", "simtrain.cli.start", "train", TASK, *FLAGS]
-    processes = [
-        subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for folder in folders
-    ]
-    results = []
-    for folder, process in zip(folders, processes, strict=True):
-        out, err = process.communicate(timeout=100)
-        assert process.returncode == 0, err
-        assert err == ""
-        (run,) = (folder / "logs" / TASK).iterdir()
-        results.append((run, out))
-    return results
+    jobs = [Job(folder, TASK, *FLAGS) for folder in folders]
+    for job in jobs:
+        assert job.wait() == 0, job.output
+    return jobs
 
 
 @pytest.fixture(scope="module")
-def run(both) -> Path:
-    return both[0][0]
-
-
-def _metrics(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+def run(jobs):
+    return jobs[0].run
 
 
 def test_a_run_leaves_its_files_and_nothing_else(run):
     names = sorted(path.name for path in run.iterdir())
-    assert names[0] == "config.yaml"
     assert names[1].startswith("events.out.tfevents.")
-    assert names[2:] == [
+    assert [names[0], *names[2:]] == [
+        "config.yaml",
         "metrics.jsonl", "model_2.pt", "model_3.pt", "report.png", "resume.previous.pt", "resume.pt"
     ]  # fmt: skip
     assert run.name.endswith("_two-words")
@@ -83,7 +64,7 @@ def test_the_configuration_tells_what_was_run_and_on_what(run):
 
 
 def test_metrics_have_a_line_for_each_iteration(run):
-    lines = _metrics(run)
+    lines = metrics_of(run)
     assert [line["iteration"] for line in lines] == [1, 2, 3]
     assert [line["env_steps"] for line in lines] == [ENVS * STEPS * i for i in (1, 2, 3)]
     assert set(lines[-1]) == {
@@ -104,16 +85,15 @@ def test_metrics_have_a_line_for_each_iteration(run):
 def test_tensorboard_reads_the_same_numbers(run):
     events = EventAccumulator(str(run))
     events.Reload()
-    lines = _metrics(run)
+    lines = metrics_of(run)
     tags = set().union(*lines) - {"iteration", "env_steps", "wall_s"}
     over = {tag for tag in events.Tags()["scalars"] if tag.endswith(("/env_steps", "/time"))}
     assert "Train/mean_step_reward/env_steps" in over - tags
     assert set(events.Tags()["scalars"]) - over == tags - over
     for tag in tags:
-        read = [(event.step, event.value) for event in events.Scalars(tag)]
-        written = [(line["iteration"], line[tag]) for line in lines if tag in line]
-        assert [step for step, _ in read] == [step for step, _ in written]
-        assert [value for _, value in read] == pytest.approx([value for _, value in written])
+        read = {event.step: event.value for event in events.Scalars(tag)}
+        written = {line["iteration"]: line[tag] for line in lines if tag in line}
+        assert read == pytest.approx(written)
 
 
 def test_a_checkpoint_loads_without_running_code_and_in_rsl_rls_runner(run):
@@ -133,14 +113,13 @@ def test_a_checkpoint_loads_without_running_code_and_in_rsl_rls_runner(run):
     for name in ("actor", "critic"):
         for key, value in getattr(runner.alg, name).state_dict().items():
             assert torch.equal(value, saved[f"{name}_state_dict"][key]), key
-    assert runner.alg.learning_rate == pytest.approx(_metrics(run)[-1]["Loss/learning_rate"])
+    assert runner.alg.learning_rate == pytest.approx(metrics_of(run)[-1]["Loss/learning_rate"])
     runner.learn(1)
     assert runner.get_inference_policy()(env.get_observations()).shape == (4, 1)
 
 
-def test_the_output_has_a_line_for_each_iteration_and_says_what_to_type_next(both):
-    run, out = both[0]
-    lines = out.splitlines()
+def test_the_output_has_a_line_for_each_iteration_and_says_what_to_type_next(jobs, run):
+    lines = jobs[0].output.splitlines()
     for i in range(3):
         assert lines[1 + i].startswith(f"iteration {i + 1}/3  env steps {ENVS * STEPS * (i + 1)}  ")
     relative = run.relative_to(run.parents[2])
@@ -153,15 +132,9 @@ def test_the_output_has_a_line_for_each_iteration_and_says_what_to_type_next(bot
     ]
 
 
-def test_the_same_seed_gives_the_same_metrics_and_policy_to_the_bit(both):
-    def timeless(run: Path) -> list[dict]:
-        return [
-            {k: v for k, v in line.items() if k != "wall_s" and not k.startswith("Perf/")}
-            for line in _metrics(run)
-        ]
-
-    (first, _), (second, _) = both
-    assert timeless(first) == timeless(second)
+def test_the_same_seed_gives_the_same_metrics_and_policy_to_the_bit(jobs):
+    first, second = (job.run for job in jobs)
+    assert timeless_metrics(first) == timeless_metrics(second)
     policies = [torch.load(r / "model_3.pt", weights_only=True) for r in (first, second)]
     for name, value in policies[0]["actor_state_dict"].items():
         assert torch.equal(value, policies[1]["actor_state_dict"][name]), name

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
+from job import metrics_of
 
 from simtrain.cli.train import train
 from simtrain.errors import ConfigError
 
 pytestmark = pytest.mark.timeout(600)
-SMALL = ["--gpu-ids", "None", "--engine", "warp", "--num-envs", "64"]
+SMALL = ["cartpole-balance", "--gpu-ids", "None", "--engine", "warp", "--num-envs", "64"]
 
 FLEX = """
 <mujoco>
@@ -31,27 +30,23 @@ FLEX = """
 
 
 @pytest.mark.usefixtures("fast_compilation")
-def test_cartpole_trains_on_the_warp_engine(tmp_path, capsys):
+def test_cartpole_trains_on_the_warp_engine(here, capsys):
     # In this process, whose kernels are compiled already, rather than in one of its own.
-    flags = [*SMALL, "--max-iterations", "3", "--deterministic", "True"]
     try:
-        assert train(["cartpole-balance", *flags, "--log-root", str(tmp_path)]) == 0
+        assert train([*SMALL, "--max-iterations", "3", "--deterministic", "True"]) == 0
         assert torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
-    (run,) = (tmp_path / "cartpole-balance").iterdir()
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["iteration"] for line in lines] == [1, 2, 3]
-    assert [line["Sim/overflow"] for line in lines] == [0.0, 0.0, 0.0]
+    (run,) = here.glob("logs/*/*")
+    lines = [(line["iteration"], line["Sim/overflow"]) for line in metrics_of(run)]
+    assert lines == [(1, 0.0), (2, 0.0), (3, 0.0)]
     assert (run / "model_3.pt").is_file()
     assert "iteration 3/3" in capsys.readouterr().out
 
 
-def test_a_model_that_warp_does_not_support_is_told_before_anything_is_built(tmp_path):
-    model = tmp_path / "rope.xml"
-    model.write_text(FLEX)
-    flags = [*SMALL, "--env.model", str(model), "--log-root", str(tmp_path / "logs")]
+def test_a_model_that_warp_does_not_support_is_told_before_anything_is_built(here):
+    (here / "rope.xml").write_text(FLEX)
     with pytest.raises(ConfigError, match="does not support flexes") as error:
-        train(["cartpole-balance", *flags])
+        train([*SMALL, "--env.model", "rope.xml"])
     assert "--engine mujoco" in str(error.value)
-    assert not (tmp_path / "logs").exists()
+    assert not (here / "logs").exists()

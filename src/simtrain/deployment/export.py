@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -117,7 +117,7 @@ def _metadata(
     robot: RobotInputs | None,
 ) -> dict[str, Any]:
     shapes = zip(step.input_names, step.example, strict=True)
-    return {
+    metadata = {
         "task": saved.config.task,
         "iteration": saved.iteration,
         "run": saved.run.resolve().name,
@@ -132,6 +132,9 @@ def _metadata(
         "robot": None if robot is None else {"file": FILE, **dataclasses.asdict(robot)},
         **dataclasses.asdict(interface),
     }
+    # As JSON can hold it: None for infinities, a text for what it does not know.
+    text = json.dumps(metadata, default=str)
+    return cast(dict[str, Any], json.loads(text, parse_constant=lambda infinity: None))
 
 
 def _properties(metadata: dict[str, Any]) -> dict[str, str]:

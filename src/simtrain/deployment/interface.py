@@ -3,8 +3,6 @@
 Numbers are those of the task, before domain randomization.
 """
 
-import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +11,12 @@ import mujoco
 import numpy as np
 from torch import Tensor
 
-from simtrain.config.tree import function_name
+from simtrain.config.tree import as_plain, function_name
 from simtrain.env.cfg import GaussianNoiseCfg, TermCfg, UniformNoiseCfg
-from simtrain.env.commands import CommandTerm
 from simtrain.env.control.actions import JointAction
 from simtrain.env.control.cfg import DelayCfg
 from simtrain.env.env import Env
-from simtrain.env.names import ONE_DEGREE, Entities, find_base, initial_state, resolve_params
+from simtrain.env.names import ONE_DEGREE, Entities, initial_state, resolve_params
 from simtrain.errors import ConfigError
 
 
@@ -29,8 +26,8 @@ class ObservationPart:
 
     An image has a `shape`, channels, rows and columns, and is an input of its own, named as its
     group; None for what lies in the vector. The `function`, as module:name, has joints, bodies and
-    so on among its `params` by name, in the order of the entries. The value is clipped, None being
-    open, and then scaled. The latest `history_length` of them are stacked, oldest first, all alike
+    so on among its `params` by name, in the order of the entries. The value is clipped and
+    then scaled. The latest `history_length` of them are stacked, oldest first, all alike
     at an episode's start; 0 is the present alone. In training `noise` was added first, and a `bias`
     for an episode: bounds, or mean and standard deviation. Its `delay` was of so many steps, from
     least to most. A robot has its own of these.
@@ -46,7 +43,7 @@ class ObservationPart:
     noise: dict[str, list[float]]
     bias: dict[str, list[float]]
     delay: list[int]
-    clip: list[float | None] | None
+    clip: list[float] | None
     scale: float | list[float]
     history_length: int
 
@@ -105,7 +102,7 @@ class Interface:
     joint_names: list[str]
     action_scale: list[float]
     action_offset: list[float]
-    action_clip: list[list[float | None]]
+    action_clip: list[list[float]]
     default_joint_pos: list[float]
     """Positions that episodes start from, m or rad; observed positions are relative to them where
     the term says so. Not what a zero action means: that is ``action_offset``."""
@@ -130,14 +127,14 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
     """The interface of a policy that sees the groups `obs_groups` of `env`, one after the other."""
     model, cfg = env.model, env.cfg
     start = initial_state(model, cfg.keyframe)
-    terms = env.action_terms
     actions: list[ActionPart] = []
-    for name, term in terms.items():
-        first, action = sum(part.size for part in actions), cfg.actions[name]
+    for name, term in env.action_terms.items():
+        action, first = cfg.actions[name], sum(part.size for part in actions)
         clock = getattr(action, "reference", None)
-        place = first, term.dim, _delay(action)
-        actions.append(ActionPart(name, type(action).__name__, clock, *place))
-    driven = [term for term in terms.values() if isinstance(term, JointAction)]
+        actions.append(
+            ActionPart(name, type(action).__name__, clock, first, term.dim, _delay(action))
+        )
+    driven = [term for term in env.action_terms.values() if isinstance(term, JointAction)]
     names = [name for term in driven for name in term.joints.names]
     actuators = [i for term in driven for i in term.actuators]
     joints = [model.joint(i) for i in range(model.njnt) if model.jnt_type[i] in ONE_DEGREE]
@@ -151,22 +148,22 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
         command_names=list(cfg.commands),
         commands=[
             CommandPart(
-                name,
-                env.command(name).shape[1],
-                function_name(c.func),
-                _params(env, c),
-                _runs(env.commands.terms[name]),
+                name=name,
+                size=env.command(name).shape[1],
+                function=function_name(cfg.commands[name].func),
+                params=_params(env, cfg.commands[name]),
+                runs=None if term.is_driven else {"places": [], "starts": {}} | term.describe(),
             )
-            for name, c in cfg.commands.items()
+            for name, term in env.commands.terms.items()
         ],
         action_size=env.num_actions,
         actions=actions,
-        actuators=[i for term in terms.values() for i in term.actuators],
+        actuators=[i for term in env.action_terms.values() for i in term.actuators],
         joint_names=names,
         action_scale=[x for term in driven for x in _plain(term.scale)],
         action_offset=[x for term in driven for x in _plain(term.offset)],
         action_clip=[
-            [_finite(low), _finite(high)]
+            [low, high]
             for term in driven
             for low, high in zip(_plain(term.low), _plain(term.high), strict=True)
         ],
@@ -176,46 +173,48 @@ def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
         actuator_gear=[float(model.actuator_gear[i, 0]) for i in actuators],
         initial_joint_pos=start_of,
         motors={
-            name: {"kind": type(motor).__name__, **_for_json(dataclasses.asdict(motor))}
+            name: {"kind": type(motor).__name__, **as_plain(motor)}
             for name, motor in cfg.actuators.items()
         },
         held_joint_pos=env.held_joints,
         keyframe=cfg.keyframe,
-        base=_base(model),
+        base=model.body(env.base.body).name if has_base(env) else None,
     )
 
 
-def _runs(command: CommandTerm) -> dict[str, Any] | None:
-    return None if command.is_driven else {"places": [], "starts": {}} | command.describe()
-
-
-def _base(model: mujoco.MjModel) -> str | None:
+def has_base(env: Env) -> bool:
+    """Whether the model has a floating base."""
     try:
-        name: str = model.body(find_base(model).body).name
+        return env.base is not None
     except ConfigError:
-        return None
-    return name
+        return False
 
 
 def _observations(env: Env, obs_groups: Sequence[str]) -> list[ObservationPart]:
     parts: list[ObservationPart] = []
     before, cfgs = 0, env.cfg.observation_groups()
-    for group in obs_groups:
-        its = env.observations.groups[group]
-        shape = list(its.shape) if len(its.shape) > 1 else None
-        for term, place in its.slices.items():
-            cfg = cfgs[group][term]
-            start = before + place.start if shape is None else 0
-            size = place.stop - place.start
-            function, params = function_name(cfg.func), _params(env, cfg)
-            clip = None if cfg.clip is None else [_finite(bound) for bound in cfg.clip]
-            factor = 1.0 if cfg.scale is None else cfg.scale
-            scale = list(factor) if isinstance(factor, tuple) else factor
-            history = cfg.history_length
-            hardware = _noise(cfg.noise), _noise(cfg.bias), _delay(cfg)
-            where = group, term, start, size, shape, function, params
-            parts.append(ObservationPart(*where, *hardware, clip, scale, history))
-        before += its.size if shape is None else 0
+    for name in obs_groups:
+        group = env.observations.groups[name]
+        is_image = len(group.shape) > 1
+        for term, place in group.slices.items():
+            cfg = cfgs[name][term]
+            part = ObservationPart(
+                group=name,
+                term=term,
+                start=0 if is_image else before + place.start,
+                size=place.stop - place.start,
+                shape=list(group.shape) if is_image else None,
+                function=function_name(cfg.func),
+                params=_params(env, cfg),
+                noise=_noise(cfg.noise),
+                bias=_noise(cfg.bias),
+                delay=_delay(cfg),
+                clip=None if cfg.clip is None else list(cfg.clip),
+                scale=as_plain(1.0 if cfg.scale is None else cfg.scale),
+                history_length=cfg.history_length,
+            )
+            parts.append(part)
+        before += 0 if is_image else group.size
     return parts
 
 
@@ -235,22 +234,7 @@ def _noise(noise: UniformNoiseCfg | GaussianNoiseCfg | None) -> dict[str, list[f
 def _params(env: Env, cfg: TermCfg) -> dict[str, Any]:
     """A term's parameters as plain values, with names where its patterns match."""
     resolved = resolve_params(cfg.params, env.model, "cpu").items()
-    return {k: _for_json(v.names if isinstance(v, Entities) else v) for k, v in resolved}
-
-
-def _for_json(value: Any) -> Any:
-    """A value as JSON can hold it: None for infinities, a text for what it does not know."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(key): _for_json(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_for_json(item) for item in value]
-    if callable(value):
-        return function_name(value)
-    if isinstance(value, float):
-        return _finite(value)
-    return value if isinstance(value, bool | int | str | None) else str(value)
+    return {k: as_plain(v.names if isinstance(v, Entities) else v) for k, v in resolved}
 
 
 def _gain(model: mujoco.MjModel, actuator: int, which: int) -> float:
@@ -270,7 +254,3 @@ def _gain(model: mujoco.MjModel, actuator: int, which: int) -> float:
 def _plain(values: Tensor) -> list[float]:
     """Float32 numbers as the shortest decimals that mean them: 0.3, not 0.30000001192092896."""
     return [float(str(value)) for value in values.cpu().numpy().astype(np.float32)]
-
-
-def _finite(bound: float) -> float | None:
-    return bound if math.isfinite(bound) else None

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from simtrain.deployment.interface import has_base
 from simtrain.env.commands import CommandTerm
 from simtrain.env.control.actions import Actions
 from simtrain.env.control.cfg import ActionTerm
@@ -36,11 +37,7 @@ class RobotTask:
         self.joints = [joint for joint in joints if joint.type[0] in ONE_DEGREE]
         self.qpos = [int(joint.qposadr[0]) for joint in self.joints]
         self.qvel = [int(joint.dofadr[0]) for joint in self.joints]
-        self.has_base = True
-        try:
-            _ = env.base
-        except ConfigError:
-            self.has_base = False
+        self.has_base = has_base(env)
         self.given: dict[str, dict[str, Any]] = {}
         params, names = list[Any](), list[str]()
         for group, terms in self.groups.items():

@@ -4,7 +4,6 @@ Its fields are those that their ``ManagerBasedRLEnv`` and its managers read, see
 of https://github.com/unitreerobotics/unitree_rl_lab.
 """
 
-import math
 from typing import Any
 
 import mujoco
@@ -42,7 +41,7 @@ def deploy_yaml(model: mujoco.MjModel, told: Interface) -> str:
         for values in (told.joint_stiffness, told.joint_damping)
     )
     targets = {
-        "clip": [_bounds(pair) for pair in told.action_clip],
+        "clip": told.action_clip,
         "joint_names": told.joint_names,
         "scale": told.action_scale,
         "offset": told.action_offset,
@@ -82,8 +81,7 @@ def _observation(part: ObservationPart, name: str) -> dict[str, Any]:
     steps = max(part.history_length, 1)
     scale = part.scale if isinstance(part.scale, list) else [part.scale] * (part.size // steps)
     params = {"command_name": "base_velocity"} if name == "velocity_commands" else {}
-    clip = None if part.clip is None else _bounds(part.clip)
-    return {"params": params, "clip": clip, "scale": scale, "history_length": steps}
+    return {"params": params, "clip": part.clip, "scale": scale, "history_length": steps}
 
 
 def _known_as(part: ObservationPart, told: Interface) -> str | None:
@@ -103,8 +101,3 @@ def _known_as(part: ObservationPart, told: Interface) -> str | None:
 
 def _is_velocity(command: CommandPart) -> bool:
     return command.size == 3 and all(axis in command.params for axis in _AXES)
-
-
-def _bounds(pair: list[float | None]) -> list[float]:
-    low, high = pair
-    return [-math.inf if low is None else low, math.inf if high is None else high]
