@@ -3,8 +3,8 @@
 The policy is evaluated in its task; the exported files then play the same episodes in plain MuJoCo
 (``closed_loop.py``, in processes that know nothing of simtrain), with the same starts, commands and
 models. What happened there is put into the task's environment step by step, for its own rewards,
-metrics and terminations to judge. Before that, both look at the same states: what they see and
-want must be the same, and what is not is told by its name.
+metrics and terminations. Before that, both look at the same states: what they see and want must be
+the same, and each difference is reported by its name.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ AS_TRAINED = "the task's physics"
 """The condition that decides; the others only tell."""
 _SEED = 0
 _STEPS, _EPISODES = 100, 8  # whose observations and targets are compared
+_STATE = ("qpos", "qvel", "sensordata")  # in which they are
 _TOLERANCE = 1e-3  # of these; relative where they are larger than 1
 _ROUGHLY = 0.02  # of the mean where the ground is seen, m
 _SOLVERS = {"PGS": 0, "CG": 1, "Newton": 2}
@@ -107,9 +108,8 @@ class Verifier:
         of_task = evaluation_task(saved.config.env)
         task = without_hardware(of_task)
         self._is_changed = as_plain(task) != as_plain(of_task)
-        self._threads = len(os.sched_getaffinity(0))
-        with _own_randomness():
-            engine = EngineCfg(threads=min(self._threads, episodes))
+        engine = EngineCfg(threads=min(len(os.sched_getaffinity(0)), episodes))
+        with _own_randomness(), torch.inference_mode():
             self._env = Env(task, episodes, engine, metrics=True)
             policy = saved.policy(self._env.get_observations(), self._env.num_actions)
             self._own = _play_own(self._env, policy)
@@ -123,8 +123,8 @@ class Verifier:
         """See `verify`."""
         env, own, played = self._env, self._own, {}
         about = _read_interface(folder)
-        with _own_randomness(), tempfile.TemporaryDirectory() as scratch:
-            loop = _ClosedLoop(folder, Path(scratch), env, own.job, self._threads)
+        with _own_randomness(), torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:
+            loop = _ClosedLoop(folder, Path(scratch), env, own.job)
             differences = _differences(loop, env, own, about)
             for name, condition in (conditions or all_conditions(env, about)).items():
                 if not differences:
@@ -133,26 +133,21 @@ class Verifier:
         return Verification(own.evaluation, played, differences, self._is_changed)
 
 
-@contextmanager
-def _own_randomness() -> Iterator[None]:
-    with forked_randomness(_SEED, torch.device("cpu")), torch.inference_mode():
-        yield
+_own_randomness = partial(forked_randomness, _SEED, torch.device("cpu"))
 
 
 def all_conditions(env: Env, about: dict[str, Any]) -> dict[str, Condition]:
     """The task's physics, and what may be otherwise: solver, step size, delay, noise and mass."""
     solvers = {name: i for name, i in _SOLVERS.items() if i != env.model.opt.solver}
-    noisy = any(part["noise"] for part in about["observations"])
-    return {
-        AS_TRAINED: {},
-        **{f"solver {name}": {"options": {"solver": i}} for name, i in solvers.items()},
-        "half the time step": {"timestep": 0.5},
-        **({"twice the time step": {"timestep": 2.0}} if env.cfg.decimation % 2 == 0 else {}),
-        "one step late": {"delay": 1},
-        **({"noise of training": {"noise": True}} if noisy else {}),
-        "10 % heavier": {"mass": 1.1},
-        "10 % lighter": {"mass": 0.9},
-    }
+    conditions: dict[str, Condition] = {AS_TRAINED: {}}
+    conditions |= {f"solver {name}": {"options": {"solver": i}} for name, i in solvers.items()}
+    conditions["half the time step"] = {"timestep": 0.5}
+    if env.cfg.decimation % 2 == 0:
+        conditions["twice the time step"] = {"timestep": 2.0}
+    conditions["one step late"] = {"delay": 1}
+    if any(part["noise"] for part in about["observations"]):
+        conditions["noise of training"] = {"noise": True}
+    return conditions | {"10 % heavier": {"mass": 1.1}, "10 % lighter": {"mass": 0.9}}
 
 
 def _read_interface(folder: Path) -> dict[str, Any]:
@@ -173,89 +168,78 @@ def _read_interface(folder: Path) -> dict[str, Any]:
 def _play_own(env: Env, policy: Policy) -> _Episodes:
     """Play an episode in each environment; steps go on after its end, for the other's may not."""
     memory = _reset(env)
-    state, native = env.sim.state(), ("qpos", "qvel", "sensordata")
+    state = env.sim.state()
     job = {"start": state["state"].numpy()}
     job |= {f"model/{field}": value.numpy() for field, value in entries_of(state, "model")}
     job |= {f"memory/{name}": value.numpy() for name, value in memory.items()}
-    given: dict[str, list[Tensor]] = {
-        name: [] for name, term in env.commands.terms.items() if term.is_driven
-    }
-    states: dict[str, list[Tensor]] = {field: [] for field in native}
-    commands, seen, targets, obs = [], [], [], env.get_observations()
     driven = [i for term in env.action_terms.values() for i in term.actuators]
-    episodes = FirstEpisodes(env)
+    given = [name for name, term in env.commands.terms.items() if term.is_driven]
+    rows: dict[str, list[Tensor]] = {}  # of every step
+    commands, obs, episodes = [], env.get_observations(), FirstEpisodes(env)
     for step in range(env.max_episode_length):
         commands.append({n: value.clone() for n, value in env.declared("commands.").items()})
-        for name, values in given.items():
-            values.append(env.command(name).clone())
+        now = {f"command/{name}": env.command(name).clone() for name in given}
         if step < _STEPS:
-            for field, values in states.items():
-                values.append(env.sim.bind_native(field)[:_EPISODES].clone())
-            seen.append(torch.cat([obs[g][:_EPISODES] for g in policy.actor.obs_groups], dim=1))
+            for field in _STATE:
+                now[field] = env.sim.bind_native(field)[:_EPISODES].clone()
+            now["seen"] = torch.cat([obs[g][:_EPISODES] for g in policy.actor.obs_groups], dim=1)
         episodes.add(*env.advance(policy(obs, env.is_fresh)))
         if step < _STEPS:
-            targets.append(env.bind("ctrl")[:_EPISODES, driven])
+            now["targets"] = env.bind("ctrl")[:_EPISODES, driven]
+        for name, value in now.items():
+            rows.setdefault(name, []).append(value)
         obs = env.observe()
-    job |= {f"command/{name}": torch.stack(values).numpy() for name, values in given.items()}
-    stacked = {field: torch.stack(values).numpy() for field, values in states.items()}
-    arrays = (torch.stack(values).numpy() for values in (seen, targets))
-    return _Episodes(Evaluation.of_rows(episodes.rows(), env), job, commands, stacked, *arrays)
+    arrays = {name: torch.stack(values).numpy() for name, values in rows.items()}
+    job |= {name: values for name, values in arrays.items() if name.startswith("command/")}
+    states = {field: arrays[field] for field in _STATE}
+    evaluation = Evaluation.of_rows(episodes.rows(), env)
+    return _Episodes(evaluation, job, commands, states, arrays["seen"], arrays["targets"])
 
 
 def _reset(env: Env) -> dict[str, Tensor]:
-    """Begin an episode in each environment; the commands' state before their first `update`."""
+    """Begin an episode in each environment; the commands' state before their first update."""
     memory: dict[str, Tensor] = {}
+    compute = env.commands.compute
 
-    def record_first(name: str, update: Callable[[], None]) -> Callable[[], None]:
-        def first() -> None:
-            state = env.declared(f"commands.{name}.").items()
-            rows = {key: value for key, value in state if value.shape[:1] == (env.num_envs,)}
-            memory.update({key: value.clone() for key, value in rows.items()})
-            update()
+    def record_and_compute() -> None:
+        state = env.declared("commands.").items()
+        memory.update({n: rows.clone() for n, rows in state if rows.shape[:1] == (env.num_envs,)})
+        compute()
 
-        return first
-
-    terms = {n: term for n, term in env.commands.terms.items() if not term.is_driven}
-    for name, term in terms.items():
-        vars(term)["update"] = record_first(name, term.update)
+    vars(env.commands)["compute"] = record_and_compute
     env.reset()
-    for term in terms.values():
-        del vars(term)["update"]
+    del vars(env.commands)["compute"]
     return memory
 
 
 class _ClosedLoop:
     """The exported files at work, in processes of their own."""
 
-    def __init__(
-        self, folder: Path, scratch: Path, env: Env, job: dict[str, np.ndarray], threads: int
-    ) -> None:
+    def __init__(self, folder: Path, scratch: Path, env: Env, job: dict[str, np.ndarray]) -> None:
         self._folder, self._scratch, self._job = folder.resolve(), scratch, job
-        self._episodes, self._threads = env.num_envs, min(threads, env.num_envs)
-        fields = [field for field, _ in entries_of(env.sim.state(), "data")]
-        self.model = mujoco.MjModel.from_xml_path(str(folder / "model.xml"))
+        self._threads = min(len(os.sched_getaffinity(0)), env.num_envs)
+        model = mujoco.MjModel.from_xml_path(str(folder / "model.xml"))
         self._settings = {
-            "fields": fields,
-            "discardvisual": self.model.ngeom != env.model.ngeom,
+            "fields": [field for field, _ in entries_of(env.sim.state(), "data")],
+            "discardvisual": model.ngeom != env.model.ngeom,
             "steps": env.max_episode_length,
         }
 
     def play(self, condition: Condition) -> dict[str, np.ndarray]:
         """The fields, actions and failures of all episodes at the end of every step."""
-        shares = np.array_split(np.arange(self._episodes), self._threads)
+        shares = np.array_split(np.arange(len(self._job["start"])), self._threads)
         with ThreadPoolExecutor(self._threads) as pool:
-            done = list(pool.map(lambda share: self._run(share, {"condition": condition}), shares))
-        return {name: np.concatenate([part[name] for part in done], axis=1) for name in done[0]}
+            parts = list(pool.map(lambda share: self._run(share, {"condition": condition}), shares))
+        return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
 
     def follow(self, states: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the policy sees and wants in these states, ``(steps, episodes, ...)``."""
         steps, episodes, _ = states["qpos"].shape
-        more = {f"follow/{field}": values for field, values in states.items()}
-        settings = {"condition": {}, "steps": steps}
-        return self._run(np.arange(episodes), settings, more)
+        followed = {f"follow/{field}": values for field, values in states.items()}
+        return self._run(np.arange(episodes), {"condition": {}, "steps": steps}, followed)
 
     def _run(
-        self, share: np.ndarray, settings: dict[str, Any], more: dict[str, np.ndarray] | None = None
+        self, share: np.ndarray, settings: Condition, followed: Mapping[str, np.ndarray] = {}
     ) -> dict[str, np.ndarray]:
         job = {
             name: values[:, share] if name.startswith("command/") else values[share]
@@ -263,19 +247,18 @@ class _ClosedLoop:
         }
         text = np.array(json.dumps(self._settings | settings))
         files = [self._scratch / f"{name}-{share[0]}.npz" for name in ("job", "result")]
-        np.savez(files[0], allow_pickle=False, **job, **(more or {}), settings=text)
-        # -P: what the loop imports is the exported folder's.
-        command = [sys.executable, "-P", str(_LOOP), str(self._folder), *map(str, files)]
-        done = subprocess.run(
-            command,
+        np.savez(files[0], allow_pickle=False, **job, **followed, settings=text)
+        process = subprocess.run(
+            # -P: what the loop imports is the exported folder's.
+            [sys.executable, "-P", str(_LOOP), str(self._folder), *map(str, files)],
             cwd=self._scratch,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode != 0:
-            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        if process.returncode != 0:
+            last = (process.stderr.strip().splitlines() or ["it said nothing"])[-1]
             raise ExportError(f"the exported policy does not run: {last}")
         with np.load(files[1]) as result:
             return dict(result)
@@ -289,19 +272,20 @@ def _differences(loop: _ClosedLoop, env: Env, own: _Episodes, about: dict[str, A
         sentences.append(f"a step lasts {about['control_period']} s, in the task {env.step_dt} s")
     # Between nodes of a height field MuJoCo's ground is not quite that of the task, what the policy
     # wants follows from it, and so what it sees of that.
-    scans = {*about["robot"]["given"]}
-    last = [part for part in about["observations"] if part["function"].endswith(":last_action")]
-    scans |= {f"{part['group']}.{part['term']}" for part in last if scans}
-    seen, before = followed["obs"], 0
+    sees_ground = bool(about["robot"]["given"])
+    before = 0
     for group in dict.fromkeys(part["group"] for part in about["observations"]):
+        parts = {part["term"]: part for part in about["observations"] if part["group"] == group}
         for term, place in env.observations.groups[group].slices.items():
-            part = slice(before + place.start, before + place.stop)
-            name, pair = f"{group}.{term}", (seen[:, :, part], own.seen[:, :, part])
-            sentences += _difference(name, *pair, roughly=name in scans)
+            name, columns = f"{group}.{term}", slice(before + place.start, before + place.stop)
+            pair = followed["obs"][:, :, columns], own.seen[:, :, columns]
+            follows = sees_ground and parts[term]["function"].endswith(":last_action")
+            roughly = follows or name in about["robot"]["given"]
+            sentences += _difference(name, *pair, roughly=roughly)
         before += env.observations.groups[group].size
     if not sentences:  # else targets differ as well
         pair = followed["targets"], own.targets
-        sentences += _difference("the targets", *pair, roughly=bool(scans))
+        sentences += _difference("the targets", *pair, roughly=sees_ground)
     return sentences
 
 
