@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from warm import WarmProcess
 
 ONE_RANK = ("--gpu-ids", "None", "--cpu-threads", "1")
@@ -60,7 +59,6 @@ class Job:
         """
         self.folder = folder
         self.out = folder / "out.txt"
-        self._mark = f"SIMTRAIN_TEST_JOB={folder}"
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", **variables}
         environment["SIMTRAIN_TEST_JOB"] = str(folder)
         self.process: subprocess.Popen[bytes] | WarmProcess
@@ -133,33 +131,28 @@ class Job:
 
     def processes(self) -> list[int]:
         """Every process that this job started and that still runs."""
-        pids = [pid for pid in _running() if self._mark.encode() in _read(pid, "environ")]
-        # A fork shows the environment of the process that it was forked from.
-        if isinstance(self.process, WarmProcess) and self.process.poll() is None:
-            pids.append(self.process.pid)
+        pids = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                is_of_job = process.environ().get("SIMTRAIN_TEST_JOB") == str(self.folder)
+                # A fork shows the environment of the process that it was forked from.
+                is_warm = isinstance(self.process, WarmProcess) and process.pid == self.process.pid
+                if (is_of_job or is_warm) and process.status() != psutil.STATUS_ZOMBIE:
+                    pids.append(process.pid)
         return pids
 
     def listening(self) -> set[tuple[str, int]]:
         """Addresses and ports on which its processes listen."""
-        inodes = set()
-        for pid in self.processes():
-            for link in Path(f"/proc/{pid}/fd").glob("*"):
-                with suppress(OSError):
-                    inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
-        listening = set()
-        for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A" and fields[9] in inodes:
-                    address, port = fields[1].split(":")
-                    words = struct.unpack(f">{len(address) // 8}I", bytes.fromhex(address))
-                    packed = struct.pack(f"={len(words)}I", *words)  # the machine's byte order
-                    listening.add((socket.inet_ntop(family, packed), int(port, 16)))
-        return listening
+        return {
+            tuple(connection.laddr)
+            for pid in self.processes()
+            for connection in psutil.Process(pid).net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
+        }
 
     def running(self, module: str) -> list[int]:
         """Processes that Python started with a module."""
-        return [pid for pid in self.processes() if module.encode() in _read(pid, "cmdline")]
+        return [pid for pid in self.processes() if module in " ".join(_command(pid))]
 
     def ranks(self) -> list[int]:
         """Processes of the ranks, as far as they have started."""
@@ -167,31 +160,25 @@ class Job:
 
     def agent(self) -> int:
         """The process that starts the ranks of this host."""
-        (agent,) = self.running("\0simtrain.launch.agent\0")
+        (agent,) = (p for p in self.processes() if "simtrain.launch.agent" in _command(p))
         return agent
 
     def log_server(self) -> int:
         """The process that the ranks report to: a fork of a fork of the command."""
-        return self._fork_of(self.launcher())
+        return _fork_of(self.launcher())
 
     def launcher(self) -> int:
         """The fork of the command that runs torchrunx."""
-        return self._fork_of(self.process.pid)
-
-    def _fork_of(self, parent: int) -> int:
-        command = _read(self.process.pid, "cmdline")
-        line = f"PPid:\t{parent}\n".encode()
-        children = [pid for pid in self.processes() if line in _read(pid, "status")]
-        (fork,) = (pid for pid in children if _read(pid, "cmdline") == command)
-        return fork
+        return _fork_of(self.process.pid)
 
 
-def _running() -> list[int]:
-    pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if b"State:\tZ" not in _read(pid, "status")]
+def _fork_of(parent: int) -> int:
+    children = psutil.Process(parent).children()
+    (fork,) = (child.pid for child in children if _command(child.pid) == _command(parent))
+    return fork
 
 
-def _read(pid: int, file: str) -> bytes:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/{file}").read_bytes()
-    return b""
+def _command(pid: int) -> list[str]:
+    with suppress(psutil.Error):
+        return psutil.Process(pid).cmdline()
+    return []
