@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -56,9 +57,15 @@ MODEL = f"""
       <joint name="left_slide" type="slide" axis="1 0 0"/> <geom/>
       <geom name="looks" size="0.05" contype="0" conaffinity="0" mass="0"/>
     </body>
-    <body pos="0 2 0"> <joint name="left_hinge" axis="0 0 1"/> <geom/> </body>
-    <body pos="0 -1 0"> <joint name="right_slide" type="slide" axis="1 0 0"/> <geom/> </body>
-    <body pos="0 -2 0"> <joint name="right_hinge" axis="0 0 1"/> <geom/> </body>
+    <body name="left" pos="0 2 0">
+      <joint name="left_hinge" axis="0 0 1"/> <geom/> <site name="left_hinge"/>
+    </body>
+    <body name="right_cart" pos="0 -1 0">
+      <joint name="right_slide" type="slide" axis="1 0 0"/> <geom/>
+    </body>
+    <body name="right" pos="0 -2 0">
+      <joint name="right_hinge" axis="0 0 1"/> <geom/> <site name="right_hinge"/>
+    </body>
   </worldbody>
   <actuator>
     <position joint="right_slide" kp="9" kv="1"/>
@@ -99,16 +106,14 @@ def tipped(env: Env) -> Tensor:
     return env.bind("xmat").view(env.num_envs, -1, 3, 3)[:, env.base.body, 2, 2] < 0.0
 
 
-def _model() -> Any:
-    import mujoco
-
+def _model() -> mujoco.MjSpec:
     return mujoco.MjSpec.from_string(MODEL)
 
 
-def _task(**changes: Any) -> TaskCfg:
+def _task() -> TaskCfg:
     """Four servos, three of them driven, a base that flies, and a crate; a term of each kind."""
-    spins = dict.fromkeys(("x", "y", "z", "roll", "pitch", "yaw"), (-8.0, 8.0))
-    noisy = {"scale": 0.5, "history_length": 3}
+    see, spins = ObservationTermCfg, ("x", "y", "z", "roll", "pitch", "yaw")
+    on_reset = {"mode": "reset", "joints": JOINTS}
     return tiny_task(
         model=_model,
         keyframe="bent",
@@ -140,18 +145,22 @@ def _task(**changes: Any) -> TaskCfg:
         },
         observations={
             "actor": {
-                "lin_vel": ObservationTermCfg(mdp.base_lin_vel),
-                "gyro": ObservationTermCfg(mdp.base_ang_vel, scale=(0.1, 0.2, 0.3)),
-                "gravity": ObservationTermCfg(mdp.projected_gravity),
-                "positions": ObservationTermCfg(
-                    mdp.joint_pos_rel, joints=(*TURNED, "right_slide"), biased=True, **noisy
+                "lin_vel": see(mdp.base_lin_vel),
+                "gyro": see(mdp.base_ang_vel, scale=(0.1, 0.2, 0.3)),
+                "gravity": see(mdp.projected_gravity),
+                "positions": see(
+                    mdp.joint_pos_rel,
+                    joints=(*TURNED, "right_slide"),
+                    biased=True,
+                    scale=0.5,
+                    history_length=3,
                 ),
-                "angles": ObservationTermCfg(angles, joints=TURNED),
-                "speeds": ObservationTermCfg(mdp.joint_vel, joints=JOINTS, clip=(-0.5, 0.5)),
-                "drift": ObservationTermCfg(seen_velocity),
-                "command": ObservationTermCfg(mdp.generated_commands, command="velocity"),
-                "gait": ObservationTermCfg(mdp.generated_commands, command="gait"),
-                "last": ObservationTermCfg(mdp.last_action),
+                "angles": see(angles, joints=TURNED),
+                "speeds": see(mdp.joint_vel, joints=JOINTS, clip=(-0.5, 0.5)),
+                "drift": see(seen_velocity),
+                "command": see(mdp.generated_commands, command="velocity"),
+                "gait": see(mdp.generated_commands, command="gait"),
+                "last": see(mdp.last_action),
             }
         },
         rewards={
@@ -176,28 +185,15 @@ def _task(**changes: Any) -> TaskCfg:
                 ranges=(0.5, 2.0),
             ),
             "throw": EventTermCfg(
-                mdp.reset_root_state_uniform, mode="reset", pose_range={}, velocity_range=spins
+                mdp.reset_root_state_uniform,
+                mode="reset",
+                pose_range={},
+                velocity_range=dict.fromkeys(spins, (-8.0, 8.0)),
             ),
-            "joints": EventTermCfg(
-                mdp.reset_joints_uniform, mode="reset", joints=JOINTS, velocity=(-1.0, 1.0)
-            ),
+            "joints": EventTermCfg(mdp.reset_joints_uniform, velocity=(-1.0, 1.0), **on_reset),
         },
         ppo=PpoCfg(actor=ActorCfg(hidden_dims=(16,), model="gru", rnn_hidden_dim=6)),
-        **changes,
     )
-
-
-def _with_sites(task: TaskCfg) -> TaskCfg:
-    make = task.model
-
-    def model() -> Any:
-        spec = make()
-        for body, name in zip(spec.bodies[-3:], ("left_hinge", "x", "right_hinge"), strict=True):
-            body.add_site(name=name)
-        return spec
-
-    task.model = model
-    return task
 
 
 def _saved(task: TaskCfg) -> SavedPolicy:
@@ -213,7 +209,7 @@ def _saved(task: TaskCfg) -> SavedPolicy:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[SavedPolicy, Path]:
-    saved = _saved(_with_sites(_task()))
+    saved = _saved(_task())
     folder = tmp_path_factory.mktemp("exported")
     export_policy(saved, folder, ("onnx",))
     return saved, folder
@@ -289,11 +285,7 @@ def test_what_an_earlier_version_exported_is_told(made, verifier, tmp_path) -> N
 
 def _following(folder: Path) -> TaskCfg:
     """A box with an arm that follows one of two made-up motions."""
-    import mujoco
-
-    xml = MODEL.replace(CRATE, "").replace(AT_START, "").replace("<body pos", '<body name="_" pos')
-    for name in ("left", "right_cart", "right"):
-        xml = xml.replace('name="_"', f'name="{name}"', 1)
+    xml = MODEL.replace(CRATE, "").replace(AT_START, "")
     model, rng = mujoco.MjModel.from_xml_string(xml), np.random.default_rng(0)
     for name, frames in (("long", 15), ("short", 8)):
         sizes = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}

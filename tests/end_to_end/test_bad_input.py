@@ -88,6 +88,7 @@ MISTAKES = [
         f"{TASK} --phase-times False --until Perf/time/physics<1",
         "--until: training logs no metric 'Perf/time/physics'",
     ),
+    (f"{TASK} --gpu-ids 99", "--gpu-ids 99: "),
     (f"{TASK} --gpu-ids None --cpu-workers 100000", "--cpu-workers is 100000; at most"),
     (f"{TASK} --log-root {'a' * 5000}", "(5000 characters) cannot be used: File name too long"),
     (f"{TASK} --resume {'a' * 300}", " cannot be used: File name too long"),

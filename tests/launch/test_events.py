@@ -62,36 +62,29 @@ def test_a_rank_that_is_heard_again_is_told_of_once_more_and_then_no_more(watche
     assert watched.said[1:] == ["rank 1 on cpu went on"]
 
 
-def test_ranks_that_wait_for_each_other_at_the_start_get_advice_and_end_the_job_themselves(watched):
-    beats = beat(0, 0, is_waiting=True), beat(1, 0, is_waiting=True)
-    assert not watched.run(1000, *beats)
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [((0, 1), "every rank has waited for the others"), ((0,), "rank 1 on cpu has not started")],
+)
+def test_ranks_that_do_not_connect_get_advice_and_end_the_job_themselves(ranks, text, watched):
+    assert not watched.run(1000, *(beat(rank, 0, is_waiting=True) for rank in ranks))
     (warning,) = watched.said
-    assert warning.startswith("warning: every rank has waited for the others for 61 s; after 600 s")
+    assert warning.startswith(f"warning: {text} for 61 s; after 600 s")
     assert warning.endswith(events.ADVICE)
-
-
-def test_a_rank_that_never_starts_is_told_of(watched):
-    watched.run(100, beat(0, 0, is_waiting=True))
-    (warning,) = watched.said
-    assert warning.startswith("warning: rank 1 on cpu has not started for 61 s")
 
 
 @pytest.mark.parametrize(
     "beats",
     [
-        (beat(0, None), beat(1, None, is_waiting=True)),
-        (beat(0, 3), beat(1, 3)),
+        [(beat(0, None), beat(1, None, is_waiting=True))],
+        [(beat(0, 3), beat(1, 3))],
+        [(beat(0, 3, waits=i, is_waiting=True), beat(1, 3)) for i in range(20)],
     ],
-    ids=["rank 0 evaluates alone", "a long rollout"],
+    ids=["rank 0 evaluates alone", "a long rollout", "one waits often"],
 )
 def test_a_rank_that_takes_its_time_is_not_late(beats, watched):
-    assert not watched.run(1000, *beats)
-    assert watched.said == []
-
-
-def test_a_rank_that_waits_often_waits_for_nobody(watched):
-    for waits in range(200):
-        watched.run(5, beat(0, 3, waits=waits, is_waiting=True), beat(1, 3))
+    for both in beats:
+        assert not watched.run(1000 // len(beats), *both)
     assert watched.said == []
 
 

@@ -105,7 +105,10 @@ def probe_hosts(hosts: Sequence[str], ssh_config: str | None, *, list_gpus: bool
     except OSError as error:
         fix = f"which does not resolve ({error}); add it, with an address, to /etc/hosts"
         raise ConfigError(f"the hosts find this machine by its name {name!r}, {fix}") from error
-    answers: dict[str, HostGpus | str] = {}
+    # Tracebacks of SSH would come before the one line that says which host and why.
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+    slow = f"cannot be used: no answer within {_PROBE_SECONDS:.0f} s"
+    answers: dict[str, HostGpus | str] = dict.fromkeys(hosts, slow)
     with socket.create_server((name, 0)) as listener:
         port, what = str(listener.getsockname()[1]), "gpus" if list_gpus else ""
         probe = _in_this_environment(sys.executable, "-c", _PROBE, name, port, what)
@@ -119,27 +122,21 @@ def probe_hosts(hosts: Sequence[str], ssh_config: str | None, *, list_gpus: bool
         deadline = time.monotonic() + _PROBE_SECONDS
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-    result = []
-    for host in hosts:
-        answer = answers.get(host, f"cannot be used: no answer within {_PROBE_SECONDS:.0f} s")
+    for host, answer in answers.items():
         if isinstance(answer, str):
             raise ConfigError(f"host {host} {answer}")
-        result.append(answer)
-    return result
+    return [answer for answer in answers.values() if isinstance(answer, HostGpus)]
 
 
 def _in_this_environment(*command: str) -> str:
     """A shell command that runs `command` in this folder, with these settings of Python."""
     kept = [n for n in os.environ if n in ("PATH", "LD_LIBRARY_PATH") or n.startswith("PYTHON")]
-    exports = [f"{name}={os.environ[name]}" for name in kept]
-    folder = shlex.quote(str(Path.cwd()))
-    return f"cd {folder} && export {shlex.join(exports)} && {shlex.join(command)}"
+    exports = shlex.join(f"{name}={os.environ[name]}" for name in kept)
+    return f"cd {shlex.quote(str(Path.cwd()))} && export {exports} && {shlex.join(command)}"
 
 
 def _ask(host: str, command: str, ssh_config: str | None) -> HostGpus | str:
     """The host's GPUs, or what is wrong with it."""
-    # Its tracebacks would come before the one line that says which host and why.
-    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     try:
         output, errors = run_on_host(command, host, ssh_config)
     except Exception as error:  # noqa: BLE001 - SSH libraries raise many kinds
