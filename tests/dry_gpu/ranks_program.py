@@ -38,12 +38,10 @@ from simtrain.launch.rank_process import RankProgram
 from simtrain.sim import EngineCfg
 from simtrain.training import worker
 from simtrain.training.context import RunContext, SharedContext
-from simtrain.training.graphs import rollout, update
 from simtrain.training.loop import Trainer
 
 TASK = "cartpole-balance"
 DEVICES = Devices("cpu", 2, "")
-SECONDS = 3.0  # the deadline of the scenarios in which a rank hangs
 
 
 class Refuses(Tape):
@@ -60,24 +58,6 @@ class Breaks(Tape):
 
     def capture(self, *functions: Callable[[], object]) -> Any:
         raise ZeroDivisionError("no graph today")
-
-
-class Hangs(Tape):
-    """A rank that never comes back from its second mini-batch."""
-
-    def _record(self, function: Callable[[], object]) -> Any:
-        if len(self.made) == 1:
-            time.sleep(1000.0)
-        return super()._record(function)
-
-
-class HangsLater(Tape):
-    """A rank that never comes back from capturing a step of a rollout."""
-
-    def capture(self, *functions: Callable[[], object]) -> Any:
-        if len(functions) == 1:
-            time.sleep(1000.0)
-        return super().capture(*functions)
 
 
 class Console:
@@ -165,8 +145,6 @@ def run_rank(
     logging.getLogger("simtrain").setLevel(logging.INFO)
     logging.getLogger("simtrain").addHandler(Report(report))
     use_tape(tape)
-    if run.name.startswith("hangs"):
-        update.DEADLINE_SECONDS = rollout.DEADLINE_SECONDS = SECONDS
     job = Job(("localhost",), (DEVICES,), seed=3, threads=1, grace_seconds=5.0)
     RankProgram(job, function, (run,))()
 
@@ -229,8 +207,6 @@ def main(folder: Path) -> None:
         "graphs": ((Tape, Tape),),
         "refuses": ((Tape, Refuses),),
         "breaks": ((Tape, Breaks),),
-        "hangs": ((Tape, Hangs),),
-        "hangs later": ((HangsLater, Tape),),
         "benchmark": ((Tape, Tape), measure),
     }
     print(json.dumps({name: run_pair(folder, name, *how) for name, how in scenarios.items()}))

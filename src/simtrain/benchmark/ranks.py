@@ -111,6 +111,7 @@ def measure_rank(
     from simtrain.launch.phase_timer import make_timer
     from simtrain.training.worker import make_trainer, out_of_memory_as_config_error
 
+    rank.progress.iteration = 1  # all ranks work together, so one that hangs is found
     say = show if rank.is_main else lambda message: None
     figures: list[Figure] = []
     for case in cases:

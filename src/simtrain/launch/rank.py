@@ -52,8 +52,6 @@ class Rank:
     device: torch.device
     seed: int
     threads: int
-    end_job: Callable[[str], None] | None = None
-    """Ends this rank with the text of an error, and with it the job; from any thread."""
     progress: Progress = field(default_factory=Progress, repr=False, compare=False)
     group: dist.ProcessGroup | None = None  # of all ranks, if None
     of_job: Rank | None = field(default=None, repr=False)
@@ -88,32 +86,6 @@ class Rank:
     def barrier(self) -> None:
         """Wait until every rank has called this."""
         self.all_gather([0.0])
-
-    @contextmanager
-    def deadline(self, seconds: float, doing: str) -> Iterator[Callable[[bool], bool]]:
-        """Limit the time of work that all ranks do at the same time; yields `any` of one flag.
-
-        After `seconds` the job ends. The error names the ranks that have called the yielded
-        function least often.
-        """
-        end_job, group = self.end_job, dist.group.WORLD
-        if end_job is None or group is None:
-            yield lambda flag: self.any(flag)[0]
-            return
-        store = group.get_group_store()
-        counters = [f"{doing}/{rank}" for rank in range(self.world_size)]
-
-        def expire() -> None:
-            calls = [store.add(counter, 0) for counter in counters]
-            behind = [str(rank) for rank, count in enumerate(calls) if count == min(calls)]
-            end_job(f"rank {' and '.join(behind)} did not finish {doing} within {seconds:g} s")
-
-        def any_rank(flag: bool) -> bool:
-            store.add(counters[self.rank], 1)
-            return self.any(flag)[0]
-
-        with time_limit(seconds, expire):
-            yield any_rank
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """Gather the values of all ranks, by rank."""

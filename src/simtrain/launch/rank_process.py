@@ -91,7 +91,7 @@ class RankProgram:
         atexit.register(ignore_stop_signals)
         send(RankStarted(number, device, host, os.getpid()))
         try:
-            rank = replace(job.make_rank(number), end_job=on_timeout)
+            rank = job.make_rank(number)
             send_heartbeats(rank, device, job.collective_timeout)
             # Members may share a GPU, and NCCL does not connect two ranks on one.
             first = rank if job.members == 1 else replace(rank, device=torch.device("cpu"))

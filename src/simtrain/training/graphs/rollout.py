@@ -14,7 +14,6 @@ from simtrain.env.env import Env
 from simtrain.env.randomness import random_state, set_random_state
 from simtrain.sim.cuda_graphs import GraphBackend, Graphs, RefusedError, describe
 from simtrain.training.graphs.check import Record, differing, host_values, record
-from simtrain.training.graphs.update import DEADLINE_SECONDS
 
 
 class RolloutGraphs:
@@ -44,9 +43,8 @@ class RolloutGraphs:
         env = self._env
         if make:
             env.timer.begin("other")
-            deadline = self._ppo.rank.deadline(DEADLINE_SECONDS, "making CUDA graphs of rollouts")
-            with env.timer.paused(), deadline as any_rank, env.observations.in_one_buffer():
-                self._make(any_rank)
+            with env.timer.paused(), env.observations.in_one_buffer():
+                self._make()
         if self._graphs is None or self.outdated:
             return False
         env.timer.begin("rollout_graph")
@@ -80,7 +78,7 @@ class RolloutGraphs:
         return kept
 
     @torch.inference_mode()
-    def _make(self, any_rank: Callable[[bool], bool]) -> None:
+    def _make(self) -> None:
         env, device = self._env, self._env.device
         self.close()
         self.refusal = "; ".join(env.undeclared_changes()) or None
@@ -98,7 +96,7 @@ class RolloutGraphs:
             restore()
             env.sim.overflow()  # of these steps; who overflows does so again
         self._generation = env.sim.storage_version
-        if any_rank(self.refusal is not None):
+        if any(self._ppo.rank.any(self.refusal is not None)):
             self.close()
 
     def _capture_and_check(self, restore: Callable[[], None]) -> str | None:

@@ -13,9 +13,6 @@ from simtrain.algorithms.distillation import Algorithm
 from simtrain.sim.cuda_graphs import GraphBackend, Graphs, RefusedError
 from simtrain.training.graphs.check import differ
 
-DEADLINE_SECONDS = 600.0
-"""How long ranks may take to make graphs; kernels may have to be compiled for them."""
-
 
 class UpdateGraphs:
     """Replays mini-batches; see `simtrain.algorithms.ppo.MiniBatchGraphs`."""
@@ -32,9 +29,8 @@ class UpdateGraphs:
         """Capture and check the graphs once; whether there are any. A collective."""
         if not self._tried and self.refusal is None:
             self._tried = True
-            deadline = self._ppo.rank.deadline(DEADLINE_SECONDS, "making CUDA graphs of updates")
-            with self._ppo.timer.paused(), deadline as any_rank:
-                self._make(any_rank)
+            with self._ppo.timer.paused():
+                self._make()
         return self._graphs is not None
 
     def replay(self, number: int) -> None:
@@ -49,7 +45,7 @@ class UpdateGraphs:
             self._graphs.close()
             self._graphs = None
 
-    def _make(self, any_rank: Callable[[bool], bool]) -> None:
+    def _make(self) -> None:
         ppo = self._ppo
         tensors = ppo.update_state()
         before = [tensor.clone() for tensor in tensors]
@@ -77,8 +73,9 @@ class UpdateGraphs:
             group["capturable"] = False
         restore()
         # A rank that does not replay would be missing in the all-reduces of the others.
-        refused = any_rank(self.refusal is not None)
-        if not refused and differ(change_of_parameters(self.replay), eager, smallest=0.0):
-            self.refusal = "parameters would not be the same from a graph"
-        if any_rank(self.refusal is not None):
+        (refused,) = ppo.rank.any(self.refusal is not None)
+        with ppo.rank.progress:  # the GPU waits for the others in these all-reduces
+            if not refused and differ(change_of_parameters(self.replay), eager, smallest=0.0):
+                self.refusal = "parameters would not be the same from a graph"
+        if any(ppo.rank.any(self.refusal is not None)):
             self.close()
