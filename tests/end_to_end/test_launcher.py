@@ -139,9 +139,10 @@ def test_a_rank_that_hangs_at_the_start_ends_the_job_with_advice(light):
     job.wait_until(lambda: bool(job.ranks()))
     os.kill(job.ranks()[0], signal.SIGSTOP)
     assert job.wait() == 1, job.output
-    assert "error: rank 0 on cpu" in job.output
-    assert "the first collective of 2 ranks did not finish within 3 s" in job.output
+    error = job.output.splitlines()[-1]
+    assert error.startswith("error: rank 0 on cpu has not ")
+    assert error.endswith("(--collective-timeout)")
     advice = ["IOMMU", "NCCL_P2P_DISABLE=1", "Shared memory", "does not resolve", "port"]
     places = [job.output.index(word) for word in advice]
     assert places == sorted(places)
-    assert job.output.count("first collective of") == 1
+    assert job.output.count(advice[0]) == 1

@@ -182,7 +182,6 @@ class RankWatch:
         self._checked = now
         delays = self._delays(started, finished)
         late = {who: how for who, (seconds, how) in delays.items() if seconds > timeout / 10.0}
-        # Ranks whose first collective does not finish end the job themselves.
         is_first = all(beat.progress.iteration == 0 for beat in self._beats.values())
         for who in late.keys() - self.late.keys():
             ends = f"after {timeout:g} s the job ends (--collective-timeout)"
@@ -190,7 +189,7 @@ class RankWatch:
         for who in self.late.keys() - late.keys():
             self._say(f"{who} went on")
         self.late = late
-        return not is_first and any(seconds > timeout for seconds, _ in delays.values())
+        return any(seconds > timeout for seconds, _ in delays.values())
 
     def _delays(
         self, started: Mapping[int, RankStarted], finished: Collection[int]

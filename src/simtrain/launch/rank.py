@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -147,18 +145,6 @@ class Rank:
 def backend(*, cuda: bool) -> str:
     """The backends of a process group: Gloo for the CPU, NCCL for GPUs."""
     return "cpu:gloo,cuda:nccl" if cuda else "gloo"
-
-
-@contextmanager
-def time_limit(seconds: float, action: Callable[[], None]) -> Iterator[None]:
-    """Call `action`, in another thread, if the block takes longer."""
-    timer = threading.Timer(seconds, action)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def share_of_cores(ranks: int) -> int:

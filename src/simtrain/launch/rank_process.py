@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from signal import Signals
 from typing import Any, NoReturn
 
@@ -36,7 +35,7 @@ from simtrain.launch.processes import (
     has_ended,
     ignore_stop_signals,
 )
-from simtrain.launch.rank import Rank, backend, time_limit
+from simtrain.launch.rank import Rank, backend
 
 # How many seconds it may take:
 _GRACE_SECONDS = 10.0  # a rank to end when torchrunx ends the job, or the command should have
@@ -79,10 +78,6 @@ class RankProgram:
                 os._exit(1)
             send(StopReceived(number, device, received))
 
-        def on_timeout(text: str) -> None:
-            send(RankFailed(number, device, "job", text))
-            _exit()
-
         seconds = job.grace_seconds + _GRACE_SECONDS
         stop = StopSignals(seconds, on_signal=on_signal, on_expiry=lambda first: os._exit(1))
         # Never left: torchrunx keeps the process until all have returned, which may never be.
@@ -96,7 +91,7 @@ class RankProgram:
             # Members may share a GPU, and NCCL does not connect two ranks on one.
             first = rank if job.members == 1 else replace(rank, device=torch.device("cpu"))
             with rank.progress:
-                rendezvous(first, job.collective_timeout, on_timeout)
+                rendezvous(first, job.collective_timeout)
             rank.progress.iteration = None
             hosts_and_pids = rank.all_gather_object((host, os.getpid()))
             peers += [pid for its_host, pid in hosts_and_pids if its_host == host]
@@ -115,31 +110,27 @@ class RankProgram:
             _exit()
 
 
-def rendezvous(rank: Rank, timeout: float, on_timeout: Callable[[str], None]) -> None:
+def rendezvous(rank: Rank, timeout: float) -> None:
     """Connect the ranks, and reduce one number over all of them on their devices and on their CPUs.
 
     Collectives that never finish are the most frequent trouble with several GPUs, and say nothing.
-    Here they are a matter of the machine, so this comes before anything is built. After `timeout`
-    seconds another thread calls `on_timeout` with the error's text.
+    Here they are a matter of the machine, so this comes before anything is built.
     """
-    first = f"the first collective of {rank.world_size} ranks"
-    text = f"{first} did not finish within {timeout:g} s (--collective-timeout).\n{ADVICE}"
     cuda = rank.device.type == "cuda"
     try:
-        with time_limit(timeout, partial(on_timeout, text)):
-            join_process_group(
-                "ranks",
-                rank.rank,
-                rank.world_size,
-                (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])),
-                wait_seconds=2.0 * timeout,
-                timeout=max(_COLLECTIVE_SECONDS, 3.0 * timeout),
-                backend=backend(cuda=cuda),
-                device=rank.device if cuda else None,
-            )
-            total = float(rank.all_reduce(torch.ones((), device=rank.device)))
+        join_process_group(
+            "ranks",
+            rank.rank,
+            rank.world_size,
+            (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])),
+            wait_seconds=2.0 * timeout,  # the command ends the job before, by the heartbeats
+            timeout=max(_COLLECTIVE_SECONDS, 3.0 * timeout),
+            backend=backend(cuda=cuda),
+            device=rank.device if cuda else None,
+        )
+        total = float(rank.all_reduce(torch.ones((), device=rank.device)))
         if total != rank.world_size:
-            raise RuntimeError(f"{first} gave {total:g} instead of {rank.world_size}")
+            raise RuntimeError(f"the first collective gave {total:g} instead of {rank.world_size}")
     except Exception as error:
         raise RankError(f"the ranks could not connect: {error}\n{ADVICE}") from error
 
