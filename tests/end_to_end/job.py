@@ -135,10 +135,11 @@ class Job:
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 is_of_job = process.environ().get("SIMTRAIN_TEST_JOB") == str(self.folder)
-                # A fork shows the environment of the process that it was forked from.
-                is_warm = isinstance(self.process, WarmProcess) and process.pid == self.process.pid
-                if (is_of_job or is_warm) and process.status() != psutil.STATUS_ZOMBIE:
+                if is_of_job and process.status() != psutil.STATUS_ZOMBIE:
                     pids.append(process.pid)
+        # A fork shows the environment of the process that it was forked from.
+        if isinstance(self.process, WarmProcess) and self.process.poll() is None:
+            pids.append(self.process.pid)
         return pids
 
     def listening(self) -> set[tuple[str, int]]:
