@@ -52,7 +52,7 @@ def test_mistakes_are_told(run, here):
     Path("file").touch()
     config = (run / "config.yaml").read_text()
     changed = {
-        "other": re.sub(r"(hidden_dims:\s+- )\d+", r"\g<1>8", config),
+        "other": re.sub(r"(hidden_dims:\s+- )\d+", r"\g<1>8", config, count=1),
         "swapped": config.replace(TASK, "cartpole-swingup"),
     }
     for name, text in changed.items():
