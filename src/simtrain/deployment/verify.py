@@ -197,18 +197,20 @@ def _play_own(env: Env, policy: Policy) -> _Episodes:
 
 
 def _reset(env: Env) -> dict[str, Tensor]:
-    """Begin an episode in each environment; the commands' state before their first update."""
+    """Begin an episode in each environment; the commands' state before their first `update`."""
     memory: dict[str, Tensor] = {}
-    compute = env.commands.compute
 
-    def record_and_compute() -> None:
-        state = env.declared("commands.").items()
+    def record_and(update: Callable[[], None], name: str) -> None:
+        state = env.declared(f"commands.{name}.").items()
         memory.update({n: rows.clone() for n, rows in state if rows.shape[:1] == (env.num_envs,)})
-        compute()
+        update()
 
-    vars(env.commands)["compute"] = record_and_compute
+    terms = {n: term for n, term in env.commands.terms.items() if not term.is_driven}
+    for name, term in terms.items():
+        vars(term)["update"] = partial(record_and, term.update, name)
     env.reset()
-    del vars(env.commands)["compute"]
+    for term in terms.values():
+        del vars(term)["update"]
     return memory
 
 
