@@ -75,17 +75,6 @@ def test_without_waiting_for_the_device_the_first_failure_is_kept_as_well():
     assert env.failures().resets == 0
 
 
-def test_the_episode_ends_as_a_failure_with_a_reward_of_0():
-    env = tiny_env(3, rewards={"alive": RewardTermCfg(alive, 1.0)})
-    break_one(env, 1)
-    _, rewards, dones, extras = idle(env)
-    assert rewards.tolist() == pytest.approx([0.02, 0.0, 0.02])
-    assert dones.tolist() == [False, True, False]
-    assert not extras["time_outs"].any()
-    assert env.episode_length_buf.tolist() == [1, 0, 1]
-    assert not idle(env)[2].any()
-
-
 @pytest.mark.parametrize("steps", [10, 75])
 def test_the_last_steps_are_kept_and_lead_to_the_failure_again(steps, tmp_path):
     env = tiny_env(2, episode_length_s=1e3)
@@ -125,11 +114,15 @@ def test_the_model_is_the_environments_own_and_a_control_that_is_not_finite_fail
     assert mujoco.MjModel.from_binary_path("it.mjb", buffer).body_mass[1] == 3.0
 
 
-def test_what_came_after_a_failure_is_not_in_the_next_dump():
+def test_an_episode_ends_as_a_failure_and_what_came_after_is_not_in_the_next_dump():
     env = tiny_env(2, episode_length_s=1e3)
     idle(env, 5)
     break_one(env, 0)
-    idle(env, 4)
+    _, rewards, dones, extras = idle(env)
+    assert (rewards.tolist(), dones.tolist()) == (pytest.approx([0.0, 0.02]), [True, False])
+    assert not extras["time_outs"].any()
+    assert env.episode_length_buf.tolist() == [0, 6]
+    idle(env, 3)
     assert len(env.failures().dump.states["time"]) == 6
     idle(env, 2)
     break_one(env, 1)

@@ -42,25 +42,18 @@ def test_what_two_groups_see_is_evaluated_once_a_step_and_disturbed_by_each():
         observations={
             "actor": {"x": ObservationTermCfg(seen, noise=UniformNoiseCfg(1.0, 1.0))},
             "critic": {"x": ObservationTermCfg(seen, scale=10.0), "y": LIVED},
-        }
+            **{name: {"x": ObservationTermCfg(mdp.joint_pos, joints=name)} for name in WHEELS},
+        },
+        keyframe="bent",
     )
+    # Terms of other parameters are not shared.
+    wheels = [env.get_observations()[name][0].item() for name in WHEELS]
+    assert wheels == pytest.approx([0.2, 0.4])
     before = len(calls)
     obs, *_ = idle(env)
     assert len(calls) == before + 1
     assert obs["actor"].tolist() == [[before + 2.0]] * 2
     assert obs["critic"].tolist() == [[10.0 * (before + 1.0), 1.0]] * 2
-
-
-def test_terms_of_other_parameters_are_not_shared():
-    joints = {name: ObservationTermCfg(mdp.joint_pos, joints=name) for name in WHEELS}
-    env = tiny_env(
-        1,
-        keyframe="bent",
-        observations={n: {"x": j} for n, j in joints.items()} | {"actor": {"x": joints[WHEELS[0]]}},
-    )
-    obs = env.get_observations()
-    assert obs[WHEELS[0]].item() == pytest.approx(0.2)
-    assert obs[WHEELS[1]].item() == pytest.approx(0.4)
 
 
 def test_noise_has_its_distribution_in_its_own_term_alone():
@@ -78,9 +71,13 @@ def test_noise_has_its_distribution_in_its_own_term_alone():
 
 def test_noise_is_drawn_at_every_step_and_not_at_a_second_look():
     env = _env(x=ObservationTermCfg(_of_each_env([0.0], [0.0]), noise=UniformNoiseCfg()))
-    first = env.get_observations()["actor"].clone()
+    before = env.get_observations()
+    first = before["actor"].clone()
     assert torch.equal(env.get_observations()["actor"], first)
-    assert (idle(env)[0]["actor"] != first).all()
+    after = idle(env)[0]
+    assert (after["actor"] != first).all()
+    assert torch.equal(before["actor"], first)  # it stays as it is during the next step
+    assert env.get_observations() is after
 
 
 @pytest.mark.parametrize(
@@ -115,26 +112,6 @@ def test_history_starts_filled_with_the_first_observation_of_an_episode():
     obs = idle(env, 3)[0]["actor"]
     assert obs.tolist() == [[100.0] * 3, [101.0, 102.0, 103.0]]
     assert idle(env)[0]["actor"].tolist() == [[100.0, 100.0, 101.0], [102.0, 103.0, 104.0]]
-
-
-def test_an_observation_stays_as_it_is_during_the_next_step():
-    env = _env(x=LIVED)
-    before = env.get_observations()
-    after = idle(env)[0]
-    assert before["actor"].tolist() == [[0.0], [0.0]]
-    assert after["actor"].tolist() == [[1.0], [1.0]]
-    assert env.get_observations() is after
-
-
-def test_the_latest_action_is_observed_and_forgotten_at_a_reset():
-    env = _env(
-        x=ObservationTermCfg(mdp.last_action),
-        terminations={"end": TerminationTermCfg(at_step([2, 0]))},
-    )
-    env.step(torch.tensor([[0.1], [0.2]]))
-    obs = env.step(torch.tensor([[5.0], [7.0]]))[0]
-    assert obs["actor"].tolist() == [[0.0], [7.0]]
-    torch.testing.assert_close(env.previous_actions, torch.tensor([[0.0], [0.2]]))
 
 
 def picture(env, rows=3):

@@ -19,8 +19,8 @@ def test_a_reward_is_the_sum_of_weight_times_value_times_step_duration_and_summe
     env = tiny_env(
         2,
         rewards={
-            "good": RewardTermCfg(values(1.0, 2.0), weight=3),
-            "bad": RewardTermCfg(values(10.0, 0.0), weight=-0.5),
+            "good": RewardTermCfg(lambda env: torch.tensor([1, 2]), weight=3),
+            "bad": RewardTermCfg(lambda env: torch.tensor([10.0, 0.0]).double(), weight=-0.5),
         },
         terminations={"end": TerminationTermCfg(at_step([3, 0]))},
     )
@@ -33,21 +33,6 @@ def test_a_reward_is_the_sum_of_weight_times_value_times_step_duration_and_summe
     torch.testing.assert_close(
         env.rewards.episode_sums, torch.tensor([[0.0, 0.0], [18.0, 0.0]]) * STEP_DT
     )
-
-
-def test_terms_of_other_dtypes_count_as_numbers_and_truths():
-    env = tiny_env(
-        2,
-        rewards={
-            "whole": RewardTermCfg(lambda env: torch.tensor([1, 2]), weight=1.0),
-            "double": RewardTermCfg(lambda env: torch.tensor([0.5, 0.0]).double(), weight=1.0),
-            "true": RewardTermCfg(lambda env: torch.tensor([False, True]), weight=1.0),
-        },
-        terminations={"number": TerminationTermCfg(lambda env: torch.tensor([0.0, 2.0]))},
-    )
-    _, rewards, dones, _ = idle(env)
-    torch.testing.assert_close(rewards, torch.tensor([1.5, 3.0]) * STEP_DT)
-    assert dones.tolist() == [False, True]
 
 
 def test_a_curriculum_can_change_a_weight_and_is_called_with_the_environments_to_reset():
