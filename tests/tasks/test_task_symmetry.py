@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import mujoco
@@ -42,55 +41,37 @@ def _walkers(name: str, model: Callable | None) -> tuple[Env, Env]:
     """A task with one command, and with its mirror image."""
     envs = []
     for sign, phase in ((1.0, 0.2), (-1.0, 0.7)):
-        cfg = _walking_task(name, (0.5, sign * 0.2, sign * 0.3), model)
-        envs.append(Env(cfg, ENVS, EngineCfg(threads=1)))
-        envs[-1].commands.terms["gait"].set_phase(torch.full((ENVS,), phase))
+        cfg = _calm_task(name, model)
+        params = cfg.commands["velocity"].params
+        command = {"lin_vel_x": 0.5, "lin_vel_y": sign * 0.2, "ang_vel_z": sign * 0.3}
+        params |= {bounds: (value, value) for bounds, value in command.items()}
+        params |= dict.fromkeys(("rel_heading_envs", "rel_forward_envs", "rel_standing_envs"), 0.0)
+        cfg.commands["gait"].params["frequency"] = (1.5, 1.5)
+        if cfg.terrain is not None:
+            # Both sides of its middle are alike, and its slopes are not alike to front and left.
+            kinds = {"slope": SubTerrainCfg(mdp.pyramid_slope, slope=(0.3, 0.3))}
+            cfg.terrain = TerrainCfg(kinds, num_levels=1, num_columns=1)
+        env = Env(cfg, ENVS, EngineCfg(threads=1))
+        env.commands.terms["gait"].set_phase(torch.full((ENVS,), phase))
+        if env.terrain is not None:
+            start = env.bind("qpos").clone()
+            start[:, :2] = torch.tensor([1.5, 0.7])
+            start[:, 2] += env.terrain.height(start[:, None, :2])[:, 0] + 0.05
+            start[:, 3:7] = torch.tensor([0.96, 0.0, 0.0, 0.28])  # by 33 degrees
+            env.sim.write("qpos", start)
+        envs.append(env)
     return envs[0], envs[1]
 
 
-def _walking_task(
-    name: str, command: tuple[float, float, float], model: Callable | None
-) -> TaskCfg:
-    cfg = _calm_task(name, model)
-    params = cfg.commands["velocity"].params
-    for bounds, value in zip(("lin_vel_x", "lin_vel_y", "ang_vel_z"), command, strict=True):
-        params[bounds] = (value, value)
-    for part in ("heading", "forward", "standing"):
-        params[f"rel_{part}_envs"] = 0.0
-    cfg.commands["gait"].params["frequency"] = (1.5, 1.5)
-    if cfg.terrain is not None:
-        # Both sides of its middle are alike, and its slopes are not alike to front and left.
-        kinds = {"slope": SubTerrainCfg(mdp.pyramid_slope, slope=(0.3, 0.3))}
-        cfg.terrain = TerrainCfg(kinds, num_levels=1, num_columns=1)
-    return cfg
+def _check_mirror(env: Env, image: Env, velocity: float, seen: float, reward: float) -> Tensor:
+    """Step a task and its mirror image side by side, put right after each step.
 
-
-@dataclass
-class Difference:
-    """How far the mirrored simulation is from the mirror image of the other, by what it is."""
-
-    velocity: Tensor  # by step and environment, relative to the step's change
-    observations: dict[str, Tensor]  # by column: the median, relative to the root mean square
-    turned: Tensor  # the same of what the policy sees, had all signs been the others
-    rewards: dict[str, float]
-
-
-def _difference(
-    name: str,
-    model: Callable | None = None,
-    pair: Callable[[str, Callable | None], tuple[Env, Env]] = _walkers,
-) -> Difference:
-    """Step a task and its mirror image side by side, put right after each step."""
-    torch.manual_seed(0)
-    env, image = pair(name, model)
+    Bounds: of the difference of velocities relative to the step's change, and of medians of
+    columns and of rewards relative to the root mean square. Returns how far each column that the
+    policy sees would be off, had all signs been the others.
+    """
     maps = mirror_maps(env, env.device)
     reflect = _state_reflection(env)
-    if env.terrain is not None:
-        start = env.bind("qpos").clone()
-        start[:, :2] = torch.tensor([1.5, 0.7])
-        start[:, 2] += env.terrain.height(start[:, None, :2])[:, 0] + 0.05
-        start[:, 3:7] = torch.tensor([0.96, 0.0, 0.0, 0.28])  # by 33 degrees
-        env.sim.write("qpos", start)
     velocities, observed, rewards = [], {group: [] for group in maps.observations}, []
     for _ in range(STEPS):
         for field, value in reflect().items():
@@ -99,24 +80,23 @@ def _difference(
         actions = 0.5 * torch.randn(ENVS, env.num_actions)
         obs, *_ = env.step(actions)
         images, *_ = image.step(maps.actions(actions))
-        velocity = reflect()["qvel"]
-        change_of = (env.bind("qvel") - before).norm(dim=1)
-        velocities.append((velocity - image.bind("qvel")).norm(dim=1) / change_of)
+        change = (env.bind("qvel") - before).norm(dim=1)
+        velocities.append((reflect()["qvel"] - image.bind("qvel")).norm(dim=1) / change)
         for group, pairs in observed.items():
             pairs.append(torch.stack((maps.observations[group](obs[group]), images[group])))
         rewards.append(torch.stack((env.rewards.values, image.rewards.values)))
 
     def relative(pairs: list[Tensor], sign: float = 1.0) -> Tensor:
-        mine, other = torch.cat(pairs, dim=1)
-        size = other.square().mean(dim=0).sqrt().clamp(min=1e-6)
-        return (sign * mine - other).abs().median(dim=0).values / size
+        mirrored, expected = torch.cat(pairs, dim=1)
+        size = expected.square().mean(dim=0).sqrt().clamp(min=1e-6)
+        return (sign * mirrored - expected).abs().median(dim=0).values / size
 
-    return Difference(
-        torch.cat(velocities),
-        {group: relative(pairs) for group, pairs in observed.items()},
-        relative(observed["actor"], sign=-1.0),
-        dict(zip(env.rewards.names, relative(rewards).tolist(), strict=True)),
-    )
+    assert torch.cat(velocities).median() < velocity
+    for group, pairs in observed.items():
+        assert relative(pairs).max() < seen, group
+    for name, difference in zip(env.rewards.names, relative(rewards).tolist(), strict=True):
+        assert difference < reward, name
+    return relative(observed["actor"], sign=-1.0)
 
 
 def _state_reflection(env: Env) -> Callable[[], dict[str, Tensor]]:
@@ -192,14 +172,10 @@ def _mirrored(clip: MotionClip) -> MotionClip:
 
 
 def test_a_mirrored_motion_is_followed_as_the_motion_is_in_a_mirror(tmp_path):
-    found = _difference("", pair=lambda *_: _followers("turn", tmp_path))
-    assert found.velocity.median() < 2e-3
-    for group, columns in found.observations.items():
-        assert columns.max() < 0.03, group  # small entries of matrices are least alike
-    for reward, difference in found.rewards.items():
-        assert difference < 6e-3, reward
+    # Small entries of matrices are least alike.
+    turned = _check_mirror(*_followers("turn", tmp_path), velocity=2e-3, seen=0.03, reward=6e-3)
     # Every sign matters, but those of joints that the motion does not move.
-    assert (found.turned > 0.1).float().mean() > 0.95
+    assert (turned > 0.1).float().mean() > 0.95
 
 
 @pytest.mark.parametrize(
@@ -213,14 +189,9 @@ def test_a_mirrored_motion_is_followed_as_the_motion_is_in_a_mirror(tmp_path):
     ],
 )
 def test_a_mirrored_state_steps_to_the_mirrored_next_state(name, model, bound):
-    found = _difference(name, model)
-    assert found.velocity.median() < bound
-    for group, columns in found.observations.items():
-        assert columns.max() < 3.0 * bound, group
-    for reward, difference in found.rewards.items():
-        assert difference < 3.0 * bound, reward
+    turned = _check_mirror(*_walkers(name, model), bound, 3.0 * bound, 3.0 * bound)
     # Every sign matters: turned, it would be far off.
-    assert found.turned.min() > max(0.1, 6.0 * bound)
+    assert turned.min() > max(0.1, 6.0 * bound)
 
 
 def test_a_mirrored_cart_and_pole_swing_to_the_other_side():
