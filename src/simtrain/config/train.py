@@ -25,7 +25,9 @@ from simtrain.limits import Count, Limits, NumEnvs, NumSteps, Repetitions, Seed,
 Words = Annotated[
     UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="FLAG LOW HIGH [SCALE]")
 ]
-Members = Annotated[int, Limits(1, 1024)]
+Members = Annotated[int, Limits(2, 1024)]
+RanksPerMember = Annotated[int, Limits(1, 1024)]
+Share = Annotated[float, Limits(1e-6, 0.5)]
 Iterations = Annotated[int, Limits(0, 10**9)]
 Frequencies = Annotated[tuple[float, float, float, float], Limits(0.0, 1e9)]
 
@@ -91,7 +93,7 @@ class TrainConfig(LaunchFlags):
     population: Members | None = None
     """Train so many members side by side, each a training of its own with its own seed and
     hyper-parameters, and let the better take the place of the worse; None for one training."""
-    ranks_per_member: Members = 1
+    ranks_per_member: RanksPerMember = 1
     """Ranks of each member, which average its gradients."""
     population_interval: Count = 20
     """Iterations between two exchanges: members are evaluated, selected and mutated."""
@@ -107,7 +109,7 @@ class TrainConfig(LaunchFlags):
     best."""
     population_tournament_size: Count = 2
     """Members that are drawn for a tournament."""
-    population_share: float = 0.25
+    population_share: Share = 0.25
     """Share of the members that copy from as large a share of the best, by truncation."""
     population_mutate: Words = ()
     """A number that evolves, its bounds and over what it is drawn evenly: linear, log or complement

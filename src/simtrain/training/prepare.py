@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simtrain.config.train import TrainConfig
 from simtrain.errors import ConfigError, flag
 from simtrain.sim import choose_engine
-from simtrain.training.features.evaluation import check_evaluation_flags
+from simtrain.training.features.conditions import check_evaluation_flags
 from simtrain.training.population.hyper_parameters import check_population_flags
 
 if TYPE_CHECKING:

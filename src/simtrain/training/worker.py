@@ -72,10 +72,12 @@ def _train(context: RunContext, trainer: Trainer) -> TrainingResult | None:
     if context.member is not None:
         make = partial(make_algorithm, trainer.env, context.rank, timer=trainer.timer)
         features.append(Population(context, trainer, recorder, make))
-    # Times end before the recorder draws the report, and after the last save.
+    # Times end before the recorder draws the report, and after the last save. A saved state knows
+    # what all records have, the videos in them too.
     features += [recorder, timing, FailureMonitor(context, trainer)]
+    features.append(TrainingVideo(context, trainer, recorder))
     checkpoint = Checkpoint(context, trainer, recorder, tuple(features))
-    features += [checkpoint, TrainingVideo(context, trainer, recorder)]
+    features.append(checkpoint)
     checkpoint.restore()
     is_main = context.rank.is_main
     train(

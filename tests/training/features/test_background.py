@@ -10,19 +10,25 @@ from simtrain.training.features.background import NewestItemWorker
 
 
 class Work:
-    """Notes the items; waits for a permit at each, and is not done with some of them at first."""
+    """Notes the items; waits for a permit at each, and fails at some of them at first."""
 
-    def __init__(self, *, refuse: int = 0) -> None:
+    def __init__(self, *, failures: int = 0, pause_s: float = 3600.0) -> None:
         self.items: list[int] = []
         self.started, self.permit = threading.Event(), threading.Event()
-        self._refuse = refuse
+        self._failures, self._pause_s = failures, pause_s
+        self.worker = NewestItemWorker(self._work, "test")
 
-    def __call__(self, item: int) -> bool:
+    def _work(self, items: NewestItemWorker[int]) -> None:
+        for item in items:
+            while self._fails_at(item) and items.pause(self._pause_s):
+                pass
+
+    def _fails_at(self, item: int) -> bool:
         self.items.append(item)
         self.started.set()
         assert self.permit.wait(60)
-        self._refuse -= 1
-        return self._refuse < 0
+        self._failures -= 1
+        return self._failures >= 0
 
 
 def never() -> bool:
@@ -31,65 +37,51 @@ def never() -> bool:
 
 def test_of_items_that_wait_the_newest_is_worked_on():
     work = Work()
-    worker = NewestItemWorker(work, "test")
-    assert worker.submit(1) is None
+    assert work.worker.submit(1) is None
     assert work.started.wait(60)
-    assert worker.submit(2) is None
-    assert worker.submit(3) == 2
+    assert work.worker.submit(2) is None
+    assert work.worker.submit(3) == 2
+    assert not work.worker.wait(lambda: True, 60.0)
+    assert not work.worker.wait(never, 0.0)
     work.permit.set()
-    assert worker.wait(never, 60.0)
-    worker.close()
+    assert work.worker.wait(never, 60.0)
+    work.worker.close()
     assert work.items == [1, 3]
 
 
-def test_an_item_that_is_not_done_is_tried_again_and_once_more_at_the_end():
-    work = Work(refuse=2)
+def test_an_item_that_failed_is_tried_again_and_once_more_at_the_end():
+    work = Work(failures=2, pause_s=0.01)
     work.permit.set()
-    worker = NewestItemWorker(work, "test", retry_seconds=0.01)
-    worker.submit(1)
-    assert worker.wait(never, 60.0)
-    worker.close()
+    work.worker.submit(1)
+    assert work.worker.wait(never, 60.0)
+    work.worker.close()
     assert work.items == [1, 1, 1]
 
-    work = Work(refuse=99)
+    work = Work(failures=99)
     work.permit.set()
-    worker = NewestItemWorker(work, "test", retry_seconds=3600.0)
-    worker.submit(1)
+    work.worker.submit(1)
     assert work.started.wait(60)
-    worker.close()
+    work.worker.close()
     assert work.items in ([1], [1, 1])
 
 
 def test_a_newer_item_takes_the_place_of_one_that_failed():
-    work = Work(refuse=1)
+    work = Work(failures=1)
     work.permit.set()
-    worker = NewestItemWorker(work, "test", retry_seconds=3600.0)
-    worker.submit(1)
-    while not work.items:
-        assert work.started.wait(60)
-    worker.submit(2)
-    assert worker.wait(never, 60.0)
-    worker.close()
-    assert work.items[-1] == 2
-
-
-def test_waiting_ends_when_asked_to_and_after_its_time():
-    work = Work()
-    worker = NewestItemWorker(work, "test")
-    worker.submit(1)
-    assert not worker.wait(lambda: True, 60.0)
-    assert not worker.wait(never, 0.0)
-    work.permit.set()
-    worker.close(drop=True)
+    work.worker.submit(1)
+    assert work.started.wait(60)
+    work.worker.submit(2)
+    assert work.worker.wait(never, 60.0)
+    work.worker.close()
+    assert work.items == [1, 2]
 
 
 def test_an_exception_in_the_thread_is_raised_by_the_next_call():
-    def fail(item: int) -> bool:
-        raise ValueError("broken")
+    def fail(items: NewestItemWorker[int]) -> None:
+        raise ValueError(f"broken {next(iter(items))}")
 
     worker = NewestItemWorker(fail, "test")
     worker.submit(1)
-    with pytest.raises(ValueError, match="broken"):
-        worker.wait(never, 60.0)
-    with pytest.raises(ValueError, match="broken"):
-        worker.close()
+    for call in (lambda: worker.wait(never, 60.0), worker.close):
+        with pytest.raises(ValueError, match="broken 1"):
+            call()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,9 +32,10 @@ def trainer(config) -> Trainer:
     return make_trainer(config, ALONE)
 
 
-def evaluation(config, trainer, run: Path, console: Console, stop: bool = False):
-    context = make_context(run, config, console=console, stop=lambda: stop)
-    return PeriodicEvaluation(context, trainer)
+@pytest.fixture
+def evaluation(config, trainer, tmp_path):
+    """Makes the feature."""
+    return lambda **values: PeriodicEvaluation(make_context(tmp_path, config, **values), trainer)
 
 
 def after(feature, number: int, is_last: bool = False, **metrics: float) -> Iteration:
@@ -45,12 +45,14 @@ def after(feature, number: int, is_last: bool = False, **metrics: float) -> Iter
     return iteration
 
 
-def test_nothing_is_evaluated_between_intervals_but_at_the_end(config, trainer, tmp_path):
+def test_nothing_is_evaluated_between_intervals_but_at_the_end(evaluation):
     console = Console()
-    with evaluation(config, trainer, tmp_path, console) as feature:
+    with evaluation(console=console) as feature:
         first = after(feature, 1)
         assert (first.metrics, first.is_last) == ({"Loss/kl": 0.5}, False)
+        torch.manual_seed(3)
         second = after(feature, 2)
+        drawn = torch.rand(3)
         assert second.metrics["Eval/iteration"] == 2.0
         assert second.metrics["Loss/kl"] == 0.5
         assert not second.is_last
@@ -58,12 +60,14 @@ def test_nothing_is_evaluated_between_intervals_but_at_the_end(config, trainer, 
     assert [line.split(":")[0] for line in console.lines] == [
         "evaluation of iteration 2", "evaluation of iteration 3"
     ]  # fmt: skip
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(3), drawn)  # training draws what it would have drawn
 
 
-def test_a_condition_on_a_metric_of_training_ends_it_with_an_evaluation(config, trainer, tmp_path):
+def test_a_condition_on_a_metric_of_training_ends_it_with_an_evaluation(config, evaluation):
     config.until = "Loss/kl<=0.1"
     console = Console()
-    with evaluation(config, trainer, tmp_path, console) as feature:
+    with evaluation(console=console) as feature:
         assert not after(feature, 1).is_last
         last = after(feature, 3, **{"Loss/kl": 0.05})
     assert last.is_last
@@ -71,46 +75,38 @@ def test_a_condition_on_a_metric_of_training_ends_it_with_an_evaluation(config, 
     assert console.lines[0] == 'training ends: Loss/kl is 0.05 (--until "Loss/kl<=0.1")'
 
 
-def test_conditions_work_without_evaluation(config, trainer, tmp_path):
+def test_conditions_work_without_evaluation(config, evaluation, tmp_path):
     config.eval_interval = None
     config.until = "Loss/kl>=0.5"
-    with evaluation(config, trainer, tmp_path, Console()) as feature:
+    with evaluation() as feature:
         assert after(feature, 1).is_last
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_that_is_to_stop_does_not_wait_for_an_evaluation(config, trainer, tmp_path):
-    with evaluation(config, trainer, tmp_path, Console(), stop=True) as feature:
+def test_a_run_that_is_to_stop_does_not_wait_for_an_evaluation(evaluation, tmp_path):
+    with evaluation(stop=lambda: True) as feature:
         assert after(feature, 2, is_last=True).metrics == {"Loss/kl": 0.5}
     assert not (tmp_path / BEST).exists()
 
 
-def test_a_resumed_run_keeps_its_best_policy_until_there_is_a_better_one(config, trainer, tmp_path):
+def test_a_resumed_run_keeps_its_best_policy_until_there_is_a_better_one(
+    config, trainer, evaluation, tmp_path
+):
     for before, expected in ((1e9, 7), (-1e9, 2)):
         infos = {"task": config.task, "env_steps": 1, "eval_mean_return": before}
         save_model(tmp_path / BEST, 7, trainer.ppo.save(), infos)
-        with evaluation(config, trainer, tmp_path, Console()) as feature:
+        with evaluation() as feature:
             after(feature, 2)
         assert read_checkpoint(tmp_path / BEST)["iter"] == expected
 
 
-def test_the_evaluation_of_a_policy_does_not_change_what_training_draws(config, trainer, tmp_path):
-    with evaluation(config, trainer, tmp_path, Console()) as feature:
-        torch.manual_seed(3)
-        after(feature, 2)
-        drawn = torch.rand(3)
-    torch.manual_seed(3)
-    assert torch.equal(torch.rand(3), drawn)
-
-
-def test_other_ranks_learn_the_result_from_rank_0(config, trainer, tmp_path):
+def test_other_ranks_learn_the_result_from_rank_0(evaluation, tmp_path):
     class Second(type(ALONE)):
         def broadcast_object(self, value):
             assert value == ({}, False)
             return {"Eval/mean_return": 7.0}, True
 
-    context = make_context(tmp_path, config, rank=Second(1, 1, 2, ALONE.device, 1, 1))
-    with PeriodicEvaluation(replace(context), trainer) as feature:
+    with evaluation(rank=Second(1, 1, 2, ALONE.device, 1, 1)) as feature:
         iteration = after(feature, 2)
     assert (iteration.metrics["Eval/mean_return"], iteration.is_last) == (7.0, True)
-    assert not list(tmp_path.iterdir())
+    assert not list(Path(tmp_path).iterdir())

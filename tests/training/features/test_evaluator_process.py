@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from threading import Event
 
 import pytest
 import torch
@@ -15,8 +14,9 @@ from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task
 from simtrain.launch.plan import Devices
 from simtrain.sim import EngineCfg
-from simtrain.training.evaluator import Evaluator
-from simtrain.training.features.evaluator_process import EvaluatorProcess, PolicySnapshot
+from simtrain.training.evaluator import Evaluation, Evaluator
+from simtrain.training.features.checkpoint import PolicySnapshot
+from simtrain.training.features.evaluator_process import EvaluatorProcess
 
 pytestmark = pytest.mark.timeout(900)
 WAIT = 600.0
@@ -32,14 +32,14 @@ def config() -> TrainConfig:
 
 
 @pytest.fixture
-def stopping() -> Event:
-    """Set while the run is to stop."""
-    return Event()
+def received() -> list[tuple[PolicySnapshot, Evaluation]]:
+    """What the process has evaluated."""
+    return []
 
 
 @pytest.fixture
-def process(config, stopping) -> Iterator[EvaluatorProcess]:
-    process = EvaluatorProcess(config, Devices("cpu", 1, ""), threads=1, stop=stopping.is_set)
+def process(config, received) -> Iterator[EvaluatorProcess]:
+    process = EvaluatorProcess(config, Devices("cpu", 1, ""), 1, received.append)
     yield process
     process.close()
     assert process._process.returncode is not None
@@ -49,36 +49,37 @@ def snapshot(config: TrainConfig, iteration: int) -> PolicySnapshot:
     torch.manual_seed(iteration)
     obs = Env(config.env, 1, EngineCfg(threads=1)).get_observations()
     networks = {"actor_state_dict": make_actor(config.ppo.actor, obs, 1).state_dict()}
-    return PolicySnapshot(iteration, config, networks, {})
+    return PolicySnapshot(iteration, 0, config, networks)
 
 
-def test_it_takes_the_newest_policy_and_finds_what_this_process_finds(config, process, stopping):
+def never() -> bool:
+    return False
+
+
+def test_it_takes_the_newest_policy_and_finds_what_this_process_finds(config, process, received):
     """The first ones come while it is not ready yet; a wait ends after its time or by `stop`."""
     for iteration in (1, 2, 3):
         process.submit(snapshot(config, iteration))
-    assert not process.finish(0.0)
-    stopping.set()
-    assert not process.finish(WAIT)
-    stopping.clear()
-    assert process.results() == []
-    assert process.finish(WAIT)
-    ((policy, evaluation),) = process.results()
+    assert not process.finish(never, 0.0)
+    assert not process.finish(lambda: True, WAIT)
+    assert received == []
+    assert process.finish(never, WAIT)
+    ((policy, evaluation),) = received
     assert policy.iteration == 3
     here = Evaluator(evaluation_task(config.env), 3, engine=EngineCfg("mujoco", threads=1))
     assert evaluation == here(config.ppo.actor, policy.networks["actor_state_dict"])
 
     process.submit(snapshot(config, 4))
-    assert process.finish(WAIT)
-    ((policy, _),) = process.results()
-    assert policy.iteration == 4
+    assert process.finish(never, WAIT)
+    assert [policy.iteration for policy, _ in received] == [3, 4]
     assert process.failure is None
 
 
-def test_a_mistake_that_it_finds_is_told(config, process):
+def test_a_mistake_that_it_finds_is_reported(config, process, received):
     policy = snapshot(config, 1)
     config.ppo.actor.hidden_dims = (7,)  # not those of its parameters
     process.submit(policy)
-    assert not process.finish(WAIT)
+    assert not process.finish(never, WAIT)
     assert "the checkpoint is of another network" in process.failure
     process.submit(snapshot(config, 2))
-    assert process.results() == []
+    assert received == []

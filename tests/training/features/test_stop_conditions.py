@@ -5,8 +5,11 @@ from simtrain import MetricTermCfg, mdp
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import resolved
 from simtrain.errors import ConfigError
-from simtrain.training.features.conditions import stop_condition, with_until
-from simtrain.training.features.evaluation import check_evaluation_flags
+from simtrain.training.features.conditions import (
+    check_evaluation_flags,
+    stop_condition,
+    with_until,
+)
 from simtrain.training.resumption import SavedRun
 
 TASK = tiny_task(metrics={"error": MetricTermCfg(mdp.is_alive)})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from simtrain.cli.parse import parse_flags
 from simtrain.config.tasks import default_config
+from simtrain.config.tree import with_overrides
 from simtrain.errors import ConfigError
 from simtrain.training.population.evolution import HyperParameter
 from simtrain.training.population.hyper_parameters import (
@@ -15,7 +14,6 @@ from simtrain.training.population.hyper_parameters import (
     hyper_parameters,
     term_parameter,
     values_of,
-    with_values,
 )
 
 TASK = default_config("go1-velocity-flat")
@@ -54,7 +52,7 @@ def test_values_are_read_from_a_configuration_and_laid_over_it():
         HyperParameter("ppo.gamma", 0.9, 0.999, "complement"),
         HyperParameter("env.rewards.track-lin-vel-xy.std", 0.1, 1.0),
     )
-    changed = with_values(TASK, {"ppo.gamma": 0.5, "env.rewards.track-lin-vel-xy.std": 0.7})
+    changed = with_overrides(TASK, {"ppo.gamma": 0.5, "env.rewards.track-lin-vel-xy.std": 0.7})
     assert values_of(changed, evolving) == {
         "ppo.gamma": 0.5,
         "env.rewards.track-lin-vel-xy.std": 0.7,
@@ -69,8 +67,8 @@ MISTAKES = [
     ("--population 1", "--population is 1; it must be 2 or more"),
     ("--ranks-per-member 2", "--ranks-per-member 2 is of a population; add --population"),
     ("--population 2 --cpu-workers 2", "the ranks of a population follow from --population and"),
-    ("--population 2 --population-share 0.7", "--population-share is 0.7; it must be greater"),
-    ("--population 2 --population-mutations 0 0 0 0", "give four frequencies of 0 or more"),
+    ("--population 2 --population-share 0.7", "--population-share is 0.7; it must be 0.5 or less"),
+    ("--population 2 --population-mutations 0 0 0 0", "one frequency must be above 0"),
     (
         "--population 2 --population-fitness lin_vel_err:min",
         "is 'lin_vel_err:min'; evaluations of the task give mean_return, mean_episode_length, ",
@@ -83,7 +81,7 @@ MISTAKES = [
     (f"{MUTATE} env.timestep 0.001 0.01", "env.timestep is fixed once environments and networks"),
     (f"{MUTATE} ppo.gamma 0.99 0.9", "the first bound must be below the second"),
     (f"{MUTATE} ppo.gamma low 0.9", "its bounds must be numbers"),
-    (f"{MUTATE} ppo.gamma 0.9 1.5", "--ppo.gamma is 1.5; it must be 1 or less"),
+    (f"{MUTATE} ppo.gamma 0.9 1.5", "ppo.gamma is 1.5; it must be 1 or less"),
     (f"{MUTATE} ppo.gamma 0.9 1 complement", "its bounds must be below 1"),
     (f"{MUTATE} ppo.entropy-coef 0 1 log", "its bounds must be greater than 0"),
     (f"{MUTATE} ppo.entropy-coef 0.1 1 loq", "the scale must be one of linear, log, complement"),
@@ -94,6 +92,6 @@ MISTAKES = [
 @pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[m[0] for m in MISTAKES])
 def test_a_mistake_is_told_in_one_line(command, message):
     with pytest.raises(ConfigError) as error:
-        check_population_flags(replace(config_of(command)))
+        check_population_flags(config_of(command))
     assert message in str(error.value)
     assert "\n" not in str(error.value)

@@ -1,8 +1,10 @@
 """A thread that works on the newest of what it is given, so that training does not wait."""
 
+from __future__ import annotations
+
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 ItemT = TypeVar("ItemT")
@@ -14,27 +16,13 @@ class NewestItemWorker(Generic[ItemT]):
     An exception in the thread is raised by the next call.
     """
 
-    def __init__(
-        self,
-        work: Callable[[ItemT], bool],
-        name: str,
-        *,
-        prepare: Callable[[], None] = lambda: None,
-        retry_seconds: float = 0.0,
-    ) -> None:
-        """Start the thread, which calls `prepare` and then `work` with each item.
-
-        An item for which `work` returns False is tried again after a pause, unless a newer waits.
-        """
-        self._work = work
-        self._prepare = prepare
-        self._retry_seconds = retry_seconds
+    def __init__(self, work: Callable[[NewestItemWorker[ItemT]], None], name: str) -> None:
+        """Start the thread, which calls `work` once, with this: the items, until `close`."""
         self._changed = threading.Condition()
         self._next: ItemT | None = None
-        self._busy = False
-        self._closing = False
+        self._busy = self._closing = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
         self._thread.start()
 
     def submit(self, item: ItemT) -> ItemT | None:
@@ -56,8 +44,19 @@ class NewestItemWorker(Generic[ItemT]):
                 self._changed.wait(0.2)
         return True
 
+    def pause(self, seconds: float) -> bool:
+        """Wait, in the thread, before an item is tried again; whether no newer one is there.
+
+        `close` ends the pause, and there is none after it.
+        """
+        with self._changed:
+            if self._closing:
+                return False
+            self._changed.wait_for(lambda: self._closing or self._next is not None, seconds)
+            return self._next is None
+
     def close(self, *, drop: bool = False) -> None:
-        """Work on what waits, once more if need be, or drop it; then end the thread."""
+        """Have what waits worked on, or drop it; then end the thread."""
         with self._changed:
             self._closing = True
             if drop:
@@ -70,16 +69,16 @@ class NewestItemWorker(Generic[ItemT]):
         if self._error is not None:
             raise self._error
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[NewestItemWorker[ItemT]], None]) -> None:
         try:
-            self._prepare()
-            self._work_on_items()
+            work(self)
         except BaseException as error:  # noqa: BLE001 - raised again by the calls above
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
 
-    def _work_on_items(self) -> None:
+    def __iter__(self) -> Iterator[ItemT]:
+        """The items, in the thread, which waits for each."""
         while True:
             with self._changed:
                 self._busy = False
@@ -88,14 +87,4 @@ class NewestItemWorker(Generic[ItemT]):
                 if self._next is None:
                     return
                 item, self._next, self._busy = self._next, None, True
-            if not self._work(item):
-                self._retry_later(item)
-
-    def _retry_later(self, item: ItemT) -> None:
-        """Let an item wait for its next try, unless a newer one waits or the thread is to end."""
-        with self._changed:
-            if self._next is None and not self._closing:
-                self._next = item
-                self._changed.wait_for(
-                    lambda: self._closing or self._next is not item, self._retry_seconds
-                )
+            yield item

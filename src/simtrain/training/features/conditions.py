@@ -1,4 +1,7 @@
-"""The condition on metrics that ends training, from ``--until``. Imports nothing heavy."""
+"""The condition on metrics that ends training, ``--until``, and checks of evaluation's flags.
+
+Imports nothing heavy, so that wrong flags are found at once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simtrain.config.metric_tags import evaluation_names, is_complete
+from simtrain.config.metric_tags import (
+    DISTILLATION_METRICS,
+    PPO_METRICS,
+    RND_METRICS,
+    evaluation_names,
+    is_complete,
+    metric_tags,
+)
 from simtrain.config.train import TrainConfig
 from simtrain.errors import ConfigError, did_you_mean
 
@@ -96,6 +106,46 @@ def _comparison(text: str, condition: str, names: tuple[str, ...]) -> Comparison
             "metrics.jsonl of a run shows, such as Train/mean_reward"
         )
     return Comparison(name if "/" in name else f"Eval/{name}", match[2], float(match[3]))
+
+
+def check_evaluation_flags(config: TrainConfig, engine: str | None = None) -> None:
+    """Check the flags of evaluation and early stopping; `engine` is that of training if known.
+
+    Raises:
+        ConfigError: a metric that training does not log, one that needs an evaluation that is off,
+            or a device that cannot evaluate.
+    """
+    device, has_evaluations = config.eval_device, config.eval_interval is not None
+    if device is not None:
+        text = f"--eval-device {device}"
+        if not re.fullmatch(r"cpu|cuda:\d+", device):
+            raise ConfigError(
+                f"--eval-device is {device!r}; it must be cpu, or cuda:0, cuda:1, ..."
+            )
+        if not has_evaluations:
+            raise ConfigError(f"{text} needs --eval-interval, the iterations between evaluations")
+        if device != "cpu" and config.engine == "mujoco":
+            cannot = "simulates on the GPU, which --engine mujoco cannot; use --eval-device cpu"
+            raise ConfigError(f"{text} {cannot}")
+    condition = stop_condition(config)
+    if condition is None:
+        return
+    own = PPO_METRICS if config.teacher is None else DISTILLATION_METRICS
+    own += RND_METRICS if config.ppo.rnd.weight != 0.0 else ()
+    own += ("Loss/symmetry",) if config.ppo.symmetry.is_used else ()
+    overflow = (engine or config.engine) != "mujoco"
+    tags = metric_tags(config.env, overflow=overflow, phase_times=config.phase_times, algorithm=own)
+    for tag in (comparison.tag for comparison in condition.comparisons):
+        if tag not in tags:
+            raise ConfigError(
+                f"--until: training logs no metric {tag!r}{did_you_mean(tag, tags)}; "
+                "metrics.jsonl of a run shows their names"
+            )
+    if condition.needs_evaluations and not has_evaluations and config.population is None:
+        raise ConfigError(
+            f'--until "{condition}" needs evaluations; add --eval-interval, the iterations '
+            "between them"
+        )
 
 
 def with_until(config: dict[str, Any]) -> dict[str, Any]:

@@ -14,9 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -31,45 +29,23 @@ from simtrain.training.features.background import NewestItemWorker
 if TYPE_CHECKING:
     from simtrain.launch.plan import Devices
     from simtrain.training.evaluator import Evaluation, Evaluator
+    from simtrain.training.features.checkpoint import PolicySnapshot
 
 _NICENESS = 5
 
 
-@dataclass(frozen=True)
-class PolicySnapshot:
-    """A policy to be evaluated."""
-
-    iteration: int
-    """Iterations that it was trained."""
-    config: TrainConfig
-    """The configuration that it was trained with; its network's sizes may change."""
-    networks: dict[str, Any]
-    """``save()`` of its algorithm, or a copy of it."""
-    infos: dict[str, Any]
-    """Plain values that belong to its checkpoint."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """The first message to the process."""
-
-    task: str
-    values: dict[str, Any]
-    """The run's configuration as mappings, lists and scalars."""
-    devices: Devices
-    threads: int
-
-
 class EvaluatorProcess:
-    """Rank 0's end of the process; see `Evaluations`."""
+    """Rank 0's end of the process."""
 
     def __init__(
-        self, config: TrainConfig, devices: Devices, threads: int, stop: Callable[[], bool]
+        self,
+        config: TrainConfig,
+        devices: Devices,
+        threads: int,
+        receive: Callable[[tuple[PolicySnapshot, Evaluation]], None],
     ) -> None:
-        """Start the process; `stop` ends the wait for the last evaluation."""
-        self._stop = stop
-        self._lock = threading.Lock()
-        self._results: list[tuple[PolicySnapshot, Evaluation]] = []
+        """Start the process; `receive` gets evaluations, oldest first, in another thread."""
+        self._receive = receive
         self.failure: str | None = None
         """Why the process is gone, or None while it lives."""
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
@@ -83,24 +59,17 @@ class EvaluatorProcess:
             stderr=subprocess.STDOUT,
         )
         theirs.close()
-        self._start = Start(config.task, as_plain(config), devices, threads)
-        # Not before the process is ready, or it would begin with a policy that was the newest then.
-        self._worker = NewestItemWorker(self._evaluate, "evaluator", prepare=self._get_ready)
+        self._start = config.task, as_plain(config), devices, threads
+        self._worker = NewestItemWorker(self._evaluate, "evaluator")
 
     def submit(self, policy: PolicySnapshot) -> None:
-        """Have a policy evaluated next, instead of one that still waits."""
+        """Have a policy, whose networks nobody changes, evaluated instead of one that waits."""
         if self.failure is None:
             self._worker.submit(policy)
 
-    def results(self) -> list[tuple[PolicySnapshot, Evaluation]]:
-        """The evaluations that came since the last call, oldest first."""
-        with self._lock:
-            results, self._results = self._results, []
-            return results
-
-    def finish(self, seconds: float) -> bool:
-        """Wait for what was submitted; whether all of it is evaluated."""
-        done = self._worker.wait(lambda: self._stop() or self.failure is not None, seconds)
+    def finish(self, stop: Callable[[], bool], seconds: float) -> bool:
+        """Wait for what was submitted, or until `stop` is true; whether all of it is evaluated."""
+        done = self._worker.wait(lambda: stop() or self.failure is not None, seconds)
         return done and self.failure is None
 
     def close(self) -> None:
@@ -111,32 +80,28 @@ class EvaluatorProcess:
         self._connection.close()
         self._output.close()
 
-    def _get_ready(self) -> None:
-        self._exchange(lambda: self._connection.send(self._start))
+    def _evaluate(self, policies: NewestItemWorker[PolicySnapshot]) -> None:
+        """Have policies evaluated, in the thread, until the process is gone."""
+        from simtrain.run.checkpoint import packed, policy_state
 
-    def _evaluate(self, policy: PolicySnapshot) -> bool:
-        """Evaluate a policy, in the thread."""
-        if self.failure is None:
-            from simtrain.run.checkpoint import packed, policy_state
-
-            message = policy.config.ppo.actor, packed(policy_state(policy.networks))
-            evaluation = self._exchange(lambda: self._connection.send(message))
-            if evaluation is not None:
-                with self._lock:
-                    self._results.append((policy, evaluation))
-        return True
-
-    def _exchange(self, send: Callable[[], None]) -> Any:
-        """Send something; the answer to it, or None with `failure` set."""
         try:
-            send()
-            answer = self._connection.recv()
+            self._answer_to(
+                self._start
+            )  # not before it is ready, or the first would be old by then
+            for policy in policies:
+                state = packed(policy_state(policy.networks))
+                self._receive((policy, self._answer_to((policy.config.ppo.actor, state))))
+        except ConfigError as error:
+            self.failure = str(error)
         except (OSError, EOFError):
             self.failure = self._exit_message()
-            return None
+
+    def _answer_to(self, message: object) -> Any:
+        """The process's answer; ConfigError with the error that it answers."""
+        self._connection.send(message)
+        answer = self._connection.recv()
         if isinstance(answer, str):
-            self.failure = answer
-            return None
+            raise ConfigError(answer)
         return answer
 
     def _exit_message(self) -> str:
@@ -155,7 +120,7 @@ class EvaluatorProcess:
 
 
 def main() -> None:
-    """Receive a `Start`, answer None when ready, then each policy by its evaluation.
+    """Answer what starts an evaluator by None when ready, then each policy by its evaluation.
 
     An error is answered by its text; then the process ends.
     """
@@ -165,7 +130,7 @@ def main() -> None:
     os.nice(_NICENESS)  # where they share a core, training comes first
     connection = Connection(descriptor)
     try:
-        evaluator = _make_evaluator(connection.recv())
+        evaluator = _make_evaluator(*connection.recv())
 
         from simtrain.run.checkpoint import unpacked
 
@@ -179,15 +144,16 @@ def main() -> None:
         connection.send(str(error))
 
 
-def _make_evaluator(start: Start) -> Evaluator:
+def _make_evaluator(task: str, values: dict[str, Any], devices: Devices, threads: int) -> Evaluator:
+    """The evaluator of a run with these plain `values` of its configuration."""
     import torch
 
     from simtrain.training.evaluator import evaluator_of_run
 
-    device = start.devices.use(0)
-    torch.set_num_threads(start.threads)
-    config = overlay(default_config(start.task, quiet=True), start.values)
-    return evaluator_of_run(config, device, start.threads)
+    device = devices.use(0)
+    torch.set_num_threads(threads)
+    config = overlay(default_config(task, quiet=True), values)
+    return evaluator_of_run(config, device, threads)
 
 
 if __name__ == "__main__":

@@ -140,9 +140,8 @@ def write_dump(folder: Path, dump: Dump, decimation: int, iteration: int) -> Non
         "said": dump.message,
         "model_sha256": hashlib.sha256(dump.model).hexdigest(),
     }
-    arrays = {**dump.states, **{name: np.array(fact) for name, fact in facts.items()}}
     with written_whole(folder / _STATES) as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **dump.states, **facts)  # type: ignore[arg-type]
     with written_whole(folder / _MODEL) as file:
         file.write(dump.model)
 
@@ -162,30 +161,29 @@ def read_dump(folder: Path) -> SavedDump:
         facts = {name: int(states.pop(name)) for name in ("decimation", "iteration", "env")}
         if not 1 <= facts["decimation"] <= 10_000:
             raise ValueError(f"its decimation is {facts['decimation']}")
-        said, digest = (str(states.pop(name)) for name in ("said", "model_sha256"))
+        message, digest = (str(states.pop(name)) for name in ("said", "model_sha256"))
+        # MuJoCo itself hardly checks a binary model.
         model = read_file(folder / _MODEL, "the dump's model")
-    # MuJoCo itself hardly checks a binary model.
-    if hashlib.sha256(model).hexdigest() != digest:
-        raise ConfigError(f"the dump {folder} is damaged: the checksum of {_MODEL} is wrong")
-    try:
-        compiled = mujoco.MjModel.from_binary_path(str(folder / _MODEL))
-    except ValueError as error:
-        raise ConfigError(
-            f"{folder / _MODEL} cannot be loaded by MuJoCo {mujoco.__version__}: models are for "
-            "the version that wrote them, which stands in the run's config.yaml"
-        ) from error
-    with damage_as_config_error(f"the dump {folder} is damaged"):
-        _check_states(folder, compiled, states)
-    return SavedDump(compiled, states, **facts, message=said)
+        if hashlib.sha256(model).hexdigest() != digest:
+            raise ValueError(f"the checksum of {_MODEL} is wrong")
+        try:
+            compiled = mujoco.MjModel.from_binary_path(str(folder / _MODEL))
+        except ValueError as error:
+            raise ConfigError(
+                f"{folder / _MODEL} cannot be loaded by MuJoCo {mujoco.__version__}: models are "
+                "for the version that wrote them, which stands in the run's config.yaml"
+            ) from error
+        _check_states(compiled, states)
+    return SavedDump(compiled, states, **facts, message=message)
 
 
-def _check_states(folder: Path, model: mujoco.MjModel, states: dict[str, np.ndarray]) -> None:
+def _check_states(model: mujoco.MjModel, states: dict[str, np.ndarray]) -> None:
+    """Raise ValueError for fields that MuJoCo's data of the model does not have."""
     data = mujoco.MjData(model)
     for field, values in states.items():
         if not hasattr(data, field):
-            raise ConfigError(f"the dump {folder} is damaged: it has an unknown {field!r}")
-        shape = np.shape(getattr(data, field))
-        if values.ndim == 0 or values[0].size != int(np.prod(shape)):
-            raise ConfigError(f"the dump {folder} is damaged: {field} is of another model")
+            raise ValueError(f"it has an unknown {field!r}")
+        if values.ndim == 0 or values[0].size != np.size(getattr(data, field)):
+            raise ValueError(f"{field} is of another model")
     if len({len(values) for values in states.values()}) != 1 or "qpos" not in states:
-        raise ConfigError(f"the dump {folder} is damaged: its fields are not of the same steps")
+        raise ValueError("its fields are not of the same steps")

@@ -23,21 +23,25 @@ import numpy as np
 
 from simtrain.algorithms import network_morphism as morphism
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import checkpoint_infos
 from simtrain.env.randomness import forked_randomness
 from simtrain.errors import DivergenceError
-from simtrain.run.checkpoint import BEST, copied_to_host, packed, unpacked
+from simtrain.run.checkpoint import copied_to_host, packed, unpacked
 from simtrain.training.evaluator import Evaluator, evaluator_of_run
 from simtrain.training.features import Feature, Iteration
-from simtrain.training.features.checkpoint import save_policy
+from simtrain.training.features.checkpoint import PolicySnapshot, save_best
 from simtrain.training.features.conditions import stop_condition
-from simtrain.training.population.evolution import Candidate, Decision, Mutation, evolve
+from simtrain.training.population.evolution import (
+    MUTATIONS,
+    Candidate,
+    Decision,
+    Mutation,
+    Selection,
+    evolve,
+)
 from simtrain.training.population.exchanges import ExchangeRecords, Report, Settings
 from simtrain.training.population.hyper_parameters import (
     fitness_of,
     hyper_parameters,
-    mutations_of,
-    selection_of,
     term_parameter,
     values_of,
 )
@@ -76,8 +80,8 @@ class Population(Feature):
         if self._member > 0:
             rng = np.random.default_rng([self._config.seed, self._member])
             values = {parameter.flag: parameter.draw(rng) for parameter in self._hyper_parameters}
-        networks = {name: getattr(self._config.ppo, name) for name in trainer.ppo.networks}
-        dims = {name: tuple(network.hidden_dims) for name, network in networks.items()}
+        ppo = self._config.ppo
+        dims = {name: tuple(getattr(ppo, name).hidden_dims) for name in trainer.ppo.networks}
         self._apply(Settings(values, dims))
         self._exchange_before = 0  # the iteration of the last exchange
         self._replaced = 0  # the iteration at which this member was last replaced
@@ -86,8 +90,7 @@ class Population(Feature):
         self._waited = 0.0
         self._evaluator: Evaluator | None = None
         self._records: ExchangeRecords | None = None
-        self._wandb_id: str | None = None
-        self._event_sizes: dict[str, int] | None = None
+        self._saved: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
         """Build the evaluator on leaders, and open the run's own files on the first of them.
@@ -95,22 +98,18 @@ class Population(Feature):
         Raises:
             ConfigError: another process writes to the run, or its folder cannot be written to.
         """
-        context, trainer, config = self._context, self._trainer, self._config
+        context, trainer, rank = self._context, self._trainer, self._context.rank
         self._iterations = context.iterations(trainer.iteration, trainer.env_steps)
         if self._leaders is not None:
-            rank = context.rank
-            self._evaluator = evaluator_of_run(config, rank.device, rank.threads)
+            self._evaluator = evaluator_of_run(self._config, rank.device, rank.threads)
             if self._leaders.is_main:
-                self._records = ExchangeRecords(
-                    context, self._exchange_before, self._wandb_id, self._event_sizes
-                )
-                self._wandb_id = self._records.wandb_id
+                self._records = ExchangeRecords(context, self._saved, self._exchange_before)
         self._last_meeting = time.perf_counter()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         if self._records is not None:
-            self._records.close(failed=kind is not None)
+            self._records.files.close(failed=kind is not None)
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Meet the other members where that is due, and exchange; training ends for all together.
@@ -147,8 +146,7 @@ class Population(Feature):
             "replaced": self._replaced,
             "best": self._best,
             "ends": self._ends,
-            "wandb": self._wandb_id,
-            "event_sizes": None if self._records is None else self._records.event_sizes(),
+            **({} if self._records is None else self._records.files.state()),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -157,7 +155,7 @@ class Population(Feature):
         self._apply(Settings(state["values"], dims))
         self._exchange_before, self._replaced = state["exchange"], state["replaced"]
         self._best, self._ends = float(state["best"]), bool(state["ends"])
-        self._wandb_id, self._event_sizes = state["wandb"], state["event_sizes"]
+        self._saved = state
 
     def _meet(self, *, stopped: bool) -> tuple[bool, bool]:
         """Wait for all members; whether one of them was asked to stop, and whether one ends."""
@@ -183,7 +181,7 @@ class Population(Feature):
             winner = max(range(len(reports)), key=lambda i: reports[i].candidate.score)
             ends = ends or reports[winner].ends
             decisions = self._decide(number, reports, ends=ends)
-            self._keep_best(number, winner, reports[winner])
+            self._keep_best(iteration, winner, reports[winner])
             if self._records is not None:
                 counts = number, self._trainer.env_steps * len(reports), self._recorder.wall_s
                 self._records.write(counts, reports, decisions)
@@ -230,41 +228,35 @@ class Population(Feature):
                 f"at iteration {number} no member of the population has a finite fitness and "
                 "finite losses; a smaller --ppo.learning-rate or narrower bounds may help"
             )
-        values = [report.settings.values for report in reports]
-        if number < self._config.population_warm_up or ends:
+        config, values = self._config, [report.settings.values for report in reports]
+        if number < config.population_warm_up or ends:
             return [Decision(i, "none", unchanged) for i, unchanged in enumerate(values)]
-        return evolve(
-            candidates,
-            values,
-            self._hyper_parameters,
-            selection_of(self._config),
-            mutations_of(self._config),
-            np.random.default_rng([self._config.seed, number]),
+        select = Selection(
+            config.population_selection,
+            config.population_tournament_size,
+            config.population_share,
+            config.population_grace,
         )
+        weights = dict(zip(MUTATIONS, config.population_mutations, strict=True))
+        rng = np.random.default_rng([config.seed, number])
+        return evolve(candidates, values, self._hyper_parameters, select, weights, rng)
 
-    def _keep_best(self, number: int, winner: int, report: Report) -> None:
+    def _keep_best(self, iteration: Iteration, winner: int, report: Report) -> None:
         """Write the fittest policy on rank 0, if none was as fit before; leaders call it."""
-        leaders, context = self._leaders, self._context
+        leaders, run = self._leaders, self._context.shared.run
         assert leaders is not None
         if report.candidate.score <= self._best:
             return
         self._best = report.candidate.score
-        policy = None
+        own = None
         if winner == leaders.rank:
-            networks = packed(copied_to_host(self._trainer.ppo.save()))
-            policy = self._trainer.env_steps, networks
-        policies = leaders.gather_object(policy)
-        if policies is None:
-            return
-        env_steps, networks = policies[winner]
-        config = report.settings.config(self._config)
-        infos = {**checkpoint_infos(config, env_steps), "member": winner}
-        infos[self._config.population_fitness] = self._best
-        try:
-            path = context.shared.run / BEST
-            save_policy(context, path, config, number, unpacked(networks), infos)
-        except OSError as error:  # a full disk is no reason for a training to end
-            context.console.say(f"warning: {BEST} cannot be written: {error.strerror}")
+            own = packed(copied_to_host(self._trainer.ppo.save()))
+        networks = leaders.gather_object(own)
+        if networks is not None:
+            config, state = report.settings.config(self._config), unpacked(networks[winner])
+            policy = PolicySnapshot(iteration.number, iteration.env_steps, config, state)
+            infos = {"member": winner, self._config.population_fitness: self._best}
+            save_best(self._context, run, policy, **infos)
 
     def _send_to_copies(self, decisions: Sequence[Decision]) -> bytes | None:
         """Send what this member learned to those that copy it; what it copies itself, if any."""
@@ -284,9 +276,8 @@ class Population(Feature):
     def _apply(self, settings: Settings, learned: bytes | None = None) -> None:
         """Take on settings and, if given, what another member learned, in place."""
         trainer, config, algorithm = self._trainer, settings.config(self._config), self._trainer.ppo
-        if config.ppo.actor != trainer.config.ppo.actor or (
-            config.ppo.critic != trainer.config.ppo.critic
-        ):
+        before = trainer.config.ppo
+        if (config.ppo.actor, config.ppo.critic) != (before.actor, before.critic):
             with forked_randomness(0, trainer.rank.device):
                 algorithm = self._make_algorithm(config)
             algorithm.rnd = trainer.ppo.rnd

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from simtrain.config.train import TrainConfig
 from simtrain.config.tree import resolved
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import BEST
@@ -20,6 +21,87 @@ if TYPE_CHECKING:
     from simtrain.training.loop import Trainer
 
 
+class RunRecords:
+    """The records in a run directory: of a training, or of a population's exchanges."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        run: Path,
+        config: TrainConfig,
+        saved: dict[str, Any],
+        after: int,
+        env_steps: int | None = None,
+    ) -> None:
+        """Open the files; those of a run that is resumed `after` an iteration go on there.
+
+        `saved` is `state` as it was then, or empty.
+
+        Raises:
+            ConfigError: another process writes to this run, or the folder cannot be written to.
+        """
+        self._run, self._say = run, context.console.say
+        self._is_changed, self._shows_videos = False, config.logger == "tensorboard"
+        self.metrics = MetricsWriter(
+            run,
+            tensorboard=self._shows_videos,
+            after=after,
+            env_steps=env_steps,
+            event_sizes=saved.get("event_sizes"),  # older versions did not save it
+        )
+        try:
+            write_config(run / "config.yaml", resolved(config), list(context.shared.devices))
+        except OSError as error:
+            raise ConfigError(f"{run} cannot be written: {error.strerror}") from error
+        self._wandb: WandbWriter | None = None
+        self._wandb_id: str | None = saved.get("wandb")
+        if config.logger == "wandb":
+            from simtrain.run.wandb_writer import WandbWriter
+
+            group = None if context.member is None else context.shared.run.name
+            self._wandb = WandbWriter(run, config, self._say, run_id=self._wandb_id, group=group)
+            self._wandb_id = self._wandb.run_id
+
+    def write(
+        self, iteration: int, env_steps: int, wall_s: float, metrics: dict[str, float]
+    ) -> None:
+        """Write the numbers of an iteration; see `MetricsWriter.write`."""
+        self._is_changed = True
+        for writer in (self.metrics, self._wandb):
+            if writer is not None:
+                writer.write(iteration, env_steps, wall_s, metrics)
+
+    def write_video(self, iteration: int, path: Path) -> None:
+        """Show a video in W&B or TensorBoard."""
+        if self._wandb is not None:
+            self._wandb.write_video(iteration, path)
+        elif self._shows_videos:
+            from simtrain.view.video import as_gif
+
+            self.metrics.write_video(iteration, as_gif(path))
+
+    def save_checkpoint(self, path: Path) -> None:
+        """Add a checkpoint to W&B's run; for another thread."""
+        if self._wandb is not None:
+            self._wandb.save(path)
+
+    def state(self) -> dict[str, Any]:
+        """What the records go on with where the run is resumed."""
+        return {"wandb": self._wandb_id, "event_sizes": self.metrics.event_sizes()}
+
+    def close(self, *, failed: bool) -> None:
+        """Close the files, and draw the run's picture unless training `failed`."""
+        self.metrics.close()
+        if self._wandb is not None:
+            if (self._run / BEST).exists():
+                self._wandb.save(self._run / BEST)
+            self._wandb.close(failed=failed)
+        if self._is_changed and not failed:
+            from simtrain.plot.report import draw_finished
+
+            draw_finished(self._run, self._say)
+
+
 class Recorder(Feature):
     """Writes and shows every iteration."""
 
@@ -28,131 +110,72 @@ class Recorder(Feature):
     def __init__(self, context: RunContext, trainer: Trainer) -> None:
         self._context = context
         self._trainer = trainer
-        self._wandb_id: str | None = None
-        self._event_sizes: dict[str, int] | None = None
-        self._before = 0.0
-        self._wall_s = 0.0
+        self._saved: dict[str, Any] = {}
+        self._before = self._wall_s = 0.0
         self._failing = False
 
     def __enter__(self) -> Self:
-        """Open the files where a resumed run left off.
-
-        Raises:
-            ConfigError: another process writes to this run, or the folder cannot be written to.
-        """
-        config, run = self._context.config, self._context.run
+        """Open the files where a resumed run left off; ConfigError as by `RunRecords`."""
+        context, trainer = self._context, self._trainer
         # An unfinished iteration is recorded again.
-        self._first = self._trainer.iteration - (self._trainer.unfinished is not None)
-        self._iterations = self._context.iterations(self._first, self._trainer.env_steps)
-        self._metrics = MetricsWriter(
-            run,
-            tensorboard=config.logger == "tensorboard",
-            after=self._first,
-            env_steps=None if self._trainer.unfinished else self._trainer.env_steps,
-            event_sizes=self._event_sizes,
+        self._first = trainer.iteration - (trainer.unfinished is not None)
+        self._iterations = context.iterations(self._first, trainer.env_steps)
+        env_steps = None if trainer.unfinished else trainer.env_steps
+        self.records = RunRecords(
+            context, context.run, trainer.config, self._saved, self._first, env_steps
         )
-        for warning in self._metrics.warnings:
-            self._context.console.say(f"warning: {warning}")
-        try:
-            devices = list(self._context.shared.devices)
-            write_config(run / "config.yaml", resolved(self._trainer.config), devices)
-        except OSError as error:
-            raise ConfigError(f"{run} cannot be written: {error.strerror}") from error
-        self._wandb: WandbWriter | None = None
-        if config.logger == "wandb":
-            from simtrain.run.wandb_writer import WandbWriter
-
-            self._wandb = WandbWriter(
-                run,
-                self._trainer.config,
-                self._context.console.say,
-                run_id=self._wandb_id,
-                group=None if self._context.member is None else self._context.shared.run.name,
-            )
-            self._wandb_id = self._wandb.run_id
+        for warning in self.records.metrics.warnings:
+            context.console.say(f"warning: {warning}")
         self._start = time.perf_counter()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        run = self._context.run
-        self._metrics.close()
-        if self._wandb is not None:
-            if (run / BEST).exists():
-                self._wandb.save(run / BEST)
-            self._wandb.close(failed=kind is not None)
-        if kind is None:
-            from simtrain.plot.report import draw_finished
-
-            draw_finished(run, self._context.console.say)
+        self.records.close(failed=kind is not None)
 
     @property
     def error(self) -> str | None:
         """Why the last metrics could not be written, or None if they were."""
-        return self._metrics.error
-
-    def after_iteration(self, iteration: Iteration) -> None:
-        """Write and show the iteration's metrics and warnings, unless it is unfinished."""
-        if self._trainer.unfinished is not None:
-            return
-        seconds = time.perf_counter() - self._start
-        self._wall_s = self._before + seconds
-        numbers = (iteration.number, iteration.env_steps, self._wall_s, iteration.metrics)
-        self._metrics.write(*numbers)
-        if self._wandb is not None:
-            self._wandb.write(*numbers)
-        done = iteration.number - self._first
-        remaining = self._iterations - iteration.number
-        console = self._context.console
-        console.show(
-            Status(
-                iteration=iteration.number,
-                iterations=self._iterations,
-                env_steps=iteration.env_steps,
-                metrics=iteration.metrics,
-                max_episode_length=self._trainer.env.max_episode_length,
-                seconds_left=0.0 if iteration.is_last else seconds / done * remaining,
-            )
-        )
-        for warning in iteration.warnings:
-            console.say(f"warning: {warning}")
-        if (self._metrics.error is not None) != self._failing:
-            self._failing = not self._failing
-            console.say(
-                f"warning: metrics cannot be written, trying again: {self._metrics.error}"
-                if self._failing
-                else "metrics are written again, without a gap"
-            )
+        return self.records.metrics.error
 
     @property
     def wall_s(self) -> float:
         """Seconds of training so far, over all commands that went on with it."""
         return self._before + time.perf_counter() - self._start
 
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Write and show the iteration's metrics and warnings, unless it is unfinished."""
+        if self._trainer.unfinished is not None:
+            return
+        number, console = iteration.number, self._context.console
+        self._wall_s = self.wall_s
+        self.records.write(number, iteration.env_steps, self._wall_s, iteration.metrics)
+        seconds_each = (self._wall_s - self._before) / (number - self._first)
+        remaining = 0 if iteration.is_last else self._iterations - number
+        console.show(
+            Status(
+                iteration=number,
+                iterations=self._iterations,
+                env_steps=iteration.env_steps,
+                metrics=iteration.metrics,
+                max_episode_length=self._trainer.env.max_episode_length,
+                seconds_left=seconds_each * remaining,
+            )
+        )
+        for warning in iteration.warnings:
+            console.say(f"warning: {warning}")
+        if (self.error is not None) != self._failing:
+            self._failing = not self._failing
+            console.say(
+                f"warning: metrics cannot be written, trying again: {self.error}"
+                if self._failing
+                else "metrics are written again, without a gap"
+            )
+
     def state(self) -> dict[str, Any]:
         """See `Feature.state`."""
-        sizes = self._metrics.event_sizes()
-        return {"wall_s": self._wall_s, "wandb": self._wandb_id, "event_sizes": sizes}
+        return {"wall_s": self._wall_s, **self.records.state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """See `Feature.set_state`."""
         self._before = self._wall_s = float(state["wall_s"])
-        self._wandb_id = state["wandb"]
-        self._event_sizes = state.get("event_sizes")  # older versions did not save it
-
-    def sync(self) -> None:
-        """Wait until the metrics are on the disk; for another thread."""
-        self._metrics.sync()
-
-    def save_checkpoint(self, path: Path) -> None:
-        """Add a checkpoint to W&B's run."""
-        if self._wandb is not None:
-            self._wandb.save(path)
-
-    def write_video(self, iteration: int, path: Path) -> None:
-        """Show a video in W&B or TensorBoard."""
-        if self._wandb is not None:
-            self._wandb.write_video(iteration, path)
-        elif self._context.config.logger == "tensorboard":
-            from simtrain.view.video import as_gif
-
-            self._metrics.write_video(iteration, as_gif(path))
+        self._saved = state

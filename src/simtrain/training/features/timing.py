@@ -1,10 +1,10 @@
 """Where the time goes: phases of an iteration in a table, and a trace by ``torch.profiler``."""
 
 import os
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Self
 
-import torch
 from rich.table import Table
 from torch import profiler
 from torch._C._profiler import _ExperimentalConfig
@@ -36,25 +36,32 @@ class Timing(Feature):
     def __init__(self, context: RunContext, trainer: Trainer) -> None:
         self._context = context
         self._trainer = trainer
-        self._totals: dict[str, float] = {}
+        self._totals: defaultdict[str, float] = defaultdict(float)
         self._profiler: profiler.profile | None = None
-        self._written = False
+        self._is_written = False
 
     def __enter__(self) -> Self:
         self._first = self._trainer.iteration
         if isinstance(self._trainer.timer, TracedTimer):
-            self._profiler = self._make_profiler()
+            os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # it prints much
+            self._profiler = profiler.profile(
+                schedule=profiler.schedule(
+                    wait=FIRST - 2, warmup=1, active=LAST - FIRST + 1, repeat=1
+                ),
+                on_trace_ready=self._write,
+                # The value learns in a thread beside the policy's.
+                experimental_config=_ExperimentalConfig(profile_all_threads=True),
+            )
             self._profiler.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         if kind is None:
-            for phase, seconds in self._trainer.timer.take("other"):  # since the last iteration
-                self._add(phase, seconds)
+            self._add(self._trainer.timer.take("other"))  # since the last iteration
         if self._profiler is not None:
             self._end_mark()
             self._profiler.stop()
-            if not self._written and kind is None:
+            if not self._is_written and kind is None:
                 self._context.console.say(
                     "warning: there is no trace (--profile): training ended before iteration "
                     f"{FIRST}"
@@ -68,43 +75,28 @@ class Timing(Feature):
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Add the iteration's phases; it ends here in a trace."""
-        for phase, seconds in iteration.phases.items():
-            self._add(phase, seconds)
+        self._add(iteration.phases.items())
         if self._profiler is not None:
             self._end_mark()
             self._profiler.step()
 
-    def _add(self, phase: str, seconds: float) -> None:
-        self._totals[phase] = self._totals.get(phase, 0.0) + seconds
+    def _add(self, intervals: Iterable[Interval]) -> None:
+        for phase, seconds in intervals:
+            self._totals[phase] += seconds
 
     def _end_mark(self) -> None:
         if isinstance(self._trainer.timer, TracedTimer):
             self._trainer.timer.end_mark()
 
-    def _make_profiler(self) -> profiler.profile:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # it prints much
-        activities = [profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(profiler.ProfilerActivity.CUDA)
-        return profiler.profile(
-            activities=activities,
-            schedule=profiler.schedule(wait=FIRST - 2, warmup=1, active=LAST - FIRST + 1, repeat=1),
-            on_trace_ready=self._write,
-            # The value learns in a thread beside the policy's.
-            experimental_config=_ExperimentalConfig(profile_all_threads=True),
-        )
-
     def _write(self, traced: profiler.profile) -> None:
-        if self._written:
-            return
-        self._written = True
+        self._is_written = True
         path, console = self._context.run / TRACE, self._context.console
         try:
             traced.export_chrome_trace(str(path))
         except (OSError, RuntimeError) as error:  # a full disk is no reason to end
             console.say(f"warning: {path} cannot be written: {error}")
-            return
-        console.say(f"trace:      {path} (--profile; open it in https://ui.perfetto.dev)")
+        else:
+            console.say(f"trace:      {path} (--profile; open it in https://ui.perfetto.dev)")
 
 
 class TracedTimer(PhaseTimer):
@@ -112,7 +104,7 @@ class TracedTimer(PhaseTimer):
 
     def __init__(self, inner: PhaseTimer) -> None:
         self._inner = inner
-        self._mark: torch.autograd.profiler.record_function | None = None
+        self._mark: profiler.record_function | None = None
 
     def begin(self, phase: str) -> None:
         """See `PhaseTimer.begin`."""
@@ -120,7 +112,7 @@ class TracedTimer(PhaseTimer):
             return
         self.end_mark()
         self._inner.begin(phase)
-        self._mark = torch.autograd.profiler.record_function(phase)
+        self._mark = profiler.record_function(phase)
         self._mark.__enter__()
 
     def take(self, then: str) -> list[Interval]:

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Self
 
-from torch import Tensor
-
 from simtrain.algorithms.networks import Policy
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task
@@ -30,7 +28,6 @@ class TrainingVideo(Feature):
         self._context = context
         self._trainer = trainer
         self._recorder = recorder
-        self._folder = context.run / VIDEOS
         self._env: Env | None = None
 
     def __enter__(self) -> Self:
@@ -45,11 +42,10 @@ class TrainingVideo(Feature):
                 env = Env(evaluation_task(config.env), 1, EngineCfg(threads=1))
             with Picture(env) as picture:
                 picture.draw()
-            self._folder.mkdir(exist_ok=True)
+            (self._context.run / VIDEOS).mkdir(exist_ok=True)
+            self._env = env
         except (ConfigError, SimulationError, OSError) as error:
             self._context.console.say(f"warning: training goes on without videos: {error}")
-        else:
-            self._env = env
         return self
 
     def after_iteration(self, iteration: Iteration) -> None:
@@ -58,24 +54,21 @@ class TrainingVideo(Feature):
         # A run that is to stop has a deadline.
         if self._env is None or not due or self._context.stop():
             return
-        actor = self._trainer.ppo.actor.state_dict()
-        path = self._record(self._env, iteration.number, actor)
-        if path is not None:
-            self._recorder.write_video(iteration.number, path)
+        path = self._context.run / VIDEOS / f"iteration_{iteration.number}.mp4"
+        try:
+            self._record(self._env, path, iteration.number)
+        except (ConfigError, SimulationError, OSError) as error:
+            text = f"warning: no video of iteration {iteration.number}: {error}"
+            self._context.console.say(text)
+        else:
+            self._recorder.records.write_video(iteration.number, path)
 
-    def _record(self, env: Env, iteration: int, actor: dict[str, Tensor]) -> Path | None:
+    def _record(self, env: Env, path: Path, iteration: int) -> None:
         from simtrain.view.video import record
 
-        config = self._context.config
-        path = self._folder / f"iteration_{iteration}.mp4"
-        actor = {name: value.cpu() for name, value in actor.items()}
-        try:
-            with forked_randomness(config.seed):
-                cfg, obs = self._trainer.config.ppo.actor, env.get_observations()
-                policy = Policy(cfg, obs, env.num_actions, actor)
-                note = f"{config.task}, iteration {iteration}"
-                record(env, policy, path, range(config.video_length), note, (640, 360))
-        except (ConfigError, SimulationError, OSError) as error:
-            self._context.console.say(f"warning: no video of iteration {iteration}: {error}")
-            return None
-        return path
+        config, trainer = self._context.config, self._trainer
+        with forked_randomness(config.seed):
+            cfg, obs = trainer.config.ppo.actor, env.get_observations()
+            policy = Policy(cfg, obs, env.num_actions, trainer.ppo.actor.state_dict())
+            note = f"{config.task}, iteration {iteration}"
+            record(env, policy, path, range(config.video_length), note, (640, 360))

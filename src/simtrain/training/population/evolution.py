@@ -9,7 +9,7 @@ flags are found at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -17,7 +17,13 @@ import numpy as np
 
 Scale = Literal["linear", "log", "complement"]
 Mutation = Literal["none", "hyper_parameters", "parameters", "architecture"]
-SCALES, MUTATIONS = get_args(Scale), get_args(Mutation)
+MUTATIONS = get_args(Mutation)
+SCALES: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
+    "linear": (lambda value: value, lambda value: value),
+    "log": (math.log, math.exp),
+    "complement": (lambda value: math.log(1.0 - value), lambda x: 1.0 - math.exp(x)),
+}
+"""Scale -> the function of a value that is drawn evenly, and its inverse."""
 FACTOR = 1.2
 """A mutated hyper-parameter is multiplied or divided by this."""
 REDRAW = 0.1
@@ -40,8 +46,10 @@ class HyperParameter:
 
     def draw(self, rng: np.random.Generator) -> float:
         """A value drawn within the bounds."""
-        low, high = self._coordinate(self.low), self._coordinate(self.high)
-        return self._value(low + (high - low) * rng.random())
+        scaled, inverse = SCALES[self.scale]
+        low, high = scaled(self.low), scaled(self.high)
+        value = inverse(low + (high - low) * rng.random())
+        return self._bounded(round(value) if self.is_whole else value)
 
     def mutated(self, value: float, rng: np.random.Generator) -> float:
         """`value` multiplied or divided by `FACTOR`, or drawn anew; within the bounds.
@@ -53,21 +61,11 @@ class HyperParameter:
         factor = FACTOR if rng.random() < 0.5 else 1.0 / FACTOR
         if self.scale == "complement":
             return self._bounded(1.0 - (1.0 - value) * factor)
+        changed = value * factor
         if self.is_whole:  # one that is small changes, too
-            grown = max(value + 1, round(value * factor))
-            return self._bounded(grown if factor > 1.0 else min(value - 1, round(value * factor)))
-        return self._bounded(value * factor)
-
-    def _coordinate(self, value: float) -> float:
-        if self.scale == "linear":
-            return value
-        return math.log(value if self.scale == "log" else 1.0 - value)
-
-    def _value(self, coordinate: float) -> float:
-        if self.scale != "linear":
-            coordinate = math.exp(coordinate)
-            coordinate = coordinate if self.scale == "log" else 1.0 - coordinate
-        return self._bounded(round(coordinate) if self.is_whole else coordinate)
+            changed = round(changed)
+            changed = max(value + 1, changed) if factor > 1.0 else min(value - 1, changed)
+        return self._bounded(changed)
 
     def _bounded(self, value: float) -> float:
         value = min(max(value, self.low), self.high)
@@ -123,28 +121,24 @@ class Selection:
         """
         order = sorted(range(len(candidates)), key=lambda i: candidates[i].score)
         best = order[-1]
-        others = self._rivals(order, rng)
         decisions = []
-        for i, mine in enumerate(candidates):
-            rival = others[i]
-            if rival is None or i == best or (mine.is_sound and mine.age < self.grace):
+        for i, rival in enumerate(self._rivals(order, rng)):
+            member = candidates[i]
+            if rival is None or i == best or (member.is_sound and member.age < self.grace):
                 decisions.append((i, False))
                 continue
-            if not mine.is_sound and not candidates[rival].is_sound:
+            if not (member.is_sound or candidates[rival].is_sound):
                 rival = best
-            decisions.append((rival if candidates[rival].leads(mine) else i, True))
+            decisions.append((rival if candidates[rival].leads(member) else i, True))
         return decisions
 
     def _rivals(self, order: Sequence[int], rng: np.random.Generator) -> list[int | None]:
         """Whom each member may copy; None for who is left alone. `order` is worst first."""
         count = len(order)
-        rivals: list[int | None] = [None] * count
         if self.kind == "tournament":
-            place = {member: i for i, member in enumerate(order)}
-            for i in range(count):
-                drawn = rng.integers(count, size=self.size)
-                rivals[i] = max((int(j) for j in drawn), key=place.__getitem__)
-            return rivals
+            drawn = [rng.integers(count, size=self.size) for _ in order]
+            return [max(map(int, members), key=order.index) for members in drawn]
+        rivals: list[int | None] = [None] * count
         some = min(count // 2, max(1, math.ceil(self.share * count)))
         for i in order[:some]:
             rivals[i] = order[count - 1 - int(rng.integers(some))]
@@ -172,15 +166,14 @@ def evolve(
 
     `weights` are the relative frequencies of mutations.
     """
-    kinds = list(weights)
-    shares = np.array([weights[kind] for kind in kinds])
+    kinds, shares = list(weights), np.array(list(weights.values()))
     decisions = []
     for parent, is_mutated in select(candidates, rng):
         mutation: Mutation = "none"
-        mine = dict(values[parent])
+        becomes = dict(values[parent])
         if is_mutated:
             mutation = kinds[int(rng.choice(len(kinds), p=shares / shares.sum()))]
         if mutation == "hyper_parameters":
-            mine = {h.flag: h.mutated(mine[h.flag], rng) for h in hyper_parameters}
-        decisions.append(Decision(parent, mutation, mine))
+            becomes = {h.flag: h.mutated(becomes[h.flag], rng) for h in hyper_parameters}
+        decisions.append(Decision(parent, mutation, becomes))
     return decisions

@@ -1,4 +1,4 @@
-"""The exchanges of a population: what members tell each other, and the files and the table of it.
+"""The exchanges of a population: reports of members, and their files and table.
 
 population.jsonl    a line an exchange: every member's fitness, parent, mutation and numbers
 metrics.jsonl       a line an exchange: best and mean fitness, and how many were replaced
@@ -9,24 +9,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import resolved
+from simtrain.config.tree import with_overrides
 from simtrain.errors import ConfigError
 from simtrain.files import written_whole
-from simtrain.run.checkpoint import BEST
-from simtrain.run.directory import LINEAGE, write_config
-from simtrain.run.metrics import MetricsWriter
+from simtrain.run.directory import LINEAGE
+from simtrain.run.logged import read_lineage
 from simtrain.training.context import RunContext
 from simtrain.training.evaluator import Estimate
+from simtrain.training.features.recorder import RunRecords
 from simtrain.training.population.evolution import Candidate, Decision, Values
-from simtrain.training.population.hyper_parameters import fitness_of, with_values
-
-if TYPE_CHECKING:
-    from simtrain.run.wandb_writer import WandbWriter
+from simtrain.training.population.hyper_parameters import fitness_of
 
 
 @dataclass(frozen=True)
@@ -39,12 +36,8 @@ class Settings:
 
     def config(self, config: TrainConfig) -> TrainConfig:
         """The run's configuration with these settings."""
-        config = with_values(config, self.values)
-        networks = {
-            name: replace(getattr(config.ppo, name), hidden_dims=dims)
-            for name, dims in self.hidden_dims.items()
-        }
-        return replace(config, ppo=replace(config.ppo, **networks))
+        sizes = {f"ppo.{name}.hidden-dims": dims for name, dims in self.hidden_dims.items()}
+        return with_overrides(config, self.values | sizes)
 
 
 @dataclass(frozen=True)
@@ -62,48 +55,21 @@ class Report:
 class ExchangeRecords:
     """Writes the exchanges of a population to the run's own files, and shows them."""
 
-    def __init__(
-        self,
-        context: RunContext,
-        after: int,
-        wandb_id: str | None,
-        event_sizes: dict[str, int] | None,
-    ) -> None:
+    def __init__(self, context: RunContext, saved: dict[str, Any], after: int) -> None:
         """Open the files; a resumed run goes on `after` the exchange of that iteration.
 
-        `event_sizes` are those of TensorBoard's files then.
+        `saved` is `RunRecords.state` as it was then, or empty.
 
         Raises:
             ConfigError: another process writes to the run, or its folder cannot be written to.
         """
-        config = context.config
         self._run, self._say = context.shared.run, context.console.say
-        self._fitness = fitness_of(config)[0]
-        self._metrics = MetricsWriter(
-            self._run,
-            tensorboard=config.logger == "tensorboard",
-            after=after,
-            event_sizes=event_sizes,
-        )
-        lineage, self._lineage = self._run / LINEAGE, []
-        if after > 0:
-            from simtrain.run.logged import read_lineage
-
-            self._lineage = [row for row in read_lineage(self._run) if row["iteration"] <= after]
-        try:
-            write_config(self._run / "config.yaml", resolved(config), list(context.shared.devices))
-            self._write_lineage()
-        except OSError as error:
-            raise ConfigError(f"{lineage} cannot be written: {error.strerror}") from error
-        self._wandb: WandbWriter | None = None
-        self.wandb_id: str | None = None
-        """The W&B run of the population itself."""
-        if config.logger == "wandb":
-            from simtrain.run.wandb_writer import WandbWriter
-
-            group = self._run.name
-            self._wandb = WandbWriter(self._run, config, self._say, run_id=wandb_id, group=group)
-            self.wandb_id = self._wandb.run_id
+        self._fitness = fitness_of(context.config)[0]
+        self.files = RunRecords(context, self._run, context.config, saved, after)
+        lineage = read_lineage(self._run) if after > 0 else []
+        self._lineage = [row for row in lineage if row["iteration"] <= after]
+        if error := self._write_lineage():
+            raise ConfigError(f"{self._run / LINEAGE} cannot be written: {error}")
 
     def write(
         self,
@@ -112,60 +78,42 @@ class ExchangeRecords:
         decisions: Sequence[Decision],
     ) -> None:
         """Write and show an exchange; `counts` are iteration, environment steps and seconds."""
-        # JSON knows no NaN and no infinity: they become null.
-        members = [
-            {key: _finite(value) for key, value in _described(i, report, decision).items()}
-            for i, (report, decision) in enumerate(zip(reports, decisions, strict=True))
-        ]
         scores = [r.candidate.score for r in reports if r.candidate.is_sound]
         metrics = {
             "Population/best_score": max(scores),
             "Population/mean_score": fmean(scores),
             "Population/replaced": float(sum(d.parent != i for i, d in enumerate(decisions))),
         }
-        self._metrics.write(*counts, metrics)
-        if self._wandb is not None:
-            self._wandb.write(*counts, metrics)
+        self.files.write(*counts, metrics)
         iteration, env_steps, wall_s = counts
         line = {"iteration": iteration, "env_steps": env_steps, "wall_s": round(wall_s, 3)}
-        self._lineage.append({**line, "members": members})
-        try:
-            self._write_lineage()
-            self._metrics.sync()
-        except OSError as error:  # the next exchange writes all lines
-            self._say(f"warning: {LINEAGE} cannot be written: {error.strerror}")
+        members = map(_described, range(len(reports)), reports, decisions)
+        self._lineage.append({**line, "members": list(members)})
+        if error := self._write_lineage():  # the next exchange writes all lines
+            self._say(f"warning: {LINEAGE} cannot be written: {error}")
+        self.files.metrics.sync()
         self._say(f"exchange after iteration {iteration}:")
         self._say(exchange_table(reports, decisions, self._fitness))
-
-    def event_sizes(self) -> dict[str, int]:
-        """The present size of each of TensorBoard's files, by name."""
-        return self._metrics.event_sizes()
 
     def show_winner(self, member: int, report: Report) -> None:
         """Show the flags that repeat the winner's last settings."""
         flags = (f"--{name} {value:.6g}" for name, value in report.settings.values.items())
         self._say(f"the winner is member {member}: {' '.join(flags)}")
 
-    def close(self, *, failed: bool) -> None:
-        """Close the files, and draw the picture of the population unless training `failed`."""
-        self._metrics.close()
-        if self._wandb is not None:
-            if (self._run / BEST).exists():
-                self._wandb.save(self._run / BEST)
-            self._wandb.close(failed=failed)
-        if self._lineage and not failed:
-            from simtrain.plot.report import draw_finished
-
-            draw_finished(self._run, self._say)
-
-    def _write_lineage(self) -> None:
-        with written_whole(self._run / LINEAGE) as file:
-            file.write("".join(json.dumps(line) + "\n" for line in self._lineage).encode())
+    def _write_lineage(self) -> str | None:
+        """Write all exchanges; why that failed, if so."""
+        lines = "".join(json.dumps(line) + "\n" for line in self._lineage)
+        try:
+            with written_whole(self._run / LINEAGE) as file:
+                file.write(lines.encode())
+        except OSError as error:
+            return error.strerror
+        return None
 
 
 def _described(member: int, report: Report, decision: Decision) -> dict[str, Any]:
     """A member in an exchange as plain data: `values` are those before it, `becomes` after it."""
-    return {
+    description = {
         "member": member,
         **asdict(report.fitness),
         "score": report.candidate.score,
@@ -175,10 +123,11 @@ def _described(member: int, report: Report, decision: Decision) -> dict[str, Any
         "mutation": decision.mutation,
         "becomes": decision.values,
     }
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    # JSON knows no NaN and no infinity: they become null.
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in description.items()
+    }
 
 
 def exchange_table(reports: Sequence[Report], decisions: Sequence[Decision], fitness: str) -> str:
