@@ -152,18 +152,6 @@ def test_an_evaluation_does_not_wait_for_the_device(task):
     assert (rows[:, 1] == env.max_episode_length).all()
 
 
-@pytest.mark.timeout(600)
-def test_both_engines_evaluate_alike(fast_compilation):
-    task = tiny_task(terminations=FAILS, **RANDOM)
-    mujoco, warp = (
-        Evaluator(task, 4, engine=EngineCfg(engine, threads=1))(ACTOR, state())
-        for engine in ("mujoco", "warp")
-    )
-    assert (warp.lengths, warp.failed) == (mujoco.lengths, mujoco.failed)
-    assert warp.metrics["position"] == pytest.approx(mujoco.metrics["position"], abs=1e-4)
-    assert warp.warnings == {}
-
-
 def test_an_evaluation_leaves_generators_and_threads_as_they_were():
     policy, draws = state(), []
     for evaluates in (False, True):
@@ -186,15 +174,6 @@ def test_a_metric_of_another_shape_is_told_when_the_environments_are_built():
     metrics = {"wide": MetricTermCfg(steps_lived)}
     with pytest.raises(ConfigError, match=r"metrics\.wide has shape \(2, 1\); it must be"):
         evaluator(2, metrics=metrics)
-
-
-def test_training_environments_do_not_compute_metrics():
-    def fails(env):
-        raise AssertionError
-
-    env = tiny_env(2, metrics={"m": MetricTermCfg(fails)})
-    env.step(torch.zeros(2, 1))
-    assert env.metrics.names == ()
 
 
 @pytest.mark.parametrize(

@@ -207,11 +207,6 @@ MISTAKES = {
         {},
         r"--env\.observations\.actor\.term0: how it is reflected is not known; give it mirror=",
     ),
-    "a command of one's own": (
-        _see(mdp.generated_commands, command="target"),
-        {"commands": {"target": CommandTermCfg(Target, (1.0, 1.0))}},
-        r"--env\.commands\.target: how it is reflected is not known",
-    ),
     "a rule for another number of actions": (
         [],
         {"actions": {"push": PushCfg(mirror=(1.0,))}},
@@ -221,12 +216,6 @@ MISTAKES = {
         _see(steps_lived, mirror="vektor"),
         {},
         "the mirror rule is 'vektor'; it must be one of vector, pseudo_vector, ",
-    ),
-    "a sign that is none": (_see(steps_lived, mirror=0.5), {}, "the mirror rule is 0.5; it"),
-    "a rule for names, and a term without": (
-        _see(steps_lived, mirror="each"),
-        {},
-        "for terms with a parameter of Entities",
     ),
     "one side alone": (
         _see(mdp.joint_pos, joints="roll_left"),
@@ -238,7 +227,6 @@ MISTAKES = {
         {"symmetry": Mirror({".*left|L.*": ".*right|R.*"})},
         "several names are the mirror image of 'roll_left' among roll_left, roll_right, ",
     ),
-    "no regular expression": ([], {"symmetry": Mirror({"(": ")"})}, "no regular expression"),
     "an oblique axis": (_see(mdp.joint_pos, joints="odd"), {}, "'odd' is not symmetric: their axe"),
     "a joint beside the middle": (
         _see(mdp.joint_pos, joints="aside"),

@@ -91,12 +91,10 @@ def test_two_files_have_the_policy_alone_and_all_there_is_to_know(here):
 
 def test_the_command_trains_the_same(here):
     told = yaml.safe_load((here / "tasks" / "cart" / "trained" / f"{TASK}.yaml").read_text())
-    *start, task = shlex.split(told["training"]["command"])[:4]
+    *start, task = (words := shlex.split(told["training"]["command"]))[:4]
     assert (start, task) == (["uv", "run", "train"], TASK)
-    flags = shlex.split(told["training"]["command"])[4:]
-    again = parse_flags("train", default_config(TASK), flags)
-    config = open_policy(Path("run")).config
-    assert differences(resolved(config), resolved(again)) == {}
+    again = parse_flags("train", default_config(TASK), words[4:])
+    assert differences(resolved(open_policy(Path("run")).config), resolved(again)) == {}
     assert (again.max_iterations, again.gpu_ids, again.cpu_threads) == (2, None, 1)
 
 

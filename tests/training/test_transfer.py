@@ -89,15 +89,6 @@ def test_of_a_changed_task_what_fits_is_taken_and_the_rest_is_told(checkpoint, t
     ]
 
 
-def test_many_tensors_that_do_not_fit_are_told_in_a_few_lines(checkpoint, trained):
-    config = tiny_config()
-    deep = {"hidden_dims": (8, 8, 8, 8, 8, 8)}
-    config.ppo = replace(config.ppo, actor=ActorCfg(**deep), critic=CriticCfg(**deep))
-    _, lines = begin(checkpoint, config)
-    assert len(lines) == 12
-    assert lines[-1].startswith("--init-from: and ")
-
-
 def test_networks_that_do_not_fit_at_all_are_refused(checkpoint):
     config = tiny_config()
     config.ppo = replace(config.ppo, actor=ActorCfg((5,)), critic=CriticCfg((5,)))
