@@ -16,3 +16,11 @@ def test_a_phase_lasts_until_the_next_begins():
     assert timer.take("e") == [("c", 1.0), ("d", 2.0)]
     NO_TIMER.begin("a")
     assert NO_TIMER.take("b") == []
+
+
+def test_a_paused_timer_notes_no_phase():
+    timer = CpuTimer()
+    timer.take("rollout")
+    with timer.paused():
+        timer.begin("captured")
+    assert [phase for phase, _ in timer.take("update")] == ["rollout"]

@@ -8,7 +8,6 @@ from tiny_training import ENVS, STEPS, Collected, make_context, run_for, tiny_co
 
 from simtrain import RewardTermCfg
 from simtrain.errors import DivergenceError
-from simtrain.training.features import Iteration
 from simtrain.training.features.failures import MAX_DUMPS, PATIENCE, FailureMonitor, read_dump
 from simtrain.training.loop import Trainer, train
 
@@ -36,16 +35,9 @@ def trainer(**params) -> Trainer:
     return tiny_trainer(tiny_config(rewards={"odd": RewardTermCfg(Sometimes, 1.0, **params)}))
 
 
-def run(training: Trainer, iterations: int) -> list[Iteration]:
-    done = run_for(training, iterations)
-    assert all(tensor.isfinite().all() for tensor in training.ppo.tensors())
-    return done
-
-
-def run_until_it_diverges(training: Trainer, run, match: str) -> int:
+def run_until_it_diverges(training: Trainer, monitor: FailureMonitor, match: str) -> int:
     """How many iterations were made."""
     collected = Collected()
-    monitor = FailureMonitor(make_context(run), training)
     with pytest.raises(DivergenceError, match=match):
         train(training, [collected, monitor], 100, lambda: False)
     assert all(tensor.isfinite().all() for tensor in training.ppo.tensors())
@@ -53,23 +45,31 @@ def run_until_it_diverges(training: Trainer, run, match: str) -> int:
 
 
 def test_a_reward_that_is_not_finite_is_warned_of_once_and_training_goes_on():
-    done = run(trainer(value=None, iterations=(1, 3)), 5)
-    warnings = [iteration.warnings for iteration in done]
-    assert warnings[1] == ("odd was not finite in some environments, and counts as 0 there",)
-    assert [len(each) for each in warnings] == [0, 1, 0, 0, 0]
+    training = trainer(value=None, iterations=(1, 3))
+    done = run_for(training, 5)
+    assert [iteration.warnings for iteration in done] == [
+        (),
+        ("odd was not finite in some environments, and counts as 0 there",),
+        *[()] * 3,
+    ]
     assert [i.metrics.get("Sim/nan_terms") for i in done] == [None, 1.0, None, 1.0, None]
     assert [i.metrics["Sim/nan_resets"] for i in done] == [0.0] * 5
+    assert all(tensor.isfinite().all() for tensor in training.ppo.tensors())
 
 
 def test_a_huge_reward_skips_the_steps_of_its_iteration():
-    done = run(trainer(value=1e30, iterations=(1,)), 3)
+    done = run_for(trainer(value=1e30, iterations=(1,)), 3)
     assert [i.metrics.get("Loss/skipped_steps") for i in done] == [None, 4, None]
 
 
-def test_huge_rewards_for_ten_iterations_end_the_run_with_what_was_seen(tmp_path):
-    training = trainer(value=1e30, iterations=range(2, 100))
-    match = r"no gradient was finite .* Loss/value inf,"
-    assert run_until_it_diverges(training, tmp_path, match) == 2 + PATIENCE
+def test_huge_rewards_for_ten_iterations_end_the_run_also_if_it_was_resumed(tmp_path):
+    first = trainer(value=1e30, iterations=range(100))
+    before = FailureMonitor(make_context(tmp_path), first)
+    run_for(first, PATIENCE - 3, before)
+    second = trainer(value=1e30, iterations=range(100))
+    after = FailureMonitor(make_context(tmp_path), second)
+    after.set_state(before.state())
+    assert run_until_it_diverges(second, after, r"no gradient was finite .* Loss/value inf,") == 3
 
 
 def test_a_simulation_that_fails_is_counted_and_dumped(tmp_path):
@@ -106,16 +106,5 @@ def test_a_run_keeps_some_dumps_and_ends_if_everything_fails_again_and_again(tmp
     assert len(list((tmp_path / "nan_dump").iterdir())) == MAX_DUMPS
 
     training = trainer(value=0.0, iterations=range(1, 100), write="all")
-    assert run_until_it_diverges(training, tmp_path, "as many simulations failed") == 1 + PATIENCE
-
-
-def test_the_count_goes_on_where_a_run_is_resumed(tmp_path):
-    first = trainer(value=1e30, iterations=range(100))
-    before = FailureMonitor(make_context(tmp_path), first)
-    run_for(first, PATIENCE - 3, before)
-    second = trainer(value=1e30, iterations=range(100))
-    after, collected = FailureMonitor(make_context(tmp_path), second), Collected()
-    after.set_state(before.state())
-    with pytest.raises(DivergenceError):
-        train(second, [collected, after], 100, lambda: False)
-    assert len(collected.iterations) == 3
+    monitor = FailureMonitor(make_context(tmp_path), training)
+    assert run_until_it_diverges(training, monitor, "as many simulations failed") == 1 + PATIENCE

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, field
 from itertools import groupby
 
 import torch
-from tiny_training import Collected, make_context, run_for, tiny_config, tiny_trainer
+from rich.console import Console
+from tiny_training import make_context, run_for, tiny_config, tiny_trainer
 
 from simtrain import RewardTermCfg, TerminationTermCfg
 from simtrain.config.metric_tags import PHASES, TAG, metric_tags
 from simtrain.launch.phase_timer import NO_TIMER, CpuTimer
 from simtrain.launch.rank import Rank
 from simtrain.training.features import Feature, Iteration
-from simtrain.training.features.timing import Timing
+from simtrain.training.features.timing import Timing, phase_table
 from simtrain.training.loop import train
 from simtrain.training.statistics import phase_seconds
 
@@ -50,28 +52,17 @@ class Lasting(Feature):
         self._clock.now += self._seconds
 
 
-class PhaseLog(CpuTimer):
-    """Notes which phases begin."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log: list[str] = []
-
-    def begin(self, phase: str) -> None:
-        self.log.append(phase)
-        super().begin(phase)
-
-
 def test_phases_follow_each_other_as_an_iteration_does():
-    timer = PhaseLog()
-    config = tiny_config()
+    config, timer = tiny_config(), CpuTimer()
     trainer = tiny_trainer(config, timer)
     trainer.begin()
-    timer.log.clear()
+    began: list[str] = []
+    begin = timer.begin
+    timer.begin = lambda phase: (began.append(phase), begin(phase))
     trainer.iterate(1, lambda: False)
     steps = config.num_steps_per_env
     updates = config.ppo.num_learning_epochs * config.ppo.num_mini_batches
-    phases = [phase for phase, _ in groupby(timer.log) if phase != "other"]
+    phases = [phase for phase, _ in groupby(began) if phase != "other"]
     assert phases[: 7 * steps] == [*STEP] * steps
     assert phases[7 * steps : 7 * steps + 2] == ["advantage", "mini_batches"]
     learning = phases[7 * steps + 2 :]
@@ -92,12 +83,13 @@ def test_each_phase_has_what_happens_in_it():
     expected = dict.fromkeys(PHASES, 0.0) | {"terminations": 3.0 * steps, "rewards": 4.0 * steps}
     assert first.phases == expected
     assert second.phases == expected | {"evaluation": 50.0, "saving": 60.0}
-    assert {TAG + name: seconds for name, seconds in second.phases.items()}.items() <= (
-        second.metrics.items()
-    )
+    tags = {TAG + name: seconds for name, seconds in second.phases.items()}
+    assert tags.items() <= second.metrics.items()
+    assert tags.keys() <= set(metric_tags(config.env, overflow=False))
+    assert not [t for t in metric_tags(config.env, overflow=False, phase_times=False) if TAG in t]
 
 
-def test_the_table_has_means_over_iterations_and_the_end(tmp_path):
+def test_the_means_are_over_iterations_and_the_end(tmp_path):
     clock = Clock()
     trainer = tiny_trainer(tiny_config(), CpuTimer(clock))
 
@@ -108,26 +100,33 @@ def test_the_table_has_means_over_iterations_and_the_end(tmp_path):
 
     timing = Timing(make_context(tmp_path), trainer)
     train(trainer, [timing, Lasting(clock, "logging", 3.0), AtTheEnd()], 4, lambda: False)
-    assert timing.phases["logging"] == 3.0
-    assert timing.phases["saving"] == 2.0
+    assert (timing.phases["logging"], timing.phases["saving"]) == (3.0, 2.0)
 
 
 def test_without_a_timer_there_are_no_phases(tmp_path):
-    trainer, collected = tiny_trainer(timer=NO_TIMER), Collected()
+    trainer = tiny_trainer(timer=NO_TIMER)
     timing = Timing(make_context(tmp_path), trainer)
-    train(trainer, [timing, collected], 1, lambda: False)
-    (iteration,) = collected.iterations
+    (iteration,) = run_for(trainer, 1, timing)
     assert iteration.phases == timing.phases == {}
     assert not [tag for tag in iteration.metrics if tag.startswith(TAG)]
-    assert {"Perf/total_fps", "Perf/collection_time"} <= set(iteration.metrics)
 
 
-def test_the_tags_of_phases_are_known_beforehand_if_they_are_timed():
-    config = tiny_config()
-    (iteration,) = run_for(tiny_trainer(config, CpuTimer()), 1)
-    tags = metric_tags(config.env, overflow=False)
-    assert {tag for tag in iteration.metrics if tag.startswith("Perf/")} <= set(tags)
-    assert not [t for t in metric_tags(config.env, overflow=False, phase_times=False) if TAG in t]
+def test_the_table_shows_milliseconds_and_shares_of_phases_and_their_groups():
+    file = io.StringIO()
+    seconds = {"physics": 0.5, "rewards": 0.25, "forward": 0.2, "saving": 0.05, "waiting": 0.0}
+    Console(file=file, width=80).print(phase_table(seconds))
+    rows = [" ".join(line.split()) for line in file.getvalue().splitlines()]
+    assert rows == [
+        "where the time went ms share",
+        "rollout 750.00 75.0 %",
+        "physics 500.00 50.0 %",
+        "rewards 250.00 25.0 %",
+        "update 200.00 20.0 %",
+        "forward 200.00 20.0 %",
+        "between 50.00 5.0 %",
+        "saving 50.00 5.0 %",
+        "iteration 1,000.00 100.0 %",
+    ]
 
 
 @dataclass(frozen=True)

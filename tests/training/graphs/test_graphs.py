@@ -136,10 +136,18 @@ def busy_cartpole(**rewards: Callable[..., Any]) -> TaskCfg:
     return cfg
 
 
+Made = tuple[Trainer, Tape]
+
+
 def make_trainer(
-    cfg: TaskCfg, *, graphs: bool, rank: Rank = ALONE, timer: PhaseTimer = NO_TIMER
-) -> tuple[Trainer, Tape]:
+    cfg: TaskCfg | None = None,
+    *,
+    graphs: bool,
+    rank: Rank = ALONE,
+    timer: PhaseTimer = NO_TIMER,
+) -> Made:
     torch.manual_seed(3)
+    cfg = cfg or busy_cartpole()
     env = Env(cfg, ENVS, EngineCfg("warp"), timer=timer)
     tape = Tape(env)
     ppo = PPO(cfg.ppo, env.get_observations(), env.num_actions, STEPS, rank, timer)
@@ -152,29 +160,40 @@ def train(trainer: Trainer, iterations: int) -> list[Iteration]:
     return [trainer.iterate(last, lambda: False) for _ in range(iterations)]
 
 
-def same(graphed: Trainer, eager: Trainer, found: list[Iteration], wanted: list[Iteration]) -> None:
-    for one, other in zip(found, wanted, strict=True):
+def warnings_of(iterations: list[Iteration]) -> list[str]:
+    return [text for iteration in iterations for text in iteration.warnings]
+
+
+def graphs_train_alike(
+    make: Callable[[bool], Made], run: Callable[[Trainer], list[Iteration]]
+) -> tuple[Trainer, Tape, list[Iteration]]:
+    """What `run` makes of trainings without and with graphs, which must be the same to the bit."""
+    eager, _ = make(False)
+    expected = run(eager)
+    graphed, tape = make(True)
+    iterations = run(graphed)
+    for one, other in zip(iterations, expected, strict=True):
         timed = {name for name in one.metrics if name.startswith("Perf/")}
         assert {name: one.metrics[name] for name in one.metrics.keys() - timed} == {
             name: other.metrics[name] for name in other.metrics.keys() - timed
         }
-    for mine, theirs in zip(graphed.ppo.tensors(), eager.ppo.tensors(), strict=True):
-        assert torch.equal(mine, theirs)
+    tensors = [[*t.ppo.tensors(), *t.ppo.hidden_states()] for t in (graphed, eager)]
+    assert all(torch.equal(a, b) for a, b in zip(*tensors, strict=True))
     for name in ("observations", "actions", "rewards", "dones", "values", "returns"):
-        mine, theirs = (getattr(t.ppo.storage, name) for t in (graphed, eager))
-        assert (mine == theirs).all(), name
+        stored, of_eager = (getattr(t.ppo.storage, name) for t in (graphed, eager))
+        assert (stored == of_eager).all(), name
+    return graphed, tape, iterations
 
 
 def test_training_by_graphs_is_training_eagerly_to_the_bit() -> None:
-    eager, _ = make_trainer(busy_cartpole(), graphs=False)
-    wanted = train(eager, 5)
-    graphed, tape = make_trainer(busy_cartpole(), graphs=True)
-    found = train(graphed, 5)
-    same(graphed, eager, found, wanted)
-    assert not [text for iteration in found for text in iteration.warnings]
+    graphed, tape, iterations = graphs_train_alike(
+        lambda graphs: make_trainer(graphs=graphs), lambda trainer: train(trainer, 5)
+    )
+    assert not warnings_of(iterations)
     assert graphed.env.episodes.names
-    assert any("Episode_Reward/still" in iteration.metrics for iteration in found)
-    assert found[-1].metrics["Curriculum/nudge"] > found[0].metrics["Curriculum/nudge"]
+    assert any("Episode_Reward/still" in iteration.metrics for iteration in iterations)
+    nudges = [iteration.metrics["Curriculum/nudge"] for iteration in iterations]
+    assert nudges[-1] > nudges[0]
     # A step and two mini-batches; four rollouts and five updates were replayed, and each kind was
     # checked once.
     epochs = graphed.ppo.num_learning_epochs
@@ -184,7 +203,7 @@ def test_training_by_graphs_is_training_eagerly_to_the_bit() -> None:
 
 @pytest.mark.parametrize("model", ["lstm", "cnn"])
 def test_models_that_learn_by_autograd_train_by_graphs_where_shapes_stay(model: str) -> None:
-    def make(graphs: bool) -> tuple[Trainer, Tape]:
+    def make(graphs: bool) -> Made:
         cfg = busy_cartpole()
         cfg.observations["image"] = {"target": ObservationTermCfg(image)}
         for network in (cfg.ppo.actor, cfg.ppo.critic):
@@ -192,26 +211,17 @@ def test_models_that_learn_by_autograd_train_by_graphs_where_shapes_stay(model: 
             network.obs_groups = ("actor", "image") if model == "cnn" else ("actor",)
         return make_trainer(cfg, graphs=graphs)
 
-    eager, _ = make(graphs=False)
-    wanted = train(eager, 4)
-    graphed, tape = make(graphs=True)
-    found = train(graphed, 4)
-    same(graphed, eager, found, wanted)
-    assert all(map(torch.equal, graphed.ppo.hidden_states(), eager.ppo.hidden_states()))
-    told = [text for iteration in found for text in iteration.warnings]
-    if model == "cnn":
-        assert not told
-        assert tape.captures == 1 + 2
-    else:
-        assert told == [
-            "updates run without CUDA graphs, and slower: recurrent networks learn from "
-            "trajectories, whose number changes"
-        ]
-        assert tape.captures == 1
+    _, tape, iterations = graphs_train_alike(make, lambda trainer: train(trainer, 4))
+    refusal = (
+        "updates run without CUDA graphs, and slower: recurrent networks learn from trajectories, "
+        "whose number changes"
+    )
+    assert warnings_of(iterations) == ([refusal] if model == "lstm" else [])
+    assert tape.captures == (1 if model == "lstm" else 1 + 2)
 
 
 def test_a_student_that_remembers_is_distilled_by_graphs() -> None:
-    def make(graphs: bool) -> tuple[Trainer, Tape]:
+    def make(graphs: bool) -> Made:
         torch.manual_seed(3)
         env = Env(busy_cartpole(), ENVS, EngineCfg("warp"))
         tape, obs = Tape(env), env.get_observations()
@@ -221,100 +231,76 @@ def test_a_student_that_remembers_is_distilled_by_graphs() -> None:
         distillation = Distillation(cfg, models, obs, STEPS, ALONE)
         return Trainer(env, distillation, ALONE, graphs=tape if graphs else None), tape
 
-    eager, _ = make(graphs=False)
-    wanted = train(eager, 4)
-    graphed, tape = make(graphs=True)
-    found = train(graphed, 4)
-    same(graphed, eager, found, wanted)
-    assert all(map(torch.equal, graphed.ppo.hidden_states(), eager.ppo.hidden_states()))
-    assert not [text for iteration in found for text in iteration.warnings]
+    _, tape, iterations = graphs_train_alike(make, lambda trainer: train(trainer, 4))
+    assert not warnings_of(iterations)
     assert tape.captures == 1 + 1
 
 
 @pytest.mark.parametrize(
-    ("term", "told", "captures"),
+    ("term", "reason"),
     [
-        (waits, "waits for the device (in the term rewards.term)", 2),
-        (counts_on_the_host, "rewards.term keeps `_calls`, which is not saved", 2),
-        (draws_on_the_host, "a term uses NumPy's random generator", 2),
-        (keeps_another_tensor, "rewards.term keeps `_before`, which is not saved", 2),
+        (waits, "waits for the device (in the term rewards.term)"),
+        (counts_on_the_host, "rewards.term keeps `_calls`, which is not saved"),
+        (draws_on_the_host, "a term uses NumPy's random generator"),
     ],
 )
-def test_a_term_that_cannot_be_in_a_graph_is_named_once(term, told: str, captures: int) -> None:
+def test_a_term_that_cannot_be_in_a_graph_is_named_once(term, reason: str) -> None:
     graphed, tape = make_trainer(busy_cartpole(term=term), graphs=True)
-    (warning,) = [text for iteration in train(graphed, 2) for text in iteration.warnings]
+    (warning,) = warnings_of(train(graphed, 2))
     assert warning.startswith("rollouts run without CUDA graphs, and slower: ")
-    assert told in warning
-    assert tape.captures == captures  # of mini-batches, and of steps that were compared
+    assert reason in warning
+    assert tape.captures == 2  # of mini-batches alone
 
 
 def test_a_refusal_changes_nothing_in_training() -> None:
-    eager, _ = make_trainer(busy_cartpole(term=keeps_another_tensor), graphs=False)
-    wanted = train(eager, 3)
-    graphed, _ = make_trainer(busy_cartpole(term=keeps_another_tensor), graphs=True)
-    found = train(graphed, 3)
-    assert any(iteration.warnings for iteration in found)
-    same(graphed, eager, found, wanted)
+    _, _, iterations = graphs_train_alike(
+        lambda graphs: make_trainer(busy_cartpole(term=keeps_another_tensor), graphs=graphs),
+        lambda trainer: train(trainer, 3),
+    )
+    (warning,) = warnings_of(iterations)
+    assert "rewards.term keeps `_before`, which is not saved" in warning
 
 
-def test_a_term_that_waits_in_a_capture_is_refused_with_its_name() -> None:
+def test_what_waits_in_a_capture_alone_is_refused_with_its_name() -> None:
     class Blind(Tape):
-        """Does not see waiting before it captures."""
+        """Does not see waiting before it captures, and cannot capture updates."""
 
         def without_waiting(self):
             return torch.no_grad()
 
+        def _record(self, function):
+            return super()._record(lambda: (function(), torch.ones(1).item()))
+
     trainer, _ = make_trainer(busy_cartpole(term=waits), graphs=False)
-    blind = Blind()
-    trainer = Trainer(trainer.env, trainer.ppo, trainer.rank, graphs=blind)
-    told = [text for iteration in train(trainer, 2) for text in iteration.warnings]
-    (warning,) = [text for text in told if text.startswith("rollouts")]
-    assert "not permitted when stream is capturing (in the term rewards.term)" in warning
+    trainer = Trainer(trainer.env, trainer.ppo, trainer.rank, graphs=Blind())
+    updates, rollouts = sorted(warnings_of(train(trainer, 2)), reverse=True)
+    assert "not permitted when stream is capturing (in the term rewards.term)" in rollouts
+    assert updates.startswith("updates run without CUDA graphs")
 
 
 def test_graphs_are_made_anew_when_the_engine_has_replaced_arrays() -> None:
-    def expand(trainer: Trainer) -> None:
+    def run(trainer: Trainer) -> list[Iteration]:
+        iterations = train(trainer, 2)
         trainer.env.sim.expand("dof_damping")
         trainer.env.sim.write("dof_damping", 0.7)
+        return iterations + train(trainer, 2)
 
-    def run(graphs: bool) -> tuple[Trainer, Tape, list[Iteration]]:
-        trainer, tape = make_trainer(busy_cartpole(), graphs=graphs)
-        iterations = train(trainer, 2)
-        expand(trainer)
-        return trainer, tape, iterations + train(trainer, 2)
-
-    eager, _, wanted = run(graphs=False)
-    graphed, tape, found = run(graphs=True)
-    same(graphed, eager, found, wanted)
+    _, tape, _ = graphs_train_alike(lambda graphs: make_trainer(graphs=graphs), run)
     assert tape.captures == 2 + 1 + 1
 
 
 def test_a_saved_state_is_continued_by_graphs() -> None:
-    def run(graphs: bool) -> tuple[Trainer, Tape, list[Iteration]]:
-        trainer, tape = make_trainer(busy_cartpole(), graphs=graphs)
+    def run(trainer: Trainer) -> list[Iteration]:
         train(trainer, 2)
         saved = trainer.env.state(), trainer.ppo.state(), torch.get_rng_state()
         train(trainer, 1)
         trainer.env.set_state(saved[0])
         trainer.ppo.set_state(saved[1])
         torch.set_rng_state(saved[2])
-        return trainer, tape, train(trainer, 2)
+        return train(trainer, 2)
 
-    eager, _, wanted = run(graphs=False)
-    graphed, tape, found = run(graphs=True)
-    same(graphed, eager, found, wanted)
+    _, tape, _ = graphs_train_alike(lambda graphs: make_trainer(graphs=graphs), run)
     assert tape.captures == 1 + 2  # the state is loaded into the tensors that are there
-
-
-def test_a_refusal_of_an_update_is_told() -> None:
-    class Refusing(Tape):
-        def _record(self, function):
-            return super()._record(lambda: (function(), torch.ones(1).item()))
-
-    trainer, _ = make_trainer(busy_cartpole(), graphs=False)
-    trainer = Trainer(trainer.env, trainer.ppo, trainer.rank, graphs=Refusing())
-    told = [text for iteration in train(trainer, 2) for text in iteration.warnings]
-    assert {text.split(" run ")[0] for text in told} == {"rollouts", "updates"}
 
 
 class BesideOneThatRefuses(Rank):
@@ -325,20 +311,17 @@ class BesideOneThatRefuses(Rank):
 
 
 def test_one_rank_refuses_for_all() -> None:
-    eager, _ = make_trainer(busy_cartpole(), graphs=False)
-    wanted = train(eager, 2)
     beside = BesideOneThatRefuses(0, 0, 1, torch.device("cpu"), seed=0, threads=1)
-    graphed, tape = make_trainer(busy_cartpole(), graphs=True, rank=beside)
-    found = train(graphed, 2)
-    same(graphed, eager, found, wanted)
+    _, tape, iterations = graphs_train_alike(
+        lambda graphs: make_trainer(graphs=graphs, rank=beside if graphs else ALONE),
+        lambda trainer: train(trainer, 2),
+    )
     assert tape.captures == 1 + 2
     assert tape.replays == 4  # the check of a step
-    assert not [text for iteration in found for text in iteration.warnings]
+    assert not warnings_of(iterations)
 
 
-@pytest.mark.parametrize(
-    "task", ["cartpole-swingup", "go1-velocity-flat", "go1-velocity-rough", "g1-velocity-flat"]
-)
+@pytest.mark.parametrize("task", ["cartpole-swingup", "go1-velocity-rough", "g1-velocity-flat"])
 def test_no_task_that_ships_keeps_anything_on_the_host(task: str) -> None:
     env = Env(discover().find(task).make(), 2, EngineCfg(threads=1))
     actions = torch.zeros(2, env.num_actions)
@@ -349,7 +332,7 @@ def test_no_task_that_ships_keeps_anything_on_the_host(task: str) -> None:
     assert len(env.terms()) > 5
 
 
-def test_who_draws_on_the_cpu_although_the_environment_is_elsewhere_is_found() -> None:
+def test_who_draws_on_the_cpu_although_the_environment_is_elsewhere_is_named() -> None:
     env = Env(busy_cartpole(), 2, EngineCfg(threads=1))
     before = host_values(env, draws_on_device=True)
     torch.rand(1)
@@ -358,33 +341,25 @@ def test_who_draws_on_the_cpu_although_the_environment_is_elsewhere_is_found() -
     assert changed == ["a term uses PyTorch's random generator of the CPU"]
 
 
-def test_a_trace_of_graphs_is_made_as_well() -> None:
-    eager, _ = make_trainer(busy_cartpole(), graphs=False)
-    wanted = train(eager, 2)
-    timer = TracedTimer(CpuTimer())
-    graphed, tape = make_trainer(busy_cartpole(), graphs=True, timer=timer)
-    same(graphed, eager, train(graphed, 2), wanted)
+def test_closed_graphs_are_not_used_again_and_a_trace_changes_nothing() -> None:
+    timer, replays = TracedTimer(CpuTimer()), []
+
+    def run(trainer: Trainer) -> list[Iteration]:
+        iterations = train(trainer, 2)
+        replays.append(made[-1].replays)
+        trainer.close()
+        trainer.close()
+        return iterations + train(trainer, 2)
+
+    made: list[Tape] = []
+
+    def make(graphs: bool) -> Made:
+        trainer, tape = make_trainer(graphs=graphs, timer=timer if graphs else NO_TIMER)
+        made.append(tape)
+        return trainer, tape
+
+    _, tape, _ = graphs_train_alike(make, run)
     timer.end_mark()
-    assert tape.replays > 0
-
-
-def test_closed_graphs_are_not_used_again() -> None:
-    eager, _ = make_trainer(busy_cartpole(), graphs=False)
-    wanted = train(eager, 4)
-    graphed, tape = make_trainer(busy_cartpole(), graphs=True)
-    found = train(graphed, 2)
-    replays = tape.replays
-    graphed.close()
-    graphed.close()
-    same(graphed, eager, found + train(graphed, 2), wanted)
-    assert tape.replays == replays
+    assert tape.replays == replays[-1] > 0
     assert tape.captures == 1 + 2
     assert tape.alive == 0
-
-
-def test_a_paused_timer_notes_no_phase() -> None:
-    timer = CpuTimer()
-    timer.take("rollout")
-    with timer.paused():
-        timer.begin("captured")
-    assert [phase for phase, _ in timer.take("update")] == ["rollout"]

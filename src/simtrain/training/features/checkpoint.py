@@ -283,15 +283,19 @@ def save_best(context: RunContext, run: Path, policy: PolicySnapshot, **infos: A
 def check_same_tensors(tensors: Iterable[Tensor], rank: Rank, iteration: int) -> None:
     """Compare a checksum of `tensors` over all ranks; all ranks call it together.
 
+    It is a sum of 32-bit words with odd weights modulo 2^64, so that any changed bit changes it.
+
     Raises:
         RankError: they differ; names the ranks that are not as most others.
     """
     if rank.world_size == 1:
         return
-    own = checksum(tensors)
+    words = torch.cat([t.detach().contiguous().flatten().view(torch.int32) for t in tensors])
+    weights = 2 * torch.arange(len(words), device=words.device) + 1
+    own = int((words.long() * weights).sum()) & 0xFFFFFFFFFFFFFFFF
     sums = [tuple(row) for row in rank.all_gather([own >> 32, own & 0xFFFFFFFF]).tolist()]
     usual = Counter(sums).most_common(1)[0][0]
-    others = [str(i) for i, checksums in enumerate(sums) if checksums != usual]
+    others = [str(i) for i, checksum in enumerate(sums) if checksum != usual]
     if others:
         raise RankError(
             f"after iteration {iteration} the parameters of rank {' and '.join(others)} are not "
@@ -299,13 +303,3 @@ def check_same_tensors(tensors: Iterable[Tensor], rank: Rank, iteration: int) ->
             "changed them on one rank alone: a faulty device or interconnect, or a task that "
             "writes to the networks"
         )
-
-
-def checksum(tensors: Iterable[Tensor]) -> int:
-    """A number of 64 bits that any changed bit of any tensor changes.
-
-    A sum of 32-bit words with odd weights, modulo 2^64, computed on the tensors' device.
-    """
-    words = torch.cat([t.detach().contiguous().flatten().view(torch.int32) for t in tensors])
-    weights = 2 * torch.arange(len(words), device=words.device) + 1
-    return int((words.long() * weights).sum()) & 0xFFFFFFFFFFFFFFFF

@@ -65,8 +65,23 @@ class FailureMonitor(Feature):
         if resets > 0.0 and self._dumps < MAX_DUMPS:
             self._dumps += 1
             self._write_dumps(iteration)
-        if not (iteration.is_last or self._context.member):  # the next exchange replaces a member
-            self._check(iteration.metrics)
+        if iteration.is_last or self._context.member:  # the next exchange replaces a member
+            return
+        if self._without_update >= PATIENCE:
+            losses = {tag: x for tag, x in iteration.metrics.items() if tag.startswith("Loss/")}
+            raise DivergenceError(
+                f"no gradient was finite for {PATIENCE} iterations in a row, and nothing was "
+                "learned; the last of them had "
+                + ", ".join(f"{tag} {value:g}" for tag, value in losses.items())
+                + ". A reward or an observation may have become huge; a smaller "
+                "--ppo.learning-rate or a clip on the observation may help"
+            )
+        if self._without_rollout >= PATIENCE:
+            raise DivergenceError(
+                "as many simulations failed, and were reset, as there are environments, in each of "
+                f"{PATIENCE} iterations in a row; nan_dump/ in the run's folder has the last steps "
+                "of some. A smaller --env.timestep may help"
+            )
 
     def state(self) -> dict[str, Any]:
         """See `Feature.state`."""
@@ -76,42 +91,23 @@ class FailureMonitor(Feature):
         """See `Feature.set_state`."""
         self._without_update, self._without_rollout, self._dumps = state["counts"]
 
-    def _check(self, metrics: dict[str, float]) -> None:
-        if self._without_update >= PATIENCE:
-            losses = {tag: value for tag, value in metrics.items() if tag.startswith("Loss/")}
-            seen = ", ".join(f"{tag} {value:g}" for tag, value in losses.items())
-            raise DivergenceError(
-                f"no gradient was finite for {PATIENCE} iterations in a row, and nothing was "
-                f"learned; the last of them had {seen}. A reward or an observation may have become "
-                "huge; a smaller --ppo.learning-rate or a clip on the observation may help"
-            )
-        if self._without_rollout >= PATIENCE:
-            raise DivergenceError(
-                "as many simulations failed, and were reset, as there are environments, in each of "
-                f"{PATIENCE} iterations in a row; nan_dump/ in the run's folder has the last steps "
-                "of some. A smaller --env.timestep may help"
-            )
-
     def _write_dumps(self, iteration: Iteration) -> None:
         context = self._context
         own = None if iteration.failures is None else iteration.failures.dump
         for rank, dump in enumerate(context.rank.gather_object(own) or ()):
             if dump is None:
                 continue
-            message = (
-                f"warning: the simulation of environment {dump.env} of rank {rank} failed and was "
-                f"reset: {dump.message}"
-            )
             name = f"iteration_{iteration.number}_rank_{rank}_env_{dump.env}"
             folder = context.run / "nan_dump" / name
             try:
                 write_dump(folder, dump, context.config.env.decimation, iteration.number)
+                note = f"`uv run play --replay {shlex.quote(str(shown(folder)))}` shows it"
             except OSError as error:
-                message += f" (its last steps cannot be written: {error.strerror})"
-            else:
-                command = f"uv run play --replay {shlex.quote(str(shown(folder)))}"
-                message += f" (`{command}` shows it)"
-            context.console.say(message)
+                note = f"its last steps cannot be written: {error.strerror}"
+            context.console.say(
+                f"warning: the simulation of environment {dump.env} of rank {rank} failed and was "
+                f"reset: {dump.message} ({note})"
+            )
 
 
 @dataclass(frozen=True)
