@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from pathlib import Path
 
 import mujoco
 
@@ -112,35 +114,7 @@ def compile_xml(xml: str) -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_string(xml)
 
 
+@functools.cache
 def quadruped() -> mujoco.MjModel:
-    """A four-legged robot with 12 position actuators, feet on the floor and self-collisions."""
-    spec = mujoco.MjSpec.from_string(
-        '<mujoco><option timestep="0.005"/><worldbody><geom type="plane" size="9 9 1"/>'
-        "</worldbody></mujoco>"
-    )
-    trunk = spec.worldbody.add_body(name="trunk", pos=[0, 0, 0.31])
-    trunk.add_freejoint()
-    trunk.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=[0.19, 0.05, 0.05], mass=5)
-    trunk.add_site(name="imu")
-    for i, (x, y) in enumerate([(0.19, 0.13), (0.19, -0.13), (-0.19, 0.13), (-0.19, -0.13)]):
-        parent = trunk
-        for part, axis, at, to in (
-            ("hip", [1, 0, 0], [x, y, 0], [0, 0, -0.01]),
-            ("thigh", [0, 1, 0], [0, 0, 0], [-0.1, 0, -0.15]),
-            ("calf", [0, 1, 0], [-0.1, 0, -0.15], [0.1, 0, -0.15]),
-        ):
-            parent = parent.add_body(name=f"{part}{i}", pos=at)
-            parent.add_joint(name=f"{part}{i}", axis=axis, range=[-40, 40], damping=[1, 0, 0])
-            parent.add_geom(
-                type=mujoco.mjtGeom.mjGEOM_CAPSULE,
-                fromto=[0, 0, 0, *to],
-                size=[0.015, 0, 0],
-                mass=0.3,
-            )
-            actuator = spec.add_actuator(target=f"{part}{i}", trntype=mujoco.mjtTrn.mjTRN_JOINT)
-            actuator.set_to_position(kp=35)
-            actuator.ctrlrange = [-0.6, 0.6]
-    spec.add_sensor(
-        type=mujoco.mjtSensor.mjSENS_GYRO, objtype=mujoco.mjtObj.mjOBJ_SITE, objname="imu"
-    )
-    return spec.compile()
+    """The Go1, which engines copy."""
+    return mujoco.MjModel.from_xml_path(str(Path(__file__).parents[1] / "tasks/go1/scene.xml"))

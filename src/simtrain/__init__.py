@@ -1,4 +1,4 @@
-# ruff: noqa: F403, F405 - the names are listed once, below, and type checkers follow the stars
+# ruff: noqa: F403 - the names are listed once, below, and type checkers follow these imports
 """simtrain: PPO for robots on massively parallel MuJoCo simulation.
 
 What a task file needs: ``task``, the ``...Cfg`` classes, and the ready-made terms in ``mdp``. And
@@ -11,77 +11,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simtrain import mdp
+    from simtrain import mdp as mdp
     from simtrain.algorithms.cfg import *
-    from simtrain.api import evaluate, load_policy, make_env, train, train_config
-    from simtrain.config.tasks import task
-    from simtrain.config.train import TrainConfig
+    from simtrain.api import *
+    from simtrain.config.tasks import *
+    from simtrain.config.train import *
     from simtrain.env.cfg import *
     from simtrain.env.control.cfg import *
 
 __version__ = "0.1.0"
-__all__ = [
-    "ActionTermCfg",
-    "ActorCfg",
-    "ActuatorActionCfg",
-    "CnnCfg",
-    "CommandTermCfg",
-    "CriticCfg",
-    "CurriculumTermCfg",
-    "DcMotorActuatorCfg",
-    "DifferentialIKActionCfg",
-    "EventTermCfg",
-    "GaussianNoiseCfg",
-    "IdealPdActuatorCfg",
-    "JointEffortActionCfg",
-    "JointPositionActionCfg",
-    "JointVelocityActionCfg",
-    "MetricTermCfg",
-    "Mirror",
-    "NetworkActuatorCfg",
-    "ObservationGroupCfg",
-    "ObservationTermCfg",
-    "PpoCfg",
-    "RelativeJointPositionActionCfg",
-    "RewardTermCfg",
-    "SimCfg",
-    "SiteEffortActionCfg",
-    "SubTerrainCfg",
-    "SymmetryCfg",
-    "TaskCfg",
-    "TendonEffortActionCfg",
-    "TendonLengthActionCfg",
-    "TendonVelocityActionCfg",
-    "TerminationTermCfg",
-    "TerrainCfg",
-    "TrainConfig",
-    "UniformNoiseCfg",
-    "evaluate",
-    "load_policy",
-    "make_env",
-    "mdp",
-    "task",
-    "train",
-    "train_config",
-]
+_NAMES = {
+    "algorithms.cfg": "ActorCfg CnnCfg CriticCfg PpoCfg SymmetryCfg",
+    "api": "evaluate load_policy make_env train train_config",
+    "config.tasks": "task",
+    "config.train": "TrainConfig",
+    "env.cfg": """CommandTermCfg CurriculumTermCfg EventTermCfg GaussianNoiseCfg MetricTermCfg
+        Mirror ObservationGroupCfg ObservationTermCfg RewardTermCfg SimCfg SubTerrainCfg TaskCfg
+        TerminationTermCfg TerrainCfg UniformNoiseCfg""",
+    "env.control.cfg": """ActionTermCfg ActuatorActionCfg DcMotorActuatorCfg DifferentialIKActionCfg
+        IdealPdActuatorCfg JointEffortActionCfg JointPositionActionCfg JointVelocityActionCfg
+        NetworkActuatorCfg RelativeJointPositionActionCfg SiteEffortActionCfg TendonEffortActionCfg
+        TendonLengthActionCfg TendonVelocityActionCfg""",
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = ["mdp", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name == "mdp":
         return import_module("simtrain.mdp")
-    modules = (
-        "env.cfg",
-        "env.control.cfg",
-        "algorithms.cfg",
-        "config.tasks",
-        "config.train",
-        "api",
-    )
-    for module in modules if name in __all__ else ():
-        found = vars(import_module(f"simtrain.{module}"))
-        if name in found:
-            return found[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"simtrain.{_MODULES[name]}"), name)
 
 
 if os.environ.get("MUJOCO_GL"):

@@ -68,11 +68,11 @@ def make_env(
     check_value(num_envs, NumEnvs, "num_envs")
     check_value(seed, Seed, "seed")
     check_task(cfg)
-    found = choose_device(device, engine)
-    found = replace(found, threads=min(found.threads, num_envs))
+    chosen = choose_device(device, engine)
     seed_everything(seed)
-    with announced_kernels(found.name):
-        return Env(cfg if disturbed else evaluation_task(cfg), num_envs, found)
+    with _announced_kernels(chosen.name):
+        chosen = replace(chosen, threads=min(chosen.threads, num_envs))
+        return Env(cfg if disturbed else evaluation_task(cfg), num_envs, chosen)
 
 
 def train_config(task: str, overrides: Overrides | None = None) -> TrainConfig:
@@ -121,9 +121,9 @@ def load_policy(run: str | Path, cfg: TrainConfig | None = None, *, device: str 
         ConfigError: there is none, it is damaged, or it does not fit its task any more.
     """
     saved = open_policy(run, cfg)
-    found = choose_device(device, "auto")
     env = make_env(saved.config.env, 1, disturbed=False)
-    return saved.policy(env.get_observations().to(found.device), env.num_actions)
+    obs = env.get_observations().to(choose_device(device, "auto").device)
+    return saved.policy(obs, env.num_actions)
 
 
 @dataclass
@@ -162,39 +162,22 @@ def evaluate(
     """
     from simtrain.env.model import check_task, evaluation_task
 
-    saved = open_policy(run, cfg)
-    how = with_overrides(EvaluationCfg(), settings)
+    saved, how = open_policy(run, cfg), with_overrides(EvaluationCfg(), settings)
     task = with_overrides(evaluation_task(saved.config.env), overrides or {})
     check_task(task)
-    return PolicyEvaluator()(saved, how, task)[1]
+    evaluator = make_evaluator(how, task)
+    evaluation = evaluator(saved.config.ppo.actor, saved.content["actor_state_dict"])
+    assert evaluation is not None  # only where it may be stopped
+    return evaluation
 
 
-class PolicyEvaluator:
-    """Evaluates policies one after another, in environments that it keeps while they are alike."""
+def make_evaluator(cfg: EvaluationCfg, task: TaskCfg) -> Evaluator:
+    """Environments of `task` in which policies are evaluated, one after another."""
+    from simtrain.training.evaluator import Evaluator
 
-    def __init__(self) -> None:
-        self._evaluator: Evaluator | None = None
-        self._before: object = None
-
-    def __call__(
-        self, saved: SavedPolicy, cfg: EvaluationCfg, task: TaskCfg
-    ) -> tuple[EngineCfg, Evaluation]:
-        """Evaluate a policy in `task`; also the engine that simulated it."""
-        from simtrain.training.evaluator import Evaluator
-
-        engine = choose_device(cfg.device, cfg.engine)
-        # Task files are imported anew for every run: their functions are alike, not the same.
-        settings = as_plain(cfg), as_plain(task)
-        if self._evaluator is None or settings != self._before:
-            envs = cfg.num_envs or _MAX_ENVS
-            with announced_kernels(engine.name):
-                self._evaluator = Evaluator(
-                    task, cfg.episodes, engine=engine, max_envs=envs, seed=cfg.seed
-                )
-        self._before = settings
-        evaluation = self._evaluator(saved.config.ppo.actor, saved.content["actor_state_dict"])
-        assert evaluation is not None  # it is given up only when asked to
-        return engine, evaluation
+    engine, envs = choose_device(cfg.device, cfg.engine), cfg.num_envs or _MAX_ENVS
+    with _announced_kernels(engine.name):
+        return Evaluator(task, cfg.episodes, engine=engine, max_envs=envs, seed=cfg.seed)
 
 
 def open_policy(run: str | Path, cfg: TrainConfig | None = None) -> SavedPolicy:
@@ -211,24 +194,24 @@ def choose_device(device: str, engine: EngineFlag) -> EngineCfg:
     """The engine, and the device of environments and policy; ConfigError if there is none such."""
     from simtrain.launch.plan import find_gpus, use_gpu
 
-    _check_device(device)
-    asked, count = device, 0 if device == "cpu" else len(find_gpus().uuids)
-    if device == "auto":
-        device = "cuda:0" if count else "cpu"
-    device = "cuda:0" if device == "cuda" else device
-    if device != "cpu" and int(device.removeprefix("cuda:")) >= count:
-        there = f"the visible GPUs are 0 to {count - 1}" if count else "no GPU is visible"
-        raise ConfigError(f"--device {device}: {there}; --device cpu uses the CPU")
-    if engine == "mujoco" and asked not in ("auto", "cpu"):
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        allowed = "it must be auto, cpu, or cuda:0, cuda:1, ..."
+        raise ConfigError(f"--device is {device!r}; {allowed}")
+    gpus = 0 if device == "cpu" else len(find_gpus().uuids)
+    name = {"auto": "cuda:0" if gpus else "cpu", "cuda": "cuda:0"}.get(device, device)
+    if name != "cpu" and int(name.removeprefix("cuda:")) >= gpus:
+        there = f"the visible GPUs are 0 to {gpus - 1}" if gpus else "no GPU is visible"
+        raise ConfigError(f"--device {name}: {there}; --device cpu uses the CPU")
+    if engine == "mujoco" and device not in ("auto", "cpu"):
         text = "simulates on the GPU, which --engine mujoco cannot; leave one of them out"
-        raise ConfigError(f"--device {device} {text}")
-    found = choose_engine(engine, device, len(os.sched_getaffinity(0)))
-    if found.device != "cpu":
-        use_gpu(found.device, "--device cpu uses the CPU")
-    return found
+        raise ConfigError(f"--device {name} {text}")
+    chosen = choose_engine(engine, name, len(os.sched_getaffinity(0)))
+    if chosen.device != "cpu":
+        use_gpu(chosen.device, "--device cpu uses the CPU")
+    return chosen
 
 
-def announced_kernels(engine: EngineName) -> AbstractContextManager[None]:
+def _announced_kernels(engine: EngineName) -> AbstractContextManager[None]:
     """Within, it is printed when the engine's kernels are compiled, which takes minutes."""
     if engine == "mujoco":
         return nullcontext()
@@ -239,20 +222,13 @@ def announced_kernels(engine: EngineName) -> AbstractContextManager[None]:
 
 
 def _declaration(task: str | Path | TaskCfg) -> TaskCfg:
-    """The declaration that `make_env` is given, or the name or the run of."""
+    """The declaration itself, or that of a task's name, a run or a checkpoint."""
     if isinstance(task, TaskCfg):
         return task
-    if (named := discover().tasks.get(str(task))) is not None:
-        return named.configuration()
-    if Path(task).exists():
+    registry = discover()
+    if str(task) not in registry.tasks and Path(task).exists():
         return open_policy(task).config.env
-    return discover().find(str(task)).configuration()
-
-
-def _check_device(device: str) -> None:
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-        allowed = "it must be auto, cpu, or cuda:0, cuda:1, ..."
-        raise ConfigError(f"--device is {device!r}; {allowed}")
+    return registry.find(str(task)).configuration()
 
 
 def _check_same_in_other_processes(config: TrainConfig) -> None:

@@ -8,7 +8,7 @@ makes sense; beyond them numbers overflow, memory ends or a step takes hours.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -27,6 +27,8 @@ class Limits:
     high: float = LARGEST_FLOAT32
     ordered: bool = False
     """Whether it is two numbers, of which the first must not be greater than the second."""
+    required: bool = False
+    """Whether it is a sequence that must have a value."""
 
 
 Count = Annotated[int, Limits(1, LARGEST_INT)]
@@ -66,16 +68,15 @@ def check(config: Any, *path: str) -> None:
     A dataclass may have a method ``check_fields(*path)`` for what several of its fields must be.
     """
     kind: Any = type(config)
-    hints = field_types(kind)
-    for field in dataclasses.fields(config):
-        check_value(getattr(config, field.name), hints[field.name], *path, field.name)
+    for name, hint in field_types(kind).items():
+        check_value(getattr(config, name), hint, *path, name)
     if check_fields := getattr(config, "check_fields", None):
         check_fields(*path)
 
 
 def check_value(value: Any, hint: Any, *path: str, limits: Limits | None = None) -> None:
     """Raise ConfigError for a value that is not of the type `hint`, or out of its limits."""
-    fitting = [found for found in _alternatives(hint, limits) if _is_a(value, found[0])]
+    fitting = [(kind, own) for kind, own in _alternatives(hint, limits) if _is_a(value, kind)]
     if not fitting:
         text = f"{flag(*path)} is {value!r:.60}"
         raise ConfigError(f"{text}; it must be {in_words(hint) or hint}")
@@ -87,13 +88,14 @@ def check_value(value: Any, hint: Any, *path: str, limits: Limits | None = None)
         for name, item in value.items():
             check_value(item, item_type, *path, str(name), limits=limits)
     else:
-        _check_numbers(value, limits, path)
+        _check_limits(value, limits, flag(*path))
 
 
 @functools.cache
 def field_types(kind: type) -> dict[str, Any]:
     """The annotations of a dataclass's fields."""
-    return get_type_hints(kind, include_extras=True)
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def field_default(kind: type, name: str) -> Any:
@@ -108,10 +110,8 @@ def in_words(hint: Any) -> str | None:
     # As in tyro's help, None comes first.
     kinds = sorted(_kinds(hint), key=lambda kind: kind is not NoneType)
     words = [text for kind in kinds for text in _words_of(kind)]
-    if not all(words):
-        return None
     *others, last = words
-    return f"{', '.join(others)} or {last}" if others else last
+    return (f"{', '.join(others)} or {last}" if others else last) if all(words) else None
 
 
 def _words_of(kind: Any) -> list[str]:
@@ -126,10 +126,9 @@ def _words_of(kind: Any) -> list[str]:
     if origin is not tuple:
         name = getattr(kind, "__name__", "") if dataclasses.is_dataclass(kind) else ""
         return [_WORDS[kind][0] if kind in _WORDS else name and f"a {name}"]
-    first = _kinds(parts[0])[0]
+    several = _WORDS.get(_kinds(parts[0])[0], ("", ""))[1]
     count = "one or more" if ... in parts else _COUNTS.get(len(parts), str(len(parts)))
-    several = _WORDS.get(first, ("", ""))[1]
-    return [f"{count} {several}" if several else ""]
+    return [several and f"{count} {several}"]
 
 
 def _alternatives(hint: Any, limits: Limits | None = None) -> list[tuple[Any, Limits | None]]:
@@ -138,7 +137,7 @@ def _alternatives(hint: Any, limits: Limits | None = None) -> list[tuple[Any, Li
         own = [note for note in hint.__metadata__ if isinstance(note, Limits)]
         return _alternatives(get_args(hint)[0], own[0] if own else limits)
     if get_origin(hint) in (Union, UnionType):
-        return [found for part in get_args(hint) for found in _alternatives(part, limits)]
+        return [pair for part in get_args(hint) for pair in _alternatives(part, limits)]
     return [(hint, limits)]
 
 
@@ -159,38 +158,33 @@ def _is_a(value: Any, kind: Any) -> bool:
             any(_is_a(part, kind) for kind in _kinds(item))
             for part, item in zip(value, items, strict=True)
         )
-    if kind in (int, float):
+    if kind in _SCALARS:
         return isinstance(value, _SCALARS[kind]) and not isinstance(value, bool)
-    if (origin or kind) is Callable:
-        return callable(value)
     expected = origin or kind
     known = isinstance(expected, type) and not getattr(expected, "_is_protocol", False)
     return not known or isinstance(value, expected)
 
 
-def _check_numbers(value: Any, limits: Limits | None, path: tuple[str, ...]) -> None:
-    for number in _numbers(value):
-        allowed = limits or (_ANY_INT if isinstance(number, Integral) else _ANY_FLOAT)
+def _check_limits(value: Any, limits: Limits | None, name: str) -> None:
+    """Raise ConfigError for a number, or one of a sequence, out of limits; `name` is its flag."""
+    sequence = value if isinstance(value, tuple | list) else (value,)
+    for number in sequence:
+        if isinstance(number, tuple | list):
+            _check_limits(number, limits, name)
+        if not _is_a(number, float):
+            continue
+        is_whole = isinstance(number, Integral)
+        allowed = limits or (_ANY_INT if is_whole else _ANY_FLOAT)
         low, high = allowed.low, allowed.high
-        is_finite = isinstance(number, Integral) or math.isfinite(number)
-        if not is_finite and number not in (low, high):
-            raise ConfigError(f"{flag(*path)} is {number}; it must be a finite number")
+        if not is_whole and not math.isfinite(number) and number not in (low, high):
+            raise ConfigError(f"{name} is {number}; it must be a finite number")
         if not low <= number <= high:
+            is_long = is_whole and abs(number) >= 10**30
+            shown = "a number of more than 30 digits" if is_long else number
             range_ = f"{low:g} or more" if number < low else f"{high:.12g} or less"
-            raise ConfigError(f"{flag(*path)} is {_shown(number)}; it must be {range_}")
+            raise ConfigError(f"{name} is {shown}; it must be {range_}")
+    if limits is not None and limits.required and not sequence:
+        raise ConfigError(f"{name} needs one or more values")
     if limits is not None and limits.ordered and value is not None and value[0] > value[1]:
         order = "the first must not be greater than the second"
-        raise ConfigError(f"{flag(*path)} is {value[0]} {value[1]}; {order}")
-
-
-def _numbers(value: Any) -> Iterator[Any]:
-    if _is_a(value, float):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _numbers(item)
-
-
-def _shown(number: Any) -> str:
-    is_long = type(number) is int and abs(number) >= 10**30
-    return "a number of more than 30 digits" if is_long else str(number)
+        raise ConfigError(f"{name} is {value[0]} {value[1]}; {order}")

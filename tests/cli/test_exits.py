@@ -1,7 +1,5 @@
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -31,43 +29,21 @@ def test_a_command_ends_with_its_code_and_a_message(ending, code, message, capsy
     assert capsys.readouterr().err == message
 
 
-def test_what_is_interruptible_is_cleaned_up_and_the_rest_ends_at_once():
-    program = """if True:
-        import os, signal, sys
-        from simtrain.cli.terminal import end_at_once_on_signals, interruptible
-        end_at_once_on_signals(signal.SIGINT)
-        try:
-            with interruptible():
-                os.kill(os.getpid(), signal.SIGINT)
-        except KeyboardInterrupt:
-            print("cleaned up")
-        try:
+INTERRUPTED = """if True:
+    import os, signal, sys
+    from simtrain.cli.terminal import end_at_once_on_signals, interruptible
+    end_at_once_on_signals(signal.SIGINT)
+    try:
+        with interruptible():
             os.kill(os.getpid(), signal.SIGINT)
-        except KeyboardInterrupt:
-            pass  # as some imports do
-        print("went on")
-        """
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert (result.returncode, result.stdout, result.stderr) == (130, "cleaned up\n", "")
-
-
-def test_a_mistake_of_the_program_keeps_its_traceback():
-    with pytest.raises(ZeroDivisionError):
-        run_command(lambda: 1 // 0)
-
-
-def test_output_that_cannot_be_written_is_a_failure_without_a_traceback():
-    program = "from simtrain.cli.terminal import run_command; run_command(lambda: print('hi') or 0)"
-    with Path("/dev/full").open("w") as full:
-        result = subprocess.run(
-            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=False,
-            env={**os.environ, "PYTHONUNBUFFERED": ""},
-        )  # fmt: skip
-    assert (result.returncode, result.stderr) == (1, b"")
-
-
+    except KeyboardInterrupt:
+        print("cleaned up")
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        pass  # as some imports do
+    print("went on")
+    """
 PRINTS = """if True:
     import os, sys
     from simtrain.cli.terminal import run_command
@@ -84,23 +60,38 @@ PRINTS = """if True:
     """
 
 
+def _run(program: str, output: str = "", argument: str = "/dev/null") -> tuple[int, str, str]:
+    """A program's exit code, output and errors; bash directs its output elsewhere."""
+    script = (
+        f'unset PYTHONUNBUFFERED; (sleep 0.5; "$0" -c "$1" "$2") {output}; exit ${{PIPESTATUS[0]}}'
+    )
+    result = subprocess.run(
+        ["bash", "-c", script, sys.executable, program, argument],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    return result.returncode, result.stdout, result.stderr
+
+
+def test_what_is_interruptible_is_cleaned_up_and_the_rest_ends_at_once():
+    assert _run(INTERRUPTED) == (130, "cleaned up\n", "")
+
+
+def test_a_mistake_of_the_program_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        run_command(lambda: 1 // 0)
+
+
 @pytest.mark.parametrize("output", ["|& true", ">&- 2>&-", "<&- >&- 2>&-", "> /dev/full 2>&1"])
 def test_a_command_outlives_its_output(output, tmp_path):
     """Also where a file could take the descriptor of a stream that is closed."""
-    script = f'(sleep 0.5; "$0" -c "$1" "$2") {output}; exit ${{PIPESTATUS[0]}}'
-    ran = [sys.executable, PRINTS, str(tmp_path / "file")]
-    result = subprocess.run(
-        ["bash", "-c", script, *ran], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert (result.returncode, result.stderr) == (0, "")
+    assert _run(PRINTS, output, str(tmp_path / "file")) == (0, "", "")
     assert (tmp_path / "file").read_text() == "went on, with descriptor 3"
 
 
 def test_a_command_that_has_nothing_to_do_but_print_ends_with_its_reader():
-    program = PRINTS.replace(", outlives_output=True", "")
-    script = '(sleep 1; "$0" -c "$1" /dev/null) | true; exit ${PIPESTATUS[0]}'
-    result = subprocess.run(
-        ["bash", "-c", script, sys.executable, program], capture_output=True, text=True,
-        timeout=100, check=False,
-    )  # fmt: skip
-    assert (result.returncode, result.stderr) == (1, "")
+    assert _run(PRINTS.replace(", outlives_output=True", ""), "| true") == (1, "", "")
+
+
+def test_output_that_cannot_be_written_is_a_failure_without_a_traceback():
+    program = "from simtrain.cli.terminal import run_command; run_command(lambda: print('hi') or 0)"
+    assert _run(program, "> /dev/full") == (1, "", "")

@@ -98,17 +98,14 @@ MISTAKES = {
     "convert a.csv": r"files given: 1; it is `uv run motion convert <in.csv or in.npz> <o",
     "convert a.csv b.npy": "b.npy must end with .npz",
     "convert no.csv b.npz": "no.csv",
-    "check": "files given: 0; it is `uv run motion check <file>...`",
     "check no.npz": "there is no file no.npz, here or in a folder of tasks",
     f"check {SQUAT} --robot g2": "there is no file g2/scene.xml",
     f"show {SQUAT} {SQUAT}": "files given: 2; it is `uv run motion show <file>`",
     f"show {SQUAT} --video squat.avi": "squat.avi",
-    "make": "files given: 0; it is `uv run motion make <keyframes.yaml>",
     f"make {G1 / 'motions' / 'keyframes.yaml'} sqat": r"no motion 'sqat' \(did you mean 'squat'",
     "record g1-velocity-flat w.npz --command gait 0 1": "no such command to give; it has velocity",
     "record g1-velocity-flat w.npz --command velocity 1": "velocity needs 3 numbers",
     "record g1-velocity-flat w.npz --command velocity a b c": "could not convert",
-    "record g1-velocity-flat w.npz --seconds 0": "--seconds is 0",
 }
 
 

@@ -46,9 +46,8 @@ def test_each_command_is_one_of_simtrain_and_has_a_name_of_its_own():
     assert not scripts
 
 
-@pytest.mark.parametrize("words", ["", "--help"])
-def test_simtrain_alone_names_its_commands(words, monkeypatch, capsys):
-    assert _simtrain(monkeypatch, words) == 0
+def test_simtrain_alone_names_its_commands(monkeypatch, capsys):
+    assert _simtrain(monkeypatch, "") == 0
     lines = capsys.readouterr().out.splitlines()
     assert {line.split()[0] for line in lines if line.startswith("  ")} == set(start.COMMANDS)
 
@@ -57,10 +56,7 @@ def test_simtrain_alone_names_its_commands(words, monkeypatch, capsys):
     ("words", "message"),
     [
         ("exprt x", "simtrain has no command 'exprt' (did you mean 'export' or 'report'?); it has"),
-        ("export", "name one run, checkpoint or task: "),
         ("evaluate --seed 1", "the run comes first: "),
-        ("motion chekc", "motion has no command 'chekc' (did you mean 'check'"),
-        ("--tyro-print-completion", "--tyro-print-completion takes the name of a shell, bash or "),
         ("--tyro-print-completion csh", "--tyro-print-completion takes the name of a shell, bash"),
     ],
 )
@@ -113,10 +109,9 @@ finally:
     heavy = "torch._C scipy rsl_rl tensordict._td mujoco_warp warp tensorboard wandb.sdk".split()
     print("heavy:", *[name for name in heavy if name in sys.modules])
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[-1] == "heavy:"
-    assert "--env.rewards.<term>.weight FLOAT" in result.stdout
+    output = _output(program)
+    assert output.splitlines()[-1] == "heavy:"
+    assert "--env.rewards.<term>.weight FLOAT" in output
 
 
 def test_a_module_is_executed_when_something_of_it_or_a_submodule_is_used():
@@ -132,6 +127,10 @@ print(xml is sys.modules["xml"], xml.dom.minidom.Node.__name__)
 import rsl_rl.models
 print("torch._C" in sys.modules, torch.ones(2).sum().item(), "wandb.sdk" in sys.modules)
 """
+    assert _output(program).splitlines() == ["False False", "True Node", "True 2.0 False"]
+
+
+def _output(program: str) -> str:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.splitlines() == ["False False", "True Node", "True 2.0 False"]
+    return result.stdout

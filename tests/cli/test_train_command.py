@@ -8,6 +8,7 @@ from simtrain.cli.train import train
 from simtrain.config.tasks import default_config, discover
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import continued, resolved
+from simtrain.env.cfg import TaskCfg
 from simtrain.launch.hosts import HostGpus
 from simtrain.training.context import TrainingResult
 
@@ -22,12 +23,8 @@ def _two_gpus(monkeypatch):
 
 @pytest.fixture
 def chosen(monkeypatch):
-    return _instead_of_running(monkeypatch)
-
-
-def _instead_of_running(monkeypatch):
     """The configurations that jobs would be run with from now on."""
-    configs = []
+    configs: list[TrainConfig] = []
     monkeypatch.setattr(
         "simtrain.training.job.run_job", lambda config, *job: (configs.append(config), 0)
     )
@@ -39,32 +36,21 @@ def _instead_of_running(monkeypatch):
     ("flags", "num_envs"),
     [
         ("", ON_GPU),
-        ("--gpu-ids 0 1", ON_GPU),
+        ("--gpu-ids 0 1 --ppo.gamma 0.5", ON_GPU),
         ("--gpu-ids None", ON_CPU),
+        ("--gpu-ids None --engine warp", ON_CPU),
         ("--engine mujoco", ON_CPU),
-        ("--num-envs 256", 256),
         ("--num-envs 8192", 8192),
     ],
 )
 def test_a_task_has_a_number_of_environments_for_gpus(flags, num_envs, chosen):
     assert train([TASK, *flags.split()]) == 0
     assert [config.num_envs for config in chosen] == [num_envs]
-
-
-def test_without_a_gpu_it_is_the_number_for_the_cpu(chosen):
-    train([TASK, "--gpu-ids", "None", "--engine", "warp"])
-    assert chosen[0].num_envs == ON_CPU
+    assert (chosen[0].ppo.gamma == 0.5) == ("gamma" in flags)
 
 
 @pytest.mark.usefixtures("_two_gpus")
-def test_other_flags_hold_for_the_number_for_gpus(chosen):
-    train([TASK, "--seed", "7", "--ppo.gamma", "0.5"])
-    assert (chosen[0].seed, chosen[0].ppo.gamma) == (7, 0.5)
-
-
-@pytest.mark.usefixtures("_two_gpus")
-@pytest.mark.parametrize("flags", ["", "--num-envs 64"])
-def test_ranks_are_told_the_number_and_so_is_the_user(flags, monkeypatch, tmp_path, capsys):
+def test_ranks_get_the_number_and_the_user_reads_it(monkeypatch, tmp_path, capsys):
     numbers = []
 
     def launch_ranks(job, function, task, values, *more, **others):
@@ -72,30 +58,26 @@ def test_ranks_are_told_the_number_and_so_is_the_user(flags, monkeypatch, tmp_pa
         return TrainingResult(None, None)
 
     monkeypatch.setattr("simtrain.training.job.launch_ranks", launch_ranks)
-    train([TASK, "--gpu-ids", "0", "1", "--log-root", str(tmp_path), *flags.split()])
-    assert numbers == [(2, 64 if flags else ON_GPU)]
+    train([TASK, "--gpu-ids", "0", "1", "--log-root", str(tmp_path)])
+    assert numbers == [(2, ON_GPU)]
     text = "4,096 environments on each GPU, the task's default there (--num-envs)"
-    assert (text in capsys.readouterr().out) == (not flags)
+    assert text in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("_two_gpus")
-def test_a_run_of_the_cpu_that_goes_on_on_a_gpu_keeps_its_number(tmp_path, monkeypatch):
-    flags = ["--gpu-ids", "None", "--log-root", str(tmp_path), "--max-iterations", "1"]
-    assert train([TASK, *flags, "--num-steps-per-env", "2"]) == 0
-    chosen = _instead_of_running(monkeypatch)
-    train([TASK, "--log-root", str(tmp_path), "--gpu-ids", "auto", "--resume", "latest"])
-    assert chosen[0].num_envs == ON_CPU
-
-
-def test_a_run_of_a_gpu_that_goes_on_keeps_its_number():
-    cfg = discover().find(TASK).configuration()
-    run = TrainConfig.of_task(TASK, cfg, on_gpu=True)
-    default = default_config(TASK)
+def test_a_resumed_run_keeps_its_number(trained_run, chosen):
+    train([TASK, "--gpu-ids", "auto", "--resume", str(trained_run)])
+    assert chosen[0].num_envs == 8
+    default, run = default_config(TASK), TrainConfig.of_task(TASK, _declared(), on_gpu=True)
     assert continued(default, resolved(default), resolved(run)).num_envs == run.num_envs == ON_GPU
 
 
+def _declared() -> TaskCfg:
+    return discover().find(TASK).configuration()
+
+
 def test_a_task_without_a_number_for_gpus_has_one_for_all():
-    cfg = discover().find(TASK).configuration()
+    cfg = _declared()
     cfg.num_envs_on_gpu = None
     assert TrainConfig.of_task(TASK, cfg, on_gpu=True).num_envs == ON_CPU
 

@@ -8,14 +8,12 @@ from tiny_task import tiny_task
 
 from simtrain import (
     CriticCfg,
-    EventTermCfg,
     JointPositionActionCfg,
     MetricTermCfg,
     ObservationTermCfg,
     PpoCfg,
     RewardTermCfg,
     SimCfg,
-    TaskCfg,
 )
 from simtrain.cli.parse import parse_flags
 from simtrain.config.tasks import discover
@@ -29,23 +27,15 @@ REFUSED = [
     ("--num-envs 0", "--num-envs is 0; it must be 1 or more"),
     ("--num-envs 1000000000000", "--num-envs is 1000000000000; it must be 16777216 or less"),
     ("--max-iterations " + "9" * 400, "--max-iterations is a number of more than 30 digits; it"),
-    ("--total-env-steps 0", "--total-env-steps is 0"),
-    ("--cpu-threads 0", "--cpu-threads is 0"),
     ("--gpu-ids 0 -1", "--gpu-ids is -1; it must be 0 or more"),
-    ("--seed -1", "--seed is -1; it must be 0 or more"),
-    ("--ppo.gamma 1.5", "--ppo.gamma is 1.5; it must be 1 or less"),
-    ("--ppo.lam nan", "--ppo.lam is nan"),
-    ("--ppo.learning-rate -1e-3", "--ppo.learning-rate is -0.001; it must be 1e-12 or more"),
     ("--ppo.clip-param inf", "--ppo.clip-param is inf; it must be a finite number"),
     ("--ppo.actor.std-range 0 1", "--ppo.actor.std-range is 0.0; it must be 1e-12 or more"),
+    ("--ppo.actor.hidden-dims", "--ppo.actor.hidden-dims needs one or more values"),
     ("--ppo.actor.std-range 0.1 0.5", "contain --ppo.actor.init-std, 1.0"),
-    ("--ppo.actor.hidden-dims 64 0", "--ppo.actor.hidden-dims is 0; it must be 1 or more"),
     ("--ppo.actor.obs-groups camera", "names 'camera'; the task has actor"),
     ("--num-envs 1 --num-steps-per-env 3", "4 mini-batches .* cannot be made of 3 samples"),
-    ("--env.timestep 1e-300", "--env.timestep is 1e-300; it must be 1e-06 or more"),
     ("--env.episode-length-s 1e300", r"--env.episode-length-s is 1e\+300; it must be 10000000 or"),
     ("--env.actions.force.clip 1 -1", "force.clip is 1.0 -1.0; the first must not be greater"),
-    ("--env.rewards.upright.weight 1e300", r"upright.weight is 1e\+300; it must be 3e\+38 or less"),
 ]
 
 
@@ -62,20 +52,14 @@ def alive(env):
 
 
 TASK_MISTAKES = [
-    ({"timestep": 0.0}, r"--env\.timestep is 0\.0; it must be 1e-06 or more"),
     ({"decimation": 1.5}, r"--env\.decimation is 1\.5; it must be a whole number"),
-    ({"episode_length_s": "long"}, r"--env\.episode-length-s is 'long'; it must be a number"),
+    ({"decimation": True}, r"--env\.decimation is True; it must be a whole number"),
     ({"sim": None}, r"'mine': --env\.sim is None; it must be a SimCfg"),
     ({"sim": SimCfg(max_contacts=-5)}, r"--env\.sim\.max-contacts is -5; it must be 1 or more"),
-    ({"ppo": PpoCfg(symmetry=None)}, r"--env\.ppo\.symmetry is None; it must be a SymmetryCfg"),
     ({"ppo": PpoCfg(actor=CriticCfg())}, r"--env\.ppo\.actor is CriticCfg\(.* a ActorCfg"),
     (
         {"metrics": {"m": MetricTermCfg(alive, reduce="min")}},
         r"--env\.metrics\.m\.reduce is 'min'; it must be mean, last or max",
-    ),
-    (
-        {"events": {"e": EventTermCfg(alive, "resets")}},
-        r"--env\.events\.e\.mode is 'resets'; it must be startup, reset, step or interval",
     ),
     (
         {"rewards": {"r": RewardTermCfg(alive, 1.0, std=float("inf"))}},
@@ -110,10 +94,7 @@ def test_the_tasks_that_ship_are_within_all_limits(name):
 
 
 def test_scalars_of_numpy_are_numbers():
-    task = dataclasses.replace(tiny_task(), timestep=np.float32(0.01), decimation=np.int64(2))
-    check(task, "env")
-    with pytest.raises(ConfigError, match=r"--env\.decimation is True; it must be a whole number"):
-        check(dataclasses.replace(tiny_task(), decimation=True), "env")
+    check(dataclasses.replace(tiny_task(), timestep=np.float32(0.01), decimation=np.int64(2)))
 
 
 def test_an_alternative_has_its_own_limits():
@@ -123,7 +104,7 @@ def test_an_alternative_has_its_own_limits():
 
 
 def test_a_terrain_of_too_many_nodes_is_refused():
-    task: TaskCfg = TASKS["go1-velocity-rough"].make()
+    task = TASKS["go1-velocity-rough"].make()
     task.terrain.num_levels = task.terrain.num_columns = 1000
     with pytest.raises(ConfigError, match="nodes, and 16,777,216 are the most; use fewer tiles"):
         check_task(task)

@@ -4,13 +4,7 @@ import pytest
 import yaml
 from tiny_task import tiny_task
 
-from simtrain import (
-    EventTermCfg,
-    ObservationTermCfg,
-    TaskCfg,
-    UniformNoiseCfg,
-    mdp,
-)
+from simtrain import ObservationTermCfg, TaskCfg, UniformNoiseCfg, mdp
 from simtrain.cli.parse import parse_flags
 from simtrain.config.tasks import discover
 from simtrain.config.train import TrainConfig
@@ -74,60 +68,40 @@ def test_overlay_leaves_the_default_as_it_is():
 
 
 FLAGS = [
-    (["--num-envs", "32"], lambda c: c.num_envs, 32),
-    (["--num_envs", "32"], lambda c: c.num_envs, 32),
-    (["--gpu-ids", "None"], lambda c: c.gpu_ids, None),
-    (["--gpu-ids", "0", "1"], lambda c: c.gpu_ids, (0, 1)),
-    (["--total-env-steps", "100000"], lambda c: c.total_env_steps, 100_000),
-    (["--env.rewards.upright.weight", "2.0"], lambda c: c.env.rewards["upright"].weight, 2.0),
-    (["--env.rewards.upright.weight", "-2"], lambda c: c.env.rewards["upright"].weight, -2.0),
+    ("--num_envs 32", lambda c: c.num_envs, 32),
+    ("--gpu-ids None", lambda c: c.gpu_ids, None),
+    ("--gpu-ids 0 1", lambda c: c.gpu_ids, (0, 1)),
+    ("--env.rewards.upright.weight -2", lambda c: c.env.rewards["upright"].weight, -2.0),
     (
-        ["--env.events.reset_pole.position", "-0.1", "0.1"],
-        lambda c: c.env.events["reset_pole"].params["position"],
-        (-0.1, 0.1),
-    ),
-    (
-        ["--env.events.reset-pole.position", "-1e-2", "0"],
+        "--env.events.reset-pole.position -1e-2 0",
         lambda c: c.env.events["reset_pole"].params["position"],
         (-0.01, 0.0),
     ),
     (
-        ["--env.rewards.upright.cart-joints", "hinge"],
+        "--env.rewards.upright.cart-joints hinge",
         lambda c: c.env.rewards["upright"].params["cart_joints"],
         "hinge",
     ),
     (
-        ["--env.observations.actor.velocities.joints", "slider", "hinge"],
+        "--env.observations.actor.velocities.joints slider hinge",
         lambda c: c.env.observations["actor"]["velocities"].params["joints"],
         ("slider", "hinge"),
     ),
     (
-        ["--env.observations.actor.pole-angle.scale", "0.5"],
-        lambda c: c.env.observations["actor"]["pole_angle"].scale,
-        0.5,
-    ),
-    (
-        ["--env.observations.actor.pole-angle.history-length", "3"],
+        "--env.observations.actor.pole-angle.history-length 3",
         lambda c: c.env.observations["actor"]["pole_angle"].history_length,
         3,
     ),
-    (["--env.actions.force.scale", "0.5"], lambda c: c.env.actions["force"].scale, 0.5),
-    (["--env.timestep", "0.005"], lambda c: c.env.timestep, 0.005),
-    (["--env.keyframe", "down"], lambda c: c.env.keyframe, "down"),
-    (["--env.sim.solver", "CG"], lambda c: c.env.sim.solver, "CG"),
-    (["--ppo.actor.hidden-dims", "128", "128"], lambda c: c.ppo.actor.hidden_dims, (128, 128)),
-    (["--ppo.critic.obs-normalization", "False"], lambda c: c.ppo.critic.obs_normalization, False),
-    (["--ppo.learning-rate", "3e-4"], lambda c: c.ppo.learning_rate, 3e-4),
-    (["--ppo.schedule", "fixed"], lambda c: c.ppo.schedule, "fixed"),
-    (["--eval-interval", "5"], lambda c: c.eval_interval, 5),
-    (["--eval-device", "cuda:1"], lambda c: c.eval_device, "cuda:1"),
-    (["--until", "fell<0.1"], lambda c: c.until, "fell<0.1"),
+    ("--env.sim.solver CG", lambda c: c.env.sim.solver, "CG"),
+    ("--ppo.actor.hidden-dims 128 128", lambda c: c.ppo.actor.hidden_dims, (128, 128)),
+    ("--ppo.critic.obs-normalization False", lambda c: c.ppo.critic.obs_normalization, False),
+    ("--ppo.learning-rate 3e-4", lambda c: c.ppo.learning_rate, 3e-4),
 ]
 
 
-@pytest.mark.parametrize(("flags", "get", "value"), FLAGS, ids=[f[0][0] for f in FLAGS])
+@pytest.mark.parametrize(("flags", "get", "value"), FLAGS, ids=[f[0] for f in FLAGS])
 def test_a_flag_sets_a_typed_value(flags, get, value):
-    given = get(_parse(*flags))
+    given = get(_parse(*flags.split()))
     assert given == value
     assert type(given) is type(value)
 
@@ -138,20 +112,12 @@ def test_flags_leave_everything_else_and_the_default_as_it_was():
     assert config == _config()
 
 
-def test_a_terms_function_survives_the_command_line():
-    term = _parse("--env.rewards.upright.weight", "2.0").env.rewards["upright"]
-    assert term.func is _config().env.rewards["upright"].func or term.func.__name__ == "upright"
-    assert isinstance(_parse().env.events["reset_cart"], EventTermCfg)
-
-
 @pytest.mark.parametrize(
     ("changes", "world_size", "iterations"),
     [
         ({"max_iterations": 7}, 2, 7),
         ({"total_env_steps": 1000}, 1, 10),
-        ({"total_env_steps": 1001}, 1, 11),
         ({"total_env_steps": 1001}, 2, 6),
-        ({"total_env_steps": 1}, 4, 1),
     ],
 )
 def test_iterations_count_environment_steps_over_all_ranks(changes, world_size, iterations):

@@ -8,12 +8,12 @@ import json
 import pytest
 from job import BENCHMARK, Job
 
-import simtrain.cli.benchmark as command
 from simtrain.benchmark.figures import Case, Results, figures_of, read_results
 from simtrain.cli.benchmark import benchmark
 from simtrain.errors import ConfigError
 
 TASK = "cartpole-balance"
+MEASURE = "simtrain.benchmark.ranks.measure_cases"
 SMALL = ["--gpu-ids", "None", "--cpu-threads", "1", "--num-envs", "4"]
 CASE = Case(TASK, "mujoco", "cpu", 1, 4)
 
@@ -26,7 +26,7 @@ def made_up(training: float = 8.0) -> tuple:
 @pytest.fixture
 def measured(monkeypatch) -> None:
     """Let the command find the made-up figures, at once."""
-    monkeypatch.setattr(command, "_measure", lambda *_: (made_up(), "abacus"))
+    monkeypatch.setattr(MEASURE, lambda *_: (made_up(), "abacus"))
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("words", "message"), MISTAKES, ids=[m[0] for m in MISTAKES])
 def test_a_mistake_is_told_in_one_line_before_any_work(words, message, here, monkeypatch):
-    monkeypatch.setattr(command, "_measure", lambda *_: pytest.fail("it measures"))
+    monkeypatch.setattr(MEASURE, lambda *_: pytest.fail("it measures"))
     (here / "empty").touch()
     (here / "old.json").write_text(Results(made_up(), {}).as_json())
     before = sorted(here.iterdir())

@@ -73,7 +73,7 @@ def test_mistakes_are_told(run, here):
         "other --with-changes": "the checkpoint is of another network",
         "swapped": f"is of the task '{TASK}', but lies in a run of 'cartpole-swingup'",
         "run --formats tflite": "--formats is 'tflite'; it must be one of onnx, pt2, torc",
-        "run --formats": "--formats needs one or more of onnx, pt2, torchscript",
+        "run --formats": "--formats needs one or more values",
         "run --formats torchscript --verify": "--verify runs policy.onnx; leave onnx among",
         "run --ship --verify": "--verify does not go with --ship; verify first",
         "run --verify --verify-threshold 2": "--verify-threshold is 2.0; it must be 1 or less",

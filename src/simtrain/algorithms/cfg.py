@@ -24,9 +24,10 @@ Flag = Annotated[
     ),
 ]
 """A boolean whose flag alone means True."""
-Sizes = Annotated[tuple[int, ...], Limits(1, 2**16)]
+Sizes = Annotated[tuple[int, ...], Limits(1, 2**16, required=True)]
 """Units or channels of each layer."""
-PerLayer = Annotated[tuple[int, ...], Limits(1, LARGEST_INT)]
+PerLayer = Annotated[tuple[int, ...], Limits(1, LARGEST_INT, required=True)]
+ObsGroups = Annotated[tuple[str, ...], Limits(required=True)]
 Rate = Annotated[float, Limits(1e-12, 1e3)]
 Kl = Annotated[float, Limits(1e-12, 1e6)]
 Epochs = Annotated[int, Limits(1, 1000)]
@@ -40,7 +41,7 @@ class CnnCfg:
 
     output_channels: Sizes = (16, 32)
     """Channels of each layer's output."""
-    kernel_size: Annotated[tuple[int, ...], Limits(1, 1024)] = (3,)
+    kernel_size: Annotated[tuple[int, ...], Limits(1, 1024, required=True)] = (3,)
     """Rows and columns of each layer's kernel."""
     stride: PerLayer = (2,)
     """Stride of each layer."""
@@ -87,7 +88,7 @@ class NetworkCfg:
 class CriticCfg(NetworkCfg):
     """The value network."""
 
-    obs_groups: tuple[str, ...] = ("critic",)
+    obs_groups: ObsGroups = ("critic",)
     """Observation groups that it sees, one after the other; falls back to the actor's groups if the
     task has no group of this name."""
 
@@ -96,7 +97,7 @@ class CriticCfg(NetworkCfg):
 class ActorCfg(NetworkCfg):
     """The policy network: a distribution for each action."""
 
-    obs_groups: tuple[str, ...] = ("actor",)
+    obs_groups: ObsGroups = ("actor",)
     """Observation groups that it sees, one after the other."""
     distribution: Literal["gaussian", "heteroscedastic", "beta"] = "gaussian"
     """Distribution of actions: a Gaussian with a standard deviation that is the same in all states,
@@ -136,7 +137,7 @@ class RndCfg:
 
     weight: float = 0.0
     """Weight of the intrinsic reward, a second; 0 for none."""
-    obs_groups: tuple[str, ...] = ("rnd_state",)
+    obs_groups: ObsGroups = ("rnd_state",)
     """Observation groups by which states are told apart; falls back to the actor's groups if the
     task has no group of this name."""
     weight_schedule: Literal["constant", "step", "linear"] = "constant"

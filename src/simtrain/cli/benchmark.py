@@ -10,26 +10,25 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from signal import Signals
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from simtrain.algorithms.cfg import Flag
+from simtrain.api import EngineFlag
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.cli.terminal import DONE, FAILED, table_console, write_file
 from simtrain.cli.train import prepare_training
+from simtrain.config.tasks import discover
 from simtrain.errors import ConfigError
 from simtrain.launch import GpuIds
 from simtrain.limits import Count, Limits, Repetitions
 from simtrain.run.directory import check_file
 
 if TYPE_CHECKING:
-    from simtrain.benchmark.figures import Case, Results
-    from simtrain.benchmark.ranks import Measured, Settings
+    from simtrain.benchmark.figures import Results
     from simtrain.benchmark.until import UntilResults
     from simtrain.config.train import TrainConfig
-    from simtrain.launch.plan import Job
 
 TASKS = ("cartpole-balance", "go1-velocity-flat")  # measured if none is named
 _GRACE_SECONDS = 20.0
@@ -59,11 +58,11 @@ class BenchmarkFlags:
     tolerance: Annotated[float, Limits(0.0, 0.999)] = 0.1
     """By what fraction a figure may fall below that of --compare before the command fails; with
     --until, by what fraction a median may exceed it."""
-    num_envs: Annotated[tuple[int, ...], Limits(1, 2**24)] = (256, 1024, 4096)
+    num_envs: Annotated[tuple[int, ...], Limits(1, 2**24, required=True)] = (256, 1024, 4096)
     """Environments of each rank."""
-    ranks: Annotated[tuple[int, ...], Limits(1, 1024)] = (1,)
+    ranks: Annotated[tuple[int, ...], Limits(1, 1024, required=True)] = (1,)
     """Ranks; several numbers show weak scaling."""
-    engine: tuple[Literal["auto", "mujoco", "warp"], ...] = ("auto",)
+    engine: Annotated[tuple[EngineFlag, ...], Limits(required=True)] = ("auto",)
     """Physics engines; auto takes warp on GPUs and mujoco on the CPU."""
     gpu_ids: GpuIds = "auto"
     """GPUs for the ranks, of which N ranks take the first N; None is the CPU, auto all visible
@@ -77,9 +76,6 @@ class BenchmarkFlags:
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be."""
-        for name in ("num_envs", "ranks", "engine"):
-            if not getattr(self, name):
-                raise ConfigError(f"--{name.replace('_', '-')} needs one or more values")
         if self.seeds is not None and self.until is None:
             raise ConfigError(f"--seeds {self.seeds} needs --until, a condition that ends training")
         if self.json.suffix == ".png":
@@ -96,12 +92,12 @@ def benchmark(arguments: Sequence[str]) -> int:
     paths, words = split_paths(arguments)
     tasks = list(map(str, paths))
     own, of_training = split_flags(words)
-    if any(word.partition("=")[0] == "--until" for word in own):
-        flags = parse_flags("benchmark <task>", BenchmarkFlags(), own)
-        flags.check()
-        return _measure_until(tasks, flags, of_training)
-    flags = parse_flags("benchmark [task...]", BenchmarkFlags(), words)
+    is_until = any(word.partition("=")[0] == "--until" for word in own)
+    prog = "benchmark <task>" if is_until else "benchmark [task...]"
+    flags = parse_flags(prog, BenchmarkFlags(), own if is_until else words)
     flags.check()
+    if is_until:
+        return _measure_until(tasks, flags, of_training)
     return _measure_layers(tasks or TASKS, flags)
 
 
@@ -121,8 +117,11 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
     # Only now, so that help does not wait for what they import.
     from simtrain.benchmark.figures import Results, about_machine, read_results
     from simtrain.benchmark.pictures import draw_layers
-    from simtrain.benchmark.ranks import Settings, all_cases, choose_devices
+    from simtrain.benchmark.ranks import Settings, all_cases, choose_devices, measure_cases
+    from simtrain.launch.launcher import end_launched_ranks
+    from simtrain.launch.processes import StopSignals
     from simtrain.launch.rank import share_of_cores
+    from simtrain.training.stopping import exit_code
 
     before = None if flags.compare is None else read_results(flags.compare)
     devices = choose_devices(flags.gpu_ids, max(flags.ranks))
@@ -133,46 +132,43 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
         raise ConfigError(f"--compare {flags.compare} {text} {there}")
     threads = flags.cpu_threads or share_of_cores(max(flags.ranks))
     settings = Settings(devices, threads, flags.repetitions, flags.cuda_graphs)
-    measured = _measure(cases, settings)
-    if isinstance(measured, int):
-        return measured
-    figures, device_name = measured
-    graphs = settings.cuda_graphs and devices.kind == "cuda"
-    about = about_machine(device_name, threads)
-    about |= {"repetitions": settings.repetitions, "cuda_graphs": graphs}
-    results = Results(figures, about)
-    return _show(results, before, flags, draw_layers(results))
-
-
-def _measure(cases: Sequence[Case], settings: Settings) -> Measured | int:
-    """The figures and the device's name, or the exit code if a signal ended it."""
-    from simtrain.benchmark.ranks import measure_cases
-    from simtrain.launch.launcher import end_launched_ranks
-    from simtrain.launch.processes import StopSignals
-    from simtrain.training.stopping import exit_code
 
     def end(number: Signals) -> NoReturn:
         end_launched_ranks()
         os._exit(exit_code(number))
 
-    def announce(number: Signals) -> None:
-        _print_progress(f"{number.name}: stopping; Ctrl-C again stops at once")
-
-    interrupt = partial(end, Signals.SIGINT)
     with StopSignals(
-        _GRACE_SECONDS, on_signal=announce, on_expiry=end, on_second_interrupt=interrupt
+        _GRACE_SECONDS,
+        on_signal=lambda n: _print_progress(f"{n.name}: stopping; Ctrl-C again stops at once"),
+        on_expiry=end,
+        on_second_interrupt=lambda: end(Signals.SIGINT),
     ) as stop:
         measured = measure_cases(cases, settings, _print_progress, stop)
     if measured is None or stop.received is not None:
         return DONE if stop.received is None else exit_code(stop.received)
-    return measured
+    figures, device_name = measured
+    about = about_machine(device_name, threads)
+    about["repetitions"] = flags.repetitions
+    about["cuda_graphs"] = flags.cuda_graphs and devices.kind == "cuda"
+    results = Results(figures, about)
+    return _show(results, before, flags, draw_layers(results))
 
 
 def _measure_until(tasks: Sequence[str], flags: BenchmarkFlags, words: Sequence[str]) -> int:
     """Train every seed until the condition holds; `words` are the flags of `train`."""
     if len(tasks) != 1:
         raise ConfigError(f"--until needs one task, whose metrics it names; here are {len(tasks)}")
-    config, job, train = _configure(tasks[0], flags, words)
+    given = {word.partition("=")[0] for word in words}
+    if "--resume" in given:
+        raise ConfigError("--resume does not go with --until: the same command again goes on")
+    chooses_interval = bool(given & {"--eval-interval", "--population"})
+    defaults = ["--eval-episodes", str(_EPISODES)]
+    defaults += [] if chooses_interval else ["--eval-interval", "1"]
+    arguments = [*defaults, *words, "--until", str(flags.until)]
+    config, job, model, _ = prepare_training(discover().find(tasks[0]), arguments)
+    iterations = config.iterations(job.world_size // job.members)
+    if not chooses_interval:
+        config.eval_interval = max(1, iterations // _EVALUATIONS)
 
     import torch
 
@@ -183,6 +179,8 @@ def _measure_until(tasks: Sequence[str], flags: BenchmarkFlags, words: Sequence[
     from simtrain.benchmark.until_runs import train_seeds
     from simtrain.launch.rank import share_of_cores
     from simtrain.training.features.conditions import stop_condition
+    from simtrain.training.job import run_job
+    from simtrain.training.resumption import open_run
 
     condition = str(stop_condition(config))
     before = None if flags.compare is None else read_until(flags.compare)
@@ -194,15 +192,20 @@ def _measure_until(tasks: Sequence[str], flags: BenchmarkFlags, words: Sequence[
     seeds = [config.seed + i * job.world_size for i in range(flags.seeds or _SEEDS)]
     configs = [replace(config, seed=seed, run_name=f"{name}_seed-{seed}") for seed in seeds]
     configs[-1].check()
-    iterations = _iterations(config, job)
+
+    def train(config: TrainConfig, run: Path | None) -> tuple[Path, int]:
+        saved = None if run is None else open_run(run)
+        with redirect_stdout(sys.stderr):  # standard output has the results alone
+            return run_job(config, replace(job, seed=config.seed), model, saved)
+
     trained = train_seeds(configs, iterations, train, _print_progress)
     if isinstance(trained, int):
         return trained
-    given = ["--until", str(flags.until), "--seeds", str(len(seeds)), *words]
+    until = ["--until", str(flags.until), "--seeds", str(len(seeds))]
     devices = job.devices[0]
     device = device_name(torch.device(devices.kind))
     about = {
-        "command": shlex.join(["benchmark", config.task, *given]),
+        "command": shlex.join(["benchmark", config.task, *until, *words]),
         **about_machine(device, job.threads or share_of_cores(devices.ranks)),
         "ranks": str(job),
         "iterations": iterations,
@@ -211,37 +214,6 @@ def _measure_until(tasks: Sequence[str], flags: BenchmarkFlags, words: Sequence[
     }
     results = UntilResults(config.task, condition, job.members, trained, about)
     return _show(results, before, flags, draw_until(results))
-
-
-def _configure(
-    task: str, flags: BenchmarkFlags, words: Sequence[str]
-) -> tuple[TrainConfig, Job, Any]:
-    """The configuration of the trainings and their job, and what trains or resumes one of them."""
-    from simtrain.config.tasks import discover
-
-    given = {word.partition("=")[0] for word in words}
-    if "--resume" in given:
-        raise ConfigError("--resume does not go with --until: the same command again goes on")
-    evaluates = not given & {"--eval-interval", "--population"}
-    defaults = ["--eval-interval", "1"] * evaluates + ["--eval-episodes", str(_EPISODES)]
-    arguments = [*defaults, *words, "--until", str(flags.until)]
-    config, job, model, _ = prepare_training(discover().find(task), arguments)
-    if evaluates:
-        config.eval_interval = max(1, _iterations(config, job) // _EVALUATIONS)
-
-    def train(config: TrainConfig, run: Path | None) -> tuple[Path, int]:
-        from simtrain.training.job import run_job
-        from simtrain.training.resumption import open_run
-
-        saved = None if run is None else open_run(run)
-        with redirect_stdout(sys.stderr):  # standard output has the results alone
-            return run_job(config, replace(job, seed=config.seed), model, saved)
-
-    return config, job, train
-
-
-def _iterations(config: TrainConfig, job: Job) -> int:
-    return config.iterations(job.world_size // job.members)
 
 
 def _show(results: Results | UntilResults, before: Any, flags: BenchmarkFlags, figure: Any) -> int:

@@ -6,17 +6,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from simtrain.algorithms.cfg import Flag
 from simtrain.cli.parse import parse_flags, split_paths
-from simtrain.cli.terminal import DONE, FAILED, interruptible, table_console
+from simtrain.cli.terminal import DONE, FAILED, interruptible, print_table, table_console
 from simtrain.errors import ConfigError
-from simtrain.limits import Fraction, Repetitions
+from simtrain.limits import Fraction, Limits, Repetitions
 
 if TYPE_CHECKING:
     from simtrain.training.saved_policy import SavedPolicy
 
+Format = Literal["onnx", "pt2", "torchscript"]
 _WHAT = "run, checkpoint or task"
 
 
@@ -27,7 +28,7 @@ class ExportConfig:
     output: Path | None = None
     """Folder for policy.onnx, policy.pt2, policy.json and what goes with them; None for
     <run>/exported, or for exported/<task> of the policy that ships with a task."""
-    formats: tuple[Literal["onnx", "pt2", "torchscript"], ...] = ("onnx", "pt2")
+    formats: Annotated[tuple[Format, ...], Limits(required=True)] = ("onnx", "pt2")
     """What to write besides policy.json: ONNX, a program of torch.export, or the TorchScript that
     PyTorch is giving up, as policy.pt, for programs that read nothing else."""
     verify: Flag = False
@@ -54,14 +55,11 @@ def export(arguments: Sequence[str]) -> int:
     if len(paths) != 1:
         text = f"name one {_WHAT}: `uv run export <{_WHAT}>`"
         raise ConfigError(f"{text}, not {len(paths)}" if paths else text)
-    if not config.formats:
-        raise ConfigError("--formats needs one or more of onnx, pt2, torchscript")
     if config.ship and config.output is not None:
         raise ConfigError("--output does not go with --ship, which writes beside the task's file")
-    if config.ship and config.verify:
-        raise ConfigError("--verify does not go with --ship; verify first: `uv run export <run>`")
-    if config.ship and config.verify_only:
-        raise ConfigError("--verify-only does not go with --ship, which writes other files")
+    if config.ship and (config.verify or config.verify_only):
+        name = "--verify" if config.verify else "--verify-only"
+        raise ConfigError(f"{name} does not go with --ship; verify first: `uv run export <run>`")
     if config.verify and "onnx" not in config.formats:
         raise ConfigError("--verify runs policy.onnx; leave onnx among --formats")
 
@@ -107,31 +105,26 @@ def export(arguments: Sequence[str]) -> int:
 def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
     """Play the exported policy and print how good it is; `FAILED` if not good enough."""
     from rich.console import Console
-    from rich.table import Table
 
     from simtrain.deployment.verify import AS_TRAINED, verify
     from simtrain.training.evaluator import heading, with_margin
 
     with interruptible(), Console(stderr=True).status("playing the policy") as status:
-        found = verify(folder, saved, config.episodes, lambda name: status.update(f"with {name}"))
-    if found.differences:
-        for sentence in found.differences:
-            print(f"error: {sentence}", file=sys.stderr)
+        result = verify(folder, saved, config.episodes, lambda name: status.update(f"with {name}"))
+    for sentence in result.differences:
+        print(f"error: {sentence}", file=sys.stderr)
+    if result.differences:
         return FAILED
-    if found.without_hardware:
+    if result.without_hardware:
         print("left out: delays, biases and motors of the task, of which a robot has its own")
-    rows = {"the policy in its task": found.own, **found.played}
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column(f"{config.episodes} episodes", overflow="fold")
-    for title in ("kept", *map(heading, found.own.estimates)):
-        table.add_column(title, justify="right")
-    for name, evaluation in rows.items():
-        part = found.kept(name) if name in found.played else None
+    rows = []
+    for name, evaluation in {"the policy in its task": result.own, **result.played}.items():
+        part = result.kept(name) if name in result.played else None
         kept = f"{part.value:.3f} [{part.low:.3f}, {part.high:.3f}]" if part else ""
-        values = (with_margin(n, e) for n, e in evaluation.estimates.items())
-        table.add_row(name, kept, *values)
-    table_console().print(table)
-    kept_part = found.kept(AS_TRAINED).value
+        rows.append([name, kept, *(with_margin(n, e) for n, e in evaluation.estimates.items())])
+    titles = [f"{config.episodes} episodes", "kept", *map(heading, result.own.estimates)]
+    print_table(table_console(), titles, rows)
+    kept_part = result.kept(AS_TRAINED).value
     if not kept_part >= config.verify_threshold:
         limit = f"--verify-threshold is {config.verify_threshold:g}"
         print(f"error: it keeps {kept_part:.3f} of its return; {limit}", file=sys.stderr)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import sys
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
+from simtrain.api import open_policy
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.play import FilmFlags, show_film
 from simtrain.cli.terminal import DONE, FAILED, interruptible, table_console, write_file
+from simtrain.config.tasks import find_beside_tasks
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.limits import Duration, FramesPerSecond, Limits, Port, Seed
+from simtrain.limits import Duration, FramesPerSecond, Limits, Seed, check_value
+from simtrain.run.directory import check_file, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from simtrain.motion.clip import MotionClip
 
-C = TypeVar("C")
 _HELP = """\
 usage: motion <command> [flags]
 
@@ -67,17 +67,8 @@ class CheckConfig(_OfRobot):
 
 
 @dataclass
-class ShowConfig(_OfRobot):
+class ShowConfig(FilmFlags, _OfRobot):
     """Look at a motion in a browser, or write a video of it."""
-
-    video: Path | None = None
-    """Write an MP4 file instead; needs no display."""
-    speed: Annotated[float, Limits(1e-4, 1e4)] = 1.0
-    """Seconds of the motion a second."""
-    host: str = "127.0.0.1"
-    """Address that the page is at; 0.0.0.0 for everyone who can reach this machine."""
-    port: Port = 8080
-    """Port of the page; 0 for any that is free."""
 
 
 @dataclass
@@ -113,14 +104,22 @@ def motion(arguments: Sequence[str]) -> int:
     if name not in COMMANDS:
         text = f"motion has no command {name!r}{did_you_mean(name, COMMANDS)}"
         raise ConfigError(f"{text}; it has {', '.join(COMMANDS)}")
-    _, command = COMMANDS[name]
-    return command(rest)
+    config, files, run = COMMANDS[name]
+    usage = f"motion {name} {files}"
+    paths, flags = split_paths(rest)
+    config = parse_flags(usage, config, flags)
+    least = files.count("<")
+    if len(paths) < least or (len(paths) > least and "..." not in files):
+        raise ConfigError(f"files given: {len(paths)}; it is `uv run {usage}`")
+    if files.endswith("<out.npz>"):
+        if paths[1].suffix != ".npz":
+            raise ConfigError(f"{paths[1]} must end with .npz")
+        check_file(paths[1], "the motion")
+    return run(config, paths)
 
 
-def _convert(arguments: Sequence[str]) -> int:
-    config, (source, output) = _parsed(
-        ConvertConfig(), "convert <in.csv or in.npz> <out.npz>", arguments
-    )
+def _convert(config: ConvertConfig, paths: list[Path]) -> int:
+    source, output = paths
     model = _robot(config.robot)
 
     from simtrain.motion.clip import MotionClip, clip_of, qpos_of
@@ -137,62 +136,43 @@ def _convert(arguments: Sequence[str]) -> int:
     return DONE
 
 
-def _check(arguments: Sequence[str]) -> int:
-    config, paths = _parsed(CheckConfig(), "check <file>...", arguments)
+def _check(config: CheckConfig, paths: list[Path]) -> int:
     clips, model = _clips(paths, config.robot)
 
     from rich.table import Table
 
     from simtrain.motion.check import check_motion
 
-    off, console = False, table_console()
+    is_off, console = False, table_console()
     for clip in clips:
         with interruptible():
             figures = check_motion(clip, model)
-        wrong = [figure.name for figure in figures if figure.is_off]
-        off |= bool(wrong)
-        verdict = f"off: {', '.join(wrong)}" if wrong else "ok"
-        console.print(f"{clip.name}, {clip.seconds:.1f} s: {verdict}", highlight=False)
+        off = ", ".join(figure.name for figure in figures if figure.is_off)
+        is_off |= bool(off)
+        console.print(f"{clip.name}, {clip.seconds:.1f} s: {f'off: {off}' if off else 'ok'}")
         table = Table.grid("", "", "", "", "", padding=(0, 3, 0, 0))
         for figure in figures:
-            mark = "off" if figure.is_off else "ok"
             value, limit = f"{figure.value:.3g} {figure.unit}", f"at most {figure.limit:g}"
+            mark = "off" if figure.is_off else "ok"
             table.add_row(mark, figure.name, value, limit, figure.where)
         console.print(table)
-    return FAILED if off else DONE
+    return FAILED if is_off else DONE
 
 
-def _show(arguments: Sequence[str]) -> int:
-    config, paths = _parsed(ShowConfig(), "show <file>", arguments)
+def _show(config: ShowConfig, paths: list[Path]) -> int:
     (clip,), model = _clips(paths, config.robot)
+    config.check()
 
-    from simtrain.view.film import FilmPage, MotionFilm, record_film
+    from simtrain.view.film import MotionFilm
 
-    film = MotionFilm(clip, model)
-    if config.video is not None:
-        from simtrain.view.opengl import choose_backend
-        from simtrain.view.video import check_video_path
-
-        check_video_path(config.video)
-        choose_backend()
-        with interruptible():
-            record_film(film, config.video, config.speed)
-        print(f"video: {config.video}")
-        return DONE
-
-    page = FilmPage(film, host=config.host, port=config.port, speed=config.speed)
-    page.announce(clip.name)
-    with interruptible(), closing(page):
-        page.run()
+    show_film(MotionFilm(clip, model), config, clip.name)
     return DONE
 
 
-def _make(arguments: Sequence[str]) -> int:
-    config, words = _parsed(MakeConfig(), "make <keyframes.yaml> [name...]", arguments)
-    path, names = words[0], list(map(str, words[1:]))
+def _make(config: MakeConfig, paths: list[Path]) -> int:
+    path, names = paths[0], list(map(str, paths[1:]))
 
     from simtrain.motion.make import make_motion, read_motions
-    from simtrain.run.directory import make_folder
 
     motions = read_motions(path)
     if unknown := [name for name in names if name not in motions]:
@@ -208,47 +188,28 @@ def _make(arguments: Sequence[str]) -> int:
     return DONE
 
 
-def _record(arguments: Sequence[str]) -> int:
-    config, (run, output) = _parsed(RecordConfig(), "record <run or task> <out.npz>", arguments)
-    name, *values = config.command or ("",)
-    try:
-        held = {name: tuple(map(float, values))} if name else {}
-        if not all(map(math.isfinite, held.get(name, ()))):
-            raise ValueError("values must be finite")
-    except ValueError as error:
-        raise ConfigError(f"--command {' '.join(config.command)}: {error}") from error
+def _record(config: RecordConfig, paths: list[Path]) -> int:
+    run, output = paths
+    commands = {}
+    if config.command:
+        name, *values = config.command
+        try:
+            commands[name] = tuple(map(float, values))
+        except ValueError as error:
+            raise ConfigError(f"--command {' '.join(config.command)}: {error}") from error
+        check_value(commands[name], tuple[float, ...], "command")
 
     from simtrain.training.motion_recording import record_motion
-    from simtrain.training.saved_policy import open_policy
 
     saved = open_policy(run)
-    if saved.changed:
-        print(f"warning: {saved.difference}", file=sys.stderr)
     times = {"seconds": config.seconds, "skip": config.skip}
     with interruptible():
-        _write(record_motion(saved, output.stem, held, **times, seed=config.seed), output)
+        _write(record_motion(saved, output.stem, commands, **times, seed=config.seed), output)
     return DONE
-
-
-def _parsed(config: C, usage: str, arguments: Sequence[str]) -> tuple[C, list[Path]]:
-    """The flags of a command, and as many paths as its usage names; an .npz to write is last."""
-    paths, flags = split_paths(arguments)
-    config = parse_flags(f"motion {usage}", config, flags)
-    least = usage.count("<")
-    if len(paths) < least or (len(paths) > least and "..." not in usage):
-        raise ConfigError(f"files given: {len(paths)}; it is `uv run motion {usage}`")
-    if usage.endswith("<out.npz>"):
-        from simtrain.run.directory import check_file
-
-        if paths[1].suffix != ".npz":
-            raise ConfigError(f"{paths[1]} must end with .npz")
-        check_file(paths[1], "the motion")
-    return config, paths
 
 
 def _robot(name: str) -> mujoco.MjModel:
     """The model that ``--robot`` names."""
-    from simtrain.config.tasks import find_beside_tasks
     from simtrain.motion.clip import load_robot
 
     return load_robot(find_beside_tasks(name if name.endswith(".xml") else f"{name}/scene.xml"))
@@ -256,7 +217,6 @@ def _robot(name: str) -> mujoco.MjModel:
 
 def _clips(paths: list[Path], robot: str) -> tuple[list[MotionClip], mujoco.MjModel]:
     """The motions in files, and their robot."""
-    from simtrain.config.tasks import find_beside_tasks
     from simtrain.motion.clip import MotionClip
 
     model = _robot(robot)
@@ -269,11 +229,11 @@ def _write(clip: MotionClip, path: Path) -> None:
     print(f"written: {path}  ({clip.frames} frames, {clip.seconds:g} s, {size:.0f} kB)")
 
 
-COMMANDS: dict[str, tuple[Any, Callable[[Sequence[str]], int]]] = {
-    "convert": (ConvertConfig(), _convert),
-    "check": (CheckConfig(), _check),
-    "show": (ShowConfig(), _show),
-    "make": (MakeConfig(), _make),
-    "record": (RecordConfig(), _record),
+COMMANDS: dict[str, tuple[Any, str, Callable[[Any, list[Path]], int]]] = {
+    "convert": (ConvertConfig(), "<in.csv or in.npz> <out.npz>", _convert),
+    "check": (CheckConfig(), "<file>...", _check),
+    "show": (ShowConfig(), "<file>", _show),
+    "make": (MakeConfig(), "<keyframes.yaml> [name...]", _make),
+    "record": (RecordConfig(), "<run or task> <out.npz>", _record),
 }
-"""The commands by name: the flags of each, and what runs it."""
+"""The commands by name: the flags of each, the files that it takes, and what runs it."""

@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from simtrain.algorithms.cfg import Flag
-from simtrain.api import make_env, open_policy
+from simtrain.api import EngineFlag, make_env, open_policy
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.cli.terminal import DONE, interruptible
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
 from simtrain.limits import Duration, Limits, NumEnvs, Port, Seed
+from simtrain.view.opengl import choose_backend, has_display
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simtrain.env.env import Env
     from simtrain.training.saved_policy import SavedPolicy
+    from simtrain.view.film import Film
     from simtrain.view.panels import Checkpoints
     from simtrain.view.playback import Act
 
@@ -39,11 +41,42 @@ Watch a policy in a browser, or write a video of it.
 
 
 @dataclass
-class PlayConfig:
-    """Watch a policy in a browser, or write a video of it."""
+class ViewerFlags:
+    """How something is shown."""
 
     viewer: Literal["auto", "web", "none"] = "auto"
     """web serves a page with the robot in 3-D; auto is web unless --video is given."""
+    video: Path | None = None
+    """Write an MP4 file instead; needs no display."""
+    host: str = "127.0.0.1"
+    """Address that the web viewer listens on; 0.0.0.0 for everyone who can reach this machine."""
+    port: Port = 8080
+    """Port of the web viewer; 0 for any that is free."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether to serve a page."""
+        return self.viewer == "web" or (self.viewer == "auto" and self.video is None)
+
+    def check(self) -> None:
+        """Raise ConfigError unless the video can be written and the page be served."""
+        if not self.serves and self.video is None:
+            raise ConfigError("--viewer none shows nothing; add --video out.mp4")
+        if self.video is not None:
+            from simtrain.view.video import check_video_path
+
+            check_video_path(self.video)
+            choose_backend()
+        if self.serves:
+            from simtrain.view.server import check_port
+
+            check_port(self.host, self.port)
+
+
+@dataclass
+class PlayConfig(ViewerFlags):
+    """Watch a policy in a browser, or write a video of it."""
+
     video: Path | None = None
     """Write an MP4 file of the first environment instead; needs no display."""
     seconds: Duration = 20.0
@@ -58,31 +91,25 @@ class PlayConfig:
     """Seed of everything random."""
     device: str = "cpu"
     """Where to simulate and to act: cpu, cuda or cuda:1."""
-    engine: Literal["auto", "mujoco", "warp"] = "auto"
+    engine: EngineFlag = "auto"
     """Physics engine; auto takes warp on a GPU and mujoco on the CPU."""
-    host: str = "127.0.0.1"
-    """Address that the web viewer listens on; 0.0.0.0 for everyone who can reach this machine."""
-    port: Port = 8080
-    """Port of the web viewer; 0 for any that is free."""
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
 
 
 @dataclass
-class ReplayConfig:
+class FilmFlags(ViewerFlags):
+    """How a film is shown."""
+
+    speed: Annotated[float, Limits(1e-4, 1e4)] = 1.0
+    """Simulated seconds a second."""
+
+
+@dataclass
+class ReplayConfig(FilmFlags):
     """Look at the last steps of a simulation that failed, in a browser or as a video."""
 
     replay: Path = Path()
     """The dump: a folder in <run>/nan_dump."""
-    viewer: Literal["auto", "web", "none"] = "auto"
-    """web serves a page; auto is web unless --video is given."""
-    video: Path | None = None
-    """Write an MP4 file instead; needs no display."""
-    speed: Annotated[float, Limits(1e-4, 1e4)] = 0.1
-    """Simulated seconds a second."""
-    host: str = "127.0.0.1"
-    """Address that the web viewer listens on; 0.0.0.0 for everyone who can reach this machine."""
-    port: Port = 8080
-    """Port of the web viewer; 0 for any that is free."""
 
 
 def play(arguments: Sequence[str]) -> int:
@@ -96,12 +123,24 @@ def play(arguments: Sequence[str]) -> int:
     if len(paths) != 1:
         usage = "`uv run play logs/<task>/<run> [flags]`"
         raise ConfigError(f"name one run, checkpoint or task first: {usage}")
-    task, cfg, saved = _open(paths[0])
-    config = parse_flags(f"play {paths[0]}", PlayConfig(env=cfg), flags)
+    (path,) = paths
+
+    from simtrain.training.saved_policy import named_task
+
+    saved = None
+    if (task := named_task(path)) is not None:
+        default = task.configuration()
+    else:
+        saved = open_policy(path)
+        default = saved.config.env
+    config = parse_flags(f"play {path}", PlayConfig(env=default), flags)
     if saved is None and config.policy == "trained":
-        saved = _open_trained(task)
-        config = parse_flags(f"play {paths[0]}", PlayConfig(env=saved.config.env), flags)
-    serves = _check_viewer(config)
+        try:
+            saved = open_policy(path)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; --policy zero and --policy random need none") from error
+        config = parse_flags(f"play {path}", PlayConfig(env=saved.config.env), flags)
+    config.check()
     env = make_env(
         config.env,
         config.num_envs,
@@ -111,31 +150,40 @@ def play(arguments: Sequence[str]) -> int:
         disturbed=config.disturbed,
     )
     act = _policy(config, env, saved)
-    name = task if saved is None else _title(saved)
+    title = str(path) if saved is None else _title(saved)
     if config.video is not None:
-        _write_video(config.video, config.seconds, env, act, name)
-    if serves:
-        from simtrain.view.opengl import has_display
+        from rich.console import Console
+        from rich.progress import Progress
+
+        from simtrain.view.video import record
+
+        steps = range(max(1, round(config.seconds / env.step_dt)))
+        console = Console(stderr=True)
+        # Without a terminal it would leave an empty line behind.
+        shown = Progress(transient=True, console=console, disable=not console.is_terminal)
+        with interruptible(), shown as progress:
+            record(env, act, config.video, progress.track(steps, description="drawing"), title)
+        print(f"video: {config.video}")
+    if config.serves:
         from simtrain.view.web import WebViewer
 
         if config.viewer == "auto" and not has_display():
             print("viewer: web, for this machine has no display (--viewer)")
-        checkpoints = None if saved is None else _checkpoints(paths[0], saved, act)
+        checkpoints = None if saved is None else _checkpoints(path, saved, act)
         viewer = WebViewer(
-            env, act, host=config.host, port=config.port, title=name, checkpoints=checkpoints
+            env, act, host=config.host, port=config.port, title=title, checkpoints=checkpoints
         )
-        viewer.announce(name)
+        viewer.announce(title)
         with interruptible(), closing(viewer):
             viewer.run()
     return DONE
 
 
 def _replay(arguments: Sequence[str]) -> int:
-    config = parse_flags("play", ReplayConfig(), arguments)
-    serves = _check_viewer(config)
+    config = parse_flags("play", ReplayConfig(speed=0.1), arguments)
+    config.check()
 
     from simtrain.training.features.failures import read_dump
-    from simtrain.view.film import FilmPage, record_film
     from simtrain.view.replay import Replay
 
     dump = read_dump(config.replay)
@@ -143,50 +191,23 @@ def _replay(arguments: Sequence[str]) -> int:
     print(f"environment {dump.env} in iteration {dump.iteration}: {dump.message}")
     for line in replay.show(replay.frames - 1):
         print(f"  {line}")
-    if config.video is not None:
-        record_film(replay, config.video, config.speed)
-        print(f"video: {config.video}")
-    if serves:
-        page = FilmPage(replay, host=config.host, port=config.port, speed=config.speed)
-        page.announce("it")
-        with closing(page):
-            page.run()
+    show_film(replay, config, "it")
     return DONE
 
 
-def _check_viewer(config: PlayConfig | ReplayConfig) -> bool:
-    """Check that a video can be written and a page served; whether to serve one."""
-    serves = config.viewer == "web" or (config.viewer == "auto" and config.video is None)
-    if not serves and config.video is None:
-        raise ConfigError("--viewer none shows nothing; add --video out.mp4")
-    if config.video is not None:
-        from simtrain.view.opengl import choose_backend
-        from simtrain.view.video import check_video_path
+def show_film(film: Film, config: FilmFlags, name: str) -> None:
+    """Write the video of a film, or serve its page until interrupted."""
+    from simtrain.view.film import FilmPage, record_film
 
-        check_video_path(config.video)
-        choose_backend()
-    if serves:
-        from simtrain.view.server import check_port
-
-        check_port(config.host, config.port)
-    return serves
-
-
-def _open(path: Path) -> tuple[str, TaskCfg, SavedPolicy | None]:
-    """The task's name and configuration, and the policy unless a task was named."""
-    from simtrain.training.saved_policy import named_task
-
-    if (task := named_task(path)) is not None:
-        return task.name, task.configuration(), None
-    saved = open_policy(path)
-    return saved.config.task, saved.config.env, saved
-
-
-def _open_trained(task: str) -> SavedPolicy:
-    try:
-        return open_policy(Path(task))
-    except ConfigError as error:
-        raise ConfigError(f"{error}; --policy zero and --policy random need none") from error
+    with interruptible():
+        if config.video is not None:
+            record_film(film, config.video, config.speed)
+            print(f"video: {config.video}")
+        if config.serves:
+            page = FilmPage(film, host=config.host, port=config.port, speed=config.speed)
+            page.announce(name)
+            with closing(page):
+                page.run()
 
 
 def _policy(config: PlayConfig, env: Env, saved: SavedPolicy | None) -> Act:
@@ -216,27 +237,12 @@ def _checkpoints(path: Path, saved: SavedPolicy, act: Act) -> Checkpoints | None
         return [*(p for p in others if p.exists() and p not in paths), *paths]
 
     def load(checkpoint: Path) -> str:
-        found = open_policy(checkpoint, saved.config)
-        act.load(found.content["actor_state_dict"])
-        return _title(found)
+        policy = open_policy(checkpoint, saved.config)
+        act.load(policy.content["actor_state_dict"])
+        return _title(policy)
 
     return Checkpoints(find, load, saved.checkpoint, follow=path.is_dir())
 
 
 def _title(saved: SavedPolicy) -> str:
     return f"{saved.config.task}, iteration {saved.iteration}"
-
-
-def _write_video(path: Path, seconds: float, env: Env, act: Act, name: str) -> None:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from simtrain.view.video import record
-
-    steps = range(max(1, round(seconds / env.step_dt)))
-    console = Console(stderr=True)
-    # Without a terminal it would leave an empty line behind.
-    shown = Progress(transient=True, console=console, disable=not console.is_terminal)
-    with interruptible(), shown as progress:
-        record(env, act, path, progress.track(steps, description="drawing"), note=name)
-    print(f"video: {path}")

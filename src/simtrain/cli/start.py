@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from dataclasses import make_dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from signal import SIGINT
 from types import ModuleType
-from typing import Annotated, Any, NoReturn, Union
+from typing import Annotated, Any, NoReturn, Union, cast
 
 from simtrain.cli.terminal import DONE, end_at_once_on_signals, run_command
 from simtrain.errors import ConfigError, did_you_mean
@@ -129,7 +130,6 @@ def _complete(arguments: Sequence[str]) -> int:
 
     # Only now, so that no command waits for the others.
     import tyro
-    from tyro.conf import subcommand
 
     from simtrain.cli.benchmark import BenchmarkFlags
     from simtrain.cli.evaluate import EvaluateFlags
@@ -141,34 +141,23 @@ def _complete(arguments: Sequence[str]) -> int:
     from simtrain.config.tasks import discover
     from simtrain.config.train import TrainConfig
 
-    union: Any = Union
-
-    def one(name: str, config: Any, about: str) -> Any:
-        return Annotated[
-            type(config), *MARKERS, subcommand(name, default=config, description=about)
-        ]
-
-    def several(name: str, kinds: list[Any]) -> Any:
-        about, factory = COMMANDS[name], lambda: union[tuple(kinds)]
-        return Annotated[Any, subcommand(name, constructor_factory=factory, description=about)]
-
     with redirect_stdout(sys.stderr):  # what task files print is no part of it
-        made = [(task, task.configuration()) for task in discover().tasks.values()]
-    trainings = [one(t.name, TrainConfig.of_task(t.name, c), t.description) for t, c in made]
-    motions = [one(name, flags, flags.__doc__ or "") for name, (flags, _) in MOTION.items()]
-    configs = {
+        tasks = discover().tasks
+        trainings = {n: TrainConfig.of_task(n, task.configuration()) for n, task in tasks.items()}
+    commands = {
+        "train": _subcommands(trainings, {name: task.description for name, task in tasks.items()}),
         "play": PlayConfig(),
         "evaluate": EvaluateFlags(),
         "report": ReportConfig(),
         "export": ExportConfig(),
         "benchmark": BenchmarkFlags(),
+        "list-tasks": make_dataclass("ListTasks", ())(),
+        "motion": _subcommands({name: flags for name, (flags, *_) in MOTION.items()}, {}),
     }
-    others = [one(name, config, COMMANDS[name]) for name, config in configs.items()]
-    others.append(Annotated[Any, subcommand("list-tasks", constructor=lambda: None)])
-    commands = [several("train", trainings), *others, several("motion", motions)]
+    kinds = _subcommands(commands, COMMANDS)()
     script = io.StringIO()
     with redirect_stdout(script), suppress(SystemExit):
-        tyro.cli(union[tuple(commands)], prog="simtrain", args=[_COMPLETION, *arguments])
+        tyro.cli(kinds, prog="simtrain", args=[_COMPLETION, *arguments], config=MARKERS)
     # What is no flag, such as a run, is completed as a file.
     if arguments[0] == "bash":
         print(script.getvalue() + _FILES_IN_BASH)
@@ -176,6 +165,21 @@ def _complete(arguments: Sequence[str]) -> int:
         flags_of_files = '"$completions" == "__TYRO_COMPLETE_FILES__"'
         print(script.getvalue().replace(flags_of_files, f'-z "$completions" || {flags_of_files}'))
     return DONE
+
+
+def _subcommands(commands: dict[str, Any], about: Mapping[str, str]) -> Callable[[], Any]:
+    """Makes the type by which tyro has commands: of configurations, and of what this returns."""
+    from tyro.conf import subcommand
+
+    kinds, union = [], cast(Any, Union)
+    for name, command in commands.items():
+        if callable(command):
+            nested = subcommand(name, constructor_factory=command, description=about.get(name))
+            kinds.append(Annotated[Any, nested])
+        else:
+            config = subcommand(name, default=command, description=about.get(name))
+            kinds.append(Annotated[type(command), config])
+    return lambda: union[tuple(kinds)]
 
 
 train = partial(start, "train")

@@ -82,16 +82,14 @@ def list_tasks(arguments: Sequence[str]) -> int:
     if arguments:
         raise ConfigError(f"list-tasks takes no arguments, got {' '.join(arguments)}")
 
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from simtrain.cli.terminal import table_console
     from simtrain.config.tasks import discover
 
     registry = discover()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("task", no_wrap=True)
-    for title in ("description", "from"):
-        table.add_column(title, overflow="fold")
+    folded = (Column(title, overflow="fold") for title in ("description", "from"))
+    table = Table(Column("task", no_wrap=True), *folded, box=None, pad_edge=False)
     for task in registry.tasks.values():
         path, here = Path(task.source), Path.cwd()
         source = str(path.relative_to(here)) if path.is_relative_to(here) else task.source

@@ -1,7 +1,10 @@
 """Names of the metrics that training logs, and of an iteration's phases, which add up to it."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+
+from simtrain.env.cfg import TaskCfg
 
 GROUPS = {
     "rollout": {  # a step of the environments
@@ -45,17 +48,8 @@ _ALWAYS = (
 )
 
 
-class TaskTerms(Protocol):
-    """The terms of a task whose names metrics carry."""
-
-    rewards: dict[str, Any]
-    terminations: dict[str, Any]
-    curricula: dict[str, Any]
-    metrics: dict[str, Any]
-
-
 def metric_tags(
-    task: TaskTerms,
+    task: TaskCfg,
     *,
     overflow: bool,
     phase_times: bool = True,
@@ -88,7 +82,7 @@ def of_episodes(tag: str) -> bool:
     return tag in (RETURN, LENGTH) or tag.startswith("Episode_")
 
 
-def evaluation_names(task: TaskTerms) -> tuple[str, ...]:
+def evaluation_names(task: TaskCfg) -> tuple[str, ...]:
     """The estimates of a task's evaluations, logged as ``Eval/<name>``."""
     return (*(name for name in EVALUATION_TAGS if name != "iteration"), *task.metrics)
 

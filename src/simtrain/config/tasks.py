@@ -25,7 +25,7 @@ from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean, warnings_once, what_raised
 
 TaskFunction = Callable[[], TaskCfg]
-_told: set[Path] = set()
+_warned: set[Path] = set()
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def task(name: str) -> Callable[[TaskFunction], TaskFunction]:
 def discover(*, quiet: bool = False) -> Registry:
     """Import every task file; ConfigError for a name twice, or a folder that does not exist.
 
-    What is skipped, as it belongs to another user, and warnings are told once, unless `quiet`.
+    Warnings, and that what belongs to another user is skipped, are printed once, unless `quiet`.
     """
     registry = Registry({}, {})
     for source, load in _sources(quiet):
@@ -106,77 +106,82 @@ def discover(*, quiet: bool = False) -> Registry:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it must hide no other
             registry.broken[source] = _traceback_below_import(error)
             continue
-        for found in _tasks_of(loaded, source):
-            other = registry.tasks.get(found.name, found)
-            if other.make is not found.make:
+        for task in _tasks_of(loaded, source):
+            other = registry.tasks.setdefault(task.name, task)
+            if other.make is not task.make:
                 first = "both in" if other.source == source else f"{other.source} and"
-                text = f"two tasks are called {found.name!r}: {first} {source}"
+                text = f"two tasks are called {task.name!r}: {first} {source}"
                 raise ConfigError(f"{text}; rename one of them")
-            registry.tasks[found.name] = found
     return registry
+
+
+def default_config(task: str, *, quiet: bool = False) -> TrainConfig:
+    """The configuration that a task asks for, without flags; ConfigError if there is none."""
+    return TrainConfig.of_task(task, discover(quiet=quiet).find(task).configuration(quiet=quiet))
 
 
 def find_beside_tasks(path: str) -> Path:
     """A file that a task names: as it is, or else below a folder of tasks; ConfigError if none."""
-    candidates = (
-        folder / path for folder in (*_named_folders(), *_found_folders(), *_own_folders())
-    )
-    found = next((c for c in (Path(path), *candidates) if c.exists()), None)
-    if found is None:
-        raise ConfigError(f"there is no file {path}, here or in a folder of tasks")
-    return found
+    for folder in (Path(), *(folder for folder, _ in _folders())):
+        if (folder / path).exists():
+            return folder / path
+    raise ConfigError(f"there is no file {path}, here or in a folder of tasks")
+
+
+def _folders() -> Iterator[tuple[Path, bool]]:
+    """The folders of tasks, in their order, and whether each is trusted whomever it belongs to."""
+    for entry in filter(None, os.environ.get("SIMTRAIN_TASKS", "").split(os.pathsep)):
+        folder = Path(entry).expanduser()
+        if not folder.is_dir():
+            raise ConfigError(f"SIMTRAIN_TASKS names {entry}, which is not a folder")
+        yield folder, True
+    here, package = Path.cwd(), Path(__file__).resolve().parents[1]
+    parents = dict.fromkeys((here, *here.parents), False)
+    parents = {**parents, package.parents[1]: True, package: True}
+    for parent, is_trusted in parents.items():
+        if (parent / "tasks").is_dir():
+            yield parent / "tasks", is_trusted
 
 
 def _sources(quiet: bool) -> Iterator[tuple[str, Callable[[], object]]]:
     """The name of every task file and entry point, once, and the function that imports it."""
     seen: set[Path] = set()
-    named = {folder.resolve() for folder in (*_named_folders(), *_own_folders())}
-    for folder in (*_named_folders(), *_found_folders(), *_own_folders()):
-        is_checked = folder.resolve() not in named
-        if is_checked and _is_strangers(folder, folder, quiet):
+    folders = list(_folders())
+    trusted = {folder.resolve() for folder, is_trusted in folders if is_trusted}
+    for folder, _ in folders:
+        strangers = partial(_belong_to_strangers, folder=folder, quiet=quiet)
+        is_checked = folder.resolve() not in trusted
+        if is_checked and strangers(folder):
             continue
-        for found in sorted({*folder.glob("*.py"), *folder.glob("*/*.py")}):
-            path = found.resolve()
+        for file in sorted({*folder.glob("*.py"), *folder.glob("*/*.py")}):
+            path = file.resolve()
             if path in seen or path.name.startswith("_"):
                 continue
-            if is_checked and any(_is_strangers(p, folder, quiet) for p in (found.parent, found)):
-                continue
-            seen.add(path)
-            yield str(path), partial(_import_file, path)
+            if not (is_checked and strangers(file.parent, file)):
+                seen.add(path)
+                yield str(path), partial(_import_file, path)
     for point in importlib.metadata.entry_points(group="simtrain.tasks"):
         yield f"entry point {point.name} = {point.value}", point.load
 
 
-def _named_folders() -> Iterator[Path]:
-    for entry in filter(None, os.environ.get("SIMTRAIN_TASKS", "").split(os.pathsep)):
-        folder = Path(entry).expanduser()
-        if not folder.is_dir():
-            raise ConfigError(f"SIMTRAIN_TASKS names {entry}, which is not a folder")
-        yield folder
+def _belong_to_strangers(*paths: Path, folder: Path, quiet: bool) -> bool:
+    """Whether one of these, or what it links to, is neither this user's nor root's; if so, say it.
 
-
-def _found_folders() -> Iterator[Path]:
-    here = Path.cwd()
-    yield from filter(Path.is_dir, (parent / "tasks" for parent in (here, *here.parents)))
-
-
-def _own_folders() -> Iterator[Path]:
-    package = Path(__file__).resolve().parents[1]
-    yield from filter(Path.is_dir, (parent / "tasks" for parent in (package.parents[1], package)))
-
-
-def _is_strangers(path: Path, folder: Path, quiet: bool) -> bool:
-    """Whether a path, or what it links to, belongs to neither this user nor root; if so, say it."""
+    They are in `folder`.
+    """
     trusted = {0, os.geteuid()}
     if os.geteuid() == 0 and (user := os.environ.get("SUDO_UID", "")).isdigit():
         trusted.add(int(user))
-    strangers = {path.lstat().st_uid, path.stat().st_uid if path.exists() else 0} - trusted
-    if strangers and not quiet and path not in _told:
-        _told.add(path)
-        owner = " and ".join(map(_user_name, strangers))
-        way = f"if you trust its code, set SIMTRAIN_TASKS={folder}"
-        print(f"warning: skipping {path}, which belongs to {owner}; {way}", file=sys.stderr)
-    return bool(strangers)
+    for path in paths:
+        owners = {path.lstat().st_uid, path.stat().st_uid if path.exists() else 0}
+        if strangers := owners - trusted:
+            if not quiet and path not in _warned:
+                _warned.add(path)
+                way = f"if you trust its code, set SIMTRAIN_TASKS={folder}"
+                names = " and ".join(map(_user_name, strangers))
+                print(f"warning: skipping {path}, which belongs to {names}; {way}", file=sys.stderr)
+            return True
+    return False
 
 
 def _user_name(number: int) -> str:
@@ -192,10 +197,9 @@ def _import_file(path: Path) -> ModuleType:
     while name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(path):
         name += "_"
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     before = set(sys.modules)
     sys.path.insert(0, str(path.parent))
     try:
@@ -227,8 +231,3 @@ def _traceback_below_import(error: BaseException) -> str:
     own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(own)]
     return "".join([*lines, *traceback.format_exception_only(error)])
-
-
-def default_config(task: str, *, quiet: bool = False) -> TrainConfig:
-    """The configuration that a task asks for, without flags; ConfigError if there is none."""
-    return TrainConfig.of_task(task, discover(quiet=quiet).find(task).configuration(quiet=quiet))

@@ -167,12 +167,12 @@ class TrainConfig(LaunchFlags):
         self._check_ppo()
         self._check_network("actor")
         self._check_network("critic")
+        self._check_obs_groups()
         self._check_rnd()
         self._check_distillation()
         if self.init_only is not None and self.init_from is None:
-            raise ConfigError(
-                f"--init-only {self.init_only} needs --init-from, a run or checkpoint"
-            )
+            needed = "needs --init-from, a run or checkpoint"
+            raise ConfigError(f"--init-only {self.init_only} {needed}")
         if self.profile and self.iterations(self.cpu_workers) < 10:
             text = "--profile traces iterations 10 to 12, and training ends before"
             raise ConfigError(f"{text}; use --max-iterations 12 or more")
@@ -200,32 +200,47 @@ class TrainConfig(LaunchFlags):
         if samples < batches:
             text = f"{batches} mini-batches (--ppo.num-mini-batches) cannot be made of {samples}"
             raise ConfigError(f"{text} samples (--num-envs x --num-steps-per-env)")
-        mirrored = self.ppo.symmetry.is_used and self.teacher is None
-        for network in ("actor", "critic") if mirrored else ():
-            if (model := getattr(self.ppo, network).model) in ("gru", "lstm"):
-                text = f"--ppo.{network}.model is {model}; --ppo.symmetry is not for networks that"
-                off = "--ppo.symmetry.augment False --ppo.symmetry.mirror-loss-coef 0"
-                raise ConfigError(f"{text} remember; take mlp or cnn, or do without it: {off}")
+
+    def _check_network(self, name: str) -> None:
+        cfg: NetworkCfg = getattr(self.ppo, name)
+        is_recurrent, name = cfg.model in ("gru", "lstm"), f"--ppo.{name}"
+        if cfg.model not in MODELS and not re.fullmatch(r"[^:\s]+:[\w.]+", cfg.model):
+            meant = did_you_mean(cfg.model, MODELS)
+            text = f"{name}.model is {cfg.model!r}{meant}; it must be one of {', '.join(MODELS)}"
+            raise ConfigError(f"{text}, or a class of yours, as package.module:Class")
+        if is_recurrent and self.ppo.symmetry.is_used and self.teacher is None:
+            text = f"{name}.model is {cfg.model}; --ppo.symmetry is not for networks that remember"
+            off = "--ppo.symmetry.augment False --ppo.symmetry.mirror-loss-coef 0"
+            raise ConfigError(f"{text}; take mlp or cnn, or do without it: {off}")
+        if is_recurrent and self.num_envs < self.ppo.num_mini_batches:
+            text = f"{self.num_envs} environments (--num-envs) cannot be shared among"
+            text = f"{text} {self.ppo.num_mini_batches} mini-batches (--ppo.num-mini-batches)"
+            raise ConfigError(f"{text}, as those of a {cfg.model} are")
+        layers = len(cfg.cnn.output_channels)
+        for setting in ("kernel_size", "stride", "dilation"):
+            if (count := len(getattr(cfg.cnn, setting))) not in (1, layers):
+                text = f"{name}.cnn.{setting.replace('_', '-')} has {count} values"
+                raise ConfigError(f"{text}; give one, or one for each layer")
+
+    def _check_obs_groups(self) -> None:
+        groups = self.env.observation_groups()
+        # Where the task has no group of this name, the actor's are taken.
+        for name, optional in (("actor", ""), ("critic", "critic"), ("rnd", "rnd_state")):
+            for group in getattr(self.ppo, name).obs_groups:
+                if group not in (*groups, optional):
+                    text = f"--ppo.{name}.obs-groups names {group!r}; the task has"
+                    raise ConfigError(f"{text} {', '.join(groups)}")
 
     def _check_rnd(self) -> None:
         rnd = self.ppo.rnd
         if rnd.weight == 0.0 and rnd != RndCfg():
             raise ConfigError("--ppo.rnd.* is of an intrinsic reward; add --ppo.rnd.weight")
         if rnd.weight != 0.0 and self.teacher is not None:
-            raise ConfigError(
-                "--ppo.rnd.weight does not go with --teacher: a student has no reward"
-            )
+            text = "--ppo.rnd.weight does not go with --teacher: a student has no reward"
+            raise ConfigError(text)
         if rnd.weight_schedule == "linear" and rnd.initial_step >= rnd.final_step:
             text = f"--ppo.rnd.final-step is {rnd.final_step}; it must be greater than"
             raise ConfigError(f"{text} --ppo.rnd.initial-step, {rnd.initial_step}")
-        for name in ("predictor_hidden_dims", "target_hidden_dims", "obs_groups"):
-            if not getattr(rnd, name):
-                raise ConfigError(f"{flag('ppo', 'rnd', name)} needs one or more values")
-        there = self.env.observation_groups()
-        for group in rnd.obs_groups:
-            if group not in there and rnd.obs_groups != RndCfg().obs_groups:
-                text = f"--ppo.rnd.obs-groups names {group!r}; the task has {', '.join(there)}"
-                raise ConfigError(text)
 
     def _check_distillation(self) -> None:
         cfg, steps = self.distillation, self.num_steps_per_env
@@ -233,38 +248,8 @@ class TrainConfig(LaunchFlags):
             if cfg != DistillationCfg():
                 text = "--distillation.* is of a student, which learns from a teacher"
                 raise ConfigError(f"{text}; add --teacher, its run or checkpoint")
-            return
-        if self.population is not None:
+        elif self.population is not None:
             raise ConfigError("--teacher does not go with --population, whose members learn by PPO")
-        if steps % cfg.gradient_length:
+        elif steps % cfg.gradient_length:
             text = f"--distillation.gradient-length is {cfg.gradient_length}; it must divide the"
             raise ConfigError(f"{text} {steps} steps of a rollout (--num-steps-per-env)")
-
-    def _check_network(self, network: str) -> None:
-        cfg = getattr(self.ppo, network)
-        name, there = f"--ppo.{network}", self.env.observation_groups()
-        if not cfg.hidden_dims:
-            raise ConfigError(f"{name}.hidden-dims is {cfg.hidden_dims}; give one or more sizes")
-        self._check_model(name, cfg)
-        if not cfg.obs_groups:
-            raise ConfigError(f"{name}.obs-groups needs one or more names")
-        for group in cfg.obs_groups:
-            # The critic falls back to the actor's groups.
-            if group not in there and not network == group == "critic":
-                text = f"{name}.obs-groups names {group!r}; the task has {', '.join(there)}"
-                raise ConfigError(text)
-
-    def _check_model(self, name: str, cfg: NetworkCfg) -> None:
-        if cfg.model not in MODELS and not re.fullmatch(r"[^:\s]+:[\w.]+", cfg.model):
-            meant = did_you_mean(cfg.model, MODELS)
-            text = f"{name}.model is {cfg.model!r}{meant}; it must be one of {', '.join(MODELS)}"
-            raise ConfigError(f"{text}, or a class of yours, as package.module:Class")
-        if cfg.model in ("gru", "lstm") and self.num_envs < self.ppo.num_mini_batches:
-            text = f"{self.num_envs} environments (--num-envs) cannot be shared among"
-            text = f"{text} {self.ppo.num_mini_batches} mini-batches (--ppo.num-mini-batches)"
-            raise ConfigError(f"{text}, as those of a {cfg.model} are")
-        layers = len(cfg.cnn.output_channels)
-        for of_layers in ("output_channels", "kernel_size", "stride", "dilation"):
-            if (count := len(getattr(cfg.cnn, of_layers))) not in (1, layers) or not count:
-                shown = f"{name}.{flag('cnn', of_layers).removeprefix('--')}"
-                raise ConfigError(f"{shown} has {count} values; give one, or one for each layer")

@@ -130,23 +130,19 @@ def continued(default: ConfigT, run_default: dict[str, Any], run: dict[str, Any]
     """
     plain = resolved(default)
     now, then = leaves(plain), leaves(run_default)
-    for path, value in leaves(run).items():
-        if path[0] not in _OF_ONE_COMMAND and path in now and then.get(path, value) != value:
-            reduce(getitem, path[:-1], plain)[path[-1]] = value
-    return overlay(default, plain)
+    given = {p: value for p, value in leaves(run).items() if then.get(p, value) != value}
+    kept = {p: v for p, v in given.items() if p in now and p[0] not in _OF_ONE_COMMAND}
+    return overlay(default, set_leaves(plain, kept))
 
 
-def laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Plain values of a configuration, `below`, changed in place to those of `above`.
-
-    KeyError for one that `below` does not have.
-    """
-    for path, value in leaves(above).items():
-        parent = reduce(getitem, path[:-1], below)
+def set_leaves(plain: dict[str, Any], values: Leaves) -> dict[str, Any]:
+    """`plain` with other values, which are set in place; KeyError for one that it does not have."""
+    for path, value in values.items():
+        parent = reduce(getitem, path[:-1], plain)
         if path[-1] not in parent:
             raise KeyError(flag(*path))
         parent[path[-1]] = value
-    return below
+    return plain
 
 
 def new_settings(config: Any, run: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

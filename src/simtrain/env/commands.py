@@ -1,19 +1,25 @@
 """Commands: what the policy is asked to do, drawn anew at resets and from time to time."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from simtrain.env.base import BaseEnv
-from simtrain.env.cfg import CommandTermCfg
-from simtrain.env.names import Joints, resolve_params
+from simtrain.env.names import resolve_params
 from simtrain.env.randomness import draw_where
 from simtrain.errors import ConfigError, call_term, choices
+
+if TYPE_CHECKING:  # `--help` imports the commands of a task, and does not wait for torch
+    import numpy as np
+    from torch import Tensor
+
+    from simtrain.env.base import BaseEnv
+    from simtrain.env.cfg import CommandTermCfg
+    from simtrain.env.names import Joints
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 A pattern is a regular expression that must match a whole name. Entries come in the model's order.
 """
 
+from __future__ import annotations
+
 import inspect
 import re
 from collections.abc import Sequence

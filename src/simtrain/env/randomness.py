@@ -1,17 +1,22 @@
 """The random generators of a rank, seeded, saved, restored and forked; and what terms draw."""
 
+from __future__ import annotations
+
 import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from simtrain.env.base import BaseEnv
 from simtrain.env.names import Bounds
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from simtrain.env.base import BaseEnv
 
 Distribution = Literal["uniform", "log_uniform", "gaussian"]
 _CUT = 3.0  # standard deviations from a Gaussian's mean to its bounds

@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from simtrain.algorithms.networks import Policy
 from simtrain.config.tasks import Task, default_config, discover
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import CONFIG_DIGEST, config_digest, laid_over, overlay, resolved
+from simtrain.config.tree import CONFIG_DIGEST, config_digest, leaves, overlay, resolved, set_leaves
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error
@@ -125,7 +125,7 @@ def read_configuration(
     try:
         with damage_as_config_error(f"it does not fit the task {plain['task']!r} as it is now"):
             if "observations" in content:
-                plain = laid_over(resolved(default), plain)
+                plain = set_leaves(resolved(default), leaves(plain))
             digest, model = config_digest(plain), Path(plain["env"]["model"])
             # The run may come from another machine, where the task's folder was elsewhere.
             if isinstance(own, Path) and not model.exists() and model.name == own.name:

@@ -1,5 +1,7 @@
 """Which actuators drive a joint, tendon or site of a model, and what their controls are."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Literal
 
