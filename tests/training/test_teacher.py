@@ -6,18 +6,15 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from tensordict import TensorDict
 
 from simtrain.cli.train import train
-from simtrain.config.tasks import default_config
 from simtrain.deployment.export import export_policy
 from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import read_checkpoint
-from simtrain.training import transfer
 from simtrain.training.saved_policy import open_policy
 
 TASKS = '''
@@ -186,10 +183,3 @@ def test_a_mistake_is_told_in_one_line_and_leaves_no_run(command, folder):
     assert MISTAKES[command] in str(error.value)
     assert "\n" not in str(error.value)
     assert list(folder.glob("logs/*/*")) == before
-
-
-def test_a_teacher_that_sees_another_group_is_refused(folder, monkeypatch):
-    config = default_config("blind-pole")
-    monkeypatch.setattr(transfer, "open_policy", lambda path: SimpleNamespace(config=config))
-    with pytest.raises(ConfigError, match=r"blind\.angle is not the same in pole"):
-        train(["pole", *FLAGS, "--teacher", "teacher"])
