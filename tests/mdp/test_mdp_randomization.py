@@ -233,7 +233,7 @@ MISTAKES = [
     ({**MASS, "field": "dof_armature", "ranges": (1.0, 2.0)}, r"needs joints=.* given: bodies"),
     (
         SLIDING,
-        r"no column 'slide' \(did you mean 'sliding'\?\); it has sliding",
+        r"no column 'slide' \(did you mean 'sliding'\?\); there are sli",
     ),
     ({**ARMATURE, "field": "dof_frictionloss"}, "is 0 in the model, .* use abs or add"),
     ({**UNLIMITED, "operation": "add"}, "jnt_range bounds nothing where jnt_limited is false"),

@@ -14,7 +14,7 @@ import torch
 from simtrain.env.names import Bounds, find_base, find_free_bodies
 from simtrain.env.randomness import Draws, draw_where
 from simtrain.env.reading import checked_by
-from simtrain.errors import ConfigError, did_you_mean
+from simtrain.errors import ConfigError, choices
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
 
 if TYPE_CHECKING:
@@ -158,8 +158,7 @@ def reset_joints_gaussian(
 
 def by_axis(ranges: Ranges) -> list[Bounds]:
     """Bounds along and about `AXES`."""
-    unknown = [axis for axis in ranges if axis not in AXES]
-    if unknown:
-        near = did_you_mean(unknown[0], AXES)
-        raise ConfigError(f"there is no axis {unknown[0]!r}{near}; there are {', '.join(AXES)}")
+    for axis in ranges:
+        if axis not in AXES:
+            raise ConfigError(f"there is no axis {axis!r}{choices(axis, AXES)}")
     return [ranges.get(axis, (0.0, 0.0)) for axis in AXES]

@@ -21,7 +21,7 @@ import torch
 from simtrain.env.control.transmission import find_servos
 from simtrain.env.names import as_index
 from simtrain.env.randomness import Distribution, Draws
-from simtrain.errors import ConfigError, did_you_mean
+from simtrain.errors import ConfigError, choices, did_you_mean
 from simtrain.mdp.rotations import principal_axes, quat_from_euler, quat_mul, rotate
 from simtrain.sim.engine import ALL
 
@@ -41,7 +41,6 @@ _KINDS = {
     "actuator": "actuators",
     "jnt": "joints",
     "dof": "joints",
-    "qpos0": "joints",
     "qpos": "joints",
     "tendon": "tendons",
     "pair": "pairs",
@@ -289,9 +288,7 @@ def _entries(field: str, named: Mapping[str, Any]) -> Index:
     kind = _kind(field)
     if kind is None:
         return ALL
-    entities = named[kind]
-    of_joints = {"dof": "qvel", "qpo": "qpos"}
-    index: Index = getattr(entities, of_joints.get(field[:3], "ids"))
+    index: Index = getattr(named[kind], {"dof": "qvel", "qpo": "qpos"}.get(field[:3], "ids"))
     return index
 
 
@@ -315,8 +312,7 @@ def _by_column(model: mujoco.MjModel, field: str, ranges: Any) -> list[tuple[str
     columns = _columns(field, _values(model, field))
     ranges = {str(name): pair for name, pair in ranges.items()}
     if unknown := ranges.keys() - set(columns):
-        known = f"{did_you_mean(min(unknown), columns)}; it has {', '.join(columns) or 'none'}"
-        raise ConfigError(f"the field has no column {min(unknown)!r}{known}")
+        raise ConfigError(f"no column {min(unknown)!r}{choices(min(unknown), columns)}")
     return [(name, ranges[name]) for name in columns if name in ranges]
 
 
