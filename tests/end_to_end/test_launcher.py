@@ -81,7 +81,7 @@ def test_a_value_that_cannot_be_pickled_ends_the_job_with_its_traceback(broken, 
     job.wait_for("at work")
     began = time.monotonic()
     assert job.wait() == 1, job.output
-    assert time.monotonic() - began < 30.0
+    assert time.monotonic() - began < 60.0
     assert "failed:\nTraceback" in job.output
     assert "Can't pickle local object 'work.<locals>.<lambda>'" in job.output.splitlines()[-1]
 

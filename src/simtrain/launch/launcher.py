@@ -214,10 +214,7 @@ def _log_handlers(events: int, job: Job, log_dir: str, log_level: int) -> list[l
     """Handlers of log records; called in the log server, which has the descriptor `events`."""
     from torchrunx.utils.log_handling import file_handlers
 
-    launcher = multiprocessing.parent_process()
-    assert launcher is not None
-    assert launcher.pid is not None
-    die_with_parent(launcher.pid)
+    die_with_parent()
     ranks = [devices.ranks for devices in job.devices]
     files = file_handlers(list(job.hosts), ranks, log_dir, log_level) if log_dir else []
     return [EventHandler(Connection(events, readable=False), job.hosts[0]), *files]

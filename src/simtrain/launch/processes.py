@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import multiprocessing
 import os
 import signal
 import threading
@@ -154,10 +155,14 @@ def limit_spinning() -> None:
         os.environ["GOMP_SPINCOUNT"] = "10000"
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its `parent` ends, or now if it has ended already."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Have the kernel kill this process when its parent ends, or now if it has ended already.
+
+    Without the `parent`'s process id, it is the one by which multiprocessing started this process.
+    """
+    known = multiprocessing.parent_process()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if os.getppid() != (known.pid if parent is None and known else parent):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

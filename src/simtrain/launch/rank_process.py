@@ -2,7 +2,6 @@
 
 import atexit
 import gc
-import multiprocessing
 import os
 import signal
 import sys
@@ -11,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from signal import Signals
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -63,10 +62,7 @@ class RankProgram:
         """Make this process a rank, run the function and send what it returns, or the error."""
         # An error ends the process: torchrunx would keep it until all others have returned, and
         # they wait for it in a collective.
-        agent = multiprocessing.parent_process()
-        assert agent is not None
-        assert agent.pid is not None
-        die_with_parent(agent.pid)
+        die_with_parent()
         job, number = self.job, int(os.environ["RANK"])
         device, host = job.rank_names()[number], job.placements[number][0]
         peers: list[int] = []
@@ -97,7 +93,12 @@ class RankProgram:
             peers += [pid for its_host, pid in hosts_and_pids if its_host == host]
             result = self.function(rank, send, stop, *self.args)
             send(RankFinished(number, device, result if number == 0 else None))
-            end_process_group(rank)
+            # NCCL waits until no CUDA graph is left that captured one of its collectives, and then
+            # for ever. Who made graphs has closed them; this frees what only the collector finds.
+            gc.collect()
+            if rank.device.type == "cuda":
+                torch.cuda.synchronize(rank.device)
+            dist.destroy_process_group()
         except BaseException as error:  # noqa: BLE001 - sys.exit in a task too; sent, and the end
             cause, text = _cause_and_text(error)
             send(RankFailed(number, device, cause, text))
@@ -107,7 +108,11 @@ class RankProgram:
                 if time.monotonic() > deadline and not any(map(has_ended, peers)):
                     break
                 time.sleep(0.05)
-            _exit()
+            # The last printed lines are on their way; whatever else still runs ends now.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            time.sleep(0.2)
+            os._exit(1)
 
 
 def rendezvous(rank: Rank, timeout: float) -> None:
@@ -135,18 +140,6 @@ def rendezvous(rank: Rank, timeout: float) -> None:
         raise RankError(f"the ranks could not connect: {error}\n{ADVICE}") from error
 
 
-def end_process_group(rank: Rank) -> None:
-    """Disconnect the ranks.
-
-    NCCL waits until no CUDA graph is left that captured one of its collectives, and then for ever.
-    Who made graphs has closed them; this frees what only the garbage collector finds.
-    """
-    gc.collect()
-    if rank.device.type == "cuda":
-        torch.cuda.synchronize(rank.device)
-    dist.destroy_process_group()
-
-
 def _cause_and_text(error: BaseException) -> tuple[Cause, str]:
     for kind, cause in _CAUSES:
         if isinstance(error, kind):
@@ -158,11 +151,3 @@ def _cause_and_text(error: BaseException) -> tuple[Cause, str]:
     trace.stack = traceback.StackSummary.from_list(f for f in trace.stack if f.filename != __file__)
     text = "".join(trace.format(chain=error.__cause__ is not None)).rstrip()
     return "peer" if is_peers else "exception", text
-
-
-def _exit() -> NoReturn:
-    """End now, once the last printed lines are on their way, whatever else still runs."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    time.sleep(0.2)
-    os._exit(1)
