@@ -15,6 +15,7 @@ import onnxruntime
 import pytest
 import torch
 import yaml
+from random_policy import random_policy
 from tiny_task import steps_lived, tiny_env, tiny_task
 from torch import Tensor
 
@@ -31,9 +32,8 @@ from simtrain import (
 )
 from simtrain.algorithms.cfg import ActorCfg, PpoCfg
 from simtrain.algorithms.export import PolicyStep
-from simtrain.algorithms.networks import Policy, make_actor
+from simtrain.algorithms.networks import Policy
 from simtrain.config.tasks import discover
-from simtrain.config.train import TrainConfig
 from simtrain.deployment.export import export_policy
 from simtrain.deployment.interface import ObservationPart, describe_interface
 from simtrain.deployment.robot import RobotStep, export_robot
@@ -50,25 +50,11 @@ GO1 = "go1-velocity-flat"
 LEFT = "left_slide"
 
 
-def _saved(task: TaskCfg, name: str = "tiny") -> SavedPolicy:
-    """A checkpoint of a policy with random parameters and statistics."""
-    env = Env(task, 1, EngineCfg(threads=1))
-    actor = make_actor(task.ppo.actor, env.get_observations(), env.num_actions)
-    with torch.no_grad():
-        for parameter in actor.mlp.parameters():
-            parameter.normal_(std=0.1)
-        actor.obs_normalizer._mean.normal_()
-        actor.obs_normalizer._std.uniform_(0.1, 2.0)
-    content = {"iter": 7, "actor_state_dict": actor.state_dict()}
-    config = TrainConfig.of_task(name, task)
-    return SavedPolicy(Path("logs/tiny/some-run/model_7.pt"), config, content)
-
-
 @pytest.fixture(scope="module")
 def go1(tmp_path_factory: pytest.TempPathFactory) -> tuple[SavedPolicy, Path]:
     """An untrained policy of the Go1, exported into a folder."""
     torch.manual_seed(0)
-    saved = _saved(discover().find(GO1).configuration(), GO1)
+    saved = random_policy(discover().find(GO1).configuration(), GO1, std=0.1)
     folder = tmp_path_factory.mktemp("robot") / "new" / "folder"
     exported = export_policy(saved, folder, ("onnx", "pt2", "torchscript"))
     assert exported.difference < 1e-5
@@ -331,7 +317,7 @@ REFUSED = {
 def _step(task: TaskCfg) -> RobotStep:
     env = Env(task, 1, EngineCfg(threads=1))
     obs = env.get_observations()
-    return RobotStep(env, PolicyStep(_saved(task).policy(obs, env.num_actions), obs))
+    return RobotStep(env, PolicyStep(random_policy(task).policy(obs, env.num_actions), obs))
 
 
 @pytest.mark.parametrize("message", REFUSED)
@@ -392,7 +378,7 @@ def test_the_model_is_one_file_with_its_meshes_and_heights(tmp_path) -> None:
 
 @pytest.fixture
 def tiny() -> SavedPolicy:
-    return _saved(tiny_task(ppo=PpoCfg(actor=ActorCfg(hidden_dims=(8,)))))
+    return random_policy(tiny_task(ppo=PpoCfg(actor=ActorCfg(hidden_dims=(8,)))))
 
 
 @pytest.mark.parametrize("kind", ["onnx", "pt2", "torchscript"])

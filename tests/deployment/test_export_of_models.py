@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import warnings
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 import torch
+from random_policy import random_policy
 from tiny_task import at_step, steps_lived, tiny_task
 from torch import Tensor
 
 from simtrain import ActorCfg, CnnCfg, ObservationTermCfg, TaskCfg, TerminationTermCfg, mdp
 from simtrain.algorithms.cfg import PpoCfg
-from simtrain.algorithms.networks import make_actor
-from simtrain.config.train import TrainConfig
 from simtrain.deployment.export import export_policy
 from simtrain.env.env import Env
 from simtrain.env.reading import read_as
 from simtrain.sim import EngineCfg
-from simtrain.training.saved_policy import SavedPolicy
 
 POSITION = ObservationTermCfg(mdp.joint_pos, joints="left_slide")
 IMAGES = ("picture", "other")
@@ -58,20 +55,9 @@ def _task(**actor) -> TaskCfg:
     )
 
 
-def _saved(task: TaskCfg) -> SavedPolicy:
-    torch.manual_seed(0)
-    env = Env(task, 3, EngineCfg(threads=1))
-    actor = make_actor(task.ppo.actor, env.get_observations(), env.num_actions)
-    with torch.no_grad():
-        for parameter in actor.parameters():
-            parameter.normal_(std=0.4)
-    content = {"iter": 7, "actor_state_dict": actor.state_dict()}
-    return SavedPolicy(Path("run/model_7.pt"), TrainConfig.of_task("tiny", task), content)
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_files_act_as_the_policy_for_200_steps_with_resets(model, tmp_path) -> None:
-    saved = _saved(_task(**MODELS[model]))
+    saved = random_policy(_task(**MODELS[model]))
     # One for all: terminations are of three environments.
     saved.config.env.terminations.pop("some")
     formats = ("onnx", "pt2", "torchscript")

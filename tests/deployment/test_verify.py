@@ -14,6 +14,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
+from random_policy import random_policy
 from tiny_task import tiny_task
 from torch import Tensor
 
@@ -30,15 +31,12 @@ from simtrain import (
     TerminationTermCfg,
     mdp,
 )
-from simtrain.algorithms.networks import make_actor
-from simtrain.config.train import TrainConfig
 from simtrain.deployment.export import export_policy
 from simtrain.deployment.verify import AS_TRAINED, Verifier
 from simtrain.env.env import Env
 from simtrain.env.reading import read_as
 from simtrain.errors import ConfigError
 from simtrain.motion.clip import MotionClip, body_names, joint_names
-from simtrain.sim import EngineCfg
 from simtrain.training.saved_policy import SavedPolicy
 
 JOINTS = ("left_slide", "left_hinge", "right_slide", "right_hinge")
@@ -196,20 +194,9 @@ def _task() -> TaskCfg:
     )
 
 
-def _saved(task: TaskCfg) -> SavedPolicy:
-    torch.manual_seed(0)
-    env = Env(task, 1, EngineCfg(threads=1))
-    actor = make_actor(task.ppo.actor, env.get_observations(), env.num_actions)
-    with torch.no_grad():
-        for parameter in actor.parameters():
-            parameter.normal_(std=0.5)
-    content = {"iter": 7, "actor_state_dict": actor.state_dict()}
-    return SavedPolicy(Path("run/model_7.pt"), TrainConfig.of_task("tiny", task), content)
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[SavedPolicy, Path]:
-    saved = _saved(_task())
+    saved = random_policy(_task())
     folder = tmp_path_factory.mktemp("exported")
     export_policy(saved, folder, ("onnx",))
     return saved, folder
@@ -330,7 +317,7 @@ def _following(folder: Path) -> TaskCfg:
 
 
 def test_a_motion_is_followed_alike_outside_of_simtrain(tmp_path) -> None:
-    saved, folder = _saved(_following(tmp_path)), tmp_path / "exported"
+    saved, folder = random_policy(_following(tmp_path)), tmp_path / "exported"
     export_policy(saved, folder, ("onnx",))
     verifier = Verifier(saved, 4)
     found = verifier(folder, conditions={AS_TRAINED: {}})

@@ -10,20 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from simtrain import (
-    ActorCfg,
-    CriticCfg,
-    CurriculumTermCfg,
-    EventTermCfg,
-    JointEffortActionCfg,
-    ObservationTermCfg,
-    PpoCfg,
-    RewardTermCfg,
-    TaskCfg,
-    TerminationTermCfg,
-    mdp,
-    task,
-)
+import mujoco
+
+import simtrain as st
+from simtrain import mdp
 
 RANK = os.environ.get("RANK")
 HERE = Path(__file__).resolve().parent
@@ -69,8 +59,6 @@ def only_on_rank_1(env, mask):
 
 
 def pole():
-    import mujoco
-
     return mujoco.MjSpec.from_string("""
         <mujoco><worldbody><body>
           <joint name="hinge" axis="0 1 0" damping="0.1"/>
@@ -80,35 +68,35 @@ def pole():
         </mujoco>""")
 
 
-@task("user-pendulum")
-def user_pendulum() -> TaskCfg:
+@st.task("user-pendulum")
+def user_pendulum() -> st.TaskCfg:
     """Hold a pendulum up."""
-    return TaskCfg(
+    return st.TaskCfg(
         model=pole,
         timestep=0.01,
         decimation=2,
         episode_length_s=0.2,
-        actions={"torque": JointEffortActionCfg("hinge")},
+        actions={"torque": st.JointEffortActionCfg("hinge")},
         observations={
             "actor": {
-                "angle": ObservationTermCfg(mdp.joint_pos, joints="hinge"),
-                "speed": ObservationTermCfg(mdp.joint_vel, joints="hinge", scale=0.1),
+                "angle": st.ObservationTermCfg(mdp.joint_pos, joints="hinge"),
+                "speed": st.ObservationTermCfg(mdp.joint_vel, joints="hinge", scale=0.1),
             }
         },
         rewards={
-            "upright": RewardTermCfg(
+            "upright": st.RewardTermCfg(
                 Upright, weight=1.0, joints="hinge", break_rank=-1, stuck_after=-1
             )
         },
-        terminations={"time_out": TerminationTermCfg(mdp.time_out, time_out=True)},
+        terminations={"time_out": st.TerminationTermCfg(mdp.time_out, time_out=True)},
         events={
-            "reset": EventTermCfg(
+            "reset": st.EventTermCfg(
                 mdp.reset_joints_uniform, mode="reset", joints="hinge", position=(-0.1, 0.1)
             )
         },
-        curricula={"mine": CurriculumTermCfg(only_on_rank_1)},
+        curricula={"mine": st.CurriculumTermCfg(only_on_rank_1)},
         num_envs=4,
         num_steps_per_env=8,
         max_iterations=1_000_000,
-        ppo=PpoCfg(actor=ActorCfg((16,)), critic=CriticCfg((16,)), num_learning_epochs=2),
+        ppo=st.PpoCfg(actor=st.ActorCfg((16,)), critic=st.CriticCfg((16,)), num_learning_epochs=2),
     )

@@ -252,9 +252,10 @@ def ship_policy(saved: SavedPolicy, episodes: int) -> Shipped:
 def _own_settings(config: TrainConfig) -> Leaves:
     """Settings with flags that are not the task's; ConfigError if it has others than it had."""
     default = default_config(config.task)
-    mine, of_task = (leaves(each, suppressed=False) for each in (config, default))
-    own = {path: value for path, value in mine.items() if value != of_task.get(path, _own_settings)}
-    changed = mine.keys() ^ of_task.keys()
+    of_run, of_task = (leaves(tree, suppressed=False) for tree in (config, default))
+    absent = object()
+    own = {path: value for path, value in of_run.items() if value != of_task.get(path, absent)}
+    changed = of_run.keys() ^ of_task.keys()
     model = own.pop(("env", "model"), None)  # a run's may lie in another clone
     if model is not None and _model_name(model) != _model_name(default.env.model):
         changed.add(("env", "model"))
@@ -279,8 +280,8 @@ def _train_command(config: TrainConfig, iterations: int) -> str:
             if path[0] in ("init_from", "teacher") and Path(value).is_absolute():
                 value = Path(value).name
             # This flag is given once for each of its values.
-            for each in value if path[0] == "population_mutate" else (value,):
-                words += [flag(*path), *_words(each)]
+            for part in value if path[0] == "population_mutate" else (value,):
+                words += [flag(*path), *_words(part)]
     return shlex.join(words)
 
 

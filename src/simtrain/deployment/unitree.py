@@ -15,83 +15,83 @@ from simtrain.deployment.interface import CommandPart, Interface, ObservationPar
 _AXES = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
 
 
-def cannot_be_told(told: Interface, remembers: bool) -> str | None:
+def cannot_be_told(interface: Interface, remembers: bool) -> str | None:
     """What the controllers do not know, so that there is no file; `remembers`: hidden states."""
-    if [part.kind for part in told.actions] != ["JointPositionActionCfg"]:
+    if [part.kind for part in interface.actions] != ["JointPositionActionCfg"]:
         return "actions other than one term of target positions"
-    if (reference := told.actions[0].reference) is not None:
+    if (reference := interface.actions[0].reference) is not None:
         return f"targets that {reference} moves"
     if remembers:
         return "networks that remember"
-    if any(part.shape is not None for part in told.observations):
+    if any(part.shape is not None for part in interface.observations):
         return "images"
     return None
 
 
-def deploy_yaml(model: mujoco.MjModel, told: Interface) -> str:
+def deploy_yaml(model: mujoco.MjModel, interface: Interface) -> str:
     """The file's content, unless something `cannot_be_told`.
 
     ``joint_ids_map`` has the place of each joint's motor among the model's actuators, in the order
     of ``joint_names``; gains are in the order of the motors.
     """
     driving = np.where(model.actuator_trntype <= 1, model.actuator_trnid[:, 0], -1).tolist()
-    motors = [driving.index(model.joint(name).id) for name in told.joint_names]
+    motors = [driving.index(model.joint(name).id) for name in interface.joint_names]
     stiffness, damping = (
         [dict(zip(motors, values, strict=True)).get(i, 0.0) for i in range(model.nu)]
-        for values in (told.joint_stiffness, told.joint_damping)
+        for values in (interface.joint_stiffness, interface.joint_damping)
     )
     targets = {
-        "clip": told.action_clip,
-        "joint_names": told.joint_names,
-        "scale": told.action_scale,
-        "offset": told.action_offset,
+        "clip": interface.action_clip,
+        "joint_names": interface.joint_names,
+        "scale": interface.action_scale,
+        "offset": interface.action_offset,
         "joint_ids": None,
     }
-    velocities = [c for c in told.commands if _is_velocity(c)][:1]
+    velocities = [c for c in interface.commands if _is_velocity(c)][:1]
     ranges = {axis: velocity.params[axis] for velocity in velocities for axis in _AXES}
     content = {
         "joint_ids_map": motors,
-        "step_dt": told.control_period,
+        "step_dt": interface.control_period,
         "stiffness": stiffness,
         "damping": damping,
-        "default_joint_pos": told.default_joint_pos,
+        "default_joint_pos": interface.default_joint_pos,
         "commands": {"base_velocity": {"ranges": ranges}} if ranges else {},
         "actions": {"JointPositionAction": targets},
-        "observations": _observations(told),
+        "observations": _observations(interface),
     }
     return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=100)
 
 
-def unknown_observations(told: Interface) -> list[str]:
+def unknown_observations(interface: Interface) -> list[str]:
     """Observations that the controllers do not have; ``deploy.yaml`` calls them by their names."""
-    return [part.term for part in told.observations if _known_as(part, told) is None]
+    return [part.term for part in interface.observations if _known_as(part, interface) is None]
 
 
-def _observations(told: Interface) -> dict[str, Any]:
+def _observations(interface: Interface) -> dict[str, Any]:
     """By the controllers' names, or else their own: each name once."""
     observations: dict[str, Any] = {}
-    for part in told.observations:
-        names = (_known_as(part, told), part.term, f"{part.group}.{part.term}")
+    for part in interface.observations:
+        names = (_known_as(part, interface), part.term, f"{part.group}.{part.term}")
         name = next(name for name in names if name is not None and name not in observations)
-        observations[name] = _observation(part, name)
+        steps = max(part.history_length, 1)
+        is_list = isinstance(part.scale, list)
+        observations[name] = {
+            "params": {"command_name": "base_velocity"} if name == "velocity_commands" else {},
+            "clip": part.clip,
+            "scale": part.scale if is_list else [part.scale] * (part.size // steps),
+            "history_length": steps,
+        }
     return observations
 
 
-def _observation(part: ObservationPart, name: str) -> dict[str, Any]:
-    steps = max(part.history_length, 1)
-    scale = part.scale if isinstance(part.scale, list) else [part.scale] * (part.size // steps)
-    params = {"command_name": "base_velocity"} if name == "velocity_commands" else {}
-    return {"params": params, "clip": part.clip, "scale": scale, "history_length": steps}
-
-
-def _known_as(part: ObservationPart, told: Interface) -> str | None:
+def _known_as(part: ObservationPart, interface: Interface) -> str | None:
     """The controllers' own name of what they compute alike; None if they do not."""
     module, _, function = part.function.partition(":")
-    velocities = [command.name for command in told.commands if _is_velocity(command)]
+    velocities = [command.name for command in interface.commands if _is_velocity(command)]
     known: dict[str, tuple[str | None, dict[str, Any]]] = {
         **{name: (name, {}) for name in ("base_ang_vel", "projected_gravity", "last_action")},
-        "joint_pos_rel": ("joint_pos_rel", {"joints": told.joint_names}),
-        "joint_vel": ("joint_vel_rel", {"joints": told.joint_names}),
+        "joint_pos_rel": ("joint_pos_rel", {"joints": interface.joint_names}),
+        "joint_vel": ("joint_vel_rel", {"joints": interface.joint_names}),
         "generated_commands": ("velocity_commands", {"command": next(iter(velocities), None)}),
     }
     name, params = known.get(function, (None, {}))
