@@ -23,9 +23,6 @@ def here(tmp_path, monkeypatch) -> Path:
     (tmp_path / "tasks" / "walk.py").write_text("import simtrain\nsimtrain.no_such_name\n")
     (tmp_path / "tasks" / "jump.py").write_text(
         'from simtrain import task\n\n@task("jump")\ndef jump():\n    """Jump."""\n    1 / 0\n'
-        '\n@task("skew")\ndef skew():\n    """Lean."""\n'
-        "    from simtrain.config.tasks import discover\n"
-        f"    cfg = discover().find({TASK!r}).make()\n    cfg.symmetry = None\n    return cfg\n"
         '\n@task("nothing")\ndef nothing():\n    """Return nothing."""\n'
     )
     (tmp_path / "robot.xml").write_text("<mujoco><worldbody></mujoco>")
@@ -53,11 +50,9 @@ MISTAKES = [
         "(give --env.actions.force.delay-max-lag 2)",
     ),
     (f"{TASK} --env.model gone.xml", "the model gone.xml does not exist (--env.model)"),
-    (f"{TASK} --env.keyframe upp", "no keyframe 'upp' (did you mean 'up'?); there are up, down"),
     ("jump", "task 'jump' in {here}/tasks/jump.py raised ZeroDivisionError: division by zero"),
     ("nothing", "task 'nothing' in {here}/tasks/jump.py returned NoneType, not a TaskCfg"),
     (f"{TASK} --cpu-threads 100000", "--cpu-threads is 100000; at most"),
-    (f"{TASK} --env.model {{here}}", "{here} is no MJCF file (--env.model)"),
     (
         f"{TASK} --gpu-ids None --cpu-workers 2 --torchrunx-log-dir /proc/logs",
         "--torchrunx-log-dir /proc/logs cannot be written: No such file or directory",
@@ -74,7 +69,6 @@ MISTAKES = [
         f"{TASK} --gpu-ids None --eval-interval 5 --eval-device cuda:99",
         "--eval-device cuda:99: ",
     ),
-    (f"{TASK} --stop-at-return 45", "no flag --stop-at-return any more; write --until"),
     (
         f"{TASK} --eval-interval 5 --until Eval/time_uprigh>0.9",
         "--until: training logs no metric 'Eval/time_uprigh' (did you mean 'Eval/time_upright'",
@@ -92,15 +86,8 @@ MISTAKES = [
     (f"{TASK} --gpu-ids None --cpu-workers 100000", "--cpu-workers is 100000; at most"),
     (f"{TASK} --log-root {'a' * 5000}", "(5000 characters) cannot be used: File name too long"),
     (f"{TASK} --resume {'a' * 300}", " cannot be used: File name too long"),
-    (f"{TASK} --env.model /dev/zero", "the model /dev/zero is no MJCF file (--env.model)"),
-    (f"{TASK} --init-from gone", "there is no run, checkpoint or task gone"),
-    (f"{TASK} --init-from file", "file is not a checkpoint, or it is damaged"),
     (f"{TASK} --init-from tasks", "tasks is no run directory: it has no config.yaml and no check"),
     (f"{TASK} --init-only actor", "--init-only actor needs --init-from, a run or checkpoint"),
-    (
-        "skew --ppo.symmetry.augment",
-        "--ppo.symmetry needs a task that is symmetric: symmetry=Mirror()",
-    ),
     (
         f"{TASK} --ppo.symmetry.augment --ppo.critic.model lstm",
         "--ppo.critic.model is lstm; --ppo.symmetry is not for networks that remember; take mlp",
@@ -111,7 +98,6 @@ MISTAKES = [
     ),
     (f"{TASK} --ppo.critic.model a.b:C", "--ppo.critic.model a.b:C cannot be found: No module"),
     (f"{TASK} --ppo.actor.cnn.stride 1 2 3", "--ppo.actor.cnn.stride has 3 values; give one, or"),
-    (f"{TASK} --ppo.actor.action-range 1 -1", "the first must not be greater than the second"),
 ]
 
 
