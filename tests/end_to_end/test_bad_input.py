@@ -86,7 +86,7 @@ MISTAKES = [
     (f"{TASK} --gpu-ids None --cpu-workers 100000", "--cpu-workers is 100000; at most"),
     (f"{TASK} --log-root {'a' * 5000}", "(5000 characters) cannot be used: File name too long"),
     (f"{TASK} --resume {'a' * 300}", " cannot be used: File name too long"),
-    (f"{TASK} --init-from tasks", "tasks is no run directory: it has no config.yaml and no check"),
+    (f"{TASK} --init-from tasks", "tasks is no run directory: it has no config.yaml"),
     (f"{TASK} --init-only actor", "--init-only actor needs --init-from, a run or checkpoint"),
     (
         f"{TASK} --ppo.symmetry.augment --ppo.critic.model lstm",
