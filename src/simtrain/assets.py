@@ -45,23 +45,16 @@ def _folder(robot: str) -> Path:
     if root := os.environ.get("MENAGERIE_ROOT"):
         where = f"MENAGERIE_ROOT={root}"
         get = "it is to be a clone of https://github.com/google-deepmind/mujoco_menagerie"
-        found = {file.parent.name: file.parent for file in Path(root).glob("*/*.xml")}
+        robots = {file.parent.name: file.parent for file in Path(root).glob("*/*.xml")}
     else:
-        cache = _cache()
-        where = str(cache)
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        where = os.environ.get("MENAGERIE_CACHE_DIR") or str(caches / "mujoco_menagerie")
         get = f"`uvx mujoco-menagerie prefetch {robot}` gets it, or set MENAGERIE_ROOT to a clone"
         # <robot>-<version>, complete once it has this file
-        complete = [file.parent for file in cache.glob("models/*/.complete")]
+        complete = [file.parent for file in Path(where).glob("models/*/.complete")]
         complete.sort(key=lambda folder: folder.stat().st_mtime)
-        found = {folder.name.rpartition("-")[0]: folder for folder in complete}
-    if robot not in found:
-        near = did_you_mean(robot, found)
+        robots = {folder.name.rpartition("-")[0]: folder for folder in complete}
+    if robot not in robots:
+        near = did_you_mean(robot, robots)
         raise ConfigError(f"there is no robot {robot!r} in {where}{near}; {get}")
-    return found[robot]
-
-
-def _cache() -> Path:
-    """The folder in which the package mujoco-menagerie keeps what it has downloaded."""
-    if own := os.environ.get("MENAGERIE_CACHE_DIR"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mujoco_menagerie"
+    return robots[robot]

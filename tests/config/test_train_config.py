@@ -106,12 +106,6 @@ def test_a_flag_sets_a_typed_value(flags, get, value):
     assert type(given) is type(value)
 
 
-def test_flags_leave_everything_else_and_the_default_as_it_was():
-    config = _parse("--env.events.reset-pole.position", "-0.1", "0.1")
-    config.env.events["reset_pole"].params["position"] = (-0.034, 0.034)
-    assert config == _config()
-
-
 @pytest.mark.parametrize(
     ("changes", "world_size", "iterations"),
     [

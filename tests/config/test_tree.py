@@ -6,7 +6,6 @@ from simtrain.config.tree import (
     DECISIVE,
     continued,
     differences,
-    flags_of,
     new_settings,
     resolved,
 )
@@ -88,10 +87,3 @@ def test_what_decides_the_results_may_not():
         before, after = resolved(default()), resolved(default())
         after[name] = "other"
         assert differences(before, after), name
-
-
-def test_flags_are_those_that_the_command_line_has():
-    found = flags_of(default())
-    assert {"--num-envs", "--ppo.gamma", "--env.events.reset-pole.position"} <= set(found)
-    for suppressed in ("--task", "--env.num-envs", "--env.rewards.upright.func"):
-        assert suppressed not in found
