@@ -1,7 +1,5 @@
 """A benchmark's figures: what they say, their file, and comparing them with others."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

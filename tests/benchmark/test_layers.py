@@ -1,7 +1,5 @@
 """Measuring the layers of training on one rank."""
 
-from __future__ import annotations
-
 import mujoco.batch
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """How soon a task is learned: what runs cost until then, medians, the file and the comparison."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

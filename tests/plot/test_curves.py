@@ -1,7 +1,5 @@
 """The numbers behind the curves, on made-up metrics."""
 
-from __future__ import annotations
-
 import math
 
 from made_up import make_run, returns

@@ -1,7 +1,5 @@
 """Pictures and pages of runs: what is drawn, and what happens when that cannot be."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import os

@@ -3,9 +3,8 @@
 Tests import it, or copy this file into ``tasks/`` of a folder of their own.
 """
 
-from __future__ import annotations
-
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ def rover(**changes: Any) -> TaskCfg:
         commands={
             "velocity": CommandTermCfg(
                 mdp.UniformVelocityCommand,
-                resampling_time_range=(1.0, 1.0),
+                (1.0, 1.0),
                 lin_vel_x=(-1.0, 2.0),
                 lin_vel_y=(-0.5, 0.5),
                 ang_vel_z=(-0.7, 0.7),
@@ -92,9 +91,7 @@ def rover(**changes: Any) -> TaskCfg:
         max_iterations=4,
         ppo=PpoCfg(actor=ActorCfg((8,)), critic=CriticCfg((8,)), num_learning_epochs=2),
     )
-    for name, value in changes.items():
-        setattr(cfg, name, value)
-    return cfg
+    return replace(cfg, **changes)
 
 
 def rover_on_waves(height: float) -> TaskCfg:

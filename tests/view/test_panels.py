@@ -1,7 +1,5 @@
 """The page's controls: checkpoints, commands and rewards, without a browser."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing

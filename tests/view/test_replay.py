@@ -1,7 +1,5 @@
 """The last steps of a failed simulation, from the run's files to what a person sees."""
 
-from __future__ import annotations
-
 import itertools
 
 import imageio_ffmpeg

@@ -1,7 +1,5 @@
 """A page of another site, and whoever sends what a page would not, against the real viewer."""
 
-from __future__ import annotations
-
 import http.client
 import signal
 import subprocess

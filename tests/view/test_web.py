@@ -1,7 +1,5 @@
 """The web viewer in a real browser: the real command serves, headless Chromium watches."""
 
-from __future__ import annotations
-
 import io
 import re
 import shutil
