@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import mujoco
 import numpy as np
@@ -84,42 +84,35 @@ class Canvas:
         return np.asarray(image)
 
 
-class DrawnArrows(NamedTuple):
-    """Arrows by which a marker is drawn."""
+def arrows_of(marker: Marker) -> tuple[np.ndarray, np.ndarray, float]:
+    """The arrows of a marker: a frame's axes, or one unless it is too short.
 
-    points: np.ndarray
-    """Both ends of each in the world, m, ``(arrows, 2, 3)``."""
-    colors: np.ndarray
-    """Red, green and blue of each, 0 to 1, ``(arrows, 3)``."""
-    radius: float
-
-
-def arrows_of(marker: Marker) -> DrawnArrows:
-    """The arrows of a marker: a frame's axes, or one unless it is too short."""
+    Both ends of each in the world, m, ``(arrows, 2, 3)``; red, green and blue of each, 0 to 1,
+    ``(arrows, 3)``; and their radius, m.
+    """
     if isinstance(marker, Frame):
         matrix = np.empty(9)
         mujoco.mju_quat2Mat(matrix, np.array(marker.quaternion))
         ends = marker.origin + marker.length * matrix.reshape(3, 3).T
         points = np.stack((np.broadcast_to(marker.origin, (3, 3)), ends), axis=1)
-        return DrawnArrows(points, np.eye(3), _AXIS_RADIUS * marker.length)
+        return points, np.eye(3), _AXIS_RADIUS * marker.length
     if isinstance(marker, Arrow) and math.dist(marker.start, marker.end) >= _SHORTEST_ARROW:
-        points = np.array([[marker.start, marker.end]])
-        return DrawnArrows(points, np.array([marker.rgb]), _ARROW_RADIUS)
-    return DrawnArrows(np.empty((0, 2, 3)), np.empty((0, 3)), 0.0)
+        return np.array([[marker.start, marker.end]]), np.array([marker.rgb]), _ARROW_RADIUS
+    return np.empty((0, 2, 3)), np.empty((0, 3)), 0.0
 
 
 def _add_marker(scene: mujoco.MjvScene, marker: Marker) -> None:
     """Draw a marker, unless the scene has no room for it."""
-    arrows = arrows_of(marker)
-    if scene.ngeom + len(arrows.points) + 1 > scene.maxgeom:
+    points, colors, radius = arrows_of(marker)
+    if scene.ngeom + len(points) + 1 > scene.maxgeom:
         return
     if isinstance(marker, Sphere):
         size, rgba = np.full(3, marker.radius), (*marker.rgb, 0.6)
         _add_geom(scene, mujoco.mjtGeom.mjGEOM_SPHERE, size, marker.center, rgba)
     kind = mujoco.mjtGeom.mjGEOM_ARROW
-    for (start, end), rgb in zip(arrows.points, arrows.colors, strict=True):
+    for (start, end), rgb in zip(points, colors, strict=True):
         geom = _add_geom(scene, kind, np.zeros(3), np.zeros(3), (*rgb, 1.0))
-        mujoco.mjv_connector(geom, kind, arrows.radius, start, end)
+        mujoco.mjv_connector(geom, kind, radius, start, end)
 
 
 def _add_geom(
