@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-import yaml
 from job import Job, metrics_of, timeless_metrics
 from rsl_rl_runner import rsl_rl_runner
 
 from simtrain.config.metric_tags import PHASES
 from simtrain.config.tasks import discover
-from simtrain.config.train import TrainConfig
-from simtrain.config.tree import overlay
 from simtrain.env.env import Env
 from simtrain.sim import EngineCfg
 
@@ -48,18 +45,6 @@ def test_a_run_leaves_its_files_and_nothing_else(run):
         "metrics.jsonl", "model_2.pt", "model_3.pt", "report.png", "resume.previous.pt", "resume.pt"
     ]  # fmt: skip
     assert run.name.endswith("_two-words")
-
-
-def test_the_configuration_tells_what_was_run_and_on_what(run):
-    content = yaml.safe_load((run / "config.yaml").read_text())
-    assert content["versions"]["torch"] == torch.__version__.split("+")[0]
-    assert {"python", "simtrain", "mujoco", "rsl-rl-lib", "numpy"} <= set(content["versions"])
-    assert content["devices"] == ["cpu"]
-    assert "git" in content
-    config = overlay(TrainConfig.of_task(TASK, discover().find(TASK).make()), content["config"])
-    assert (config.seed, config.num_envs, config.gpu_ids) == (5, ENVS, None)
-    assert config.env.rewards["upright"].weight == 2.0
-    assert config.ppo.actor.hidden_dims == (16, 8)
 
 
 def test_metrics_have_a_line_for_each_iteration(run):

@@ -29,7 +29,6 @@ from simtrain.algorithms.export import (
 from simtrain.config.tasks import default_config, discover
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import DECISIVE, POPULATION, Leaves, as_plain, leaves
-from simtrain.deployment import PROGRAMS
 from simtrain.deployment.interface import Interface, describe_interface
 from simtrain.deployment.robot import FILE, RobotInputs, RobotStep, export_robot
 from simtrain.deployment.unitree import cannot_be_told, deploy_yaml
@@ -48,6 +47,7 @@ from simtrain.sim import EngineCfg, choose_engine
 from simtrain.training.evaluator import Evaluation, Evaluator
 from simtrain.training.saved_policy import SavedPolicy, observed, read_configuration
 
+_PROGRAMS = ("run_policy.py", "mujoco_robot.py")  # exported beside the graph; import no simtrain
 _MOST_BYTES = 10**6  # of a policy that ships: it lies in everyone's clone
 _MOST_ENVS, _SEED = 1024, 0  # of its evaluation
 _REPEATED = (
@@ -94,7 +94,7 @@ def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> E
     robot: RobotInputs | None = None
     if "onnx" in formats:
         programs[FILE], robot = export_robot(RobotStep(env, step))
-        programs |= {path.name: path.read_bytes() for path in PROGRAMS}
+        programs |= {n: Path(__file__).with_name(n).read_bytes() for n in _PROGRAMS}
     metadata = _metadata(saved, interface, step, names, robot)
     properties = _properties(metadata)
     exports = {name: export(policy, step, kind, properties, obs) for kind, name in names.items()}
