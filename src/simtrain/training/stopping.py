@@ -15,7 +15,7 @@ from simtrain.launch.launcher import end_launched_ranks
 from simtrain.launch.processes import StopSignals
 from simtrain.run.checkpoint import model_paths
 from simtrain.run.console import TrainingConsole
-from simtrain.run.directory import shown
+from simtrain.run.directory import MEMBERS, shown
 from simtrain.training.resumption import can_resume
 
 _MESSAGE_SECONDS = 3.0
@@ -90,7 +90,8 @@ class Stopping(ExitStack):
         forced.start()
         self._console.close()
         last = "there is no checkpoint"
-        if self.run is not None and (saved := model_paths(self.run)):
+        run = self.run
+        if run is not None and (saved := model_paths(run) or model_paths(run / MEMBERS / "0")):
             last = f"the last checkpoint is {shown(saved[-1])}"
             if command := self.resume_command():
                 last += f"\nto go on: {command}"

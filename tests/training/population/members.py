@@ -2,7 +2,6 @@
 
 A program of its own: it imports torch once and forks the ranks. Exchanges and saves are slowed
 down, so that many kills fall into one. Prints for every run what was going on when it was killed.
-Also prints what two members of two ranks each compute.
 """
 
 from __future__ import annotations
@@ -57,9 +56,12 @@ CONFIG.env.episode_length_s = 1.0
 
 
 class Members:
-    """Members in processes of their own, resuming if the folder has something to resume from."""
+    """Members in processes of their own, resuming if the folder has something to resume from.
 
-    def __init__(self, run: Path, config: TrainConfig = CONFIG) -> None:
+    With `stop_at` each is told to stop, after as many iterations more as its number says.
+    """
+
+    def __init__(self, run: Path, config: TrainConfig = CONFIG, stop_at: int | None = None) -> None:
         run.mkdir(exist_ok=True)
         store = run.with_suffix(f".store-{time.monotonic_ns()}")
         fork = multiprocessing.get_context("fork")
@@ -68,14 +70,12 @@ class Members:
             saved = open_run(run)
             resumption = Resumption(saved.file, True, (), saved.of_members)
         assert config.population is not None
-        each = config.ranks_per_member
-        count = config.population * each
-        members = tuple(tuple(range(i, i + each)) for i in range(0, count, each))
+        ranks = config.ranks_per_member
+        count = config.population * ranks
+        members = tuple(tuple(range(i, i + ranks)) for i in range(0, count, ranks))
         shared = SharedContext(run, ("cpu",) * count, resumption, members=members)
-        self._ranks = [
-            fork.Process(target=train, args=(number, store, config, shared))
-            for number in range(count)
-        ]
+        arguments = store, config, shared, stop_at
+        self._ranks = [fork.Process(target=train, args=(i, *arguments)) for i in range(count)]
         for process in self._ranks:
             process.start()
 
@@ -91,7 +91,9 @@ class Members:
             assert process.exitcode == 0
 
 
-def train(number: int, store: Path, config: TrainConfig, shared: SharedContext) -> None:
+def train(
+    number: int, store: Path, config: TrainConfig, shared: SharedContext, stop_at: int | None
+) -> None:
     os.fsync = lambda descriptor: time.sleep(0.01)
     torch.set_num_threads(1)
     world = len(shared.devices)
@@ -99,7 +101,7 @@ def train(number: int, store: Path, config: TrainConfig, shared: SharedContext) 
         "gloo", store=dist.FileStore(str(store), world), rank=number, world_size=world
     )
     rank = Rank(number, number, world, torch.device("cpu"), seed=3 + number, threads=1)
-    member = rank.rank // config.ranks_per_member
+    member = number // config.ranks_per_member
     exchanging = shared.run / f".exchanging-{member}"
     evaluate = Evaluator.__call__
 
@@ -108,15 +110,13 @@ def train(number: int, store: Path, config: TrainConfig, shared: SharedContext) 
         return evaluate(self, *args, **kwargs)
 
     Evaluator.__call__ = mark_and_evaluate
-    stop_at = os.environ.get("STOP_AT")
     iterations = 0
 
     def stop() -> bool:
-        """Told to stop after as many iterations as the member's number says, if at all."""
         nonlocal iterations
         iterations += 1
         exchanging.unlink(missing_ok=True)
-        return stop_at is not None and iterations >= int(stop_at) + member
+        return stop_at is not None and iterations >= stop_at + member
 
     run_worker(RunContext(config, rank, Quiet(), stop, shared).of_member())
     dist.destroy_process_group()
@@ -148,59 +148,14 @@ def main(folder: Path, kills: int) -> None:
         if any(run.glob(".*.tmp")):
             state += ", during a write"
         Members(run).until_end()
-        if numbers_of(run) != numbers_of(expected):
-            sys.exit(f"{run} killed {state} went on differently")
-        print(state, flush=True)
-
-
-def stopped(folder: Path) -> None:
-    """Members that are told to stop, each after another iteration, and go on."""
-    expected, run = folder / "uninterrupted", folder / "stopped"
-    for first in (2, 1, 4):
-        os.environ["STOP_AT"] = str(first)
-        Members(run).until_end()
-    del os.environ["STOP_AT"]
-    Members(run).until_end()
-    if numbers_of(run) != numbers_of(expected):
-        sys.exit("the population that was stopped went on differently")
-    print("stopped", flush=True)
-
-
-def two_ranks_each(folder: Path) -> None:
-    """How far gradients and parameters of members of two ranks are from those of one alone."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from two_ranks import ENVS, update
-
-    fork = multiprocessing.get_context("fork")
-    store, results = folder / "store", [folder / f"ranks.{i}" for i in range(4)]
-
-    def run(number: int) -> None:
-        torch.set_num_threads(1)
-        dist.init_process_group(
-            "gloo", store=dist.FileStore(str(store), 4), rank=number, world_size=4
-        )
-        rank = Rank(number, number, 4, torch.device("cpu"), seed=3 + number, threads=1)
-        rank = rank.split(((0, 1), (2, 3)))
-        mine = slice(rank.rank * ENVS, (rank.rank + 1) * ENVS)
-        torch.save(update(rank, ENVS, mine)["tensors"], results[number])
-        dist.destroy_process_group()
-
-    ranks = [fork.Process(target=run, args=(i,)) for i in range(4)]
-    for process in ranks:
-        process.start()
-    alone = Rank(0, 0, 1, torch.device("cpu"), seed=3, threads=1)
-    expected = update(alone, 2 * ENVS, slice(None))["tensors"]
-    for process in ranks:
-        process.join()
-        assert process.exitcode == 0
-    errors = [
-        max(
-            float((a - b).abs().max() / b.abs().max().clamp(min=1e-3))
-            for a, b in zip(torch.load(path), expected, strict=True)
-        )
-        for path in results
-    ]
-    print("ranks:", *errors, flush=True)
+        check_numbers(run, expected, f"killed {state}")
+    run = folder / "stopped"
+    for stop_at in (2, 1, 4, None):
+        Members(run, stop_at=stop_at).until_end()
+    check_numbers(run, expected, "stopped")
+    # Each save compares the parameters of the ranks of a member, whose batches differ.
+    pairs = replace(CONFIG, population=2, ranks_per_member=2, max_iterations=4)
+    Members(folder / "pairs", pairs).until_end()
 
 
 def lines_of(run: Path) -> int:
@@ -211,6 +166,12 @@ def lines_of(run: Path) -> int:
 def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         time.sleep(0.001)
+
+
+def check_numbers(run: Path, expected: Path, state: str) -> None:
+    if numbers_of(run) != numbers_of(expected):
+        sys.exit(f"{run} {state} went on differently")
+    print(state, flush=True)
 
 
 def numbers_of(run: Path) -> dict[str, list[dict[str, Any]]]:
@@ -231,5 +192,3 @@ def numbers_of(run: Path) -> dict[str, list[dict[str, Any]]]:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]))
-    stopped(Path(sys.argv[1]))
-    two_ranks_each(Path(sys.argv[1]))  # last, for here this process computes, too

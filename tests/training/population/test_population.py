@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from PIL import Image
 
 from simtrain.cli.report import report
 from simtrain.plot.population import ancestors
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """What `members.py` leaves: populations that were killed, stopped, or not, and their ranks."""
+    """What `members.py` leaves: populations that were killed, stopped, or not."""
     here = tmp_path_factory.mktemp("populations")
     program = Path(__file__).with_name("members.py")
     result = subprocess.run(
@@ -41,9 +40,17 @@ def folder(tmp_path_factory) -> Path:
 @pytest.mark.timeout(300)
 def test_populations_that_are_killed_or_stopped_go_on_as_if_nothing_had_happened(folder):
     output = (folder / "output").read_text().splitlines()
-    assert len([line for line in output if line.startswith("after")]) == 4
+    assert len([line for line in output if line.startswith("killed after")]) == 4
     assert any("during another" in line for line in output)
-    assert "stopped" in output
+    assert output[-1] == "stopped"
+
+
+def test_members_of_two_ranks_learn_from_both_of_their_batches(folder):
+    """That ranks of a member stay equal is checked at each save."""
+    paths = [folder / "pairs" / "members" / str(i) / "model_4.pt" for i in range(2)]
+    first, second = (read_checkpoint(path) for path in paths)
+    assert first["infos"]["env_steps"] == 4 * 8 * 4 * 2
+    assert first["infos"]["config_sha256"] != second["infos"]["config_sha256"]
 
 
 def test_a_report_shows_the_population_and_the_curves_of_its_members(folder, tmp_path, capsys):
@@ -57,12 +64,6 @@ def test_a_report_shows_the_population_and_the_curves_of_its_members(folder, tmp
     head = next(i for i, row in enumerate(rows) if "iterations" in row)
     members = rows[head + 1 : head + 4]
     assert all(f"<td>{ITERATIONS}</td>" in member for member in members)
-
-
-def test_members_of_two_ranks_learn_as_one_from_both_batches(folder):
-    """`members.py` compares them, and says by how much they differ."""
-    (line,) = [x for x in (folder / "output").read_text().splitlines() if x.startswith("ranks:")]
-    assert max(map(float, line.split()[1:])) < 1e-5
 
 
 def test_the_lineage_says_who_was_replaced_by_whom(folder):
@@ -87,9 +88,9 @@ def test_every_member_has_metrics_of_every_iteration_with_its_numbers(folder):
         assert [row["iteration"] for row in rows] == list(range(1, 14))
         for exchange in exchanges:
             row = rows[exchange["iteration"] - 1]
-            mine = exchange["members"][member]
-            assert row["Eval/mean_return"] == pytest.approx(mine["value"])
-            assert row["Population/ppo.gamma"] == mine["values"]["ppo.gamma"]
+            then = exchange["members"][member]
+            assert row["Eval/mean_return"] == pytest.approx(then["value"])
+            assert row["Population/ppo.gamma"] == then["values"]["ppo.gamma"]
 
 
 def test_the_best_policy_has_a_configuration_of_its_own_and_can_be_used(folder):
@@ -98,16 +99,11 @@ def test_the_best_policy_has_a_configuration_of_its_own_and_can_be_used(folder):
     scores = [one["score"] for exchange in read_lineage(run) for one in exchange["members"]]
     assert best["infos"]["mean_return:max"] == pytest.approx(max(scores))
     config = yaml.safe_load((run / "best.yaml").read_text())["config"]
-    found = open_policy(run)
-    assert found.checkpoint == run / "best.pt"
-    assert list(found.config.ppo.actor.hidden_dims) == config["ppo"]["actor"]["hidden_dims"]
+    policy = open_policy(run)
+    assert policy.checkpoint == run / "best.pt"
+    assert list(policy.config.ppo.actor.hidden_dims) == config["ppo"]["actor"]["hidden_dims"]
     weight = best["actor_state_dict"]["mlp.0.weight"]
-    assert weight.shape[0] == found.config.ppo.actor.hidden_dims[0]
-
-
-def test_the_picture_of_a_population_is_left_in_its_run(folder):
-    with Image.open(folder / "uninterrupted" / "report.png") as picture:
-        assert min(picture.size) > 1000
+    assert weight.shape[0] == policy.config.ppo.actor.hidden_dims[0]
 
 
 def test_ancestors_are_followed_through_those_that_were_copied():

@@ -44,11 +44,6 @@ class Feature(AbstractContextManager["Feature"]):
     main_rank_only = False
     """Whether only rank 0 has it."""
 
-    @property
-    def name(self) -> str:
-        """Key of its state in ``resume.pt``."""
-        return type(self).__name__
-
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         """Release what the feature holds; does nothing by default."""
 
@@ -56,7 +51,10 @@ class Feature(AbstractContextManager["Feature"]):
         """Act on a finished iteration; all ranks that have the feature call it together."""
 
     def state(self) -> dict[str, Any]:
-        """Tensors and plain values that the next iterations depend on, the same on all ranks."""
+        """Tensors and plain values that the next iterations depend on, the same on all ranks.
+
+        They are in ``resume.pt`` by the name of the feature's class.
+        """
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:

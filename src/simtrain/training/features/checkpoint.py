@@ -169,7 +169,7 @@ class Checkpoint(Feature):
             "steps": int(trainer.env.steps),
             "trainer": trainer.state(),
             "learner": copied_to_host(trainer.ppo.state()),
-            "features": {feature.name: feature.state() for feature in self._features},
+            "features": {type(feature).__name__: feature.state() for feature in self._features},
             "ranks": [own, *others],
         }
 
@@ -203,8 +203,8 @@ class Checkpoint(Feature):
         """Continue from what all ranks share, and from this rank's own state if it has one."""
         trainer, changed = self._trainer, set(resumption.changed)
         for feature in self._features:  # a member's networks get their sizes, first
-            if feature.name in shared["features"]:
-                feature.set_state(shared["features"][feature.name])
+            if (state := shared["features"].get(type(feature).__name__)) is not None:
+                feature.set_state(state)
         trainer.set_state(shared["trainer"])
         trainer.ppo.set_state(
             shared["learner"],

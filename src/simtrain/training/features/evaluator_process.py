@@ -49,16 +49,16 @@ class EvaluatorProcess:
         self.failure: str | None = None
         """Why the process is gone, or None while it lives."""
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
-        self._connection, theirs = Pipe()
-        arguments = [str(theirs.fileno()), str(os.getpid())]
+        self._connection, far_end = Pipe()
+        arguments = [str(far_end.fileno()), str(os.getpid())]
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, *arguments],
-            pass_fds=[theirs.fileno()],
+            pass_fds=[far_end.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
         )
-        theirs.close()
+        far_end.close()
         self._start = config.task, as_plain(config), devices, threads
         self._worker = NewestItemWorker(self._evaluate, "evaluator")
 

@@ -22,15 +22,15 @@ Record = dict[str, Tensor]
 
 def record(env: Env) -> Record:
     """Commands, terminations, rewards and observations of the latest step."""
-    found = {f"commands.{name}": term.command for name, term in env.commands.terms.items()}
+    terms = {f"commands.{name}": term.command for name, term in env.commands.terms.items()}
     for i, name in enumerate(env.terminations.names):
-        found[f"terminations.{name}"] = env.terminations.flags[:, i]
+        terms[f"terminations.{name}"] = env.terminations.flags[:, i]
     for i, name in enumerate(env.rewards.names):
-        found[f"rewards.{name}"] = env.rewards.values[:, i]
+        terms[f"rewards.{name}"] = env.rewards.values[:, i]
     for group, values in env.get_observations().items():
         for term, columns in env.observations.groups[group].slices.items():
-            found[f"observations.{group}.{term}"] = values.flatten(1)[:, columns]
-    return {name: values.to(torch.float32, copy=True) for name, values in found.items()}
+            terms[f"observations.{group}.{term}"] = values.flatten(1)[:, columns]
+    return {name: values.to(torch.float32, copy=True) for name, values in terms.items()}
 
 
 def differing(replayed: Sequence[Record], eager: Sequence[Record]) -> list[str]:
