@@ -24,7 +24,7 @@ class RolloutGraphs:
         self._ppo = ppo
         self._backend = backend
         self._staging = StagingBuffer(ppo.storage)
-        self._graphs: Graphs | None = None
+        self._graphs = Graphs()
         self._generation: int | None = None
         self.refusal: str | None = None
         """Why this rank's steps cannot be a graph; None if they can, or it was not tried yet."""
@@ -45,7 +45,7 @@ class RolloutGraphs:
             env.timer.begin("other")
             with env.timer.paused(), env.observations.in_one_buffer():
                 self._make()
-        if self._graphs is None or self.outdated:
+        if not self._graphs.graphs or self.outdated:
             return False
         env.timer.begin("rollout_graph")
         with env.observations.in_one_buffer():
@@ -57,9 +57,7 @@ class RolloutGraphs:
 
     def close(self) -> None:
         """End the graph, if there is one."""
-        if self._graphs is not None:
-            self._graphs.close()
-            self._graphs = None
+        self._graphs.close()
 
     def _begin(self) -> None:
         self._env.sim.forward()  # what was written since the last step
@@ -115,11 +113,11 @@ class RolloutGraphs:
             return "; ".join(changed)
         restore()
         try:
-            self._graphs = graphs = self._backend.capture(self._captured_step)
+            self._graphs = self._backend.capture(self._captured_step)
         except RefusedError as error:
             return str(error)
         restore()
-        names = differing(self._records(graphs.replay), eager)
+        names = differing(self._records(self._graphs.replay), eager)
         return f"{', '.join(names)} would not be the same from a graph" if names else None
 
     def _records(self, step: Callable[[], None]) -> list[Record]:

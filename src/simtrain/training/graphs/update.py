@@ -20,7 +20,7 @@ class UpdateGraphs:
     def __init__(self, ppo: Algorithm, backend: GraphBackend) -> None:
         self._ppo = ppo
         self._backend = backend
-        self._graphs: Graphs | None = None
+        self._graphs = Graphs()
         self._tried = False
         self.refusal = ppo.refusal
         """Why this rank's mini-batches are not graphs; None if they are, or only others refuse."""
@@ -31,19 +31,16 @@ class UpdateGraphs:
             self._tried = True
             with self._ppo.timer.paused():
                 self._make()
-        return self._graphs is not None
+        return bool(self._graphs.graphs)
 
     def replay(self, number: int) -> None:
         """See `PPO.learn_mini_batch`; by a graph."""
-        assert self._graphs is not None
         self._graphs.replay(number)
 
     def close(self) -> None:
         """End the graphs, if there are any; there will be no others."""
         self._tried = True
-        if self._graphs is not None:
-            self._graphs.close()
-            self._graphs = None
+        self._graphs.close()
 
     def _make(self) -> None:
         ppo = self._ppo
