@@ -18,6 +18,31 @@ LEGACY = 0
 """PyTorch's default stream: work on it waits for that on every blocking stream."""
 
 
+_YES = (
+    *("driver_is_initialized", "device_get_count", "device_get_managed_memory_supported"),
+    *("device_get_concurrent_managed_access_supported", "device_is_uva"),
+    *("device_is_mempool_supported", "device_get_pci_bus_id", "context_is_primary"),
+    *("event_create", "get_suggested_block_size", "configure_kernel_shared_memory"),
+)
+_NO = (
+    *("device_get_pageable_memory_access", "device_get_direct_managed_mem_access_from_host"),
+    *("device_get_host_native_atomic_supported", "device_is_ipc_supported", "device_get_uuid"),
+    *("device_get_pci_domain_id", "device_get_pci_device_id", "context_get_device_ordinal"),
+    *("event_destroy", "event_record", "stream_wait_event"),
+)
+ANSWERS: dict[str, int | bytes] = {
+    **dict.fromkeys((f"wp_cuda_{name}" for name in _YES), 1),
+    **dict.fromkeys((f"wp_cuda_{name}" for name in _NO), 0),
+    "wp_cuda_driver_version": 13020,
+    "wp_cuda_device_get_name": b"no GPU at all",
+    "wp_cuda_device_get_arch": ARCH,
+    "wp_cuda_device_get_sm_count": 132,
+    "wp_cuda_device_get_max_shared_memory": 227 << 10,
+    "wp_cuda_device_get_primary_context": CONTEXT,
+}
+"""What Warp's native functions return that only ask."""
+
+
 class RuleError(RuntimeError):
     """The driver refuses."""
 
@@ -65,6 +90,8 @@ class Driver:
         raise RuleError(what)
 
     def __getattr__(self, name: str) -> Any:
+        if name in ANSWERS:
+            return lambda *arguments: ANSWERS[name]
         if name.startswith("wp_cuda") or "_device" in name:
             raise AttributeError(f"{name} is not simulated")
         return getattr(self._native, name)
@@ -126,51 +153,6 @@ class Driver:
             self.refuse(f"{what} during a capture")
 
     # The device.
-
-    def wp_cuda_driver_is_initialized(self) -> int:
-        return 1
-
-    def wp_cuda_driver_version(self) -> int:
-        return 13020
-
-    def wp_cuda_device_get_count(self) -> int:
-        return 1
-
-    def wp_cuda_device_get_name(self, ordinal: int) -> bytes:
-        return b"no GPU at all"
-
-    def wp_cuda_device_get_arch(self, ordinal: int) -> int:
-        return ARCH
-
-    def wp_cuda_device_get_sm_count(self, ordinal: int) -> int:
-        return 132
-
-    def wp_cuda_device_get_max_shared_memory(self, ordinal: int) -> int:
-        return 227 << 10
-
-    def _no(self, *arguments: Any) -> int:
-        return 0
-
-    def _yes(self, *arguments: Any) -> int:
-        return 1
-
-    wp_cuda_device_get_pageable_memory_access = _no
-    wp_cuda_device_get_direct_managed_mem_access_from_host = _no
-    wp_cuda_device_get_host_native_atomic_supported = _no
-    wp_cuda_device_get_managed_memory_supported = _yes
-    wp_cuda_device_get_concurrent_managed_access_supported = _yes
-    wp_cuda_device_is_uva = wp_cuda_device_is_mempool_supported = _yes
-    wp_cuda_device_is_ipc_supported = wp_cuda_device_get_uuid = _no
-    wp_cuda_device_get_pci_domain_id = wp_cuda_device_get_pci_device_id = _no
-    wp_cuda_device_get_pci_bus_id = _yes
-    wp_cuda_context_is_primary = _yes
-    wp_cuda_context_get_device_ordinal = _no
-    wp_cuda_event_create, wp_cuda_event_destroy, wp_cuda_event_record = _yes, _no, _no
-    wp_cuda_stream_wait_event = _no
-    wp_cuda_get_suggested_block_size = wp_cuda_configure_kernel_shared_memory = _yes
-
-    def wp_cuda_device_get_primary_context(self, ordinal: int) -> int:
-        return CONTEXT
 
     def wp_cuda_device_get_memory_info(self, ordinal: int, *numbers: Any) -> None:
         for number in numbers:

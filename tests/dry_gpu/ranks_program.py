@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 import warp
 from tape import Tape
+from tiny_training import Console
 
 from simtrain.algorithms.cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.benchmark.figures import Case
@@ -60,13 +61,11 @@ class Breaks(Tape):
         raise ZeroDivisionError("no graph today")
 
 
-class Console:
+class ReportingConsole(Console):
     """Reports what a rank says."""
 
-    def say(self, text: str) -> None:
-        events.send({"said": text})
-
-    def show(self, status: object) -> None: ...
+    def say(self, message: str) -> None:
+        events.send({"said": message})
 
 
 def train(rank: Rank, show: Callable[[object], None], stop: Any, run: Path) -> None:
@@ -84,7 +83,7 @@ def train(rank: Rank, show: Callable[[object], None], stop: Any, run: Path) -> N
     )
     config.env.episode_length_s = 0.5
     shared = SharedContext(run, ("cpu", "cpu"))
-    worker.run_worker(RunContext(config, rank, Console(), stop, shared))
+    worker.run_worker(RunContext(config, rank, ReportingConsole(), stop, shared))
 
 
 def measure(rank: Rank, show: Callable[[object], None], stop: Any, run: Path) -> None:

@@ -105,11 +105,6 @@ class MiniBatchAlgorithm(ABC):
         self.load(state, parts, strict=True)  # type: ignore[attr-defined]
         self.learning_rate = float(self.optimizer.lr.fill_(rate))
 
-    def _start_equally(self) -> None:
-        """Let every rank start as rank 0 does."""
-        for tensor in self.tensors():
-            self.rank.broadcast(tensor)
-
     def _learn_epochs(self, graphs: MiniBatchGraphs | None) -> None:
         """Learn from all mini-batches in all epochs, by `graphs` if there are any; add losses."""
         learn = self.learn_mini_batch

@@ -55,7 +55,8 @@ class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
         self.num_mini_batches = num_steps_per_env // self.gradient_length
         self._losses = torch.zeros(1, device=rank.device)
         self.memories = [Memory(model) for model in (self.actor, teacher)]
-        self._start_equally()
+        for tensor in self.tensors():
+            rank.broadcast(tensor)
 
     def tensors(self) -> list[Tensor]:
         """See `MiniBatchAlgorithm.tensors`."""

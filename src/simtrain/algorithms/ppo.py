@@ -90,7 +90,8 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         if super().hidden_states():
             self.refusal = "recurrent networks learn from trajectories, whose number changes"
         self.learning_threads = self.learner.threads
-        self._start_equally()
+        for tensor in self.tensors():
+            rank.broadcast(tensor)
 
     @property
     def networks(self) -> dict[str, MLPModel]:
@@ -190,17 +191,6 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         """See `MiniBatchAlgorithm.hidden_states`."""
         rewards = [] if self.rnd is None else [self.rnd.discounted]
         return [*super().hidden_states(), *rewards]
-
-    def load(
-        self,
-        loaded_dict: dict[str, Any],
-        load_cfg: dict[str, bool] | None = None,
-        strict: bool = True,
-    ) -> bool:
-        """Take over what `save` returned, in place; see ``rsl_rl.algorithms.PPO.load``."""
-        iteration = super().load(loaded_dict, load_cfg, strict)
-        self.learning_rate = float(self.optimizer.lr)
-        return bool(iteration)
 
     def state(self) -> dict[str, Any]:
         """What `set_state` takes; the storage is empty between two updates."""

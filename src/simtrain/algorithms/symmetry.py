@@ -6,14 +6,15 @@ Mittal et al., "Symmetry considerations for learning task symmetric robot polici
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from rsl_rl.extensions import Symmetry
-from rsl_rl.models import MLPModel
+from rsl_rl.modules import EmpiricalNormalization
 from tensordict import TensorDict
-from torch import Tensor
+from torch import Tensor, nn
 
 from simtrain.algorithms.cfg import SymmetryCfg
 
@@ -72,29 +73,30 @@ class MirrorSymmetry(Symmetry):  # type: ignore[misc]
         return obs, actions
 
 
-class MirroredInput:
-    """A network's inputs, normalized, and their mirror images behind them, in one buffer."""
+class MirroredRows:
+    """Rows of numbers and their mirror images behind them, in one buffer."""
 
-    def __init__(self, network: MLPModel, maps: MirrorMaps, inputs: Tensor) -> None:
-        """`inputs` are ``(samples, size)``; `both` has twice as many rows."""
-        self._network, self._inputs = network, inputs
-        self.both = inputs.repeat(2, 1)
-        groups = [maps.observations[group] for group in network.obs_groups]
-        own = torch.arange(inputs.shape[1], device=inputs.device)
-        places = own.split([len(group.index) for group in groups])
-        pairs = zip(places, groups, strict=True)
-        self._index = torch.cat([place[group.index] for place, group in pairs])
-        self._sign = torch.cat([group.sign for group in groups])
+    def __init__(
+        self, rows: Tensor, maps: Sequence[MirrorMap], normalizer: nn.Module | None = None
+    ) -> None:
+        """`rows` are ``(samples, size)``, `maps` those of their parts, side by side; `both` has
+        twice as many rows. `normalizer` is rsl_rl's, by which the rows are normalized, if any."""
+        self._rows = rows
+        self.both = rows.repeat(2, 1)
+        places = torch.arange(rows.shape[1], device=rows.device).split([len(m.sign) for m in maps])
+        parts = zip(places, maps, strict=True)
+        self._index = torch.cat([place[part.index] for place, part in parts])
+        self._sign = torch.cat([part.sign for part in maps])
+        self._normalizer = normalizer if isinstance(normalizer, EmpiricalNormalization) else None
 
     def fill(self) -> None:
-        """Copy the inputs, and write their images from them, in place."""
+        """Copy the rows, and write their images, in place."""
         own, images = self.both.chunk(2)
-        own.copy_(self._inputs)
+        own.copy_(self._rows)
         torch.index_select(own, 1, self._index, out=images)
         images.mul_(self._sign)
-        if self._network.obs_normalization:
+        if self._normalizer is not None:
             # Out of the one entry's normalization, and into the other's.
-            normalizer, index = self._network.obs_normalizer, self._index
-            mean = normalizer.get_buffer("_mean")[0]
-            std = normalizer.get_buffer("_std")[0] + normalizer.eps
+            index, mean = self._index, self._normalizer.get_buffer("_mean")[0]
+            std = self._normalizer.get_buffer("_std")[0] + self._normalizer.eps
             images.mul_(std[index] / std).add_((self._sign * mean[index] - mean) / std)

@@ -144,12 +144,8 @@ class MujocoEngine(Engine):
 
     def cast(self, rays: Rays) -> None:
         groups = None if rays.groups is None else np.isin(np.arange(mujoco.mjNGROUP), rays.groups)
-        distances, _ = self._batch.ray(
-            rays.points.numpy(),
-            rays.directions.numpy(),
-            groups,
-            bodyexclude=np.asarray(rays.excluded_bodies),
-        )
+        lines, excluded = (rays.points.numpy(), rays.directions.numpy()), rays.excluded_bodies
+        distances, _ = self._batch.ray(*lines, groups, bodyexclude=np.asarray(excluded))
         rays.distances.copy_(torch.from_numpy(distances))
 
     def get_model(self, env: int) -> mujoco.MjModel:
@@ -196,9 +192,10 @@ class MujocoEngine(Engine):
         try:
             getattr(self._batch, call)(**arguments)
         except mujoco.batch.SimulationError as error:
-            env, others = int(error.ids[0]), len(error.ids) - 1
-            and_others = {0: "", 1: " and 1 other"}.get(others, f" and {others} others")
-            text = f"MuJoCo failed in environment {env}{and_others}: {self._batch.error(env)}"
+            env, count = int(error.ids[0]), len(error.ids)
+            text = (
+                f"MuJoCo failed in environment {env}, of {count} in all: {self._batch.error(env)}"
+            )
             raise SimulationError(text) from error
 
 

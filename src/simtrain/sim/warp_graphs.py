@@ -52,8 +52,8 @@ class WarpGraphs:
         try:
             self._device.get_cuda_compile_arch()
         except RuntimeError as error:
-            text = f"the warp engine cannot use the {self._device.name}: {error} "
-            raise ConfigError(text + "Or use --engine mujoco.") from error
+            text = f"the warp engine cannot use the {self._device.name}, but --engine mujoco can"
+            raise ConfigError(f"{text}: {error}") from error
         self._cuda = None if self._device.is_cpu else CudaGraphs(device)
         self._graphs: dict[Hashable, Callable[[], None] | None] = {}
         self.enabled, self._in_torch_graph = True, False

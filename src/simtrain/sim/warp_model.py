@@ -41,16 +41,13 @@ _OTHERS = {
         f"left out: make the height field coarser or the geom smaller"
     ),
     mjw.OverflowType.CONTACT_MATCH: (
-        "a contact sensor matched more contacts than MuJoCo Warp has room for, and the rest were "
-        "left out: give the model a <custom><numeric name='contact_sensor_maxmatch'/> above 64"
+        "a contact sensor matched too many contacts, and the rest were left out: give the model "
+        "a <custom><numeric name='contact_sensor_maxmatch'/> above 64"
     ),
     mjw.OverflowType.EPA_HORIZON: (
-        "how deep two convex geoms are in each other was not computed to the end, for want of "
-        "room: give them simpler meshes"
+        "the depth of two convex geoms in each other needs more room: give them simpler meshes"
     ),
-    mjw.OverflowType.TACTILE: (
-        "a tactile sensor met more geoms than MuJoCo Warp has room for, and the rest were left out"
-    ),
+    mjw.OverflowType.TACTILE: "a tactile sensor met too many geoms, and the rest were left out",
 }
 """What no flag mends. Solvers that reach their number of iterations are not among it."""
 
@@ -64,24 +61,20 @@ def check_model(model: mujoco.MjModel) -> None:
 
 def put_model(model: mujoco.MjModel) -> mjw.Model:
     """The model on Warp's current device; `ConfigError` if the engine cannot simulate it."""
-    unsupported = None
-    if model.nflex:
-        unsupported = "flexes (deformable bodies)"
-    elif model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
-        unsupported = "the flag 'sleep'"
-    elif np.any(model.sensor_delay) or np.any(model.sensor_interval):
-        # A delayed sensor is recorded whenever it is computed, also by a `forward` of others.
-        unsupported = "sensors with a delay or an interval"
-    if unsupported:
-        raise ConfigError(
-            f"the warp engine does not support {unsupported}: use --engine mujoco, or take it "
-            f"out of the model"
-        )
+    # A delayed sensor is recorded whenever it is computed, also by a `forward` of others.
+    delayed = np.any(model.sensor_delay) or np.any(model.sensor_interval)
+    unsupported = {
+        "flexes (deformable bodies)": model.nflex,
+        "the flag 'sleep'": model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP,
+        "sensors with a delay or an interval": delayed,
+    }
+    way = "use --engine mujoco, or change the model"
+    if features := [name for name, is_used in unsupported.items() if is_used]:
+        raise ConfigError(f"the warp engine does not support {features[0]}: {way}")
     try:
         return mjw.put_model(model)
     except (NotImplementedError, ValueError) as error:
-        text = f"MuJoCo Warp does not support this model: {error} "
-        raise ConfigError(text + "Use --engine mujoco, or change the model.") from error
+        raise ConfigError(f"MuJoCo Warp does not support this model: {error} ({way})") from error
 
 
 def view_data(model: mujoco.MjModel, data: mjw.Data, field: str) -> Tensor:
@@ -126,14 +119,10 @@ def _check_expandable(field: str) -> None:
     if field in mujoco.batch.DATA_FIELDS:
         raise ValueError(f"{field!r} is an MjData field: use bind({field!r})")
     if field in known:
-        raise ValueError(
-            f"MuJoCo Warp shares {field!r} between all environments; fields that can differ: "
-            f"{', '.join(expandable)}"
-        )
-    raise ValueError(
-        f"{field!r} is not an MjModel array that can differ between environments"
-        f"{did_you_mean(field, expandable)}"
-    )
+        text = "between all environments; fields that can differ"
+        raise ValueError(f"MuJoCo Warp shares {field!r} {text}: {', '.join(expandable)}")
+    text = "is not an MjModel array that can differ between environments"
+    raise ValueError(f"{field!r} {text}{did_you_mean(field, expandable)}")
 
 
 def _is_batched(array: Any) -> bool:
@@ -192,16 +181,16 @@ def find_sizes(
     max_contacts: int | None = None,
     max_constraints: int | None = None,
 ) -> BufferSizes:
-    """The given sizes, but at least 1; those of `_probe` in place of None."""
-    if max_contacts is None or max_constraints is None:
-        probed = _probe(model, keyframe)
-        max_contacts = probed.max_contacts if max_contacts is None else max_contacts
-        max_constraints = probed.max_constraints if max_constraints is None else max_constraints
+    """The given sizes, but at least 1; in place of None, what `_probe` finds."""
+    sizes = [max_contacts, max_constraints]
+    if None in sizes:
+        pairs = zip(sizes, _probe(model, keyframe), strict=True)
+        sizes = [probed if size is None else size for size, probed in pairs]
     # Without any room MuJoCo Warp skips steps whose results the integrators need.
-    return BufferSizes(max(max_contacts, 1), max(max_constraints, 1))
+    return BufferSizes(*(max(1, size or 0) for size in sizes))
 
 
-def _probe(model: mujoco.MjModel, keyframe: int | None) -> BufferSizes:
+def _probe(model: mujoco.MjModel, keyframe: int | None) -> tuple[int, int]:
     """The most seen in simulations under random controls, and a margin; 0.2 s for a quadruped."""
     mujoco.set_mju_user_warning(ignore_warning)  # random controls may be unstable
     random = np.random.default_rng(0)
@@ -222,7 +211,7 @@ def _probe(model: mujoco.MjModel, keyframe: int | None) -> BufferSizes:
         batch.step(nstep=nstep)
     # Random motion rarely meets all joint limits at once; a policy may.
     limits = int(np.sum(model.jnt_limited)) + int(np.sum(model.tendon_limited))
-    return BufferSizes(int(_MARGIN * contacts) + 4, int(_MARGIN * constraints) + limits + 8)
+    return int(_MARGIN * contacts) + 4, int(_MARGIN * constraints) + limits + 8
 
 
 def _most_near_pairs(

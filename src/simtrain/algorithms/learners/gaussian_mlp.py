@@ -21,7 +21,7 @@ from simtrain.algorithms.learners.losses import (
     value_loss,
 )
 from simtrain.algorithms.rollout import Rollout, Transition
-from simtrain.algorithms.symmetry import MirroredInput, MirrorSymmetry
+from simtrain.algorithms.symmetry import MirroredRows, MirrorSymmetry
 from simtrain.launch.phase_timer import PhaseTimer
 from simtrain.launch.rank import Rank
 
@@ -65,10 +65,9 @@ class GaussianMlpLearner(Learner):
             Samples(*(buffer[i * size : (i + 1) * size] for buffer in self._shuffled))
             for i in range(num_mini_batches)
         ]
-        self._symmetry, self._mirrored = symmetry, list[_MirroredBatch]()
+        self._symmetry, self._mirrored = symmetry, list[MirroredRows]()
         if symmetry is not None:
-            self._mirrored = [_MirroredBatch(b, models, symmetry) for b in self.mini_batches]
-            self.mini_batches = [mirrored.batch for mirrored in self._mirrored]
+            self.mini_batches = [self._with_images(b, symmetry) for b in self.mini_batches]
         self._rows = max(st.num_envs, len(self.mini_batches[0].actor_input))
         self._policy = BufferedMlp(self.actor.mlp, self._rows)
         self._value = BufferedMlp(self.critic.mlp, self._rows)
@@ -103,8 +102,8 @@ class GaussianMlpLearner(Learner):
         order = torch.randperm(len(self._shuffled.actions), device=self._noise.device)
         for samples, shuffled in zip(self._samples(), self._shuffled, strict=True):
             torch.index_select(samples, 0, order, out=shuffled)
-        for mirrored in self._mirrored:
-            mirrored.fill()
+        for rows in self._mirrored:
+            rows.fill()
         count = len(self.mini_batches)
         size = len(order) // count
         return self._shuffled.advantages[: size * count].view(count, size)
@@ -139,33 +138,29 @@ class GaussianMlpLearner(Learner):
         self._value.backward(gradient.flatten(0, 1))
         return loss
 
+    def _with_images(self, batch: Samples, symmetry: MirrorSymmetry) -> Samples:
+        """The mini-batch with room for its mirror images behind it, which `shuffle` writes.
+
+        Where these are learned from, actions have a leading axis of samples and images.
+        """
+
+        def mirrored(network: MLPModel, inputs: Tensor) -> Tensor:
+            groups = [symmetry.maps.observations[group] for group in network.obs_groups]
+            self._mirrored.append(MirroredRows(inputs, groups, network.obs_normalizer))
+            return self._mirrored[-1].both
+
+        batch = batch._replace(actor_input=mirrored(self.actor, batch.actor_input))
+        if not symmetry.use_data_augmentation:
+            return batch
+        actions = MirroredRows(batch.actions, [symmetry.maps.actions])
+        self._mirrored.append(actions)
+        both = actions.both.view(2, *batch.actions.shape)
+        critic_input = mirrored(self.critic, batch.critic_input)
+        return batch._replace(critic_input=critic_input, actions=both)
+
     def _samples(self) -> Samples:
         """The rollout with steps and environments in one axis; views."""
         st = self.storage
         inputs = st.recorded["actor_input"], self._critic_input
         rest = st.actions, st.actions_log_prob, st.values, st.returns, st.advantages, self._mean
         return Samples(*(buffer.flatten(0, 1) for buffer in (*inputs, *rest)))
-
-
-class _MirroredBatch:
-    """A mini-batch with the mirror images of its samples behind them, in buffers made once."""
-
-    def __init__(
-        self, own: Samples, models: tuple[MLPModel, MLPModel], symmetry: MirrorSymmetry
-    ) -> None:
-        self._actions, self._reflect, (actor, critic) = own.actions, symmetry.maps.actions, models
-        self._inputs = [MirroredInput(actor, symmetry.maps, own.actor_input)]
-        self.batch = own._replace(actor_input=self._inputs[0].both)
-        """With a leading axis of actions, samples and images, if these are learned from."""
-        if symmetry.use_data_augmentation:
-            self._inputs.append(MirroredInput(critic, symmetry.maps, own.critic_input))
-            both = {"critic_input": self._inputs[1].both, "actions": own.actions.repeat(2, 1, 1)}
-            self.batch = self.batch._replace(**both)
-
-    def fill(self) -> None:
-        """Copy the mini-batch, and write the images, in place."""
-        for inputs in self._inputs:
-            inputs.fill()
-        if len(self._inputs) > 1:
-            self.batch.actions[0].copy_(self._actions)
-            self.batch.actions[1].copy_(self._reflect(self._actions))
