@@ -120,7 +120,7 @@ def make_curious(schedule: str = "constant", **changes: Any):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_intrinsic_rewards_are_those_of_rsl_rl(schedule):
-    same_updates(*make_curious(schedule), 3)
+    same_updates(*make_curious(schedule), 3)  # type: ignore[call-arg]
 
 
 def test_the_intrinsic_reward_is_reported_and_falls_where_nothing_is_new():

@@ -114,6 +114,6 @@ def test_an_update_makes_nothing_as_large_as_a_hidden_layer() -> None:
     ppo.update()
     with NewTensors() as new:
         ppo.learn_mini_batch(0)
-    mini_batch = len(ppo.learner.mini_batches[0].actions)
+    mini_batch = len(ppo.learner.mini_batches[0].actions)  # type: ignore[attr-defined]
     assert max(new.made.values()) <= mini_batch * env.num_actions
     assert env.num_actions < min(ppo.actor.mlp[0].out_features, ppo.critic.mlp[0].out_features)

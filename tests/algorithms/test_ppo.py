@@ -81,7 +81,7 @@ def test_advantages_of_many_environments_are_those_of_the_definition():
 def test_advantages_are_normalized(per_mini_batch):
     ppo = make_ppo(normalize_advantage_per_mini_batch=per_mini_batch)
     learn(ppo, 1)
-    batches = [batch.advantages for batch in ppo.learner.mini_batches]
+    batches = [batch.advantages for batch in ppo.learner.mini_batches]  # type: ignore[attr-defined]
     for advantages in batches if per_mini_batch else [ppo.storage.advantages]:
         std, mean = torch.std_mean(advantages)
         assert mean == pytest.approx(0.0, abs=1e-6)
@@ -162,7 +162,7 @@ def test_losses_and_gradients_are_those_of_the_formulas(clip_value):
     )
     batch = _samples()
     ppo.begin_rollout()
-    ppo.learner._rollout_std.copy_(OLD_STD)
+    ppo.learner._rollout_std.copy_(OLD_STD)  # type: ignore[attr-defined]
     named = {
         f"{name}.{key}": parameter
         for name in ("actor", "critic")
@@ -233,7 +233,7 @@ def test_the_divergence_that_is_aimed_at_goes_to_its_end_in_equal_steps():
 
 
 def test_a_remainder_of_the_rollout_is_left_out_of_the_mini_batches():
-    batches = make_ppo(num_mini_batches=5).learner.mini_batches
+    batches = make_ppo(num_mini_batches=5).learner.mini_batches  # type: ignore[attr-defined]
     assert [len(batch.actions) for batch in batches] == [ENVS * STEPS // 5] * 5
 
 

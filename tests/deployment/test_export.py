@@ -99,7 +99,7 @@ def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
 def test_deploy_yaml_has_what_the_controllers_of_unitree_read(tmp_path) -> None:
     """Of the Go1 with targets that nothing moves, seen twice."""
     task = discover().find(GO1).make()
-    task.actions["joint_pos"].reference = None
+    task.actions["joint_pos"].reference = None  # type: ignore[attr-defined]
     actor = task.observation_terms()["actor"]
     actor["joint_vel_again"] = ObservationTermCfg(mdp.joint_vel, joints=".*_(hip|thigh|calf)_joint")
     env = Env(task, 1, EngineCfg(threads=1))

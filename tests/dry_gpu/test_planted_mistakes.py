@@ -22,13 +22,6 @@ from simtrain.env.control.cfg import ActionTerm
 from simtrain.sim.cuda_graphs import describe
 
 
-def _error(**changes):
-    """What stepping a task with these terms raises, as `describe` shows it to a person."""
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - each is another
-        _step(**changes)
-    return describe(caught.value)
-
-
 def _step(**changes):
     cfg = tiny_task(**{"rewards": {}, **changes})
     with fake_cuda():
@@ -41,36 +34,20 @@ def _qpos(env):
     return env.bind("qpos")[:, 0].clone()
 
 
+def _number(env):
+    return env.bind("qpos").sum().item()
+
+
 def branch(env):
     return _qpos(env) if env.bind("qpos").sum() > 0.0 else -_qpos(env)
 
 
-def result_on_the_host(env):
+def on_the_host(env):
     return torch.zeros(env.num_envs)
-
-
-MISTAKES = {
-    "a branch": branch,
-    "a result on the host": result_on_the_host,
-    "a tensor of the host": lambda env: _qpos(env) * torch.tensor([2.0], device=env.device),
-    "a list of the host": lambda env: torch.tensor([1.0] * env.num_envs).to(env.device),
-    "another device": lambda env: _qpos(env) + torch.zeros(env.num_envs),
-    "another GPU": lambda env: _qpos(env) + torch.zeros(env.num_envs, device="cuda:0"),
-    "a number that is read": lambda env: _qpos(env) * env.bind("qpos").sum().item(),
-    "an index by a mask": lambda env: _qpos(env)[_qpos(env) > 0.0],
-    "an index by a list": lambda env: _qpos(env)[[0, 3]],
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_in_a_reward_is_found_and_named(mistake):
-    term = RewardTermCfg(MISTAKES[mistake], weight=1.0)
-    assert "rewards.odd" in _error(rewards={"odd": term})
 
 
 class _Command(CommandTerm):
     def __init__(self, env):
-        self._env = env
         self.command = env.buffer("command", (1,), reset=None)
 
     def resample(self, mask):
@@ -102,35 +79,50 @@ class _Reset:
 
 class _Construction:
     def __init__(self, env):
-        self._value = env.bind("qpos").sum().item()
+        self._value = _number(env)
 
 
 def _event(env, mask):
-    env.sim.write("qpos", env.bind("qpos").sum().item(), mask)
+    env.sim.write("qpos", _number(env), mask)
 
 
-@pytest.mark.parametrize(
-    ("kind", "term"),
-    [
-        ("actions", _ActionCfg()),
-        ("commands", CommandTermCfg(_Command, (1.0, 2.0))),
-        ("curricula", CurriculumTermCfg(lambda env, mask: env.bind("qpos").sum().item())),
-        ("events", EventTermCfg(_event, mode="startup")),
-        ("events", EventTermCfg(_event, mode="reset")),
-        ("events", EventTermCfg(_event, mode="interval")),
-        ("metrics", MetricTermCfg(branch)),
-        ("rewards", RewardTermCfg(_Reset, weight=1.0)),
-        ("rewards", RewardTermCfg(_Construction, weight=1.0)),
-        ("terminations", TerminationTermCfg(result_on_the_host)),
-    ],
-)
-def test_a_mistake_in_any_kind_of_term_is_found_and_named(kind, term):
-    assert f"{kind}.odd" in _error(**{kind: {"odd": term}})
+REWARDS = {
+    "a branch": branch,
+    "a result on the host": on_the_host,
+    "a tensor of the host": lambda env: _qpos(env) * torch.tensor([2.0], device=env.device),
+    "a list of the host": lambda env: torch.tensor([1.0] * env.num_envs).to(env.device),
+    "another device": lambda env: _qpos(env) + torch.zeros(env.num_envs),
+    "another GPU": lambda env: _qpos(env) + torch.zeros(env.num_envs, device="cuda:0"),
+    "a number that is read": lambda env: _qpos(env) * _number(env),
+    "an index by a mask": lambda env: _qpos(env)[_qpos(env) > 0.0],
+    "an index by a list": lambda env: _qpos(env)[[0, 3]],
+    "when it is reset": _Reset,
+    "when it is made": _Construction,
+}
+TERMS = [
+    ("actions", _ActionCfg()),
+    ("commands", CommandTermCfg(_Command, (1.0, 2.0))),
+    ("curricula", CurriculumTermCfg(lambda env, mask: _number(env))),
+    *(("events", EventTermCfg(_event, mode=mode)) for mode in ("startup", "reset", "interval")),
+    ("metrics", MetricTermCfg(branch)),
+    ("terminations", TerminationTermCfg(on_the_host)),
+    *(("rewards", RewardTermCfg(func, weight=1.0)) for func in REWARDS.values()),
+]
+NAMES = [*(kind for kind, _ in TERMS if kind != "rewards"), *REWARDS]
+
+
+@pytest.mark.parametrize(("kind", "term"), TERMS, ids=NAMES)
+def test_a_mistake_in_a_term_is_found_and_named(kind, term):
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - each is another
+        _step(**{kind: {"odd": term}})
+    assert f"{kind}.odd" in describe(caught.value)
 
 
 def test_a_mistake_in_an_observation_is_found_and_named():
     term = ObservationTermCfg(lambda env: branch(env).unsqueeze(1))
-    assert "observations.actor.odd" in _error(observations={"actor": {"odd": term}})
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - each is another
+        _step(observations={"actor": {"odd": term}})
+    assert "observations.actor.odd" in describe(caught.value)
 
 
 def test_a_term_without_mistakes_raises_nothing():

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -246,7 +247,8 @@ def a_control_step_is_captured_and_waits_for_nothing(task: str) -> None:
     assert not [kernel for kernel in kernels if "A_diag" in kernel or "acc0" in kernel]
 
 
-def main() -> None:
+def main(names: Sequence[str]) -> None:
+    """Run the scenarios of these names, or all."""
     scenarios: list[Callable[[], None]] = [
         physics_is_replayed_from_the_third_step_on,
         after_a_late_expand_other_graphs_are_captured,
@@ -265,6 +267,8 @@ def main() -> None:
         named[task] = partial(a_control_step_is_captured_and_waits_for_nothing, task)
     wrong = {}
     for name, scenario in named.items():
+        if names and name not in names:
+            continue
         broken = len(DRIVER.broken_rules)
         if name in discover().tasks:
             WarpEngine.reads_masks = always  # type: ignore[assignment] # as on a GPU
@@ -279,4 +283,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

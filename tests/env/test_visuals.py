@@ -62,7 +62,7 @@ def test_geoms_that_a_term_names_stay() -> None:
     reward = RewardTermCfg(lambda env, eye_geoms: env.bind("geom_xpos")[:, eye_geoms.ids, 2], 1.0)
     reward.params["eye_geoms"] = "eye"
     env = tiny_env(1, model=looks, rewards={"eye": reward})
-    height = reward.func(env, env.terms()["rewards.eye"].params["eye_geoms"])
+    height = reward.func(env, env.terms()["rewards.eye"].params["eye_geoms"])  # type: ignore[attr-defined]
     assert height.item() == pytest.approx(0.3)
     # A pattern that matches geoms without a name keeps all of them.
     changes = {"model": lambda: looks(unnamed=""), **with_geoms(".*")}

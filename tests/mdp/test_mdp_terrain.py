@@ -56,7 +56,7 @@ def test_pyramids_rise_from_the_edge_to_their_platform(inverted, sign):
 
 
 def test_boxes_have_flat_tops_within_their_bounds():
-    height = mdp.random_boxes(*_grid(), 1.0, RANDOM, (0.0, 0.2), 0.4, 1.0)
+    height = mdp.random_boxes(*_grid(), 1.0, RANDOM, (0.0, 0.2), 0.4, 1.0)  # type: ignore[call-arg]
     blocks = height.reshape(20, 4, 20, 4)
     flat = (blocks == blocks[:, :1, :, :1]).all(axis=(1, 3))
     assert flat[:8].all()
@@ -251,8 +251,8 @@ def test_command_ranges_widen_with_the_steps():
     term = env.commands.terms["velocity"]
     for expected in (0.2, 0.4, 0.6, 0.8, 1.0, 1.0):
         env.curricula.compute(torch.tensor([True]))
-        assert term.high[0] == pytest.approx(1.0 * expected)
-        assert term.low[1] == pytest.approx(-0.5 * expected)
+        assert term.high[0] == pytest.approx(1.0 * expected)  # type: ignore[attr-defined]
+        assert term.low[1] == pytest.approx(-0.5 * expected)  # type: ignore[attr-defined]
         env.step(torch.zeros(1, 2))
 
 

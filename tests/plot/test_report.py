@@ -56,7 +56,7 @@ def test_the_picture_shows_the_mean_over_seeds_with_its_range(tmp_path):
     assert line.get_xdata().tolist() == [10, 20, 30]
     assert line.get_ydata().tolist() == [2.0, 3.0, 4.0]
     (shade,) = panels["Return"].collections
-    assert shade.get_paths()[0].get_extents().extents.tolist() == [10, 1, 30, 5]
+    assert shade.get_paths()[0].get_extents().extents.tolist() == [10, 1, 30, 5]  # type: ignore[attr-defined]
     assert panels["Return"].get_title(loc="right") == "4"
     (total,) = panels["Reward terms (per second)"].lines
     assert total.get_ydata().tolist() == [1.0, 2.0, 3.0]

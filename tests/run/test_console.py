@@ -62,7 +62,7 @@ def test_a_table_that_is_too_wide_stands_on_its_side():
     def shown(width: int) -> list[str]:
         console = Console(file=io.StringIO(), width=width)
         print_table(console, ("checkpoint", "return", "length"), [("a/b.pt", "1 ± 2", "1000")])
-        return [line.rstrip() for line in console.file.getvalue().splitlines()]
+        return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
 
     assert shown(40) == ["checkpoint   return   length", "a/b.pt        1 ± 2     1000"]
     assert shown(24) == ["a/b.pt", "return   1 ± 2", "length    1000"]

@@ -35,7 +35,7 @@ FLEX = """
 def test_unsupported_features_are_named_before_anything_is_built(change, names) -> None:
     check_model(compile_xml(MIXED))
     with pytest.raises(ConfigError, match=names):
-        check_model(compile_xml(MIXED.replace(*change, 1)))
+        check_model(compile_xml(MIXED.replace(*change, 1)))  # type: ignore[call-arg]
 
 
 def test_fields_that_mujoco_warp_does_not_have_are_refused_with_near_misses() -> None:

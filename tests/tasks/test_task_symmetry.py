@@ -52,7 +52,7 @@ def _walkers(name: str, model: Callable | None) -> tuple[Env, Env]:
             kinds = {"slope": SubTerrainCfg(mdp.pyramid_slope, slope=(0.3, 0.3))}
             cfg.terrain = TerrainCfg(kinds, num_levels=1, num_columns=1)
         env = Env(cfg, ENVS, EngineCfg(threads=1))
-        env.commands.terms["gait"].set_phase(torch.full((ENVS,), phase))
+        env.commands.terms["gait"].set_phase(torch.full((ENVS,), phase))  # type: ignore[attr-defined]
         if env.terrain is not None:
             start = env.bind("qpos").clone()
             start[:, :2] = torch.tensor([1.5, 0.7])

@@ -38,7 +38,7 @@ def begin(path: Path, config=None, **flags) -> tuple[Trainer, list[str]]:
     trainer = tiny_trainer(config)
     context = make_context(path, config)
     init_networks(context, trainer.ppo)
-    return trainer, context.console.lines
+    return trainer, context.console.lines  # type: ignore[attr-defined]
 
 
 def same(mine: torch.nn.Module, theirs: torch.nn.Module) -> bool:

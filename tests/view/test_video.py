@@ -50,7 +50,7 @@ def test_a_video_plays_in_real_time_and_shows_the_robot_move(tmp_path):
     assert len(calls) == steps
     assert [path.name for path in tmp_path.iterdir()] == ["out.mp4"]
     gif = Image.open(io.BytesIO(as_gif(tmp_path / "out.mp4", width=80)))
-    assert (gif.format, gif.size[0], gif.n_frames) == ("GIF", 80, 5)
+    assert (gif.format, gif.size[0], gif.n_frames) == ("GIF", 80, 5)  # type: ignore[attr-defined]
     # Every step is a frame where steps are long.
     record(_env(timestep=0.05), _zero, tmp_path / "long.mp4", range(3), size=SIZE)
     meta, pixels = _frames(tmp_path / "long.mp4")

@@ -40,33 +40,33 @@ class Viewer:
         while not condition():
             assert time.monotonic() < deadline, f"waited for {what}; the page says:\n{self.text}"
             assert self.process.poll() is None, self.process.communicate()
-            self.page.wait_for_timeout(100)
+            self.page.wait_for_timeout(100)  # type: ignore[attr-defined]
 
     @property
     def text(self) -> str:
-        return self.page.locator("body").inner_text()
+        return self.page.locator("body").inner_text()  # type: ignore[attr-defined]
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         self.wait(lambda: re.search(pattern, self.text), pattern)
         return re.search(pattern, self.text)
 
     def click(self, name: str) -> None:
-        self.page.get_by_role("button", name=name, exact=True).click(timeout=1000 * PATIENCE_S)
+        self.page.get_by_role("button", name=name, exact=True).click(timeout=1000 * PATIENCE_S)  # type: ignore[attr-defined]
 
     def press(self, slider: object, key: str) -> None:
-        slider.focus()
-        slider.press(key)
+        slider.focus()  # type: ignore[attr-defined]
+        slider.press(key)  # type: ignore[attr-defined]
 
     def picture(self) -> np.ndarray:
         """The 3-D scene, left of the controls and below messages, ``(height, width, 3)``."""
         clip = {"x": 0, "y": 170, "width": 460, "height": 380}
-        shot = self.page.screenshot(clip=clip, timeout=1000 * PATIENCE_S)
+        shot = self.page.screenshot(clip=clip, timeout=1000 * PATIENCE_S)  # type: ignore[attr-defined]
         return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).astype(int)
 
     def moves(self) -> bool:
         """Whether the scene changes from one look to the next, by more than a fading colour."""
         first = self.picture()
-        self.page.wait_for_timeout(500)
+        self.page.wait_for_timeout(500)  # type: ignore[attr-defined]
         return bool((np.abs(self.picture() - first).max(axis=-1) > 60).sum() > 30)
 
 

@@ -150,7 +150,7 @@ class WaveCfg(ActionTermCfg):
 
 def test_an_action_may_act_at_every_physics_step_and_learns_of_its_environment():
     env = machine_env(2, actions={"wave": WaveCfg()})
-    assert env._actions.terms["wave"].told == (2, 0.02, 0.005)
+    assert env._actions.terms["wave"].told == (2, 0.02, 0.005)  # type: ignore[attr-defined]
     env.step(torch.tensor([[1.0], [10.0]]))
     inertia = env.model.dof_armature[3] + env.model.body("wheel").inertia[1]
     expected = torch.tensor([1.0 + 2 + 3 + 4, 10.0 + 11 + 12 + 13]) * 0.005 / inertia

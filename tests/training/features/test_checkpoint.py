@@ -75,7 +75,7 @@ def test_a_save_writes_policy_and_state_every_few_iterations_and_at_the_end(conf
     assert (saved["infos"]["task"], saved["infos"]["env_steps"]) == ("tiny", trainer.env_steps)
     for name, tensor in trainer.ppo.actor.state_dict().items():
         assert torch.equal(saved["actor_state_dict"][name], tensor)
-    assert context.console.lines == []
+    assert context.console.lines == []  # type: ignore[attr-defined]
 
 
 def test_only_the_newest_checkpoints_are_kept(config, tmp_path):

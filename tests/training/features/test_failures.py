@@ -83,7 +83,7 @@ def test_a_simulation_that_fails_is_counted_and_dumped(tmp_path):
     dump = read_dump(folder)
     assert (dump.env, dump.iteration, dump.decimation) == (3, 2, context.config.env.decimation)
     assert len(dump.states["qpos"]) == len(dump.states["ctrl"]) > 1
-    (line,) = context.console.lines
+    (line,) = context.console.lines  # type: ignore[attr-defined]
     assert line.startswith(
         "warning: the simulation of environment 3 of rank 0 failed and was reset"
     )
@@ -96,7 +96,7 @@ def test_a_dump_that_cannot_be_written_ends_no_training(tmp_path):
     training = trainer(value=0.0, iterations=(1,), write="one")
     context = make_context(tmp_path)
     assert len(run_for(training, 3, FailureMonitor(context, training))) == 3
-    (line,) = context.console.lines
+    (line,) = context.console.lines  # type: ignore[attr-defined]
     assert line.endswith("(its last steps cannot be written: Not a directory)")
 
 

@@ -20,7 +20,7 @@ def test_every_iteration_is_written_and_shown(tmp_path):
     context, trainer = make_context(tmp_path, config), tiny_trainer(config)
     recorder = Recorder(context, trainer)
     done = run_for(trainer, 3, recorder)
-    assert [row["iteration"] for row in rows(tmp_path)] == context.console.iterations == [1, 2, 3]
+    assert [row["iteration"] for row in rows(tmp_path)] == context.console.iterations == [1, 2, 3]  # type: ignore[attr-defined]
     for row, iteration in zip(rows(tmp_path), done, strict=True):
         assert row["env_steps"] == iteration.env_steps
         assert row["Loss/value"] == iteration.metrics["Loss/value"]
