@@ -98,7 +98,7 @@ def test_training_does_not_wait_and_the_newest_save_comes_next(config, tmp_path)
         assert names(tmp_path) == []
         records.go_on.set()
     assert names(tmp_path) == ["model_1.pt", "model_3.pt", "resume.previous.pt", "resume.pt"]
-    (line,) = context.console.lines
+    (line,) = context.console.lines  # type: ignore[attr-defined]
     assert "is left out, for the disk is slower than --save-interval" in line
 
 
@@ -119,7 +119,7 @@ def test_a_vanished_folder_is_reported_once_and_a_later_save_works_again(
         feature.after_iteration(second)
     assert (feature.saved, feature.error) == (run / "model_2.pt", None)
     assert open_run(run).iteration == 2
-    refused, written = context.console.lines
+    refused, written = context.console.lines  # type: ignore[attr-defined]
     assert refused.startswith("warning: model_1.pt cannot be saved, trying again: No such file")
     assert written.endswith("is saved, the disk can be written again")
 
