@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 import torch
 import yaml
-from random_policy import random_policy  # type: ignore[import-not-found]
+from random_policy import random_policy
 from tiny_task import steps_lived, tiny_env, tiny_task
 from torch import Tensor
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from random_policy import random_policy  # type: ignore[import-not-found]
+from random_policy import random_policy
 from tiny_task import at_step, steps_lived, tiny_task
 from torch import Tensor
 

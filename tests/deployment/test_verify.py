@@ -14,7 +14,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from random_policy import random_policy  # type: ignore[import-not-found]
+from random_policy import random_policy
 from tiny_task import tiny_task
 from torch import Tensor
 

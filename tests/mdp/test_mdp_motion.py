@@ -190,7 +190,7 @@ def test_evaluation_plays_each_motion_in_turn_from_its_start_to_its_end(files):
         assert env.command("motion")[i].tolist() == pytest.approx(wanted, abs=1e-6)
     everywhere = torch.ones(5, dtype=torch.bool)
     for step in range(1, 110):
-        motion.put(everywhere, exact=True)  # as if the policy were perfect  # type: ignore[attr-defined]
+        motion.put(everywhere, exact=True)  # type: ignore[attr-defined] # as if the policy were perfect
         env.sim.forward()
         _, dones = env.rewards_and_dones(None)
         ended = [step == (59, 109)[i % 2] for i in range(5)]
