@@ -21,6 +21,7 @@ from simtrain.cli.terminal import DONE, end_at_once_on_signals, run_command
 from simtrain.errors import ConfigError, did_you_mean
 
 COMMANDS = {
+    "new": "tasks for a robot of one's own, from its model",
     "train": "train a policy with PPO",
     "play": "watch a policy in a browser, or as a video",
     "evaluate": "how good policies are, side by side",
