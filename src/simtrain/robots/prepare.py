@@ -73,6 +73,7 @@ def prepare(source: Source, *, base: str | None = None, feet: Sequence[str] = ()
     _free_base(spec, robot, notes)
     _add_feet(spec, robot, notes)
     _add_imu(spec, robot)
+    _add_looks(spec)
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.option.iterations, spec.option.ls_iterations = 10, 20
     model = compiled(spec, "the prepared model")
@@ -173,6 +174,23 @@ def _add_imu(spec: mujoco.MjSpec, robot: Robot) -> None:
         sensor.objtype = sensor.reftype = mujoco.mjtObj.mjOBJ_XBODY
         sensor.objname = sensor.refname = robot.base
         sensor.intprm[:3] = [1, 0, 1]
+
+
+def _add_looks(spec: mujoco.MjSpec) -> None:
+    """Let all bodies be seen: by what collides, or else by the ellipsoid of their inertia."""
+    model = compiled(spec, "the prepared model")
+    for number, body in enumerate(spec.bodies[1:], start=1):
+        geoms = list(body.geoms)
+        for geom in geoms if all(geom.group > 2 for geom in geoms) else ():
+            geom.group = 2
+        if not geoms and model.body_mass[number] > 0.002 * model.body_mass.sum():
+            look = body.add_geom(type=mujoco.mjtGeom.mjGEOM_ELLIPSOID)
+            look.pos, look.quat = model.body_ipos[number], model.body_iquat[number]
+            x, y, z = model.body_inertia[number] * 2.5 / model.body_mass[number]
+            squares = np.array([y + z - x, x + z - y, x + y - z])
+            look.size = np.sqrt(np.maximum(squares, 1e-6))
+            look.contype = look.conaffinity = 0
+            look.mass, look.group = 0.0, 2
 
 
 def _home(model: mujoco.MjModel, robot: Robot, start: dict[str, float]) -> np.ndarray:

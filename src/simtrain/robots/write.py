@@ -15,6 +15,7 @@ import mujoco
 from simtrain.env.reading import Mirror
 from simtrain.errors import ConfigError
 from simtrain.robots.gait import Gait, gait
+from simtrain.robots.picture import picture
 from simtrain.robots.prepare import Prepared
 
 _SCENE = """\
@@ -138,11 +139,14 @@ def write(prepared: Prepared, name: str, folder: Path) -> list[Path]:
         made.mkdir()
         _write_model(prepared, made, name)
         extent = 2.0 * float(prepared.home[2])
-        scene = _SCENE.format(name=name, middle=extent / 3.0, extent=extent)
-        (made / "scene.xml").write_text(scene)
+        (made / "scene.xml").write_text(
+            _SCENE.format(name=name, middle=extent / 3.0, extent=extent)
+        )
         figures = gait(prepared)
         (made / "velocity.py").write_text(task_file(prepared, figures, name))
-        mujoco.MjModel.from_xml_path(str(made / "scene.xml"))
+        scene = mujoco.MjModel.from_xml_path(str(made / "scene.xml"))
+        drawn = picture(prepared, figures.bend, figures.offsets, scene)
+        drawn.save(made / f"{name}.png")
         task.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(made, task)
     test.parent.mkdir(parents=True, exist_ok=True)
