@@ -47,7 +47,7 @@ def new(arguments: Sequence[str]) -> int:
     prepared = prepare(read(config.model), base=config.base, feet=config.feet)
     robot = prepared.robot
     console = table_console()
-    table = Table(title=f"{names[0]}: {robot.mass:.1f} kg on {len(robot.legs)} legs", show_lines=False)
+    table = Table(title=f"{names[0]}: {robot.mass:.1f} kg on {len(robot.legs)} legs")
     for column in ("", "", "what was found"):
         table.add_column(column)
     hips = f"{prepared.hip_height:.2f} m high; physics steps of {1e3 * prepared.timestep:g} ms"

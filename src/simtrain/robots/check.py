@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from simtrain.robots.prepare import Guided, Prepared, on_ground
+from simtrain.robots.prepare import Prepared
+from simtrain.robots.standing import Guided, on_ground
 
 STANDS_S = 3.0
 _SINKS = 0.05

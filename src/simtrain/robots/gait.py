@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 
 import mujoco
 import numpy as np
 from scipy.optimize import least_squares
 
 from simtrain.robots.inspect import Foot, Robot
-from simtrain.robots.prepare import Prepared, mirror_signs, on_ground
+from simtrain.robots.prepare import Prepared, mirror_signs
+from simtrain.robots.standing import on_ground
 
 _SWING = {2: 0.145, 4: 0.28}
 """Height of the swing by that of the hips, for two legs and for more."""
@@ -76,7 +77,9 @@ def _offsets(prepared: Prepared) -> tuple[float, ...]:
         return (0.0, 0.5) if places[0][1] > places[1][1] else (0.5, 0.0)
     offsets = {}
     for side in (1.0, -1.0):
-        row = sorted((i for i, p in enumerate(places) if p[1] * side > 0.0), key=lambda i: -places[i][0])
+        row = sorted(
+            (i for i, p in enumerate(places) if p[1] * side > 0.0), key=lambda i: -places[i][0]
+        )
         for place, i in enumerate(row):
             offsets[i] = 0.5 * ((place + (side > 0.0)) % 2)
     return tuple(offsets[i] for i in range(len(sites)))
@@ -98,7 +101,7 @@ def _bend(prepared: Prepared, swing: float) -> dict[str, float]:
         site = data.site(f"{foot.name}_foot")
         data.qpos[:] = prepared.home
         mujoco.mj_kinematics(model, data)
-        begin, wanted = data.qpos[places].copy(), site.xpos + [0.0, 0.0, swing]
+        begin, wanted = data.qpos[places].copy(), site.xpos + np.array([0.0, 0.0, swing])
 
         def away(
             q: np.ndarray,
@@ -163,8 +166,8 @@ def _pairs(robot: Robot) -> Iterable[tuple[Foot, Foot]]:
 
 def _difference(one: str, other: str) -> tuple[str, str, str, str]:
     """What two names begin with, in what they differ, and what they end with, by their words."""
-    before = os.path.commonprefix((one, other))
-    after = os.path.commonprefix((one[len(before) :][::-1], other[len(before) :][::-1]))[::-1]
+    before = _common(one, other)
+    after = _common(one[len(before) :][::-1], other[len(before) :][::-1])[::-1]
     if "_" in before or "_" in after:
         before = before[: before.rfind("_") + 1]
         start = after.find("_")
@@ -172,3 +175,9 @@ def _difference(one: str, other: str) -> tuple[str, str, str, str]:
     end = len(after)
     a, b = (name[len(before) : len(name) - end] for name in (one, other))
     return before, a, b, after
+
+
+def _common(one: str, other: str) -> str:
+    """What both begin with."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return "".join(letter for letter, _ in same)

@@ -92,8 +92,11 @@ class Robot:
     """One a hinge or slide, in the model's order."""
     partners: dict[str, str]
     """The joint on the other side of each; itself for one in the middle."""
-    keyframe: str | None
-    """The keyframe that the places were measured in; None for the model's zero."""
+    pose: dict[str, np.ndarray]
+    """Positions of all joints but the base's, in which places were measured: of the first keyframe
+    in which the robot is upright, or zeros within the joints' ranges."""
+    has_keyframe: bool
+    """Whether they are of a keyframe."""
 
     @property
     def joints(self) -> tuple[str, ...]:
@@ -137,7 +140,8 @@ def inspect(
         trunk=tuple(s.joint for s in servos if s.joint not in in_limbs),
         servos=tuple(servos),
         partners={s.joint: partners.get(s.joint, s.joint) for s in servos},
-        keyframe=tree.keyframe,
+        pose=tree.pose(),
+        has_keyframe=tree.has_keyframe,
     )
 
 
@@ -149,7 +153,7 @@ class _Tree:
         self.data = mujoco.MjData(model)
         self.base = _find_base(model, base)
         self.is_free = model.body_dofnum[self.base] == 6
-        self.keyframe = self._pose()
+        self.has_keyframe = self._take_keyframe()
         mujoco.mj_kinematics(model, self.data)
         mujoco.mj_comPos(model, self.data)
         self.origin = self.data.xpos[self.base].copy()
@@ -242,20 +246,26 @@ class _Tree:
             length=length,
         )
 
-    def _pose(self) -> str | None:
+    def pose(self) -> dict[str, np.ndarray]:
+        """Positions of all joints but those of bodies that float, by name."""
+        model = self.model
+        inside = [j for j in range(model.njnt) if model.jnt_bodyid[j] in self.bodies]
+        held = [j for j in inside if model.jnt_type[j] != 0]
+        return {model.joint(j).name: self.data.joint(j).qpos.copy() for j in held}
+
+    def _take_keyframe(self) -> bool:
         """Take the first keyframe in which the robot is upright, or zeros within the ranges."""
         model, data = self.model, self.data
         for key in range(model.nkey):
             mujoco.mj_resetDataKeyframe(model, data, key)
             mujoco.mj_kinematics(model, data)
             if data.xmat[self.base].reshape(3, 3)[2, 2] > 0.95:
-                return model.key(key).name or None
+                return True
         mujoco.mj_resetData(model, data)
-        limited = model.jnt_limited.astype(bool) & (model.jnt_type > _BALL)
-        for j in np.flatnonzero(limited):
+        for j in np.flatnonzero(model.jnt_limited.astype(bool) & (model.jnt_type > _BALL)):
             at = model.jnt_qposadr[j]
             data.qpos[at] = np.clip(data.qpos[at], *model.jnt_range[j])
-        return None
+        return False
 
     def _ancestors(self, body: int) -> list[int]:
         """`body`, its parent and so on, without the world."""
@@ -308,15 +318,15 @@ class _Tree:
     def _stands_on(self, legs: Iterable[Limb]) -> bool:
         """Whether there are feet on both sides of the base."""
         sides = [leg.place[1] for leg in legs]
-        return min(sides) < 0.0 < max(sides)
+        return bool(min(sides) < 0.0 < max(sides))
 
     def _limb_of(self, foot: str, ends: list[str]) -> int:
         try:
             body = self.model.body(foot).id
         except KeyError:
-            names = [self.model.body(b).name for b in self.bodies]
-            meant = did_you_mean(foot, names)
-            text = f"--feet names {foot!r}{meant}; the bodies are {', '.join(names)}"
+            bodies = [self.model.body(b).name for b in self.bodies]
+            meant = did_you_mean(foot, bodies)
+            text = f"--feet names {foot!r}{meant}; the bodies are {', '.join(bodies)}"
             raise ConfigError(text) from None
         chain = [self.model.body(b).name for b in self._ancestors(body)]
         for place, end in enumerate(ends):
@@ -340,8 +350,8 @@ def _find_base(model: mujoco.MjModel, name: str | None) -> int:
     if not roots:
         raise ConfigError("the model has no joint that could be driven")
     if len(roots) > 1:
-        names = ", ".join(model.body(b).name for b in roots)
-        raise ConfigError(f"the model has several robots, {names}; say which with --base")
+        robots = ", ".join(model.body(b).name for b in roots)
+        raise ConfigError(f"the model has several robots, {robots}; say which with --base")
     return roots[0]
 
 
@@ -398,7 +408,7 @@ def _surface(
     if kind == int(mujoco.mjtGeom.mjGEOM_CYLINDER):
         turns = np.linspace(0.0, 2.0 * np.pi, 8, endpoint=False)
         rim = np.stack((np.cos(turns), np.sin(turns), np.zeros(8)), axis=1) * size[0]
-        ends = [rim + [0.0, 0.0, sign * size[1]] for sign in (-1.0, 1.0)]
+        ends = [rim + np.array([0.0, 0.0, sign * size[1]]) for sign in (-1.0, 1.0)]
         return list(np.concatenate(ends) @ frame.T + place)
     if kind == int(mujoco.mjtGeom.mjGEOM_ELLIPSOID):
         local = direction @ frame
@@ -430,7 +440,7 @@ def _names_by_place(places: Sequence[np.ndarray]) -> list[str]:
 
 def _partners(limbs: Sequence[Limb], scale: float) -> dict[str, str]:
     """Joints of limbs that are each other's mirror images about the plane y = 0."""
-    partners = {}
+    partners: dict[str, str] = {}
     for limb in limbs:
         image = limb.place * [1.0, -1.0, 1.0]
         for other in limbs:

@@ -6,8 +6,9 @@ are; joints without one get one from the largest torque of their motors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import mujoco
 import numpy as np
@@ -16,11 +17,16 @@ from scipy.optimize import least_squares
 from simtrain.errors import ConfigError
 from simtrain.robots.inspect import Foot, Limb, Robot, Servo, inspect
 from simtrain.robots.read import Source, compiled
+from simtrain.robots.standing import (
+    CONTROL_STEP,
+    hold,
+    on_ground,
+    positions,
+    settled,
+    stable_step,
+    targets,
+)
 
-CONTROL_STEP = 0.02
-"""Time between two actions, s."""
-_STEPS = (0.01, 0.005, 0.004, 0.0025, 0.002, 0.001)
-"""Physics steps to choose from, parts of a control step."""
 _WEIGHT_SHARE = 0.7
 """Torque of a joint whose motor is not bounded, as a part of weight times height of the hips."""
 _BANDWIDTH = 10.0
@@ -31,8 +37,6 @@ _GRAVITY_MARGIN = 1.5
 """Least stiffness of a joint of trunk or arm, by that with which it would just carry its load."""
 _ELASTIC = 0.03
 """Damping of a servo by its stiffness, s."""
-_SAME_MOTION = 0.1
-"""How far joints may be from where they are with the finest physics step, rad."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,9 @@ def prepare(source: Source, *, base: str | None = None, feet: Sequence[str] = ()
     robot = inspect(spec, base=base, feet=feet or None)
     if not robot.legs:
         raise ConfigError("no legs were found; name the bodies of the feet with --feet")
+    _check_angles(spec, robot)
     for key in list(spec.keys):
         spec.delete(key)
-    start = _pose(spec, robot, source)
     _free_base(spec, robot, notes)
     _add_feet(spec, robot, notes)
     _add_imu(spec, robot)
@@ -77,41 +81,38 @@ def prepare(source: Source, *, base: str | None = None, feet: Sequence[str] = ()
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.option.iterations, spec.option.ls_iterations = 10, 20
     model = compiled(spec, "the prepared model")
-    home = _symmetric(model, robot, _home(model, robot, start))
+    home = _symmetric(model, robot, _home(model, robot))
     height = _hip_height(model, robot, home)
     robot = _add_servos(spec, robot, height, notes)
     _leave_contacts_at_home(spec, home, notes)
     model = on_ground(spec)
-    timestep = _stable_step(model, robot, home)
+    timestep = stable_step(model, robot, home)
     model.opt.timestep = spec.option.timestep = timestep
-    ctrl = targets(model, _symmetric(model, robot, _positions(model, hold(model, robot, home), home)))
-    home = _settled(model, robot, home, ctrl)
+    ctrl = targets(
+        model, _symmetric(model, robot, positions(model, hold(model, robot, home), home))
+    )
+    home = settled(model, robot, home, ctrl)
     spec.add_key(name="home", qpos=home, ctrl=ctrl)
     return Prepared(robot, spec, home, ctrl, timestep, height, tuple(notes))
 
 
-def _pose(spec: mujoco.MjSpec, robot: Robot, source: Source) -> dict[str, float]:
-    """Positions of the joints in which the robot was inspected, by name."""
-    original = mujoco.MjSpec.from_file(str(source.path)) if robot.keyframe else spec
-    keys = {key.name: key.qpos for key in original.keys}
-    model = compiled(spec, "the model")
-    qpos = model.qpos0.copy()
-    if robot.keyframe in keys and len(keys[robot.keyframe]) == model.nq:
-        qpos = np.array(keys[robot.keyframe])
-    values = {}
-    for name in robot.joints:
-        joint = model.joint(name)
-        value = float(qpos[joint.qposadr[0]])
-        low, high = joint.range if model.jnt_limited[joint.id] else (-np.inf, np.inf)
-        values[name] = float(np.clip(value, low, high))
-    return values
+def _check_angles(spec: mujoco.MjSpec, robot: Robot) -> None:
+    """Raise ConfigError for ranges in degrees that were read as radians, or the reverse."""
+    legs = [spec.joint(name) for leg in robot.legs for name in leg.joints]
+    widest = max(float(np.ptp(joint.range)) for joint in legs)
+    widest = np.radians(widest) if spec.compiler.degree else widest
+    if 0.0 < widest < 0.2 or widest > 60.0:
+        text = f"the widest range of a leg's joint is {widest:.3g} rad; is its unit right?"
+        raise ConfigError(f'{text} It stands in <compiler angle="radian"/>, or "degree"')
 
 
 def _free_base(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
     body = spec.body(robot.base)
     if not any(joint.type == mujoco.mjtJoint.mjJNT_FREE for joint in body.joints):
         if body.joints:
-            raise ConfigError(f"the base {robot.base!r} must float or be fixed; it has other joints")
+            raise ConfigError(
+                f"the base {robot.base!r} must float or be fixed; it has other joints"
+            )
         body.add_freejoint(name="floating_base")
         notes.append(f"{robot.base} floats now")
 
@@ -150,7 +151,10 @@ def _give_way(spec: mujoco.MjSpec, name: str) -> None:
         site.name = f"{name}_before"
         for sensor in spec.sensors:
             for kind, of in (("objtype", "objname"), ("reftype", "refname")):
-                if getattr(sensor, kind) == mujoco.mjtObj.mjOBJ_SITE and getattr(sensor, of) == name:
+                if (
+                    getattr(sensor, kind) == mujoco.mjtObj.mjOBJ_SITE
+                    and getattr(sensor, of) == name
+                ):
                     setattr(sensor, of, site.name)
     for sensor in spec.sensors:
         if sensor.name in (f"{name}_contact", f"{name}_linvel"):
@@ -193,11 +197,11 @@ def _add_looks(spec: mujoco.MjSpec) -> None:
             look.mass, look.group = 0.0, 2
 
 
-def _home(model: mujoco.MjModel, robot: Robot, start: dict[str, float]) -> np.ndarray:
+def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
     """Positions in which the robot stands on bent knees, its soles flat and below its hips."""
     data = mujoco.MjData(model)
-    for name, value in start.items():
-        data.qpos[model.joint(name).qposadr[0]] = value
+    for name, value in robot.pose.items():
+        data.joint(name).qpos[:] = value
     mujoco.mj_kinematics(model, data)
     for leg, foot in zip(robot.legs, robot.feet, strict=True):
         _bend(model, data, robot, leg, foot)
@@ -216,9 +220,7 @@ def _sole(model: mujoco.MjModel, data: mujoco.MjData, foot: Foot) -> np.ndarray:
     return place
 
 
-def _bend(
-    model: mujoco.MjModel, data: mujoco.MjData, robot: Robot, leg: Limb, foot: Foot
-) -> None:
+def _bend(model: mujoco.MjModel, data: mujoco.MjData, robot: Robot, leg: Limb, foot: Foot) -> None:
     """Solve the joints of a leg for its foot below its hip, in place."""
     joints = [model.joint(name) for name in leg.joints]
     places = np.array([joint.qposadr[0] for joint in joints])
@@ -229,19 +231,19 @@ def _bend(
         return
     anchors = [data.xanchor[j.id].copy() for j in pitch] + [site.xpos.copy()]
     ankle = len(anchors) - (2 if foot.length and len(pitch) > 2 else 1)
-    links = [np.linalg.norm(b - a) for a, b in zip(anchors, anchors[1:], strict=False)]
-    straight, drop = sum(links[: ankle]), sum(links[ankle:])
+    links = [np.linalg.norm(b - a) for a, b in pairwise(anchors)]
+    straight, drop = sum(links[:ankle]), sum(links[ankle:])
     part = _CROUCH.get(len(robot.legs), _CROUCH[4])
     now = np.linalg.norm(anchors[ankle] - anchors[0])
-    if robot.keyframe and now < 0.985 * straight:
+    if robot.has_keyframe and now < 0.985 * straight:
         return  # the pose of its keyframe
-    bounds = np.array([
-        j.range if model.jnt_limited[j.id] else (-np.pi, np.pi) for j in joints
-    ])
+    bounds = np.array([j.range if model.jnt_limited[j.id] else (-np.pi, np.pi) for j in joints])
     target = site.xpos.copy()
     target -= rotation[:, 0] * ((target - anchors[0]) @ rotation[:, 0])
     if foot.length:  # the middle of the sole is ahead of the ankle
-        target += rotation[:, 0] * min(0.25 * foot.length, (site.xpos - anchors[ankle]) @ rotation[:, 0])
+        target += rotation[:, 0] * min(
+            0.25 * foot.length, (site.xpos - anchors[ankle]) @ rotation[:, 0]
+        )
     target -= rotation[:, 2] * ((target - anchors[0]) @ rotation[:, 2] + part * straight + drop)
     begin = data.qpos[places].copy()
 
@@ -376,112 +378,3 @@ def _leave_contacts_at_home(spec: mujoco.MjSpec, home: np.ndarray, notes: list[s
             a, b = model.body(one).name, model.body(other).name
             spec.add_exclude(bodyname1=a, bodyname2=b)
             notes.append(f"{a} and {b} touch each other as it stands; their contact is left out")
-
-
-def on_ground(spec: mujoco.MjSpec) -> mujoco.MjModel:
-    """The model of `spec` on a plane."""
-    spec = spec.copy()
-    plane = spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE)
-    plane.size, plane.contype, plane.conaffinity = [0.0, 0.0, 0.05], 1, 1
-    return compiled(spec, "the prepared model")
-
-
-class Guided:
-    """A simulation whose base may only rise and sink, or hangs `lift` above its place, m."""
-
-    def __init__(
-        self, model: mujoco.MjModel, robot: Robot, home: np.ndarray, *, lift: float = 0.0
-    ) -> None:
-        self.model, self.data = model, mujoco.MjData(model)
-        joint = model.body(robot.base).jntadr[0]
-        self.place, self.dof = model.jnt_qposadr[joint], model.jnt_dofadr[joint]
-        hinges = [model.joint(name) for name in robot.joints]
-        self.joints = np.array([j.qposadr[0] for j in hinges])
-        self.dofs = np.array([j.dofadr[0] for j in hinges])
-        self.data.qpos[:] = home
-        self.data.qpos[self.place + 2] += lift
-        self._rises, self._pose = not lift, self.data.qpos[self.place : self.place + 7].copy()
-
-    def run(self, seconds: float, ctrl: np.ndarray) -> Iterator[None]:
-        """Simulate, and give control back after each step."""
-        data, place, dof = self.data, self.place, self.dof
-        data.ctrl[:] = ctrl
-        for _ in range(round(seconds / self.model.opt.timestep)):
-            mujoco.mj_step(self.model, data)
-            height, speed = data.qpos[place + 2], data.qvel[dof + 2]
-            data.qpos[place : place + 7] = self._pose
-            data.qvel[dof : dof + 6] = 0.0
-            if self._rises:
-                data.qpos[place + 2], data.qvel[dof + 2] = height, speed
-            yield
-
-
-def targets(model: mujoco.MjModel, home: np.ndarray) -> np.ndarray:
-    """The positions of the servos' joints at `home`, `(nu,)`."""
-    ctrl = np.zeros(model.nu)
-    for i in range(model.nu):
-        joint = model.actuator_trnid[i, 0]
-        ctrl[i] = home[model.jnt_qposadr[joint]] * model.actuator_gear[i, 0]
-    return ctrl
-
-
-def _positions(model: mujoco.MjModel, ctrl: np.ndarray, home: np.ndarray) -> np.ndarray:
-    """The positions that servos aim at, and those of `home` besides, `(nq,)`."""
-    qpos = home.copy()
-    for i in range(model.nu):
-        joint = model.actuator_trnid[i, 0]
-        qpos[model.jnt_qposadr[joint]] = ctrl[i] / model.actuator_gear[i, 0]
-    return qpos
-
-
-def hold(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> np.ndarray:
-    """Targets of the servos with which the robot stands at `home`, its base guided, `(nu,)`."""
-    wanted = targets(model, home)
-    ctrl = wanted.copy()
-    for _ in range(4):
-        guided = Guided(model, robot, home)
-        for _ in guided.run(1.0, ctrl):
-            pass
-        if not np.isfinite(guided.data.qpos).all():
-            break
-        ctrl += wanted - targets(model, guided.data.qpos)
-    return ctrl
-
-
-def _settled(
-    model: mujoco.MjModel, robot: Robot, home: np.ndarray, ctrl: np.ndarray
-) -> np.ndarray:
-    """`home` at the height where the feet carry the weight."""
-    guided = Guided(model, robot, home)
-    for _ in guided.run(1.0, ctrl):
-        pass
-    settled = home.copy()
-    height = guided.data.qpos[guided.place + 2]
-    if abs(height - home[guided.place + 2]) < 0.2 * home[guided.place + 2]:
-        settled[guided.place + 2] = height
-    return settled
-
-
-def _stable_step(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> float:
-    """The coarsest physics step with which joints move as they do with the finest."""
-    fine = _motion(model, robot, home, _STEPS[-1])
-    for timestep in _STEPS:
-        coarse = _motion(model, robot, home, timestep)
-        if np.isfinite(coarse).all() and np.abs(coarse - fine).max() < _SAME_MOTION:
-            return timestep
-    raise ConfigError("its servos are not stable at 1 ms; lower their stiffness (kp)")
-
-
-def _motion(
-    model: mujoco.MjModel, robot: Robot, home: np.ndarray, timestep: float
-) -> np.ndarray:
-    """Positions of the joints while the robot stands, and while it kicks in the air, rad."""
-    model.opt.timestep = timestep
-    every, seen = round(CONTROL_STEP / timestep), []
-    for lift in (0.0, 1.0):
-        guided = Guided(model, robot, home, lift=lift)
-        guided.data.qvel[guided.dofs] = lift
-        for i, _ in enumerate(guided.run(0.5, targets(model, home)), start=1):
-            if i % every == 0:
-                seen.append(guided.data.qpos[guided.joints].copy())
-    return np.array(seen)

@@ -62,7 +62,7 @@ HIP_HEIGHT = {hip_height}  # m, above the ground
 BEND = {bend}
 # How far an action of 1 moves a target, rad: a part of what the largest torque bends the servo by.
 ACTION_SCALE = {action_scale}
-
+{sides}
 
 @task("{name}-velocity-flat")
 def {function}_velocity_flat() -> TaskCfg:
@@ -158,11 +158,15 @@ def task_file(prepared: Prepared, figures: Gait, name: str) -> str:
     """The text of ``velocity.py``."""
     robot, model = prepared.robot, prepared.spec.compile()
     geoms = tuple(model.geom(g).name for g in _foot_geoms(prepared, model))
-    symmetry, imports = "None", ["TaskCfg", "task"]
+    symmetry, sides, imports = "None", "", ["TaskCfg", "task"]
     if figures.mirror is not None:
         imports.insert(0, "Mirror")
         covered = _covers(Mirror().joints, figures.mirror, robot.partners)
-        symmetry = "Mirror()" if covered else f"Mirror({_literal(figures.mirror)})"
+        symmetry = "Mirror()" if covered else "Mirror(SIDES)"
+        pairs = "".join(f'    "{one}": "{other}",\n' for one, other in figures.mirror.items())
+        sides = (
+            "" if covered else f"# Names on the one side and on the other.\nSIDES = {{\n{pairs}}}\n"
+        )
     sites = sorted(robot.feet, key=lambda foot: model.site(f"{foot.name}_foot").id)
     return _TASK.format(
         title=_title(name),
@@ -187,6 +191,7 @@ def task_file(prepared: Prepared, figures: Gait, name: str) -> str:
         timestep=prepared.timestep,
         decimation=prepared.decimation,
         symmetry=symmetry,
+        sides=sides,
     )
 
 
@@ -195,8 +200,8 @@ def _foot_geoms(prepared: Prepared, model: mujoco.MjModel) -> list[int]:
     return [
         g
         for g in range(model.ngeom)
-        if model.geom_priority[g] == 1 and model.body_weldid[model.geom_bodyid[g]] in
-        {model.body_weldid[b] for b in bodies}
+        if model.geom_priority[g] == 1
+        and model.body_weldid[model.geom_bodyid[g]] in {model.body_weldid[b] for b in bodies}
     ]
 
 
@@ -223,8 +228,7 @@ def _covers(known: dict[str, str], wanted: dict[str, str], partners: dict[str, s
     def image(name: str, patterns: dict[str, str]) -> str:
         for one, other in [*patterns.items(), *((b, a) for a, b in patterns.items())]:
             if match := re.fullmatch(one, name):
-                groups = iter(match.groups())
-                return re.sub(r"\(\.\*\)", lambda _: next(groups), other)
+                return other.replace("(.*)", "{}").format(*match.groups())
         return name
 
     return all(image(name, known) == image(name, wanted) for name in partners)

@@ -76,9 +76,7 @@ def velocity_task(
         timestep=timestep,
         decimation=decimation,
         episode_length_s=20.0,
-        actions={
-            "joint_pos": JointPositionActionCfg(joints, scale=action_scale, reference="gait")
-        },
+        actions={"joint_pos": JointPositionActionCfg(joints, scale=action_scale, reference="gait")},
         commands={
             "velocity": velocity_command(lin_vel_x, lin_vel_y, ang_vel_z),
             "gait": gait_clock(
@@ -250,9 +248,12 @@ def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
     """The task `cfg` of `velocity_task`, over ground whose steps are at the scale of the robot."""
     is_biped = len(cfg.commands["gait"].params["offsets"]) == 2
     h = hip_height
-    slope = {"slope": (0.0, 0.25 if is_biped else 0.4)}
+    slope: dict[str, Any] = {"slope": (0.0, 0.25 if is_biped else 0.4)}
     step = 0.15 * h if is_biped else 0.52 * h
-    steps = {"step_height": (0.03 * h, step), "step_width": round(max(0.3, 0.6 * h), 2)}
+    steps: dict[str, Any] = {
+        "step_height": (0.03 * h, step),
+        "step_width": round(max(0.3, 0.6 * h), 2),
+    }
     sub_terrains = {
         "flat": SubTerrainCfg(mdp.flat, 2.0 if is_biped else 1.0),
         "slope_down": SubTerrainCfg(mdp.pyramid_slope, **slope),

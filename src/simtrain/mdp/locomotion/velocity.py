@@ -40,7 +40,7 @@ def gait_clock(feet: str, *, frequency: float, **params: Any) -> CommandTermCfg:
 
 def velocity_observations(
     joints: Names, feet: str, *, joint_vel_noise: float, foot_contact: Callable[..., Any]
-) -> dict[str, dict[str, ObservationTermCfg]]:
+) -> dict[str, dict[str, ObservationTermCfg] | cfgs.ObservationGroupCfg]:
     """Groups ``actor``, noisy, and ``critic``, true and with the feet's state besides.
 
     The policy sees `joints`, their velocities with noise of up to `joint_vel_noise`, rad/s; `feet`
@@ -74,7 +74,7 @@ def velocity_observations(
 
 def velocity_randomization(
     joints: Names,
-    foot_geoms: str,
+    foot_geoms: Names,
     trunk: str,
     *,
     mass_scale: Range,

@@ -1,0 +1,164 @@
+"""From a model that nobody has seen to a task: what is found, added, measured and written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from robots.models import MOTORS, biped, quadruped
+
+import simtrain
+from simtrain.cli.new import new
+from simtrain.errors import ConfigError
+from simtrain.robots.check import check
+from simtrain.robots.gait import gait
+from simtrain.robots.inspect import Robot, inspect
+from simtrain.robots.prepare import Prepared, prepare
+from simtrain.robots.read import read
+
+GROUND = '<geom name="ground" type="plane" size="0 0 1"/>'
+PAIRS = "".join(f'<pair geom1="ground" geom2="ball{i}"/>' for i in range(4))
+
+
+def robot_of(text: str, folder: Path, suffix: str = "xml") -> Robot:
+    return inspect(read(model_file(text, folder, suffix)).spec)
+
+
+def prepared_of(text: str, folder: Path, suffix: str = "xml") -> Prepared:
+    return prepare(read(model_file(text, folder, suffix)))
+
+
+def model_file(text: str, folder: Path, suffix: str = "xml") -> Path:
+    path = folder / f"robot.{suffix}"
+    path.write_text(text)
+    return path
+
+
+def test_finds_the_legs_of_a_quadruped(tmp_path: Path) -> None:
+    robot = robot_of(quadruped(actuators=MOTORS), tmp_path)
+    assert robot.base == "middle"
+    assert robot.mass == pytest.approx(16.4)
+    assert [foot.name for foot in robot.feet] == ["FL", "FR", "RL", "RR"]
+    assert [leg.joints for leg in robot.legs] == [(f"{n}a", f"{n}b", f"{n}c") for n in "pqrs"]
+    assert robot.partners["pb"] == "qb"
+    assert robot.partners["sc"] == "rc"
+    assert all(foot.radius == pytest.approx(0.02) for foot in robot.feet)
+    assert {(s.kind, s.torque) for s in robot.servos} == {("motor", 20.0), ("motor", 40.0)}
+
+
+def test_finds_flat_feet_waist_and_arms_of_a_urdf(tmp_path: Path) -> None:
+    path = model_file(biped(), tmp_path, "urdf")
+    source = read(path)
+    robot = inspect(source.spec)
+    assert [foot.name for foot in robot.feet] == ["left", "right"]
+    assert robot.feet[0].length == pytest.approx(0.2)
+    assert robot.feet[0].center == pytest.approx([0.03, 0.0, -0.05], abs=1e-6)
+    assert robot.trunk == ("waist",)
+    assert {arm.joints for arm in robot.arms} == {("ju6",), ("jv6",)}
+    assert "ju1" in robot.leg_joints
+    assert "ju6" not in robot.leg_joints
+    assert any("arm.stl" in note for note in source.notes)
+
+
+@pytest.mark.parametrize(
+    ("bits", "extra", "world"),
+    [
+        ('contype="0" conaffinity="0"', "", ""),
+        ('contype="0" conaffinity="0"', "", GROUND),
+        ('contype="2" conaffinity="4"', "", ""),
+    ],
+)
+def test_every_foot_touches_the_ground(bits: str, extra: str, world: str, tmp_path: Path) -> None:
+    prepared = prepared_of(quadruped(bits=bits, extra=extra, world=world), tmp_path)
+    findings = {finding.what: finding for finding in check(prepared)}
+    assert all(finding.is_good for finding in findings.values()), findings
+    assert findings["balance"].text.startswith("3.0 s")
+
+
+def test_stands_on_bent_legs_with_its_feet_below_its_hips(tmp_path: Path) -> None:
+    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    model = prepared.spec.compile()
+    data = mujoco.MjData(model)
+    mujoco.mj_resetDataKeyframe(model, data, 0)
+    mujoco.mj_kinematics(model, data)
+    assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
+    for name, x in (("FL", 0.2), ("RR", -0.2)):
+        place = data.site(f"{name}_foot").xpos
+        assert place[0] == pytest.approx(x, abs=0.01)
+        assert place[2] == pytest.approx(0.02, abs=0.004)
+    assert prepared.home[7:] == pytest.approx(np.tile(prepared.home[7:10], 4), abs=0.02)
+
+
+def test_a_biped_stands_on_flat_soles(tmp_path: Path) -> None:
+    prepared = prepared_of(biped(), tmp_path, "urdf")
+    model = prepared.spec.compile()
+    data = mujoco.MjData(model)
+    mujoco.mj_resetDataKeyframe(model, data, 0)
+    mujoco.mj_kinematics(model, data)
+    assert data.site("left_foot").xmat[8] == pytest.approx(1.0, abs=1e-4)
+    assert data.joint("ju3").qpos[0] > 0.2
+    assert data.joint("ju3").qpos == pytest.approx(data.joint("jv3").qpos, abs=1e-6)
+    first, *others = check(prepared)
+    assert first.is_good
+    assert all(finding.is_good for finding in others)
+
+
+def test_a_gait_is_at_the_scale_of_the_robot(tmp_path: Path) -> None:
+    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    figures = gait(prepared)
+    assert figures.offsets in ((0.5, 0.0, 0.0, 0.5), (0.0, 0.5, 0.5, 0.0))
+    assert set(figures.bend) == {f"{n}{j}" for n in "pqrs" for j in "bc"}
+    assert figures.lin_vel_x[1] == pytest.approx(
+        0.6 * (9.81 * prepared.hip_height) ** 0.5, abs=0.05
+    )
+    model = prepared.spec.compile()
+    data = mujoco.MjData(model)
+    data.qpos[:] = prepared.home
+    for name, angle in figures.bend.items():
+        data.joint(name).qpos[0] += angle
+    mujoco.mj_kinematics(model, data)
+    lifted = data.site("FL_foot").xpos[2] - 0.02
+    assert lifted == pytest.approx(figures.swing_height, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("<mujoco><worldbody/></mujoco>", "no joint that could be driven"),
+        ("<mujoco><worldbody>", "cannot be read"),
+        (
+            "<mujoco><worldbody><body><freejoint/><geom size='1' mass='1'/>"
+            + "".join(
+                f"<body pos='{x} {y} -1'><joint axis='0 1 0'/><geom size='0.3' mass='1'/></body>"
+                for x in (-1, 1)
+                for y in (-1, 1)
+            )
+            + "</body></worldbody></mujoco>",
+            "no legs",
+        ),
+    ],
+)
+def test_what_is_no_robot_on_legs_is_refused(text: str, what: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=what):
+        prepared_of(text, tmp_path)
+
+
+def test_new_writes_tasks_that_can_be_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model_file(quadruped(actuators=MOTORS), tmp_path)
+    assert new(["unknown-dog", "--model", "robot.xml"]) == 0
+    assert "uv run train unknown-dog-velocity-flat" in capsys.readouterr().out
+    lines = (tmp_path / "tasks/unknown-dog/velocity.py").read_text().splitlines()
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 100
+    for name in ("unknown-dog-velocity-flat", "unknown-dog-velocity-rough"):
+        env = simtrain.make_env(name, num_envs=2, seed=0)
+        observations, *_ = env.step(torch.zeros(2, env.num_actions))
+        assert observations["actor"].isfinite().all()
+    with pytest.raises(ConfigError, match="is there already"):
+        new(["unknown-dog", "--model", "robot.xml"])
