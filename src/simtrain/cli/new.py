@@ -21,6 +21,8 @@ class NewConfig:
     """MJCF or URDF of the robot."""
     output: Path = Path()
     """Folder whose tasks/ and tests/ the files go to."""
+    project: Path | None = None
+    """Make this folder a project that depends on simtrain, with the files in it."""
     base: str | None = None
     """Body that floats, where it is not found."""
     feet: tuple[str, ...] = ()
@@ -43,7 +45,8 @@ def new(arguments: Sequence[str]) -> int:
     from simtrain.robots.read import read
     from simtrain.robots.write import check_free, write
 
-    check_free(names[0], config.output)
+    output = config.project or config.output
+    check_free(names[0], output, is_project=config.project is not None)
     prepared = prepare(read(config.model), base=config.base, feet=config.feet)
     robot = prepared.robot
     console = table_console()
@@ -64,7 +67,8 @@ def new(arguments: Sequence[str]) -> int:
     if not findings[0].is_good:
         print("it cannot stand: nothing is written")
         return FAILED
-    for path in write(prepared, names[0], config.output):
+    for path in write(prepared, names[0], output, is_project=config.project is not None):
         print(path)
-    print(f"\nuv run train {names[0]}-velocity-flat")
+    enter = f"cd {config.project} && uv sync\n" if config.project else ""
+    print(f"\n{enter}uv run train {names[0]}-velocity-flat")
     return DONE

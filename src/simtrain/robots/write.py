@@ -12,6 +12,7 @@ from typing import Any
 
 import mujoco
 
+import simtrain
 from simtrain.env.reading import Mirror
 from simtrain.errors import ConfigError
 from simtrain.robots.gait import Gait, gait
@@ -96,6 +97,29 @@ def {function}_velocity_rough() -> TaskCfg:
     return rough_velocity_task({function}_velocity_flat(), hip_height=HIP_HEIGHT)
 '''
 
+_PROJECT = """\
+[project]
+name = "{title}"
+version = "0.1.0"
+requires-python = ">=3.11"
+dependencies = ["simtrain"]
+
+[dependency-groups]
+dev = ["pytest"]
+{source}"""
+
+_README = """\
+# {title}
+
+```bash
+uv sync
+uv run train {name}-velocity-flat
+uv run play logs/{name}-velocity-flat/<run>
+```
+
+The tasks are in `tasks/`; `uv run pytest` builds and steps them.
+"""
+
 _TEST = '''\
 """{title}'s tasks can be built and stepped, and it stands at first."""
 
@@ -115,24 +139,24 @@ def test_stands_for_a_moment(name: str) -> None:
 '''
 
 
-def check_free(name: str, folder: Path) -> tuple[Path, Path]:
+def check_free(name: str, folder: Path, *, is_project: bool = False) -> tuple[Path, Path]:
     """The folder of the tasks and the file of the test; ConfigError if one is there already."""
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
         text = f"the robot's name is {name!r}; it must be of small letters, digits and hyphens"
         raise ConfigError(text)
     task, test = folder / "tasks" / name, folder / "tests" / f"test_{name.replace('-', '_')}.py"
-    for path in (task, test):
+    for path in (task, test, *((folder / "pyproject.toml",) if is_project else ())):
         if path.exists():
             raise ConfigError(f"{path} is there already; nothing is written over")
     return task, test
 
 
-def write(prepared: Prepared, name: str, folder: Path) -> list[Path]:
-    """Write ``tasks/<name>/`` and a test below `folder`; return the files.
+def write(prepared: Prepared, name: str, folder: Path, *, is_project: bool = False) -> list[Path]:
+    """Write ``tasks/<name>/`` and a test below `folder`, and a project around; return the files.
 
     Raises ConfigError if one of them is there already, and leaves none that is not whole.
     """
-    task, test = check_free(name, folder)
+    task, test = check_free(name, folder, is_project=is_project)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as temporary:
         made = Path(temporary) / name
@@ -151,7 +175,24 @@ def write(prepared: Prepared, name: str, folder: Path) -> list[Path]:
         shutil.move(made, task)
     test.parent.mkdir(parents=True, exist_ok=True)
     test.write_text(_TEST.format(title=_title(name), name=name))
-    return [*sorted(task.iterdir()), test]
+    files = [*sorted(task.iterdir()), test]
+    for file, text in (_project(name, folder) if is_project else {}).items():
+        (folder / file).write_text(text)
+        files.append(folder / file)
+    return files
+
+
+def _project(name: str, folder: Path) -> dict[str, str]:
+    """The files of a project that depends on this simtrain."""
+    root = Path(simtrain.__file__).resolve().parents[2]
+    source = ""
+    if (root / "pyproject.toml").is_file():
+        source = f'\n[tool.uv.sources]\nsimtrain = {{ path = "{root}", editable = true }}\n'
+    title = folder.resolve().name
+    return {
+        "pyproject.toml": _PROJECT.format(title=title, source=source),
+        "README.md": _README.format(title=title, name=name),
+    }
 
 
 def task_file(prepared: Prepared, figures: Gait, name: str) -> str:

@@ -1,13 +1,14 @@
 """Whole tasks for legged robots: follow velocity commands, on flat or rough ground.
 
-The figures of the Go1 and the G1, which learn in minutes, at the scale of any robot: lengths by the
-height h of its hips, velocities by sqrt(g h), times by sqrt(h / g). Imports no torch.
+The figures of the Go1 and the G1, which learn in minutes, at the scale of any robot: with h the
+height of its hips, lengths by h, velocities by sqrt(g h), times by sqrt(h / g). Imports no torch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,44 @@ from simtrain.mdp.locomotion.velocity import (
     velocity_resets,
 )
 
-CALM_STEPS = 7200
-"""Control steps at first in which a biped is neither pushed nor randomized."""
+
+@dataclass(frozen=True)
+class _Figures:
+    """What differs between robots on two legs and on more; lengths are parts of h, and so on."""
+
+    lin_vel: tuple[float, float]
+    """Weight and width of the reward for linear velocity."""
+    ang_vel: tuple[float, float]
+    feet_contact: float
+    feet_height: tuple[float, float]
+    upright: float
+    action_rate: float
+    reset_angle: float
+    rise: float
+    push: float
+    joint_vel_noise: float
+    mass_scale: Range
+    calm_steps: int
+    """Control steps at first without pushes and randomization."""
+
+
+_MANY_LEGS = _Figures(
+    (2.0, 0.21), (1.0, 0.085), 0.5, (1.0, 0.35), -2.0, -0.02, 0.1, 0.07, 0.3, 1.5, (0.85, 1.25), 0
+)
+_TWO_LEGS = _Figures(
+    (3.0, 0.155),
+    (1.5, 0.13),
+    1.0,
+    (2.0, 0.075),
+    -5.0,
+    -0.01,
+    0.05,
+    0.02,
+    0.12,
+    0.5,
+    (0.9, 1.1),
+    7200,
+)
 
 
 def velocity_task(
@@ -68,8 +105,12 @@ def velocity_task(
     site above the ground, m. Heights are those at home, m.
     """
     is_biped = len(offsets) == 2
+    of = _TWO_LEGS if is_biped else _MANY_LEGS
     speed, period = math.sqrt(9.81 * hip_height), math.sqrt(hip_height / 9.81)
-    contacts, velocities = f"{feet}_contact", f"{feet}_linvel"
+    contacts, moving = f"{feet}_contact", {"command": "velocity"}
+    standing = {"command_threshold": -1.0} if is_biped else {"stopping_time": 3.0 * period}
+    clock = {"gait": "gait"}
+    reward = RewardTermCfg
     cfg = TaskCfg(
         model=model,
         keyframe="home",
@@ -85,53 +126,84 @@ def velocity_task(
                 frequency=frequency,
                 stance=0.55,
                 bend=bend,
-                **({"command_threshold": -1.0} if is_biped else {"stopping_time": 3.0 * period}),
+                **standing,
             ),
         },
         observations=velocity_observations(
             joints,
             feet,
-            joint_vel_noise=0.5 if is_biped else 1.5,
+            joint_vel_noise=of.joint_vel_noise,
             foot_contact=mdp.foot_contact_forces if is_biped else mdp.foot_contact,
         ),
-        rewards=_rewards(
-            joints, feet, contacts, velocities, bend, swing_height, sole, speed, period, hip_height
-        ),
+        rewards={
+            "track_lin_vel_xy": reward(
+                mdp.track_lin_vel_xy_exp, of.lin_vel[0], std=of.lin_vel[1] * speed, **moving
+            ),
+            "track_ang_vel_z": reward(
+                mdp.track_ang_vel_z_exp, of.ang_vel[0], std=of.ang_vel[1] / period, **moving
+            ),
+            "posture": reward(
+                mdp.posture,
+                0.5,
+                joints=joints,
+                std_standing=0.1,
+                std_moving={".*": 0.2} | dict.fromkeys(bend, 0.5),
+                **moving,
+            ),
+            "flat_orientation": reward(mdp.flat_orientation_l2, of.upright),
+            "lin_vel_z": reward(mdp.lin_vel_z_l2, -2.8 / speed**2),
+            "ang_vel_xy": reward(mdp.ang_vel_xy_l2, -1.7 * period**2),
+            "joint_pos_limits": reward(mdp.joint_pos_limits, -1.0, joints=joints),
+            "action_rate": reward(mdp.action_rate_l2, of.action_rate),
+            "feet_contact": reward(
+                mdp.feet_contact_by_phase, of.feet_contact, sensors=contacts, **clock
+            ),
+            "feet_height": reward(
+                mdp.feet_height_by_phase,
+                of.feet_height[0],
+                sites=feet,
+                swing_height=swing_height,
+                std=of.feet_height[1] * hip_height,
+                sole=sole,
+                **clock,
+            ),
+            "feet_slide": reward(
+                mdp.feet_slide, -0.17 / speed, sensors=contacts, velocity_sensors=f"{feet}_linvel"
+            ),
+            "self_collision": reward(mdp.self_collision_cost, -0.1, sensors="self_collision"),
+        },
         terminations={
             "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
             "fell_over": TerminationTermCfg(mdp.bad_orientation, limit_angle=0.9),
         },
         metrics={
-            "lin_vel_error": MetricTermCfg(mdp.lin_vel_error, command="velocity"),
-            "ang_vel_error": MetricTermCfg(mdp.ang_vel_error, command="velocity"),
+            "lin_vel_error": MetricTermCfg(mdp.lin_vel_error, **moving),
+            "ang_vel_error": MetricTermCfg(mdp.ang_vel_error, **moving),
         },
         events={
             **velocity_randomization(
                 joints,
                 foot_geoms=foot_geoms,
                 trunk=base,
-                mass_scale=(0.9, 1.1) if is_biped else (0.85, 1.25),
+                mass_scale=of.mass_scale,
                 center_of_mass=((-0.03 * hip_height, 0.03 * hip_height),) * 3,
                 encoder_bias=0.015,
-                after_steps=CALM_STEPS if is_biped else 0,
+                after_steps=of.calm_steps,
             ),
             **velocity_resets(
                 joints,
-                joint_position=0.05 if is_biped else 0.1,
-                rise=0.02 * hip_height if is_biped else 0.07 * hip_height,
-                push=(0.12 if is_biped else 0.3) * speed,
-                push_after_steps=CALM_STEPS if is_biped else 0,
+                joint_position=of.reset_angle,
+                rise=of.rise * hip_height,
+                push=of.push * speed,
+                push_after_steps=of.calm_steps,
             ),
         },
         symmetry=symmetry,
         num_steps_per_env=24,
+        num_envs=512,
         num_envs_on_gpu=4096,
-    )
-    if is_biped:
-        _as_biped(cfg, joints, bend, base_height, hip_height)
-    else:
-        cfg.num_envs, cfg.max_iterations = 512, 300
-        cfg.ppo = PpoCfg(
+        max_iterations=300,
+        ppo=PpoCfg(
             actor=ActorCfg(hidden_dims=(128, 128), init_std=0.5),
             critic=CriticCfg(hidden_dims=(128, 128)),
             num_learning_epochs=5,
@@ -140,91 +212,24 @@ def velocity_task(
             desired_kl_end=0.005,
             gamma=0.97,
             entropy_coef=0.005,
-        )
+        ),
+    )
+    if is_biped:
+        _balance(cfg, bend, base_height, hip_height)
     return cfg
 
 
-def _rewards(
-    joints: Names,
-    feet: str,
-    contacts: str,
-    velocities: str,
-    bend: dict[str, float],
-    swing_height: float,
-    sole: float,
-    speed: float,
-    period: float,
-    hip_height: float,
-) -> dict[str, RewardTermCfg]:
-    """Terms that robots on any number of legs share; widths at the scale of the robot."""
-    return {
-        "track_lin_vel_xy": RewardTermCfg(
-            mdp.track_lin_vel_xy_exp, weight=2.0, command="velocity", std=0.2 * speed
+def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_height: float) -> None:
+    """What two legs need besides, in place: balance is learned while it steps."""
+    cfg.rewards |= {
+        "is_alive": RewardTermCfg(mdp.is_alive, 0.15),
+        "joint_pos": RewardTermCfg(
+            mdp.track_reference_joint_pos_exp, 2.0, joints=tuple(bend), command="gait", std=0.5
         ),
-        "track_ang_vel_z": RewardTermCfg(
-            mdp.track_ang_vel_z_exp, weight=1.0, command="velocity", std=0.085 / period
-        ),
-        "posture": RewardTermCfg(
-            mdp.posture,
-            weight=0.5,
-            joints=joints,
-            command="velocity",
-            std_standing=0.1,
-            std_moving={".*": 0.2} | dict.fromkeys(bend, 0.5),
-        ),
-        "lin_vel_z": RewardTermCfg(mdp.lin_vel_z_l2, weight=-2.8 / speed**2),
-        "ang_vel_xy": RewardTermCfg(mdp.ang_vel_xy_l2, weight=-1.7 * period**2),
-        "flat_orientation": RewardTermCfg(mdp.flat_orientation_l2, weight=-2.0),
-        "joint_pos_limits": RewardTermCfg(mdp.joint_pos_limits, weight=-1.0, joints=joints),
-        "action_rate": RewardTermCfg(mdp.action_rate_l2, weight=-0.02),
-        "feet_contact": RewardTermCfg(
-            mdp.feet_contact_by_phase, weight=0.5, sensors=contacts, gait="gait"
-        ),
-        "feet_height": RewardTermCfg(
-            mdp.feet_height_by_phase,
-            weight=1.0,
-            sites=feet,
-            gait="gait",
-            swing_height=swing_height,
-            std=0.35 * hip_height,
-            sole=sole,
-        ),
-        "feet_slide": RewardTermCfg(
-            mdp.feet_slide, weight=-0.17 / speed, sensors=contacts, velocity_sensors=velocities
-        ),
-        "self_collision": RewardTermCfg(
-            mdp.self_collision_cost, weight=-0.1, sensors="self_collision"
+        "base_height": RewardTermCfg(
+            mdp.base_height_l2, -23.0 / hip_height**2, target_height=base_height
         ),
     }
-
-
-def _as_biped(
-    cfg: TaskCfg, joints: Names, bend: dict[str, float], base_height: float, hip_height: float
-) -> None:
-    """What two legs need besides, in place: balance is learned while it steps."""
-    rewards = cfg.rewards
-    speed = math.sqrt(9.81 * hip_height)
-    rewards["track_lin_vel_xy"].weight = 3.0
-    rewards["track_lin_vel_xy"].params["std"] = 0.155 * speed
-    rewards["track_ang_vel_z"].weight = 1.5
-    rewards["track_ang_vel_z"].params["std"] = 0.13 / math.sqrt(hip_height / 9.81)
-    rewards["feet_contact"].weight = 1.0
-    rewards["feet_height"].weight = 2.0
-    rewards["feet_height"].params["std"] = 0.075 * hip_height
-    rewards["posture"].params["std_moving"] = {".*": 0.2} | dict.fromkeys(bend, 0.5)
-    rewards["flat_orientation"].weight = -5.0
-    rewards["action_rate"].weight = -0.01
-    rewards["is_alive"] = RewardTermCfg(mdp.is_alive, weight=0.15)
-    rewards["joint_pos"] = RewardTermCfg(
-        mdp.track_reference_joint_pos_exp,
-        weight=2.0,
-        joints=tuple(bend),
-        command="gait",
-        std=0.5,
-    )
-    rewards["base_height"] = RewardTermCfg(
-        mdp.base_height_l2, weight=-23.0 / hip_height**2, target_height=base_height
-    )
     cfg.terminations["sank"] = TerminationTermCfg(
         mdp.root_height_below_minimum, minimum_height=base_height - 0.42 * hip_height
     )
@@ -246,14 +251,11 @@ def _as_biped(
 
 def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
     """The task `cfg` of `velocity_task`, over ground whose steps are at the scale of the robot."""
-    is_biped = len(cfg.commands["gait"].params["offsets"]) == 2
-    h = hip_height
+    is_biped, h = "base_height" in cfg.rewards, hip_height
+    step = (0.15 if is_biped else 0.52) * h
     slope: dict[str, Any] = {"slope": (0.0, 0.25 if is_biped else 0.4)}
-    step = 0.15 * h if is_biped else 0.52 * h
-    steps: dict[str, Any] = {
-        "step_height": (0.03 * h, step),
-        "step_width": round(max(0.3, 0.6 * h), 2),
-    }
+    width = round(max(0.3, 0.6 * h), 2)
+    steps: dict[str, Any] = {"step_height": (0.03 * h, step), "step_width": width}
     sub_terrains = {
         "flat": SubTerrainCfg(mdp.flat, 2.0 if is_biped else 1.0),
         "slope_down": SubTerrainCfg(mdp.pyramid_slope, **slope),
@@ -264,8 +266,8 @@ def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
         "waves": SubTerrainCfg(mdp.waves, amplitude=(0.015 * h, step)),
         "rough": SubTerrainCfg(mdp.random_rough, noise=(0.015 * h, 0.4 * step)),
     }
-    base_height = cfg.rewards["base_height"].params["target_height"] if is_biped else h
-    put_on_rough_ground(cfg, sub_terrains, base_height=base_height)
+    height = cfg.rewards["base_height"].params["target_height"] if is_biped else h
+    put_on_rough_ground(cfg, sub_terrains, base_height=height)
     cfg.rewards["lin_vel_z"].weight *= 0.5
     cfg.rewards["flat_orientation"].weight *= 0.25
     cfg.max_iterations = 3000 if is_biped else 500
