@@ -37,40 +37,58 @@ from simtrain.mdp.locomotion.velocity import (
 
 @dataclass(frozen=True)
 class _Figures:
-    """What differs between robots on two legs and on more; lengths are parts of h, and so on."""
+    """What differs between robots on two legs and on more."""
 
-    lin_vel: tuple[float, float]
-    """Weight and width of the reward for linear velocity."""
-    ang_vel: tuple[float, float]
+    lin_vel_weight: float
+    lin_vel_std: float  # by sqrt(g h)
+    ang_vel_weight: float
+    ang_vel_std: float  # by sqrt(g / h)
     feet_contact: float
-    feet_height: tuple[float, float]
-    upright: float
+    feet_height_weight: float
+    feet_height_std: float  # by h
+    flat_orientation: float
     action_rate: float
-    reset_angle: float
-    rise: float
-    push: float
-    joint_vel_noise: float
+    joint_position: float  # of resets, rad
+    rise: float  # of resets, by h
+    push: float  # by sqrt(g h)
+    joint_vel_noise: float  # rad/s
     mass_scale: Range
-    calm_steps: int
-    """Control steps at first without pushes and randomization."""
+    calm_steps: int  # control steps at first without pushes and randomization
 
 
 _MANY_LEGS = _Figures(
-    (2.0, 0.21), (1.0, 0.085), 0.5, (1.0, 0.35), -2.0, -0.02, 0.1, 0.07, 0.3, 1.5, (0.85, 1.25), 0
+    lin_vel_weight=2.0,
+    lin_vel_std=0.21,
+    ang_vel_weight=1.0,
+    ang_vel_std=0.085,
+    feet_contact=0.5,
+    feet_height_weight=1.0,
+    feet_height_std=0.35,
+    flat_orientation=-2.0,
+    action_rate=-0.02,
+    joint_position=0.1,
+    rise=0.07,
+    push=0.3,
+    joint_vel_noise=1.5,
+    mass_scale=(0.85, 1.25),
+    calm_steps=0,
 )
 _TWO_LEGS = _Figures(
-    (3.0, 0.155),
-    (1.5, 0.13),
-    1.0,
-    (2.0, 0.075),
-    -5.0,
-    -0.01,
-    0.05,
-    0.02,
-    0.12,
-    0.5,
-    (0.9, 1.1),
-    7200,
+    lin_vel_weight=3.0,
+    lin_vel_std=0.155,
+    ang_vel_weight=1.5,
+    ang_vel_std=0.13,
+    feet_contact=1.0,
+    feet_height_weight=2.0,
+    feet_height_std=0.075,
+    flat_orientation=-5.0,
+    action_rate=-0.01,
+    joint_position=0.05,
+    rise=0.02,
+    push=0.12,
+    joint_vel_noise=0.5,
+    mass_scale=(0.9, 1.1),
+    calm_steps=7200,
 )
 
 
@@ -137,10 +155,10 @@ def velocity_task(
         ),
         rewards={
             "track_lin_vel_xy": reward(
-                mdp.track_lin_vel_xy_exp, of.lin_vel[0], std=of.lin_vel[1] * speed, **moving
+                mdp.track_lin_vel_xy_exp, of.lin_vel_weight, std=of.lin_vel_std * speed, **moving
             ),
             "track_ang_vel_z": reward(
-                mdp.track_ang_vel_z_exp, of.ang_vel[0], std=of.ang_vel[1] / period, **moving
+                mdp.track_ang_vel_z_exp, of.ang_vel_weight, std=of.ang_vel_std / period, **moving
             ),
             "posture": reward(
                 mdp.posture,
@@ -150,7 +168,7 @@ def velocity_task(
                 std_moving={".*": 0.2} | dict.fromkeys(bend, 0.5),
                 **moving,
             ),
-            "flat_orientation": reward(mdp.flat_orientation_l2, of.upright),
+            "flat_orientation": reward(mdp.flat_orientation_l2, of.flat_orientation),
             "lin_vel_z": reward(mdp.lin_vel_z_l2, -2.8 / speed**2),
             "ang_vel_xy": reward(mdp.ang_vel_xy_l2, -1.7 * period**2),
             "joint_pos_limits": reward(mdp.joint_pos_limits, -1.0, joints=joints),
@@ -160,10 +178,10 @@ def velocity_task(
             ),
             "feet_height": reward(
                 mdp.feet_height_by_phase,
-                of.feet_height[0],
+                of.feet_height_weight,
                 sites=feet,
                 swing_height=swing_height,
-                std=of.feet_height[1] * hip_height,
+                std=of.feet_height_std * hip_height,
                 sole=sole,
                 **clock,
             ),
@@ -192,7 +210,7 @@ def velocity_task(
             ),
             **velocity_resets(
                 joints,
-                joint_position=of.reset_angle,
+                joint_position=of.joint_position,
                 rise=of.rise * hip_height,
                 push=of.push * speed,
                 push_after_steps=of.calm_steps,
