@@ -86,7 +86,7 @@ def test_stands_on_bent_legs_with_its_feet_below_its_hips(tmp_path: Path) -> Non
     mujoco.mj_kinematics(model, data)
     assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
     for name, x in (("FL", 0.2), ("RR", -0.2)):
-        place = data.site(f"{name}_foot").xpos
+        place = data.site(f"{name}_sole").xpos
         assert place[0] == pytest.approx(x, abs=0.01)
         assert place[2] == pytest.approx(0.02, abs=0.004)
     assert prepared.home[7:] == pytest.approx(np.tile(prepared.home[7:10], 4), abs=0.02)
@@ -98,7 +98,7 @@ def test_a_biped_stands_on_flat_soles(tmp_path: Path) -> None:
     data = mujoco.MjData(model)
     mujoco.mj_resetDataKeyframe(model, data, 0)
     mujoco.mj_kinematics(model, data)
-    assert data.site("left_foot").xmat[8] == pytest.approx(1.0, abs=1e-4)
+    assert data.site("left_sole").xmat[8] == pytest.approx(1.0, abs=1e-4)
     assert data.joint("ju3").qpos[0] > 0.2
     assert data.joint("ju3").qpos == pytest.approx(data.joint("jv3").qpos, abs=1e-6)
     first, *others = check(prepared)
@@ -120,7 +120,7 @@ def test_a_gait_is_at_the_scale_of_the_robot(tmp_path: Path) -> None:
     for name, angle in figures.bend.items():
         data.joint(name).qpos[0] += angle
     mujoco.mj_kinematics(model, data)
-    lifted = data.site("FL_foot").xpos[2] - 0.02
+    lifted = data.site("FL_sole").xpos[2] - 0.02
     assert lifted == pytest.approx(figures.swing_height, abs=0.01)
 
 

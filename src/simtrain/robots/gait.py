@@ -71,8 +71,8 @@ def _offsets(prepared: Prepared) -> tuple[float, ...]:
     data = mujoco.MjData(model)
     data.qpos[:] = prepared.home
     mujoco.mj_kinematics(model, data)
-    sites = sorted(robot.feet, key=lambda foot: model.site(f"{foot.name}_foot").id)
-    places = [data.site(f"{foot.name}_foot").xpos for foot in sites]
+    sites = sorted(robot.feet, key=lambda foot: model.site(f"{foot.name}_sole").id)
+    places = [data.site(f"{foot.name}_sole").xpos for foot in sites]
     if len(sites) == 2:
         return (0.0, 0.5) if places[0][1] > places[1][1] else (0.5, 0.0)
     offsets = {}
@@ -98,7 +98,7 @@ def _bend(prepared: Prepared, swing: float) -> dict[str, float]:
     for leg, foot in zip(robot.legs, robot.feet, strict=True):
         names = [n for n in leg.joints if abs(axes[n] @ lateral) > 0.7] or list(leg.joints)
         places = [model.joint(name).qposadr[0] for name in names]
-        site = data.site(f"{foot.name}_foot")
+        site = data.site(f"{foot.name}_sole")
         data.qpos[:] = prepared.home
         mujoco.mj_kinematics(model, data)
         begin, wanted = data.qpos[places].copy(), site.xpos + np.array([0.0, 0.0, swing])
@@ -144,7 +144,7 @@ def mirror_patterns(robot: Robot) -> dict[str, str] | None:
     middle = {leg for leg in (j for limb in robot.legs for j in limb.joints) if names[leg] == leg}
     if middle:
         return None
-    names |= {f"{a.name}_foot": f"{b.name}_foot" for a, b in _pairs(robot)}
+    names |= {f"{a.name}_sole": f"{b.name}_sole" for a, b in _pairs(robot)}
     patterns: dict[str, str] = {}
     for one, other in names.items():
         if one == other or other in patterns:

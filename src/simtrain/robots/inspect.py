@@ -405,16 +405,7 @@ def _surface(
         mesh = model.geom_dataid[geom]
         first, count = model.mesh_vertadr[mesh], model.mesh_vertnum[mesh]
         return list(model.mesh_vert[first : first + count] @ frame.T + place)
-    if kind == int(mujoco.mjtGeom.mjGEOM_CYLINDER):
-        turns = np.linspace(0.0, 2.0 * np.pi, 8, endpoint=False)
-        rim = np.stack((np.cos(turns), np.sin(turns), np.zeros(8)), axis=1) * size[0]
-        ends = [rim + np.array([0.0, 0.0, sign * size[1]]) for sign in (-1.0, 1.0)]
-        return list(np.concatenate(ends) @ frame.T + place)
-    if kind == int(mujoco.mjtGeom.mjGEOM_ELLIPSOID):
-        local = direction @ frame
-        return [place + frame @ (size**2 * local) / np.linalg.norm(size * local)]
-    corners = np.stack(np.meshgrid(*[(-s, s) for s in size], indexing="ij"), axis=-1)
-    return list(corners.reshape(-1, 3) @ frame.T + place)
+    return _corners(size, frame, place)
 
 
 def _inertia_box(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> list[np.ndarray]:
@@ -422,9 +413,13 @@ def _inertia_box(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> list[
     ix, iy, iz = model.body_inertia[body]
     squares = np.array([iy + iz - ix, ix + iz - iy, ix + iy - iz]) * 1.5 / model.body_mass[body]
     half = np.sqrt(np.maximum(squares, 0.0))
+    return _corners(half, data.ximat[body].reshape(3, 3), data.xipos[body])
+
+
+def _corners(half: np.ndarray, frame: np.ndarray, place: np.ndarray) -> list[np.ndarray]:
+    """The corners of a box, in the world."""
     corners = np.stack(np.meshgrid(*[(-s, s) for s in half], indexing="ij"), axis=-1)
-    points = corners.reshape(-1, 3) @ data.ximat[body].reshape(3, 3).T + data.xipos[body]
-    return list(points)
+    return list(corners.reshape(-1, 3) @ frame.T + place)
 
 
 def _names_by_place(places: Sequence[np.ndarray]) -> list[str]:

@@ -50,7 +50,7 @@ def _markers(prepared: Prepared, scene: mujoco.MjModel, data: mujoco.MjData) -> 
         end = start + size * data.xaxis[joint]
         markers.append(Arrow(tuple(start), tuple(end), (0.1, 0.7, 0.2)))
     for foot in prepared.robot.feet:
-        place = data.site(f"{foot.name}_foot").xpos
+        place = data.site(f"{foot.name}_sole").xpos
         markers.append(Sphere(tuple(place), 0.12 * size, (0.9, 0.1, 0.1)))
     return markers
 
@@ -58,7 +58,7 @@ def _markers(prepared: Prepared, scene: mujoco.MjModel, data: mujoco.MjData) -> 
 def _swings(prepared: Prepared, joint: str, offsets: Sequence[float]) -> bool:
     """Whether the foot that a joint carries is one of those that are ahead by half a period."""
     robot, model = prepared.robot, prepared.spec.compile()
-    sites = sorted(robot.feet, key=lambda foot: model.site(f"{foot.name}_foot").id)
+    sites = sorted(robot.feet, key=lambda foot: model.site(f"{foot.name}_sole").id)
     ahead = {foot.name for foot, offset in zip(sites, offsets, strict=True) if offset > 0.0}
     legs = zip(robot.legs, robot.feet, strict=True)
     return any(joint in leg.joints and foot.name in ahead for leg, foot in legs)

@@ -121,8 +121,7 @@ def _add_feet(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
     """Name the geoms of the feet, let them touch the ground, and add sites and sensors."""
     geoms = list(spec.geoms)
     for foot in robot.feet:
-        name, body = f"{foot.name}_foot", spec.body(foot.body)
-        _give_way(spec, name)
+        name, body = f"{foot.name}_sole", spec.body(foot.body)
         soles = [geoms[i] for i in foot.geoms]
         if not soles:
             radius = foot.radius or 0.01
@@ -135,7 +134,7 @@ def _add_feet(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
                 geom.conaffinity |= 1
             geom.condim, geom.priority = max(geom.condim, 3), 1
         site = body.add_site(name=name, pos=foot.center, group=4)
-        site.quat = _turned_down(foot.down)
+        mujoco.mju_quatZ2Vec(site.quat, -foot.down)
         sensor = spec.add_sensor(name=f"{name}_contact", type=mujoco.mjtSensor.mjSENS_CONTACT)
         sensor.objtype, sensor.objname = mujoco.mjtObj.mjOBJ_BODY, "world"
         sensor.reftype, sensor.refname = mujoco.mjtObj.mjOBJ_XBODY, foot.body
@@ -143,29 +142,6 @@ def _add_feet(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
         sensor.intprm[:3] = [found | force, net, 1]
         sensor = spec.add_sensor(name=f"{name}_linvel", type=mujoco.mjtSensor.mjSENS_FRAMELINVEL)
         sensor.objtype, sensor.objname = mujoco.mjtObj.mjOBJ_SITE, name
-
-
-def _give_way(spec: mujoco.MjSpec, name: str) -> None:
-    """Rename what has a name that the foot `name` is to have, wherever it is used."""
-    if site := spec.site(name):
-        site.name = f"{name}_before"
-        for sensor in spec.sensors:
-            for kind, of in (("objtype", "objname"), ("reftype", "refname")):
-                if (
-                    getattr(sensor, kind) == mujoco.mjtObj.mjOBJ_SITE
-                    and getattr(sensor, of) == name
-                ):
-                    setattr(sensor, of, site.name)
-    for sensor in spec.sensors:
-        if sensor.name in (f"{name}_contact", f"{name}_linvel"):
-            sensor.name += "_before"
-
-
-def _turned_down(down: np.ndarray) -> np.ndarray:
-    """The rotation whose -z is `down`, w first."""
-    quat = np.zeros(4)
-    mujoco.mju_quatZ2Vec(quat, -down)
-    return quat
 
 
 def _add_imu(spec: mujoco.MjSpec, robot: Robot) -> None:
@@ -216,7 +192,7 @@ def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
 
 def _sole(model: mujoco.MjModel, data: mujoco.MjData, foot: Foot) -> np.ndarray:
     """The place where a foot touches the ground, in the world."""
-    place: np.ndarray = data.site(f"{foot.name}_foot").xpos - [0.0, 0.0, foot.radius]
+    place: np.ndarray = data.site(f"{foot.name}_sole").xpos - [0.0, 0.0, foot.radius]
     return place
 
 
@@ -226,7 +202,7 @@ def _bend(model: mujoco.MjModel, data: mujoco.MjData, robot: Robot, leg: Limb, f
     places = np.array([joint.qposadr[0] for joint in joints])
     rotation = data.body(robot.base).xmat.reshape(3, 3)
     pitch = [j for j in joints if abs(data.xaxis[j.id] @ rotation[:, 1]) > 0.7]
-    site = data.site(f"{foot.name}_foot")
+    site = data.site(f"{foot.name}_sole")
     if len(pitch) < 2:
         return
     anchors = [data.xanchor[j.id].copy() for j in pitch] + [site.xpos.copy()]

@@ -208,14 +208,14 @@ def task_file(prepared: Prepared, figures: Gait, name: str) -> str:
         sides = (
             "" if covered else f"# Names on the one side and on the other.\nSIDES = {{\n{pairs}}}\n"
         )
-    sites = sorted(robot.feet, key=lambda foot: model.site(f"{foot.name}_foot").id)
+    sites = sorted(robot.feet, key=lambda foot: model.site(f"{foot.name}_sole").id)
     return _TASK.format(
         title=_title(name),
         name=name,
         function=name.replace("-", "_"),
         imports=", ".join(imports),
         joints=_wrapped(list(figures.action_scale), "()"),
-        feet=f"({'|'.join(foot.name for foot in sites)})_foot",
+        feet=f"({'|'.join(foot.name for foot in sites)})_sole",
         hip_height=round(prepared.hip_height, 3),
         base_height=round(float(prepared.home[2]), 3),
         bend=_table(figures.bend),
