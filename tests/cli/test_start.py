@@ -39,7 +39,7 @@ def _two_tasks(monkeypatch):
 
 def test_each_command_is_one_of_simtrain_and_has_a_name_of_its_own():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    for name in ("simtrain", *start.COMMANDS):
+    for name in {"simtrain", *start.COMMANDS} - {"new"}:  # a name too general for everybody's PATH
         module, _, function = scripts.pop(name).partition(":")
         assert module == "simtrain.cli.start"
         assert callable(getattr(start, function))
