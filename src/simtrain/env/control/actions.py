@@ -173,7 +173,7 @@ class TargetAction(ActionTerm):
 
     def apply(self, actions: Tensor, ctrl: Tensor) -> None:
         """See `ActionTerm.apply`."""
-        origin = self.offset if self._reference is None else self._reference() + self.offset
+        origin = self.offset if self._reference is None else self._reference().add_(self.offset)
         if self._all and self._limiter is None:
             torch.addcmul(origin, actions, self.scale, out=ctrl)
             torch.clamp(ctrl, self.low, self.high, out=ctrl)
