@@ -14,10 +14,9 @@ import numpy as np
 
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.robots.read import compiled
+from simtrain.robots.shapes import CAPSULE, SPHERE, collides, geoms_of, inertia_box, surface
 
 _BALL = int(mujoco.mjtJoint.mjJNT_BALL)  # the types after it are slides and hinges
-_SPHERE, _CAPSULE = int(mujoco.mjtGeom.mjGEOM_SPHERE), int(mujoco.mjtGeom.mjGEOM_CAPSULE)
-_MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
 _IN_PARENT = int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)  # the types up to it act on joints
 _LOW = 0.12
 """How far above the lowest a limb may end and be a leg, as a part of the base's height."""
@@ -206,7 +205,8 @@ class _Tree:
             return [self._limb_of(foot, ends) for foot in feet]
         low = [i for i, e in enumerate(ends) if self._height(e) < _LOW * self.scale]
         legs = [i for i in low if len(limbs[i].joints) >= 2]
-        if len(legs) < 2 or not self._stands_on([limbs[i] for i in legs]):
+        sides = [limbs[i].place[1] for i in legs]
+        if len(legs) < 2 or not min(sides) < 0.0 < max(sides):
             return []
         for leg in legs:
             self._refuse_wheel(limbs[leg])
@@ -218,13 +218,13 @@ class _Tree:
     def foot(self, name: str, end: str) -> Foot:
         """What the leg that ends in the body `end` stands on."""
         model, body = self.model, self.model.body(end).id
-        geoms = [g for b in self._welded(body) for g in _geoms(model, b)]
-        solid = [g for g in geoms if _collides(model, g)] or geoms
+        geoms = [g for b in self._welded(body) for g in geoms_of(model, b)]
+        solid = [g for g in geoms if collides(model, g)] or geoms
         frame, place = self.data.xmat[body].reshape(3, 3), self.data.xpos[body]
         up, forward = self.rotation[:, 2], self.rotation[:, 0]
-        points = [(g, p) for g in solid for p in _surface(model, self.data, g, -up)]
+        points = [(g, p) for g in solid for p in surface(model, self.data, g, -up)]
         if not points:
-            points = [(-1, p) for p in _inertia_box(model, self.data, body)]
+            points = [(-1, p) for p in inertia_box(model, self.data, body)]
         heights = np.array([p @ up for _, p in points])
         lowest, low = points[int(heights.argmin())]
         near = [points[i] for i in np.flatnonzero(heights < heights.min() + 0.02 * self.scale)]
@@ -233,7 +233,7 @@ class _Tree:
         middle = (sole.min(axis=0) + sole.max(axis=0)) / 2.0
         center = middle + up * (heights.min() - middle @ up)
         if length < 0.1 * self.scale:
-            is_ball = lowest >= 0 and model.geom_type[lowest] in (_SPHERE, _CAPSULE)
+            is_ball = lowest >= 0 and model.geom_type[lowest] in (SPHERE, CAPSULE)
             radius = float(model.geom_size[lowest][0]) if is_ball else 0.0
             center, length = low + up * radius if is_ball else center, 0.0
         return Foot(
@@ -305,7 +305,7 @@ class _Tree:
         for b in range(model.nbody):
             if model.body_weldid[b] == model.body_weldid[body]:
                 points.append(self.data.xpos[b])
-                points += [p for g in _geoms(model, b) for p in _surface(model, self.data, g, -up)]
+                points += [p for g in geoms_of(model, b) for p in surface(model, self.data, g, -up)]
         return float(min((p - self.origin) @ up for p in points))
 
     def _height(self, end: str) -> float:
@@ -314,11 +314,6 @@ class _Tree:
     def _place(self, body: int) -> np.ndarray:
         place: np.ndarray = (self.data.xpos[body] - self.origin) @ self.rotation
         return place
-
-    def _stands_on(self, legs: Iterable[Limb]) -> bool:
-        """Whether there are feet on both sides of the base."""
-        sides = [leg.place[1] for leg in legs]
-        return bool(min(sides) < 0.0 < max(sides))
 
     def _limb_of(self, foot: str, ends: list[str]) -> int:
         try:
@@ -377,49 +372,6 @@ def _servo(model: mujoco.MjModel, joint: str) -> Servo:
             if model.actuator_ctrllimited[i] and model.actuator_gaintype[i] == 0:
                 bounds.append(gear * gain * float(np.abs(model.actuator_ctrlrange[i]).max()))
     return Servo(joint, kind, stiffness, min(bounds))
-
-
-def _geoms(model: mujoco.MjModel, body: int) -> range:
-    first = int(model.body_geomadr[body])
-    return range(first, first + int(model.body_geomnum[body])) if first >= 0 else range(0)
-
-
-def _collides(model: mujoco.MjModel, geom: int) -> bool:
-    """Whether a geom may touch anything, by its bits or as one of a pair."""
-    bits = model.geom_contype[geom] or model.geom_conaffinity[geom]
-    return bool(bits) or geom in model.pair_geom1 or geom in model.pair_geom2
-
-
-def _surface(
-    model: mujoco.MjModel, data: mujoco.MjData, geom: int, direction: np.ndarray
-) -> list[np.ndarray]:
-    """Points of a geom's surface that lie farthest in `direction`, and corners, in the world."""
-    place, frame = data.geom_xpos[geom], data.geom_xmat[geom].reshape(3, 3)
-    size, kind = model.geom_size[geom], model.geom_type[geom]
-    if kind == _SPHERE:
-        return [place + size[0] * direction]
-    if kind == _CAPSULE:
-        axis = size[1] * frame[:, 2]
-        return [place + sign * axis + size[0] * direction for sign in (-1.0, 1.0)]
-    if kind == _MESH:
-        mesh = model.geom_dataid[geom]
-        first, count = model.mesh_vertadr[mesh], model.mesh_vertnum[mesh]
-        return list(model.mesh_vert[first : first + count] @ frame.T + place)
-    return _corners(size, frame, place)
-
-
-def _inertia_box(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> list[np.ndarray]:
-    """Corners of the even box that has a body's mass and inertia, in the world."""
-    ix, iy, iz = model.body_inertia[body]
-    squares = np.array([iy + iz - ix, ix + iz - iy, ix + iy - iz]) * 1.5 / model.body_mass[body]
-    half = np.sqrt(np.maximum(squares, 0.0))
-    return _corners(half, data.ximat[body].reshape(3, 3), data.xipos[body])
-
-
-def _corners(half: np.ndarray, frame: np.ndarray, place: np.ndarray) -> list[np.ndarray]:
-    """The corners of a box, in the world."""
-    corners = np.stack(np.meshgrid(*[(-s, s) for s in half], indexing="ij"), axis=-1)
-    return list(corners.reshape(-1, 3) @ frame.T + place)
 
 
 def _names_by_place(places: Sequence[np.ndarray]) -> list[str]:
