@@ -46,14 +46,23 @@ class _Figures:
     feet_contact: float
     feet_height_weight: float
     feet_height_std: float  # by h
+    feet_slide: float  # by 1 / sqrt(g h)
     flat_orientation: float
+    lin_vel_z: float  # by 1 / (g h)
+    ang_vel_xy: float  # by h / g
     action_rate: float
+    limit_angle: float  # of terminations, rad
     joint_position: float  # of resets, rad
     rise: float  # of resets, by h
     push: float  # by sqrt(g h)
     joint_vel_noise: float  # rad/s
     mass_scale: Range
+    center_of_mass: float  # by h
+    encoder_bias: float  # rad
     calm_steps: int  # control steps at first without pushes and randomization
+    slope: float  # of rough ground, at most
+    steps: Range  # of rough ground, height by h
+    weights: dict[str, float]  # of kinds of rough ground, where it is not 1
 
 
 _MANY_LEGS = _Figures(
@@ -63,15 +72,24 @@ _MANY_LEGS = _Figures(
     ang_vel_std=0.085,
     feet_contact=0.5,
     feet_height_weight=1.0,
-    feet_height_std=0.35,
+    feet_height_std=0.355,
+    feet_slide=-0.167,
     flat_orientation=-2.0,
+    lin_vel_z=-2.8,
+    ang_vel_xy=-1.73,
     action_rate=-0.02,
+    limit_angle=1.0,
     joint_position=0.1,
-    rise=0.07,
+    rise=0.074,
     push=0.3,
     joint_vel_noise=1.5,
     mass_scale=(0.85, 1.25),
+    center_of_mass=0.106,
+    encoder_bias=0.02,
     calm_steps=0,
+    slope=0.4,
+    steps=(0.07, 0.53),
+    weights={"stairs_down": 2.0, "stairs_up": 2.0},
 )
 _TWO_LEGS = _Figures(
     lin_vel_weight=3.0,
@@ -81,14 +99,23 @@ _TWO_LEGS = _Figures(
     feet_contact=1.0,
     feet_height_weight=2.0,
     feet_height_std=0.075,
+    feet_slide=-0.51,
     flat_orientation=-5.0,
+    lin_vel_z=-3.3,
+    ang_vel_xy=-0.73,
     action_rate=-0.01,
+    limit_angle=0.9,
     joint_position=0.05,
     rise=0.02,
-    push=0.12,
+    push=0.117,
     joint_vel_noise=0.5,
     mass_scale=(0.9, 1.1),
+    center_of_mass=0.03,
+    encoder_bias=0.015,
     calm_steps=7200,
+    slope=0.25,
+    steps=(0.03, 0.15),
+    weights={"flat": 2.0},
 )
 
 
@@ -125,8 +152,11 @@ def velocity_task(
     is_biped = len(offsets) == 2
     of = _TWO_LEGS if is_biped else _MANY_LEGS
     speed, period = math.sqrt(9.81 * hip_height), math.sqrt(hip_height / 9.81)
+    shift = _rounded(of.center_of_mass * hip_height)
     contacts, moving = f"{feet}_contact", {"command": "velocity"}
-    standing = {"command_threshold": -1.0} if is_biped else {"stopping_time": 3.0 * period}
+    standing = (
+        {"command_threshold": -1.0} if is_biped else {"stopping_time": _rounded(2.95 * period)}
+    )
     clock = {"gait": "gait"}
     reward = RewardTermCfg
     cfg = TaskCfg(
@@ -155,10 +185,16 @@ def velocity_task(
         ),
         rewards={
             "track_lin_vel_xy": reward(
-                mdp.track_lin_vel_xy_exp, of.lin_vel_weight, std=of.lin_vel_std * speed, **moving
+                mdp.track_lin_vel_xy_exp,
+                of.lin_vel_weight,
+                std=_rounded(of.lin_vel_std * speed),
+                **moving,
             ),
             "track_ang_vel_z": reward(
-                mdp.track_ang_vel_z_exp, of.ang_vel_weight, std=of.ang_vel_std / period, **moving
+                mdp.track_ang_vel_z_exp,
+                of.ang_vel_weight,
+                std=_rounded(of.ang_vel_std / period),
+                **moving,
             ),
             "posture": reward(
                 mdp.posture,
@@ -169,8 +205,8 @@ def velocity_task(
                 **moving,
             ),
             "flat_orientation": reward(mdp.flat_orientation_l2, of.flat_orientation),
-            "lin_vel_z": reward(mdp.lin_vel_z_l2, -2.8 / speed**2),
-            "ang_vel_xy": reward(mdp.ang_vel_xy_l2, -1.7 * period**2),
+            "lin_vel_z": reward(mdp.lin_vel_z_l2, _rounded(of.lin_vel_z / speed**2)),
+            "ang_vel_xy": reward(mdp.ang_vel_xy_l2, _rounded(of.ang_vel_xy * period**2)),
             "joint_pos_limits": reward(mdp.joint_pos_limits, -1.0, joints=joints),
             "action_rate": reward(mdp.action_rate_l2, of.action_rate),
             "feet_contact": reward(
@@ -181,18 +217,21 @@ def velocity_task(
                 of.feet_height_weight,
                 sites=feet,
                 swing_height=swing_height,
-                std=of.feet_height_std * hip_height,
+                std=_rounded(of.feet_height_std * hip_height),
                 sole=sole,
                 **clock,
             ),
             "feet_slide": reward(
-                mdp.feet_slide, -0.17 / speed, sensors=contacts, velocity_sensors=f"{feet}_linvel"
+                mdp.feet_slide,
+                _rounded(of.feet_slide / speed),
+                sensors=contacts,
+                velocity_sensors=f"{feet}_linvel",
             ),
             "self_collision": reward(mdp.self_collision_cost, -0.1, sensors="self_collision"),
         },
         terminations={
             "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
-            "fell_over": TerminationTermCfg(mdp.bad_orientation, limit_angle=0.9),
+            "fell_over": TerminationTermCfg(mdp.bad_orientation, limit_angle=of.limit_angle),
         },
         metrics={
             "lin_vel_error": MetricTermCfg(mdp.lin_vel_error, **moving),
@@ -204,15 +243,15 @@ def velocity_task(
                 foot_geoms=foot_geoms,
                 trunk=base,
                 mass_scale=of.mass_scale,
-                center_of_mass=((-0.03 * hip_height, 0.03 * hip_height),) * 3,
-                encoder_bias=0.015,
+                center_of_mass=((-shift, shift),) * 3,
+                encoder_bias=of.encoder_bias,
                 after_steps=of.calm_steps,
             ),
             **velocity_resets(
                 joints,
                 joint_position=of.joint_position,
-                rise=of.rise * hip_height,
-                push=of.push * speed,
+                rise=_rounded(of.rise * hip_height),
+                push=_rounded(of.push * speed),
                 push_after_steps=of.calm_steps,
             ),
         },
@@ -245,11 +284,11 @@ def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_heigh
             mdp.track_reference_joint_pos_exp, 2.0, joints=tuple(bend), command="gait", std=0.5
         ),
         "base_height": RewardTermCfg(
-            mdp.base_height_l2, -23.0 / hip_height**2, target_height=base_height
+            mdp.base_height_l2, _rounded(-22.6 / hip_height**2), target_height=base_height
         ),
     }
     cfg.terminations["sank"] = TerminationTermCfg(
-        mdp.root_height_below_minimum, minimum_height=base_height - 0.42 * hip_height
+        mdp.root_height_below_minimum, minimum_height=_rounded(base_height - 0.43 * hip_height)
     )
     cfg.sim = SimCfg(iterations=6, ls_iterations=8)
     cfg.num_envs, cfg.max_iterations = 256, 800
@@ -269,24 +308,38 @@ def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_heigh
 
 def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
     """The task `cfg` of `velocity_task`, over ground whose steps are at the scale of the robot."""
-    is_biped, h = "base_height" in cfg.rewards, hip_height
-    step = (0.15 if is_biped else 0.52) * h
-    slope: dict[str, Any] = {"slope": (0.0, 0.25 if is_biped else 0.4)}
-    width = round(max(0.3, 0.6 * h), 2)
-    steps: dict[str, Any] = {"step_height": (0.03 * h, step), "step_width": width}
+    is_biped = "base_height" in cfg.rewards
+    of = _TWO_LEGS if is_biped else _MANY_LEGS
+    low, high = (part * hip_height for part in of.steps)
+    slope: dict[str, Any] = {"slope": (0.0, of.slope)}
+    steps: dict[str, Any] = {
+        "step_height": (_rounded(low), _rounded(high)),
+        "step_width": max(0.3, _rounded(0.6 * hip_height)),
+    }
+
+    def part(share: float) -> Range:
+        return _rounded(0.5 * low), _rounded(share * high)
+
     sub_terrains = {
-        "flat": SubTerrainCfg(mdp.flat, 2.0 if is_biped else 1.0),
+        "flat": SubTerrainCfg(mdp.flat),
         "slope_down": SubTerrainCfg(mdp.pyramid_slope, **slope),
         "slope_up": SubTerrainCfg(mdp.pyramid_slope, **slope, inverted=True),
         "stairs_down": SubTerrainCfg(mdp.pyramid_stairs, **steps),
         "stairs_up": SubTerrainCfg(mdp.pyramid_stairs, **steps, inverted=True),
-        "boxes": SubTerrainCfg(mdp.random_boxes, box_height=(0.015 * h, 0.6 * step)),
-        "waves": SubTerrainCfg(mdp.waves, amplitude=(0.015 * h, step)),
-        "rough": SubTerrainCfg(mdp.random_rough, noise=(0.015 * h, 0.4 * step)),
+        "boxes": SubTerrainCfg(mdp.random_boxes, box_height=part(0.64)),
+        "waves": SubTerrainCfg(mdp.waves, amplitude=part(1.0)),
+        "rough": SubTerrainCfg(mdp.random_rough, noise=part(0.35)),
     }
-    height = cfg.rewards["base_height"].params["target_height"] if is_biped else h
+    for name, weight in of.weights.items():
+        sub_terrains[name].proportion = weight
+    height = cfg.rewards["base_height"].params["target_height"] if is_biped else hip_height
     put_on_rough_ground(cfg, sub_terrains, base_height=height)
     cfg.rewards["lin_vel_z"].weight *= 0.5
     cfg.rewards["flat_orientation"].weight *= 0.25
     cfg.max_iterations = 3000 if is_biped else 500
     return cfg
+
+
+def _rounded(value: float) -> float:
+    """To two digits: weights and widths that a person would write."""
+    return float(f"{value:.2g}")
