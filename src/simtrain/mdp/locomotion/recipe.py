@@ -15,23 +15,26 @@ from typing import Any
 from simtrain import mdp
 from simtrain.algorithms.cfg import ActorCfg, CriticCfg, PpoCfg, SymmetryCfg
 from simtrain.env.cfg import (
+    CommandTermCfg,
+    CurriculumTermCfg,
+    EventTermCfg,
     MetricTermCfg,
+    ObservationTermCfg,
     RewardTermCfg,
     SimCfg,
     SubTerrainCfg,
     TaskCfg,
     TerminationTermCfg,
+    TerrainCfg,
+    UniformNoiseCfg,
 )
 from simtrain.env.control.cfg import JointPositionActionCfg, Names
 from simtrain.env.reading import Mirror
 from simtrain.mdp.locomotion.velocity import (
     Range,
     gait_clock,
-    put_on_rough_ground,
-    velocity_command,
     velocity_observations,
     velocity_randomization,
-    velocity_resets,
 )
 
 
@@ -152,7 +155,8 @@ def velocity_task(
     is_biped = len(offsets) == 2
     of = _TWO_LEGS if is_biped else _MANY_LEGS
     speed, period = math.sqrt(9.81 * hip_height), math.sqrt(hip_height / 9.81)
-    shift = _rounded(of.center_of_mass * hip_height)
+    shift, rise = (_rounded(part * hip_height) for part in (of.center_of_mass, of.rise))
+    push = _rounded(of.push * speed)
     contacts, moving = f"{feet}_contact", {"command": "velocity"}
     standing = (
         {"command_threshold": -1.0} if is_biped else {"stopping_time": _rounded(2.95 * period)}
@@ -167,7 +171,17 @@ def velocity_task(
         episode_length_s=20.0,
         actions={"joint_pos": JointPositionActionCfg(joints, scale=action_scale, reference="gait")},
         commands={
-            "velocity": velocity_command(lin_vel_x, lin_vel_y, ang_vel_z),
+            # A quarter keep a heading, a fifth walk straight ahead, a tenth stand.
+            "velocity": CommandTermCfg(
+                mdp.UniformVelocityCommand,
+                (4.0, 8.0),
+                lin_vel_x=lin_vel_x,
+                lin_vel_y=lin_vel_y,
+                ang_vel_z=ang_vel_z,
+                rel_heading_envs=0.25,
+                rel_forward_envs=0.2,
+                rel_standing_envs=0.1,
+            ),
             "gait": gait_clock(
                 feet,
                 offsets=tuple(offsets),
@@ -247,12 +261,28 @@ def velocity_task(
                 encoder_bias=of.encoder_bias,
                 after_steps=of.calm_steps,
             ),
-            **velocity_resets(
-                joints,
-                joint_position=of.joint_position,
-                rise=_rounded(of.rise * hip_height),
-                push=_rounded(of.push * speed),
-                push_after_steps=of.calm_steps,
+            "reset_base": EventTermCfg(
+                mdp.reset_root_state_uniform,
+                mode="reset",
+                pose_range={
+                    "x": (-0.5, 0.5),
+                    "y": (-0.5, 0.5),
+                    "z": (rise, rise),  # so that no foot begins below the ground
+                    "yaw": (-3.14, 3.14),
+                },
+            ),
+            "reset_joints": EventTermCfg(
+                mdp.reset_joints_uniform,
+                mode="reset",
+                joints=joints,
+                position=(-of.joint_position, of.joint_position),
+            ),
+            "push": EventTermCfg(
+                mdp.push_by_setting_velocity,
+                mode="interval",
+                interval_range_s=(5.0, 10.0),
+                after_steps=of.calm_steps,
+                velocity_range=dict.fromkeys(("x", "y", "yaw"), (-push, push)),
             ),
         },
         symmetry=symmetry,
@@ -332,8 +362,19 @@ def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
     }
     for name, weight in of.weights.items():
         sub_terrains[name].proportion = weight
+    cfg.terrain = TerrainCfg(sub_terrains=sub_terrains, num_levels=10, max_initial_level=2)
     height = cfg.rewards["base_height"].params["target_height"] if is_biped else hip_height
-    put_on_rough_ground(cfg, sub_terrains, base_height=height)
+    for group, noise in (("actor", UniformNoiseCfg(-0.02, 0.02)), ("critic", None)):
+        scan = ObservationTermCfg(mdp.height_scan, noise=noise, clip=(-1.0, 1.0), offset=height)
+        cfg.observation_terms()[group]["height_scan"] = scan
+    cfg.curricula = {
+        "terrain_levels": CurriculumTermCfg(mdp.terrain_levels, command="velocity"),
+        "command_ranges": CurriculumTermCfg(
+            mdp.command_ranges, command="velocity", start=0.5, steps=2400
+        ),
+    }
+    outside = TerminationTermCfg(mdp.terrain_out_of_bounds, time_out=True)
+    cfg.terminations["out_of_bounds"] = outside
     cfg.rewards["lin_vel_z"].weight *= 0.5
     cfg.rewards["flat_orientation"].weight *= 0.25
     cfg.max_iterations = 3000 if is_biped else 500

@@ -1,8 +1,8 @@
 """Parts that velocity tasks of legged robots share.
 
-A task puts them together with its own rewards; see ``tasks/go1/velocity.py``. Feet are named once:
-a foot ``FR_foot`` is a site, with a contact sensor ``FR_foot_contact`` (``data="found force"``) and
-a sensor ``FR_foot_linvel`` of its velocity along the world's axes. Imports no torch.
+`recipe` puts them together with rewards. Feet are named once: a foot ``FR_foot`` is a site, with a
+contact sensor ``FR_foot_contact`` (``data="found force"``) and a sensor ``FR_foot_linvel`` of its
+velocity along the world's axes. Imports no torch.
 """
 
 import copy
@@ -16,16 +16,6 @@ from simtrain.env.cfg import CommandTermCfg, EventTermCfg, ObservationTermCfg
 from simtrain.env.control.cfg import Names
 
 Range = tuple[float, float]
-
-
-def velocity_command(lin_vel_x: Range, lin_vel_y: Range, ang_vel_z: Range) -> CommandTermCfg:
-    """Velocities to follow, m/s and rad/s.
-
-    A quarter keep a heading, a fifth walk straight ahead, a tenth stand.
-    """
-    ranges = {"lin_vel_x": lin_vel_x, "lin_vel_y": lin_vel_y, "ang_vel_z": ang_vel_z}
-    parts = {"rel_heading_envs": 0.25, "rel_forward_envs": 0.2, "rel_standing_envs": 0.1}
-    return CommandTermCfg(mdp.UniformVelocityCommand, (4.0, 8.0), **ranges, **parts)
 
 
 def gait_clock(feet: str, *, frequency: float, **params: Any) -> CommandTermCfg:
@@ -109,51 +99,3 @@ def velocity_randomization(
         "encoder_bias": draw(mdp.randomize_encoder_bias, joints=joints, bias=bias),
         "gains": draw(mdp.randomize_actuator_gains, joints=joints, **gains),
     }
-
-
-def velocity_resets(
-    joints: Names, *, joint_position: float, rise: float, push: float, push_after_steps: int = 0
-) -> dict[str, EventTermCfg]:
-    """Resets, with joints up to `joint_position` from the keyframe's, rad, and pushes.
-
-    The base begins `rise` above the keyframe's, m, so that no foot begins below the ground. A push
-    changes the velocity by up to `push`, m/s and rad/s; there are none in the first
-    `push_after_steps`.
-    """
-    home = (-joint_position, joint_position)
-    pose = {"x": (-0.5, 0.5), "y": (-0.5, 0.5), "z": (rise, rise), "yaw": (-3.14, 3.14)}
-    velocity = dict.fromkeys(("x", "y", "yaw"), (-push, push))
-    reset = functools.partial(EventTermCfg, mode="reset")
-    return {
-        "reset_base": reset(mdp.reset_root_state_uniform, pose_range=pose),
-        "reset_joints": reset(mdp.reset_joints_uniform, joints=joints, position=home),
-        "push": EventTermCfg(
-            mdp.push_by_setting_velocity,
-            mode="interval",
-            interval_range_s=(5.0, 10.0),
-            after_steps=push_after_steps,
-            velocity_range=velocity,
-        ),
-    }
-
-
-def put_on_rough_ground(
-    cfg: cfgs.TaskCfg, sub_terrains: dict[str, cfgs.SubTerrainCfg], *, base_height: float
-) -> None:
-    """Change a velocity task in place: terrain, height scans, and a curriculum over its levels.
-
-    `base_height` is the height of the base above the ground that a scan shows as zero, m.
-    """
-    cfg.terrain = cfgs.TerrainCfg(sub_terrains=sub_terrains, num_levels=10, max_initial_level=2)
-    for group, noise in (("actor", cfgs.UniformNoiseCfg(-0.02, 0.02)), ("critic", None)):
-        scan = ObservationTermCfg(
-            mdp.height_scan, noise=noise, clip=(-1.0, 1.0), offset=base_height
-        )
-        cfg.observation_terms()[group]["height_scan"] = scan
-    curriculum = functools.partial(cfgs.CurriculumTermCfg, command="velocity")
-    cfg.curricula = {
-        "terrain_levels": curriculum(mdp.terrain_levels),
-        "command_ranges": curriculum(mdp.command_ranges, start=0.5, steps=2400),
-    }
-    outside = cfgs.TerminationTermCfg(mdp.terrain_out_of_bounds, time_out=True)
-    cfg.terminations["out_of_bounds"] = outside
