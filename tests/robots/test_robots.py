@@ -106,6 +106,13 @@ def test_a_biped_stands_on_flat_soles(tmp_path: Path) -> None:
     assert all(finding.is_good for finding in others)
 
 
+def test_a_short_name_of_a_side_does_not_catch_the_names_of_the_feet(tmp_path: Path) -> None:
+    text = biped().replace('"ju', '"l').replace('"jv', '"r')
+    sides = gait(prepared_of(text, tmp_path, "urdf")).mirror
+    assert sides == {"left_(.*)": "right_(.*)", "l(.*)": "r(.*)"}
+    assert next(iter(sides)) == "left_(.*)"  # the first that fits counts
+
+
 def test_a_gait_is_at_the_scale_of_the_robot(tmp_path: Path) -> None:
     prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
     figures = gait(prepared)

@@ -150,11 +150,12 @@ def mirror_patterns(robot: Robot) -> dict[str, str] | None:
         if one == other or other in patterns:
             continue
         before, a, b, after = _difference(one, other)
-        left, right = f"{before}{a}", f"{before}{b}"
-        rest = "(.*)" if after else ""
-        if right + rest not in patterns:
-            patterns[left + rest] = right + rest
-    return patterns
+        rest = "_(.*)" if after.startswith("_") else "(.*)" if after else ""
+        left, right = f"{before}{a}{rest}", f"{before}{b}{rest}"
+        if right not in patterns:
+            patterns[left] = right
+    # The first that fits a name counts: "left(.*)" before "l(.*)".
+    return dict(sorted(patterns.items(), key=lambda pair: -len(pair[0])))
 
 
 def _pairs(robot: Robot) -> Iterable[tuple[Foot, Foot]]:
