@@ -76,3 +76,12 @@ def test_an_error_names_the_environment() -> None:
     text = r"failed in environment 1, of 3 in all: .*integrator"
     with pytest.raises(SimulationError, match=text):
         engine.step()
+
+
+def test_mujoco_reads_no_clock_in_a_step() -> None:
+    MujocoEngine(quadruped(), 1)
+    model = quadruped()
+    data = mujoco.MjData(model)
+    mujoco.mj_step(model, data)
+    assert data.time > 0.0
+    assert not any(timer.duration for timer in data.timer)

@@ -5,8 +5,10 @@ after every call; what terms write goes into mirror and row together, for the ma
 """
 
 import copy
+import ctypes
 import os
 import warnings
+from pathlib import Path
 
 import mujoco
 import mujoco.batch
@@ -33,6 +35,7 @@ class MujocoEngine(Engine):
     ) -> None:
         # `failed` reports warnings; MuJoCo would also print them and write MUJOCO_LOG.TXT.
         mujoco.set_mju_user_warning(ignore_warning)
+        stop_timers()
         self.num_envs, self.device = num_envs, torch.device("cpu")
         threads = threads or len(os.sched_getaffinity(0))
         self._batch = mujoco.batch.Batch(_without_islands(model), num_envs, nthread=threads)
@@ -214,6 +217,16 @@ def _without_islands(model: mujoco.MjModel) -> mujoco.MjModel:
 
 def ignore_warning(_message: str) -> None:
     """Stand in for MuJoCo's warning handler."""
+
+
+def stop_timers() -> None:
+    """Take away MuJoCo's clock, in this process: its timers (``mjData.timer``) then stay at zero.
+
+    MuJoCo reads the clock several times in every step. Without, a Go1 steps 5 to 10 % faster and a
+    cart-pole 30 %, with the same results. `mujoco.set_mjcb_time` cannot do it: None is its clock.
+    """
+    for library in Path(mujoco.__file__).parent.glob("libmujoco.*"):
+        ctypes.c_void_p.in_dll(ctypes.CDLL(str(library)), "mjcb_time").value = None
 
 
 def _tensor(array: np.ndarray) -> Tensor:
