@@ -169,3 +169,19 @@ def test_new_writes_tasks_that_can_be_trained(
         assert observations["actor"].isfinite().all()
     with pytest.raises(ConfigError, match="is there already"):
         new(["unknown-dog", "--model", "robot.xml"])
+
+
+def test_the_floor_carries_a_robot_whose_defaults_turn_collisions_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    off = '<default><geom contype="0" conaffinity="0"/></default>'
+    text = quadruped(bits='contype="1" conaffinity="1"', actuators=MOTORS, extra=off)
+    model_file(text, tmp_path)
+    assert new(["dog", "--model", "robot.xml"]) == 0
+    model = mujoco.MjModel.from_xml_path("tasks/dog/scene.xml")
+    data = mujoco.MjData(model)
+    mujoco.mj_resetDataKeyframe(model, data, 0)
+    height = data.qpos[2]
+    mujoco.mj_step(model, data, 100)
+    assert data.qpos[2] == pytest.approx(height, abs=0.05)

@@ -42,7 +42,8 @@ _SCENE = """\
   <worldbody>
     <light name="sun" type="directional" mode="trackcom" pos="0 -0.8 3.2" dir="0 0.25 -1"
       diffuse="0.6 0.6 0.6"/>
-    <geom name="floor" type="plane" size="0 0 0.05" material="floor"/>
+    <geom name="floor" type="plane" size="0 0 0.05" material="floor" contype="1" conaffinity="1"
+      condim="3"/>
   </worldbody>
 </mujoco>
 """
