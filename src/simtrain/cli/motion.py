@@ -199,7 +199,7 @@ def _record(config: RecordConfig, paths: list[Path]) -> int:
             raise ConfigError(f"--command {' '.join(config.command)}: {error}") from error
         check_value(commands[name], tuple[float, ...], "command")
 
-    from simtrain.training.motion_recording import record_motion
+    from simtrain.deployment.record_motion import record_motion
 
     saved = open_policy(run)
     times = {"seconds": config.seconds, "skip": config.skip}

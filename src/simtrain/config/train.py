@@ -5,10 +5,11 @@ Imports neither torch nor MuJoCo, so that a command can print its help at once.
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,6 +30,9 @@ Members = Annotated[int, Limits(2, 1024)]
 RanksPerMember = Annotated[int, Limits(1, 1024)]
 Share = Annotated[float, Limits(1e-6, 0.5)]
 Iterations = Annotated[int, Limits(0, 10**9)]
+_FEWEST_ITERATIONS, _MOST_MINI_BATCHES, _LARGEST_KL = 5.0, 16.0, 2.7
+"""Factors by which `TrainConfig.for_samples` changes a task's settings at most, see
+docs/training.md."""
 Frequencies = Annotated[tuple[float, float, float, float], Limits(0.0, 1e9)]
 
 
@@ -150,12 +154,38 @@ class TrainConfig(LaunchFlags):
             own["num_envs"] = task.num_envs_on_gpu
         return TrainConfig(name, env=task, **own)
 
+    def samples(self, ranks: int) -> int:
+        """Env steps of an iteration over all `ranks` of a training."""
+        return self.num_envs * self.num_steps_per_env * ranks
+
+    def for_samples(self, samples: int) -> TrainConfig:
+        """A copy of a task's configuration for trainings of `samples` env steps an iteration.
+
+        With k times the samples of the task's default, mini-batches keep their size, the divergence
+        that is aimed at grows by sqrt(k), and iterations, and the steps before events begin, shrink
+        by sqrt(k), each within limits. With fewer samples nothing changes.
+        """
+        more = samples / (self.env.num_envs * self.env.num_steps_per_env)
+        if more <= 1.0:
+            return self
+        fewer = 1.0 / min(math.sqrt(more), _FEWEST_ITERATIONS)
+        batches = round(self.ppo.num_mini_batches * min(more, _MOST_MINI_BATCHES))
+        kl = self.ppo.desired_kl * min(math.sqrt(more), _LARGEST_KL)
+        env = copy.deepcopy(self.env)
+        for event in env.events.values():
+            event.after_steps = round(event.after_steps * fewer)
+        return replace(
+            self,
+            max_iterations=math.ceil(self.max_iterations * fewer),
+            ppo=replace(self.ppo, num_mini_batches=batches, desired_kl=float(f"{kl:.2g}")),
+            env=env,
+        )
+
     def iterations(self, world_size: int, *, iteration: int = 0, env_steps: int = 0) -> int:
         """Iterations at the end of training; `iteration` and `env_steps` are trained already."""
         if self.total_env_steps is None:
             return self.max_iterations
-        each = self.num_envs * self.num_steps_per_env * world_size
-        return iteration + math.ceil((self.total_env_steps - env_steps) / each)
+        return iteration + math.ceil((self.total_env_steps - env_steps) / self.samples(world_size))
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be; names are checked with the model."""

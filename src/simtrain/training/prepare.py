@@ -44,7 +44,7 @@ def prepare_job(
 
     `with_flags` gives a copy of a configuration with the values of a command line's flags. They are
     laid over `default`, the task's, or over that of the run that they resume, or over the task's
-    for GPUs if those simulate. Without it, `default` is trained as it is.
+    for GPUs and for the samples of an iteration. Without it, `default` is trained as it is.
     """
     config = default if with_flags is None else with_flags(default)
     saved = None
@@ -72,8 +72,11 @@ def prepare_job(
     model = check_task(config.env)
     population = config.population, config.ranks_per_member
     job = plan_job(config, config.seed, config.eval_device, *population)
-    if saved is None and with_flags is not None and simulates_on_gpu(config, job):
-        config = with_flags(TrainConfig.of_task(default.task, default.env, on_gpu=True))
+    if saved is None and with_flags is not None:
+        on_gpu = simulates_on_gpu(config, job)
+        of_task = TrainConfig.of_task(default.task, default.env, on_gpu=on_gpu)
+        samples = with_flags(of_task).samples(job.world_size // job.members)
+        config = with_flags(of_task.for_samples(samples))
         config.check()
     if config.init_from is not None and saved is None:
         read_networks(config.init_from, config.init_only)
