@@ -18,7 +18,9 @@ RANKS = max(2, GPUS)
 WHERE = ("--gpu-ids", "all") if GPUS > 1 else TWO_RANKS
 RUN = ("cartpole-balance", *WHERE, "--num-envs", "64", "--torchrunx-log-dir", "")
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400)]
+if GPUS < 2:  # then these are the same ranks as those of end_to_end/test_multi_rank.py
+    pytestmark.append(pytest.mark.slow)
 
 
 @pytest.fixture

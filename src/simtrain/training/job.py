@@ -3,7 +3,7 @@
 import shlex
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ import mujoco
 from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import as_plain, overlay
-from simtrain.errors import ConfigError, RankError
+from simtrain.errors import ConfigError, RankError, flag
 from simtrain.launch.launcher import choose_log_dir, launch_ranks
 from simtrain.launch.plan import Job
 from simtrain.launch.processes import StopSignals
@@ -30,6 +30,7 @@ from simtrain.training.resumption import SavedRun, can_resume, open_run, plan_re
 from simtrain.training.stopping import Stopping, exit_code
 
 _LONGEST_PAUSE = 60.0  # seconds
+_FEWEST_SAMPLES, _FEWEST_ITERATIONS = 32, 30  # of a mini-batch, of --total-env-steps
 
 
 def run_job(
@@ -204,6 +205,7 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
     if simulates_on_gpu(config, job) and config.num_envs == default != config.env.num_envs:
         text = "environments on each GPU, the task's default there (--num-envs)"
         lines.append(f"{config.num_envs:,} {text}")
+    lines += _about_samples(config, job.world_size // job.members)
     if not any(term.time_out for term in config.env.terminations.values()):
         lines.append(
             "warning: no termination of the task has time_out=True: nothing ends an episode after "
@@ -216,6 +218,31 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
             f"{steps:,} env steps an iteration"
         )
     return lines
+
+
+def _about_samples(config: TrainConfig, ranks: int) -> Iterator[str]:
+    """Lines about the samples of an iteration, if there are more than the task's settings are for.
+
+    `ranks` are those of each training.
+    """
+    samples, own = config.samples(ranks), config.env.num_envs * config.env.num_steps_per_env
+    settings = {
+        "max_iterations": (config.max_iterations, config.env.max_iterations),
+        "ppo.num_mini_batches": (config.ppo.num_mini_batches, config.env.ppo.num_mini_batches),
+        "ppo.desired_kl": (config.ppo.desired_kl, config.env.ppo.desired_kl),
+    }
+    changed = [f"{flag(name)} {now:g}" for name, (now, task) in settings.items() if now != task]
+    if samples > own and changed:
+        text = f"{samples:,} env steps an iteration, {samples / own:.3g} times the task's default"
+        yield f"{text}: with {', '.join(changed)}"
+    if (size := samples // config.ppo.num_mini_batches) < _FEWEST_SAMPLES:
+        yield f"warning: a mini-batch has {size} samples (--ppo.num-mini-batches)"
+    iterations = config.iterations(ranks)
+    if config.total_env_steps is not None and iterations < min(
+        _FEWEST_ITERATIONS, config.max_iterations
+    ):
+        text = f"warning: --total-env-steps is {iterations} iterations of {samples:,} env steps"
+        yield f"{text}; the task needs more of them, or fewer environments (--num-envs)"
 
 
 def _show_result(
