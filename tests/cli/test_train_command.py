@@ -49,6 +49,45 @@ def test_a_task_has_a_number_of_environments_for_gpus(flags, num_envs, chosen):
     assert (chosen[0].ppo.gamma == 0.5) == ("gamma" in flags)
 
 
+def test_settings_follow_the_samples_of_an_iteration(chosen):
+    """Four times as many: mini-batches keep their size, and there are half as many iterations."""
+    train([TASK])
+    train([TASK, "--num-envs", "1024"])
+    train([TASK, "--cpu-workers", "2", "--gpu-ids", "None", "--num-envs", "512"])
+    train([TASK, "--num-envs", "1024", "--ppo.desired-kl", "0.02", "--max-iterations", "7"])
+    train([TASK, "--num-envs", "64"])
+    own, more, ranks, given, fewer = chosen
+    assert own.ppo == own.env.ppo == fewer.ppo
+    assert fewer.max_iterations == own.max_iterations == 2 * more.max_iterations
+    assert more.ppo.num_mini_batches == 4 * own.ppo.num_mini_batches
+    assert more.ppo.desired_kl == pytest.approx(2.0 * own.ppo.desired_kl)
+    assert (ranks.ppo, ranks.max_iterations) == (more.ppo, more.max_iterations)
+    assert (given.ppo.desired_kl, given.max_iterations) == (0.02, 7)
+    assert given.ppo.num_mini_batches == more.ppo.num_mini_batches
+
+
+def test_stages_follow_the_samples_too_within_limits():
+    task = discover().find("g1-velocity-rough").configuration()
+    default = TrainConfig.of_task("g1-velocity-rough", task)
+    own, many = (default.for_samples(n * default.samples(1)) for n in (1, 10_000))
+    assert own == default
+    assert many.env.events["push"].after_steps == own.env.events["push"].after_steps / 5
+    steps = [config.env.curricula["command_ranges"].params["steps"] for config in (many, own)]
+    assert steps[0] == steps[1] / 5
+    assert many.max_iterations == own.max_iterations / 5
+    assert many.ppo.num_mini_batches == 16 * own.ppo.num_mini_batches
+
+
+def test_the_user_reads_what_is_changed_and_what_makes_no_sense(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(
+        "simtrain.training.job.Attempts.train", lambda *_: TrainingResult(None, None)
+    )
+    train([TASK, "--num-envs", "4096", "--total-env-steps", "1000000", "--log-root", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "131,072 env steps an iteration, 16 times the task's default: with --max-ite" in shown
+    assert "warning: --total-env-steps is 8 iterations of 131,072 env steps" in shown
+
+
 @pytest.mark.usefixtures("_two_gpus")
 def test_ranks_get_the_number_and_the_user_reads_it(monkeypatch, tmp_path, capsys):
     numbers = []

@@ -162,8 +162,9 @@ class TrainConfig(LaunchFlags):
         """A copy of a task's configuration for trainings of `samples` env steps an iteration.
 
         With k times the samples of the task's default, mini-batches keep their size, the divergence
-        that is aimed at grows by sqrt(k), and iterations, and the steps before events begin, shrink
-        by sqrt(k), each within limits. With fewer samples nothing changes.
+        that is aimed at grows by sqrt(k), and iterations shrink by sqrt(k), each within limits.
+        So do the steps after which events begin, and a curriculum's parameter `steps`. With fewer
+        samples nothing changes.
         """
         more = samples / (self.env.num_envs * self.env.num_steps_per_env)
         if more <= 1.0:
@@ -174,6 +175,9 @@ class TrainConfig(LaunchFlags):
         env = copy.deepcopy(self.env)
         for event in env.events.values():
             event.after_steps = round(event.after_steps * fewer)
+        for curriculum in env.curricula.values():
+            if "steps" in curriculum.params:
+                curriculum.params["steps"] = round(curriculum.params["steps"] * fewer)
         return replace(
             self,
             max_iterations=math.ceil(self.max_iterations * fewer),
