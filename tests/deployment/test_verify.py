@@ -32,7 +32,7 @@ from simtrain import (
     mdp,
 )
 from simtrain.deployment.export import export_policy
-from simtrain.deployment.verify import AS_TRAINED, Verifier
+from simtrain.deployment.verify import AS_TRAINED, Verifier, find_conditions
 from simtrain.env.env import Env
 from simtrain.env.reading import read_as
 from simtrain.errors import ConfigError
@@ -268,6 +268,88 @@ def test_what_an_earlier_version_exported_is_told(made, verifier, tmp_path) -> N
     (tmp_path / "policy.json").write_text(json.dumps(told))
     with pytest.raises(ConfigError, match="was exported by an earlier version"):
         verifier(tmp_path)
+
+
+def test_no_code_that_lies_beside_the_policy_is_run(made, verifier, tmp_path) -> None:
+    shutil.copytree(made[1], tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__*"))
+    for planted in ("run_policy", "mujoco_robot", "argparse", "onnxruntime", "sitecustomize"):
+        code = f"from pathlib import Path\nPath({str(tmp_path)!r}, 'ran').touch()\n"
+        (tmp_path / f"{planted}.py").write_text(code)
+    found = verifier(tmp_path, conditions={AS_TRAINED: {}})
+    assert found.differences == []
+    assert found.kept(AS_TRAINED).value == pytest.approx(1.0, abs=1e-3)
+    assert not (tmp_path / "ran").exists()
+
+
+ROBOT = """
+<mujoco>
+  <option timestep="0.005" gravity="0 0 0"/>
+  <worldbody>
+    <body name="trunk" pos="0 0 1"> <freejoint/> <geom type="box" size="0.2 0.1 0.05" mass="2"/>
+      {legs}
+    </body>
+  </worldbody>
+  <actuator> {servos} </actuator>
+</mujoco>
+"""
+LEG = """<body name="{0}_leg" pos="0 {1} 0"> <joint name="{0}" axis="0 1 0" armature="{2}"/>
+  <geom type="capsule" fromto="0 0 0 0 0 -0.2" size="0.02" mass="0.5"/> </body>"""
+
+
+def _robot(*legs: str, servo: str, armature: float = 0.01) -> str:
+    places = {"left": 0.2, "right": -0.2}
+    bodies = "".join(LEG.format(leg, places[leg], armature) for leg in legs)
+    return ROBOT.format(legs=bodies, servos="".join(servo.format(leg) for leg in legs))
+
+
+@pytest.fixture(scope="module")
+def robot(tmp_path_factory: pytest.TempPathFactory) -> tuple[Verifier, Path]:
+    """A policy that moves two legs of a floating box."""
+    servo = '<position joint="{}" kp="6" kv="0.3"/>'
+    xml = _robot("left", "right", servo=servo)
+    task = _task()
+    task.model, task.keyframe = (lambda: mujoco.MjSpec.from_string(xml)), None
+    task.actions = {"turn": JointPositionActionCfg(("left", "right"), scale=0.4)}
+    task.timestep, task.decimation = 0.005, 4
+    task.commands, task.events = {}, {"throw": task.events["throw"]}
+    joints = {"joints": ("left", "right")}
+    task.observations = {
+        "actor": {
+            "lin_vel": ObservationTermCfg(mdp.base_lin_vel),
+            "gravity": ObservationTermCfg(mdp.projected_gravity),
+            "joint_pos": ObservationTermCfg(mdp.joint_pos_rel, **joints),
+            "joint_vel": ObservationTermCfg(mdp.joint_vel, **joints),
+        }
+    }
+    task.metrics = {}
+    saved, folder = random_policy(task), tmp_path_factory.mktemp("robot")
+    export_policy(saved, folder, ("onnx",))
+    return Verifier(saved, 4), folder
+
+
+def test_a_policy_is_played_in_a_model_by_somebody_else(robot, tmp_path) -> None:
+    """Its joints stand in another order, and it has motors; only its armature matters."""
+    verifier, folder = robot
+    other, heavy = tmp_path / "other.xml", tmp_path / "heavy.xml"
+    motor = '<motor joint="{}" gear="3"/>'
+    other.write_text(_robot("right", "left", servo=motor))
+    heavy.write_text(_robot("right", "left", servo=motor, armature=0.2))
+    conditions = find_conditions(folder, other)
+    assert [*conditions][-2:] == ["in other.xml", "in other.xml, one step late"]
+    conditions |= find_conditions(folder, heavy)
+    names = (AS_TRAINED, "one step late", *[*conditions][-4:])
+    played = verifier(folder, conditions={name: conditions[name] for name in names}).played
+    for name, same in (("in other.xml", AS_TRAINED), (names[3], "one step late")):
+        assert played[name].returns == pytest.approx(played[same].returns, rel=1e-3)
+        assert played[name].lengths == played[same].lengths
+    assert played["in heavy.xml"].returns != pytest.approx(played[AS_TRAINED].returns, rel=1e-2)
+
+
+def test_a_model_of_another_robot_is_refused(robot, tmp_path) -> None:
+    other = tmp_path / "other.xml"
+    other.write_text(_robot("left", servo='<motor joint="{}"/>'))
+    with pytest.raises(ConfigError, match="has no joint 'right'"):
+        find_conditions(robot[1], other)
 
 
 def _following(folder: Path) -> TaskCfg:

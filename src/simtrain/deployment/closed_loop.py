@@ -1,25 +1,31 @@
-"""Plays an exported policy in MuJoCo, in a process that knows nothing of simtrain.
+"""Plays an exported policy in MuJoCo, in a process that imports nothing of simtrain.
 
     python closed_loop.py FOLDER JOB.npz RESULT.npz
 
-FOLDER has the very files that are taken to a robot. A job has episodes: ``start``, MuJoCo's
+FOLDER has policy.json, robot.onnx and model.xml. No code is taken from there: run_policy.py and
+mujoco_robot.py are those beside this file. The process ends with its parent, whose pipe is its
+standard input. A job has episodes: ``start``, MuJoCo's
 integration states, a row each; ``model/<field>``, the model's values in each; ``memory/<name>``,
 the policy's at the start; ``command/<name>``, ``(steps, episodes, size)``; and ``settings``, JSON.
 The result is of the end of every step, ``(steps, episodes, ...)``: the `fields` of MjData that the
 settings name, `actions`, `failed`, `time`. With ``follow/<field>``, states at the beginning of
 every step, nothing is simulated: the result is what the policy sees there, and its `targets`.
+The setting `other` names the binary file of another model of the robot, the body that is its base,
+and the `columns` of its ``qpos`` and ``qvel`` that belong to those of the job.
 """
 
 import copy
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import mujoco
 import numpy as np
 
-sys.path.insert(0, sys.argv[1])
+sys.path.append(str(Path(__file__).parent))
 from mujoco_robot import MujocoRobot
 from run_policy import Policy
 
@@ -34,21 +40,21 @@ class DisturbedPolicy(Policy):  # type: ignore[misc]
         self.random = np.random.default_rng(0) if noise else None
         self.biasprm: np.ndarray | None = None
         self.optional = {value.name for value in self.graph.get_overridable_initializers()}
+        self.names = self.optional | {*self.about["robot"]["names"]}
 
     def inputs(self, state: dict[str, Any]) -> Job:
         """See `Policy.inputs`."""
         values = super().inputs(state) | {"actuator_biasprm": self.biasprm}
-        for group in dict.fromkeys(part["group"] for part in self.about["observations"]):
-            parts = [part for part in self.about["observations"] if part["group"] == group]
-            noise = np.concatenate([self.noise(part) for part in parts])
+        seen = self.about["observations"] if self.random is not None else []
+        for group in dict.fromkeys(part["group"] for part in seen):
+            noise = np.concatenate([self.noise(part) for part in seen if part["group"] == group])
             values[f"noise.{group}"] = noise.astype(np.float32)[None]
-        names = self.optional | {*self.about["robot"]["names"]}
-        return {name: value for name, value in values.items() if name in names}
+        return {name: value for name, value in values.items() if name in self.names}
 
     def noise(self, part: dict[str, Any]) -> np.ndarray:
         """Noise of a term."""
         noise = np.zeros(part["size"] // max(part["history_length"], 1))
-        for kind, numbers in part["noise"].items() if self.random is not None else ():
+        for kind, numbers in part["noise"].items():
             noise += getattr(self.random, kind)(*numbers, noise.shape)
         return noise
 
@@ -90,9 +96,17 @@ class Loop:
         self.job, self.settings = job, json.loads(str(job["settings"]))
         self.condition = self.settings["condition"]
         self.policy = DisturbedPolicy(folder, self.condition.get("noise", False))
-        spec = mujoco.MjSpec.from_file(str(folder / "model.xml"))
-        spec.compiler.discardvisual = self.settings["discardvisual"]
-        self.model = spec.compile()
+        self.other = self.condition.get("other")
+        self.columns: dict[str, Any] = {} if self.other is None else self.other["columns"]
+        if self.other is None:
+            spec = mujoco.MjSpec.from_file(str(folder / "model.xml"))
+            spec.compiler.discardvisual = self.settings["discardvisual"]
+            self.model = spec.compile()
+        else:
+            self.model = mujoco.MjModel.from_binary_path(self.other["file"])
+            period = self.policy.period
+            self.model.opt.timestep = period / round(period / self.model.opt.timestep)
+            self.policy.about |= {"base": self.other["base"], "keyframe": None}
         for option, value in self.condition.get("options", {}).items():
             setattr(self.model.opt, option, value)
         self.model.opt.timestep *= self.condition.get("timestep", 1.0)
@@ -100,7 +114,7 @@ class Loop:
 
     def play(self) -> Job:
         """Simulate every episode, or look at states that are given."""
-        states = self.entries("follow")
+        states, commands = self.entries("follow"), self.entries("command")
         for episode in range(len(self.job["start"])):
             robot = self._start(episode)
             # What comes late comes after what held the robot at the start.
@@ -111,8 +125,7 @@ class Loop:
                     getattr(robot.data, field)[:] = values[step, episode]
                 if states:
                     mujoco.mj_kinematics(robot.model, robot.data)
-                commands = self.entries("command").items()
-                robot.commands = {name: given[step, episode] for name, given in commands}
+                robot.commands = {name: rows[step, episode] for name, rows in commands.items()}
                 late.append(self.policy.step(robot.read_state()))
                 if states:
                     now = {name: self.policy.seen[name][0] for name in ("obs", "targets")}
@@ -128,13 +141,14 @@ class Loop:
         robot.write_command(targets)
         # MuJoCo leaves positions, velocities and their sensors of the last substep's start.
         mujoco.mj_step1(robot.model, robot.data)
-        now = {name: getattr(robot.data, name) for name in self.settings["fields"]}
+        fields = self.columns or dict.fromkeys(self.settings["fields"], slice(None))
+        now = {name: getattr(robot.data, name)[columns] for name, columns in fields.items()}
         failed, actions = robot.data.warning.number.any(), self.policy.seen["actions"][0]
         return now | {"actions": actions, "failed": failed, "time": robot.data.time}
 
     def _start(self, episode: int) -> MeasuringRobot:
         model, mass = copy.copy(self.model), self.condition.get("mass", 1.0)
-        for field, values in self.entries("model").items():
+        for field, values in self.entries("model").items() if self.other is None else ():
             owner, _, name = field.rpartition(".")
             getattr(model.opt if owner else model, name)[:] = values[episode]
         model.body_mass[:] *= mass
@@ -142,8 +156,11 @@ class Loop:
         robot = MeasuringRobot(self.policy, model)
         mujoco.mj_setConst(model, robot.data)
         mujoco.mj_resetData(model, robot.data)
-        start = self.job["start"][episode]
-        mujoco.mj_setState(model, robot.data, start, mujoco.mjtState.mjSTATE_INTEGRATION)
+        if self.other is None:
+            start = self.job["start"][episode]
+            mujoco.mj_setState(model, robot.data, start, mujoco.mjtState.mjSTATE_INTEGRATION)
+        for field, columns in self.columns.items():
+            getattr(robot.data, field)[columns] = self.job[f"at_start/{field}"][episode]
         mujoco.mj_kinematics(model, robot.data)
         self.policy.biasprm = model.actuator_biasprm.astype(np.float32)[None]
         memory = self.entries("memory").items()
@@ -157,7 +174,13 @@ class Loop:
         return {name: value for (prefix, name), value in parts if prefix == kind}
 
 
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     mujoco.set_mju_user_warning(lambda message: None)  # told as `failed`, and in no file
     _, folder, job_file, result_file = sys.argv
     with np.load(job_file) as job:

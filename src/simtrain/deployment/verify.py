@@ -1,10 +1,11 @@
 """Whether an exported policy acts outside of simtrain as it does inside.
 
 The policy is evaluated in its task; the exported files then play the same episodes in plain MuJoCo
-(``closed_loop.py``, in processes that know nothing of simtrain), with the same starts, commands and
-models. What happened there is put into the task's environment step by step, for its own rewards,
-metrics and terminations. Before that, both look at the same states: what they see and want must be
-the same, and each difference is reported by its name.
+(``closed_loop.py``, in processes that import nothing of simtrain), with the same starts, commands
+and models, or in a model that somebody else wrote. What happened there is put into the task's
+environment step by step, for its own rewards, metrics and terminations. Before that, both look at
+the same states: what they see and want must be the same, and each difference is reported by its
+name.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from torch import Tensor
 
 from simtrain.algorithms.networks import Policy
 from simtrain.config.tree import as_plain
+from simtrain.deployment.other_model import read_other_model
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task, without_hardware
 from simtrain.env.randomness import forked_randomness
@@ -45,6 +47,8 @@ _STEPS, _EPISODES = 100, 8  # whose observations and targets are compared
 _STATE = ("qpos", "qvel", "sensordata")  # in which they are
 _TOLERANCE = 1e-3  # of these; relative where they are larger than 1
 _ROUGHLY = 0.02  # of the mean where the ground is seen, m
+_ROUND = 20  # episodes at a time, until the part that is kept is known to ± _MARGIN
+_MARGIN = 0.02
 _SOLVERS = {"PGS": 0, "CG": 1, "Newton": 2}
 _LOOP = Path(__file__).with_name("closed_loop.py")
 Condition = dict[str, Any]
@@ -64,10 +68,15 @@ class Verification:
 
     def kept(self, condition: str) -> Estimate:
         """The part of the policy's return that is kept; 1 less the loss where that is negative."""
-        pairs = zip(self.played[condition].returns, self.own.returns, strict=True)
-        change = Estimate.of_mean([exported - own for exported, own in pairs])
-        scale = abs(self.own.estimates["mean_return"].value) or 1.0
-        return Estimate(*(1.0 + x / scale for x in (change.value, change.low, change.high)))
+        return kept(self.own, self.played[condition])
+
+
+def kept(own: Evaluation, played: Evaluation) -> Estimate:
+    """The part of the return that is kept in the episodes `played`, the first of those of `own`."""
+    pairs = zip(played.returns, own.returns, strict=False)
+    change = Estimate.of_mean([exported - own for exported, own in pairs])
+    scale = abs(own.estimates["mean_return"].value) or 1.0
+    return Estimate(*(1.0 + x / scale for x in (change.value, change.low, change.high)))
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,32 @@ class _Episodes:
     targets: np.ndarray
 
 
+def find_conditions(folder: Path, other_model: Path | None = None) -> dict[str, Condition]:
+    """The conditions that make sense for the policy exported to `folder`, by name.
+
+    The task's physics; other solvers, time steps and masses; a control step late; noise. With
+    `other_model`, the file of another model of the robot, also that one, in time and late.
+    Raises ConfigError for a policy or a model that plain MuJoCo cannot play.
+    """
+    about = _read_interface(folder)
+    model = mujoco.MjModel.from_xml_path(str(folder / "model.xml"))
+    solvers = {name: i for name, i in _SOLVERS.items() if i != model.opt.solver}
+    conditions: dict[str, Condition] = {AS_TRAINED: {}}
+    conditions |= {f"solver {name}": {"options": {"solver": i}} for name, i in solvers.items()}
+    conditions["half the time step"] = {"timestep": 0.5}
+    if round(about["control_period"] / model.opt.timestep) % 2 == 0:
+        conditions["twice the time step"] = {"timestep": 2.0}
+    conditions["one step late"] = {"delay": 1}
+    if any(part["noise"] for part in about["observations"]):
+        conditions["noise of training"] = {"noise": True}
+    conditions |= {"10 % heavier": {"mass": 1.1}, "10 % lighter": {"mass": 0.9}}
+    if other_model is not None:
+        other = {"other": read_other_model(other_model, model, about["robot"]["contacts"])}
+        name = f"in {other_model.name}"
+        conditions |= {name: other, f"{name}, one step late": other | {"delay": 1}}
+    return conditions
+
+
 def verify(
     folder: Path,
     saved: SavedPolicy,
@@ -90,13 +125,13 @@ def verify(
     tell: Callable[[str], None] = lambda condition: None,
     conditions: Mapping[str, Condition] | None = None,
 ) -> Verification:
-    """Play the policy exported to `folder`, under `conditions`, None for all that make sense.
+    """Play the policy exported to `folder`, under `conditions`, None for `find_conditions`.
 
-    `tell` is called with the name of each before it begins. ConfigError if the policy needs what
-    plain MuJoCo does not tell or have, such as images; delays and DC motors are left out of both.
-    ExportError if the exported files fail to run.
+    Under each, `episodes` pairs are played at most, and fewer if these tell the part of the return
+    that is kept to ± 0.02. `tell` is called with what is played. ConfigError if the policy does not
+    fit its task; delays and DC motors are left out of both. ExportError if the files fail to run.
     """
-    _read_interface(folder)
+    conditions = conditions or find_conditions(folder)
     return Verifier(saved, episodes)(folder, tell, conditions)
 
 
@@ -126,28 +161,33 @@ class Verifier:
         with _own_randomness(), torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:
             loop = _ClosedLoop(folder, Path(scratch), env, own.job)
             differences = _differences(loop, env, own, about)
-            for name, condition in (conditions or all_conditions(env, about)).items():
+            for name, condition in (conditions or find_conditions(folder)).items():
                 if not differences:
-                    tell(name)
-                    played[name] = _evaluate(env, loop.play(condition), own.commands)
+                    played[name] = self._play(loop, condition, partial(_tell, tell, name))
         return Verification(own.evaluation, played, differences, self._is_changed)
+
+    def _play(
+        self, loop: _ClosedLoop, condition: Condition, tell: Callable[[str], None]
+    ) -> Evaluation:
+        """The episodes under a condition, in rounds, until what is kept is known well enough."""
+        episodes, results = self._env.num_envs, []
+        for first in range(0, episodes, _ROUND):
+            rows = np.arange(first, min(first + _ROUND, episodes))
+            tell(f"episodes {first + 1} to {first + len(rows)}, {episodes} at most")
+            results.append(loop.play(condition, rows))
+            result = {n: np.concatenate([r[n] for r in results], axis=1) for n in results[0]}
+            evaluation = _evaluate(self._env, result, self._own.commands)
+            part = kept(self._own.evaluation, evaluation)
+            if part.high - part.low <= 2.0 * _MARGIN:
+                break
+        return evaluation
+
+
+def _tell(tell: Callable[[str], None], name: str, text: str) -> None:
+    tell(f"{name}: {text}")
 
 
 _own_randomness = partial(forked_randomness, _SEED, torch.device("cpu"))
-
-
-def all_conditions(env: Env, about: dict[str, Any]) -> dict[str, Condition]:
-    """The task's physics, and what may be otherwise: solver, step size, delay, noise and mass."""
-    solvers = {name: i for name, i in _SOLVERS.items() if i != env.model.opt.solver}
-    conditions: dict[str, Condition] = {AS_TRAINED: {}}
-    conditions |= {f"solver {name}": {"options": {"solver": i}} for name, i in solvers.items()}
-    conditions["half the time step"] = {"timestep": 0.5}
-    if env.cfg.decimation % 2 == 0:
-        conditions["twice the time step"] = {"timestep": 2.0}
-    conditions["one step late"] = {"delay": 1}
-    if any(part["noise"] for part in about["observations"]):
-        conditions["noise of training"] = {"noise": True}
-    return conditions | {"10 % heavier": {"mass": 1.1}, "10 % lighter": {"mass": 0.9}}
 
 
 def _read_interface(folder: Path) -> dict[str, Any]:
@@ -170,6 +210,7 @@ def _play_own(env: Env, policy: Policy) -> _Episodes:
     memory = _reset(env)
     state = env.sim.state()
     job = {"start": state["state"].numpy()}
+    job |= {f"at_start/{field}": env.sim.bind_native(field).numpy().copy() for field in _STATE[:2]}
     job |= {f"model/{field}": value.numpy() for field, value in entries_of(state, "model")}
     job |= {f"memory/{name}": value.numpy() for name, value in memory.items()}
     driven = [i for term in env.action_terms.values() for i in term.actuators]
@@ -227,9 +268,13 @@ class _ClosedLoop:
             "steps": env.max_episode_length,
         }
 
-    def play(self, condition: Condition) -> dict[str, np.ndarray]:
-        """The fields, actions and failures of all episodes at the end of every step."""
-        shares = np.array_split(np.arange(len(self._job["start"])), self._threads)
+    def play(self, condition: Condition, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """The fields, actions and failures of episodes at the end of every step."""
+        shares = np.array_split(rows, min(self._threads, len(rows)))
+        if (other := condition.get("other")) is not None:
+            file = str(self._scratch / "other.mjb")
+            mujoco.mj_saveModel(other.model, file)
+            condition = condition | {"other": other.as_settings(file)}
         with ThreadPoolExecutor(self._threads) as pool:
             parts = list(pool.map(lambda share: self._run(share, {"condition": condition}), shares))
         return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
@@ -250,15 +295,21 @@ class _ClosedLoop:
         text = np.array(json.dumps(self._settings | settings))
         files = [self._scratch / f"{name}-{share[0]}.npz" for name in ("job", "result")]
         np.savez(files[0], allow_pickle=False, **job, **followed, settings=text)
-        process = subprocess.run(
-            # -P: what the loop imports is the exported folder's.
-            [sys.executable, "-P", str(_LOOP), str(self._folder), *map(str, files)],
-            cwd=self._scratch,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ends, mine = os.pipe()  # which closes with this process, however it ends
+        try:
+            process = subprocess.run(
+                # -P: it imports what is installed, nothing from a folder where something lies.
+                [sys.executable, "-P", str(_LOOP), str(self._folder), *map(str, files)],
+                cwd=self._scratch,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdin=ends,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            os.close(ends)
+            os.close(mine)
         if process.returncode != 0:
             last = (process.stderr.strip().splitlines() or ["it said nothing"])[-1]
             raise ExportError(f"the exported policy does not run: {last}")
@@ -307,17 +358,30 @@ def _difference(
 def _evaluate(
     env: Env, result: dict[str, np.ndarray], commands: list[dict[str, Tensor]]
 ) -> Evaluation:
-    """The episodes of a result, by the task's own rewards, metrics and terminations."""
+    """The first episodes by a result's, with the task's own rewards, metrics and terminations.
+
+    Of another model there are positions and velocities; the rest is what the task's model has then.
+    """
     env.reset()
     episodes, buffers = FirstEpisodes(env), env.declared("commands.")
     mirrors = {field: env.bind(field) for field, _ in entries_of(env.sim.state(), "data")}
+    is_whole, count = mirrors.keys() <= result.keys(), result["actions"].shape[1]
+    played, failed = torch.arange(env.num_envs) < count, torch.zeros(env.num_envs)
     for step, command in enumerate(commands):
         env.previous_actions.copy_(env.actions)
-        env.actions.copy_(torch.from_numpy(result["actions"][step]))
-        for field, mirror in mirrors.items():
-            mirror.copy_(torch.from_numpy(result[field][step]))
+        env.actions[:count] = torch.from_numpy(result["actions"][step])
+        if is_whole:
+            for field, mirror in mirrors.items():
+                mirror[:count] = torch.from_numpy(result[field][step])
+        else:
+            for field in _STATE[:2]:
+                values = env.bind(field).clone()
+                values[:count] = torch.from_numpy(result[field][step])
+                env.sim.write(field, values, played)
+            env.sim.forward()
         for name, value in command.items():
             buffers[name].copy_(value)
         env.episode_length_buf = torch.full_like(env.episode_length_buf, step + 1)
-        episodes.add(*env.rewards_and_dones(torch.from_numpy(result["failed"][step] > 0.0)))
-    return Evaluation.of_rows(episodes.rows(), env)
+        failed[:count] = torch.from_numpy(result["failed"][step])
+        episodes.add(*env.rewards_and_dones(failed > 0.0))
+    return Evaluation.of_rows(episodes.rows()[:count], env)
