@@ -76,7 +76,8 @@ def test_mistakes_are_told(run, here):
         "run --formats": "--formats needs one or more values",
         "run --formats torchscript --verify": "--verify runs policy.onnx; leave onnx among",
         "run --ship --verify": "--verify does not go with --ship; verify first",
-        "run --verify --verify-threshold 2": "--verify-threshold is 2.0; it must be 1 or less",
+        "run --verify --verify-threshold 2": "--verify-threshold is 2; it must be between 0 and 1",
+        "run --verify --verify-model no.xml": "--verify-model no.xml is not a file",
         "run --output file": "--output file cannot be made: .*/file is not a folder",
         "run --output /proc/robot": "--output /proc/robot cannot be written",
     }.items():

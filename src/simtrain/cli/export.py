@@ -69,6 +69,9 @@ def export(arguments: Sequence[str]) -> int:
         raise ConfigError(f"{name} does not go with --ship; verify first: `uv run export <run>`")
     if config.verify_model is not None and not (config.verify or config.verify_only):
         raise ConfigError("--verify-model is for --verify or --verify-only")
+    if config.verify_model is not None and not config.verify_model.is_file():
+        raise ConfigError(f"--verify-model {config.verify_model} is not a file")
+    _parts(config.verify_threshold)
     if config.verify and "onnx" not in config.formats:
         raise ConfigError("--verify runs policy.onnx; leave onnx among --formats")
 
@@ -143,25 +146,33 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
     return FAILED if failed else DONE
 
 
-def _thresholds(words: Sequence[str], conditions: Sequence[str]) -> dict[str, float]:
-    """The least part to keep by condition; the first condition is meant where a word has no name.
-
-    Raises ConfigError for what is no part, and for a name of no condition or of several.
-    """
-    thresholds = {}
+def _parts(words: Sequence[str]) -> dict[str, float]:
+    """The least part to keep, by words that name conditions; ConfigError for what is no part."""
+    parts = {}
     for word in words:
         name, _, number = word.rpartition("=")
         try:
-            least = float(number)
+            parts[name] = float(number)
         except ValueError:
-            least = math.nan
-        if not 0.0 <= least <= 1.0:
-            raise ConfigError(f"--verify-threshold {word}: {number!r} is not between 0 and 1")
-        named = [c for c in conditions if name in c] if name else conditions[:1]
+            parts[name] = math.nan
+        if not 0.0 <= parts[name] <= 1.0:
+            text = "it must be between 0 and 1, as in 0.95 or late=0.9"
+            raise ConfigError(f"--verify-threshold is {word}; {text}")
+    return parts
+
+
+def _thresholds(words: Sequence[str], conditions: Sequence[str]) -> dict[str, float]:
+    """The least part to keep by condition; the first condition is meant where there is no word.
+
+    Raises ConfigError for a word that names no condition, or several.
+    """
+    thresholds = {}
+    for word, least in _parts(words).items():
+        named = [c for c in conditions if word in c] if word else conditions[:1]
         if len(named) != 1:
             found = f"several, {', '.join(named)}" if named else "none"
-            text = f"--verify-threshold {word}: of the conditions {name!r} names {found}"
-            raise ConfigError(f"{text}; there are {', '.join(conditions)}")
+            text = f"--verify-threshold {word}={least:g} names {found}"
+            raise ConfigError(f"{text}; the conditions are {', '.join(conditions)}")
         thresholds[named[0]] = least
     return thresholds
 
