@@ -97,33 +97,32 @@ def _bend(prepared: Prepared, swing: float) -> dict[str, float]:
     bends: dict[str, float] = {}
     for leg, foot in zip(robot.legs, robot.feet, strict=True):
         names = [n for n in leg.joints if abs(axes[n] @ lateral) > 0.7] or list(leg.joints)
-        places = [model.joint(name).qposadr[0] for name in names]
-        site = data.site(f"{foot.name}_sole")
         data.qpos[:] = prepared.home
-        mujoco.mj_kinematics(model, data)
-        begin, wanted = data.qpos[places].copy(), site.xpos + np.array([0.0, 0.0, swing])
-
-        def away(
-            q: np.ndarray,
-            places: list[int] = places,
-            site: object = site,
-            begin: np.ndarray = begin,
-            wanted: np.ndarray = wanted,
-            flat: bool = foot.length > 0.0,
-        ) -> np.ndarray:
-            data.qpos[places] = begin + q
-            mujoco.mj_kinematics(model, data)
-            tilt = site.xmat.reshape(3, 3)[:, 2][:2] * flat  # type: ignore[attr-defined]
-            return np.concatenate(((site.xpos - wanted) / swing, tilt, 0.05 * q))  # type: ignore[attr-defined]
-
-        found = least_squares(away, np.full(len(names), 0.01)).x
-        bends |= {name: float(angle) for name, angle in zip(names, found, strict=True)}
+        bends |= zip(names, _lift(model, data, names, foot, swing), strict=True)
     signs = mirror_signs(model, robot)
     even = {
         name: (angle + signs[name] * bends.get(robot.partners[name], angle)) / 2.0
         for name, angle in bends.items()
     }
     return {name: round(angle, 2) for name, angle in even.items() if abs(angle) > 0.02}
+
+
+def _lift(
+    model: mujoco.MjModel, data: mujoco.MjData, joints: list[str], foot: Foot, swing: float
+) -> list[float]:
+    """By what `joints` turn from the pose in `data`, which changes, to lift `foot` by `swing`."""
+    places = [model.joint(name).qposadr[0] for name in joints]
+    site = data.site(f"{foot.name}_sole")
+    mujoco.mj_kinematics(model, data)
+    begin, wanted = data.qpos[places].copy(), site.xpos + np.array([0.0, 0.0, swing])
+
+    def away(q: np.ndarray) -> np.ndarray:
+        data.qpos[places] = begin + q
+        mujoco.mj_kinematics(model, data)
+        tilt = site.xmat.reshape(3, 3)[:, 2][:2] * (foot.length > 0.0)
+        return np.concatenate(((site.xpos - wanted) / swing, tilt, 0.05 * q))
+
+    return [float(angle) for angle in least_squares(away, np.full(len(joints), 0.01)).x]
 
 
 def _action_scale(robot: Robot, legs: int) -> dict[str, float]:
