@@ -188,3 +188,14 @@ def _check_limits(value: Any, limits: Limits | None, name: str) -> None:
     if limits is not None and limits.ordered and value is not None and value[0] > value[1]:
         order = "the first must not be greater than the second"
         raise ConfigError(f"{name} is {value[0]} {value[1]}; {order}")
+
+
+def without_arrays(value: Any) -> Any:
+    """A number or tuples in the place of what is NumPy's or torch's; all else as it is."""
+    if hasattr(value, "tolist") and not isinstance(value, type):
+        return _as_tuples(value.tolist())
+    return value
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

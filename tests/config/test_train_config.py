@@ -1,14 +1,21 @@
 import dataclasses
+import datetime
+import enum
+from decimal import Decimal
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from tiny_task import tiny_task
 
-from simtrain import ObservationTermCfg, TaskCfg, UniformNoiseCfg, mdp
+from simtrain import ObservationTermCfg, RewardTermCfg, TaskCfg, UniformNoiseCfg, mdp
 from simtrain.cli.parse import parse_flags
 from simtrain.config.tasks import discover
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import as_plain, overlay
+from simtrain.config.tree import as_plain, check_storable, overlay
+from simtrain.errors import ConfigError
 
 TASKS = discover().tasks
 
@@ -124,3 +131,45 @@ def test_a_task_gives_its_own_defaults():
     config = TrainConfig.of_task("mine", task)
     assert (config.num_envs, config.num_steps_per_env, config.task) == (3, 5, "mine")
     assert config.ppo is task.ppo
+
+
+class Gait(enum.Enum):
+    """A parameter of a term."""
+
+    TROT = "trot"
+
+
+@pytest.mark.parametrize(
+    ("value", "comes_back"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.float64(0.1), 0.1),
+        (np.int64(3), 3),
+        (np.bool_(True), True),
+        (np.array([[1.0, 2.0]]), ((1.0, 2.0),)),
+        (torch.tensor(2.0), 2.0),
+        ((Path("x"), 1), (Path("x"), 1)),
+        ({"a": (Gait.TROT,)}, {"a": (Gait.TROT,)}),
+        (mdp.is_alive, mdp.is_alive),
+    ],
+)
+def test_parameters_come_back_from_yaml(value, comes_back):
+    def config() -> TrainConfig:
+        reward = RewardTermCfg(mdp.is_alive, 1.0, of_mine=value)
+        return TrainConfig.of_task("mine", tiny_task(rewards={"mine": reward}))
+
+    check_storable(config())
+    again = overlay(config(), _through_yaml(as_plain(config())))
+    assert again.env.rewards["mine"].params["of_mine"] == comes_back
+    assert type(again.env.rewards["mine"].params["of_mine"]) is type(comes_back)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [slice(1), {1, 2}, b"x", datetime.date(2026, 1, 1), Decimal(1), 1j, torch.float32, object()],
+)
+def test_a_parameter_that_cannot_be_stored_is_refused_by_its_place(value):
+    reward = RewardTermCfg(mdp.is_alive, 1.0, of_mine=({"deep": value},))
+    config = TrainConfig.of_task("mine", tiny_task(rewards={"alive": reward}))
+    with pytest.raises(ConfigError, match=r"--env\.rewards\.alive\.of-mine has .* cannot"):
+        check_storable(config)

@@ -6,13 +6,15 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from enum import Enum
 from functools import reduce
+from itertools import zip_longest
 from operator import getitem
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from simtrain.errors import ConfigError, did_you_mean, flag
-from simtrain.limits import check_value, field_default, field_types
+from simtrain.limits import check_value, field_default, field_types, without_arrays
 
 ConfigT = TypeVar("ConfigT")
 Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value
@@ -35,6 +37,7 @@ _OF_ONE_COMMAND = ("resume", "resume_with_changes", "log_root", "run_name")  # n
 
 def as_plain(value: Any) -> Any:
     """A configuration as mappings, lists and scalars, for YAML; functions become their names."""
+    value = without_arrays(value)
     parts = parts_of(value)
     if parts is not None:
         return {name: as_plain(part) for name, part in parts.items()}
@@ -42,7 +45,35 @@ def as_plain(value: Any) -> Any:
         return [as_plain(item) for item in value]
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, Enum):
+        return value.name
     return function_name(value) if callable(value) else value
+
+
+def check_storable(config: Any) -> None:
+    """Raise ConfigError, which names the place, for a value that config.yaml does not give back."""
+    plain = resolved(config)
+    for path, value in leaves(plain).items():
+        for item in _items(value):
+            if not isinstance(item, str | int | float | None):
+                text = f"{flag(*path)} has {item!r:.60}, which config.yaml cannot store"
+                allowed = "numbers, texts, paths, enums and functions, and tuples and dicts of them"
+                raise ConfigError(f"{text}; it stores {allowed}")
+    back = leaves(resolved(overlay(config, plain)))
+    for path, value in leaves(plain).items():
+        if repr(back.get(path)) != repr(value):
+            text = f"{flag(*path)} is {value!r:.60}, and {back.get(path)!r:.60} if it is read back"
+            raise ConfigError(f"{text}: name its parts in another way")
+
+
+def _items(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _items(item)
+    elif isinstance(value, dict):
+        yield from _items([*value, *value.values()])
+    else:
+        yield value
 
 
 def resolved(config: Any) -> dict[str, Any]:
@@ -71,12 +102,15 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
         if not isinstance(plain, dict):
             raise TypeError(f"a {make.__name__} cannot be {plain!r:.60}")
         result = make(**{n: overlay(p, plain[n]) if n in plain else p for n, p in parts.items()})
+    elif isinstance(default, Enum):
+        result = plain if isinstance(plain, Enum) else type(default)[plain]
     elif callable(default) and _public_name(plain) == function_name(default):
         result = default
     elif callable(default) or isinstance(default, Path):
         result = Path(plain)
-    elif isinstance(plain, list):
-        result = tuple(overlay(None, item) for item in plain)
+    elif isinstance(plain, list | tuple):
+        of = default if isinstance(default, list | tuple) else ()
+        result = tuple(overlay(d, item) for d, item in zip_longest(of[: len(plain)], plain))
     return cast(ConfigT, result)
 
 

@@ -23,7 +23,16 @@ from tyro.conf import Suppress
 from simtrain.algorithms.cfg import PpoCfg
 from simtrain.env.control.cfg import ActionTermCfg, ActuatorCfg, DelayCfg, Range
 from simtrain.env.reading import Mirror, MirrorRule
-from simtrain.limits import Count, Factor, Limits, NumEnvs, NumSteps, Repetitions, Seed
+from simtrain.limits import (
+    Count,
+    Factor,
+    Limits,
+    NumEnvs,
+    NumSteps,
+    Repetitions,
+    Seed,
+    without_arrays,
+)
 
 ModelSource = Annotated[
     Path | Callable[[], Any],
@@ -71,7 +80,8 @@ class TermCfg:
             if setting.default is MISSING and setting.name not in more:
                 raise TypeError(f"{kind} needs {setting.name}")
             setattr(self, setting.name, more.pop(setting.name, setting.default))
-        self.func, self.params = func, given | more
+        self.func = func
+        self.params = {name: without_arrays(value) for name, value in (given | more).items()}
 
 
 @dataclass

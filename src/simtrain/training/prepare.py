@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from simtrain.config.train import TrainConfig
+from simtrain.config.tree import check_storable
 from simtrain.errors import ConfigError, flag
 from simtrain.sim import choose_engine
 from simtrain.training.features.conditions import check_evaluation_flags
@@ -78,6 +79,7 @@ def prepare_job(
         samples = with_flags(of_task).samples(job.world_size // job.members)
         config = with_flags(of_task.for_samples(samples))
         config.check()
+    check_storable(config)
     if config.init_from is not None and saved is None:
         read_networks(config.init_from, config.init_only)
     if config.teacher is not None and saved is None:
