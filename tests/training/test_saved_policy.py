@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import pickle
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -15,7 +19,7 @@ from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
-from simtrain.training.saved_policy import find_policy, open_policy
+from simtrain.training.saved_policy import check_model_classes, find_policy, open_policy
 
 
 def copied(run: Path, folder: Path, before: str = "", after: str = "") -> Path:
@@ -72,6 +76,25 @@ def test_a_checkpoint_of_another_task_or_network_is_told(tmp_path, trained_run):
     env = Env(saved.config.env, 1, EngineCfg(threads=1))
     with pytest.raises(ConfigError, match=r"another network.*mlp.0.bias"):
         saved.policy(env.get_observations(), env.num_actions)
+
+
+def test_a_network_that_only_a_run_names_is_not_imported(tmp_path, trained_run, monkeypatch):
+    run, marker = tmp_path / "run", tmp_path / "it ran"
+    run.mkdir()
+    (tmp_path / "elsewhere.py").write_text(f"open({str(marker)!r}, 'w')\nclass Net: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    copied(trained_run, run, "model: mlp", "model: elsewhere:Net")
+    with pytest.raises(ConfigError, match=r"actor.model elsewhere:Net is named by a run"):
+        open_policy(run)
+    config = default_config("cartpole-balance")
+    resumed = dataclasses.replace(config, ppo=copy.deepcopy(config.ppo))
+    resumed.ppo.critic.model = "elsewhere:Net"
+    with pytest.raises(ConfigError, match=r"critic.model elsewhere:Net is named by a run"):
+        check_model_classes(resumed, config)
+    check_model_classes(resumed, resumed)  # typed now
+    assert not marker.exists()
+    monkeypatch.setitem(sys.modules, "elsewhere", ModuleType("elsewhere"))
+    check_model_classes(resumed, config)  # the task's file imports it
 
 
 def test_an_undisturbed_task_has_no_noise_pushes_and_curricula():

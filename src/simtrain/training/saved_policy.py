@@ -4,6 +4,7 @@ A policy that ships is ``trained/<task>.pt`` beside the task's file, and ``<task
 `deployment.export.ship_policy` says: of its configuration only what is not the task's own.
 """
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error
 from simtrain.run.checkpoint import BEST, BEST_CONFIG, model_path, model_paths, read_checkpoint
 from simtrain.run.directory import no_run, read_config_file
+
+_OWN = ("rsl_rl", "simtrain")  # packages whose classes may be imported by their names
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ def read_configuration(
             if isinstance(own, Path) and not model.exists() and model.name == own.name:
                 plain = {**plain, "env": {**plain["env"], "model": str(own)}}
             config = overlay(default, plain)
+            check_model_classes(config, default)
             config.check()
             trained, now = content.get("observations"), observed(config)
             if trained not in (None, now):
@@ -141,6 +145,22 @@ def read_configuration(
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     return config, digest
+
+
+def check_model_classes(config: TrainConfig, trusted: TrainConfig) -> None:
+    """Raise ConfigError for a network's class that only a file names: importing it runs its module.
+
+    Classes of rsl_rl, of simtrain and of modules that the task's file has imported are taken, and
+    those of `trusted`, the task's own configuration with the flags of this command.
+    """
+    for network in ("actor", "critic"):
+        model, own = (getattr(of.ppo, network).model for of in (config, trusted))
+        module = model.partition(":")[0] if ":" in model else "rsl_rl"
+        if model != own and module not in sys.modules and module.split(".")[0] not in _OWN:
+            text = (
+                f"--ppo.{network}.model {model} is named by a run; its module is not run for that"
+            )
+            raise ConfigError(f"{text}: import {module} in the task's file if it is yours")
 
 
 def observed(config: TrainConfig) -> list[str]:
