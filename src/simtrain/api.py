@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -106,7 +106,23 @@ def train(cfg: TrainConfig | str, *, resume: str | Path | None = None) -> Path:
     prepared = prepare_job(replace(cfg, resume=None if resume is None else str(resume)))
     if not prepared.job.in_process or prepared.job.evaluator is not None:
         _check_same_in_other_processes(prepared.config)
-    return run_job(*prepared, ends_process=False)[0]
+    with _process_as_before():
+        return run_job(*prepared, ends_process=False)[0]
+
+
+@contextmanager
+def _process_as_before() -> Iterator[None]:
+    """Give this process its ``CUDA_VISIBLE_DEVICES`` and its number of torch threads back."""
+    import torch
+
+    visible, threads = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        if visible is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible
 
 
 def load_policy(run: str | Path, cfg: TrainConfig | None = None, *, device: str = "cpu") -> Policy:

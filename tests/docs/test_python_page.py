@@ -42,7 +42,7 @@ def _lines(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_ctrl_c_ends_training_which_is_saved_and_returns(tmp_path):
+def test_ctrl_c_ends_training_which_is_saved_and_returns(tmp_path, monkeypatch):
     def interrupt() -> None:
         while not any(file.stat().st_size for file in tmp_path.glob("logs/*/*/metrics.jsonl")):
             time.sleep(0.01)
@@ -50,7 +50,13 @@ def test_ctrl_c_ends_training_which_is_saved_and_returns(tmp_path):
 
     threading.Thread(target=interrupt, daemon=True).start()
     cfg = simtrain.train_config(TASK, {"num_envs": 8, "max_iterations": 10**6})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
     run = simtrain.train(cfg)
+    as_before = torch.get_num_threads(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    torch.set_num_threads(threads)
+    assert as_before == (3, None)
     done = len(_lines(run))
     assert (run / f"model_{done}.pt").exists()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

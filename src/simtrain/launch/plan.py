@@ -38,10 +38,10 @@ class Devices:
 
         ConfigError if PyTorch cannot use the GPU, or would use another one.
         """
-        # CUDA reads it once, so this comes before torch or Warp first uses a GPU.
-        os.environ["CUDA_VISIBLE_DEVICES"] = self.visible
         device = torch.device(self.device(local_rank))
         if device.type == "cuda":
+            # CUDA reads it once, so this comes before torch or Warp first uses a GPU.
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.visible
             use_gpu(device, "--gpu-ids None trains on the CPU")
             if visible_gpus()[: self.gpus] != list(self.uuids):
                 raise ConfigError(
