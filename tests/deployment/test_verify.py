@@ -31,8 +31,9 @@ from simtrain import (
     TerminationTermCfg,
     mdp,
 )
+from simtrain.deployment.conditions import AS_TRAINED, find_conditions
 from simtrain.deployment.export import export_policy
-from simtrain.deployment.verify import AS_TRAINED, Verifier, find_conditions
+from simtrain.deployment.verify import Verifier
 from simtrain.env.env import Env
 from simtrain.env.reading import read_as
 from simtrain.errors import ConfigError
@@ -260,6 +261,35 @@ def test_a_mistake_in_policy_json_is_found(mistake, made, verifier, tmp_path) ->
     (tmp_path / "policy.json").write_text(json.dumps(told))
     differences = verifier(tmp_path).differences
     assert any(sentence.startswith(named) for sentence in differences)
+
+
+STRANGE: dict[str, str | Callable[[dict[str, Any]], Any]] = {
+    "empty": "",
+    "a list": "[]",
+    "no JSON": "\x00\x01",
+    "deep": "[" * 100_000,
+    "a number of 5,000 digits": '{"files": ' + "9" * 5000 + "}",
+    "an endless period": lambda told: told.update(control_period=float("inf")),
+    "a number for the robot": lambda told: told.update(robot=3),
+    "no robot's joints": lambda told: told["robot"].pop("joints"),
+    "a graph elsewhere": lambda told: told["robot"].update(file="../robot.onnx"),
+    "a group that is none": lambda told: told["observations"][0].update(group=None),
+    "a huge observation": lambda told: told["observations"][0].update(size=10**9),
+    "actuators by names": lambda told: told.update(actuators=["left_hinge"]),
+}
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_a_strange_policy_json_is_refused_in_a_line(strange, made, tmp_path) -> None:
+    shutil.copytree(made[1], tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__*"))
+    change = STRANGE[strange]
+    told = json.loads((tmp_path / "policy.json").read_text())
+    if callable(change):
+        change(told)
+    (tmp_path / "policy.json").write_text(json.dumps(told) if callable(change) else change)
+    with pytest.raises(ConfigError, match=r"policy\.json (does not describe|is damaged)") as error:
+        find_conditions(tmp_path)
+    assert "\n" not in str(error.value)
 
 
 def test_what_an_earlier_version_exported_is_told(made, verifier, tmp_path) -> None:

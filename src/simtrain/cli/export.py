@@ -118,7 +118,8 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
     """Play the exported policy and print how good it is; `FAILED` if not good enough."""
     from rich.console import Console
 
-    from simtrain.deployment.verify import find_conditions, verify
+    from simtrain.deployment.conditions import find_conditions
+    from simtrain.deployment.verify import verify
     from simtrain.training.evaluator import heading, with_margin
 
     conditions = find_conditions(folder, config.verify_model)

@@ -30,18 +30,16 @@ from torch import Tensor
 
 from simtrain.algorithms.networks import Policy
 from simtrain.config.tree import as_plain
-from simtrain.deployment.other_model import read_other_model
+from simtrain.deployment.conditions import Condition, find_conditions, read_interface
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task, without_hardware
 from simtrain.env.randomness import forked_randomness
-from simtrain.errors import ConfigError, ExportError
+from simtrain.errors import ExportError
 from simtrain.sim import EngineCfg
 from simtrain.sim.fields import entries_of
 from simtrain.training.evaluator import Estimate, Evaluation, FirstEpisodes
 from simtrain.training.saved_policy import SavedPolicy
 
-AS_TRAINED = "the task's physics"
-"""The condition that decides; the others only tell."""
 _SEED = 0
 _STEPS, _EPISODES = 100, 8  # whose observations and targets are compared
 _STATE = ("qpos", "qvel", "sensordata")  # in which they are
@@ -49,9 +47,7 @@ _TOLERANCE = 1e-3  # of these; relative where they are larger than 1
 _ROUGHLY = 0.02  # of the mean where the ground is seen, m
 _ROUND = 20  # episodes at a time, until the part that is kept is known to ± _MARGIN
 _MARGIN = 0.02
-_SOLVERS = {"PGS": 0, "CG": 1, "Newton": 2}
 _LOOP = Path(__file__).with_name("closed_loop.py")
-Condition = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -90,32 +86,6 @@ class _Episodes:
     states: dict[str, np.ndarray]
     seen: np.ndarray
     targets: np.ndarray
-
-
-def find_conditions(folder: Path, other_model: Path | None = None) -> dict[str, Condition]:
-    """The conditions that make sense for the policy exported to `folder`, by name.
-
-    The task's physics; other solvers, time steps and masses; a control step late; noise. With
-    `other_model`, the file of another model of the robot, also that one, in time and late.
-    Raises ConfigError for a policy or a model that plain MuJoCo cannot play.
-    """
-    about = _read_interface(folder)
-    model = mujoco.MjModel.from_xml_path(str(folder / "model.xml"))
-    solvers = {name: i for name, i in _SOLVERS.items() if i != model.opt.solver}
-    conditions: dict[str, Condition] = {AS_TRAINED: {}}
-    conditions |= {f"solver {name}": {"options": {"solver": i}} for name, i in solvers.items()}
-    conditions["half the time step"] = {"timestep": 0.5}
-    if round(about["control_period"] / model.opt.timestep) % 2 == 0:
-        conditions["twice the time step"] = {"timestep": 2.0}
-    conditions["one step late"] = {"delay": 1}
-    if any(part["noise"] for part in about["observations"]):
-        conditions["noise of training"] = {"noise": True}
-    conditions |= {"10 % heavier": {"mass": 1.1}, "10 % lighter": {"mass": 0.9}}
-    if other_model is not None:
-        other = {"other": read_other_model(other_model, model, about["robot"]["contacts"])}
-        name = f"in {other_model.name}"
-        conditions |= {name: other, f"{name}, one step late": other | {"delay": 1}}
-    return conditions
 
 
 def verify(
@@ -157,7 +127,7 @@ class Verifier:
     ) -> Verification:
         """See `verify`."""
         env, own, played = self._env, self._own, {}
-        about = _read_interface(folder)
+        about = read_interface(folder)
         with _own_randomness(), torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:
             loop = _ClosedLoop(folder, Path(scratch), env, own.job)
             differences = _differences(loop, env, own, about)
@@ -188,21 +158,6 @@ def _tell(tell: Callable[[str], None], name: str, text: str) -> None:
 
 
 _own_randomness = partial(forked_randomness, _SEED, torch.device("cpu"))
-
-
-def _read_interface(folder: Path) -> dict[str, Any]:
-    """The content of ``policy.json``; ConfigError for what plain MuJoCo does not tell."""
-    about: dict[str, Any] = json.loads((folder / "policy.json").read_text())
-    if "onnx" not in about["files"]:
-        raise ConfigError("--verify runs the policy as ONNX; leave onnx among --formats")
-    if "robot" not in about:
-        text = f"{folder} was exported by an earlier version, without robot.onnx"
-        raise ConfigError(f"{text}; export the policy again, or verify it with that version")
-    for name, facts in about["robot"]["given"].items():
-        if "points" not in facts:
-            text = f"--verify cannot read {name} from MuJoCo: the robot's program gives it"
-            raise ConfigError(text)
-    return about
 
 
 def _play_own(env: Env, policy: Policy) -> _Episodes:
