@@ -11,8 +11,8 @@ import yaml
 from scipy.stats import binom, t
 
 from simtrain.config.tasks import discover
-from simtrain.deployment.export import export_policy
 from simtrain.deployment.conditions import AS_TRAINED
+from simtrain.deployment.export import export_policy
 from simtrain.deployment.verify import verify
 from simtrain.env.model import evaluation_task
 from simtrain.sim import EngineCfg
