@@ -11,14 +11,17 @@ from gpu_or_cpu import DEVICE, ENVS, GPU_FLAGS, HAS_GPU, MARKS, graph_backend, n
 from tiny_training import run_for
 
 from simtrain import RewardTermCfg, TaskCfg
+from simtrain.algorithms.networks import make_actor
 from simtrain.algorithms.ppo import PPO
 from simtrain.cli import train as command
 from simtrain.config.tasks import discover
 from simtrain.env.env import Env
+from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.launch.rank import Rank
 from simtrain.sim.cuda_graphs import RefusedError
 from simtrain.sim.warp_engine import WarpEngine
+from simtrain.training.evaluator import Evaluation, Evaluator
 from simtrain.training.loop import Trainer
 
 pytestmark = MARKS
@@ -72,6 +75,29 @@ def test_training_by_graphs_is_training_eagerly(task: str) -> None:
             one, other = mine[group].float(), theirs[group].float()
             near = torch.isclose(one, other, rtol=1e-2, atol=1e-2)
             assert near.float().mean() > 0.98, name
+
+
+def evaluations(task: str, *, graphs: bool) -> list[Evaluation]:
+    """Two evaluations of a policy; with `graphs` by a graph from the 32nd step of the first on."""
+    cfg = evaluation_task(discover().find(task).make())
+    cfg.episode_length_s = 60 * cfg.timestep * cfg.decimation
+    evaluator = Evaluator(cfg, ENVS, engine=warp(deterministic=True))
+    backend = graph_backend(evaluator.env)
+    evaluator._backend = backend if graphs else None
+    torch.manual_seed(0)
+    actor = make_actor(cfg.ppo.actor, evaluator.env.get_observations(), evaluator.env.num_actions)
+    results = [evaluator(cfg.ppo.actor, actor.state_dict()) for _ in range(2)]
+    return [result for result in results if result is not None]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_an_evaluation_by_a_graph_is_one_without_it(task: str) -> None:
+    for eager, graphed in zip(*(evaluations(task, graphs=g) for g in (False, True)), strict=True):
+        assert graphed.warnings == eager.warnings
+        for name, estimate in eager.estimates.items():
+            assert graphed.estimates[name].value == pytest.approx(
+                estimate.value, rel=0.02, abs=0.02
+            )
 
 
 def test_a_waiting_term_is_refused_and_the_random_generator_goes_on() -> None:

@@ -144,9 +144,9 @@ def test_an_evaluation_does_not_wait_for_the_device(task):
     tested = Evaluator(cfg, 4, engine=EngineCfg("mujoco", threads=1))
     env = tested.env
     actor = make_actor(cfg.ppo.actor, env.get_observations(), env.num_actions)
-    policy = tested._load(cfg.ppo.actor, actor.state_dict())
+    tested._load(cfg.ppo.actor, actor.state_dict())
     with torch.inference_mode(), RefuseWaiting():
-        rows = tested._first_episodes(policy, lambda: False)
+        rows = tested._first_episodes(lambda: False)
     assert rows.shape == (4, 3 + len(cfg.metrics)) == (4, 5)
     assert rows.isfinite().all()
     assert (rows[:, 1] == env.max_episode_length).all()

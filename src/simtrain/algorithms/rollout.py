@@ -83,10 +83,10 @@ class StagingBuffer:
         self._sources = [tensor.unsqueeze(0) for tensor in self.transition.tensors()]
 
     def store(self) -> None:
-        """Copy the transition into the rollout, in place, and count the step."""
+        """Copy the transition into the rollout, in place, and go on to the next step, or to 0."""
         for target, source in zip(self._targets, self._sources, strict=True):
             target.index_copy_(0, self.step, source)
-        self.step += 1
+        self.step.add_(1).remainder_(len(self._targets[0]))
 
 
 def estimate_advantages(rollout: Rollout, last_values: Tensor, gamma: float, lam: float) -> None:

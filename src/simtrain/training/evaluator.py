@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from simtrain.algorithms.cfg import ActorCfg
-from simtrain.algorithms.networks import Policy
+from simtrain.algorithms.networks import Memory, Policy, remembering
 from simtrain.config.train import TrainConfig
 from simtrain.env.cfg import TaskCfg
 from simtrain.env.env import Env
@@ -25,12 +25,15 @@ from simtrain.env.model import evaluation_task
 from simtrain.env.randomness import forked_randomness
 from simtrain.errors import SimulationError
 from simtrain.sim import EngineCfg, choose_engine
+from simtrain.sim.cuda_graphs import GraphBackend, make_graph_backend
+from simtrain.training.graphs.step import StepGraph
 from simtrain.training.loop import rollout_threads
 
 CONFIDENCE = 0.95
 """Probability that an interval holds the true value."""
 _CHECK_STEPS = 32
-"""Steps between two checks whether all episodes have ended; a check waits for the device."""
+"""Steps between two checks whether all episodes have ended; a check waits for the device. Before
+the first of them all kernels have been compiled."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,7 @@ class Evaluator:
         engine: EngineCfg,
         max_envs: int | None = None,
         seed: int = 0,
+        graphs: GraphBackend | None = None,
     ) -> None:
         """Build the environments; ConfigError if the task does not fit its model.
 
@@ -177,6 +181,7 @@ class Evaluator:
             engine: the physics engine; the policy lives on its device, and takes as many threads.
             max_envs: most environments at a time; None for one for each episode.
             seed: of starts, commands and noise.
+            graphs: makes a graph of a step; None to launch each operation by itself.
         """
         self._episodes, self._seed, self._threads = episodes, seed, engine.threads
         rounds = math.ceil(episodes / min(episodes, max_envs or episodes))
@@ -186,6 +191,9 @@ class Evaluator:
             engine_of_envs = replace(engine, threads=min(engine.threads, num_envs))
             self.env = Env(cfg, num_envs, engine_of_envs, metrics=True)
             self.env.metrics.compute()
+        self._first = FirstEpisodes(self.env)  # which a graph writes to
+        self._backend = graphs
+        self._graph: StepGraph | None = None
         self._policy: tuple[ActorCfg, Policy] | None = None
 
     def __call__(
@@ -209,47 +217,70 @@ class Evaluator:
             torch.set_num_threads(rollout_threads(policy.actor, env.num_envs, self._threads))
             with forked_randomness(self._seed, env.device), torch.inference_mode():
                 while len(rows) * env.num_envs < self._episodes:
-                    rows.append(self._first_episodes(policy, stop))
+                    rows.append(self._first_episodes(stop))
                     if stop():
                         return None
         except SimulationError as error:
             raise SimulationError(f"in the evaluation: {error}") from error
         finally:
             torch.set_num_threads(threads)
-        return Evaluation.of_rows(torch.cat(rows)[: self._episodes], env)
+        evaluation = Evaluation.of_rows(torch.cat(rows)[: self._episodes], env)
+        if self._graph is not None and self._graph.refusal is not None:
+            text = f"steps run without CUDA graphs, and slower: {self._graph.refusal}"
+            evaluation.warnings["graphs"] = text
+        return evaluation
 
     def _load(self, actor: ActorCfg, state: dict[str, Tensor]) -> Policy:
         if self._policy is not None and self._policy[0] == actor:
             self._policy[1].load(state)
             return self._policy[1]
-        env = self.env
+        env, obs = self.env, self.env.get_observations()
         with forked_randomness(self._seed, env.device):  # a new network draws its parameters
-            policy = Policy(actor, env.get_observations(), env.num_actions, state)
-        self._policy = actor, policy
+            policy = Policy(actor, obs, env.num_actions, state)
+        policy(obs)  # from now on a recurrent one has a state
+        self._policy, self._memory = (actor, policy), Memory(policy.actor)
+        if self._graph is not None:
+            self._graph.close()
+        if self._backend is not None:
+            tensors = *self._memory.tensors, *self._first.tensors()
+            self._graph = StepGraph(env, self._backend, self._step, env.sim.forward, tensors)
         return policy
 
-    def _first_episodes(self, policy: Policy, stop: Callable[[], bool]) -> Tensor:
+    def _first_episodes(self, stop: Callable[[], bool]) -> Tensor:
         """Return, length, failure and metrics of each environment's first episode after a reset."""
-        env = self.env
+        env, first, graph = self.env, self._first, self._graph
         env.reset()
-        episodes = FirstEpisodes(env)
-        obs = env.get_observations()
+        for tensor, initial in zip(first.tensors(), FirstEpisodes(env).tensors(), strict=True):
+            tensor.copy_(initial)
         # Without a time-out among its terminations a task would never end.
-        for step in range(env.max_episode_length):
-            if step % _CHECK_STEPS == _CHECK_STEPS - 1 and (stop() or not episodes.running.any()):
-                break
-            obs, rewards, dones, _ = env.step(policy(obs, env.is_fresh))
-            episodes.add(rewards, dones)
-        return episodes.rows()
+        with env.observations.in_one_buffer():
+            for step in range(env.max_episode_length):
+                if step % _CHECK_STEPS == _CHECK_STEPS - 1:
+                    if stop() or not first.running.any():
+                        break
+                    if graph is not None and graph.outdated:
+                        graph.make()
+                if graph is None or not graph.run():
+                    self._step()
+        return first.rows()
+
+    def _step(self) -> None:
+        """Act, step the environments and add that up, in place."""
+        env, memory = self.env, self._memory
+        assert self._policy is not None
+        memory.forget(env.is_fresh)
+        with remembering((memory,)):
+            actions = self._policy[1](env.get_observations())
+        _, rewards, dones, _ = env.step(actions)
+        self._first.add(rewards, dones)
 
 
 def evaluator_of_run(config: TrainConfig, device: torch.device | str, threads: int) -> Evaluator:
     """The evaluator that the configuration of a training asks for."""
-    return Evaluator(
-        evaluation_task(config.env),
-        config.eval_episodes,
-        engine=choose_engine(config.engine, device, threads),
-    )
+    engine = choose_engine(config.engine, device, threads)
+    graphs = make_graph_backend(torch.device(engine.device)) if config.cuda_graphs else None
+    task = evaluation_task(config.env)
+    return Evaluator(task, config.eval_episodes, engine=engine, graphs=graphs)
 
 
 class FirstEpisodes:
@@ -266,6 +297,11 @@ class FirstEpisodes:
         self._last = torch.zeros_like(self._sums)
         self._largest = torch.full_like(self._sums, -torch.inf)
 
+    def tensors(self) -> list[Tensor]:
+        """All that `add` changes; not copies."""
+        sums = self._returns, self._lengths, self._sums, self._last, self._largest
+        return [self.running, self._failed, *sums]
+
     def add(self, rewards: Tensor, dones: Tensor) -> None:
         """Add what a step brought, in place."""
         running, metrics = self.running, self._env.metrics.values
@@ -274,9 +310,10 @@ class FirstEpisodes:
         self._lengths += running
         self._failed |= running & self._env.terminations.terminated
         rows = running.unsqueeze(1)
-        self._last = torch.where(rows, metrics, self._last)
+        torch.where(rows, metrics, self._last, out=self._last)
         self._sums += torch.where(rows, metrics, 0.0)
-        self._largest = torch.where(rows, self._largest.maximum(metrics), self._largest)
+        largest = self._largest.maximum(metrics)
+        torch.where(rows, largest, self._largest, out=self._largest)
         running &= ~dones
 
     def rows(self) -> Tensor:

@@ -21,12 +21,14 @@ Record = dict[str, Tensor]
 
 
 def record(env: Env) -> Record:
-    """Commands, terminations, rewards and observations of the latest step."""
+    """Commands, terminations, rewards, metrics and observations of the latest step."""
     terms = {f"commands.{name}": term.command for name, term in env.commands.terms.items()}
     for i, name in enumerate(env.terminations.names):
         terms[f"terminations.{name}"] = env.terminations.flags[:, i]
     for i, name in enumerate(env.rewards.names):
         terms[f"rewards.{name}"] = env.rewards.values[:, i]
+    for i, name in enumerate(env.metrics.names):
+        terms[f"metrics.{name}"] = env.metrics.values[:, i]
     for group, values in env.get_observations().items():
         for term, columns in env.observations.groups[group].slices.items():
             terms[f"observations.{group}.{term}"] = values.flatten(1)[:, columns]
