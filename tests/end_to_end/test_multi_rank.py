@@ -43,10 +43,11 @@ def test_metrics_are_of_all_ranks_also_those_that_one_rank_alone_has(job):
     assert 0.0 < lines[-1]["Episode_Reward/upright"] <= 1.0
 
 
-def test_the_run_directory_holds_what_rank_0_wrote_and_the_logs_of_both(job):
+def test_the_run_directory_holds_what_rank_0_wrote_a_part_of_rank_1_and_the_logs_of_both(job):
     names = {path.name for path in job.run.iterdir()}
     assert names - {n for n in names if n.startswith("events.")} == {
         *("config.yaml", "metrics.jsonl", "report.png", "resume.pt", "resume.previous.pt"),
+        *("resume.rank1.pt", "resume.previous.rank1.pt"),
         *("torchrunx", "model_10.pt", "model_20.pt", "model_30.pt", "model_40.pt"),
     }
     assert torch.load(job.run / "model_40.pt", weights_only=True)["iter"] == ITERATIONS
@@ -55,8 +56,11 @@ def test_the_run_directory_holds_what_rank_0_wrote_and_the_logs_of_both(job):
     assert set(logs) == {"localhost.log", "localhost[0].log", "localhost[1].log"}
     assert "the task says hello from rank 1" in logs["localhost[1].log"]
     opened = {path.name for path in (job.folder / "tasks").glob("opened-*")}
-    assert opened == {"opened-0"}
-    assert "metrics.jsonl" in (job.folder / "tasks" / "opened-0").read_text()
+    assert opened == {"opened-0", "opened-1"}
+    by_rank = [(job.folder / "tasks" / f"opened-{rank}").read_text() for rank in range(2)]
+    assert "metrics.jsonl" in by_rank[0]
+    assert ".rank1." not in by_rank[0]
+    assert all("/.resume.rank1.pt." in path for path in by_rank[1].splitlines())
 
 
 @pytest.mark.slow
@@ -81,6 +85,7 @@ def test_fewer_ranks_go_on_and_it_is_said_that_this_is_not_exact(job, start, tmp
     assert "the continuation is not exact: 1 rank instead of 2" in resumed.output
     lines = timeless_metrics(resumed.run)
     assert [line["env_steps"] for line in lines[-3:]] == [2560, 2592, 2624]
+    assert (resumed.run / "resume.rank1.pt").exists()  # of the state before the last
 
 
 def test_an_exception_in_a_rank_ends_the_job_with_its_traceback_once(start):

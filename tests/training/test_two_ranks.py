@@ -82,8 +82,9 @@ def test_numbers_are_summed_with_their_counts_and_warnings_name_their_rank(found
         )
 
 
-def test_two_ranks_go_on_as_if_nothing_had_happened(found):
-    whole, resumed = (found["runs"] / name / "metrics.jsonl" for name in ("whole", "resumed"))
+@pytest.mark.parametrize("name", ["resumed", "once one file"])
+def test_two_ranks_go_on_as_if_nothing_had_happened(found, name):
+    whole, resumed = (found["runs"] / name / "metrics.jsonl" for name in ("whole", name))
     assert timeless(resumed) == timeless(whole)
     assert [row["iteration"] for row in timeless(resumed)] == [1, 2, 3, 4, 5, 6]
 

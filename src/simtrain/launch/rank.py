@@ -57,7 +57,7 @@ class Rank:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, the only one that writes files."""
+        """Whether this is rank 0, which writes the files of a run."""
         return self.rank == 0
 
     def all_reduce(self, tensor: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
@@ -96,12 +96,6 @@ class Rank:
         values = [value] * self.world_size if self.is_main else None
         self._wait_in(dist.gather_object, value, values, group_dst=0)
         return values
-
-    def scatter_object(self, values: list[Any] | None) -> Any:
-        """Hand out `values` of rank 0, one a rank; returns this rank's."""
-        own = (values or [None])[:1]
-        self._wait_in(dist.scatter_object_list, own, values, group_src=0)
-        return own[0]
 
     def broadcast_object(self, value: Any) -> Any:
         """The value of rank 0."""

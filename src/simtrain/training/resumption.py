@@ -27,8 +27,14 @@ FORMAT = 2
 """Changes when a later simtrain could not continue what an earlier one saved."""
 _KINDS: dict[str, Any] = dict.fromkeys(("iteration", "env_steps", "steps", "threads"), int)
 _KINDS |= dict.fromkeys(("task", "model"), str) | {"ranks": list, "versions": dict[str, str]}
-_KINDS |= dict.fromkeys(("config", "default", "trainer", "learner", "features"), dict)
+_KINDS |= {"world_size": int, "save": list[int]} | dict.fromkeys(
+    ("config", "default", "trainer", "learner", "features"), dict
+)
 _ENVIRONMENT_FLAGS = ("--env", "--num-envs", "--engine", "--seed")
+
+
+class NoStateError(ConfigError):
+    """A run has no training state yet that all of its ranks have written."""
 
 
 @dataclass(frozen=True)
@@ -63,32 +69,69 @@ class SavedRun:
         return config
 
 
-def write_resume_state(run: Path, content: dict[str, Any]) -> None:
-    """Write `content` as the newest state, whole or not at all; keeps the one before."""
-    write_tensors(run / NEWEST, content, previous=run / PREVIOUS)
+def part_of(file: Path, rank: int) -> Path:
+    """A rank's part of a saved state: rank 0's is the file, others' are ``resume.rank1.pt``."""
+    return file.with_name(f"{file.stem}.rank{rank}.pt") if rank else file
+
+
+def write_resume_state(run: Path, content: dict[str, Any], rank: int = 0) -> None:
+    """Write a rank's part as its newest, whole or not at all; keeps the one before."""
+    newest, previous = (part_of(run / name, rank) for name in (NEWEST, PREVIOUS))
+    write_tensors(newest, {"format": FORMAT, **content}, previous)
 
 
 def read_resume_state(path: Path) -> dict[str, Any]:
-    """Read what `write_resume_state` wrote; ConfigError if it is damaged or of another version."""
-    content = read_tensors(path, "training state")
-    if type(version := content.get("format")) is not int or version != FORMAT:
-        raise ConfigError(f"{path} was saved by another version of simtrain")
-    check_kinds(path, content, _KINDS)
+    """Read rank 0's part; ConfigError if it is damaged or of another version."""
+    content = _read_part(path, _KINDS)
     check_kinds(path, content["trainer"], dict.fromkeys(("iteration", "env_steps"), int))
     if not content["ranks"]:
         raise ConfigError(f"{path} is damaged: it has no ranks")
     return content
 
 
+def find_part(run: Path, rank: int, save: list[int]) -> tuple[Path, dict[str, Any]]:
+    """The file and the state of another rank that belong to what rank 0 saved with this ``save``.
+
+    NoStateError if the rank has not written it, another ConfigError if it is damaged.
+    """
+    newest, previous = (part_of(run / name, rank) for name in (NEWEST, PREVIOUS))
+    error: ConfigError = NoStateError(f"{newest} is not of iteration {save[0]}, as {NEWEST} is")
+    for path in filter(Path.exists, (newest, previous)):
+        try:
+            content = _read_part(path, {"save": list[int], "state": dict})
+            if content["save"] == save:
+                return path, content["state"]
+        except ConfigError as damage:
+            error = damage
+    raise error
+
+
+def _read_part(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
+    content = read_tensors(path, "training state")
+    if type(version := content.get("format")) is not int or version != FORMAT:
+        raise ConfigError(f"{path} was saved by another version of simtrain")
+    if "ranks" in content:  # once it held the states of all ranks
+        content = {"world_size": len(content["ranks"]), "save": [], **content}
+    check_kinds(path, content, kinds)
+    return content
+
+
 def can_resume(run: Path) -> bool:
-    """Whether a run has a training state, whole or not."""
-    return _saved_at(run) > 0.0
+    """Whether a run has a training state, whole or damaged; not if its first save was cut off."""
+    try:
+        open_run(run)
+    except NoStateError:
+        return False
+    except ConfigError:
+        pass
+    return True
 
 
 def _saved_at(run: Path) -> float:
     """When a run's newest state was saved, in seconds since 1970; 0 if it has none."""
-    files = (file for below in ("", f"{MEMBERS}/*/") for file in run.glob(f"{below}resume*.pt"))
-    return max((file.stat().st_mtime for file in files), default=0.0)
+    folders = (run, *run.glob(f"{MEMBERS}/*"))
+    files = (folder / name for folder in folders for name in (NEWEST, PREVIOUS))
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
 
 def open_run(run: Path) -> SavedRun:
@@ -129,19 +172,24 @@ def open_run(run: Path) -> SavedRun:
 def _whole_states(run: Path) -> list[SavedRun]:
     """The states of a training that are whole, newest first; ConfigError if there is none."""
     states: list[SavedRun] = []
-    warnings: list[str] = []
+    errors: list[ConfigError] = []
     for file in (run / NEWEST, run / PREVIOUS):
         if file.exists():
             try:
-                states.append(SavedRun(run, file, read_resume_state(file), tuple(warnings)))
+                content = read_resume_state(file)
+                for rank in range(len(content["ranks"]), content["world_size"]):
+                    find_part(run, rank, content["save"])
+                states.append(SavedRun(run, file, content, tuple(map(str, errors))))
             except ConfigError as error:
-                warnings.append(str(error))
+                errors.append(error)
     if states:
         return states
     if not run.is_dir():
-        raise ConfigError(f"there is no run {run} (--resume)")
-    why = "; ".join(warnings) or f"it has no {NEWEST}, which is written with the first checkpoint"
-    raise ConfigError(f"the run {run} cannot be resumed: {why}")
+        raise NoStateError(f"there is no run {run} (--resume)")
+    why = f"it has no {NEWEST}, which is written with the first checkpoint"
+    text = f"the run {run} cannot be resumed: {'; '.join(map(str, errors)) or why}"
+    is_damaged = not all(isinstance(error, NoStateError) for error in errors)
+    raise ConfigError(text) if is_damaged else NoStateError(text)
 
 
 def find_run(name: str, log_root: Path, task: str) -> SavedRun:
@@ -154,12 +202,12 @@ def find_run(name: str, log_root: Path, task: str) -> SavedRun:
         saved = open_run(Path(name))
     else:
         runs = [path for path in (log_root / task).glob("*") if path.is_dir()]
-        if not any(map(can_resume, runs)):
+        if not any(map(_saved_at, runs)):
             why = f"that can be resumed: none has a {NEWEST}" if runs else "to resume"
             raise ConfigError(f"there is no run of {task} below --log-root {log_root} {why}")
         saved = open_run(max(runs, key=lambda run: (_saved_at(run), run)))
         newer = [run for run in runs if run.stat().st_mtime > _saved_at(saved.path)]
-        newer = [run for run in newer if not can_resume(run)]
+        newer = [run for run in newer if not _saved_at(run)]
         warnings = tuple(f"{run}, a newer run, has no {NEWEST} yet" for run in newer)
         saved = replace(saved, warnings=(*warnings, *saved.warnings))
     its_task = saved.content["task"]
@@ -211,7 +259,7 @@ def changed_settings(run: dict[str, Any], config: TrainConfig) -> dict[str, str]
 
 def _differing_circumstances(saved: SavedRun, job: Job) -> list[str]:
     """Ranks, threads and versions that differ from the run's."""
-    ranks = len(saved.content["ranks"]) * max(1, len(saved.of_members))
+    ranks = saved.content["world_size"] * max(1, len(saved.of_members))
     threads = job.threads or share_of_cores(job.devices[0].ranks)
     counts = {
         f"rank{'s' if job.world_size > 1 else ''}": (job.world_size, ranks),

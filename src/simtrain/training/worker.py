@@ -86,12 +86,10 @@ def _train(context: RunContext, trainer: Trainer) -> TrainingResult | None:
         context.iterations(trainer.iteration, trainer.env_steps),
         context.stop,
     )
-    if not is_main:
-        return None
-    error = checkpoint.error or recorder.error
-    if context.member is not None and context.member.leaders is not None:
-        error = next(filter(None, context.member.leaders.all_gather_object(error)), None)
-    return TrainingResult(checkpoint.saved, error, timing.phases)
+    everyone = context.rank.of_job or context.rank
+    own = checkpoint.error or (recorder.error if is_main else None)
+    error = next(filter(None, everyone.all_gather_object(own)), None)
+    return TrainingResult(checkpoint.saved, error, timing.phases) if is_main else None
 
 
 def make_algorithm(
@@ -115,7 +113,9 @@ def make_trainer(
     timer: PhaseTimer = NO_TIMER,
     say: Callable[[str], None] = lambda message: None,
 ) -> Trainer:
-    """A rank's environments and algorithm, ready to train; `say` shows a line on rank 0."""
+    """A rank's environments and algorithm, ready to train, and this process's precision on GPUs;
+    `say` shows a line on rank 0."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
     env = make_env(config, rank, timer, say)
     algorithm = make_algorithm(env, rank, config, timer)
     graphs = make_graph_backend(rank.device) if config.cuda_graphs else None

@@ -1,15 +1,17 @@
 """Checkpoints: the policy in ``model_<iteration>.pt``, the whole training state in ``resume.pt``.
 
 A save copies every tensor to the host once, in the training thread; a thread packs and writes the
-copies. ``resume.pt`` holds what is the same on all ranks once, rank 0's environments and random
-generators, and those of other ranks as bytes that they packed themselves. A resumed run continues
-bit for bit on the CPU.
+copies. ``resume.pt`` holds what is the same on all ranks, and rank 0's environments and random
+generators; other ranks write their own beside it (``resume.rank1.pt``). No rank saves again before
+all have written their parts, and each keeps the one before, so that there is always a state that is
+complete. A resumed run continues bit for bit on the CPU.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -29,7 +31,6 @@ from simtrain.run.checkpoint import (
     copied_to_host,
     model_path,
     model_paths,
-    packed,
     save_model,
     unpacked,
 )
@@ -39,9 +40,9 @@ from simtrain.training.context import Resumption, RunContext
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.background import NewestItemWorker
 from simtrain.training.resumption import (
-    FORMAT,
     NEWEST,
-    PREVIOUS,
+    find_part,
+    part_of,
     read_resume_state,
     write_resume_state,
 )
@@ -55,7 +56,7 @@ RETRY_SECONDS = 10.0
 Save = tuple[TrainConfig, dict[str, Any]]
 """The configuration that was trained with, and the state."""
 LAST_SECONDS = 300.0
-"""How long the end of a population waits for a member to write the state before."""
+"""How long the end of training waits for other ranks to write the state before."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class PolicySnapshot:
 
 
 class Checkpoint(Feature):
-    """Saves every ``--save-interval`` iterations and at the end; rank 0 writes for all."""
+    """Saves every ``--save-interval`` iterations and at the end; each rank writes its own part."""
 
     def __init__(
         self, context: RunContext, trainer: Trainer, recorder: Recorder, features: Sequence[Feature]
@@ -81,7 +82,7 @@ class Checkpoint(Feature):
         self._trainer = trainer
         self._features = features
         self._recorder = recorder
-        self._writer: NewestItemWorker[Save] | None = None
+        self._constant: dict[str, Any] = {}
         self._warned: set[str] = set()
         self.saved: Path | None = None
         """The last checkpoint that was written."""
@@ -93,7 +94,6 @@ class Checkpoint(Feature):
         if context.rank.is_main:
             engine = choose_engine(config.engine, context.rank.device).name
             self._constant = {
-                "format": FORMAT,
                 "task": config.task,
                 "config": {**resolved(config), "engine": engine},
                 "default": resolved(default_config(config.task, quiet=True)),
@@ -102,13 +102,12 @@ class Checkpoint(Feature):
                 "versions": versions(),
             }
             remove_leftovers(context.run)
-            self._writer = NewestItemWorker(self._write, "saver")
+        self._writer = NewestItemWorker(self._write, "saver")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         self._trainer.timer.begin("saving")
-        if self._writer is not None:
-            self._writer.close()
+        self._writer.close()
 
     def after_iteration(self, iteration: Iteration) -> None:
         """See `Feature.after_iteration`.
@@ -120,63 +119,62 @@ class Checkpoint(Feature):
         due = iteration.number % context.config.save_interval == 0 or iteration.is_last
         if due and self._is_ready(iteration):
             trainer.timer.begin("saving")
-            check_same_tensors(trainer.ppo.tensors(), context.rank, iteration.number)
-            content = self._state()
-            if self._writer is not None and content is not None:
-                dropped = self._writer.submit((trainer.config, content))
-                if dropped is not None and self.error is None:
-                    reason = "the disk is slower than --save-interval asks for"
-                    self._say_left_out(dropped[1]["iteration"], reason)
+            checksum = check_same_tensors(trainer.ppo.tensors(), context.rank, iteration.number)
+            content = self._state([trainer.iteration, checksum])
+            dropped = self._writer.submit((trainer.config, content))
+            if dropped is not None and self.error is None:
+                reason = "the disk is slower than --save-interval asks for"
+                self._say_left_out(dropped[1]["iteration"], reason)
 
     def _is_ready(self, iteration: Iteration) -> bool:
-        """Whether all members of a population have written their states before.
+        """Whether all ranks, those of all members of a population, have written the state before.
 
-        Then there is always a state that all of them have. All ranks of all members call it
-        together; a training by itself is always ready.
+        Then there is always a state that all of them have. They call it together; a rank by itself
+        is always ready.
         """
-        member, is_ready = self._context.member, True
-        if member is None:
+        everyone = self._context.rank.of_job or self._context.rank
+        if everyone.world_size == 1:
             return True
-        if member.leaders is not None and self._writer is not None:
-            seconds = LAST_SECONDS if iteration.is_last else 0.0
-            is_written = self._writer.wait(lambda: self.error is not None, seconds)
-            is_ready = not member.leaders.any(not is_written)[0]
-            if not is_ready:
-                reason = "not all members have written the one before"
-                self._say_left_out(iteration.number, reason)
-        return bool(self._context.rank.broadcast_object(is_ready))
+        seconds = LAST_SECONDS if iteration.is_last else 0.0
+        is_written = self._writer.wait(lambda: self.error is not None, seconds)
+        is_ready = not everyone.any(not is_written)[0]
+        if not is_ready and self._context.rank.is_main:
+            self._say_left_out(iteration.number, "not all ranks have written the one before")
+        return is_ready
 
     def _say_left_out(self, iteration: int, reason: str) -> None:
         name = model_path(self._context.run, iteration).name
         self._context.console.say(f"warning: {name} is left out, for {reason}")
 
-    def _state(self) -> dict[str, Any] | None:
-        """Copies of the whole training state on rank 0, None on others. Waits for the device."""
+    def _state(self, save: list[int]) -> dict[str, Any]:
+        """Copies of the training state, on ranks other than 0 of their own part, marked as of
+        `save`, which is the same on all ranks. Waits for the device."""
         trainer, rank = self._trainer, self._context.rank
+        own = trainer.rank_state()
+        if not rank.is_main:
+            return {"save": save, "state": own}
         for change in trainer.env.undeclared_changes():
-            if rank.is_main and change not in self._warned:
+            if change not in self._warned:
                 self._warned.add(change)
                 text = f"warning: a resumed run would not be exact: {change}"
                 self._context.console.say(text)
-        own = trainer.rank_state()
-        ranks = rank.gather_object(None if rank.is_main else packed(own))
-        if ranks is None:
-            return None
-        others = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in ranks[1:]]
         return {
+            "save": save,
             "iteration": trainer.iteration,
             "env_steps": trainer.env_steps,
             "steps": int(trainer.env.steps),
             "trainer": trainer.state(),
             "learner": copied_to_host(trainer.ppo.state()),
             "features": {type(feature).__name__: feature.state() for feature in self._features},
-            "ranks": [own, *others],
+            "world_size": rank.world_size,
+            "ranks": [own],
         }
 
     def restore(self) -> None:
         """Continue from a saved state, in place, before features are entered; all ranks call it.
 
-        Ranks that the saved run did not have start new episodes.
+        Its files become the newest, or the next save would drop them. Ranks that the saved run did
+        not have start new episodes.
 
         Raises:
             ConfigError: the state does not fit.
@@ -184,20 +182,24 @@ class Checkpoint(Feature):
         resumption, rank = self._context.resumption, self._context.rank
         if resumption is None:
             return
-        parts = None
+        shared, own = {}, None
         if rank.is_main:
             content = read_resume_state(resumption.file)
-            if self._context.member is not None and resumption.file.name == PREVIOUS:
-                # Or the next save would drop the state that all members have.
-                resumption.file.replace(resumption.file.with_name(NEWEST))
-            own = content["ranks"] if resumption.same_environments else []
-            shared = {name: content[name] for name in ("trainer", "learner", "features", "steps")}
-            if not own:  # means are over the new episodes alone
+            resumption.file.replace(resumption.file.with_name(NEWEST))
+            own, *others = content["ranks"]
+            names = ("trainer", "learner", "features", "steps", "save", "world_size")
+            shared = {name: content[name] for name in names} | {"others": others}
+            if not resumption.same_environments:  # means are over the new episodes alone
                 shared["trainer"] = {**shared["trainer"], "episodes": []}
-            parts = [(shared, own[i] if i < len(own) else None) for i in range(rank.world_size)]
-        shared, rank_state = rank.scatter_object(parts)
+        shared = rank.broadcast_object(shared)
+        if 0 < rank.rank <= len(shared["others"]):  # rank 0 has once written for all
+            own = unpacked(shared["others"][rank.rank - 1].numpy().tobytes())
+        elif 0 < rank.rank < shared["world_size"]:
+            run = resumption.file.parent
+            file, own = find_part(run, rank.rank, shared["save"])
+            file.replace(part_of(run / NEWEST, rank.rank))
         with damage_as_config_error(f"{resumption.file} cannot be resumed"):
-            self._set_state(shared, rank_state, resumption)
+            self._set_state(shared, own if resumption.same_environments else None, resumption)
 
     def _set_state(self, shared: dict[str, Any], rank_state: Any, resumption: Resumption) -> None:
         """Continue from what all ranks share, and from this rank's own state if it has one."""
@@ -216,42 +218,51 @@ class Checkpoint(Feature):
         if rank_state is None:
             trainer.env.steps.fill_(shared["steps"])  # curricula go by how far training is
             return
-        if isinstance(rank_state, Tensor):
-            rank_state = unpacked(rank_state.numpy().tobytes())
         trainer.set_rank_state(rank_state)
 
     def _write(self, saves: NewestItemWorker[Save]) -> None:
-        """Write checkpoints and states, in the thread; where that fails, again after a pause."""
+        """Write what is saved, in the thread; where that fails, again after a pause."""
         for config, content in saves:
             while not self._is_written(config, content) and saves.pause(RETRY_SECONDS):
                 pass
 
     def _is_written(self, config: TrainConfig, content: dict[str, Any]) -> bool:
-        """Write a checkpoint and a state; whether that succeeded."""
-        context, learner = self._context, content["learner"]
-        networks = {key: learner[key] for key in learner if key.endswith("_state_dict")}
-        policy = PolicySnapshot(content["iteration"], content["env_steps"], config, networks)
-        path, keep = model_path(context.run, policy.iteration), context.config.keep_checkpoints
+        """Write this rank's files of a save; whether that succeeded."""
+        run, rank, say = self._context.run, self._context.rank, self._context.console.say
+        path = part_of(run / NEWEST, rank.rank)
         try:
-            self._recorder.records.metrics.sync()
-            save_policy(context, path, policy)
-            write_resume_state(context.run, {**self._constant, **content})
-            for old in model_paths(context.run)[:-keep] if keep else []:
-                old.unlink(missing_ok=True)
-                old.with_suffix(".yaml").unlink(missing_ok=True)
+            if rank.is_main:
+                path, learner = model_path(run, content["iteration"]), content["learner"]
+                networks = {key: learner[key] for key in learner if key.endswith("_state_dict")}
+                counts = content["iteration"], content["env_steps"]
+                self._recorder.records.metrics.sync()
+                save_policy(self._context, path, PolicySnapshot(*counts, config, networks))
+            write_resume_state(run, {**self._constant, **content}, rank.rank)
         except OSError as error:
             if self.error is None:
-                context.console.say(
-                    f"warning: {path.name} cannot be saved, trying again: {error.strerror} "
-                    f"({context.run})"
-                )
+                text = f"{path.name} cannot be saved, trying again: {error.strerror}"
+                say(f"warning: {text} ({run})")
             self.error = error.strerror
             return False
         if self.error is not None:
-            context.console.say(f"{path.name} is saved, the disk can be written again")
+            say(f"{path.name} is saved, the disk can be written again")
+        if rank.is_main:
+            with suppress(OSError):  # a second write would drop the state before
+                self._remove_old()
+            self._recorder.records.save_checkpoint(path)
         self.saved, self.error = path, None
-        self._recorder.records.save_checkpoint(path)
         return True
+
+    def _remove_old(self) -> None:
+        """Remove checkpoints that are not to be kept, and parts of ranks that are no more."""
+        run, keep = self._context.run, self._context.config.keep_checkpoints
+        for old in model_paths(run)[:-keep] if keep else []:
+            old.unlink(missing_ok=True)
+            old.with_suffix(".yaml").unlink(missing_ok=True)
+        # Both states that are there now are of this process, and of its number of ranks.
+        for part in run.glob("resume*.rank*.pt") if self.saved is not None else ():
+            if int(part.stem.rpartition(".rank")[2]) >= self._context.rank.world_size:
+                part.unlink(missing_ok=True)
 
 
 def save_policy(context: RunContext, path: Path, policy: PolicySnapshot, **infos: Any) -> None:
@@ -280,16 +291,17 @@ def save_best(context: RunContext, run: Path, policy: PolicySnapshot, **infos: A
     return True
 
 
-def check_same_tensors(tensors: Iterable[Tensor], rank: Rank, iteration: int) -> None:
+def check_same_tensors(tensors: Iterable[Tensor], rank: Rank, iteration: int) -> int:
     """Compare a checksum of `tensors` over all ranks; all ranks call it together.
 
-    It is a sum of 32-bit words with odd weights modulo 2^64, so that any changed bit changes it.
+    Returns it, 0 for one rank. It is a sum of 32-bit words with odd weights modulo 2^64, so that
+    any changed bit changes it.
 
     Raises:
         RankError: they differ; names the ranks that are not as most others.
     """
     if rank.world_size == 1:
-        return
+        return 0
     words = torch.cat([t.detach().contiguous().flatten().view(torch.int32) for t in tensors])
     weights = 2 * torch.arange(len(words), device=words.device) + 1
     own = int((words.long() * weights).sum()) & 0xFFFFFFFFFFFFFFFF
@@ -303,3 +315,4 @@ def check_same_tensors(tensors: Iterable[Tensor], rank: Rank, iteration: int) ->
             "changed them on one rank alone: a faulty device or interconnect, or a task that "
             "writes to the networks"
         )
+    return own
