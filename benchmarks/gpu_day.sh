@@ -38,8 +38,10 @@ skill() { # skill <seconds> <task> <environments> <condition> [flags...]
 go1="lin_vel_error<=0.1 and ang_vel_error<=0.12 and fell<=0.02"
 g1="lin_vel_error<=0.2 and ang_vel_error<=0.25 and fell<=0.05"
 step 300 checks $run pytest -m gpu tests/gpu -n 0 -q
-step 240 speed $run benchmark cartpole-balance go1-velocity-flat g1-velocity-flat \
+step 180 speed $run benchmark cartpole-balance go1-velocity-flat g1-velocity-flat \
   --num-envs 4096 16384 --gpu-ids 0 --json "$folder/speed.json"
+step 60 speed-without-tf32 $run benchmark go1-velocity-flat --tf32 False --num-envs 16384 \
+  --gpu-ids 0 --compare "$folder/speed.json" --json "$folder/speed-without-tf32.json"
 skill 120 go1-velocity-flat 4096 "$go1"
 skill 120 go1-velocity-flat 16384 "$go1"
 skill 300 g1-velocity-flat 4096 "$g1"

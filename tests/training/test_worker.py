@@ -1,9 +1,10 @@
-"""Errors of a rank for people: a device has too little memory."""
+"""A rank: how precisely it multiplies, and errors for people if a device has too little memory."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from tiny_training import tiny_config, tiny_trainer
 
 from simtrain.errors import ConfigError
 from simtrain.training.worker import out_of_memory_as_config_error
@@ -65,3 +66,14 @@ def test_a_machine_with_too_little_memory_is_told() -> None:
         out_of_memory_as_config_error(64, torch.device("cpu")),
     ):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8")
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_matrices_are_multiplied_on_gpus_as_precisely_as_the_flag_says(tf32: bool) -> None:
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    config = tiny_config()
+    config.tf32 = tf32
+    tiny_trainer(config)
+    assert torch.backends.cuda.matmul.allow_tf32 is tf32
+    assert torch.backends.cudnn.allow_tf32 is tf32
+    assert torch.backends.mkldnn.matmul.fp32_precision == before  # that of the CPU

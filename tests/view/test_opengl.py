@@ -1,10 +1,14 @@
 """Which OpenGL draws, on machines with and without its libraries."""
 
 import ctypes
+import os
+import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from simtrain.view.opengl import RenderingError, backend_error, choose_backend
+from simtrain.view.opengl import RenderingError, backend_error, choose_backend, choose_egl_device
 
 EGL, OSMESA = "libEGL.so.1", "libOSMesa.so.8"
 
@@ -63,3 +67,28 @@ def test_a_library_that_fails_is_reported_with_the_reason_and_the_package():
     error = backend_error("egl", ImportError("Cannot initialize\n a EGL device display."))
     assert "by egl fails: Cannot initialize a EGL device display.; " in str(error)
     assert "apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "devices", "own", "chosen"),
+    [
+        (0, 4, None, None),  # MuJoCo tries the first visible GPU first, and then others
+        (2, 4, None, "2"),
+        (2, 4, "0", "0"),
+        (1, 1, None, None),  # Mesa's alone
+        (None, 4, None, None),  # on the CPU
+    ],
+)
+def test_egl_draws_on_the_gpu_of_the_process_unless_the_user_says_where(
+    gpu, devices, own, chosen, monkeypatch
+):
+    name = "MUJOCO_EGL_DEVICE_ID"
+    monkeypatch.setenv(name, own or "")
+    if own is None:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: gpu is not None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: gpu)
+    egl = SimpleNamespace(eglQueryDevicesEXT=lambda: [None] * devices)
+    monkeypatch.setitem(sys.modules, "mujoco.egl.egl_ext", egl)
+    choose_egl_device()
+    assert os.environ.get(name) == chosen

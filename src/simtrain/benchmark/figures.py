@@ -80,7 +80,7 @@ class Results:
     figures: tuple[Figure, ...]
     about: dict[str, Any]
 
-    SETTINGS: ClassVar = ("machine", "repetitions", "cuda_graphs")
+    SETTINGS: ClassVar = ("machine", "repetitions", "cuda_graphs", "tf32")
     """What must be the same for a fair comparison."""
     UNCHANGED: ClassVar = "no figure fell"
 

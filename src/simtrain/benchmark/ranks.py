@@ -8,7 +8,7 @@ import gc
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from simtrain.benchmark.figures import Case, Figure, figures_of
@@ -33,6 +33,7 @@ class Settings:
     threads: int  # of each rank, on the CPU
     repetitions: int
     cuda_graphs: bool
+    tf32: bool = True
 
 
 Measured = tuple[tuple[Figure, ...], str]
@@ -72,11 +73,9 @@ def all_cases(
     return cases
 
 
-def case_config(case: Case, cuda_graphs: bool = True) -> TrainConfig:
+def case_config(case: Case) -> TrainConfig:
     """The configuration that a case is trained with."""
-    config = default_config(case.task)
-    config.num_envs, config.engine, config.cuda_graphs = case.num_envs, case.engine, cuda_graphs
-    return config
+    return replace(default_config(case.task), num_envs=case.num_envs, engine=case.engine)
 
 
 def measure_cases(
@@ -116,7 +115,8 @@ def measure_rank(
     figures: list[Figure] = []
     for case in cases:
         say(f"measuring {case}")
-        config = case_config(case, settings.cuda_graphs)
+        config = case_config(case)
+        config.cuda_graphs, config.tf32 = settings.cuda_graphs, settings.tf32
         seed_everything(rank.seed)
         with (
             out_of_memory_as_config_error(case.num_envs, rank.device),

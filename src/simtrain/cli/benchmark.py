@@ -71,6 +71,8 @@ class BenchmarkFlags:
     """Threads of each rank; None shares the cores among the most ranks that are asked for."""
     cuda_graphs: Flag = True
     """Train by CUDA graphs, as train does; see there."""
+    tf32: Flag = True
+    """Multiply matrices in TF32 on GPUs, as train does; see there."""
     repetitions: Repetitions = 5
     """How often each layer is measured after warming up; the median counts."""
 
@@ -131,7 +133,7 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
         text = "has nothing that this benchmark measures; it has"
         raise ConfigError(f"--compare {flags.compare} {text} {there}")
     threads = flags.cpu_threads or share_of_cores(max(flags.ranks))
-    settings = Settings(devices, threads, flags.repetitions, flags.cuda_graphs)
+    settings = Settings(devices, threads, flags.repetitions, flags.cuda_graphs, flags.tf32)
 
     def end(number: Signals) -> NoReturn:
         end_launched_ranks()
@@ -150,6 +152,7 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
     about = about_machine(device_name, threads)
     about["repetitions"] = flags.repetitions
     about["cuda_graphs"] = flags.cuda_graphs and devices.kind == "cuda"
+    about["tf32"] = flags.tf32 and devices.kind == "cuda"
     results = Results(figures, about)
     return _show(results, before, flags, draw_layers(results))
 

@@ -49,6 +49,9 @@ class TrainConfig(LaunchFlags):
     cuda_graphs: Flag = True
     """Replay whole steps of rollouts and mini-batches of updates as CUDA graphs, where a task's
     terms allow it; False launches each operation by itself, and tells the phases apart."""
+    tf32: Flag = True
+    """Multiply matrices on GPUs in TF32, with mantissas of 10 bits instead of 23; False takes
+    float32, which is slower. Physics is not concerned."""
     num_envs: NumEnvs = 1024
     """Environments of each rank: a second GPU doubles the experience of an iteration. A task may
     have another default for GPUs."""

@@ -7,6 +7,7 @@ else the window system of a display. A missing library is named by its package. 
 
 import ctypes
 import os
+import sys
 from importlib import import_module
 
 from simtrain.errors import ConfigError
@@ -19,6 +20,7 @@ _REMEDIES = {
 }
 _AUTO = ("", "enable", "enabled", "on", "true", "1")
 _DISABLED = ("disable", "disabled", "off", "false", "0")
+_EGL_DEVICE = "MUJOCO_EGL_DEVICE_ID"
 
 
 class RenderingError(ConfigError):
@@ -78,3 +80,17 @@ def backend_error(backend: str, error: Exception) -> RenderingError:
     """The error to raise for a library that is there and fails, with a remedy."""
     reason = " ".join(str(error).split()) or type(error).__name__
     return RenderingError(f"OpenGL by {backend} fails: {reason}; {_REMEDIES[backend]}")
+
+
+def choose_egl_device() -> None:
+    """Have EGL draw on PyTorch's current GPU, if this process uses one that is not the first.
+
+    EGL has an order of its own, but MuJoCo takes a number for one in ``CUDA_VISIBLE_DEVICES``.
+    """
+    torch = sys.modules.get("torch")
+    if _EGL_DEVICE in os.environ or torch is None or not torch.cuda.is_initialized():
+        return
+    number, egl = torch.cuda.current_device(), import_module("mujoco.egl.egl_ext")
+    # One without NVIDIA's EGL draws on what there is, perhaps the CPU.
+    if 0 < number < len(egl.eglQueryDevicesEXT()):
+        os.environ[_EGL_DEVICE] = str(number)

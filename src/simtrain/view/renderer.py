@@ -16,7 +16,7 @@ from simtrain.env.env import Env
 from simtrain.env.model import compile_model
 from simtrain.env.names import find_base
 from simtrain.errors import ConfigError
-from simtrain.view.opengl import backend_error, choose_backend
+from simtrain.view.opengl import backend_error, choose_backend, choose_egl_device
 
 _ARROW_RADIUS = 0.012  # m
 _AXIS_RADIUS = 0.04  # of a frame, parts of its length
@@ -187,6 +187,8 @@ def _open_renderer(model: mujoco.MjModel, width: int, height: int) -> mujoco.Ren
     """A renderer of the chosen backend, of less quality where the CPU draws."""
     backend = choose_backend()
     try:
+        if backend == "egl":
+            choose_egl_device()
         # MuJoCo takes its own choice from MUJOCO_GL while it is imported, long before.
         gl_context.GLContext = import_module(f"mujoco.{backend}").GLContext
         renderer = mujoco.Renderer(model, height, width)
