@@ -86,6 +86,18 @@ def test_only_the_newest_checkpoints_are_kept(config, tmp_path):
     assert names(tmp_path) == ["model_3.pt", "model_4.pt", "resume.previous.pt", "resume.pt"]
 
 
+def test_parts_of_ranks_that_are_no_more_go_when_no_state_needs_them(config, tmp_path):
+    part = tmp_path / "resume.rank1.pt"
+    part.touch()
+    trainer = tiny_trainer(config)
+    with checkpoint(make_context(tmp_path, config), trainer) as feature:
+        for is_needed in (True, False):  # for the state before, and then not
+            (iteration,) = run_for(trainer, 1)
+            feature.after_iteration(iteration)
+            assert feature._writer.wait(lambda: False, 60.0)
+            assert part.exists() == is_needed
+
+
 def test_training_does_not_wait_and_the_newest_save_comes_next(config, tmp_path):
     context, trainer, records = make_context(tmp_path, config), tiny_trainer(config), Records()
     records.go_on.clear()

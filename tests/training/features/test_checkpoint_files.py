@@ -17,8 +17,10 @@ from simtrain.training.resumption import (
     FORMAT,
     NEWEST,
     PREVIOUS,
+    can_resume,
     find_run,
     open_run,
+    part_of,
     write_resume_state,
 )
 
@@ -140,6 +142,47 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path):
     run = run_of(tmp_path, 1)
     (run / NEWEST).rename(run / PREVIOUS)
     assert open_run(run).iteration == 1
+
+
+def save_of_two_ranks(run: Path, iteration: int, checksum: int = 7) -> None:
+    content, save = state(iteration), [iteration, checksum]
+    content |= {"ranks": content["ranks"][:1], "world_size": 2, "save": save}
+    write_resume_state(run, content)
+    write_resume_state(run, {"save": save, "state": {}}, rank=1)
+
+
+SPOILED = {
+    "missing": lambda part: part.unlink(),
+    "cut": lambda part: part.write_bytes(part.read_bytes()[:-100]),
+    "of another save": lambda part: torch.save(
+        {"format": FORMAT, "save": [2, 8], "state": {}}, part
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_a_state_of_which_a_part_is_not_whole_is_told_and_the_one_before_is_taken(how, tmp_path):
+    for iteration in (1, 2):
+        save_of_two_ranks(tmp_path, iteration)
+    assert (open_run(tmp_path).iteration, open_run(tmp_path).warnings) == (2, ())
+    part = part_of(tmp_path / NEWEST, 1)
+    assert part == tmp_path / "resume.rank1.pt"
+    SPOILED[how](part)
+    saved = open_run(tmp_path)
+    assert (saved.file.name, saved.iteration) == (PREVIOUS, 1)
+    assert str(part) in saved.warnings[0]
+    # A first save that was cut off is none, and a restart begins anew; damage is not passed over.
+    for file in tmp_path.glob("resume.previous*"):
+        file.unlink()
+    assert can_resume(tmp_path) == (how == "cut")
+    with pytest.raises(ConfigError, match=r"cannot be resumed: .*resume.rank1.pt is not"):
+        open_run(tmp_path)
+
+
+def test_a_part_that_was_written_sooner_than_others_does_not_cost_the_state_before(tmp_path):
+    save_of_two_ranks(tmp_path, 1)
+    write_resume_state(tmp_path, {"save": [2, 7], "state": {}}, rank=1)
+    assert (open_run(tmp_path).file.name, open_run(tmp_path).iteration) == (NEWEST, 1)
 
 
 def test_latest_is_the_run_of_the_task_that_was_saved_last_whatever_its_name(tmp_path):
