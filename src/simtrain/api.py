@@ -112,14 +112,17 @@ def train(cfg: TrainConfig | str, *, resume: str | Path | None = None) -> Path:
 
 @contextmanager
 def _process_as_before() -> Iterator[None]:
-    """Give this process its ``CUDA_VISIBLE_DEVICES`` and its number of torch threads back."""
+    """Give this process its ``CUDA_VISIBLE_DEVICES``, torch threads and precision on GPUs back."""
     import torch
 
     visible, threads = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.get_num_threads()
+    multiply, convolve = torch.backends.cuda.matmul, torch.backends.cudnn
+    precision = multiply.allow_tf32, convolve.allow_tf32
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+        multiply.allow_tf32, convolve.allow_tf32 = precision
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         if visible is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = visible
