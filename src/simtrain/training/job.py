@@ -92,7 +92,7 @@ def run_job(
         from simtrain.training.features.timing import phase_table
 
         console.show_table(phase_table(result.phases))
-    _show_result(run, result, stopping, console.say)
+    _show_result(run, result, stopping, console.say, config.logger)
     ended = 0 if stop.received is None else exit_code(stop.received)
     return run, ended if result.error is None else 1
 
@@ -246,7 +246,7 @@ def _about_samples(config: TrainConfig, ranks: int) -> Iterator[str]:
 
 
 def _show_result(
-    run: Path, result: TrainingResult, stopping: Stopping, say: Callable[[str], None]
+    run: Path, result: TrainingResult, stopping: Stopping, say: Callable[[str], None], logger: str
 ) -> None:
     """Name the files of a run that has ended, and the commands that use them."""
     received = stopping.signals.received
@@ -265,4 +265,5 @@ def _show_result(
             say(f"videos:     {shown(videos)}")
     if received is not None and (command := stopping.resume_command()):
         say(f"to go on:   {command}")
-    say(f"curves:     uv run tensorboard --logdir {shlex.quote(str(path.parent))}")
+    if logger == "tensorboard":
+        say(f"curves:     uv run tensorboard --logdir {shlex.quote(str(path.parent))}")

@@ -65,7 +65,12 @@ def test_values_are_read_from_a_configuration_and_laid_over_it():
 MUTATE = "--population 2 --population-mutate"
 MISTAKES = [
     ("--population 1", "--population is 1; it must be 2 or more"),
-    ("--ranks-per-member 2", "--ranks-per-member 2 is of a population; add --population"),
+    ("--ranks-per-member 2", "--ranks-per-member is 2, and it is for a population; add --popul"),
+    ("--population-grace 3", "--population-grace is 3, and it is for a population; add --popul"),
+    (
+        "--population 2 --population-mutate ppo.num-learning-epochs 1.5 2.7",
+        "no two whole numbers lie between its bounds",
+    ),
     ("--population 2 --cpu-workers 2", "the ranks of a population follow from --population and"),
     ("--population 2 --population-share 0.7", "--population-share is 0.7; it must be 0.5 or less"),
     ("--population 2 --population-mutations 0 0 0 0", "one frequency must be above 0"),

@@ -9,8 +9,9 @@ from typing import Any, cast
 
 from simtrain.config.metric_tags import evaluation_names
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import leaves, with_overrides
+from simtrain.config.tree import POPULATION, leaves, with_overrides
 from simtrain.errors import ConfigError, did_you_mean, flag
+from simtrain.limits import field_default
 from simtrain.training.population.evolution import SCALES, HyperParameter, Scale, Values
 
 _PPO = (
@@ -32,9 +33,10 @@ _DEFAULTS = (
 def check_population_flags(config: TrainConfig) -> None:
     """Raise ConfigError for flags of a population that cannot be."""
     if config.population is None:
-        if config.ranks_per_member != 1:
-            text = f"--ranks-per-member {config.ranks_per_member} is of a population"
-            raise ConfigError(f"{text}; add --population, the number of its members")
+        for name in POPULATION:
+            if (value := getattr(config, name)) != field_default(TrainConfig, name):
+                text = f"{flag(name)} is {value}, and it is for a population"
+                raise ConfigError(f"{text}; add --population, the number of its members")
         return
     if config.cpu_workers != 1:
         text = f"--cpu-workers is {config.cpu_workers}; the ranks of a population follow from"
@@ -117,6 +119,8 @@ def _parse(config: TrainConfig, words: tuple[str, ...]) -> HyperParameter:
         allowed = "greater than 0" if scale == "log" else "below 1"
         raise ConfigError(f"{text}: with the scale {scale} its bounds must be {allowed}")
     is_whole = type(value) is int
+    if is_whole and math.ceil(low) >= math.floor(high):
+        raise ConfigError(f"{text}: no two whole numbers lie between its bounds")
     for bound in (low, high):
         try:
             changed = with_overrides(config, {name: int(bound) if is_whole else bound})
