@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import mujoco
 import numpy as np
 import pytest
@@ -85,3 +88,26 @@ def test_mujoco_reads_no_clock_in_a_step() -> None:
     mujoco.mj_step(model, data)
     assert data.time > 0.0
     assert not any(timer.duration for timer in data.timer)
+
+
+def test_a_forked_process_is_told_instead_of_waiting_for_ever() -> None:
+    program = """
+import os, mujoco
+from simtrain.errors import SimulationError
+from simtrain.sim.mujoco_engine import MujocoEngine
+model = mujoco.MjModel.from_xml_string("<mujoco><worldbody/></mujoco>")
+engine = MujocoEngine(model, 4, threads=2)
+engine.step(1)
+if os.fork() == 0:
+    try:
+        engine.step(1)
+    except SimulationError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+engine.step(1)
+print("the parent goes on")
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
+    assert "start it with multiprocessing's spawn\nthe parent goes on" in said

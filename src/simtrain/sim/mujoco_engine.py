@@ -39,7 +39,7 @@ class MujocoEngine(Engine):
         self.num_envs, self.device = num_envs, torch.device("cpu")
         threads = threads or len(os.sched_getaffinity(0))
         self._batch = mujoco.batch.Batch(_without_islands(model), num_envs, nthread=threads)
-        self.threads = int(self._batch.nthread)
+        self.threads, self._process = int(self._batch.nthread), os.getpid()
         self.model = self._batch.model
         self._keyframe = -1 if keyframe is None else keyframe
         self._stale = torch.zeros(num_envs, dtype=torch.bool)  # written or reset, no forward yet
@@ -192,6 +192,9 @@ class MujocoEngine(Engine):
             mirror.copy_(rows)
 
     def _run(self, call: str, **arguments: object) -> None:
+        if os.getpid() != self._process:  # the threads are not there, and would be waited for
+            text = "a process that was forked cannot simulate: its environments' threads are"
+            raise SimulationError(f"{text} elsewhere; start it with multiprocessing's spawn")
         try:
             getattr(self._batch, call)(**arguments)
         except mujoco.batch.SimulationError as error:
