@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from simtrain.mdp.locomotion.gait import *
     from simtrain.mdp.locomotion.terrain import *
     from simtrain.mdp.locomotion.velocity_terms import *
-    from simtrain.mdp.manipulation import *
+    from simtrain.mdp.manipulation.terms import *
     from simtrain.mdp.observations import *
     from simtrain.mdp.randomization import *
     from simtrain.mdp.rays import *
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TERM_MODULES = ("observations", "rays", "rewards", "terminations", "randomization", "events",
                 "locomotion.velocity_terms", "locomotion.gait", "locomotion.terrain",
-                "tracking.motion", "tracking.terms", "manipulation")  # fmt: skip
+                "tracking.motion", "tracking.terms", "manipulation.terms")  # fmt: skip
 
 
 def terms_of(module: str) -> dict[str, Any]:

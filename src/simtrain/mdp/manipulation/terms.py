@@ -1,9 +1,10 @@
-"""Terms of tasks in which a robot handles things: places in frames, goals, grasps.
+"""Terms of tasks in which a robot reaches and handles things: places in frames, goals, grasps.
 
 A place is a body or a site, by name. It is seen from an `origin` along the axes of a `frame`, which
 are places as well: without an origin from the frame's own, without a frame along the world's axes.
 Contact `sensors` are those of `simtrain.mdp.observations`, one for each pad that is to press on a
-thing; `command` names a `UniformPositionCommand`.
+thing; `command` names a
+`UniformPositionCommand` or a `ReachablePoseCommand`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import mujoco
+import numpy as np
 import torch
 
-from simtrain.env.commands import CommandTerm, Sphere
+from simtrain.env.commands import CommandTerm, Frame, Sphere
 from simtrain.env.reading import checked_by
 from simtrain.errors import ConfigError
 from simtrain.mdp.robot_state import computed_once, feet_forces
+from simtrain.mdp.rotations import rotate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +61,61 @@ class UniformPositionCommand(CommandTerm):
         return [Sphere((x, y, z), self._radius, (0.15, 0.75, 0.25))]
 
 
+class ReachablePoseCommand(CommandTerm):
+    """A pose for a `place`: [x, y, z, quaternion w first] in the world, drawn as axes.
+
+    It is one of `count` that the place has where `joints` differ from the initial state by up to
+    `spread`, rad or m, within their ranges, and the robot touches neither itself nor the ground.
+    """
+
+    labels = ("goal x [m]", "goal y [m]", "goal z [m]", "goal w", "goal i", "goal j", "goal k")
+    is_driven = False  # most poses cannot be reached
+
+    def __init__(
+        self, env: Env, place: Places, joints: Joints, spread: float = 0.8, count: int = 4096
+    ) -> None:
+        poses = _reachable_poses(env, place, joints, spread, count)
+        self._poses = env.variable("poses", torch.from_numpy(poses).float())
+        self.command = env.buffer("command", (7,), reset=None)
+        self._size = 0.1 * float(env.model.stat.extent)
+
+    def resample(self, mask: Tensor) -> None:
+        """See `CommandTerm.resample`."""
+        drawn = torch.randint(len(self._poses), mask.shape, device=mask.device)
+        torch.where(mask.unsqueeze(1), self._poses[drawn], self.command, out=self.command)
+
+    def markers(self, index: int) -> list[Frame]:
+        """The goal's axes."""
+        x, y, z, *quaternion = self.command[index].tolist()
+        return [Frame((x, y, z), tuple(quaternion), self._size)]
+
+
+def _reachable_poses(
+    env: Env, place: Places, joints: Joints, spread: float, count: int
+) -> np.ndarray:
+    """Poses of a place, ``(count, 7)``, from a seed of their own; ConfigError if there are few."""
+    model, data = env.model, mujoco.MjData(env.model)
+    start = env.initial_qpos.cpu().numpy().astype(np.float64)
+    ids = [model.joint(name).id for name in joints.names]
+    limited = model.jnt_limited[ids, None] > 0
+    low, high = np.where(limited, model.jnt_range[ids], (-np.inf, np.inf)).T
+    at, random, poses = model.jnt_qposadr[ids], np.random.default_rng(0), []
+    low, high = np.maximum(low, start[at] - spread), np.minimum(high, start[at] + spread)
+    for _ in range(20 * count):
+        data.qpos[:] = start
+        data.qpos[at] = random.uniform(low, np.maximum(low, high))
+        mujoco.mj_fwdPosition(model, data)
+        if data.ncon == 0:
+            name, quaternion = place.names[0], np.zeros(4)
+            seen = data.site(name) if place.are_sites else data.body(name)
+            mujoco.mju_mat2Quat(quaternion, seen.xmat)
+            poses.append(np.concatenate([seen.xpos, quaternion]))
+            if len(poses) == count:
+                return np.array(poses)
+    text = f"of {20 * count} poses around the initial state only {len(poses)} touch nothing"
+    raise ConfigError(f"{text}; begin elsewhere, or give a smaller spread than {spread:g}")
+
+
 def position_in_frame(
     env: Env, places: Places, frame: Places | None = None, origin: Places | None = None
 ) -> Tensor:
@@ -77,7 +135,13 @@ def goal_in_frame(
     env: Env, command: str, frame: Places | None = None, origin: Places | None = None
 ) -> Tensor:
     """Where the goal is, m. Shape: ``(num_envs, 3)``."""
-    return _seen(env, env.command(command).unsqueeze(1), frame, origin).flatten(1)
+    return _seen(env, env.command(command)[:, None, :3], frame, origin).flatten(1)
+
+
+def goal_orientation_in_frame(env: Env, command: str, frame: Places) -> Tensor:
+    """How a `ReachablePoseCommand` is turned, as `orientation_in_frame`: ``(num_envs, 6)``."""
+    turned = _rotations(env, frame)[:, 0].mT @ _goal_rotation(env, command)
+    return turned[..., :2].flatten(1)
 
 
 def distance_tanh(env: Env, place: Places, to_place: Places, std: float) -> Tensor:
@@ -127,9 +191,25 @@ def grasped_goal_tanh(
 @computed_once
 def goal_distance(env: Env, command: str, place: Places) -> Tensor:
     """How far a place is from the goal, m. Shape: ``(num_envs,)``."""
-    offset = _positions(env, place)[:, 0] - env.command(command)
+    offset = _positions(env, place)[:, 0] - env.command(command)[:, :3]
     distance: Tensor = offset.norm(dim=1)
     return distance
+
+
+@computed_once
+def goal_angle(env: Env, command: str, place: Places) -> Tensor:
+    """By which angle a place is turned from a `ReachablePoseCommand`, rad: ``(num_envs,)``."""
+    apart = _rotations(env, place)[:, 0] - _goal_rotation(env, command)
+    chord: Tensor = apart.flatten(1).norm(dim=1) / math.sqrt(8.0)
+    return 2.0 * chord.clamp(max=1.0).asin()
+
+
+def goal_pose_tanh(
+    env: Env, command: str, place: Places, std: float = math.inf, angle_std: float = math.inf
+) -> Tensor:
+    """(1 - tanh(d / std)) (1 - tanh(a / angle_std)) of a goal's distance, m, and angle, rad."""
+    near = 1.0 - torch.tanh(goal_distance(env, command, place) / std)
+    return near * (1.0 - torch.tanh(goal_angle(env, command, place) / angle_std))
 
 
 class at_goal:
@@ -153,6 +233,13 @@ def joint_vel_hinge(env: Env, joints: Joints, max_vel: float) -> Tensor:
     """Sum of the squares by which joints are faster than `max_vel`, m/s or rad/s, for a penalty."""
     above = (env.bind("qvel")[:, joints.qvel].abs() - max_vel).clamp(min=0.0)
     return above.square().sum(dim=1)
+
+
+def _goal_rotation(env: Env, command: str) -> Tensor:
+    """From the frame of a `ReachablePoseCommand` to the world, ``(num_envs, 3, 3)``."""
+    quaternion = env.command(command)[:, None, 3:]
+    axes = torch.eye(3, device=quaternion.device).expand(env.num_envs, 3, 3)
+    return rotate(quaternion.expand(-1, 3, -1), axes).mT
 
 
 def _positions(env: Env, places: Places) -> Tensor:

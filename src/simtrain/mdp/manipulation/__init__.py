@@ -1,0 +1,1 @@
+"""Terms and recipes of tasks in which a robot reaches for things and handles them."""
