@@ -28,16 +28,21 @@ def menagerie(robot: str, entry: str = "scene") -> mujoco.MjSpec:
     """
     import mujoco
 
+    file = menagerie_file(robot, entry)
+    try:
+        return mujoco.MjSpec.from_file(str(file))
+    except ValueError as error:
+        raise ConfigError(f"{file} is not a valid model: {' '.join(str(error).split())}") from error
+
+
+def menagerie_file(robot: str, entry: str = "scene") -> Path:
+    """The file that `menagerie` reads; raises the same."""
     folder = _folder(robot)
     entries = {file.stem: file for file in sorted(folder.glob("*.xml"))}
     if entry not in entries:
         text = f"{robot} has no {entry}.xml{did_you_mean(entry, entries)}; {folder} has"
         raise ConfigError(f"{text} {', '.join(entries) or 'no MJCF file'}")
-    try:
-        return mujoco.MjSpec.from_file(str(entries[entry]))
-    except ValueError as error:
-        text = " ".join(str(error).split())
-        raise ConfigError(f"{entries[entry]} is not a valid model: {text}") from error
+    return entries[entry]
 
 
 def _folder(robot: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import mujoco
@@ -18,13 +19,15 @@ from simtrain.robots.gait import gait
 from simtrain.robots.inspect import Robot, inspect
 from simtrain.robots.prepare import Prepared, prepare
 from simtrain.robots.read import read
+from simtrain.robots.write import write
 
 GROUND = '<geom name="ground" type="plane" size="0 0 1"/>'
 PAIRS = "".join(f'<pair geom1="ground" geom2="ball{i}"/>' for i in range(4))
 
 
 def robot_of(text: str, folder: Path, suffix: str = "xml") -> Robot:
-    return inspect(read(model_file(text, folder, suffix)).spec)
+    source = read(model_file(text, folder, suffix))
+    return inspect(source.spec, source.base)
 
 
 def prepared_of(text: str, folder: Path, suffix: str = "xml") -> Prepared:
@@ -52,7 +55,7 @@ def test_finds_the_legs_of_a_quadruped(tmp_path: Path) -> None:
 def test_finds_flat_feet_waist_and_arms_of_a_urdf(tmp_path: Path) -> None:
     path = model_file(biped(), tmp_path, "urdf")
     source = read(path)
-    robot = inspect(source.spec)
+    robot = inspect(source.spec, source.base)
     assert [foot.name for foot in robot.feet] == ["left", "right"]
     assert robot.feet[0].length == pytest.approx(0.2)
     assert robot.feet[0].center == pytest.approx([0.03, 0.0, -0.05], abs=1e-6)
@@ -153,6 +156,96 @@ def test_what_is_no_robot_on_legs_is_refused(text: str, what: str, tmp_path: Pat
         prepared_of(text, tmp_path)
 
 
+def without(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+LOOP = '<equality><connect name="rod" body1="p2" body2="p0" anchor="0.1 0.1 0.1"/></equality>'
+BALL = '<joint name="pb" axis="0 1 0" range="-1.5 2.5"/>'
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (quadruped(extra=LOOP), "loops: the constraint rod is off by .* keyframe"),
+        (without(quadruped(), BALL, '<joint name="pb" type="ball"/>'), "make hinges of pb"),
+        (without(quadruped(), '"radian"', '"degree"'), "is its unit right"),
+        (quadruped(actuators=MOTORS.replace('gear="40"', 'gear="4"')), "saturates pc"),
+        (without(quadruped(), '"0.1 0.2 0.2"', '"100 200 200"'), "the inertia of middle is"),
+        (
+            quadruped(world='<body name="other"><joint/><geom size="0.1"/></body>'),
+            "--base other",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, what: str, tmp_path: Path) -> None:
+    try:
+        found = check(prepared_of(text, tmp_path))
+        said = "\n".join(f"{f.what}: {f.text}" for f in found if not f.is_good)
+    except ConfigError as error:
+        said = str(error)
+    assert re.search(what, said), said
+
+
+@pytest.mark.parametrize("quarter", [1, 2, 3])
+def test_a_robot_that_looks_elsewhere_is_turned(quarter: int, tmp_path: Path) -> None:
+    weld = '<child link="hips"/><origin xyz="0 0 0"'
+    text = without(biped(), weld, f'{weld} rpy="0 0 {quarter * np.pi / 2}"')
+    prepared = prepared_of(text, tmp_path, "urdf")
+    model = prepared.spec.compile()
+    data = mujoco.MjData(model)
+    mujoco.mj_resetDataKeyframe(model, data, 0)
+    mujoco.mj_forward(model, data)
+    assert any("to look along x" in note for note in prepared.notes)
+    sole, ankle = data.site("left_sole").xpos, data.body(prepared.robot.feet[0].body).xpos
+    assert sole[1] > 0.05
+    assert sole[0] > ankle[0] + 0.01
+    assert check(prepared)[0].is_good
+
+
+def test_only_what_the_robot_needs_must_be_there(tmp_path: Path) -> None:
+    ground = '<geom type="hfield" hfield="h" material="m"/><body name="box"><geom size="1"/></body>'
+    assets = (
+        '<asset><hfield name="h" file="gone.png" size="1 1 1 1"/>'
+        '<texture name="t" type="2d" file="gone.png"/><material name="m" texture="t"/></asset>'
+    )
+    prepared = prepared_of(quadruped(world=ground, extra=assets), tmp_path)
+    assert len(prepared.robot.legs) == 4
+    assert prepared.spec.body("box") is None
+
+
+ARM = """<mujoco><compiler angle="radian"/><worldbody><body name="a"><joint name="a" axis="0 0 1"/>
+<geom type="capsule" size="0.03" fromto="0 0 0.05 0 0 0.2" mass="1"/>
+<body name="b" pos="0 0 0.25"><joint name="b" axis="0 1 0" range="-2 2"/>
+<geom type="capsule" size="0.03" fromto="0 0 0.05 0 0 0.25" mass="1"/>
+<body name="c" pos="0 0 0.3"><joint name="c" axis="0 1 0" range="-2.5 2.5"/>
+<geom type="capsule" size="0.03" fromto="0 0 0.05 0 0 0.2" mass="0.5"/>
+<body name="d" pos="0 0 0.25"><joint name="d" axis="1 0 0" range="-2 2"/>
+<geom size="0.03" mass="0.1"/>
+<body name="left" pos="0 0.02 0.05"><joint name="left" type="slide" axis="0 1 0" range="0 0.03"/>
+<geom size="0.01" mass="0.02"/></body>
+<body name="right" pos="0 -0.02 0.05">
+<joint name="right" type="slide" axis="0 -1 0" range="0 0.03"/>
+<geom size="0.01" mass="0.02"/></body></body></body></body></body></worldbody></mujoco>"""
+
+
+def test_an_arm_gets_a_task_in_which_it_reaches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    robot = robot_of(ARM, tmp_path)
+    assert robot.arms[0].joints == ("a", "b", "c", "d")
+    assert robot.arms[0].beside == ("left", "right")
+    assert robot.tool == pytest.approx([0.0, 0.0, 0.05], abs=1e-6)
+    assert new(["arm", "--model", "robot.xml"]) == 0
+    assert len((tmp_path / "tasks/arm/reach.py").read_text().splitlines()) <= 60
+    env = simtrain.make_env("arm-reach", num_envs=2, seed=0)
+    assert env.num_actions == 4
+    observations, *_ = env.step(torch.zeros(2, 4))
+    assert observations["actor"].isfinite().all()
+
+
 def test_new_writes_tasks_that_can_be_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,8 +260,18 @@ def test_new_writes_tasks_that_can_be_trained(
         env = simtrain.make_env(name, num_envs=2, seed=0)
         observations, *_ = env.step(torch.zeros(2, env.num_actions))
         assert observations["actor"].isfinite().all()
-    with pytest.raises(ConfigError, match="is there already"):
-        new(["unknown-dog", "--model", "robot.xml"])
+
+
+def test_a_second_run_says_what_differs_and_overwrites_nothing(tmp_path: Path) -> None:
+    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    assert len(write(prepared, "dog", tmp_path)) == 5
+    assert write(prepared, "dog", tmp_path) == []
+    task = tmp_path / "tasks/dog/velocity.py"
+    mine = task.read_text().replace("swing_height=", "swing_height=2 * ")
+    task.write_text(mine)
+    with pytest.raises(ConfigError, match=r"(?s)differs.*-.*swing_height=2 \* .*\+.*swing_height"):
+        write(prepared, "dog", tmp_path)
+    assert task.read_text() == mine
 
 
 def test_the_floor_carries_a_robot_whose_defaults_turn_collisions_off(

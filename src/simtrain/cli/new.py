@@ -5,28 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simtrain.cli.parse import parse_flags, split_paths
+from simtrain.cli.play import FilmFlags, show_film
 from simtrain.cli.terminal import DONE, FAILED, table_console
 from simtrain.errors import ConfigError
 
+if TYPE_CHECKING:
+    from simtrain.robots.check import Finding
+    from simtrain.robots.prepare import Prepared
+
 
 @dataclass
-class NewConfig:
-    """Write tasks for a robot: walking on flat and on rough ground.
+class NewConfig(FilmFlags):
+    """Write tasks for a robot: on legs it walks, on flat and on rough ground; an arm reaches.
 
-    The model is prepared in a copy: free base, servos, feet with sensors, a pose to begin in."""
+    The model is prepared in a copy: base, servos, feet with sensors, a pose to begin in."""
 
     model: Path | None = None
-    """MJCF or URDF of the robot."""
+    """MJCF or URDF of the robot, or menagerie:<robot> for one of the MuJoCo Menagerie."""
     output: Path = Path()
     """Folder whose tasks/ and tests/ the files go to."""
     project: Path | None = None
     """Make this folder a project that depends on simtrain, with the files in it."""
     base: str | None = None
-    """Body that floats, where it is not found."""
+    """Root body of the robot, if the model has several things that move."""
     feet: tuple[str, ...] = ()
     """Bodies of the feet, where they are not found."""
+    end: str | None = None
+    """Body at the end of an arm, where it is not found."""
+    random_poses: bool = False
+    """Show the robot in random poses without gravity instead, and write nothing."""
 
 
 def new(arguments: Sequence[str]) -> int:
@@ -38,37 +48,61 @@ def new(arguments: Sequence[str]) -> int:
         raise ConfigError("say `uv run simtrain new <name> --model robot.xml`, or robot.urdf")
 
     # Only now, so that help and mistakes above do not wait for MuJoCo.
-    from rich.table import Table
+    import mujoco
 
+    from simtrain.assets import menagerie_file
     from simtrain.robots.check import check
+    from simtrain.robots.poses import PosesFilm
     from simtrain.robots.prepare import prepare
     from simtrain.robots.read import read
-    from simtrain.robots.write import check_free, write
+    from simtrain.robots.write import check_name, tasks_of, write
+    from simtrain.sim.mujoco_engine import ignore_warning
 
-    output = config.project or config.output
-    check_free(names[0], output, is_project=config.project is not None)
-    prepared = prepare(read(config.model), base=config.base, feet=config.feet)
-    robot = prepared.robot
-    console = table_console()
-    table = Table(title=f"{names[0]}: {robot.mass:.1f} kg on {len(robot.legs)} legs")
-    for column in ("", "", "what was found"):
-        table.add_column(column)
-    hips = f"{prepared.hip_height:.2f} m high; physics steps of {1e3 * prepared.timestep:g} ms"
-    table.add_row("", "base", f"{robot.base}, hips {hips}")
-    for leg, foot in zip(robot.legs, robot.feet, strict=True):
-        table.add_row("", f"leg {foot.name}", f"{', '.join(leg.joints)}; foot on {foot.body}")
-    for note in prepared.notes:
-        table.add_row("", "prepared", note)
+    mujoco.set_mju_user_warning(ignore_warning)  # the table says what is wrong
+    check_name(names[0])
+    place, _, robot = str(config.model).partition(":")
+    path = menagerie_file(robot) if place == "menagerie" else config.model
+    prepared = prepare(read(path, base=config.base), feet=config.feet, end=config.end)
+    if config.random_poses:
+        config.check()
+        show_film(PosesFilm(prepared, names[0]), config, names[0])
+        return DONE
     findings = check(prepared)
-    for finding in findings:
-        mark = "[green]ok[/]" if finding.is_good else "[red]!![/]"
-        table.add_row(mark, finding.what, finding.text)
-    console.print(table)
+    _show(prepared, findings, names[0])
     if not findings[0].is_good:
         print("it cannot stand: nothing is written")
         return FAILED
-    for path in write(prepared, names[0], output, is_project=config.project is not None):
+    folder, is_project = config.project or config.output, config.project is not None
+    written = write(prepared, names[0], folder, is_project=is_project)
+    for path in written:
         print(path)
-    enter = f"cd {config.project} && uv sync\n" if config.project else ""
-    print(f"\n{enter}uv run train {names[0]}-velocity-flat")
+    if not written:
+        print("nothing to write: all files are there, as they would be written")
+    enter = f"cd {config.project} && uv sync\n" if is_project else ""
+    print(f"\n{enter}uv run train {tasks_of(prepared, names[0])[0]}")
     return DONE
+
+
+def _show(prepared: Prepared, findings: Sequence[Finding], name: str) -> None:
+    """Print a table of what was found, prepared and measured."""
+    from rich.table import Table
+
+    robot = prepared.robot
+    kind = f"on {len(robot.legs)} legs" if robot.legs else "with an arm"
+    table = Table(title=f"{name}: {robot.mass:.1f} kg {kind}")
+    for column in ("", "", "what was found"):
+        table.add_column(column)
+    hips = f", hips {prepared.hip_height:.2f} m high" if robot.legs else ", fixed"
+    step = f"physics steps of {1e3 * prepared.timestep:g} ms"
+    table.add_row("", "base", f"{robot.base}{hips}; {step}")
+    for leg, foot in zip(robot.legs, robot.feet, strict=True):
+        table.add_row("", f"leg {foot.name}", f"{', '.join(leg.joints)}; foot on {foot.body}")
+    for arm in robot.arms:
+        held = f"; held: {', '.join(arm.beside)}" if arm.beside else ""
+        table.add_row("", "arm", f"{', '.join(arm.joints)}; ends at {arm.end}{held}")
+    for note in prepared.notes:
+        table.add_row("", "prepared", note)
+    for finding in findings:
+        mark = "[green]ok[/]" if finding.is_good else "[red]!![/]"
+        table.add_row(mark, finding.what, finding.text)
+    table_console().print(table)

@@ -8,14 +8,22 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from simtrain.robots.kinematics import at
 from simtrain.robots.prepare import Prepared
-from simtrain.robots.standing import Guided, on_ground
+from simtrain.robots.shapes import inertia_sizes
+from simtrain.robots.standing import Guided, equilibrium, on_ground
 
 STANDS_S = 3.0
 _SINKS = 0.05
 """By which part of its height a robot that stands may sink."""
+_AWAY = 0.3
+"""How far a joint may be from home while the robot stands, rad or m."""
 _SATURATED = 0.95
 """Part of a motor's largest torque that holding the pose may not take."""
+_FINE = 0.0025
+"""A physics step below which servos are stiffer than they need be, s."""
+_OPEN = 0.01
+"""How far the ends of a loop may be apart, m or rad."""
 
 
 @dataclass(frozen=True)
@@ -31,52 +39,83 @@ class Finding:
 def check(prepared: Prepared) -> list[Finding]:
     """What was measured; the robot can stand if the first is good."""
     model = on_ground(prepared.spec)
-    return [*_stands(prepared, model), *_ranges(prepared, model), *_masses(prepared, model)]
+    parts = (_stands, _balance, _torques, _loops, _contacts, _ranges, _masses, _servos)
+    return [finding for part in parts for finding in part(prepared, model)]
 
 
 def _stands(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
-    robot, home = prepared.robot, prepared.home
-    guided = Guided(model, robot, home)
-    largest = np.zeros(model.nu)
+    home, guided = prepared.home, Guided(model, prepared.home)
     for _ in guided.run(STANDS_S, prepared.ctrl):
-        np.maximum(largest, np.abs(guided.data.actuator_force), out=largest)
-    data, place = guided.data, guided.place + 2
-    sunk = float(home[place] - data.qpos[place])
-    away = np.abs(data.qpos[guided.joints] - home[guided.joints])
-    worst = robot.joints[int(away.argmax())]
-    good = bool(np.isfinite(data.qpos).all()) and abs(sunk) < _SINKS * home[place]
-    text = f"{STANDS_S:.0f} s, upright by a guide: sinks {1e3 * sunk:.0f} mm"
-    text = f"{text}, {worst} is {away.max():.2f} rad away"
+        pass
+    qpos, height = guided.data.qpos, max(float(home[2]), 0.1) if prepared.robot.legs else 1.0
+    sunk = float(home[2] - qpos[2]) if prepared.robot.legs else 0.0
+    away = np.abs(qpos[guided.joints] - home[guided.joints])
+    worst = prepared.robot.joints[int(away.argmax())]
+    good = bool(np.isfinite(qpos).all()) and abs(sunk) < _SINKS * height and away.max() < _AWAY
+    text = f"{STANDS_S:.0f} s at home, its base upright by a guide: sinks {1e3 * sunk:.0f} mm"
+    text = f"{text}, {worst} is {away.max():.2f} off"
     if not good:
-        text = f"{text}; raise the stiffness (kp) and the force range of its servos"
+        change = "lower" if prepared.timestep < _FINE else "raise the force range and"
+        text = f"{text}; {change} the stiffness (kp) of its servos"
     yield Finding("stands", good, text)
-    seconds = _balance(model, robot.base)
-    by_itself = seconds >= STANDS_S
-    text = f"{seconds:.1f} s by itself, its servos at rest"
-    if not by_itself:
-        text += ": a policy must balance it" if len(robot.legs) == 2 else "; look at its feet"
-    yield Finding("balance", by_itself or len(robot.legs) == 2, text)
-    bounds = {servo.joint: servo.torque for servo in robot.servos}
-    full = [
-        name
-        for i in range(model.nu)
-        if (name := model.joint(model.actuator_trnid[i, 0]).name) in bounds
-        and largest[i] > _SATURATED * bounds[name] > 0.0
-    ]
-    text = f"all below {_SATURATED:.0%} of their largest while it stands"
-    if full:
-        text = f"{', '.join(full)} need all they have; raise their force range, or bend less"
-    yield Finding("torques", not full, text)
 
 
-def _balance(model: mujoco.MjModel, base: str) -> float:
-    """How long the robot stays upright with targets at rest, s."""
+def _balance(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
+    """How long a robot on legs stays upright without the guide."""
+    if not (legs := len(prepared.robot.legs)):
+        return
     data = mujoco.MjData(model)
     mujoco.mj_resetDataKeyframe(model, data, 0)
     mujoco.mj_forward(model, data)
-    while data.time < STANDS_S and data.body(base).xmat[8] > 0.8:
+    while data.time < STANDS_S and data.body(prepared.robot.base).xmat[8] > 0.8:
         mujoco.mj_step(model, data)
-    return float(data.time)
+    text = f"{data.time:.1f} s by itself, its servos at rest"
+    if data.time < STANDS_S:
+        text += ": a policy must balance it" if legs == 2 else "; are its feet those above?"
+    yield Finding("balance", data.time >= STANDS_S or legs == 2, text)
+
+
+def _torques(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
+    _, torques = equilibrium(model, prepared.home)
+    full = [
+        f"{servo.joint} ({needed:.0f} of {servo.torque:.0f} N m)"
+        for servo in prepared.robot.servos
+        if servo.torque > 0.0
+        and (needed := abs(torques[model.joint(servo.joint).dofadr[0]])) > _SATURATED * servo.torque
+    ]
+    text = f"all below {_SATURATED:.0%} of their largest while it stands"
+    if full:
+        text = f"holding home saturates {', '.join(full)}; raise the force range, or bend less"
+    yield Finding("torques", not full, text)
+
+
+def _loops(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
+    """Whether the loops that equality constraints close are closed at home."""
+    if not model.neq:
+        return
+    data = at(model, prepared.home)
+    mujoco.mj_fwdPosition(model, data)
+    rows = data.efc_type == int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
+    apart = np.abs(data.efc_pos[rows])
+    worst = data.efc_id[rows][apart.argmax()] if len(apart) else 0
+    good = not len(apart) or bool(apart.max() < _OPEN)
+    text = "equality constraints hold at home"
+    if not good:
+        text = (
+            f"the constraint {model.equality(worst).name or worst} is off by {apart.max():.3f} at"
+        )
+        text = f"{text} home; give the model a keyframe in which it holds"
+    yield Finding("loops", good, text)
+
+
+def _contacts(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
+    pairs = prepared.touching
+    text = "no parts of the robot touch each other at home"
+    if pairs:
+        shown = ", ".join(f"{one} and {other}" for one, other in pairs[:3])
+        more = f" and {len(pairs) - 3} pairs more" if len(pairs) > 3 else ""
+        text = f"{shown}{more} touch at home: they collide no more; are their shapes right?"
+    yield Finding("contacts", not pairs, text)
 
 
 def _ranges(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
@@ -94,13 +133,27 @@ def _ranges(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
 
 
 def _masses(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
-    robot, size = prepared.robot, float(prepared.home[2])
+    mass = prepared.robot.mass
+    size = float(np.ptp(at(model, prepared.home).xipos[1:], axis=0).max())
     odd = []
     for body in range(1, model.nbody):
-        mass, inertia = model.body_mass[body], model.body_inertia[body]
-        if mass > 1e-3 * robot.mass and np.sqrt(inertia.max() / mass) > size:
-            odd.append(f"{model.body(body).name}: its inertia is that of something larger")
-        if mass > 0.8 * robot.mass and model.nbody > 3:
-            odd.append(f"{model.body(body).name} weighs {mass:.1f} of {robot.mass:.1f} kg")
-    text = f"{robot.mass:.1f} kg, no body with an inertia that cannot be"
+        own, name = float(model.body_mass[body]), model.body(body).name
+        if own > 1e-3 * mass and np.sqrt(inertia_sizes(model, body).sum()) > size:
+            odd.append(f"the inertia of {name} is that of something larger than the robot")
+        if own > 0.8 * mass and model.nbody > 3:
+            odd.append(f"{name} weighs {own:.1f} of {mass:.1f} kg")
+    text = f"{mass:.1f} kg, no body with an inertia that cannot be"
     yield Finding("masses", not odd, "; ".join(odd) or text)
+
+
+def _servos(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
+    """Which servo asks for a fine physics step: the one that is stiffest for its inertia."""
+    timestep, text = prepared.timestep, f"stable with {1e3 * prepared.timestep:g} ms"
+    if timestep < _FINE:
+        inertia = model.dof_M0[model.jnt_dofadr[model.actuator_trnid[:, 0]]]
+        rates = np.sqrt(np.abs(model.actuator_gainprm[:, 0]) / inertia) / (2.0 * np.pi)
+        worst = int(rates.argmax())
+        joint = model.joint(model.actuator_trnid[worst, 0]).name
+        text = f"only {text}: the servo of {joint} oscillates at {rates[worst]:.0f} Hz;"
+        text = f"{text} lower its stiffness (kp), or give its joint the armature of its rotor"
+    yield Finding("servos", timestep >= _FINE, text)

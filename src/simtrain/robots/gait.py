@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
-import mujoco
 import numpy as np
-from scipy.optimize import least_squares
 
-from simtrain.robots.inspect import Foot, Robot
-from simtrain.robots.prepare import Prepared, mirror_signs
-from simtrain.robots.standing import on_ground
+from simtrain.robots.inspect import Robot
+from simtrain.robots.kinematics import at, mirror_signs, move_foot, pitch_joints
+from simtrain.robots.prepare import Prepared
 
 _SWING = {2: 0.145, 4: 0.28}
 """Height of the swing by that of the hips, for two legs and for more."""
@@ -66,63 +63,36 @@ def gait(prepared: Prepared) -> Gait:
 
 def _offsets(prepared: Prepared) -> tuple[float, ...]:
     """Half a period for every other foot around the robot, in the order of the feet's sites."""
-    model = prepared.spec.compile()
-    robot = prepared.robot
-    data = mujoco.MjData(model)
-    data.qpos[:] = prepared.home
-    mujoco.mj_kinematics(model, data)
-    sites = sorted(robot.feet, key=lambda foot: model.site(f"{foot.name}_sole").id)
-    places = [data.site(f"{foot.name}_sole").xpos for foot in sites]
-    if len(sites) == 2:
-        return (0.0, 0.5) if places[0][1] > places[1][1] else (0.5, 0.0)
-    offsets = {}
-    for side in (1.0, -1.0):
-        row = sorted(
-            (i for i, p in enumerate(places) if p[1] * side > 0.0), key=lambda i: -places[i][0]
-        )
-        for place, i in enumerate(row):
-            offsets[i] = 0.5 * ((place + (side > 0.0)) % 2)
-    return tuple(offsets[i] for i in range(len(sites)))
+    robot, model = prepared.robot, prepared.spec.compile()
+    data = at(model, prepared.home)
+    places = [data.site(f"{foot.name}_sole").xpos for foot in robot.sites(model)]
+    offsets = np.zeros(len(places))
+    for is_left in (False, True):
+        row = [i for i, place in enumerate(places) if (place[1] > 0.0) == is_left]
+        row.sort(key=lambda i: -places[i][0])
+        # On two legs the right one is half a period ahead, on more the left one in front.
+        offsets[row] = 0.5 * ((np.arange(len(row)) + (is_left != (len(places) == 2))) % 2)
+    return tuple(offsets.tolist())
 
 
 def _bend(prepared: Prepared, swing: float) -> dict[str, float]:
     """What lifts each foot by `swing` with the least change of its joints, rad."""
-    model = on_ground(prepared.spec)
-    data = mujoco.MjData(model)
-    robot = prepared.robot
-    data.qpos[:] = prepared.home
-    mujoco.mj_kinematics(model, data)
-    lateral = data.body(robot.base).xmat.reshape(3, 3)[:, 1]
-    axes = {name: data.xaxis[model.joint(name).id].copy() for name in robot.joints}
+    model, robot, home = prepared.spec.compile(), prepared.robot, prepared.home
     bends: dict[str, float] = {}
     for leg, foot in zip(robot.legs, robot.feet, strict=True):
-        names = [n for n in leg.joints if abs(axes[n] @ lateral) > 0.7] or list(leg.joints)
-        data.qpos[:] = prepared.home
-        bends |= zip(names, _lift(model, data, names, foot, swing), strict=True)
+        data = at(model, home)
+        names = pitch_joints(model, data, leg) or list(leg.joints)
+        places = [model.joint(name).qposadr[0] for name in names]
+        target = data.site(f"{foot.name}_sole").xpos + np.array([0.0, 0.0, swing])
+        guess = home[places]
+        move_foot(model, data, foot, names, target, guess=guess, scale=swing, stay=0.05)
+        bends |= dict(zip(names, (data.qpos[places] - guess).tolist(), strict=True))
     signs = mirror_signs(model, robot)
     even = {
         name: (angle + signs[name] * bends.get(robot.partners[name], angle)) / 2.0
         for name, angle in bends.items()
     }
     return {name: round(angle, 2) for name, angle in even.items() if abs(angle) > 0.02}
-
-
-def _lift(
-    model: mujoco.MjModel, data: mujoco.MjData, joints: list[str], foot: Foot, swing: float
-) -> list[float]:
-    """By what `joints` turn from the pose in `data`, which changes, to lift `foot` by `swing`."""
-    places = [model.joint(name).qposadr[0] for name in joints]
-    site = data.site(f"{foot.name}_sole")
-    mujoco.mj_kinematics(model, data)
-    begin, wanted = data.qpos[places].copy(), site.xpos + np.array([0.0, 0.0, swing])
-
-    def away(q: np.ndarray) -> np.ndarray:
-        data.qpos[places] = begin + q
-        mujoco.mj_kinematics(model, data)
-        tilt = site.xmat.reshape(3, 3)[:, 2][:2] * (foot.length > 0.0)
-        return np.concatenate(((site.xpos - wanted) / swing, tilt, 0.05 * q))
-
-    return [float(angle) for angle in least_squares(away, np.full(len(joints), 0.01)).x]
 
 
 def _action_scale(robot: Robot, legs: int) -> dict[str, float]:
@@ -140,10 +110,10 @@ def _action_scale(robot: Robot, legs: int) -> dict[str, float]:
 def mirror_patterns(robot: Robot) -> dict[str, str] | None:
     """Patterns with which names of one side become those of the other; None without symmetry."""
     names = dict(robot.partners)
-    middle = {leg for leg in (j for limb in robot.legs for j in limb.joints) if names[leg] == leg}
-    if middle:
+    if any(names[joint] == joint for leg in robot.legs for joint in leg.joints):
         return None
-    names |= {f"{a.name}_sole": f"{b.name}_sole" for a, b in _pairs(robot)}
+    feet = {leg.joints[0]: foot.name for leg, foot in zip(robot.legs, robot.feet, strict=True)}
+    names |= {f"{foot}_sole": f"{feet[names[hip]]}_sole" for hip, foot in feet.items()}
     patterns: dict[str, str] = {}
     for one, other in names.items():
         if one == other or other in patterns:
@@ -155,13 +125,6 @@ def mirror_patterns(robot: Robot) -> dict[str, str] | None:
             patterns[left] = right
     # The first that fits a name counts: "left(.*)" before "l(.*)".
     return dict(sorted(patterns.items(), key=lambda pair: -len(pair[0])))
-
-
-def _pairs(robot: Robot) -> Iterable[tuple[Foot, Foot]]:
-    feet = {leg.joints: foot for leg, foot in zip(robot.legs, robot.feet, strict=True)}
-    for joints, foot in feet.items():
-        other = tuple(robot.partners[joint] for joint in joints)
-        yield foot, feet[other]
 
 
 def _difference(one: str, other: str) -> tuple[str, str, str, str]:

@@ -1,64 +1,96 @@
-"""A picture of a prepared robot: as it stands, its joints' axes, its feet, and half a step."""
+"""A picture of a prepared robot: at home, its joints' axes and ranges, its feet, half a step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import mujoco
 import numpy as np
 from PIL import Image
 
-from simtrain.env.commands import Arrow, Marker, Sphere
+from simtrain.env.commands import Arrow, Frame, Marker, Sphere
 from simtrain.robots.prepare import Prepared
 from simtrain.view.renderer import Canvas
 
 _SIZE = 480
 _VIEWS = (90.0, 180.0, 130.0)
 """From the left, from ahead, and from ahead on the left, degrees."""
+_LEFT, _RIGHT, _MIDDLE = (0.1, 0.7, 0.2), (0.1, 0.4, 0.9), (0.6, 0.6, 0.6)
+_RANGE, _FOOT = (0.95, 0.6, 0.1), (0.9, 0.1, 0.1)
 
 
 def picture(
-    prepared: Prepared, bend: dict[str, float], offsets: Sequence[float], scene: mujoco.MjModel
+    prepared: Prepared,
+    scene: mujoco.MjModel,
+    bend: Mapping[str, float] | None = None,
+    offsets: Sequence[float] = (),
 ) -> Image.Image:
-    """Three views of the robot at home, with axes (green) and feet (red), and of half a step."""
-    data = mujoco.MjData(scene)
-    rows = []
-    for lifted in (False, True):
+    """Three views of the robot at home, above; half a step, or an arm at the ends of its ranges.
+
+    Above, the robot is half transparent. Axes are green on the left, blue on the right and gray in
+    the middle, so that a mirror that was found wrongly is seen; where a joint may turn is orange,
+    feet are red.
+    """
+    poses = [mujoco.MjData(scene) for _ in ((False, True) if bend else (False,))]
+    for data in poses:
         data.qpos[:] = prepared.home
-        for name, angle in bend.items() if lifted else ():
-            data.qpos[scene.joint(name).qposadr[0]] += angle * _swings(prepared, name, offsets)
+    for name, angle in (bend or {}).items():
+        if _is_ahead(prepared, name, offsets):
+            poses[1].qpos[scene.joint(name).qposadr[0]] += angle
+    for data in poses:
         mujoco.mj_forward(scene, data)
-        markers = () if lifted else _markers(prepared, scene, data)
-        rows.append(np.concatenate([_view(scene, data, turn, markers) for turn in _VIEWS], axis=1))
-    return Image.fromarray(np.concatenate(rows))
+    markers, opaque = list(_markers(prepared, scene, poses[0])), scene.geom_rgba.copy()
+    columns = []
+    for azimuth in _VIEWS:
+        scene.vis.global_.azimuth, scene.vis.global_.elevation = azimuth, -10.0
+        with Canvas(scene, _SIZE, _SIZE) as canvas:
+            scene.geom_rgba[scene.geom_bodyid > 0, 3] *= 0.4
+            rows = [canvas.render(poses[0], markers=markers)]
+            scene.geom_rgba[:] = opaque
+            rows += [canvas.render(data) for data in poses[1:]]
+        columns.append(np.concatenate(rows))
+    return Image.fromarray(np.concatenate(columns, axis=1))
 
 
-def _view(
-    scene: mujoco.MjModel, data: mujoco.MjData, azimuth: float, markers: Sequence[Marker]
-) -> np.ndarray:
-    scene.vis.global_.azimuth, scene.vis.global_.elevation = azimuth, -10.0
-    with Canvas(scene, _SIZE, _SIZE) as canvas:
-        return canvas.render(data, markers=markers)
+def _markers(prepared: Prepared, scene: mujoco.MjModel, data: mujoco.MjData) -> Iterator[Marker]:
+    robot, size = prepared.robot, 0.09 * scene.stat.extent
+    for name in robot.joints:
+        joint, other = scene.joint(name).id, scene.joint(robot.partners[name]).id
+        start, axis = data.xanchor[joint], data.xaxis[joint]
+        side = start[1] - data.xanchor[other][1]
+        color = _MIDDLE if joint == other else _LEFT if side > 0.0 else _RIGHT
+        yield Arrow(tuple(start), tuple(start + size * axis), color)
+        if scene.jnt_limited[joint] and scene.jnt_type[joint] == int(mujoco.mjtJoint.mjJNT_HINGE):
+            yield from _range(scene, data, joint, 1.2 * size)
+    for foot in robot.feet:
+        yield Sphere(tuple(data.site(f"{foot.name}_sole").xpos), 0.2 * size, _FOOT)
+    if not robot.legs:
+        tool, turned = data.site("tool"), np.zeros(4)
+        mujoco.mju_mat2Quat(turned, tool.xmat)
+        w, x, y, z = turned.tolist()
+        yield Frame(tuple(tool.xpos), (w, x, y, z), size)
 
 
-def _markers(prepared: Prepared, scene: mujoco.MjModel, data: mujoco.MjData) -> list[Marker]:
-    size = 0.25 * prepared.hip_height
-    markers: list[Marker] = []
-    for name in prepared.robot.joints:
-        joint = scene.joint(name).id
-        start = data.xanchor[joint]
-        end = start + size * data.xaxis[joint]
-        markers.append(Arrow(tuple(start), tuple(end), (0.1, 0.7, 0.2)))
-    for foot in prepared.robot.feet:
-        place = data.site(f"{foot.name}_sole").xpos
-        markers.append(Sphere(tuple(place), 0.12 * size, (0.9, 0.1, 0.1)))
-    return markers
+def _range(scene: mujoco.MjModel, data: mujoco.MjData, joint: int, size: float) -> Iterator[Sphere]:
+    """Dots on the arc over which the link may turn, from where it is at home."""
+    start, axis = data.xanchor[joint], data.xaxis[joint]
+    body = scene.jnt_bodyid[joint]
+    link = data.subtree_com[body] - start
+    link = link - link @ axis * axis
+    link = link / np.linalg.norm(link) if np.linalg.norm(link) > 1e-6 else np.cross(axis, [1, 1, 0])
+    now = data.qpos[scene.jnt_qposadr[joint]]
+    low, high = scene.jnt_range[joint] - now
+    for angle in np.linspace(low, high, 9):
+        turned, quat = np.zeros(3), np.zeros(4)
+        mujoco.mju_axisAngle2Quat(quat, axis, angle)
+        mujoco.mju_rotVecQuat(turned, link, quat)
+        yield Sphere(tuple(start + size * turned), 0.05 * size, _RANGE)
 
 
-def _swings(prepared: Prepared, joint: str, offsets: Sequence[float]) -> bool:
+def _is_ahead(prepared: Prepared, joint: str, offsets: Sequence[float]) -> bool:
     """Whether the foot that a joint carries is one of those that are ahead by half a period."""
     robot, model = prepared.robot, prepared.spec.compile()
-    sites = sorted(robot.feet, key=lambda foot: model.site(f"{foot.name}_sole").id)
-    ahead = {foot.name for foot, offset in zip(sites, offsets, strict=True) if offset > 0.0}
+    feet = zip(robot.sites(model), offsets, strict=True)
+    ahead = {foot.name for foot, offset in feet if offset > 0.0}
     legs = zip(robot.legs, robot.feet, strict=True)
     return any(joint in leg.joints and foot.name in ahead for leg, foot in legs)

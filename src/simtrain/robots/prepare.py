@@ -12,29 +12,30 @@ from itertools import pairwise
 
 import mujoco
 import numpy as np
-from scipy.optimize import least_squares
 
 from simtrain.errors import ConfigError
-from simtrain.robots.inspect import Foot, Limb, Robot, Servo, inspect
+from simtrain.robots.inspect import Robot, Servo, inspect
+from simtrain.robots.kinematics import at, hip_height, move_foot, pitch_joints, symmetric
 from simtrain.robots.read import Source, compiled
+from simtrain.robots.shapes import inertia_sizes
 from simtrain.robots.standing import (
     CONTROL_STEP,
-    hold,
+    equilibrium,
     on_ground,
-    positions,
-    settled,
     stable_step,
     targets,
 )
+from simtrain.robots.tree import Foot, Limb
 
 _WEIGHT_SHARE = 0.7
 """Torque of a joint whose motor is not bounded, as a part of weight times height of the hips."""
 _BANDWIDTH = 10.0
 """Of servos whose rotors' inertia is not known, Hz; it is also what gives them one."""
-_CROUCH = {2: 0.95, 4: 0.7}
+_CROUCH = {2: 0.965, 4: 0.7}
 """Distance from hip to foot as a part of the straight leg, by the number of legs."""
-_GRAVITY_MARGIN = 1.5
-"""Least stiffness of a joint of trunk or arm, by that with which it would just carry its load."""
+_GRAVITY_MARGIN = 3.0
+"""Least stiffness of a joint of trunk or arm, by that with which it would just carry its load; two
+in a row need twice as much."""
 _ELASTIC = 0.03
 """Damping of a servo by its stiffness, s."""
 
@@ -53,6 +54,8 @@ class Prepared:
     """The coarsest at which the servos are stable, s."""
     hip_height: float
     """Of the hips above the ground, m."""
+    touching: tuple[tuple[str, str], ...]
+    """Pairs of the robot's bodies that touch each other at home; they collide no more."""
     notes: tuple[str, ...]
     """What was added and chosen, in sentences."""
 
@@ -62,58 +65,146 @@ class Prepared:
         return round(CONTROL_STEP / self.timestep)
 
 
-def prepare(source: Source, *, base: str | None = None, feet: Sequence[str] = ()) -> Prepared:
-    """Make the model ready; `base` and `feet` name bodies where they cannot be found.
+def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None) -> Prepared:
+    """Make the model ready; `feet` and `end` name bodies where they cannot be found.
 
     Raises ConfigError where that cannot be done.
     """
     spec, notes = source.spec, list(source.notes)
-    robot = inspect(spec, base=base, feet=feet or None)
-    if not robot.legs:
-        raise ConfigError("no legs were found; name the bodies of the feet with --feet")
-    _check_angles(spec, robot)
+    robot = _face_forward(source, feet, end, notes)
     for key in list(spec.keys):
         spec.delete(key)
+    _check_angles(spec, robot)
+    balls = [joint.name for joint in spec.joints if joint.type == mujoco.mjtJoint.mjJNT_BALL]
+    if balls and not spec.equalities:
+        raise ConfigError(f"no servo drives a ball joint; make hinges of {', '.join(balls)}")
+    if not robot.legs:
+        return _prepare_arm(spec, robot, notes)
     _free_base(spec, robot, notes)
     _add_feet(spec, robot, notes)
     _add_imu(spec, robot)
     _add_looks(spec)
+    model = compiled(spec)
+    home = symmetric(model, robot, _home(model, robot))
+    height = hip_height(model, robot, home)
+    robot = _add_servos(spec, robot, _WEIGHT_SHARE * robot.mass * 9.81 * height, notes)
+    return _finish(spec, robot, home, height, notes)
+
+
+def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepared:
+    """The same for a robot whose base is fixed: a site ``tool`` at the end of its arm."""
+    if robot.is_free:
+        raise ConfigError("no legs were found; name the bodies of the feet with --feet")
+    (arm,) = robot.arms
+    if len(arm.joints) < 2:
+        raise ConfigError("neither legs nor an arm of two joints were found in the model")
+    for joint in [spec.joint(name) for name in arm.joints]:
+        if joint.type == mujoco.mjtJoint.mjJNT_SLIDE and not np.ptp(joint.range):
+            text = f"{joint.name} slides without end: the base of {robot.base} is neither fixed nor"
+            raise ConfigError(f"{text} free; remove the joints of its base, or give them ranges")
+    spec.body(arm.end).add_site(name="tool", pos=robot.tool, group=4)
+    _add_looks(spec)
+    model = compiled(spec)
+    home = model.qpos0.copy()
+    for name, value in robot.pose.items():
+        place = model.joint(name).qposadr[0]
+        home[place : place + len(value)] = value
+    if not robot.has_keyframe:
+        home = _bent_arm(model, arm, home)
+    reach = float(at(model, home).xanchor[:, 2].max())
+    robot = _add_servos(spec, robot, robot.mass * 9.81 * max(reach, 0.1), notes)
+    return _finish(spec, robot, home, 0.0, notes)
+
+
+def _bent_arm(model: mujoco.MjModel, arm: Limb, home: np.ndarray) -> np.ndarray:
+    """Of poses around the middle of the ranges, the one in which the tool moves most easily."""
+    ids = [model.joint(name).id for name in arm.joints]
+    places, dofs = model.jnt_qposadr[ids], model.jnt_dofadr[ids]
+    limited = model.jnt_limited[ids, None] > 0
+    low, high = np.clip(np.where(limited, model.jnt_range[ids], (-np.pi, np.pi)), -3.2, 3.2).T
+    data, best, site = mujoco.MjData(model), (-1.0, home), model.site("tool").id
+    random, jacobian = np.random.default_rng(0), np.zeros((6, model.nv))
+    for _ in range(300):
+        data.qpos[:] = home
+        data.qpos[places] = random.uniform(0.75 * low + 0.25 * high, 0.25 * low + 0.75 * high)
+        mujoco.mj_fwdPosition(model, data)
+        mujoco.mj_jacSite(model, data, jacobian[:3], jacobian[3:], site)
+        ease = float(np.linalg.svd(jacobian[:, dofs], compute_uv=False)[-1])
+        if not data.ncon and data.site_xpos[site, 2] > 0.05 and ease > best[0]:
+            best = ease, data.qpos.copy()
+    return best[1]
+
+
+def _finish(
+    spec: mujoco.MjSpec, robot: Robot, home: np.ndarray, hip_height: float, notes: list[str]
+) -> Prepared:
+    """Choose the physics step and add the keyframe ``home``, in place; the prepared robot."""
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.option.iterations, spec.option.ls_iterations = 10, 20
-    model = compiled(spec, "the prepared model")
-    home = _symmetric(model, robot, _home(model, robot))
-    height = _hip_height(model, robot, home)
-    robot = _add_servos(spec, robot, height, notes)
-    _leave_contacts_at_home(spec, home, notes)
+    touching = _leave_contacts_at_home(spec, home)
     model = on_ground(spec)
-    timestep = stable_step(model, robot, home)
-    model.opt.timestep = spec.option.timestep = timestep
-    ctrl = targets(
-        model, _symmetric(model, robot, positions(model, hold(model, robot, home), home))
-    )
-    home = settled(model, robot, home, ctrl)
+    timestep = stable_step(model, home)
+    spec.option.timestep = timestep
+    home, torques = equilibrium(model, home)
+    ctrl = targets(model, home, torques)
     spec.add_key(name="home", qpos=home, ctrl=ctrl)
-    return Prepared(robot, spec, home, ctrl, timestep, height, tuple(notes))
+    return Prepared(robot, spec, home, ctrl, timestep, hip_height, touching, tuple(notes))
+
+
+def _face_forward(source: Source, feet: Sequence[str], end: str | None, notes: list[str]) -> Robot:
+    """The robot, the frame of its base turned in place so that it looks along x."""
+    spec, base, turned = source.spec, source.base, 0.0
+    robot = inspect(spec, base, feet, end)
+    if not robot.legs:  # where it looks along y, no leg is on the left
+        _turn(spec, base, np.pi / 2.0)
+        turned, robot = np.pi / 2.0, inspect(spec, base, feet, end)
+    back = robot.heading if robot.legs else turned
+    _turn(spec, base, -back)
+    if turned != back:
+        notes.append(
+            f"its base is turned by {np.degrees(turned - back):.0f} degrees to look along x"
+        )
+    return inspect(spec, base, feet, end) if back else robot
+
+
+def _turn(spec: mujoco.MjSpec, base: str, angle: float) -> None:
+    """Turn all that the body `base` is made of about its z axis, in place, rad."""
+    if not angle:
+        return
+    body, model = spec.body(base), compiled(spec)
+    quat = np.array([np.cos(angle / 2.0), 0.0, 0.0, np.sin(angle / 2.0)])
+    parts = [*body.frames, *body.bodies, *body.geoms, *body.sites, *body.cameras, *body.lights]
+    frame = body.add_frame(quat=quat)
+    for part in parts:
+        if part.frame is None:
+            part.set_frame(frame)
+    if body.explicitinertial:
+        number, turned, place = model.body(base).id, np.zeros(4), np.zeros(3)
+        mujoco.mju_mulQuat(turned, quat, model.body_iquat[number])
+        mujoco.mju_rotVecQuat(place, model.body_ipos[number], quat)
+        body.fullinertia = [np.nan, 0.0, 0.0, 0.0, 0.0, 0.0]
+        body.ipos, body.iquat, body.inertia = place, turned, model.body_inertia[number]
 
 
 def _check_angles(spec: mujoco.MjSpec, robot: Robot) -> None:
     """Raise ConfigError for ranges in degrees that were read as radians, or the reverse."""
-    legs = [spec.joint(name) for leg in robot.legs for name in leg.joints]
-    widest = max(float(np.ptp(joint.range)) for joint in legs)
+    joints = [spec.joint(name) for limb in robot.legs or robot.arms for name in limb.joints]
+    ranges = [np.ptp(j.range) for j in joints if j.type == mujoco.mjtJoint.mjJNT_HINGE]
+    widest = float(max(ranges, default=0.0))
     widest = np.radians(widest) if spec.compiler.degree else widest
-    if 0.0 < widest < 0.2 or widest > 60.0:
-        text = f"the widest range of a leg's joint is {widest:.3g} rad; is its unit right?"
+    if 0.0 < widest < 0.2 or 60.0 < widest < 1000.0:
+        text = f"the widest range of a joint is {widest:.3g} rad; is its unit right?"
         raise ConfigError(f'{text} It stands in <compiler angle="radian"/>, or "degree"')
 
 
 def _free_base(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
-    body = spec.body(robot.base)
-    if not any(joint.type == mujoco.mjtJoint.mjJNT_FREE for joint in body.joints):
-        if body.joints:
-            raise ConfigError(
-                f"the base {robot.base!r} must float or be fixed; it has other joints"
+    if not robot.is_free:
+        if joints := spec.body(robot.base).joints:
+            text = (
+                f"its base {robot.base} must float or be fixed; it has the joint {joints[0].name}"
             )
-        body.add_freejoint(name="floating_base")
+            raise ConfigError(f"{text}: remove its joints from the model, and a free one is added")
+        spec.body(robot.base).add_freejoint(name="floating_base")
         notes.append(f"{robot.base} floats now")
 
 
@@ -158,139 +249,75 @@ def _add_imu(spec: mujoco.MjSpec, robot: Robot) -> None:
 
 def _add_looks(spec: mujoco.MjSpec) -> None:
     """Let all bodies be seen: by what collides, or else by the ellipsoid of their inertia."""
-    model = compiled(spec, "the prepared model")
+    model = compiled(spec)
     for number, body in enumerate(spec.bodies[1:], start=1):
         geoms = list(body.geoms)
         for geom in geoms if all(geom.group > 2 for geom in geoms) else ():
             geom.group = 2
         if not geoms and model.body_mass[number] > 0.002 * model.body_mass.sum():
-            look = body.add_geom(type=mujoco.mjtGeom.mjGEOM_ELLIPSOID)
+            look = body.add_geom(type=mujoco.mjtGeom.mjGEOM_ELLIPSOID, mass=0.0, group=2)
             look.pos, look.quat = model.body_ipos[number], model.body_iquat[number]
-            x, y, z = model.body_inertia[number] * 2.5 / model.body_mass[number]
-            squares = np.array([y + z - x, x + z - y, x + y - z])
-            look.size = np.sqrt(np.maximum(squares, 1e-6))
+            look.size = np.sqrt(np.maximum(5.0 * inertia_sizes(model, number), 1e-6))
             look.contype = look.conaffinity = 0
-            look.mass, look.group = 0.0, 2
 
 
 def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
     """Positions in which the robot stands on bent knees, its soles flat and below its hips."""
     data = mujoco.MjData(model)
+    data.qpos[:7] = [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     for name, value in robot.pose.items():
         data.joint(name).qpos[:] = value
     mujoco.mj_kinematics(model, data)
-    for leg, foot in zip(robot.legs, robot.feet, strict=True):
-        _bend(model, data, robot, leg, foot)
-    mujoco.mj_kinematics(model, data)
-    low = min(_sole(model, data, foot)[2] for foot in robot.feet)
-    base = model.jnt_qposadr[model.body(robot.base).jntadr[0]]
-    data.qpos[base : base + 2] = 0.0
-    data.qpos[base + 2] -= low
-    qpos: np.ndarray = data.qpos.copy()
-    return qpos
+    for _ in range(3):  # legs have mass
+        mujoco.mj_comPos(model, data)
+        center = float(data.subtree_com[0, 0])
+        for leg, foot in zip(robot.legs, robot.feet, strict=True):
+            _bend(model, data, robot, leg, foot, center)
+    soles = [data.site(f"{foot.name}_sole").xpos[2] - foot.radius for foot in robot.feet]
+    data.qpos[2] = -min(soles)
+    home: np.ndarray = data.qpos.copy()
+    return home
 
 
-def _sole(model: mujoco.MjModel, data: mujoco.MjData, foot: Foot) -> np.ndarray:
-    """The place where a foot touches the ground, in the world."""
-    place: np.ndarray = data.site(f"{foot.name}_sole").xpos - [0.0, 0.0, foot.radius]
-    return place
+def _bend(
+    model: mujoco.MjModel, data: mujoco.MjData, robot: Robot, leg: Limb, foot: Foot, center: float
+) -> None:
+    """Solve the joints of a leg for a foot below its hip, or on two legs at x = `center`, in place.
 
-
-def _bend(model: mujoco.MjModel, data: mujoco.MjData, robot: Robot, leg: Limb, foot: Foot) -> None:
-    """Solve the joints of a leg for its foot below its hip, in place."""
-    joints = [model.joint(name) for name in leg.joints]
-    places = np.array([joint.qposadr[0] for joint in joints])
-    rotation = data.body(robot.base).xmat.reshape(3, 3)
-    pitch = [j for j in joints if abs(data.xaxis[j.id] @ rotation[:, 1]) > 0.7]
-    site = data.site(f"{foot.name}_sole")
+    A keyframe in which the leg is bent says how high the hip is.
+    """
+    pitch = pitch_joints(model, data, leg)
     if len(pitch) < 2:
         return
-    anchors = [data.xanchor[j.id].copy() for j in pitch] + [site.xpos.copy()]
-    ankle = len(anchors) - (2 if foot.length and len(pitch) > 2 else 1)
-    links = [np.linalg.norm(b - a) for a, b in pairwise(anchors)]
-    straight, drop = sum(links[:ankle]), sum(links[ankle:])
-    part = _CROUCH.get(len(robot.legs), _CROUCH[4])
-    now = np.linalg.norm(anchors[ankle] - anchors[0])
-    if robot.has_keyframe and now < 0.985 * straight:
-        return  # the pose of its keyframe
-    bounds = np.array([j.range if model.jnt_limited[j.id] else (-np.pi, np.pi) for j in joints])
-    target = site.xpos.copy()
-    target -= rotation[:, 0] * ((target - anchors[0]) @ rotation[:, 0])
-    if foot.length:  # the middle of the sole is ahead of the ankle
-        target += rotation[:, 0] * min(
-            0.25 * foot.length, (site.xpos - anchors[ankle]) @ rotation[:, 0]
-        )
-    target -= rotation[:, 2] * ((target - anchors[0]) @ rotation[:, 2] + part * straight + drop)
-    begin = data.qpos[places].copy()
-
-    def residuals(q: np.ndarray, guess: np.ndarray) -> np.ndarray:
-        data.qpos[places] = q
-        mujoco.mj_kinematics(model, data)
-        away = (site.xpos - target) / straight
-        tilt = site.xmat.reshape(3, 3)[:, 2] @ rotation[:, :2] * bool(foot.length)
-        return np.concatenate((10.0 * away, 10.0 * tilt, 0.02 * (q - guess)))
-
-    knee = leg.joints.index(pitch[1].name)
+    sole = data.site(f"{foot.name}_sole").xpos.copy()
+    anchors = [data.xanchor[model.joint(name).id].copy() for name in pitch]
+    hip, last = anchors[0], anchors[-1]
+    links = [float(np.linalg.norm(b - a)) for a, b in pairwise(anchors)]
+    links.append(float(last[2] - sole[2] if foot.length else np.linalg.norm(last - sole)))
+    length, height, is_biped = sum(links), float(hip[2] - sole[2]), len(robot.legs) == 2
+    places = [model.joint(name).qposadr[0] for name in leg.joints]
+    guesses = [data.qpos[places].copy()]
+    if not robot.has_keyframe or height > 0.985 * length:
+        part = _CROUCH.get(len(robot.legs), _CROUCH[4])
+        height, knee = part * length, 2.0 * np.arccos(part)
+        guesses = [guesses[0].copy() for _ in range(2)]
+        for guess, bent in zip(guesses, (knee, -knee), strict=True):
+            guess[[leg.joints.index(name) for name in pitch[:2]]] = -bent / 2.0, bent
+    elif not is_biped:
+        return
+    target = np.array([center if is_biped else hip[0], sole[1], hip[2] - height])
     tries = []
-    for sign in (-1.0, 1.0):
-        bent = 2.0 * np.arccos(min(part, 1.0)) * sign
-        low, high = bounds[knee]
-        if not low - 0.1 < bent < high + 0.1:
-            continue
-        guess = begin.copy()
-        guess[knee], guess[leg.joints.index(pitch[0].name)] = bent, -bent / 2.0
-        guess = np.clip(guess, bounds[:, 0] + 1e-3, bounds[:, 1] - 1e-3)
-        found = least_squares(residuals, guess, bounds=tuple(bounds.T), args=(guess,))
-        residuals(found.x, guess)
-        ahead = (data.xanchor[pitch[1].id] - anchors[0]) @ rotation[:, 0]
-        wanted = ahead if len(robot.legs) == 2 else -ahead
-        tries.append((round(float(found.cost), 3), wanted < 0.0, found.x))
-    best = min(tries, key=lambda t: t[:2], default=None)
-    data.qpos[places] = begin if best is None else best[2]
+    for guess in guesses:
+        at_length = {"guess": guess, "scale": length, "stay": 0.002}
+        cost = move_foot(model, data, foot, leg.joints, target, **at_length)
+        forward = data.xanchor[model.joint(pitch[1]).id][0] > hip[0]
+        tries.append((round(cost, 5), forward != is_biped, tuple(data.qpos[places])))
+    data.qpos[places] = min(tries)[2]
     mujoco.mj_kinematics(model, data)
 
 
-def _symmetric(model: mujoco.MjModel, robot: Robot, qpos: np.ndarray) -> np.ndarray:
-    """`qpos` with joints where they and their mirror images are on the mean, `(nq,)`."""
-    signs = mirror_signs(model, robot)
-    even = qpos.copy()
-    for name, other in robot.partners.items():
-        if name != other:
-            here, there = (model.joint(n).qposadr[0] for n in (name, other))
-            even[here] = (qpos[here] + signs[name] * qpos[there]) / 2.0
-    return even
-
-
-def mirror_signs(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
-    """1 where a joint and its partner turn alike in a mirror, else -1."""
-    data = mujoco.MjData(model)
-    mujoco.mj_kinematics(model, data)
-    rotation = data.body(robot.base).xmat.reshape(3, 3)
-    mirror = rotation @ np.diag([-1.0, 1.0, -1.0]) @ rotation.T  # of a pseudo-vector
-    axes = {name: data.xaxis[model.joint(name).id] for name in robot.joints}
-    return {
-        name: float(np.sign((mirror @ axes[name]) @ axes[other]) or 1.0)
-        for name, other in robot.partners.items()
-    }
-
-
-def _hip_height(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> float:
-    """Mean height of the legs' first pitch joints, or of their first joints, m."""
-    data = mujoco.MjData(model)
-    data.qpos[:] = home
-    mujoco.mj_kinematics(model, data)
-    lateral = data.body(robot.base).xmat.reshape(3, 3)[:, 1]
-    heights = []
-    for leg in robot.legs:
-        ids = [model.joint(name).id for name in leg.joints]
-        pitch = [i for i in ids if abs(data.xaxis[i] @ lateral) > 0.7]
-        heights.append(data.xanchor[(pitch or ids)[0]][2])
-    return float(np.mean(heights))
-
-
-def _add_servos(spec: mujoco.MjSpec, robot: Robot, height: float, notes: list[str]) -> Robot:
-    """Position servos for joints without; and bounds for torques that have none."""
-    bound = _WEIGHT_SHARE * robot.mass * 9.81 * height
+def _add_servos(spec: mujoco.MjSpec, robot: Robot, bound: float, notes: list[str]) -> Robot:
+    """Position servos for joints without, in place; `bound` for torques that have none, N m."""
     needed = _gravity(spec, robot)
     servos, added = [], []
     for servo in robot.servos:
@@ -325,14 +352,12 @@ def _add_servos(spec: mujoco.MjSpec, robot: Robot, height: float, notes: list[st
 
 
 def _gravity(spec: mujoco.MjSpec, robot: Robot) -> dict[str, float]:
-    """With which stiffness joints would just carry what stands on them, N m/rad; legs apart."""
-    model = compiled(spec, "the prepared model")
-    data = mujoco.MjData(model)
-    mujoco.mj_kinematics(model, data)
+    """With which stiffness joints would just carry what hangs or stands on them, N m/rad."""
+    model = compiled(spec)
+    data = at(model, model.qpos0)
     mujoco.mj_comPos(model, data)
-    legs = {name for leg in robot.legs for name in leg.joints}
-    needed = {}
-    for name in set(robot.joints) - legs:
+    in_legs, needed = {name for leg in robot.legs for name in leg.joints}, {}
+    for name in set(robot.joints) - in_legs:
         joint = model.joint(name).id
         body = model.jnt_bodyid[joint]
         arm = float(np.linalg.norm(data.subtree_com[body] - data.xanchor[joint]))
@@ -340,17 +365,14 @@ def _gravity(spec: mujoco.MjSpec, robot: Robot) -> dict[str, float]:
     return needed
 
 
-def _leave_contacts_at_home(spec: mujoco.MjSpec, home: np.ndarray, notes: list[str]) -> None:
-    """Exclude pairs of the robot's bodies that touch each other as it stands."""
-    model = compiled(spec, "the prepared model")
+def _leave_contacts_at_home(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, str], ...]:
+    """Exclude pairs of the robot's bodies that touch each other at home, in place; the pairs."""
+    model = compiled(spec)
     data = mujoco.MjData(model)
     data.qpos[:] = home
-    mujoco.mj_forward(model, data)
-    pairs = {
-        tuple(sorted(int(model.geom_bodyid[g]) for g in contact.geom)) for contact in data.contact
-    }
-    for one, other in sorted(pairs):
-        if one > 0:
-            a, b = model.body(one).name, model.body(other).name
-            spec.add_exclude(bodyname1=a, bodyname2=b)
-            notes.append(f"{a} and {b} touch each other as it stands; their contact is left out")
+    mujoco.mj_fwdPosition(model, data)
+    bodies = {tuple(sorted(model.geom_bodyid[contact.geom].tolist())) for contact in data.contact}
+    pairs = tuple((model.body(one).name, model.body(two).name) for one, two in sorted(bodies))
+    for one, two in pairs:
+        spec.add_exclude(bodyname1=one, bodyname2=two)
+    return pairs

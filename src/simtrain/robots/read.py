@@ -8,10 +8,10 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, did_you_mean
 
-_MESH, _SDF = mujoco.mjtGeom.mjGEOM_MESH, mujoco.mjtGeom.mjGEOM_SDF
-_GROUND = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
+_SLIDE, _HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
+_SUFFIXES = (".obj", ".stl", ".msh")
 _LARGEST_FILE = 20_000_000
 
 
@@ -20,14 +20,15 @@ class Source:
     """A model that was read."""
 
     spec: mujoco.MjSpec
-    """The robot alone: without its ground, lights and meshes that are not there."""
-    path: Path
+    """The robot alone: without its ground, lights, other things and meshes that are not there."""
+    base: str
+    """The root of its tree of bodies."""
     notes: list[str]
     """What was left out or changed, in sentences."""
 
 
-def read(path: str | Path) -> Source:
-    """Read MJCF or URDF.
+def read(path: str | Path, *, base: str | None = None) -> Source:
+    """Read MJCF or URDF; `base` names the root body of one robot of several.
 
     Links that are fixed to others stay bodies of their own, and inertias stay as they are written.
     Meshes are looked for where the file says and, by their names, in the folders around it; what
@@ -42,17 +43,20 @@ def read(path: str | Path) -> Source:
         spec = mujoco.MjSpec.from_file(str(path))
     except ValueError as error:
         raise ConfigError(f"--model {path} cannot be read: {_in_one_line(error)}") from error
-    spec.compiler.fusestatic = False
-    source = Source(spec, path, [])
-    _name_all(spec)
-    _leave_ground(source)
-    _find_meshes(source)
-    _mend_inertias(source)
+    spec.compiler.fusestatic = spec.compiler.discardvisual = False
+    for number, body in enumerate(spec.bodies[1:], start=1):
+        body.name = body.name or f"body{number}"
+        for place, joint in enumerate(body.joints):
+            joint.name = joint.name or f"{body.name}_joint{place or ''}"
+    source = Source(spec, _root(spec, base), [])
+    _leave_surroundings(source)
+    _find_files(source, path)
+    _mend_inertias(source, is_urdf=path.suffix == ".urdf")
     compiled(spec, f"--model {path}")
     return source
 
 
-def compiled(spec: mujoco.MjSpec, what: str) -> mujoco.MjModel:
+def compiled(spec: mujoco.MjSpec, what: str = "the prepared model") -> mujoco.MjModel:
     """The model of `spec`; ConfigError that begins with `what` where MuJoCo refuses it."""
     try:
         return spec.compile()
@@ -60,89 +64,100 @@ def compiled(spec: mujoco.MjSpec, what: str) -> mujoco.MjModel:
         raise ConfigError(f"{what}: {_in_one_line(error)}") from error
 
 
-def _name_all(spec: mujoco.MjSpec) -> None:
-    """Give bodies and joints without a name one."""
-    for number, body in enumerate(spec.bodies[1:], start=1):
-        body.name = body.name or f"body{number}"
-        for place, joint in enumerate(body.joints):
-            joint.name = joint.name or f"{body.name}_joint{place or ''}"
+def _root(spec: mujoco.MjSpec, base: str | None) -> str:
+    """The name of the body of the world that has hinges or slides below it."""
+
+    def moves(body: mujoco.MjsBody) -> bool:
+        joints = [joint for part in (body, *body.find_all("body")) for joint in part.joints]
+        return any(joint.type in (_SLIDE, _HINGE) for joint in joints)
+
+    names = [body.name for body in spec.worldbody.bodies if moves(body)]
+    if not names:
+        raise ConfigError("the model has no joint that could be driven")
+    if base is None and len(names) > 1:
+        text = f"the model has several things that move, {', '.join(names)}"
+        raise ConfigError(f"{text}; say which is the robot: --base {names[0]}")
+    if base is not None and base not in names:
+        text = f"--base is {base!r}{did_you_mean(base, names)}"
+        raise ConfigError(f"{text}; the roots of what moves are {', '.join(names)}")
+    return base or names[0]
 
 
-def _leave_ground(source: Source) -> None:
-    """Remove ground and lights: the scene around the robot has its own."""
-    spec = source.spec
-    ground = [geom for geom in spec.worldbody.geoms if geom.type in _GROUND]
-    robots = {geom.name for geom in spec.geoms if geom not in ground}
-    for pair in list(spec.pairs):
+def _leave_surroundings(source: Source) -> None:
+    """Remove all but the robot: the scene around it has a floor and light of its own."""
+    spec, world = source.spec, source.spec.worldbody
+    others = [body for body in world.bodies if body.name != source.base]
+    left = [*others, *world.geoms, *world.sites, *world.cameras, *world.lights]
+    for body in others:
+        spec.delete(body)  # with all that refers to it
+    obj = mujoco.mjtObj
+    parts = {
+        obj.mjOBJ_GEOM: (spec.geoms, world.geoms),
+        obj.mjOBJ_SITE: (spec.sites, world.sites),
+        obj.mjOBJ_CAMERA: (spec.cameras, world.cameras),
+    }
+    own = {k: {e.name for e in all_} - {e.name for e in w} for k, (all_, w) in parts.items()}
+    for pair in spec.pairs:
         named = {pair.geomname1, pair.geomname2}
-        if named - robots:
-            for name in named & robots:
-                spec.geom(name).conaffinity |= 1
+        if named - own[obj.mjOBJ_GEOM]:
+            for name in named & own[obj.mjOBJ_GEOM]:
+                spec.geom(name).conaffinity |= 1  # touches the ground by that pair alone
             spec.delete(pair)
-    kept = robots | {""}
-    geom = mujoco.mjtObj.mjOBJ_GEOM
-    lost = [s for s in spec.sensors if s.objtype == geom and s.objname not in kept]
-    lost += [s for s in spec.sensors if s.reftype == geom and s.refname not in kept]
+    lost = [
+        sensor
+        for sensor in spec.sensors
+        if sensor.objname not in own.get(sensor.objtype, {sensor.objname})
+        or sensor.refname not in own.get(sensor.reftype, {sensor.refname})
+    ]
     if lost:
-        names = ", ".join(sensor.name for sensor in lost[:3])
-        source.notes.append(f"{len(lost)} sensors of the ground are left out ({names})")
-    for item in [*lost, *ground, *spec.worldbody.lights]:
+        shown = ", ".join(sensor.name for sensor in lost[:3])
+        source.notes.append(f"{len(lost)} sensors of its surroundings are left out ({shown})")
+    rest = [*world.geoms, *world.sites, *world.cameras, *world.lights, *spec.hfields, *spec.skins]
+    for item in [*lost, *rest]:
         spec.delete(item)
-    if ground:
-        source.notes.append("its ground is left out; the scene has one")
+    if left:
+        source.notes.append("its floor, lights and surroundings are left out; the scene has some")
 
 
-def _find_meshes(source: Source) -> None:
-    """Let meshes name files that are there, and remove those that are nowhere."""
-    spec, missing = source.spec, []
-    folders = [source.path.parent / spec.compiler.meshdir, source.path.parent]
-    around = source.path.resolve().parent
+def _find_files(source: Source, path: Path) -> None:
+    """Let meshes and textures name files that are there, and remove what has none."""
+    spec, missing, around = source.spec, [], path.resolve().parent
     nearby: dict[str, Path] = {}
-    for folder in (around, around / "meshes", around.parent / "meshes", around / "assets"):
-        if folder.is_dir() and spec.meshes:
-            nearby |= {file.name: file for file in folder.glob("**/*") if file.is_file()}
-    for mesh in list(spec.meshes):
-        if not mesh.file:
-            continue
+    for folder in (around, around.parent / "meshes") if spec.meshes else ():
+        nearby |= {file.name: file for file in folder.glob("**/*") if file.is_file()}
+    for mesh in [mesh for mesh in spec.meshes if mesh.file]:
         name = mesh.file.rsplit("://", 1)[-1]
-        places = [folder / name for folder in folders]
+        places = [around / spec.compiler.meshdir / name, around / name]
         file = next((f for f in places if f.is_file()), nearby.get(Path(name).name))
-        if file is not None and file.suffix.lower() in (".obj", ".stl", ".msh"):
+        if file is not None and file.suffix.lower() in _SUFFIXES:
             mesh.file = str(file.resolve())
             continue
         missing.append(Path(name).name)
         for geom in [g for g in spec.geoms if g.meshname == mesh.name]:
             spec.delete(geom)
         spec.delete(mesh)
-    spec.compiler.meshdir = ""
-    _leave_missing_textures(source)
+    for texture in [t for t in spec.textures if t.file or any(t.cubefiles)]:
+        for material in spec.materials:  # colours are enough to see a robot by
+            material.textures = ["" if name == texture.name else name for name in material.textures]
+        spec.delete(texture)
+    spec.compiler.meshdir = spec.compiler.texturedir = ""
     if missing:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         text = f"{len(missing)} meshes are not there or not readable ({shown})"
         source.notes.append(f"{text}: they are neither drawn nor collided with")
 
 
-def _leave_missing_textures(source: Source) -> None:
-    spec, folder = source.spec, source.path.parent / source.spec.compiler.texturedir
-    for texture in [t for t in spec.textures if t.file or any(t.cubefiles)]:
-        files = [file for file in (texture.file, *texture.cubefiles) if file]
-        if all((folder / file).is_file() for file in files):
-            continue
-        for material in spec.materials:
-            material.textures = ["" if name == texture.name else name for name in material.textures]
-        spec.delete(texture)
-
-
-def _mend_inertias(source: Source) -> None:
+def _mend_inertias(source: Source, *, is_urdf: bool) -> None:
     """Let bodies that only carry frames weigh nothing, and bound and balance what cannot be."""
     compiler, mended = source.spec.compiler, []
     for body in source.spec.bodies[1:]:
-        if source.path.suffix == ".urdf" and not body.explicitinertial:
+        if is_urdf and not body.explicitinertial:
             for geom in body.geoms:  # a link without inertia weighs nothing, whatever its shape
                 geom.mass = 0.0
         full = body.fullinertia
-        written = np.diag(body.inertia) if np.isnan(full[0]) else _matrix(full)
-        if body.explicitinertial and np.linalg.eigvalsh(written).min() <= 0.0:
+        xx, yy, zz, xy, xz, yz = [*body.inertia, 0.0, 0.0, 0.0] if np.isnan(full[0]) else full
+        moments = np.linalg.eigvalsh([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+        if body.explicitinertial and moments.min() <= 0.0:
             body.fullinertia = [np.nan, 0.0, 0.0, 0.0, 0.0, 0.0]
             body.inertia = np.full(3, max(body.mass, 1e-3) * 1e-4)  # of a ball of 1.6 cm
             mended.append(body.name)
@@ -152,11 +167,6 @@ def _mend_inertias(source: Source) -> None:
     compiler.balanceinertia = True
     compiler.boundmass = max(compiler.boundmass, 1e-4)
     compiler.boundinertia = max(compiler.boundinertia, 1e-8)
-
-
-def _matrix(full: np.ndarray) -> np.ndarray:
-    xx, yy, zz, xy, xz, yz = full
-    return np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
 
 
 def _in_one_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Simulating a prepared robot that stands: what its servos need, and which physics step."""
+"""Statics and simulation of a prepared robot: what its servos need, and which physics step."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import mujoco
 import numpy as np
+from scipy.optimize import brentq
 
 from simtrain.errors import ConfigError
-from simtrain.robots.inspect import Robot
 from simtrain.robots.read import compiled
 
 CONTROL_STEP = 0.02
@@ -17,106 +17,104 @@ _STEPS = (0.01, 0.005, 0.004, 0.0025, 0.002, 0.001)
 """Physics steps to choose from, parts of a control step."""
 _SAME_MOTION = 0.1
 """How far joints may be from where they are with the finest physics step, rad."""
+_FREE, _SLIDE = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_SLIDE)
+_IN_PARENT = int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)  # the types up to it act on joints
 
 
 def on_ground(spec: mujoco.MjSpec) -> mujoco.MjModel:
-    """The model of `spec` on a plane."""
+    """The model of `spec` on a plane, if it floats."""
     spec = spec.copy()
-    plane = spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE)
-    plane.size, plane.contype, plane.conaffinity = [0.0, 0.0, 0.05], 1, 1
-    return compiled(spec, "the prepared model")
+    if spec.bodies[1].joints and spec.bodies[1].joints[0].type == mujoco.mjtJoint.mjJNT_FREE:
+        plane = spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE)
+        plane.size, plane.contype, plane.conaffinity = [0.0, 0.0, 0.05], 1, 1
+    return compiled(spec)
 
 
 class Guided:
-    """A simulation whose base may only rise and sink, or hangs `lift` above its place, m."""
+    """A simulation from `home`; a base that floats may only rise and sink, or hangs `lift` above.
 
-    def __init__(
-        self, model: mujoco.MjModel, robot: Robot, home: np.ndarray, *, lift: float = 0.0
-    ) -> None:
+    A robot is alone in its model, so its base has the first joint.
+    """
+
+    def __init__(self, model: mujoco.MjModel, home: np.ndarray, *, lift: float = 0.0) -> None:
         self.model, self.data = model, mujoco.MjData(model)
-        joint = model.body(robot.base).jntadr[0]
-        self.place, self.dof = model.jnt_qposadr[joint], model.jnt_dofadr[joint]
-        hinges = [model.joint(name) for name in robot.joints]
-        self.joints = np.array([j.qposadr[0] for j in hinges])
-        self.dofs = np.array([j.dofadr[0] for j in hinges])
+        hinges = model.jnt_type >= _SLIDE
+        self.joints, self.dofs = model.jnt_qposadr[hinges], model.jnt_dofadr[hinges]
+        self._floats, self._rises = model.jnt_type[0] == _FREE, not lift
         self.data.qpos[:] = home
-        self.data.qpos[self.place + 2] += lift
-        self._rises, self._pose = not lift, self.data.qpos[self.place : self.place + 7].copy()
+        if self._floats:
+            self.data.qpos[2] += lift
 
     def run(self, seconds: float, ctrl: np.ndarray) -> Iterator[None]:
         """Simulate, and give control back after each step."""
-        data, place, dof = self.data, self.place, self.dof
+        data, pose = self.data, self.data.qpos[:7].copy()
         data.ctrl[:] = ctrl
         for _ in range(round(seconds / self.model.opt.timestep)):
             mujoco.mj_step(self.model, data)
-            height, speed = data.qpos[place + 2], data.qvel[dof + 2]
-            data.qpos[place : place + 7] = self._pose
-            data.qvel[dof : dof + 6] = 0.0
-            if self._rises:
-                data.qpos[place + 2], data.qvel[dof + 2] = height, speed
+            if self._floats:
+                height, speed = data.qpos[2], data.qvel[2]
+                data.qpos[:7], data.qvel[:6] = pose, 0.0
+                if self._rises:
+                    data.qpos[2], data.qvel[2] = height, speed
             yield
 
 
-def targets(model: mujoco.MjModel, home: np.ndarray) -> np.ndarray:
-    """The positions of the servos' joints at `home`, `(nu,)`."""
-    ctrl = np.zeros(model.nu)
-    for i in range(model.nu):
-        joint = model.actuator_trnid[i, 0]
-        ctrl[i] = home[model.jnt_qposadr[joint]] * model.actuator_gear[i, 0]
+def equilibrium(model: mujoco.MjModel, home: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`home` at the height where the ground carries the weight, and the torques that hold it.
+
+    By inverse dynamics at rest, so that servos may be as weak as they like: `(nq,)`, `(nv,)`.
+    """
+    data = mujoco.MjData(model)
+
+    def excess(height: float) -> float:
+        data.qpos[2] = height
+        mujoco.mj_inverse(model, data)
+        return float(data.qfrc_inverse[2])
+
+    data.qpos[:] = home
+    if model.jnt_type[0] == _FREE:
+        low, high = 0.9 * home[2], 1.1 * home[2]
+        if excess(low) < 0.0 < excess(high):
+            excess(brentq(excess, low, high, xtol=1e-6))
+        else:
+            excess(home[2])
+    else:
+        mujoco.mj_inverse(model, data)
+    return data.qpos.copy(), data.qfrc_inverse.copy()
+
+
+def targets(
+    model: mujoco.MjModel, qpos: np.ndarray, torques: np.ndarray | None = None
+) -> np.ndarray:
+    """Targets of position servos that aim at `qpos`, and there exert `torques`, `(nu,)`."""
+    data = mujoco.MjData(model)
+    data.qpos[:] = qpos
+    mujoco.mj_fwdPosition(model, data)
+    ctrl: np.ndarray = data.actuator_length.copy()
+    if torques is not None:
+        on_joint = model.actuator_trntype <= _IN_PARENT
+        dofs = model.jnt_dofadr[model.actuator_trnid[on_joint, 0]]
+        stiffness = model.actuator_gainprm[on_joint, 0] * model.actuator_gear[on_joint, 0]
+        ctrl[on_joint] += torques[dofs] / stiffness
     return ctrl
 
 
-def positions(model: mujoco.MjModel, ctrl: np.ndarray, home: np.ndarray) -> np.ndarray:
-    """The positions that servos aim at, and those of `home` besides, `(nq,)`."""
-    qpos = home.copy()
-    for i in range(model.nu):
-        joint = model.actuator_trnid[i, 0]
-        qpos[model.jnt_qposadr[joint]] = ctrl[i] / model.actuator_gear[i, 0]
-    return qpos
-
-
-def hold(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> np.ndarray:
-    """Targets of the servos with which the robot stands at `home`, its base guided, `(nu,)`."""
-    wanted = targets(model, home)
-    ctrl = wanted.copy()
-    for _ in range(4):
-        guided = Guided(model, robot, home)
-        for _ in guided.run(1.0, ctrl):
-            pass
-        if not np.isfinite(guided.data.qpos).all():
-            break
-        ctrl += wanted - targets(model, guided.data.qpos)
-    return ctrl
-
-
-def settled(model: mujoco.MjModel, robot: Robot, home: np.ndarray, ctrl: np.ndarray) -> np.ndarray:
-    """`home` at the height where the feet carry the weight."""
-    guided = Guided(model, robot, home)
-    for _ in guided.run(1.0, ctrl):
-        pass
-    settled = home.copy()
-    height = guided.data.qpos[guided.place + 2]
-    if abs(height - home[guided.place + 2]) < 0.2 * home[guided.place + 2]:
-        settled[guided.place + 2] = height
-    return settled
-
-
-def stable_step(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> float:
+def stable_step(model: mujoco.MjModel, home: np.ndarray) -> float:
     """The coarsest physics step with which joints move as they do with the finest."""
-    fine = _motion(model, robot, home, _STEPS[-1])
+    fine = _motion(model, home, _STEPS[-1])
     for timestep in _STEPS:
-        coarse = _motion(model, robot, home, timestep)
+        coarse = _motion(model, home, timestep)
         if np.isfinite(coarse).all() and np.abs(coarse - fine).max() < _SAME_MOTION:
             return timestep
     raise ConfigError("its servos are not stable at 1 ms; lower their stiffness (kp)")
 
 
-def _motion(model: mujoco.MjModel, robot: Robot, home: np.ndarray, timestep: float) -> np.ndarray:
+def _motion(model: mujoco.MjModel, home: np.ndarray, timestep: float) -> np.ndarray:
     """Positions of the joints while the robot stands, and while it kicks in the air, rad."""
     model.opt.timestep = timestep
     every, seen = round(CONTROL_STEP / timestep), []
     for lift in (0.0, 1.0):
-        guided = Guided(model, robot, home, lift=lift)
+        guided = Guided(model, home, lift=lift)
         guided.data.qvel[guided.dofs] = lift
         for i, _ in enumerate(guided.run(0.5, targets(model, home)), start=1):
             if i % every == 0:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+import filecmp
 import re
 import shutil
 import tempfile
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
-from textwrap import indent
+from textwrap import fill, indent
 from typing import Any
 
 import mujoco
+import numpy as np
 
 import simtrain
 from simtrain.env.reading import Mirror
@@ -19,210 +23,126 @@ from simtrain.robots.gait import Gait, gait
 from simtrain.robots.picture import picture
 from simtrain.robots.prepare import Prepared
 
-_SCENE = """\
-<mujoco model="{name} on a flat floor">
-  <include file="{name}.xml"/>
-
-  <statistic center="0 0 {middle:.2f}" extent="{extent:.2f}"/>
-
-  <visual>
-    <headlight ambient="0.35 0.35 0.35" diffuse="0.45 0.45 0.45" specular="0.1 0.1 0.1"/>
-    <quality shadowsize="4096"/>
-    <global azimuth="130" elevation="-20" offwidth="1280" offheight="960"/>
-  </visual>
-
-  <asset>
-    <texture name="sky" type="skybox" builtin="gradient" rgb1="0.62 0.74 0.86" rgb2="0.16 0.22 0.32"
-      width="256" height="1536"/>
-    <texture name="floor" type="2d" builtin="checker" rgb1="0.30 0.36 0.42" rgb2="0.36 0.42 0.48"
-      mark="edge" markrgb="0.55 0.60 0.66" width="300" height="300"/>
-    <material name="floor" texture="floor" texrepeat="4 4" texuniform="true" reflectance="0.1"/>
-  </asset>
-
-  <worldbody>
-    <light name="sun" type="directional" mode="trackcom" pos="0 -0.8 3.2" dir="0 0.25 -1"
-      diffuse="0.6 0.6 0.6"/>
-    <geom name="floor" type="plane" size="0 0 0.05" material="floor" contype="1" conaffinity="1"
-      condim="3"/>
-  </worldbody>
-</mujoco>
-"""
-
-_TASK = '''\
-"""{title} follows velocity commands: forward, sideways, turning, and standing still."""
-
-from pathlib import Path
-
-from simtrain import {imports}
-from simtrain.mdp.locomotion.recipe import rough_velocity_task, velocity_task
-
-# The joints that act; the others are held where the keyframe "home" has them.
-JOINTS = {joints}
-FEET = "{feet}"
-HIP_HEIGHT = {hip_height}  # m, above the ground
-# What lifts a foot by its swing height, rad.
-BEND = {bend}
-# How far an action of 1 moves a target, rad: a part of what the largest torque bends the servo by.
-ACTION_SCALE = {action_scale}
-{sides}
-
-@task("{name}-velocity-flat")
-def {function}_velocity_flat() -> TaskCfg:
-    """Follow velocity commands on a flat floor."""
-    return velocity_task(
-        Path(__file__).with_name("scene.xml"),
-        joints=JOINTS,
-        feet=FEET,
-        foot_geoms={foot_geoms},
-        base="{base}",
-        hip_height=HIP_HEIGHT,
-        base_height={base_height},  # m, above the ground
-        offsets={offsets},  # parts of a period by which each foot is ahead
-        bend=BEND,
-        action_scale=ACTION_SCALE,
-        lin_vel_x={lin_vel_x},  # m/s
-        lin_vel_y={lin_vel_y},  # m/s
-        ang_vel_z={ang_vel_z},  # rad/s
-        frequency={frequency},  # steps of each foot a second
-        swing_height={swing_height},  # m
-        sole={sole},  # m, height of a foot's site above the ground
-        timestep={timestep},  # s; the servos are stable with it
-        decimation={decimation},  # physics steps of a control step
-        symmetry={symmetry},
-    )
+_WIDTH = 99
+_BINARY = (".png", ".stl", ".obj", ".msh")
 
 
-@task("{name}-velocity-rough")
-def {function}_velocity_rough() -> TaskCfg:
-    """Follow velocity commands over slopes, stairs, boxes, waves and rough ground."""
-    return rough_velocity_task({function}_velocity_flat(), hip_height=HIP_HEIGHT)
-'''
-
-_PROJECT = """\
-[project]
-name = "{title}"
-version = "0.1.0"
-requires-python = ">=3.11"
-dependencies = ["simtrain"]
-
-[dependency-groups]
-dev = ["pytest"]
-{source}"""
-
-_README = """\
-# {title}
-
-```bash
-uv sync
-uv run train {name}-velocity-flat
-uv run play logs/{name}-velocity-flat/<run>
-```
-
-The tasks are in `tasks/`; `uv run pytest` builds and steps them.
-"""
-
-_TEST = '''\
-"""{title}'s tasks can be built and stepped, and it stands at first."""
-
-import pytest
-import torch
-
-import simtrain
-
-
-@pytest.mark.parametrize("name", ["{name}-velocity-flat", "{name}-velocity-rough"])
-def test_stands_for_a_moment(name: str) -> None:
-    env = simtrain.make_env(name, num_envs=4, seed=0)
-    for _ in range(10):
-        observations, rewards, done, _ = env.step(torch.zeros(4, env.num_actions))
-    assert rewards.isfinite().all()
-    assert not done.any()
-'''
-
-
-def check_free(name: str, folder: Path, *, is_project: bool = False) -> tuple[Path, Path]:
-    """The folder of the tasks and the file of the test; ConfigError if one is there already."""
+def check_name(name: str) -> None:
+    """Raise ConfigError for a name that is none of a task."""
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
         text = f"the robot's name is {name!r}; it must be of small letters, digits and hyphens"
         raise ConfigError(text)
-    task, test = folder / "tasks" / name, folder / "tests" / f"test_{name.replace('-', '_')}.py"
-    for path in (task, test, *((folder / "pyproject.toml",) if is_project else ())):
-        if path.exists():
-            raise ConfigError(f"{path} is there already; nothing is written over")
-    return task, test
+
+
+def tasks_of(prepared: Prepared, name: str) -> tuple[str, ...]:
+    """The names of the tasks that are written."""
+    kinds = ("velocity-flat", "velocity-rough") if prepared.robot.legs else ("reach",)
+    return tuple(f"{name}-{kind}" for kind in kinds)
 
 
 def write(prepared: Prepared, name: str, folder: Path, *, is_project: bool = False) -> list[Path]:
-    """Write ``tasks/<name>/`` and a test below `folder`, and a project around; return the files.
+    """Write ``tasks/<name>/`` and a test below `folder`, and a project around; the new files.
 
-    Raises ConfigError if one of them is there already, and leaves none that is not whole.
+    Raises ConfigError, and writes nothing, if a file that is there differs from what would be
+    written; says in which lines.
     """
-    task, test = check_free(name, folder, is_project=is_project)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as temporary:
-        made = Path(temporary) / name
-        made.mkdir()
-        _write_model(prepared, made, name)
-        extent = 2.0 * float(prepared.home[2])
-        (made / "scene.xml").write_text(
-            _SCENE.format(name=name, middle=extent / 3.0, extent=extent)
-        )
+    there = next(path for path in (folder, *folder.resolve().parents) if path.is_dir())
+    with tempfile.TemporaryDirectory(dir=there, prefix=f".{name}-") as temporary:
+        made = Path(temporary)
+        _make_files(prepared, name, made)
+        new = [path.relative_to(made) for path in sorted(made.rglob("*")) if path.is_file()]
+        old = [path for path in new if (folder / path).exists()]
+        if differing := [path for path in old if not _alike(made / path, folder / path)]:
+            shown = "\n".join(_difference(folder / path, made / path) for path in differing)
+            text = f"{folder / 'tasks' / name} is there already and differs; nothing is written."
+            raise ConfigError(f"{text} Move it away, or choose another name.\n{shown}")
+        if is_project:
+            _make_project(prepared, name, folder, made)
+            project = [made / file for file in ("pyproject.toml", "README.md")]
+            new += [path.relative_to(made) for path in project if not (folder / path.name).exists()]
+        written = [path for path in new if path not in old]
+        for path in written:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (made / path).replace(folder / path)
+    return [folder / path for path in written]
+
+
+def _alike(one: Path, other: Path) -> bool:
+    """Whether files have the same content; pictures always do, graphics cards differ."""
+    return one.suffix == ".png" or filecmp.cmp(one, other, shallow=False)
+
+
+def _difference(old: Path, new: Path) -> str:
+    """In which lines a file that is there (-) differs from what would be written (+)."""
+    if old.suffix.lower() in _BINARY:
+        return f"{old} differs"
+    here, there = (path.read_text().splitlines() for path in (old, new))
+    diff = difflib.unified_diff(here, there, str(old), "what would be written", n=0, lineterm="")
+    changes = list(diff)
+    more = [f"... {len(changes) - 20} lines more"] if len(changes) > 20 else []
+    return "\n".join([*changes[:20], *more])
+
+
+def _make_files(prepared: Prepared, name: str, made: Path) -> None:
+    """Write the files of a robot's tasks into the empty folder `made`."""
+    task, test = made / "tasks" / name, made / "tests" / f"test_{_function(name)}.py"
+    task.mkdir(parents=True)
+    test.parent.mkdir()
+    _write_model(prepared, task, name)
+    extent = 1.5 * (float(prepared.home[2]) if prepared.robot.legs else _reach(prepared))
+    scene = _filled("scene.xml", name=name, middle=extent / 2.5, extent=extent)
+    (task / "scene.xml").write_text(scene)
+    model = mujoco.MjModel.from_xml_path(str(task / "scene.xml"))
+    if prepared.robot.legs:
         figures = gait(prepared)
-        (made / "velocity.py").write_text(task_file(prepared, figures, name))
-        scene = mujoco.MjModel.from_xml_path(str(made / "scene.xml"))
-        drawn = picture(prepared, figures.bend, figures.offsets, scene)
-        drawn.save(made / f"{name}.png")
-        task.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(made, task)
-    test.parent.mkdir(parents=True, exist_ok=True)
-    test.write_text(_TEST.format(title=_title(name), name=name))
-    files = [*sorted(task.iterdir()), test]
-    for file, text in (_project(name, folder) if is_project else {}).items():
-        (folder / file).write_text(text)
-        files.append(folder / file)
-    return files
+        (task / "velocity.py").write_text(velocity_file(prepared, figures, name))
+        drawn = picture(prepared, model, figures.bend, figures.offsets)
+    else:
+        (task / "reach.py").write_text(_reach_file(prepared, name))
+        drawn = picture(prepared, model)
+    drawn.save(task / f"{name}.png")
+    tasks = _strings(tasks_of(prepared, name)).replace("(", "[").replace(",)", "]")
+    test.write_text(_filled("test.py.txt", title=_title(name), tasks=tasks.replace(")", "]")))
 
 
-def _project(name: str, folder: Path) -> dict[str, str]:
-    """The files of a project that depends on this simtrain."""
-    root = Path(simtrain.__file__).resolve().parents[2]
-    source = ""
+def _make_project(prepared: Prepared, name: str, folder: Path, made: Path) -> None:
+    """Write the files of a project that depends on this simtrain."""
+    root, source = Path(simtrain.__file__).resolve().parents[2], ""
     if (root / "pyproject.toml").is_file():
         source = f'\n[tool.uv.sources]\nsimtrain = {{ path = "{root}", editable = true }}\n'
-    title = folder.resolve().name
-    return {
-        "pyproject.toml": _PROJECT.format(title=title, source=source),
-        "README.md": _README.format(title=title, name=name),
-    }
+    title, task = folder.resolve().name, tasks_of(prepared, name)[0]
+    project = _filled("pyproject.toml.txt", title=title, source=source)
+    (made / "pyproject.toml").write_text(project)
+    (made / "README.md").write_text(_filled("README.md.txt", title=title, task=task))
 
 
-def task_file(prepared: Prepared, figures: Gait, name: str) -> str:
+def velocity_file(prepared: Prepared, figures: Gait, name: str) -> str:
     """The text of ``velocity.py``."""
     robot, model = prepared.robot, prepared.spec.compile()
-    geoms = tuple(model.geom(g).name for g in _foot_geoms(prepared, model))
-    symmetry, sides, imports = "None", "", ["TaskCfg", "task"]
+    symmetry, sides, imports = "None", "", "TaskCfg, task"
     if figures.mirror is not None:
-        imports.insert(0, "Mirror")
+        imports = f"Mirror, {imports}"
         covered = _covers(Mirror().joints, figures.mirror, robot.partners)
         symmetry = "Mirror()" if covered else "Mirror(SIDES)"
         pairs = "".join(f'    "{one}": "{other}",\n' for one, other in figures.mirror.items())
-        sides = (
-            "" if covered else f"# Names on the one side and on the other.\nSIDES = {{\n{pairs}}}\n"
-        )
-    sites = sorted(robot.feet, key=lambda foot: model.site(f"{foot.name}_sole").id)
-    return _TASK.format(
+        if not covered:
+            sides = f"# Names on the one side and on the other.\nSIDES = {{\n{pairs}}}\n"
+    welded = model.body_weldid[[model.body(foot.body).id for foot in robot.feet]]
+    soles = (model.geom_priority == 1) & np.isin(model.body_weldid[model.geom_bodyid], welded)
+    return _filled(
+        "velocity.py.txt",
         title=_title(name),
         name=name,
-        function=name.replace("-", "_"),
-        imports=", ".join(imports),
-        joints=_wrapped(list(figures.action_scale), "()"),
-        feet=f"({'|'.join(foot.name for foot in sites)})_sole",
+        function=_function(name),
+        imports=imports,
+        joints=_strings(list(figures.action_scale)),
+        feet=f"({'|'.join(foot.name for foot in robot.sites(model))})_sole",
         hip_height=round(prepared.hip_height, 3),
         base_height=round(float(prepared.home[2]), 3),
         bend=_table(figures.bend),
         action_scale=_table(figures.action_scale),
-        foot_geoms=_wrapped(list(geoms), "()", 8),
-        base=robot.base,
+        foot_geoms=_strings([model.geom(g).name for g in np.flatnonzero(soles)], 8),
+        base=_heaviest(prepared, model),
         offsets=figures.offsets,
         lin_vel_x=figures.lin_vel_x,
         lin_vel_y=figures.lin_vel_y,
@@ -237,14 +157,35 @@ def task_file(prepared: Prepared, figures: Gait, name: str) -> str:
     )
 
 
-def _foot_geoms(prepared: Prepared, model: mujoco.MjModel) -> list[int]:
-    bodies = {model.body(foot.body).id for foot in prepared.robot.feet}
-    return [
-        g
-        for g in range(model.ngeom)
-        if model.geom_priority[g] == 1
-        and model.body_weldid[model.geom_bodyid[g]] in {model.body_weldid[b] for b in bodies}
-    ]
+def _reach_file(prepared: Prepared, name: str) -> str:
+    """The text of ``reach.py``."""
+    return _filled(
+        "reach.py.txt",
+        title=_title(name),
+        name=name,
+        function=_function(name),
+        joints=_strings(prepared.robot.arms[0].joints),
+        reach=round(_reach(prepared), 2),
+        timestep=prepared.timestep,
+        decimation=prepared.decimation,
+    )
+
+
+def _reach(prepared: Prepared) -> float:
+    """Length of the arm from its first joint to its tool, m."""
+    model = prepared.spec.compile()
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    ids = [model.joint(name).id for name in prepared.robot.arms[0].joints]
+    points = np.array([*data.xanchor[ids], data.site("tool").xpos])
+    return float(np.linalg.norm(np.diff(points, axis=0), axis=1).sum())
+
+
+def _heaviest(prepared: Prepared, model: mujoco.MjModel) -> str:
+    """Of the bodies that are fixed to the base, the one that carries its mass."""
+    base = model.body_weldid[model.body(prepared.robot.base).id]
+    masses = np.where(model.body_weldid == base, model.body_mass, 0.0)
+    return str(model.body(int(masses.argmax())).name)
 
 
 def _write_model(prepared: Prepared, folder: Path, name: str) -> None:
@@ -276,29 +217,37 @@ def _covers(known: dict[str, str], wanted: dict[str, str], partners: dict[str, s
     return all(image(name, known) == image(name, wanted) for name in partners)
 
 
+def _filled(template: str, **values: Any) -> str:
+    text = resources.files("simtrain.robots").joinpath("templates", template).read_text()
+    return text.format(**values)
+
+
 def _title(name: str) -> str:
     return name.replace("-", " ").capitalize()
 
 
-def _literal(value: Any) -> str:
-    return repr(value).replace("'", '"')
+def _function(name: str) -> str:
+    return name.replace("-", "_")
 
 
-def _wrapped(words: Sequence[str], brackets: str, depth: int = 0) -> str:
-    """A tuple over as many lines as it needs, in the style of a formatter."""
-    line = ", ".join(f'"{word}"' for word in words)
+def _strings(words: Sequence[str], depth: int = 0) -> str:
+    """A tuple over as many lines as it needs."""
+    line = ", ".join(f'"{word}"' for word in words) + ("," if len(words) == 1 else "")
     if len(line) + depth < 80:
-        return f"{brackets[0]}{line}{',' if len(words) == 1 else ''}{brackets[1]}"
-    lines = "".join(f'    "{word}",\n' for word in words)
-    return f"{brackets[0]}\n{indent(lines, ' ' * depth)}{' ' * depth}{brackets[1]}"
+        return f"({line})"
+    lines = indent(fill(line + ",", _WIDTH - depth - 4, break_on_hyphens=False), " " * (depth + 4))
+    return f"(\n{lines}\n{' ' * depth})"
 
 
 def _table(values: dict[str, float]) -> str:
     """A dictionary with one pattern for all joints of one value, if they are many."""
     if len(set(values.values())) == 1 and len(values) > 1:
-        return _literal({".*": next(iter(values.values()))})
+        return f'{{".*": {next(iter(values.values()))}}}'
     groups: dict[float, list[str]] = {}
     for name, value in values.items():
         groups.setdefault(value, []).append(name)
-    lines = [f'    "{"|".join(names)}": {value},\n' for value, names in groups.items()]
+    lines = []
+    for value, names in groups.items():
+        wrapped = fill(" ".join(names), _WIDTH - 16, break_on_hyphens=False).split("\n")
+        lines += [f'    "{"|".join(line.split())}": {value},\n' for line in wrapped]
     return "{\n" + "".join(lines) + "}"

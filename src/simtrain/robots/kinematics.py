@@ -1,0 +1,86 @@
+"""Where feet are, and the joints that bring them there; axes, heights and mirror images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+from scipy.optimize import least_squares
+
+from simtrain.robots.inspect import Robot
+from simtrain.robots.tree import Foot, Limb
+
+
+def at(model: mujoco.MjModel, qpos: np.ndarray) -> mujoco.MjData:
+    """The places of all bodies at `qpos`, `(nq,)`."""
+    data = mujoco.MjData(model)
+    data.qpos[:] = qpos
+    mujoco.mj_kinematics(model, data)
+    return data
+
+
+def pitch_joints(model: mujoco.MjModel, data: mujoco.MjData, leg: Limb) -> list[str]:
+    """The joints of a leg that turn about the lateral axis, from hip to foot."""
+    return [name for name in leg.joints if abs(data.xaxis[model.joint(name).id, 1]) > 0.7]
+
+
+def hip_height(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> float:
+    """Mean height of the legs' first pitch joints, or of their first joints, m."""
+    data = at(model, home)
+    hips = [(pitch_joints(model, data, leg) or leg.joints)[0] for leg in robot.legs]
+    return float(np.mean([data.xanchor[model.joint(hip).id][2] for hip in hips]))
+
+
+def move_foot(
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    foot: Foot,
+    joints: Sequence[str],
+    target: np.ndarray,
+    *,
+    guess: np.ndarray,
+    scale: float,
+    stay: float,
+) -> float:
+    """Solve `joints` for a flat foot at `target`, near their `guess`, in place; what is left.
+
+    Errors in m count by `scale`; `stay` is the weight of 1 rad from the guess. The base is upright.
+    """
+    ids = [model.joint(name).id for name in joints]
+    places, limited = model.jnt_qposadr[ids], model.jnt_limited[ids, None] > 0
+    low, high = np.where(limited, model.jnt_range[ids], (-np.pi, np.pi)).T
+    site = data.site(f"{foot.name}_sole")
+
+    def residuals(q: np.ndarray) -> np.ndarray:
+        data.qpos[places] = q
+        mujoco.mj_kinematics(model, data)
+        tilt = site.xmat.reshape(3, 3)[:2, 2] * bool(foot.length)
+        return np.concatenate(((site.xpos - target) / scale, tilt, stay * (q - guess)))
+
+    begin = np.clip(guess, low + 1e-3, np.maximum(high - 1e-3, low + 2e-3))
+    solution = least_squares(residuals, begin, bounds=(low, np.maximum(high, low + 3e-3)))
+    residuals(solution.x)
+    return float(solution.cost)
+
+
+def symmetric(model: mujoco.MjModel, robot: Robot, qpos: np.ndarray) -> np.ndarray:
+    """`qpos` with joints where they and their mirror images are on the mean, `(nq,)`."""
+    signs, even = mirror_signs(model, robot), qpos.copy()
+    for name, other in robot.partners.items():
+        if name != other:
+            here, there = (model.joint(n).qposadr[0] for n in (name, other))
+            even[here] = (qpos[here] + signs[name] * qpos[there]) / 2.0
+    return even
+
+
+def mirror_signs(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
+    """1 where a joint and its partner turn alike in a mirror, else -1."""
+    data = at(model, model.qpos0)
+    seen = data.xaxis @ data.body(robot.base).xmat.reshape(3, 3)
+    axes = {name: seen[model.joint(name).id] for name in robot.joints}
+    mirror = (-1.0, 1.0, -1.0)  # of a pseudo-vector
+    return {
+        name: float(np.sign((axes[name] * mirror) @ axes[other]) or 1.0)
+        for name, other in robot.partners.items()
+    }

@@ -1,0 +1,296 @@
+"""The tree of a robot's bodies: its limbs, its feet, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import mujoco
+import numpy as np
+
+from simtrain.errors import ConfigError, did_you_mean
+from simtrain.robots.shapes import collides, geoms_of, inertia_box, radius, surface
+
+_SLIDE = int(mujoco.mjtJoint.mjJNT_SLIDE)  # hinges come after it
+_LOW = 0.12
+"""How far above the lowest a limb may end and be a leg, as a part of the base's height."""
+
+
+@dataclass(frozen=True)
+class Foot:
+    """What a leg stands on."""
+
+    name: str
+    """By its place: ``FL``, ``FR``, ``RL``, ``RR``, ``left``, ``right``, or ``leg3``."""
+    body: str
+    geoms: tuple[int, ...]
+    """Ids of the geoms that may touch the ground."""
+    center: np.ndarray
+    """The middle of the sole, or of the ball that it is, in the frame of the body, m."""
+    down: np.ndarray
+    """The direction of the ground in the frame of the body, when the foot stands flat."""
+    radius: float
+    """Distance from `center` to the ground: that of a ball, and 0 for a sole."""
+    length: float
+    """Of the sole, along the robot, m; 0 for a ball."""
+
+
+@dataclass(frozen=True)
+class Limb:
+    """A chain of joints that ends in a foot, a hand or nothing."""
+
+    joints: tuple[str, ...]
+    """From the base to the end."""
+    beside: tuple[str, ...]
+    """Joints that branch off: fingers, linkages."""
+    end: str
+    """The last body."""
+    place: np.ndarray
+    """Of its end, in the frame of the base, m."""
+
+
+class Tree:
+    """The bodies below the base, and where they are in its frame."""
+
+    def __init__(self, model: mujoco.MjModel, base: str) -> None:
+        self.model, self.data = model, mujoco.MjData(model)
+        self.base = model.body(base).id
+        self.has_keyframe = self._take_keyframe()
+        mujoco.mj_kinematics(model, self.data)
+        mujoco.mj_comPos(model, self.data)
+        self.origin = self.data.xpos[self.base].copy()
+        self.rotation = self.data.xmat[self.base].reshape(3, 3).copy()
+        self.up = self.rotation[:, 2]
+        self.bodies = [b for b in range(model.nbody) if self.base in self._ancestors(b)]
+
+    @cached_property
+    def low(self) -> dict[int, float]:
+        """Height of the lowest point of each body and what is fixed to it, above the base, m."""
+        own = {b: min(self._in_base(p)[2] for p in self._points(b)) for b in self.bodies}
+        weld = self.model.body_weldid
+        return {b: min(own[c] for c in self.bodies if weld[c] == weld[b]) for b in self.bodies}
+
+    @cached_property
+    def scale(self) -> float:
+        """How high the base is above the lowest point, m."""
+        return max(-min(self.low.values()), 1e-3)
+
+    def joints(self) -> list[str]:
+        """Names of hinges and slides."""
+        model = self.model
+        return [
+            model.joint(j).name for j in sorted(j for b in self.bodies for j in self._hinges(b))
+        ]
+
+    def limbs(self) -> list[Limb]:
+        """The chains of joints that hang on the trunk, each with its lowest end."""
+        moved = [b for b in self.bodies[1:] if self._hinges(b)]
+        inner = {a for b in moved for a in self._ancestors(b)[1:]}
+        leaves = [b for b in moved if b not in inner]
+        trunk, wide = {self.base}, 0.02 * self.scale
+        for body in self.bodies:
+            sides = [self._place(leaf)[1] for leaf in leaves if body in self._ancestors(leaf)]
+            if sides and min(sides) < -wide and wide < max(sides):
+                trunk.add(body)
+        groups: dict[int, list[int]] = {}
+        for leaf in leaves:
+            groups.setdefault(next(b for b in self._down_to(leaf) if b not in trunk), []).append(
+                leaf
+            )
+        limbs = []
+        for root, ends in groups.items():
+            end = min(ends, key=lambda leaf: self.low[leaf])
+            names = self._names(b for b in self._down_to(end) if b not in trunk)
+            below = self._names(b for b in moved if root in self._ancestors(b))
+            beside = tuple(name for name in below if name not in names)
+            limbs.append(Limb(names, beside, self.model.body(end).name, self._place(end)))
+        return limbs
+
+    def legs(self, limbs: list[Limb], feet: Sequence[str]) -> list[Limb]:
+        """Which limbs are legs: those that end lowest, an even number of them on both sides."""
+        if feet:
+            return [self._limb_of(foot, limbs) for foot in feet]
+        bottom = (_LOW - 1.0) * self.scale
+        low = [limb for limb in limbs if self.low[self.model.body(limb.end).id] < bottom]
+        legs = [limb for limb in low if len(limb.joints) >= 2 and not self._hangs(limb)]
+        sides = [limb.place[1] for limb in legs]
+        if not sides or not min(sides) < 0.0 < max(sides):
+            return []
+        for leg in legs:
+            self._refuse_wheel(leg)
+        if len(legs) % 2:
+            names = ", ".join(leg.end for leg in legs)
+            raise ConfigError(f"{names} are the lowest bodies; say which are feet with --feet")
+        return legs
+
+    def _hangs(self, limb: Limb) -> bool:
+        """Whether a limb begins high above joints of the trunk, as arms of one without legs do."""
+        joint = self.model.joint(limb.joints[0]).id
+        shoulder = self._in_base(self.data.xanchor[joint])[2]
+        center = self._in_base(self.data.subtree_com[self.base])[2]
+        above = self._ancestors(int(self.model.jnt_bodyid[joint]))[1:]
+        is_on_base = not any(self._hinges(body) for body in above if body != self.base)
+        return not is_on_base and shoulder - center > 0.2 * (shoulder - limb.place[2])
+
+    def arm(self, end: str | None) -> Limb:
+        """The longest chain of joints, down to `end`, or to where a gripper branches off."""
+        moved = [b for b in self.bodies if self._hinges(b)]
+        paths = [[b for b in self._down_to(body) if b in moved] for body in self.bodies]
+        path = max(paths, key=lambda path: len(self._names(path)))
+        if end is not None:
+            path = paths[self.bodies.index(self._body(end, "--end"))]
+        for above, body in enumerate(path, start=1) if end is None else ():
+            deeper = [p for p in paths if body in p[:-1]]
+            branches = {p[p.index(body) + 1] for p in deeper}
+            if len(branches) > 1 and max(map(len, deeper)) - above <= above / 2:
+                path = path[:above]
+                break
+        names = self._names(path)
+        below = self._names(b for b in moved if path[-1] in self._ancestors(b)[1:])
+        return Limb(names, below, self.model.body(path[-1]).name, self._place(path[-1]))
+
+    def tool(self, arm: Limb) -> np.ndarray:
+        """Where an arm grips, in the frame of its end: among its fingers, or at its tip, m."""
+        model, data, end = self.model, self.data, self.model.body(arm.end).id
+        fingers = [model.jnt_bodyid[model.joint(name).id] for name in arm.beside]
+        welded = [b for b in self.bodies if model.body_weldid[b] == model.body_weldid[end]]
+        far = max(welded, key=lambda b: float(np.linalg.norm(data.xpos[b] - data.xpos[end])))
+        place = data.xpos[far] if far != end else data.xipos[end]
+        place = np.mean(data.xipos[fingers], axis=0) if fingers else place
+        seen: np.ndarray = (place - data.xpos[end]) @ data.xmat[end].reshape(3, 3)
+        return seen
+
+    def heading(self, legs: Sequence[Limb], soles: Sequence[Foot]) -> float:
+        """From most of the legs' axes, which are lateral, and from where soles are longer."""
+        names = [name for leg in legs for name in leg.joints]
+        axes = [self.data.xaxis[self.model.joint(name).id] @ self.rotation for name in names]
+        along_x, along_y, _ = np.square(axes).sum(axis=0) if axes else np.zeros(3)
+        forward = np.array([0.0, 1.0, 0.0] if along_x > 1.5 * along_y else [1.0, 0.0, 0.0])
+        ahead = [
+            float((self.rotation @ forward) @ (self._point(sole) - self.data.xanchor[joint]))
+            for leg, sole in zip(legs, soles, strict=True)
+            if sole.length
+            for joint in [self.model.joint(leg.joints[-1]).id]
+        ]
+        if ahead and np.mean(ahead) < -0.02 * self.scale:
+            forward = -forward
+        return float(np.arctan2(forward[1], forward[0]))
+
+    def foot(self, name: str, end: str) -> Foot:
+        """What the leg that ends in the body `end` stands on."""
+        model, body = self.model, self.model.body(end).id
+        welded = [b for b in self.bodies if model.body_weldid[b] == model.body_weldid[body]]
+        geoms = [g for b in welded for g in geoms_of(model, b)]
+        geoms = [g for g in geoms if collides(model, g)] or geoms
+        shapes = [(g, surface(model, self.data, g, -self.up)) for g in geoms]
+        shapes = shapes or [(-1, inertia_box(model, self.data, body))]
+        owners = np.repeat([g for g, _ in shapes], [len(points) for _, points in shapes])
+        points = self._in_base(np.concatenate([points for _, points in shapes]))
+        lowest, down = points[:, 2].min(), np.array([0.0, 0.0, -1.0])
+        near = points[:, 2] < lowest + 0.02 * self.scale
+        sole, found = points[near], owners[near]
+        center, ball = (sole.min(axis=0) + sole.max(axis=0)) / 2.0, 0.0
+        center[2], length = lowest, float(np.ptp(sole, axis=0)[:2].max())
+        if length < 0.1 * self.scale:
+            first, length = points[:, 2].argmin(), 0.0
+            if owners[first] >= 0 and (ball := radius(model, owners[first])):
+                center = points[first] + [0.0, 0.0, ball]
+        elif len(sole) > 2 and (normal := _level(sole)) is not None:
+            down, center = normal, center + normal * ((sole - center) @ normal).max()
+        frame, place = self.data.xmat[body].reshape(3, 3), self.data.xpos[body]
+        return Foot(
+            name=name,
+            body=end,
+            geoms=tuple(sorted({int(g) for g in found if g >= 0})),
+            center=(self.origin + self.rotation @ center - place) @ frame,
+            down=self.rotation @ down @ frame,
+            radius=ball,
+            length=length,
+        )
+
+    def pose(self) -> dict[str, np.ndarray]:
+        """Positions of all joints but those of bodies that float, by name."""
+        model = self.model
+        inside = [j for j in range(model.njnt) if model.jnt_bodyid[j] in self.bodies]
+        held = [j for j in inside if model.jnt_type[j] != int(mujoco.mjtJoint.mjJNT_FREE)]
+        return {model.joint(j).name: self.data.joint(j).qpos.copy() for j in held}
+
+    def _take_keyframe(self) -> bool:
+        """Take the first keyframe in which the robot is upright, or zeros within the ranges."""
+        model, data = self.model, self.data
+        for key in range(model.nkey):
+            mujoco.mj_resetDataKeyframe(model, data, key)
+            mujoco.mj_kinematics(model, data)
+            if data.xmat[self.base][8] > 0.95:
+                return True
+        mujoco.mj_resetData(model, data)
+        limited = (model.jnt_limited > 0) & (model.jnt_type >= _SLIDE)
+        at = model.jnt_qposadr[limited]
+        data.qpos[at] = np.clip(data.qpos[at], *model.jnt_range[limited].T)
+        return False
+
+    def _ancestors(self, body: int) -> list[int]:
+        """`body`, its parent and so on, without the world."""
+        return [body, *self._ancestors(int(self.model.body_parentid[body]))] if body else []
+
+    def _down_to(self, body: int) -> list[int]:
+        return self._ancestors(body)[::-1]
+
+    def _names(self, bodies: Iterable[int]) -> tuple[str, ...]:
+        return tuple(self.model.joint(j).name for b in bodies for j in self._hinges(b))
+
+    def _hinges(self, body: int) -> list[int]:
+        first, count = self.model.body_jntadr[body], self.model.body_jntnum[body]
+        return [j for j in range(first, first + count) if self.model.jnt_type[j] >= _SLIDE]
+
+    def _refuse_wheel(self, leg: Limb) -> None:
+        model, data = self.model, self.data
+        joint, (low, *_) = model.joint(leg.joints[-1]).id, self.foot("", leg.end).geoms or (-1,)
+        ends = model.jnt_limited[joint] and np.ptp(model.jnt_range[joint]) < 4.0 * np.pi
+        if ends or low < 0:
+            return
+        arm = np.cross(data.xaxis[joint], data.geom_xpos[low] - data.xanchor[joint])
+        if np.linalg.norm(arm) < 0.02 * self.scale:
+            text = f"{leg.end} turns without end about its own middle, as a wheel does"
+            raise ConfigError(f"{text}; only robots on legs can be prepared to walk")
+
+    def _points(self, body: int) -> np.ndarray:
+        """Points of the surface of a body, and its place, in the world, ``(n, 3)``."""
+        shapes = [surface(self.model, self.data, g, -self.up) for g in geoms_of(self.model, body)]
+        return np.concatenate([self.data.xpos[[body]], *shapes])
+
+    def _point(self, foot: Foot) -> np.ndarray:
+        body = self.model.body(foot.body).id
+        frame = self.data.xmat[body].reshape(3, 3)
+        point: np.ndarray = self.data.xpos[body] + frame @ foot.center
+        return point
+
+    def _in_base(self, points: np.ndarray) -> np.ndarray:
+        seen: np.ndarray = (points - self.origin) @ self.rotation
+        return seen
+
+    def _place(self, body: int) -> np.ndarray:
+        return self._in_base(self.data.xpos[body])
+
+    def _limb_of(self, foot: str, limbs: list[Limb]) -> Limb:
+        place = self._body(foot, "--feet")
+        for limb in limbs:
+            end = self.model.body(limb.end).id
+            if end in self._ancestors(place) or place in self._ancestors(end):
+                return limb
+        raise ConfigError(f"--feet names {foot!r}, which is at the end of no limb")
+
+    def _body(self, name: str, flag: str) -> int:
+        bodies = {self.model.body(b).name: b for b in self.bodies}
+        if name not in bodies:
+            text = f"{flag} names {name!r}{did_you_mean(name, bodies)}"
+            raise ConfigError(f"{text}; the bodies are {', '.join(bodies)}")
+        return bodies[name]
+
+
+def _level(sole: np.ndarray) -> np.ndarray | None:
+    """The direction from a flat sole to the ground, if its points are about level."""
+    _, spread, axes = np.linalg.svd(sole - sole.mean(axis=0), full_matrices=False)
+    normal: np.ndarray = axes[2] * -np.sign(axes[2, 2])
+    return normal if normal[2] < -0.97 and spread[1] > 0.1 * spread[0] else None
