@@ -17,7 +17,6 @@ import mujoco
 import numpy as np
 
 import simtrain
-from simtrain.env.reading import Mirror
 from simtrain.errors import ConfigError
 from simtrain.robots.gait import Gait, gait
 from simtrain.robots.picture import picture
@@ -122,11 +121,9 @@ def velocity_file(prepared: Prepared, figures: Gait, name: str) -> str:
     symmetry, sides, imports = "None", "", "TaskCfg, task"
     if figures.mirror is not None:
         imports = f"Mirror, {imports}"
-        covered = _covers(Mirror().joints, figures.mirror, robot.partners)
-        symmetry = "Mirror()" if covered else "Mirror(SIDES)"
         pairs = "".join(f'    "{one}": "{other}",\n' for one, other in figures.mirror.items())
-        if not covered:
-            sides = f"# Names on the one side and on the other.\nSIDES = {{\n{pairs}}}\n"
+        symmetry = "Mirror(SIDES)"
+        sides = f"# Names on the one side and on the other.\nSIDES = {{\n{pairs}}}\n"
     welded = model.body_weldid[[model.body(foot.body).id for foot in robot.feet]]
     soles = (model.geom_priority == 1) & np.isin(model.body_weldid[model.geom_bodyid], welded)
     return _filled(
@@ -203,18 +200,6 @@ def _write_model(prepared: Prepared, folder: Path, name: str) -> None:
     spec.modelfiledir = str(folder)
     spec.compile()
     (folder / f"{name}.xml").write_text(spec.to_xml())
-
-
-def _covers(known: dict[str, str], wanted: dict[str, str], partners: dict[str, str]) -> bool:
-    """Whether the usual patterns make the same pairs."""
-
-    def image(name: str, patterns: dict[str, str]) -> str:
-        for one, other in [*patterns.items(), *((b, a) for a, b in patterns.items())]:
-            if match := re.fullmatch(one, name):
-                return other.replace("(.*)", "{}").format(*match.groups())
-        return name
-
-    return all(image(name, known) == image(name, wanted) for name in partners)
 
 
 def _filled(template: str, **values: Any) -> str:
