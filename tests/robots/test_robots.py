@@ -124,6 +124,8 @@ def test_a_gait_is_at_the_scale_of_the_robot(tmp_path: Path) -> None:
     assert figures.lin_vel_x[1] == pytest.approx(
         0.6 * (9.81 * prepared.hip_height) ** 0.5, abs=0.05
     )
+    assert figures.action_scale["pb"] > 0.4  # a servo that the weight bends far
+    assert figures.action_scale["pc"] == 0.33
     model = prepared.spec.compile()
     data = mujoco.MjData(model)
     data.qpos[:] = prepared.home

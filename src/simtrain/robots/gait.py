@@ -50,7 +50,7 @@ def gait(prepared: Prepared) -> Gait:
     return Gait(
         offsets=_offsets(prepared),
         bend=_bend(prepared, swing),
-        action_scale=_action_scale(robot, legs),
+        action_scale=_action_scale(prepared, legs),
         lin_vel_x=(round(back * speed, 1), round(ahead * speed, 1)),
         lin_vel_y=(round(right * speed, 1), round(left * speed, 1)),
         ang_vel_z=(-turn, turn),
@@ -95,15 +95,21 @@ def _bend(prepared: Prepared, swing: float) -> dict[str, float]:
     return {name: round(angle, 2) for name, angle in even.items() if abs(angle) > 0.02}
 
 
-def _action_scale(robot: Robot, legs: int) -> dict[str, float]:
-    """By which angle an action of 1 moves a target: a part of what the largest torque bends."""
-    part, low, high = (0.125, 0.1, 0.3) if legs == 2 else (0.33, 0.2, 0.5)
+def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
+    """By which angle an action of 1 moves a target.
+
+    It is a part of what the largest torque bends the servo by. Soft servos of many legs need more:
+    a part of what the robot's weight bends them by.
+    """
+    torque, load, low, high = (0.125, 0.0, 0.1, 0.3) if legs == 2 else (0.33, 0.18, 0.2, 0.5)
+    robot = prepared.robot
+    weight = load * 9.81 * robot.mass * prepared.hip_height
     scales: dict[str, float] = {}
     driven = {s.joint: s for s in robot.servos if s.torque > 0.0 and s.stiffness > 0.0}
     for name in robot.leg_joints:
         if servo := driven.get(name):
-            bent = min(max(part * servo.torque / servo.stiffness, low), high)
-            scales[name] = round(bent, 2)
+            bent = max(torque * servo.torque, weight) / servo.stiffness
+            scales[name] = round(min(max(bent, low), high), 2)
     return scales
 
 
