@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tiny_training import tiny_config, tiny_trainer
@@ -70,10 +72,11 @@ def test_a_machine_with_too_little_memory_is_told() -> None:
 
 @pytest.mark.parametrize("tf32", [False, True])
 def test_matrices_are_multiplied_on_gpus_as_precisely_as_the_flag_says(tf32: bool) -> None:
-    before = torch.backends.mkldnn.matmul.fp32_precision
+    of_cpu: Any = torch.backends.mkldnn
+    before = of_cpu.matmul.fp32_precision
     config = tiny_config()
     config.tf32 = tf32
     tiny_trainer(config)
     assert torch.backends.cuda.matmul.allow_tf32 is tf32
     assert torch.backends.cudnn.allow_tf32 is tf32
-    assert torch.backends.mkldnn.matmul.fp32_precision == before  # that of the CPU
+    assert of_cpu.matmul.fp32_precision == before
