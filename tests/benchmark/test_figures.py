@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from simtrain.benchmark.figures import LAYERS, Case, Results, figures_of, read_results
+from simtrain.benchmark.pictures import draw_layers
 from simtrain.errors import ConfigError
 
-CASE = Case("walk", "mujoco", "cpu", 1, 100)
+CASE = Case("walk", "mujoco", "cpu", 1, 100, 1)
 SECONDS = {"physics": [1.0, 2.0, 4.0], "env_step": [4.0] * 3, "rollout": [5.0] * 3}
 SECONDS |= {"update": [1.0] * 3, "training": [8.0] * 3}
 
@@ -35,6 +36,21 @@ def test_scaling_is_what_a_rank_does_beside_others_as_a_fraction_of_one_alone():
     both = Results((*results().figures, *two.figures), {})
     assert [both.scaling(figure) for figure in two.figures] == [0.75] * 5
     assert math.isnan(two.scaling(two.figures[0]))
+
+
+def test_the_serial_part_is_what_more_threads_make_no_shorter():
+    seconds = {n: {layer: [2.0 + 6.0 / n] for layer in LAYERS} for n in (1, 2, 4)}
+    some = [figures_of(dataclasses.replace(CASE, threads=n), 10**6, seconds[n]) for n in seconds]
+    all_of_them = Results(sum(some, ()), {})
+    assert [all_of_them.speed_up(part[0]) for part in some] == pytest.approx([1.0, 1.6, 8 / 3.5])
+    assert all_of_them.serial_part(some[0][0]) == pytest.approx(2.0, rel=1e-3)
+    assert math.isnan(results().serial_part(results().figures[0]))
+    headers = [[column.header for column in t.columns] for t in all_of_them.tables(None, 0.1)]
+    assert ["serial µs" in names for names in headers] == [False, True, True]
+    *_, panel = draw_layers(all_of_them).axes
+    assert panel.get_title(loc="left") == "Speed-up by threads, 100 environments"
+    assert list(panel.lines[0].get_xdata()) == [1, 2, 4]
+    assert list(panel.lines[0].get_ydata()) == pytest.approx([1.0, 1.6, 8 / 3.5])
 
 
 def test_a_file_gives_back_what_was_written_unless_it_is_foreign_or_damaged(tmp_path):

@@ -87,8 +87,8 @@ def train(rank: Rank, show: Callable[[object], None], stop: Any, run: Path) -> N
 
 
 def measure(rank: Rank, show: Callable[[object], None], stop: Any, run: Path) -> None:
-    settings = Settings(DEVICES, threads=1, repetitions=1, cuda_graphs=True)
-    measure_rank(rank, show, stop, [Case(TASK, "warp", "cpu", 2, 4)], settings)
+    settings = Settings(DEVICES, repetitions=1, cuda_graphs=True)
+    measure_rank(rank, show, stop, [Case(TASK, "warp", "cpu", 2, 4, 1)], settings)
 
 
 def use_tape(kind: type[Tape]) -> None:

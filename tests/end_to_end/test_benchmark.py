@@ -15,7 +15,7 @@ from simtrain.errors import ConfigError
 TASK = "cartpole-balance"
 MEASURE = "simtrain.benchmark.ranks.measure_cases"
 SMALL = ["--gpu-ids", "None", "--cpu-threads", "1", "--num-envs", "4"]
-CASE = Case(TASK, "mujoco", "cpu", 1, 4)
+CASE = Case(TASK, "mujoco", "cpu", 1, 4, 1)
 
 
 def made_up(training: float = 8.0) -> tuple:
@@ -38,7 +38,10 @@ def test_it_measures_every_layer_on_every_number_of_ranks_and_compares(here):
     job = Job(here, TASK, *SMALL, *flags, "--compare", "old.json", program=BENCHMARK)
     assert job.wait() == 1, job.output
     assert job.output.count("slower: ") == 5
-    assert "slower: end to end of cartpole-balance, mujoco, cpu, 1 rank, 4 env" in job.output
+    assert (
+        "slower: end to end of cartpole-balance, mujoco, cpu, 1 rank of 1 thread, 4 env"
+        in job.output
+    )
     assert job.output.count("measuring") == 2
     assert "Traceback" not in job.output
     for text in ("2 ranks", "scaling", "now/before", "results: new.json", "picture: new.png"):

@@ -10,7 +10,7 @@ import math
 import os
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -32,24 +32,34 @@ LAYERS: dict[Layer, str] = {
     "training": "end to end",
 }
 """What is measured, and its name in tables and pictures."""
-_FORMAT = "simtrain-benchmark-1"
+_FORMAT = "simtrain-benchmark-2"
 _UNIT = "environment steps a second, over all ranks"
 PartT = TypeVar("PartT")
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured; networks are on `device`, ``cpu`` or ``cuda``, `num_envs` on each rank."""
+    """What is measured; networks are on `device`, ``cpu`` or ``cuda``.
+
+    Each rank has `num_envs` environments and `threads` threads.
+    """
 
     task: str
     engine: EngineName
     device: str
     ranks: int
     num_envs: int
+    threads: int
+
+    @property
+    def workers(self) -> str:
+        """Ranks and threads, in words."""
+        ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
+        return f"{ranks} of {self.threads} thread{'s' if self.threads > 1 else ''}"
 
     def __str__(self) -> str:
-        ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
-        return f"{self.task}, {self.engine}, {self.device}, {ranks}, {self.num_envs} environments"
+        where = f"{self.task}, {self.engine}, {self.device}"
+        return f"{where}, {self.workers}, {self.num_envs} environments"
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class Figure(Case):
     @property
     def case(self) -> Case:
         """What was measured."""
-        return Case(self.task, self.engine, self.device, self.ranks, self.num_envs)
+        return Case(*(getattr(self, field.name) for field in fields(Case)))
 
     @property
     def spread(self) -> float:
@@ -107,6 +117,27 @@ class Results:
         alone = self.speed(replace(figure.case, ranks=1), figure.layer)
         return figure.steps_per_second / figure.ranks / alone
 
+    def by_threads(self, figure: Figure) -> dict[int, float]:
+        """The speed of the figure's layer by threads, fewest first, all else the same."""
+        cases = {replace(figure.case, threads=n) for n in {f.threads for f in self.figures}}
+        speeds = {case.threads: self.speed(case, figure.layer) for case in cases}
+        return {n: speed for n, speed in sorted(speeds.items()) if not math.isnan(speed)}
+
+    def speed_up(self, figure: Figure) -> float:
+        """How often as fast a layer is as with the fewest threads that were measured."""
+        return figure.steps_per_second / next(iter(self.by_threads(figure).values()))
+
+    def serial_part(self, figure: Figure) -> float:
+        """Microseconds of an env step that more threads make no shorter; NaN for one number.
+
+        Amdahl's law: serial part + parallel part / threads, by least squares over all numbers.
+        """
+        speeds = self.by_threads(figure)
+        if len(speeds) < 2:
+            return math.nan
+        times = [1e6 / speed for speed in speeds.values()]
+        return statistics.linear_regression([1.0 / n for n in speeds], times).intercept
+
     def slower(self, before: Results, tolerance: float) -> list[str]:
         """Lines about the figures that fell by more than the fraction `tolerance`."""
         pairs = [(figure, before.speed(figure.case, figure.layer)) for figure in self.figures]
@@ -118,11 +149,10 @@ class Results:
         ]
 
     def tables(self, before: Results | None, tolerance: float) -> list[Table]:
-        """A table for each task, engine, device and number of ranks; marks what fell."""
+        """A table for each task, engine, device, ranks and threads; marks what fell."""
         tables: dict[str, Table] = {}
         for figure in self.figures:
-            ranks = f"{figure.ranks} rank{'s' if figure.ranks > 1 else ''}"
-            title = f"{figure.task}, {figure.engine} engine, {figure.device}, {ranks}"
+            title = f"{figure.task}, {figure.engine} engine, {figure.device}, {figure.workers}"
             cells = {
                 "environments": f"{figure.num_envs:,}" if figure.layer == "physics" else "",
                 "layer": LAYERS[figure.layer],
@@ -132,6 +162,9 @@ class Results:
             }
             if figure.ranks > 1:
                 cells["scaling"] = fraction(self.scaling(figure))
+            if figure.threads > min(self.by_threads(figure)):
+                cells["speed-up"] = fraction(self.speed_up(figure))
+                cells["serial µs"] = f"{self.serial_part(figure):.1f}"
             if before is not None:
                 ratio = figure.steps_per_second / before.speed(figure.case, figure.layer)
                 has_fallen = ratio < 1.0 - tolerance
@@ -182,10 +215,11 @@ def checked(part: PartT) -> PartT:
     return part
 
 
-def about_machine(device_name: str, threads: int) -> dict[str, Any]:
+def about_machine(device_name: str, *threads: int) -> dict[str, Any]:
     """When and on which machine a benchmark was made, with which versions."""
-    cores, on_rank = len(os.sched_getaffinity(0)), f"{threads} thread{'s' if threads > 1 else ''}"
-    machine = {"device": device_name, "cores": f"{cores} cores", "threads": f"{on_rank} a rank"}
+    cores, numbers = len(os.sched_getaffinity(0)), ", ".join(map(str, threads))
+    on_rank = f"{numbers} thread{'s' if threads != (1,) else ''} a rank"
+    machine = {"device": device_name, "cores": f"{cores} cores", "threads": on_rank}
     date = datetime.now().astimezone().isoformat(timespec="seconds")
     return {"date": date, "machine": machine, "versions": versions()}
 

@@ -22,21 +22,28 @@ _ENVS = "environments of each rank"
 
 def draw_layers(results: Results) -> Sheet:
     """A row for each task on an engine and device: throughput of every layer over environments,
-    its fraction of bare physics, and, where several numbers of ranks were measured, weak scaling.
+    its fraction of bare physics, and, where several numbers of ranks or threads were measured, weak
+    scaling and the speed-up by threads. The other panels are of the most threads.
     """
     rows: dict[tuple[str, str, str], list[Figure]] = {}
     for figure in sorted(results.figures, key=lambda figure: (figure.ranks, figure.num_envs)):
         rows.setdefault((figure.task, figure.engine, figure.device), []).append(figure)
-    columns = 3 if any(figure.ranks > 1 for figure in results.figures) else 2
+    has_ranks = any(figure.ranks > 1 for figure in results.figures)
+    most = max(figure.threads for figure in results.figures)
+    has_threads = any(figure.threads < most for figure in results.figures)
+    columns = 2 + has_ranks + has_threads
     title = f"Environment steps per second\n{_machine(results)}"
     with sheet(title, columns, [_HEIGHT] * len(rows)) as picture:
         panels = picture.subplots(len(rows), columns, squeeze=False)
         for row, ((task, engine, device), figures) in zip(panels, rows.items(), strict=True):
             row[0].set_title(f"{task}, {engine} on {device}")
-            _draw_throughput(row[0], figures)
-            _draw_fractions(row[1], figures)
-            if columns == 3:
-                _draw_scaling(row[2], figures, results)
+            of_most = [figure for figure in figures if figure.threads == most]
+            _draw_throughput(row[0], of_most)
+            _draw_fractions(row[1], of_most)
+            if has_ranks:
+                _draw_scaling(row[2], of_most, results)
+            if has_threads:
+                _draw_speed_up(row[-1], of_most, results)
     return picture
 
 
@@ -117,6 +124,23 @@ def _draw_scaling(ax: Axes, figures: Sequence[Figure], results: Results) -> None
     ax.set_ylim(bottom=0.0)
     ax.set_title("Weak scaling, end to end")
     legend_below(ax, 4, _ENVS)
+
+
+def _draw_speed_up(ax: Axes, figures: Sequence[Figure], results: Results) -> None:
+    """Each layer against the fewest threads, over threads; for the fewest ranks, the most envs."""
+    most, ranks = max(figure.num_envs for figure in figures), figures[0].ranks
+    for i, (layer, label) in enumerate(LAYERS.items()):
+        (figure,) = (f for f in figures if (f.layer, f.num_envs, f.ranks) == (layer, most, ranks))
+        speeds = results.by_threads(figure)
+        fewest, *_ = threads = list(speeds)
+        values = [speed / speeds[fewest] for speed in speeds.values()]
+        ax.plot(threads, values, "o-", color=color(i), label=label)
+    ax.plot(threads, [n / fewest for n in threads], color=FAINT, linewidth=1.0, linestyle=":")
+    ax.set_xticks(threads)
+    ax.set_xlabel("threads of each rank")
+    ax.set_ylim(bottom=0.0)
+    ax.set_title(f"Speed-up by threads, {most:,} environments")
+    legend_below(ax, 3)
 
 
 def _draw_metric(ax: Axes, results: UntilResults, name: str, value: float) -> None:

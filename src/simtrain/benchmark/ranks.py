@@ -1,7 +1,7 @@
 """A benchmark's cases: what is measured, checked, and then measured on its ranks.
 
-Each number of ranks is a job of processes of its own, of which nothing is left when the next
-begins; the command itself uses no GPU or threads.
+Each number of ranks and of threads is a job of processes of its own, of which nothing is left when
+the next begins; the command itself uses no GPU or threads.
 """
 
 import gc
@@ -30,7 +30,6 @@ class Settings:
     """How the cases of a benchmark are measured; n ranks take the first n devices."""
 
     devices: Devices
-    threads: int  # of each rank, on the CPU
     repetitions: int
     cuda_graphs: bool
     tf32: bool = True
@@ -60,10 +59,11 @@ def all_cases(
     kind: Literal["cuda", "cpu"],
     ranks: Iterable[int],
     num_envs: Iterable[int],
+    threads: Iterable[int],
 ) -> list[Case]:
     """Every combination once, in the order given; ConfigError for one that cannot be trained."""
     names = [choose_engine(engine, kind).name for engine in engines]
-    combinations = itertools.product(tasks, names, [kind], ranks, num_envs)
+    combinations = itertools.product(tasks, names, [kind], ranks, num_envs, threads)
     cases = list(dict.fromkeys(itertools.starmap(Case, combinations)))
     configs = [case_config(case) for case in cases]
     for config in configs:
@@ -84,11 +84,11 @@ def measure_cases(
     """Measure all cases, printing lines by `say`; None if a signal ended that."""
     figures: tuple[Figure, ...] = ()
     name = ""
-    for ranks in dict.fromkeys(case.ranks for case in cases):
-        some = [case for case in cases if case.ranks == ranks]
+    for ranks, threads in dict.fromkeys((case.ranks, case.threads) for case in cases):
+        some = [case for case in cases if (case.ranks, case.threads) == (ranks, threads)]
         visible = ",".join(settings.devices.visible.split(",")[:ranks])
         devices = Devices(settings.devices.kind, ranks, visible)
-        job = Job(("localhost",), (devices,), threads=settings.threads, grace_seconds=10.0)
+        job = Job(("localhost",), (devices,), threads=threads, grace_seconds=10.0)
         given = job, measure_rank, some, settings
         measured = launch_ranks(*given, receive=say, stop=stop, log_dir="")
         if measured is None or stop():

@@ -22,7 +22,7 @@ from simtrain.cli.train import prepare_training
 from simtrain.config.tasks import discover
 from simtrain.errors import ConfigError
 from simtrain.launch import GpuIds
-from simtrain.limits import Count, Limits, Repetitions
+from simtrain.limits import Limits, Repetitions
 from simtrain.run.directory import check_file
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class BenchmarkFlags:
     """Measure bare physics, env step, rollout, update and training end to end, on this machine.
 
     Each as environment steps a second and as a fraction of bare physics, for every combination of
-    tasks, engines, ranks and environments. Without tasks: cartpole-balance and go1-velocity-flat.
-    With --until: how soon one task is learned, over several seeds.
+    tasks, engines, ranks, threads and environments. Without tasks: cartpole-balance and
+    go1-velocity-flat. With --until: how soon one task is learned, over several seeds.
     """
 
     until: str | None = None
@@ -67,8 +67,9 @@ class BenchmarkFlags:
     gpu_ids: GpuIds = "auto"
     """GPUs for the ranks, of which N ranks take the first N; None is the CPU, auto all visible
     GPUs or, if there is none, the CPU."""
-    cpu_threads: Count | None = None
-    """Threads of each rank; None shares the cores among the most ranks that are asked for."""
+    cpu_threads: Annotated[tuple[int, ...], Limits(1, 4096)] = ()
+    """Threads of each rank; several numbers show what threads bring, and what is serial. No number
+    shares the cores among the most ranks that are asked for."""
     cuda_graphs: Flag = True
     """Train by CUDA graphs, as train does; see there."""
     tf32: Flag = True
@@ -127,13 +128,14 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
 
     before = None if flags.compare is None else read_results(flags.compare)
     devices = choose_devices(flags.gpu_ids, max(flags.ranks))
-    cases = all_cases(tasks, flags.engine, devices.kind, flags.ranks, flags.num_envs)
+    threads = flags.cpu_threads or (share_of_cores(max(flags.ranks)),)
+    sizes = flags.ranks, flags.num_envs, threads
+    cases = all_cases(tasks, flags.engine, devices.kind, *sizes)
     if before is not None and not before.by_case().keys() & set(cases):
         there = "; ".join(str(case) for case in before.by_case())
         text = "has nothing that this benchmark measures; it has"
         raise ConfigError(f"--compare {flags.compare} {text} {there}")
-    threads = flags.cpu_threads or share_of_cores(max(flags.ranks))
-    settings = Settings(devices, threads, flags.repetitions, flags.cuda_graphs, flags.tf32)
+    settings = Settings(devices, flags.repetitions, flags.cuda_graphs, flags.tf32)
 
     def end(number: Signals) -> NoReturn:
         end_launched_ranks()
@@ -149,7 +151,7 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
     if measured is None or stop.received is not None:
         return DONE if stop.received is None else exit_code(stop.received)
     figures, device_name = measured
-    about = about_machine(device_name, threads)
+    about = about_machine(device_name, *threads)
     about["repetitions"] = flags.repetitions
     about["cuda_graphs"] = flags.cuda_graphs and devices.kind == "cuda"
     about["tf32"] = flags.tf32 and devices.kind == "cuda"
