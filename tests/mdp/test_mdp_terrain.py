@@ -10,7 +10,7 @@ from simtrain import CommandTermCfg, CurriculumTermCfg, SubTerrainCfg, TerrainCf
 from simtrain import TerminationTermCfg as Termination
 from simtrain.config.tasks import default_config
 from simtrain.env.env import Env
-from simtrain.env.model import check_task
+from simtrain.env.model import check_task, evaluation_task
 from simtrain.env.names import resolve_params
 from simtrain.env.terrain import make_heights
 from simtrain.errors import ConfigError
@@ -243,6 +243,22 @@ def test_a_level_changes_only_where_an_episode_ends():
     env.curricula.compute(torch.tensor([True, False, True]))
     assert env.terrain.levels.tolist() == [2, 1, 2]
     assert env.curricula.log["Curriculum/levels"] == pytest.approx(5 / 3)
+
+
+def test_an_episode_ends_when_the_commands_add_up_to_the_distance_but_not_in_evaluations():
+    params = {"command": "velocity", "distance": 3.0}
+    terminations = {"walked": Termination(mdp.commanded_distance, time_out=True, **params)}
+    env = walker_env(3, terminations=terminations)
+    speeds, step_dt = torch.tensor([0.0, 0.5, 1.0]) / env.step_dt, env.step_dt
+    ended = []
+    for _ in range(4):
+        env.command("velocity")[:, :2] = torch.stack([speeds, 0.0 * speeds], dim=1)
+        ended.append(env.step(torch.zeros(3, 2))[2].tolist())
+    assert ended == [[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]]
+    assert step_dt * speeds[2] * 4 > 3.0
+    evaluated = evaluation_task(walker_task(terminations=terminations))
+    assert evaluated.terminations["walked"].params["distance"] == math.inf
+    assert terminations["walked"].params["distance"] == 3.0
 
 
 def test_command_ranges_widen_with_the_steps():

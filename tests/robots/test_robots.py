@@ -264,6 +264,29 @@ def test_new_writes_tasks_that_can_be_trained(
         assert observations["actor"].isfinite().all()
 
 
+def test_a_head_beside_the_middle_leaves_the_task_symmetric(tmp_path: Path) -> None:
+    load = '<body name="head" pos="0.1 0.05 0.1"><geom size="0.03" mass="1.5"/></body>'
+    text = quadruped(actuators=MOTORS).replace('<geom type="box"', load + '<geom type="box"')
+    prepared = prepared_of(text, tmp_path)
+    ctrl = {
+        a.name: target for a, target in zip(prepared.spec.actuators, prepared.ctrl, strict=True)
+    }
+    assert ctrl["pb"] == ctrl["qb"] != prepared.home[8]
+    assert ctrl["pa"] == -ctrl["qa"]
+
+
+def test_defaults_of_the_model_neither_hide_the_terrain_nor_need_its_materials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    off = '<default><geom contype="0" conaffinity="0" material="gone" type="mesh"/></default>'
+    text = quadruped(bits='contype="1" conaffinity="1" material=""', actuators=MOTORS, extra=off)
+    model_file(text.replace('size="0.2 0.08', 'material="" size="0.2 0.08'), tmp_path)
+    assert new(["dog", "--model", "robot.xml"]) == 0
+    env = simtrain.make_env("dog-velocity-rough", num_envs=2, seed=0)
+    assert env.model.geom("terrain").contype[0] == 1
+
+
 def test_a_second_run_says_what_differs_and_overwrites_nothing(tmp_path: Path) -> None:
     prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
     assert len(write(prepared, "dog", tmp_path)) == 5

@@ -7,6 +7,7 @@ those in `simtrain.mdp.locomotion.terrain`.
 """
 
 import math
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -18,6 +19,7 @@ from simtrain.env.names import check_parameters
 from simtrain.errors import ConfigError, flag
 
 NAME = "terrain"  # of the height field and of its geom
+_SURFACE = ("contype", "conaffinity", "condim", "priority", "friction", "material")  # of a plane
 _MOST = 2**24  # nodes: more than a hundred times those of a usual terrain
 _BASE = 1.0  # thickness below the lowest point, m
 _REACH = 0.4  # of a robot about its base, m: it starts above the highest ground there
@@ -25,10 +27,10 @@ _REACH = 0.4  # of a robot about its base, m: it starts above the highest ground
 
 def add_terrain(cfg: TerrainCfg, spec: mujoco.MjSpec) -> None:
     """Give `spec` the terrain, in place, instead of the planes that are fixed to its world."""
-    material = ""
+    surface: dict[str, Any] = {"contype": 1, "conaffinity": 1}
     for geom in spec.worldbody.geoms:
         if geom.type == mujoco.mjtGeom.mjGEOM_PLANE:
-            material = geom.material
+            surface = {name: getattr(geom, name) for name in _SURFACE}
             spec.delete(geom)
     heights = make_heights(cfg)
     rows, columns = heights.shape
@@ -40,8 +42,8 @@ def add_terrain(cfg: TerrainCfg, spec: mujoco.MjSpec) -> None:
     geom = spec.worldbody.add_geom(
         name=NAME, type=mujoco.mjtGeom.mjGEOM_HFIELD, hfieldname=NAME, pos=[0.0, 0.0, low]
     )
-    if material:
-        geom.material = material
+    for name, value in surface.items():  # instead of the model's defaults
+        setattr(geom, name, value)
 
 
 def make_heights(cfg: TerrainCfg) -> np.ndarray:

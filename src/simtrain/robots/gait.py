@@ -110,7 +110,7 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
         if servo := driven.get(name):
             bent = max(torque * servo.torque, weight) / servo.stiffness
             scales[name] = round(min(max(bent, low), high), 2)
-    return scales
+    return {name: min(s, scales.get(robot.partners[name], s)) for name, s in scales.items()}
 
 
 def mirror_patterns(robot: Robot) -> dict[str, str] | None:

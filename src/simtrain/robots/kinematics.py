@@ -64,13 +64,18 @@ def move_foot(
     return float(solution.cost)
 
 
-def symmetric(model: mujoco.MjModel, robot: Robot, qpos: np.ndarray) -> np.ndarray:
-    """`qpos` with joints where they and their mirror images are on the mean, `(nq,)`."""
-    signs, even = mirror_signs(model, robot), qpos.copy()
+def symmetric(
+    model: mujoco.MjModel, robot: Robot, values: np.ndarray, places: np.ndarray
+) -> np.ndarray:
+    """`values` of joints, at their `places`, with the mean of a joint and its mirror image.
+
+    A joint in the middle that is held, as of an arm on the back, keeps its value.
+    """
+    signs, even = mirror_signs(model, robot), values.copy()
     for name, other in robot.partners.items():
-        if name != other:
-            here, there = (model.joint(n).qposadr[0] for n in (name, other))
-            even[here] = (qpos[here] + signs[name] * qpos[there]) / 2.0
+        if name != other or name in robot.leg_joints:
+            here, there = (places[model.joint(n).id] for n in (name, other))
+            even[here] = (values[here] + signs[name] * values[there]) / 2.0
     return even
 
 

@@ -85,7 +85,7 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     _add_imu(spec, robot)
     _add_looks(spec)
     model = compiled(spec)
-    home = symmetric(model, robot, _home(model, robot))
+    home = symmetric(model, robot, _home(model, robot), model.jnt_qposadr)
     height = hip_height(model, robot, home)
     robot = _add_servos(spec, robot, _WEIGHT_SHARE * robot.mass * 9.81 * height, notes)
     return _finish(spec, robot, home, height, notes)
@@ -146,7 +146,7 @@ def _finish(
     timestep = stable_step(model, home)
     spec.option.timestep = timestep
     home, torques = equilibrium(model, home)
-    ctrl = targets(model, home, torques)
+    ctrl = targets(model, home, symmetric(model, robot, torques, model.jnt_dofadr))
     spec.add_key(name="home", qpos=home, ctrl=ctrl)
     return Prepared(robot, spec, home, ctrl, timestep, hip_height, touching, tuple(notes))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +54,9 @@ def read(path: str | Path, *, base: str | None = None) -> Source:
     _find_files(source, path)
     _mend_inertias(source, is_urdf=path.suffix == ".urdf")
     compiled(spec, f"--model {path}")
+    named = set(re.findall(r' material="([^"]+)"', spec.to_xml()))  # by defaults, too
+    for name in sorted(named - {material.name for material in spec.materials}):
+        spec.add_material(name=name)
     return source
 
 

@@ -375,6 +375,13 @@ def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
     }
     outside = TerminationTermCfg(mdp.terrain_out_of_bounds, time_out=True)
     cfg.terminations["out_of_bounds"] = outside
+    # A little more than what `terrain_levels` needs, so that levels change every few seconds.
+    cfg.terminations["walked"] = TerminationTermCfg(
+        mdp.commanded_distance,
+        time_out=True,
+        command="velocity",
+        distance=0.55 * cfg.terrain.tile_size,
+    )
     cfg.rewards["lin_vel_z"].weight *= 0.5
     cfg.rewards["flat_orientation"].weight *= 0.25
     cfg.max_iterations = 3000 if is_biped else 500

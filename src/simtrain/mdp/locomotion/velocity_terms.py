@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import InitVar, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -169,6 +169,25 @@ class terrain_levels:
         change = (up.long() - down.long()) * (asked > self._terrain.tile_size / 2.0)
         self._terrain.move(mask, change)
         return self._terrain.levels.float().mean()
+
+
+class commanded_distance:
+    """The commands of an episode add up to `distance`, m: enough to judge it by.
+
+    As a time-out it lets `terrain_levels` change sooner. Evaluations go on to their end.
+    """
+
+    in_evaluation: ClassVar = {"distance": math.inf}
+
+    def __init__(self, env: Env, command: str, distance: float) -> None:
+        self._command, self._distance = command, distance
+        self._commanded = env.buffer("commanded")
+
+    def __call__(self, env: Env) -> Tensor:
+        """``(num_envs,)``, bool."""
+        speed = torch.linalg.vector_norm(env.command(self._command)[:, :2], dim=1)
+        self._commanded.add_(speed, alpha=env.step_dt)
+        return self._commanded > self._distance
 
 
 def lin_vel_error(env: Env, command: str) -> Tensor:
