@@ -257,7 +257,7 @@ def test_an_episode_ends_when_the_commands_add_up_to_the_distance_but_not_in_eva
     assert ended == [[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]]
     assert step_dt * speeds[2] * 4 > 3.0
     evaluated = evaluation_task(walker_task(terminations=terminations))
-    assert evaluated.terminations["walked"].params["distance"] == math.inf
+    assert evaluated.terminations["walked"].params["distance"] > 1e6
     assert terminations["walked"].params["distance"] == 3.0
 
 

@@ -177,7 +177,7 @@ class commanded_distance:
     As a time-out it lets `terrain_levels` change sooner. Evaluations go on to their end.
     """
 
-    in_evaluation: ClassVar = {"distance": math.inf}
+    in_evaluation: ClassVar = {"distance": 1e9}
 
     def __init__(self, env: Env, command: str, distance: float) -> None:
         self._command, self._distance = command, distance
