@@ -173,6 +173,12 @@ BALL = '<joint name="pb" axis="0 1 0" range="-1.5 2.5"/>'
         (quadruped(extra=LOOP), "loops: the constraint rod is off by .* keyframe"),
         (without(quadruped(), BALL, '<joint name="pb" type="ball"/>'), "make hinges of pb"),
         (without(quadruped(), '"radian"', '"degree"'), "is its unit right"),
+        (
+            without(
+                quadruped(), '<body name="p2" pos="0 0 -0.2">', '<body name="p2" pos="0 0 -200">'
+            ),
+            "meters",
+        ),
         (quadruped(actuators=MOTORS.replace('gear="40"', 'gear="4"')), "saturates pc"),
         (without(quadruped(), '"0.1 0.2 0.2"', '"100 200 200"'), "the inertia of middle is"),
         (

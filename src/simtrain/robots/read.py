@@ -12,6 +12,8 @@ import numpy as np
 from simtrain.errors import ConfigError, did_you_mean
 
 _SLIDE, _HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
+_FAR = 50.0
+"""Size of a part, or its distance from the one before, that no robot has, m."""
 _SUFFIXES = (".obj", ".stl", ".msh")
 _LARGEST_FILE = 20_000_000
 
@@ -53,7 +55,9 @@ def read(path: str | Path, *, base: str | None = None) -> Source:
     _leave_surroundings(source)
     _find_files(source, path)
     _mend_inertias(source, is_urdf=path.suffix == ".urdf")
-    compiled(spec, f"--model {path}")
+    model = compiled(spec, f"--model {path}")
+    if (reach := float(max(abs(model.body_pos).max(), model.geom_rbound.max(initial=0.0)))) > _FAR:
+        raise ConfigError(f"--model {path}: a part is {reach:.3g} m large; MuJoCo's unit is meters")
     named = set(re.findall(r' material="([^"]+)"', spec.to_xml()))  # by defaults, too
     for name in sorted(named - {material.name for material in spec.materials}):
         spec.add_material(name=name)
@@ -78,12 +82,13 @@ def _root(spec: mujoco.MjSpec, base: str | None) -> str:
     names = [body.name for body in spec.worldbody.bodies if moves(body)]
     if not names:
         raise ConfigError("the model has no joint that could be driven")
+    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     if base is None and len(names) > 1:
-        text = f"the model has several things that move, {', '.join(names)}"
+        text = f"the model has several things that move, {shown}"
         raise ConfigError(f"{text}; say which is the robot: --base {names[0]}")
     if base is not None and base not in names:
         text = f"--base is {base!r}{did_you_mean(base, names)}"
-        raise ConfigError(f"{text}; the roots of what moves are {', '.join(names)}")
+        raise ConfigError(f"{text}; the roots of what moves are {shown}")
     return base or names[0]
 
 
