@@ -83,8 +83,8 @@ def test_runs_that_differ_in_their_rewards_are_told(trained_run, tmp_path, capsy
 
 
 MISTAKES = [
-    ("", "name a run, a checkpoint or a task: `uv run evaluate <run>...`"),
-    ("--episodes 3", "the run comes first: `uv run evaluate <run> --episodes 3`"),
+    ("", "name a run, a checkpoint or a task: `uv run simtrain evaluate <run>...`"),
+    ("--episodes 3", "the run comes first: `uv run simtrain evaluate <run> --episodes 3`"),
     ("{tmp}/gone", "there is no run, checkpoint or task {tmp}/gone"),
     ("{run} {tmp}", "{tmp} is no run directory"),
     ("{run}/config.yaml", "config.yaml is not a checkpoint, or it is damaged"),

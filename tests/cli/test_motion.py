@@ -95,12 +95,12 @@ def test_a_motion_is_shown_as_a_video(here, capsys):
 
 MISTAKES = {
     "konvert a.csv b.npz": r"motion has no command 'konvert' \(did you mean 'convert'",
-    "convert a.csv": r"files given: 1; it is `uv run motion convert <in.csv or in.npz> <o",
+    "convert a.csv": r"files given: 1; it is `uv run simtrain motion convert <in.csv or in.npz> <o",
     "convert a.csv b.npy": "b.npy must end with .npz",
     "convert no.csv b.npz": "no.csv",
     "check no.npz": "there is no file no.npz, here or in a folder of tasks",
     f"check {SQUAT} --robot g2": "there is no file g2/scene.xml",
-    f"show {SQUAT} {SQUAT}": "files given: 2; it is `uv run motion show <file>`",
+    f"show {SQUAT} {SQUAT}": "files given: 2; it is `uv run simtrain motion show <file>`",
     f"show {SQUAT} --video squat.avi": "squat.avi",
     f"make {G1 / 'motions' / 'keyframes.yaml'} sqat": r"no motion 'sqat' \(did you mean 'squat'",
     "record g1-velocity-flat w.npz --command gait 0 1": "no such command to give; it has velocity",

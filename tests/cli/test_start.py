@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from simtrain.cli import start
+from simtrain.cli.start import list_tasks
 from simtrain.config.tasks import Registry, discover
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,9 +38,9 @@ def _two_tasks(monkeypatch):
     monkeypatch.setattr("simtrain.config.tasks.discover", noisy)
 
 
-def test_each_command_is_one_of_simtrain_and_has_a_name_of_its_own():
+def test_commands_are_those_of_simtrain_and_some_have_a_name_of_their_own():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    for name in {"simtrain", *start.COMMANDS} - {"new"}:  # a name too general for everybody's PATH
+    for name in {"simtrain", *start.COMMANDS} - {"new", "export"}:
         module, _, function = scripts.pop(name).partition(":")
         assert module == "simtrain.cli.start"
         assert callable(getattr(start, function))
@@ -83,6 +84,7 @@ def test_bash_completes_commands_tasks_flags_values_and_files(monkeypatch, capsy
         "play run --video lo": "logs",
         "evaluate lo": "logs",
         "li": "list-tasks",
+        "new --mod": "--model",
     }
     script = ["source ./simtrain.bash"]
     for line in lines:
@@ -96,6 +98,16 @@ def test_bash_completes_commands_tasks_flags_values_and_files(monkeypatch, capsy
         ["bash", "-c", "\n".join(script)], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert dict(zip(lines, result.stdout.splitlines(), strict=True)) == lines
+
+
+def test_an_old_name_of_a_command_runs_it_and_says_the_new_one(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["list-tasks", "--help"])
+    with pytest.raises(SystemExit) as end:
+        list_tasks()
+    printed = capsys.readouterr()
+    assert end.value.code == 0
+    assert "usage" in printed.out
+    assert printed.err.startswith("note: write `simtrain list-tasks`")
 
 
 def test_help_about_a_task_waits_for_neither_torch_nor_what_takes_as_long():

@@ -156,7 +156,9 @@ def _run(command: str, folder: Path) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ["train", f"train {TASK} --num-envs 0", "list-tasks --all"])
+@pytest.mark.parametrize(
+    "command", ["train", f"train {TASK} --num-envs 0", "simtrain list-tasks --all"]
+)
 def test_the_command_ends_with_exit_code_2_and_no_traceback(command, here):
     result = _run(command, here)
     assert (result.returncode, result.stdout) == (2, "")
@@ -166,7 +168,7 @@ def test_the_command_ends_with_exit_code_2_and_no_traceback(command, here):
 
 
 def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(here):
-    result = _run("list-tasks", here)
+    result = _run("simtrain list-tasks", here)
     words = " ".join(result.stdout.split())
     for part in (TASK, "cartpole-swingup", "Keep the pole", "Swing the hanging", "cartpole.py"):
         assert part in words
@@ -180,21 +182,20 @@ def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(h
     ("command", "says"),
     [
         ("train --help", TASK),
-        ("list_tasks", TASK),
+        ("list-tasks", TASK),
         ("evaluate --help", "--episodes INT"),
         ("benchmark --help", "--repetitions INT"),
-        ("export --help", "usage: export <run, checkpoint or task>"),
-        ("report --help", "usage: report <run>..."),
+        ("export --help", "usage: simtrain export <run, checkpoint or task>"),
+        ("report --help", "usage: simtrain report <run>..."),
     ],
 )
 def test_help_and_lists_import_neither_torch_nor_a_simulator(command, says, tmp_path):
-    module, *arguments = command.split()
     program = f"""
 import sys
-sys.argv[1:] = {arguments}
+sys.argv[1:] = {command.split()}
 try:
-    from simtrain.cli.start import {module}
-    {module}()
+    from simtrain.cli.start import simtrain
+    simtrain()
 finally:
     heavy = "torch._C mujoco mujoco_warp warp rsl_rl tensordict._td tensorboard wandb.sdk".split()
     print("heavy:", *[name for name in heavy if name in sys.modules])

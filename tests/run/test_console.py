@@ -48,11 +48,11 @@ def test_on_a_terminal_a_live_view_shows_the_latest_iteration():
 
 
 def test_a_terminal_breaks_no_word_and_no_command():
-    text = f"error: {'word ' * 14}and so on; `uv run list-tasks --all` lists all of them"
+    text = f"error: {'word ' * 14}and so on; `uv run simtrain list-tasks --all` lists all of them"
     narrow = Console(file=io.StringIO(), force_terminal=True, width=80)
     *lines, last = fitted(text, narrow).splitlines()
     assert [len(line) for line in lines] == [80]
-    assert last == "so on; `uv run list-tasks --all` lists all of them"
+    assert last == "so on; `uv run simtrain list-tasks --all` lists all of them"
     command = f"to go on: uv run train {'hop ' * 20}".rstrip()
     assert fitted(command, narrow).splitlines() == ["to go on:", command.removeprefix("to go on: ")]
     assert fitted(text, Console(file=io.StringIO(), width=80)) == text

@@ -67,7 +67,7 @@ def test_a_shipped_policy_is_as_good_as_its_file_says(task):
     evaluation = evaluator(actor, saved.content["actor_state_dict"])
     figures = yaml.safe_load(trained.with_suffix(".yaml").read_text())["evaluation"]
     found = "; ".join(misfits(figures, evaluation))
-    assert not found, f"{found}: train {task} again, and `uv run export <run> --ship` it"
+    assert not found, f"{found}: train {task} again, and `uv run simtrain export <run> --ship` it"
 
 
 @pytest.mark.parametrize("task", SHIPPED)

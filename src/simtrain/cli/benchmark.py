@@ -1,5 +1,6 @@
-"""``uv run benchmark [TASK...] [flags]``: how fast training is on this machine, layer by layer, or,
-with ``--until CONDITION``, how soon a task is learned.
+"""``uv run simtrain benchmark [TASK...] [flags]``: how fast training is on this machine.
+
+Layer by layer or, with ``--until CONDITION``, how soon a task is learned.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def benchmark(arguments: Sequence[str]) -> int:
     tasks = list(map(str, paths))
     own, of_training = split_flags(words)
     is_until = any(word.partition("=")[0] == "--until" for word in own)
-    prog = "benchmark <task>" if is_until else "benchmark [task...]"
+    prog = "simtrain benchmark <task>" if is_until else "simtrain benchmark [task...]"
     flags = parse_flags(prog, BenchmarkFlags(), own if is_until else words)
     flags.check()
     if is_until:

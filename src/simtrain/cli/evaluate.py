@@ -1,4 +1,4 @@
-"""``uv run evaluate RUN... [flags]``: how good policies are, side by side."""
+"""``uv run simtrain evaluate RUN... [flags]``: how good policies are, side by side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EvaluateFlags(EvaluationCfg):
     """Run policies without exploration, noise and pushes, and show how good they are. RUN is a run,
     which stands for its newest checkpoint, a checkpoint, or a task with which a trained policy
     ships. After it, --env.* are flags too, and change the task it is evaluated in:
-    `evaluate RUN --help` names them."""
+    `simtrain evaluate RUN --help` names them."""
 
     json: str | None = None
     """File for the results as JSON; without a name, or as -, standard output has them alone."""
@@ -51,10 +51,12 @@ def evaluate(arguments: Sequence[str]) -> int:
         flags += [flag, "-"] if flag == "--json" and following.startswith("--") else [flag]
     if not paths:
         if flags and flags[0] in ("-h", "--help"):
-            parse_flags("evaluate RUN...", EvaluateFlags(), flags)
+            parse_flags("simtrain evaluate RUN...", EvaluateFlags(), flags)
         if flags:
-            raise ConfigError(f"the run comes first: `uv run evaluate <run> {' '.join(flags)}`")
-        raise ConfigError("name a run, a checkpoint or a task: `uv run evaluate <run>...`")
+            raise ConfigError(
+                f"the run comes first: `uv run simtrain evaluate <run> {' '.join(flags)}`"
+            )
+        raise ConfigError("name a run, a checkpoint or a task: `uv run simtrain evaluate <run>...`")
 
     # Only now, so that help does not wait for torch and MuJoCo.
     from simtrain.env.model import check_task, evaluation_task
@@ -65,7 +67,7 @@ def evaluate(arguments: Sequence[str]) -> int:
         with redirect_stdout(sys.stderr):
             saved = open_policy(path)
         default = EvaluateFlags(env=evaluation_task(saved.config.env))
-        cfg = parse_flags(f"evaluate {path}", default, flags)
+        cfg = parse_flags(f"simtrain evaluate {path}", default, flags)
         if cfg.json not in (None, "-"):
             check_file(Path(cfg.json), "--json")
         assert cfg.env is not None

@@ -1,4 +1,4 @@
-"""``uv run export <run, checkpoint or task>``: a policy as ONNX and for PyTorch, or to ship."""
+"""``uv run simtrain export <run, checkpoint or task>``: a policy as ONNX, for PyTorch, to ship."""
 
 from __future__ import annotations
 
@@ -58,15 +58,17 @@ class ExportConfig:
 def export(arguments: Sequence[str]) -> int:
     """Parse the command line and export a policy; the exit code."""
     paths, flags = split_paths(arguments)
-    config = parse_flags(f"export <{_WHAT}>", ExportConfig(), flags)
+    config = parse_flags(f"simtrain export <{_WHAT}>", ExportConfig(), flags)
     if len(paths) != 1:
-        text = f"name one {_WHAT}: `uv run export <{_WHAT}>`"
+        text = f"name one {_WHAT}: `uv run simtrain export <{_WHAT}>`"
         raise ConfigError(f"{text}, not {len(paths)}" if paths else text)
     if config.ship and config.output is not None:
         raise ConfigError("--output does not go with --ship, which writes beside the task's file")
     if config.ship and (config.verify or config.verify_only):
         name = "--verify" if config.verify else "--verify-only"
-        raise ConfigError(f"{name} does not go with --ship; verify first: `uv run export <run>`")
+        raise ConfigError(
+            f"{name} does not go with --ship; verify first: `uv run simtrain export <run>`"
+        )
     if config.verify_model is not None and not (config.verify or config.verify_only):
         raise ConfigError("--verify-model is for --verify or --verify-only")
     if config.verify_model is not None and not config.verify_model.is_file():

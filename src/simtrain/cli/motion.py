@@ -1,4 +1,4 @@
-"""``uv run motion <command>``: motions to follow, converted, checked, shown, made, recorded."""
+"""``uv run simtrain motion <command>``: motions to follow, converted, checked, made."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from simtrain.motion.clip import MotionClip
 
 _HELP = """\
-usage: motion <command> [flags]
+usage: simtrain motion <command> [flags]
 
 Motions for a robot to follow, in files that training and these commands read.
 
-  motion convert walk.csv walk.npz --fps 30      from a retargeting tool's rows; another rate
-  motion check walk.npz wave.npz                 limits, floor, feet and balance
-  motion show walk.npz                           in the browser; --video out.mp4 without one
-  motion make keyframes.yaml [name...]           from keyframes, by inverse kinematics
-  motion record <run or task> walk.npz           what a trained policy does
+  simtrain motion convert walk.csv walk.npz --fps 30   from a retargeting tool's rows; another rate
+  simtrain motion check walk.npz wave.npz              limits, floor, feet and balance
+  simtrain motion show walk.npz                        in the browser; --video out.mp4 without one
+  simtrain motion make keyframes.yaml [name...]        from keyframes, by inverse kinematics
+  simtrain motion record <run or task> walk.npz        what a trained policy does
 
-`motion <command> --help` lists the flags of each."""
+`simtrain motion <command> --help` lists the flags of each."""
 
 
 @dataclass
@@ -105,7 +105,7 @@ def motion(arguments: Sequence[str]) -> int:
         text = f"motion has no command {name!r}{did_you_mean(name, COMMANDS)}"
         raise ConfigError(f"{text}; it has {', '.join(COMMANDS)}")
     config, files, run = COMMANDS[name]
-    usage = f"motion {name} {files}"
+    usage = f"simtrain motion {name} {files}"
     paths, flags = split_paths(rest)
     config = parse_flags(usage, config, flags)
     least = files.count("<")

@@ -43,7 +43,7 @@ def new(arguments: Sequence[str]) -> int:
     """Parse the command line and write a robot's tasks; the exit code."""
     words, flags = split_paths(arguments)
     names = [str(word) for word in words]
-    config = parse_flags("new <name>", NewConfig(), flags)
+    config = parse_flags("simtrain new <name>", NewConfig(), flags)
     if len(names) != 1 or config.model is None:
         raise ConfigError("say `uv run simtrain new <name> --model robot.xml`, or robot.urdf")
 

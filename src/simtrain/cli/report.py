@@ -1,4 +1,4 @@
-"""``uv run report <run>...``: learning curves of runs as a picture and a web page."""
+"""``uv run simtrain report <run>...``: learning curves of runs as a picture and a web page."""
 
 import os
 import sys
@@ -30,9 +30,9 @@ class ReportConfig:
 def report(arguments: Sequence[str]) -> int:
     """Parse the command line and write the report; the exit code."""
     paths, flags = split_paths(arguments)
-    config = parse_flags("report <run>...", ReportConfig(), flags)
+    config = parse_flags("simtrain report <run>...", ReportConfig(), flags)
     if not paths:
-        raise ConfigError("name one or more run directories: `uv run report <run>...`")
+        raise ConfigError("name one or more run directories: `uv run simtrain report <run>...`")
 
     # Only now, so that help does not wait for NumPy and matplotlib.
     from simtrain.run.logged import NothingLoggedError

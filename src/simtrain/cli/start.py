@@ -1,4 +1,4 @@
-"""Entry points: ``simtrain <command> ...``, and each command by its own name.
+"""Entry points: ``simtrain <command> ...``; ``train`` and ``play`` by their own names, too.
 
 Ctrl-C ends a command at once from before its slow imports on.
 """
@@ -136,6 +136,7 @@ def _complete(arguments: Sequence[str]) -> int:
     from simtrain.cli.evaluate import EvaluateFlags
     from simtrain.cli.export import ExportConfig
     from simtrain.cli.motion import COMMANDS as MOTION
+    from simtrain.cli.new import NewConfig
     from simtrain.cli.parse import MARKERS
     from simtrain.cli.play import PlayConfig
     from simtrain.cli.report import ReportConfig
@@ -146,6 +147,7 @@ def _complete(arguments: Sequence[str]) -> int:
         tasks = discover().tasks
         trainings = {n: TrainConfig.of_task(n, task.configuration()) for n, task in tasks.items()}
     commands = {
+        "new": NewConfig(),
         "train": _subcommands(trainings, {name: task.description for name, task in tasks.items()}),
         "play": PlayConfig(),
         "evaluate": EvaluateFlags(),
@@ -183,14 +185,19 @@ def _subcommands(commands: dict[str, Any], about: Mapping[str, str]) -> Callable
     return lambda: union[tuple(kinds)]
 
 
+def _start_by_old_name(command: str) -> NoReturn:
+    text = f"note: write `simtrain {command}`; the next version has no command `{command}`"
+    print(text, file=sys.stderr)
+    start(command)
+
+
 train = partial(start, "train")
-evaluate = partial(start, "evaluate")
 play = partial(start, "play")
-export = partial(start, "export")
-report = partial(start, "report")
-motion = partial(start, "motion")
-benchmark = partial(start, "benchmark")
-list_tasks = partial(start, "list-tasks")
+evaluate = partial(_start_by_old_name, "evaluate")
+report = partial(_start_by_old_name, "report")
+motion = partial(_start_by_old_name, "motion")
+benchmark = partial(_start_by_old_name, "benchmark")
+list_tasks = partial(_start_by_old_name, "list-tasks")
 
 if __name__ == "__main__":
     simtrain()

@@ -1,4 +1,4 @@
-"""``uv run train <task> [flags]``: train a policy with PPO; and ``uv run list-tasks``."""
+"""``uv run train <task> [flags]``: train a policy with PPO; and ``uv run simtrain list-tasks``."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _tasks(registry: Registry) -> str:
 def list_tasks(arguments: Sequence[str]) -> int:
     """Print all tasks, and the tracebacks of task files that did not import; the exit code."""
     if list(arguments) in (["-h"], ["--help"]):
-        print("usage: list-tasks\n\nList every task: its name, what it is, where it comes from.")
+        print("usage: simtrain list-tasks\n\nList every task: its name, what it is, and its file.")
         return DONE
     if arguments:
         raise ConfigError(f"list-tasks takes no arguments, got {' '.join(arguments)}")
@@ -90,10 +90,10 @@ def list_tasks(arguments: Sequence[str]) -> int:
     registry = discover()
     folded = (Column(title, overflow="fold") for title in ("description", "from"))
     table = Table(Column("task", no_wrap=True), *folded, box=None, pad_edge=False)
-    for task in registry.tasks.values():
-        path, here = Path(task.source), Path.cwd()
-        source = str(path.relative_to(here)) if path.is_relative_to(here) else task.source
-        table.add_row(task.name, task.description, source)
+    here, sources = Path.cwd(), {name: Path(t.source) for name, t in registry.tasks.items()}
+    for name in sorted(sources, key=lambda name: not sources[name].is_relative_to(here)):
+        path, about = sources[name], registry.tasks[name].description
+        table.add_row(name, about, str(path.relative_to(here) if here in path.parents else path))
     table_console().print(table)
     for file, trace in registry.broken.items():
         print(f"\n{file} could not be imported:\n{trace}", file=sys.stderr)

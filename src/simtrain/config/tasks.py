@@ -75,7 +75,7 @@ class Registry:
         """The task of this name; else a ConfigError with the nearest, and files not imported."""
         if name in self.tasks:
             return self.tasks[name]
-        hint = "`uv run list-tasks` lists all"
+        hint = "`uv run simtrain list-tasks` lists all"
         if self.broken:
             hint = "these task files could not be imported: " + "; ".join(
                 f"{path} ({text.strip().splitlines()[-1]})" for path, text in self.broken.items()

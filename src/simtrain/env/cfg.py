@@ -2,7 +2,7 @@
 
 A term is a function and its parameters, keywords that can be changed from the command line:
 
-  RewardTermCfg(mdp.track_lin_vel, weight=2.0, std=0.5)      # --env.rewards.track.std 0.25
+  RewardTermCfg(mdp.track_lin_vel_xy_exp, weight=2.0, std=0.5)  # --env.rewards.track.std 0.25
 
 A parameter called ``joints``, ``bodies``, ``geoms``, ``sites``, ``sensors``, ``actuators``,
 ``tendons`` or ``pairs`` (or ending with ``_joints`` and so on) is a name, a regular expression that

@@ -349,5 +349,5 @@ def _load(files: tuple[str, ...], model: mujoco.MjModel, step_dt: float) -> list
     for file, clip in zip(files, clips, strict=True):
         if abs(clip.fps * step_dt - 1.0) > 1e-4:
             rates = f"{clip.fps:g} frames a second, and the task {1.0 / step_dt:g} steps"
-            raise ConfigError(f"{file} has {rates}; `uv run motion convert` resamples")
+            raise ConfigError(f"{file} has {rates}; `uv run simtrain motion convert` resamples")
     return clips
