@@ -81,6 +81,14 @@ def test_every_foot_touches_the_ground(bits: str, extra: str, world: str, tmp_pa
     assert findings["balance"].text.startswith("3.0 s")
 
 
+def test_what_collides_with_the_other_foot_alone_is_no_sole(tmp_path: Path) -> None:
+    both = 'conaffinity="1"/><geom type="box" size="0.01 0.01 0.02" pos="0 0 -0.2" '
+    prepared = prepared_of(quadruped(bits=both + 'contype="4" conaffinity="4"'), tmp_path)
+    boxes = [geom for geom in prepared.spec.geoms if geom.contype == 4]
+    assert len(boxes) == 4
+    assert {(geom.conaffinity, geom.priority) for geom in boxes} == {(4, 0)}
+
+
 def test_stands_on_bent_legs_with_its_feet_below_its_hips(tmp_path: Path) -> None:
     prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
     model = prepared.spec.compile()

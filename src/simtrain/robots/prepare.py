@@ -219,9 +219,11 @@ def _add_feet(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
             soles = [body.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, pos=foot.center)]
             soles[0].size, soles[0].mass, soles[0].group = [radius, 0.0, 0.0], 0.0, 3
             notes.append(f"{foot.body} has no shape: a ball of {1e3 * radius:.0f} mm is its foot")
-        for place, geom in enumerate(soles):
+        # Others of the same sole, as a box for the other foot alone, would be redundant contacts.
+        grounded = [geom for geom in soles if geom.contype & 1 or geom.conaffinity & 1]
+        for place, geom in enumerate(grounded or soles):
             geom.name = geom.name or f"{name}_{place}"
-            if not (geom.contype & 1 or geom.conaffinity & 1):
+            if not grounded:
                 geom.conaffinity |= 1
             geom.condim, geom.priority = max(geom.condim, 3), 1
         site = body.add_site(name=name, pos=foot.center, group=4)
