@@ -13,6 +13,7 @@ import torch
 from needs_opengl import needs_opengl
 
 from simtrain.cli.play import play
+from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 
 TASK = "cartpole-balance"
@@ -35,6 +36,18 @@ def test_a_video_of_a_run_of_a_checkpoint_and_of_a_task(name, trained_run, here,
     assert imageio_ffmpeg.count_frames_and_secs(str(here / "out.mp4")) == (10, 0.5)
 
 
+@needs_opengl
+def test_a_command_is_kept_in_a_video(here, monkeypatch):
+    monkeypatch.setattr("simtrain.view.video.record", lambda env, *others: seen.append(env))
+    seen: list[Env] = []
+    words = "go1-velocity-flat --command -0.5 0 0.25 --num-envs 2 --video out.mp4"
+    assert play(words.split()) == 0
+    (env,) = seen
+    env.reset()
+    env.step(torch.zeros(2, env.num_actions))
+    assert env.command("velocity").tolist() == [[-0.5, 0.0, 0.25]] * 2
+
+
 MISTAKES = [
     ("", "name one run, checkpoint or task first"),
     ("--video out.mp4", "name one run, checkpoint or task first"),
@@ -47,6 +60,9 @@ MISTAKES = [
     (f"{TASK} --policy zero --viewer none", "--viewer none shows nothing; add --video out.mp4"),
     (f"{TASK} --policy zero --host 192.0.2.1", "cannot listen on 192.0.2.1:8080: Cannot assign"),
     (f"{TASK} --policy zero --env.rewards.upright.pole-joints x", "no joint matches 'x'"),
+    (f"{TASK} --policy zero --command 1", "--command is 1; the task has no command"),
+    ("go1-velocity-flat --command 1 0", "--command velocity needs 3 numbers (forward"),
+    ("go1-velocity-flat --command velocty 1 0 0", "no command 'velocty' (did you mean 'velocity'"),
 ]  # fmt: skip
 
 

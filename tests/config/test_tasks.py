@@ -89,6 +89,14 @@ def test_an_entry_point_may_name_a_function(here, tmp_path, monkeypatch):
     assert (task.description, task.make().decimation) == ("A task.", 1)
 
 
+def test_an_entry_point_without_a_task_is_reported(here, tmp_path, monkeypatch):
+    (tmp_path / "site" / "package_of_none").mkdir(parents=True)
+    (tmp_path / "site" / "package_of_none" / "__init__.py").touch()
+    _entry_points(tmp_path / "site", "all = package_of_none", monkeypatch)
+    broken = discover().broken
+    assert "has no task" in broken["entry point all = package_of_none"]
+
+
 def test_an_entry_point_that_does_not_import_hides_no_task(here, tmp_path, monkeypatch):
     (tmp_path / "site").mkdir()
     _entry_points(tmp_path / "site", "gone = package_that_is_gone", monkeypatch)

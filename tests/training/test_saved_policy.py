@@ -51,6 +51,15 @@ def test_a_saved_policy_acts_by_the_trained_mean_of_its_actions(trained_run):
     torch.testing.assert_close(policy(obs), x)
 
 
+def test_a_run_of_a_task_that_is_not_here_names_the_file_it_was_trained_with(trained_run, tmp_path):
+    run = copied(trained_run, tmp_path, "task: cartpole-balance", "task: my-balance")
+    content = torch.load(run / "model_2.pt", weights_only=True)
+    content["infos"]["task"] = "my-balance"
+    torch.save(content, run / "model_2.pt")
+    with pytest.raises(ConfigError, match=r"no task 'my-balance'.* trained with /.*/cartpole\.py"):
+        open_policy(run)
+
+
 def test_what_is_no_run_is_told(tmp_path, trained_run):
     for path, problem in {
         tmp_path / "nowhere": "there is no run, checkpoint or task",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ Watch a policy in a browser, or write a video of it.
   play logs/<task>/<run>                      the newest checkpoint of a run, in the browser
   play logs/<task>/<run>/model_100.pt         a certain checkpoint
   play logs/<task>/<run> --video out.mp4      a video, without a display
+  play logs/<task>/<run> --command 0.8 0 0    with a command of one's own
   play <task> --policy zero|random            a task without its policy
   play --replay <run>/nan_dump/<dump>         the last steps of a simulation that failed
 
@@ -79,6 +81,8 @@ class PlayConfig(ViewerFlags):
 
     video: Path | None = None
     """Write an MP4 file of the first environment instead; needs no display."""
+    command: tuple[str, ...] = ()
+    """Values to command all the time, as 0.8 0 0; of several commands, each after its name."""
     seconds: Duration = 20.0
     """Length of the video, s of simulated time."""
     policy: Literal["trained", "zero", "random"] = "trained"
@@ -149,6 +153,7 @@ def play(arguments: Sequence[str]) -> int:
         seed=config.seed,
         disturbed=config.disturbed,
     )
+    _hold(env, config.command)
     act = _policy(config, env, saved)
     title = str(path) if saved is None else _title(saved)
     if config.video is not None:
@@ -208,6 +213,33 @@ def show_film(film: Film, config: FilmFlags, name: str) -> None:
             page.announce(name)
             with closing(page):
                 page.run()
+
+
+def _hold(env: Env, words: Sequence[str]) -> None:
+    """Keep commands at the values of ``--command``, in place; ConfigError for others than it has.
+
+    Numbers before the first name are of the one command that can be driven.
+    """
+    driven = [name for name, term in env.commands.terms.items() if term.is_driven]
+    held: dict[str, list[float]] = {}
+    for word in words:
+        try:
+            value = float(word)
+        except ValueError:
+            held[word] = []
+            continue
+        if not held and len(driven) != 1:
+            names = ", ".join(driven)
+            what = f"several commands; name one first: {names}" if driven else "no command"
+            raise ConfigError(f"--command is {' '.join(words)}; the task has {what}")
+        held.setdefault(next(reversed(held), driven[0] if driven else ""), []).append(value)
+    for name, values in held.items():
+        entries = env.commands.terms[name].entries()
+        if len(values) != len(entries) or not all(map(math.isfinite, values)):
+            given = " ".join(map(str, values)) or "nothing"
+            text = f"--command {name} needs {len(entries)} numbers ({', '.join(entries)})"
+            raise ConfigError(f"{text}, got {given}")
+        env.commands.hold(name, values)
 
 
 def _policy(config: PlayConfig, env: Env, saved: SavedPolicy | None) -> Act:

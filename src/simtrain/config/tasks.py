@@ -106,7 +106,10 @@ def discover(*, quiet: bool = False) -> Registry:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it must hide no other
             registry.broken[source] = _traceback_below_import(error)
             continue
-        for task in _tasks_of(loaded, source):
+        tasks = list(_tasks_of(loaded, source))
+        if not tasks and not Path(source).is_file():
+            registry.broken[source] = "it has no task; name the module, or the function, of one"
+        for task in tasks:
             other = registry.tasks.setdefault(task.name, task)
             if other.make is not task.make:
                 first = "both in" if other.source == source else f"{other.source} and"
@@ -118,6 +121,12 @@ def discover(*, quiet: bool = False) -> Registry:
 def default_config(task: str, *, quiet: bool = False) -> TrainConfig:
     """The configuration that a task asks for, without flags; ConfigError if there is none."""
     return TrainConfig.of_task(task, discover(quiet=quiet).find(task).configuration(quiet=quiet))
+
+
+def task_file(task: str) -> str:
+    """The file or entry point that declares a task; empty if none does."""
+    found = discover(quiet=True).tasks.get(task)
+    return found.source if found else ""
 
 
 def find_beside_tasks(path: str) -> Path:

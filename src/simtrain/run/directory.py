@@ -68,9 +68,15 @@ def make_run_directory(log_root: Path, task: str, run_name: str) -> Path:
     return run
 
 
-def write_config(path: Path, config: dict[str, Any], devices: list[str]) -> None:
-    """Write ``config.yaml``: the configuration as plain data, and the device of every rank."""
-    content = {"config": config, "versions": versions(), "git": _git_commit(), "devices": devices}
+def write_config(
+    path: Path, config: dict[str, Any], devices: list[str], task_file: str = ""
+) -> None:
+    """Write ``config.yaml``: the configuration as plain data, and the device of every rank.
+
+    `task_file` is the file that declares the task, for people: no command imports it by this.
+    """
+    content = {"config": config, "task_file": task_file, "versions": versions()}
+    content |= {"git": _git_commit(), "devices": devices}
     with written_whole(path) as file:
         file.write(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
 

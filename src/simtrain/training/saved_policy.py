@@ -123,7 +123,7 @@ def read_configuration(
     configuration, None for the one by its name.
     """
     plain = content["config"]
-    default = default or default_config(plain["task"])
+    default = default or _default_config(plain["task"], content.get("task_file"))
     own = default.env.model
     try:
         with damage_as_config_error(f"it does not fit the task {plain['task']!r} as it is now"):
@@ -145,6 +145,17 @@ def read_configuration(
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     return config, digest
+
+
+def _default_config(task: str, trained_with: object) -> TrainConfig:
+    """The configuration by the task's name; the ConfigError without names the file of training."""
+    try:
+        return default_config(task)
+    except ConfigError as error:
+        if not isinstance(trained_with, str) or task in discover(quiet=True).tasks:
+            raise
+        text = f"{error}. The run was trained with {trained_with}"
+        raise ConfigError(f"{text}: use it there, or name the folder in SIMTRAIN_TASKS") from error
 
 
 def check_model_classes(config: TrainConfig, trusted: TrainConfig) -> None:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from simtrain.config.tasks import task_file
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import resolved
 from simtrain.errors import ConfigError
@@ -50,7 +51,12 @@ class RunRecords:
             event_sizes=saved.get("event_sizes"),  # older versions did not save it
         )
         try:
-            write_config(run / "config.yaml", resolved(config), list(context.shared.devices))
+            write_config(
+                run / "config.yaml",
+                resolved(config),
+                list(context.shared.devices),
+                task_file(config.task),
+            )
         except OSError as error:
             raise ConfigError(f"{run} cannot be written: {error.strerror}") from error
         self._wandb: WandbWriter | None = None
