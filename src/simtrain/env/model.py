@@ -188,8 +188,8 @@ def evaluation_task(cfg: TaskCfg) -> TaskCfg:
     task.events = {name: e for name, e in task.events.items() if e.mode in ("startup", "reset")}
     for event in task.events.values():
         event.after_steps = 0
-    for term in (*task.commands.values(), *task.terminations.values()):
-        term.params |= getattr(term.func, "in_evaluation", {})
+    for changed in (*task.commands.values(), *task.terminations.values()):
+        changed.params |= getattr(changed.func, "in_evaluation", {})
     task.curricula = {}
     if task.terrain is not None:
         task.terrain.max_initial_level = None

@@ -75,7 +75,7 @@ def write_config(
 
     `task_file` is the file that declares the task, for people: no command imports it by this.
     """
-    content = {"config": config, "task_file": task_file, "versions": versions()}
+    content: dict[str, Any] = {"config": config, "task_file": task_file, "versions": versions()}
     content |= {"git": _git_commit(), "devices": devices}
     with written_whole(path) as file:
         file.write(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
