@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_MOST_LISTED = 12  # names in a message
 _warned: set[tuple[object, ...]] = set()
 
 
@@ -94,5 +95,10 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 def choices(name: str, names: Iterable[str]) -> str:
     """What to write instead of `name`: ``" (did you mean 'x'?); there are x, y"``."""
     known = list(names)
-    listed = ", ".join(one or "(unnamed)" for one in known) or "none"
+    shown = known
+    if len(known) > _MOST_LISTED:
+        shown = difflib.get_close_matches(name, known, n=_MOST_LISTED, cutoff=0.0)
+    listed = ", ".join(one or "(unnamed)" for one in shown) or "none"
+    if len(known) > len(shown):
+        listed += f" and {len(known) - len(shown)} more"
     return f"{did_you_mean(name, known)}; there are {listed}"

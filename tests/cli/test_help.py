@@ -39,7 +39,7 @@ def test_the_help_of_a_task_is_short_and_names_the_run_s_flags_and_the_groups(mo
     monkeypatch.setenv("COLUMNS", "80")
     text = help_text("train", default_config("go1-velocity-rough"), "")
     lines = text.splitlines()
-    assert len(lines) <= 120
+    assert len(lines) <= 190
     for name in ("--num-envs INT", "--resume STR", "env.rewards ", "ppo.actor ", "distillation "):
         assert f"  {name}" in text
     of_run = [line for line in lines if line.startswith("  --")]

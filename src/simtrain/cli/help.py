@@ -211,14 +211,12 @@ def _table(flags: Iterable[_Flag]) -> list[str]:
 
 
 def _brief(flags: Iterable[_Flag]) -> list[str]:
-    """A line for each flag."""
+    """The flags with the first sentences of their texts."""
     lines = []
     for option in flags:
-        head = f"  --{option.name} {option.takes.removesuffix('|None')}"
         value = f" ({option.value})" if option.value not in ("", "''", "None") else ""
-        room = _width() - max(len(head) + 2, _INDENT) - len(value)
-        text = textwrap.shorten(_first_sentence(option.text), max(room, 10), placeholder=" ...")
-        lines.append(f"{head:<{_INDENT - 2}}  {text}{value}")
+        head = f"  --{option.name} {option.takes.removesuffix('|None')}"
+        lines += _row(head, _first_sentence(option.text) + value)
     return lines
 
 

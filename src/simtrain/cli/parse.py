@@ -27,6 +27,22 @@ _REPLACED = {
     "--stop-below": '"METRIC<=VALUE", such as "Eval/failure_rate<=0.01"',
 }
 """Flags that there were once, and what to write after --until instead."""
+_OF_OTHERS = {
+    "--headless": "training opens no window; `play RUN` shows a policy",
+    "--livestream": "`play RUN` serves a page in the browser",
+    "--enable-cameras": "--video True draws videos while it trains",
+    "--device": "--gpu-ids 0 for a GPU, --gpu-ids None for the CPU",
+    "--distributed": "--gpu-ids 0 1 trains on two GPUs",
+    "--num-gpus": "--gpu-ids 0 1 trains on two GPUs",
+    "--checkpoint": "--resume RUN goes on with a run, --init-from FILE begins with a policy",
+    "--load-run": "--resume RUN goes on with a run",
+    "--load-checkpoint": "--init-from FILE begins with a policy",
+    "--num-iterations": "--max-iterations",
+    "--num-timesteps": "--total-env-steps",
+    "--experiment-name": "--log-root names the folder of all runs, --run-name ends that of one",
+    "--log-project-name": "--wandb-project names it",
+}
+"""Flags that people know from other trainers, and what is here instead."""
 # The words given for a flag, as tyro's messages about a value of the wrong kind quote them.
 _GIVEN = re.compile(r"'[^']*'(, '[^']*')*")
 
@@ -85,6 +101,9 @@ def _message(event: _errors.ParseErrorEvent, config: object) -> str | None:
         name = unknown[0].split("=", 1)[0]
         if (now := _REPLACED.get(name)) is not None and "--until" in flags_of(config):
             return f"there is no flag {name} any more; write --until {now}"
+        here = _OF_OTHERS.get(name.replace("_", "-"))
+        if here is not None and "--until" in flags_of(config):
+            return f"there is no flag {name}; {here}"
         return f"there is no flag {name}{did_you_mean(name, flags_of(config))}"
     if (argument := getattr(event, "argument", None)) is None:
         return None

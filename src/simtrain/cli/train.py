@@ -37,6 +37,8 @@ def train(arguments: Sequence[str]) -> int:
     if name in ("-h", "--help"):
         print(_HELP.format(tasks=_tasks(registry)))
         return DONE
+    if name == "--task" and flags:
+        raise ConfigError(f"the task has no flag: `uv run train {' '.join(flags)}`")
     if name.startswith("-"):
         raise ConfigError(f"the task comes first: `uv run train <task> {name} ...`")
     prepared = prepare_training(registry.find(name), flags)
