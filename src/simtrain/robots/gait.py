@@ -98,10 +98,10 @@ def _bend(prepared: Prepared, swing: float) -> dict[str, float]:
 def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
     """By which angle an action of 1 moves a target.
 
-    It is a part of what the largest torque bends the servo by. Soft servos of many legs need more:
-    a part of what the robot's weight bends them by.
+    It is a part of what the largest torque bends the servo by. Soft servos need more: a part of
+    what the robot's weight bends them by.
     """
-    torque, load, low, high = (0.125, 0.0, 0.1, 0.3) if legs == 2 else (0.33, 0.18, 0.2, 0.5)
+    torque, load, low, high = (0.125, 0.045, 0.1, 0.5) if legs == 2 else (0.33, 0.18, 0.2, 0.5)
     robot = prepared.robot
     weight = load * 9.81 * robot.mass * prepared.hip_height
     scales: dict[str, float] = {}
