@@ -7,6 +7,8 @@ from simtrain.run.console import Status, TrainingConsole, fitted
 
 METRICS = {"Perf/total_fps": 51_234.5, "Train/mean_step_reward": 0.81234}
 EPISODES = {"Train/mean_reward": 812.345, "Train/mean_episode_length": 998.6}
+EPISODES |= {"Episode_Reward/a": 0.1, "Episode_Reward/b": -2.0, "Episode_Reward/c": 0.02}
+EPISODES |= {"Episode_Reward/d": 1.23456}
 FIRST = Status(1, 150, 8192, METRICS, 1000, 100.0)
 EARLY = Status(6, 150, 49_152, {**METRICS, **EPISODES, "Train/finished_envs": 0.31}, 1000, 84.0)
 STATUS = Status(7, 150, 57_344, {**METRICS, **EPISODES, "Train/finished_envs": 1.0}, 1000, 83.4)
@@ -43,6 +45,7 @@ def test_on_a_terminal_a_live_view_shows_the_latest_iteration():
     assert "incomplete" not in last
     assert shown.rstrip().endswith("\x1b[?25h"), "the cursor is back"
     assert "saved [model]" in shown
+    assert "largest rewards: b -2, d 1.23, a 0.1" in last
     assert "none yet" in _shown(FIRST, terminal=True)
     assert "are incomplete: 31 % of environments" in _shown(EARLY, terminal=True)
 

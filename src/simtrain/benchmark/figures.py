@@ -157,7 +157,7 @@ class Results:
                 "environments": f"{figure.num_envs:,}" if figure.layer == "physics" else "",
                 "layer": LAYERS[figure.layer],
                 "env steps/s": f"{figure.steps_per_second:,.0f}",
-                "spread": f"± {100.0 * figure.spread:.1f} %",
+                "spread": f"± {100.0 * figure.spread:.1f} %" if figure.spread else "",
                 "of physics": f"{figure.of_physics:.3f}",
             }
             if figure.ranks > 1:

@@ -61,10 +61,17 @@ def all_cases(
     num_envs: Iterable[int],
     threads: Iterable[int],
 ) -> list[Case]:
-    """Every combination once, in the order given; ConfigError for one that cannot be trained."""
-    names = [choose_engine(engine, kind).name for engine in engines]
-    combinations = itertools.product(tasks, names, [kind], ranks, num_envs, threads)
-    cases = list(dict.fromkeys(itertools.starmap(Case, combinations)))
+    """Every combination once, in the order given; ConfigError for one that cannot be trained.
+
+    Without `num_envs`, a task has its own number on devices of this `kind`.
+    """
+    names, sizes, cases = [choose_engine(e, kind).name for e in engines], list(num_envs), []
+    for task in tasks:
+        cfg = default_config(task)
+        own = (kind == "cuda" and cfg.env.num_envs_on_gpu) or cfg.num_envs
+        combinations = itertools.product([task], names, [kind], ranks, sizes or [own], threads)
+        cases += itertools.starmap(Case, combinations)
+    cases = list(dict.fromkeys(cases))
     configs = [case_config(case) for case in cases]
     for config in configs:
         config.check()

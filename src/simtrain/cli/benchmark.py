@@ -59,8 +59,8 @@ class BenchmarkFlags:
     tolerance: Annotated[float, Limits(0.0, 0.999)] = 0.1
     """By what fraction a figure may fall below that of --compare before the command fails; with
     --until, by what fraction a median may exceed it."""
-    num_envs: Annotated[tuple[int, ...], Limits(1, 2**24, required=True)] = (256, 1024, 4096)
-    """Environments of each rank."""
+    num_envs: Annotated[tuple[int, ...], Limits(1, 2**24)] = ()
+    """Environments of each rank; no number is the task's own."""
     ranks: Annotated[tuple[int, ...], Limits(1, 1024, required=True)] = (1,)
     """Ranks; several numbers show weak scaling."""
     engine: Annotated[tuple[EngineFlag, ...], Limits(required=True)] = ("auto",)

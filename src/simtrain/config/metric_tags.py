@@ -38,6 +38,7 @@ EVALUATION_TAGS = ("mean_return", "mean_episode_length", "failure_rate", "iterat
 
 STEP_REWARD, FINISHED_ENVS = "Train/mean_step_reward", "Train/finished_envs"
 RETURN, LENGTH, SPEED = "Train/mean_reward", "Train/mean_episode_length", "Perf/total_fps"
+REWARDS = "Episode_Reward/"  # prefix of the metric with a term's mean
 PPO_METRICS = tuple(f"Loss/{name}" for name in ("value", "surrogate", "entropy", "kl"))
 RND_METRICS = ("Loss/rnd", "Rnd/mean_intrinsic_reward")
 DISTILLATION_METRICS = ("Loss/behavior",)
@@ -60,7 +61,7 @@ def metric_tags(
         *_ALWAYS,
         *algorithm,
         *(f"{TAG}{phase}" for phase in (PHASES if phase_times else ())),
-        *(f"Episode_Reward/{name}" for name in task.rewards),
+        *(f"{REWARDS}{name}" for name in task.rewards),
         *(f"Episode_Termination/{name}" for name in task.terminations),
         *(f"Curriculum/{name}" for name in task.curricula),
         *(("Sim/overflow",) if overflow else ()),

@@ -16,6 +16,7 @@ from simtrain.config.metric_tags import (
     FINISHED_ENVS,
     LENGTH,
     RETURN,
+    REWARDS,
     SPEED,
     STEP_REWARD,
     is_complete,
@@ -61,12 +62,15 @@ class Status:
         table.add_row("env steps", steps, "steps/s", speed, "left", self._time_left())
         reward = f"{metrics[STEP_REWARD]:.4g}"
         table.add_row("reward/step", reward, "return", mean_return, "length", length)
-        if RETURN not in metrics or is_complete(metrics):
-            return Group(table)
-        share = f"{100.0 * metrics[FINISHED_ENVS]:.0f} %"
-        return Group(
-            table, f"return and length are incomplete: {share} of environments have finished one"
-        )
+        lines = []
+        rewards = {t.removeprefix(REWARDS): v for t, v in metrics.items() if t.startswith(REWARDS)}
+        if largest := sorted(rewards, key=lambda term: -abs(rewards[term]))[:3]:
+            lines.append("largest rewards: " + ", ".join(f"{t} {rewards[t]:.3g}" for t in largest))
+        if RETURN in metrics and not is_complete(metrics):
+            share = f"{100.0 * metrics[FINISHED_ENVS]:.0f} %"
+            text = f"return and length are incomplete: {share} of environments have finished one"
+            lines.append(text)
+        return Group(table, *lines)
 
 
 @dataclass(frozen=True)

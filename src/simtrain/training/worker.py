@@ -89,7 +89,7 @@ def _train(context: RunContext, trainer: Trainer) -> TrainingResult | None:
     everyone = context.rank.of_job or context.rank
     own = checkpoint.error or (recorder.error if is_main else None)
     error = next(filter(None, everyone.all_gather_object(own)), None)
-    return TrainingResult(checkpoint.saved, error, timing.phases) if is_main else None
+    return TrainingResult(checkpoint.saved, error, timing.shown) if is_main else None
 
 
 def make_algorithm(

@@ -16,6 +16,8 @@ from simtrain.training.features import Feature, Iteration
 from simtrain.training.loop import Trainer
 
 TRACE = "trace.json"
+_FEWEST = 5
+"""Iterations whose phases are shown at the end; the first ones warm up."""
 FIRST, LAST = 10, 12
 """The iterations that are traced, counted from the start of the command."""
 
@@ -72,6 +74,11 @@ class Timing(Feature):
         """Mean seconds of an iteration in each phase; empty without a timer."""
         iterations = max(1, self._trainer.iteration - self._first)
         return {phase: total / iterations for phase, total in self._totals.items()}
+
+    @property
+    def shown(self) -> dict[str, float]:
+        """`phases` for the table at the end; empty after a few iterations, which warm up."""
+        return self.phases if self._trainer.iteration - self._first >= _FEWEST else {}
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Add the iteration's phases; it ends here in a trace."""
