@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.cli.play import FilmFlags, show_film
 from simtrain.cli.terminal import DONE, FAILED, interruptible, table_console, write_file
 from simtrain.config.tasks import find_beside_tasks
-from simtrain.errors import ConfigError, did_you_mean
+from simtrain.errors import ConfigError, config_errors_of, did_you_mean
 from simtrain.limits import Duration, FramesPerSecond, Limits, Seed, check_value
 from simtrain.run.directory import check_file, make_folder
 
@@ -27,6 +28,7 @@ usage: simtrain motion <command> [flags]
 
 Motions for a robot to follow, in files that training and these commands read.
 
+  simtrain motion retarget person.bvh walk.npz         a recorded person's movement, by a humanoid
   simtrain motion convert walk.csv walk.npz --fps 30   from a retargeting tool's rows; another rate
   simtrain motion check walk.npz wave.npz              limits, floor, feet and balance
   simtrain motion show walk.npz                        in the browser; --video out.mp4 without one
@@ -39,7 +41,7 @@ Motions for a robot to follow, in files that training and these commands read.
 @dataclass
 class _OfRobot:
     robot: str = "g1"
-    """A folder of tasks with scene.xml, or an MJCF file."""
+    """A folder of tasks with scene.xml, or an MJCF or URDF file."""
 
 
 @dataclass
@@ -59,6 +61,25 @@ class ConvertConfig(_OfRobot):
     joint_names: tuple[str, ...] = ()
     """Joints of a CSV's columns, if there is no first row of names and they are not in the model's
     order."""
+
+
+@dataclass
+class RetargetConfig(_OfRobot):
+    """Make a motion of a recorded person's movement, and check it; a picture shows both.
+
+    The recording is a BVH file, an AMASS .npz, or an .npy or .npz of joint positions (frames,
+    joints, 3). Its unit, its axes and where the person faces are found out."""
+
+    output_fps: FramesPerSecond = 50.0
+    """Frames a second of the motion: the rate at which the policy that follows it acts."""
+    map: tuple[str, ...] = ()
+    """Joints whose names are not recognized, in pairs, such as left_hip LThigh left_knee LShin."""
+    fps: FramesPerSecond | None = None
+    """Frames a second of an array; None for what it says, or 30."""
+    names: tuple[str, ...] = ()
+    """Joints of an array that does not name them."""
+    picture: bool = True
+    """Draw <out>.png: the person beside the robot, in eight frames."""
 
 
 @dataclass
@@ -136,27 +157,67 @@ def _convert(config: ConvertConfig, paths: list[Path]) -> int:
     return DONE
 
 
+def _retarget(config: RetargetConfig, paths: list[Path]) -> int:
+    source, output = paths
+    if len(config.map) % 2:
+        raise ConfigError(
+            "--map takes pairs: a landmark and the name of its joint in the recording"
+        )
+    given = dict(zip(config.map[::2], config.map[1::2], strict=True))
+
+    from simtrain.motion.clip import clip_of
+    from simtrain.retarget.humanoid import load_humanoid
+    from simtrain.retarget.person import person_of
+    from simtrain.retarget.recording import read_recording
+    from simtrain.retarget.solve import solve
+    from simtrain.retarget.steps import targets_of
+
+    with interruptible():
+        recording = read_recording(source, config.fps, config.names)
+        with config_errors_of(f"the recording {source}"):
+            person = person_of(recording, given, config.output_fps)
+        robot = load_humanoid(_robot_file(config.robot))
+        qpos = solve(robot, targets_of(person, robot), person.fps)
+        clip = clip_of(robot.model, output.stem, person.fps, qpos)
+        _write(clip, output)
+        _print_figures(clip, robot.model)
+        if config.picture:
+            from simtrain.retarget.picture import picture
+            from simtrain.view.opengl import RenderingError
+
+            try:
+                image, file = picture(person, robot, qpos), io.BytesIO()
+                image.save(file, "png")
+                write_file(output.with_suffix(".png"), file.getvalue(), "the picture")
+                print(f"drawn: {output.with_suffix('.png')}")
+            except RenderingError as error:
+                print(f"no picture: {error}")
+    return DONE
+
+
 def _check(config: CheckConfig, paths: list[Path]) -> int:
     clips, model = _clips(paths, config.robot)
+    with interruptible():
+        off = [_print_figures(clip, model) for clip in clips]
+    return FAILED if any(off) else DONE
 
+
+def _print_figures(clip: MotionClip, model: mujoco.MjModel) -> bool:
+    """Print what is measured of a motion; whether something is off."""
     from rich.table import Table
 
     from simtrain.motion.check import check_motion
 
-    is_off, console = False, table_console()
-    for clip in clips:
-        with interruptible():
-            figures = check_motion(clip, model)
-        off = ", ".join(figure.name for figure in figures if figure.is_off)
-        is_off |= bool(off)
-        console.print(f"{clip.name}, {clip.seconds:.1f} s: {f'off: {off}' if off else 'ok'}")
-        table = Table.grid("", "", "", "", "", padding=(0, 3, 0, 0))
-        for figure in figures:
-            value, limit = f"{figure.value:.3g} {figure.unit}", f"at most {figure.limit:g}"
-            mark = "off" if figure.is_off else "ok"
-            table.add_row(mark, figure.name, value, limit, figure.where)
-        console.print(table)
-    return FAILED if is_off else DONE
+    figures, console = check_motion(clip, model), table_console()
+    off = ", ".join(figure.name for figure in figures if figure.is_off)
+    console.print(f"{clip.name}, {clip.seconds:.1f} s: {f'off: {off}' if off else 'ok'}")
+    table = Table.grid("", "", "", "", "", padding=(0, 3, 0, 0))
+    for figure in figures:
+        value, limit = f"{figure.value:.3g} {figure.unit}", f"at most {figure.limit:g}"
+        mark = "off" if figure.is_off else "ok"
+        table.add_row(mark, figure.name, value, limit, figure.where)
+    console.print(table)
+    return bool(off)
 
 
 def _show(config: ShowConfig, paths: list[Path]) -> int:
@@ -209,10 +270,20 @@ def _record(config: RecordConfig, paths: list[Path]) -> int:
 
 
 def _robot(name: str) -> mujoco.MjModel:
-    """The model that ``--robot`` names."""
+    """The model that ``--robot`` names; of a URDF, as `simtrain new` makes it."""
+    file = _robot_file(name)
+    if file.suffix == ".urdf":
+        from simtrain.retarget.humanoid import load_humanoid
+
+        return load_humanoid(file).model
+
     from simtrain.motion.clip import load_robot
 
-    return load_robot(find_beside_tasks(name if name.endswith(".xml") else f"{name}/scene.xml"))
+    return load_robot(file)
+
+
+def _robot_file(name: str) -> Path:
+    return find_beside_tasks(name if name.endswith((".xml", ".urdf")) else f"{name}/scene.xml")
 
 
 def _clips(paths: list[Path], robot: str) -> tuple[list[MotionClip], mujoco.MjModel]:
@@ -230,6 +301,7 @@ def _write(clip: MotionClip, path: Path) -> None:
 
 
 COMMANDS: dict[str, tuple[Any, str, Callable[[Any, list[Path]], int]]] = {
+    "retarget": (RetargetConfig(), "<person.bvh> <out.npz>", _retarget),
     "convert": (ConvertConfig(), "<in.csv or in.npz> <out.npz>", _convert),
     "check": (CheckConfig(), "<file>...", _check),
     "show": (ShowConfig(), "<file>", _show),

@@ -1,0 +1,221 @@
+"""What retargeting knows of a robot: segments, soles and trunk, by its tree and places alone."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import mujoco
+import numpy as np
+
+from simtrain.errors import ConfigError
+from simtrain.motion.clip import check_robot, load_robot
+from simtrain.robots import Limb, Robot, inspect, read
+from simtrain.robots.prepare import prepare
+from simtrain.robots.read import compiled
+from simtrain.robots.tree import Tree
+
+_FROM_STRAIGHT, _BENT = 0.03, 0.3  # rad
+_SHORT = 0.35  # of the upper segment: what is shorter is no lower one
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point that moves with a body."""
+
+    body: int
+    place: np.ndarray
+    """In the frame of the body, m."""
+
+    def at(self, data: mujoco.MjData) -> np.ndarray:
+        """Where it is, m."""
+        there: np.ndarray = data.xpos[self.body] + data.xmat[self.body].reshape(3, 3) @ self.place
+        return there
+
+
+@dataclass(frozen=True)
+class Sole:
+    """What a foot stands on."""
+
+    body: str
+    center: np.ndarray
+    """In the frame of the body, m."""
+    rotation: np.ndarray
+    """From the frame of the sole, x ahead and z up, to that of the body."""
+    ankle: np.ndarray
+    """The center of the ankle in the frame of the sole, m."""
+    length: float
+    """m; 0 for a ball, which may turn as it likes."""
+
+
+@dataclass(frozen=True)
+class Humanoid:
+    """A robot with two legs and, if it has them, two arms. Its base's x axis is ahead, z up."""
+
+    model: mujoco.MjModel
+    base: str
+    home: np.ndarray
+    """Upright, with its knees a little bent, ``(nq,)``."""
+    ranges: np.ndarray
+    """Of joints, ``(njnt, 2)``; a knee's do not go beyond where the leg is straight."""
+    hips: dict[str, np.ndarray]
+    """By side, in the frame of the base, m."""
+    stance: float
+    """From ankle to ankle where it stands upright, m."""
+    leg: float
+    """From hip to ankle with a straight knee, m."""
+    segments: dict[str, tuple[Point, Point]]
+    """By the landmark at their lower end: from hip to knee is ``left_knee``."""
+    soles: dict[str, Sole]
+    """By side."""
+    chest: str
+    """The body that carries the arms; the base for a robot without a waist."""
+    chest_rotation: np.ndarray
+    """Of the chest in the frame of the base, at home."""
+
+
+def load_humanoid(path: Path) -> Humanoid:
+    """The humanoid in an MJCF or URDF; ConfigError for what has no two legs.
+
+    One that has no free joint, lacks meshes or faces elsewhere than along x is prepared as
+    `simtrain new` prepares it.
+    """
+    source = read(path)
+    robot, model = inspect(source.spec, source.base), None
+    if robot.is_free and not robot.heading:
+        with suppress(ConfigError):
+            model = load_robot(path)
+    if len(robot.legs) != 2 or model is None:
+        prepared = prepare(source)
+        robot, spec = inspect(prepared.spec, source.base), prepared.spec
+        spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05])
+        model = compiled(spec)
+        check_robot(model, str(path))
+    if len(robot.legs) != 2:
+        raise ConfigError(f"{path} has {len(robot.legs)} legs; a person's motion needs two")
+    return _describe(model, robot)
+
+
+def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
+    data = mujoco.MjData(model)
+    for name, position in robot.pose.items():
+        data.joint(name).qpos[:] = position
+    mujoco.mj_kinematics(model, data)
+    mujoco.mj_comPos(model, data)
+    tree, base = Tree(model, robot.base), model.body(robot.base).id
+    upright, origin = data.xmat[base].reshape(3, 3), data.xpos[base]
+    home, soles, hips = data.qpos.copy(), {}, {}
+    segments: dict[str, tuple[Point, Point]] = {}
+    ankles: list[np.ndarray] = []
+    limited = model.jnt_limited[:, None] > 0
+    ranges = np.where(limited, model.jnt_range, (-np.inf, np.inf))
+    for leg, foot in zip(robot.legs, robot.feet, strict=True):
+        body, side = model.body(foot.body).id, foot.name
+        frame = data.xmat[body].reshape(3, 3)
+        tip = data.xpos[body] + frame @ foot.center
+        hip, knee, ankle = _limb(model, data, leg, tip)
+        segments |= {f"{side}_knee": (hip, knee), f"{side}_ankle": (knee, ankle)}
+        joint = model.joint(leg.joints[_middle(model, data, leg, tip)]).id
+        straight, sign = _straight(model, data, joint, hip.at(data), ankle.at(data))
+        bounds = [straight + sign * _FROM_STRAIGHT, ranges[joint, int(sign > 0.0)]]
+        ranges[joint] = sorted(bounds)
+        home[model.jnt_qposadr[joint]] = np.clip(straight + sign * _BENT, *ranges[joint])
+        up = -frame @ foot.down
+        ahead = upright[:, 0] - up * (upright[:, 0] @ up)
+        ahead /= np.linalg.norm(ahead)
+        axes = np.stack((ahead, np.cross(up, ahead), up), axis=1)
+        center = tip - foot.radius * up
+        soles[side] = Sole(
+            foot.body,
+            (center - data.xpos[body]) @ frame,
+            frame.T @ axes,
+            (ankle.at(data) - center) @ axes,
+            foot.length,
+        )
+        hips[side] = (hip.at(data) - origin) @ upright
+        ankles.append((ankle.at(data) - origin) @ upright)
+    chest = base
+    arms = [arm for arm in robot.arms if len(arm.joints) >= 3]
+    for side, sign in (("left", 1.0), ("right", -1.0)):
+        its = [arm for arm in arms if sign * arm.place[1] > 0.0]
+        if not its:
+            continue
+        arm = max(its, key=lambda arm: len(arm.joints) + abs(arm.place[1]))
+        end = model.body(arm.end).id
+        tip = data.xpos[end] + data.xmat[end].reshape(3, 3) @ tree.tool(arm)
+        shoulder, elbow, wrist = _limb(model, data, arm, tip)
+        segments |= {f"{side}_elbow": (shoulder, elbow), f"{side}_wrist": (elbow, wrist)}
+        chest = shoulder.body
+    lengths = [
+        np.linalg.norm(b.at(data) - a.at(data))
+        for name, (a, b) in segments.items()
+        if name.endswith(("knee", "ankle"))
+    ]
+    return Humanoid(
+        model=model,
+        base=robot.base,
+        home=home,
+        ranges=ranges,
+        hips=hips,
+        stance=float(abs(ankles[0][1] - ankles[1][1])),
+        leg=float(np.sum(lengths)) / 2.0,
+        segments=segments,
+        soles=soles,
+        chest=model.body(chest).name,
+        chest_rotation=upright.T @ data.xmat[chest].reshape(3, 3),
+    )
+
+
+def _limb(
+    model: mujoco.MjModel, data: mujoco.MjData, limb: Limb, tip: np.ndarray
+) -> tuple[Point, Point, Point]:
+    """Hip, knee and ankle of a leg, or shoulder, elbow and wrist of an arm."""
+    joints = [model.joint(name).id for name in limb.joints]
+    anchors, axes = data.xanchor[joints], data.xaxis[joints]
+    middle = _middle(model, data, limb, tip)
+    start, bend = _center(anchors[:middle], axes[:middle]), anchors[middle]
+    end = _center(anchors[middle + 1 :], axes[middle + 1 :]) if middle + 1 < len(joints) else tip
+    if np.linalg.norm(end - bend) < _SHORT * np.linalg.norm(bend - start):
+        end = tip
+    bodies = [int(model.jnt_bodyid[j]) for j in joints]
+    last = bodies[-1] if end is tip else int(model.body_parentid[bodies[-1]])
+    owners = (int(model.body_parentid[bodies[0]]), bodies[middle], max(last, bodies[middle]))
+    points = [
+        Point(body, (place - data.xpos[body]) @ data.xmat[body].reshape(3, 3))
+        for body, place in zip(owners, (start, bend, end), strict=True)
+    ]
+    return points[0], points[1], points[2]
+
+
+def _middle(model: mujoco.MjModel, data: mujoco.MjData, limb: Limb, tip: np.ndarray) -> int:
+    """Which joint is the knee or elbow: the one across the limb that is farthest from its ends."""
+    joints = [model.joint(name).id for name in limb.joints]
+    below = tip - data.xanchor[joints]
+    above = np.linalg.norm(data.xanchor[joints] - data.xanchor[joints[0]], axis=1)
+    reach = np.linalg.norm(below, axis=1)
+    across = np.abs((data.xaxis[joints] * below).sum(axis=1)) < 0.6 * reach
+    return max(1, int((np.minimum(reach, above) * across).argmax()))
+
+
+def _straight(
+    model: mujoco.MjModel, data: mujoco.MjData, knee: int, hip: np.ndarray, ankle: np.ndarray
+) -> tuple[float, float]:
+    """Where a knee is straight, rad, and the sign of the direction in which it bends."""
+    axis, thigh, shank = data.xaxis[knee], data.xanchor[knee] - hip, ankle - data.xanchor[knee]
+    thigh, shank = (vector - axis * (vector @ axis) for vector in (thigh, shank))
+    bent = np.arctan2(axis @ np.cross(thigh, shank), thigh @ shank)
+    straight = float(data.qpos[model.jnt_qposadr[knee]] - bent)
+    low, high = model.jnt_range[knee] if model.jnt_limited[knee] else (-np.inf, np.inf)
+    if np.isinf(high):  # as a person's does
+        return straight, 1.0 if axis[1] > 0.0 else -1.0
+    return straight, 1.0 if high - straight > straight - low else -1.0
+
+
+def _center(anchors: np.ndarray, axes: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """The point nearest to the axes of joints ``(n, 3)``, which a ball joint would turn about."""
+    normal, moment = 1e-3 * np.eye(3), 1e-3 * anchors.mean(axis=0)
+    for anchor, axis in zip(anchors, axes, strict=True):
+        across = np.eye(3) - np.outer(axis, axis)
+        normal, moment = normal + across, moment + across @ anchor
+    center: np.ndarray = np.linalg.solve(normal, moment)
+    return center

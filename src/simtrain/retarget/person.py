@@ -1,0 +1,238 @@
+"""A person's movement, whatever the skeleton: where hips, knees, feet, shoulders and hands are.
+
+Joints are recognized by their usual names, or else by the tree. Axes, unit and heading of the file
+do not matter: z is up afterwards, the length of a leg is 1, and the person begins at the origin and
+faces along x.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+from scipy.ndimage import binary_closing, binary_opening
+from scipy.signal import savgol_filter
+
+from simtrain.errors import ConfigError, did_you_mean
+from simtrain.retarget.recording import Recording
+
+PARTS = ("hip", "knee", "ankle", "toe", "shoulder", "elbow", "wrist")
+"""Of each side; the toe may be missing."""
+LANDMARKS = tuple(f"{side}_{part}" for side in ("left", "right") for part in PARTS)
+_WORDS = {  # in the order of preference: LeftLeg is the shin if there is LeftUpLeg, else the thigh
+    "hip": ("upleg", "upperleg", "uleg", "thigh", "femur", "hip", "leg", "hipjoint"),
+    "knee": ("shin", "calf", "knee", "lowleg", "lowerleg", "tibia", "leg"),
+    "ankle": ("ankle", "foot"),
+    "toe": ("toebase", "toe", "toes", "ball", "toe0", "foot"),
+    "shoulder": ("uparm", "upperarm", "uarm", "shldr", "humerus", "arm", "shoulder"),
+    "elbow": ("forearm", "lowarm", "lowerarm", "farm", "elbow", "radius"),
+    "wrist": ("wrist", "hand"),
+}
+_SIDES = {"left": ("left", "l"), "right": ("right", "r")}
+_SMOOTHED = 0.15  # s
+_LOW, _SLOW = 0.07, 0.4  # of a foot that stands: parts of a leg, and of a leg a second
+_GAP, _STEP = 0.08, 0.12  # s; shorter gaps in standing are closed, shorter stands left out
+
+
+@dataclass(frozen=True)
+class Person:
+    """A person's movement, in lengths of a leg from hip to ankle."""
+
+    fps: float
+    at: Mapping[str, np.ndarray]
+    """By landmark, ``(frames, 3)``; toes are always there."""
+    ankle_height: float
+    """Of ankles above the floor, while the foot is flat."""
+    pitch: Mapping[str, np.ndarray]
+    """By side: how far the heel is raised, rad, negative for the toes, ``(frames,)``."""
+    stands: Mapping[str, np.ndarray]
+    """By side: whether the foot is on the floor, ``(frames,)``."""
+    leg: float
+    """Length of the leg in the file's unit."""
+
+    @property
+    def frames(self) -> int:
+        """Number of frames."""
+        return len(self.at["left_hip"])
+
+    def between(self, part: str) -> np.ndarray:
+        """The middle of left and right, ``(frames, 3)``."""
+        middle: np.ndarray = (self.at[f"left_{part}"] + self.at[f"right_{part}"]) / 2.0
+        return middle
+
+
+def find_landmarks(recording: Recording, given: Mapping[str, str]) -> dict[str, int]:
+    """The joint of each landmark; `given` ones by their names in the file.
+
+    ConfigError, which names what is missing, if they cannot be recognized.
+    """
+    found = _by_names(recording.names)
+    needed = [name for name in LANDMARKS if not name.endswith("toe")]
+    if recording.parents and any(name not in found for name in needed):
+        found = _by_tree(recording) or found
+    for landmark, name in given.items():
+        if landmark not in LANDMARKS:
+            near = did_you_mean(landmark, LANDMARKS)
+            raise ConfigError(f"--map has no {landmark!r}{near}; it has {', '.join(LANDMARKS)}")
+        if name not in recording.names:
+            near = did_you_mean(name, recording.names)
+            raise ConfigError(f"--map {landmark}: the recording has no joint {name!r}{near}")
+        found[landmark] = recording.names.index(name)
+    if missing := [name for name in needed if name not in found]:
+        shown = ", ".join(recording.names[:12]) + (", ..." if len(recording.names) > 12 else "")
+        text = f"no person is recognized: {', '.join(missing[:4])} not found among {shown}"
+        raise ConfigError(f"{text}; name them, as --map {missing[0]} <joint>")
+    for side in _SIDES:
+        below = [j for j, p in enumerate(recording.parents) if p == found[f"{side}_ankle"]]
+        if f"{side}_toe" not in found and below:
+            found[f"{side}_toe"] = below[0]
+    return found
+
+
+def _by_names(names: Sequence[str]) -> dict[str, int]:
+    plain = [re.sub("[^a-z0-9]", "", name.split(":")[-1].lower()) for name in names]
+    joints = [name for name in plain if not name.endswith("end")] or plain
+    shared = next(i for i in range(99) if len({(name + "$" * 99)[: i + 1] for name in joints}) > 1)
+    plain = [name[shared:] for name in plain]
+    found: dict[str, int] = {}
+    for side, marks in _SIDES.items():
+        words = {}
+        for joint, name in reversed(list(enumerate(plain))):
+            for mark in marks:
+                if name.startswith(mark):
+                    words[name.removeprefix(mark)] = joint
+                if name.endswith(mark):
+                    words[name.removesuffix(mark)] = joint
+                    words[name.removesuffix(mark).removeprefix("m")] = joint
+        for part, choices in _WORDS.items():
+            taken = {joint for name, joint in found.items() if name.startswith(side)}
+            fits = [words[word] for word in choices if words.get(word, -1) not in {-1, *taken}]
+            if fits:
+                found[f"{side}_{part}"] = fits[0]
+    return found
+
+
+def _by_tree(recording: Recording) -> dict[str, int]:
+    """Limbs by their places: of the chains from the trunk, the lowest two are legs."""
+    parents, places = recording.parents, np.median(recording.positions, axis=0)
+    lengths = np.linalg.norm(places - places[np.maximum(parents, 0)], axis=1)
+    inner = set(parents)
+    chains: dict[tuple[int, int, int], float] = {}
+    for leaf in (j for j in range(len(parents)) if j not in inner):
+        chain = [leaf]
+        while parents[chain[0]] >= 0:
+            chain.insert(0, parents[chain[0]])
+        chain = [chain[0], *(j for j in chain[1:] if lengths[j] > 1e-6)]
+        if len(chain) >= 4:
+            pairs = range(1, len(chain) - 2)
+            best = max(pairs, key=lambda i: min(lengths[chain[i + 1]], lengths[chain[i + 2]]))
+            first, second, third = chain[best : best + 3]
+            chains[first, second, third] = float(lengths[second] + lengths[third])
+    limbs = sorted(chains, key=lambda limb: -chains[limb])[:4]
+    if len(limbs) < 4 or len({joint for limb in limbs for joint in limb}) < 12:
+        return {}
+    # Legs hang on the root: their first joints are the nearest to it.
+    limbs.sort(key=lambda limb: float(np.linalg.norm(places[limb[0]] - places[0])))
+    legs, arms = limbs[:2], limbs[2:]
+    up = places[[a[0] for a in arms]].mean(axis=0) - places[[leg[2] for leg in legs]].mean(axis=0)
+    toes = [next((j for j, p in enumerate(parents) if p == leg[2]), leg[2]) for leg in legs]
+    ahead = sum(places[toe] - places[leg[2]] for toe, leg in zip(toes, legs, strict=True))
+    to_left = np.cross(up, ahead)
+    found: dict[str, int] = {}
+    for limbs_of, parts in (
+        (legs, ("hip", "knee", "ankle")),
+        (arms, ("shoulder", "elbow", "wrist")),
+    ):
+        pair = sorted(limbs_of, key=lambda limb: float(places[limb[0]] @ to_left))
+        for side, limb in zip(("right", "left"), pair, strict=True):
+            found |= {f"{side}_{part}": joint for part, joint in zip(parts, limb, strict=True)}
+    return found
+
+
+def person_of(recording: Recording, given: Mapping[str, str], fps: float) -> Person:
+    """The person in a recording at `fps` frames a second."""
+    found = find_landmarks(recording, given)
+    names = list(found)
+    places = recording.positions[:, [found[name] for name in names]]
+    frames = max(5, round(_SMOOTHED * recording.fps) | 1)
+    places = savgol_filter(places, frames, 3, axis=0)
+    last = (len(places) - 1) / recording.fps
+    times = np.arange(int(last * fps + 1e-6) + 1) / fps
+    places = CubicSpline(np.arange(len(places)) / recording.fps, places, axis=0)(times)
+    at = {name: places[:, i] for i, name in enumerate(names)}
+    leg = _leg(at)
+    if not leg > 0.0:
+        raise ConfigError("the person's legs have no length")
+    at = _faced({name: place / leg for name, place in at.items()})
+    return _on_floor(at, fps, leg)
+
+
+def _leg(at: Mapping[str, np.ndarray]) -> float:
+    lengths = [
+        np.linalg.norm(at[f"{side}_{a}"] - at[f"{side}_{b}"], axis=1)
+        for side in _SIDES
+        for a, b in (("hip", "knee"), ("knee", "ankle"))
+    ]
+    return float(np.median(lengths, axis=1).sum() / 2.0)
+
+
+def _faced(at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same with z up, from the origin along x, and not as in a mirror."""
+
+    def middle(part: str) -> np.ndarray:
+        both: np.ndarray = at[f"left_{part}"] + at[f"right_{part}"]
+        return both / 2.0
+
+    upward = (middle("shoulder") - middle("ankle")).mean(axis=0)
+    up = int(np.abs(upward).argmax())
+    at = {name: np.roll(place, 2 - up, axis=1) for name, place in at.items()}
+    if upward[up] < 0.0:
+        at = {name: place * [1.0, -1.0, -1.0] for name, place in at.items()}
+    left = at["left_hip"] - at["right_hip"]
+    forward = np.cross(left, [0.0, 0.0, 1.0])
+    if "left_toe" in at and "right_toe" in at:
+        toes = middle("toe") - middle("ankle")
+        if (toes * forward).sum(axis=1).mean() < 0.0:  # left-handed axes
+            at = {name: place * [1.0, -1.0, 1.0] for name, place in at.items()}
+            left = at["left_hip"] - at["right_hip"]
+            forward = np.cross(left, [0.0, 0.0, 1.0])
+    ahead = forward[: max(1, len(forward) // 20)].mean(axis=0)
+    angle = np.arctan2(ahead[1], ahead[0])
+    cos, sin = np.cos(angle), np.sin(angle)
+    turn = np.array([[cos, sin, 0.0], [-sin, cos, 0.0], [0.0, 0.0, 1.0]])
+    origin = middle("hip")[0] * [1.0, 1.0, 0.0]
+    return {name: (place - origin) @ turn.T for name, place in at.items()}
+
+
+def _on_floor(at: dict[str, np.ndarray], fps: float, leg: float) -> Person:
+    """Find the floor, and when each foot stands on it."""
+    for side in _SIDES:
+        if f"{side}_toe" not in at:
+            ahead = np.cross(at["left_hip"] - at["right_hip"], [0.0, 0.0, 1.0])
+            ahead /= np.linalg.norm(ahead, axis=1, keepdims=True)
+            at[f"{side}_toe"] = at[f"{side}_ankle"] + 0.17 * ahead - [0.0, 0.0, 0.06]
+    toes = np.concatenate([at[f"{side}_toe"][:, 2] for side in _SIDES])
+    ankles = np.concatenate([at[f"{side}_ankle"][:, 2] for side in _SIDES])
+    floor, ankle = np.percentile(toes, 5), np.percentile(ankles, 10)
+    if ankle < floor:  # the toes of some skeletons end above the ankles' height
+        floor = ankle
+    at = {name: place - [0.0, 0.0, floor] for name, place in at.items()}
+    height = float(ankle - floor)
+    stands, pitch = {}, {}
+    for side in _SIDES:
+        on_floor = []
+        for part, rest in (("toe", 0.0), ("ankle", height)):
+            place = at[f"{side}_{part}"]
+            speed = np.linalg.norm(np.gradient(place, 1.0 / fps, axis=0), axis=1)
+            on_floor.append((place[:, 2] < rest + _LOW) & (speed < _SLOW))
+        either = on_floor[0] | on_floor[1]
+        padded = np.pad(either, round(fps), mode="edge")
+        padded = binary_closing(padded, np.ones(round(_GAP * fps) + 1))
+        padded = binary_opening(padded, np.ones(round(_STEP * fps) + 1))
+        stands[side] = padded[round(fps) : -round(fps)]
+        foot = at[f"{side}_ankle"] - at[f"{side}_toe"]
+        raised = np.arctan2(foot[:, 2], np.linalg.norm(foot[:, :2], axis=1))
+        flat = on_floor[0] & on_floor[1]
+        pitch[side] = raised - np.median(raised[flat] if flat.any() else raised)
+    return Person(fps, at, height, pitch, stands, leg)

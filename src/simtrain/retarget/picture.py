@@ -1,0 +1,49 @@
+"""A picture of a retargeted motion: the person beside the robot, in several frames."""
+
+import mujoco
+import numpy as np
+from PIL import Image
+
+from simtrain.env.commands import Marker, Sphere
+from simtrain.retarget.humanoid import Humanoid
+from simtrain.retarget.person import Person
+from simtrain.view.renderer import Canvas
+
+_COLUMNS, _ROWS, _WIDTH, _HEIGHT = 4, 2, 400, 360
+_LONG = 100.0  # s, after which the camera has caught up
+_COLOR = (0.9, 0.45, 0.1)
+_LIMBS = ("hip", "knee"), ("knee", "ankle"), ("ankle", "toe"), ("hip", "shoulder"), \
+    ("shoulder", "elbow"), ("elbow", "wrist")  # fmt: skip
+_BONES = (
+    *((f"{side}_{a}", f"{side}_{b}") for side in ("left", "right") for a, b in _LIMBS),
+    ("left_hip", "right_hip"),
+    ("left_shoulder", "right_shoulder"),
+)
+
+
+def picture(person: Person, robot: Humanoid, qpos: np.ndarray) -> Image.Image:
+    """Frames at even times, row by row; the person is orange, in the robot's size, ahead of it."""
+    model, data = robot.model, mujoco.MjData(robot.model)
+    frames = np.linspace(0, len(qpos) - 1, _COLUMNS * _ROWS).round().astype(int)
+    model.vis.global_.azimuth, model.vis.global_.elevation = 110.0, -8.0
+    if not (model.geom_group[model.geom_bodyid > 0] < 3).any():
+        model.geom_group[:] = 0  # it has no looks but its collision geometry
+    tiles = []
+    with Canvas(model, _WIDTH, _HEIGHT) as canvas:
+        for frame in frames:
+            data.qpos[:] = qpos[frame]
+            mujoco.mj_forward(model, data)
+            markers = _markers(person, robot, int(frame))
+            tiles.append(canvas.render(data, passed_s=_LONG, markers=markers))
+    rows = [np.concatenate(tiles[i : i + _COLUMNS], axis=1) for i in range(0, len(tiles), _COLUMNS)]
+    return Image.fromarray(np.concatenate(rows))
+
+
+def _markers(person: Person, robot: Humanoid, frame: int) -> list[Marker]:
+    at = {n: robot.leg * (p[frame] + [1.0, 0.0, 0.0]) for n, p in person.at.items()}
+    dots: list[Marker] = []
+    for start, end in _BONES:
+        for share in np.linspace(0.0, 1.0, 9):
+            x, y, z = map(float, (1.0 - share) * at[start] + share * at[end])
+            dots.append(Sphere((x, y, z), 0.03 if share in (0.0, 1.0) else 0.018, _COLOR))
+    return dots

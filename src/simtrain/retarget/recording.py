@@ -1,0 +1,194 @@
+"""Files of recorded people: where each joint is in each frame, in the file's own axes and unit.
+
+A BVH is read by bvhio; an ``.npy`` or ``.npz`` has positions ``(frames, joints, 3)``, and an AMASS
+``.npz`` rotations, from which joints are placed without a body model (`amass`).
+"""
+
+import io
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import bvhio
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+from simtrain.errors import ConfigError, config_errors_of
+from simtrain.files import damage_as_config_error, read_file
+from simtrain.retarget.amass import SMPL_JOINTS, SMPL_PARENTS, amass_positions
+
+_LOWEST_RATE = 10.0  # frames a second
+_SHORTEST = 0.5  # s
+_STILL = 0.01  # parts of the body's size
+_CALIBRATION, _JUMP = 3, 0.1  # frames; parts of the body's size
+_USUAL_RATE, _RATES = 30.0, ("mocap_framerate", "mocap_frame_rate", "fps")
+_INTERMIMIC, _ARM = 591, "collar shoulder elbow wrist"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A person's joints in each frame."""
+
+    fps: float
+    names: tuple[str, ...]
+    """Joints, and ends of the last ones."""
+    parents: tuple[int, ...]
+    """The joint before each, -1 for the first; empty if the file does not say."""
+    positions: np.ndarray
+    """In the file's axes and unit, ``(frames, joints, 3)``."""
+
+
+def read_recording(path: Path, fps: float | None = None, names: tuple[str, ...] = ()) -> Recording:
+    """The recording in a file; ConfigError, in one line, for what is none.
+
+    `fps` and `names` are for arrays of positions, which do not say them.
+    """
+    data = read_file(path, "the recording")
+    with config_errors_of(f"the recording {path}"):
+        if not data:
+            raise ConfigError("it is empty")
+        if path.suffix.lower() == ".bvh":
+            recording = _read_bvh(path, data)
+        elif path.suffix.lower() in (".npy", ".npz"):
+            with damage_as_config_error(f"it is no {path.suffix}, or damaged"):
+                recording = _read_arrays(data, fps, names)
+        elif path.suffix.lower() == ".pt":
+            recording = _read_tensor(path, fps)
+        else:
+            raise ConfigError("its name must end with .bvh, .npy, .npz or .pt")
+        return _without_calibration(_checked(recording))
+
+
+def _without_calibration(recording: Recording) -> Recording:
+    """The same without a T-pose of a frame or two before the movement, as CMU's files have it."""
+    positions = recording.positions
+    steps = np.abs(np.diff(positions, axis=0)).max(axis=(1, 2))
+    jumps = np.flatnonzero(steps[:_CALIBRATION] > _JUMP * np.ptp(positions[0], axis=0).max())
+    return replace(recording, positions=positions[jumps.max() + 1 :]) if len(jumps) else recording
+
+
+def _checked(recording: Recording) -> Recording:
+    """The recording; ConfigError for what nobody could follow."""
+    positions, fps = recording.positions, recording.fps
+    if not np.isfinite(fps) or fps < _LOWEST_RATE:
+        raise ConfigError(
+            f"it has {fps:.3g} frames a second; it must have {_LOWEST_RATE:g} or more"
+        )
+    if len(positions) < _SHORTEST * fps + 1:
+        raise ConfigError(f"it has {len(positions)} frames, less than {_SHORTEST:g} s")
+    finite = np.isfinite(positions).reshape(len(positions), -1).all(axis=1)
+    if not finite.all():
+        raise ConfigError(f"a position is not finite in frame {finite.argmin()}")
+    size = np.ptp(positions[0], axis=0).max()
+    if not np.ptp(positions, axis=0).max() > _STILL * size:
+        raise ConfigError("nothing moves in it")
+    return recording
+
+
+def _read_bvh(path: Path, data: bytes) -> Recording:
+    try:
+        file = bvhio.readAsBvh(str(path), loadKeyFrames=False)
+        text = data.decode()
+        rows = text[text.index("Frame Time") :].partition("\n")[2]
+        values = np.loadtxt(io.StringIO(rows), ndmin=2) if rows.strip() else np.zeros((0, 0))
+    except (SyntaxError, ValueError, IndexError, OSError, TypeError, RecursionError) as error:
+        reason = " ".join(str(error.args[0] if error.args else error).split())
+        raise ConfigError(f"it is no BVH, or damaged: {reason[:120]}") from error
+    joints = [(joint, depth) for joint, _, depth in file.Root.layout()]
+    channels = sum(len(joint.Channels) for joint, _ in joints)
+    if values.shape != (file.FrameCount, channels):
+        text = f"{values.shape[0]} frames of {values.shape[1]} numbers"
+        raise ConfigError(f"it has {text}; its head says {file.FrameCount} of {channels}")
+    names: list[str] = []
+    parents: list[int] = []
+    places: list[np.ndarray] = []
+    turns: list[Rotation] = []
+    above: list[int] = []  # the joint that is open at each depth
+    column = 0
+    for joint, depth in joints:
+        parent = above[depth - 1] if depth else -1
+        block = values[:, column : column + len(joint.Channels)]
+        column += len(joint.Channels)
+        place = np.tile(np.array(joint.Offset, dtype=float), (len(values), 1))
+        for axis, name in enumerate("XYZ"):
+            if f"{name}position" in joint.Channels:
+                place[:, axis] = block[:, joint.Channels.index(f"{name}position")]
+        axes = "".join(name[0] for name in joint.Channels if name.endswith("rotation"))
+        angles = block[:, [name.endswith("rotation") for name in joint.Channels]]
+        turn = Rotation.identity(len(values))
+        if axes:
+            turn = Rotation.from_euler(axes, angles, degrees=True)
+        if parent >= 0:
+            place = places[parent] + turns[parent].apply(place)
+            turn = turns[parent] * turn
+        above[depth:] = [len(names)]
+        names.append(joint.Name)
+        parents.append(parent)
+        places.append(place)
+        turns.append(turn)
+        if not joint.Children and any(joint.EndSite):
+            end = turn.apply(np.array(joint.EndSite, dtype=float))
+            names.append(f"{joint.Name} end")
+            parents.append(above[depth])
+            places.append(place + end)
+            turns.append(turn)
+    fps = 1.0 / file.FrameTime if file.FrameTime > 0.0 else np.nan
+    return Recording(fps, tuple(names), tuple(parents), np.stack(places, axis=1))
+
+
+def _read_arrays(data: bytes, fps: float | None, names: tuple[str, ...]) -> Recording:
+    """Positions, or AMASS's rotations; 30 frames a second if neither the file nor `fps` says."""
+    content = np.load(io.BytesIO(data), allow_pickle=False)
+    arrays = {"positions": content} if isinstance(content, np.ndarray) else dict(content)
+    rates = [arrays[name] for name in _RATES if name in arrays]
+    rate = fps or float(np.asarray(rates[0] if rates else _USUAL_RATE).reshape(-1)[0])
+    if "trans" in arrays and ("poses" in arrays or "root_orient" in arrays):
+        return Recording(rate, SMPL_JOINTS, SMPL_PARENTS, amass_positions(arrays))
+    shaped = [a for a in arrays.values() if a.ndim == 3 and a.shape[2] == 3 and a.dtype.kind == "f"]
+    if len(shaped) != 1:
+        text = f"{len(shaped)} arrays of positions (frames, joints, 3)"
+        raise ConfigError(f"it has {text}, not one, and it is no AMASS file with poses and trans")
+    for field in ("names", "joint_names"):
+        if not names and field in arrays:
+            names = tuple(arrays[field].astype(str).tolist())
+    return _named(rate, shaped[0].astype(float), names)
+
+
+def _read_tensor(path: Path, fps: float | None) -> Recording:
+    """InterMimic's form of OMOMO: a row of 591 numbers a frame."""
+    import torch
+
+    try:
+        rows = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises what its reader and unpickler happen to raise
+        raise ConfigError("it is no .pt of numbers, or damaged") from error
+    if not isinstance(rows, torch.Tensor) or rows.ndim != 2 or rows.shape[1] != _INTERMIMIC:
+        raise ConfigError(f"it must be a tensor (frames, {_INTERMIMIC}), as InterMimic's files are")
+    positions = rows[:, 162 : 162 + 3 * 52].reshape(-1, 52, 3).double().detach().numpy()
+    return _named(fps or _USUAL_RATE, positions, ())
+
+
+def _named(fps: float, positions: np.ndarray, names: tuple[str, ...]) -> Recording:
+    names = names or _NAMED.get(positions.shape[1], ())
+    if len(names) != positions.shape[1]:
+        text = f"it has {positions.shape[1]} joints, and {len(names)} names are known"
+        raise ConfigError(f"{text}; name them with --names")
+    return Recording(fps, names, (), positions)
+
+
+def _with_fingers(before: str, arm: str, after: str = "") -> tuple[str, ...]:
+    """Names of a skeleton whose arms have 15 joints of fingers each."""
+    arms = [
+        [f"{side}_{part}" for part in (*arm.split(), *(f"finger{i}" for i in range(15)))]
+        for side in ("left", "right")
+    ]
+    return (*before.split(), *arms[0], *arms[1], *after.split())
+
+
+_LEGS = " ".join(f"{s}_{p}" for s in ("left", "right") for p in ("hip", "knee", "ankle", "toe"))
+_NAMED = {
+    22: SMPL_JOINTS,
+    24: (*SMPL_JOINTS, "left_hand", "right_hand"),
+    52: _with_fingers(f"pelvis {_LEGS} torso spine chest neck head", _ARM),
+    53: _with_fingers("hips spine spine1 neck head", _ARM, f"{_LEGS} left_sole right_sole"),
+}
+"""Joints by their number, for files without names: SMPL's, OMOMO's, and holosoma's recordings."""

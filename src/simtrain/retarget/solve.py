@@ -1,0 +1,261 @@
+"""The joints that bring a robot to its targets, frame by frame, by mink's inverse kinematics."""
+
+from collections.abc import Collection
+
+import mink
+import mujoco
+import numpy as np
+from scipy.ndimage import gaussian_filter1d, maximum_filter1d
+
+from simtrain.errors import ConfigError
+from simtrain.motion.clip import root_body
+from simtrain.retarget.humanoid import Humanoid, Point
+from simtrain.retarget.steps import Targets
+
+_SOLE, _SOLE_TURN, _BASE, _TRUNK, _LIMB, _LEG, _POSTURE = 60.0, 8.0, 4.0, 2.0, 1.5, 0.5, 0.03
+_FIRST, _ITERATIONS, _DAMPING = 60, 5, 1e-3
+_CONVERGED = 1e-3  # rad or m
+_SPEED = 12.0  # rad/s
+_FROM_LIMITS = 0.02  # rad
+_CORRECTIONS, _BALANCED = 2, 0.003  # m
+_BALANCE, _NEAR = 25.0, 0.15  # a cost; parts of a sole's length
+_MOVING, _SETTLING = 0.25, 0.2  # m/s; s
+_APART, _COLLISION = 0.01, 30.0  # m between parts that met; a cost
+
+
+def solve(robot: Humanoid, targets: Targets, fps: float) -> np.ndarray:
+    """The robot's positions, ``(frames, nq)``.
+
+    They are solved again with the centre of mass above the feet where the robot hardly moves, and
+    with parts apart that met.
+    """
+    qpos = _solve(robot, targets, fps)
+    center, pairs = None, set[tuple[int, int]]()
+    for _ in range(_CORRECTIONS):
+        now, shift = _imbalance(robot, targets, qpos, fps)
+        center = (now if center is None else center) + shift
+        more = _collisions(robot.model, qpos) - pairs
+        if not more and np.abs(shift).max() < _BALANCED:
+            break
+        pairs |= more
+        qpos = _solve(robot, targets, fps, center, pairs)
+    return _lifted(robot.model, qpos, fps)
+
+
+def _imbalance(
+    robot: Humanoid, targets: Targets, qpos: np.ndarray, fps: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the centre of mass is, and how it must move so as not to tip over, ``(frames, 3)``, m.
+
+    At rest it is to be near the line between the soles that stand.
+    """
+    data, shift = mujoco.MjData(robot.model), np.zeros((len(qpos), 3))
+    center = np.zeros((len(qpos), 3))
+    for i, data.qpos in enumerate(qpos):
+        mujoco.mj_kinematics(robot.model, data)
+        mujoco.mj_comPos(robot.model, data)
+        center[i] = data.subtree_com[0]
+    speed = np.linalg.norm(np.gradient(center[:, :2], 1.0 / fps, axis=0), axis=1)
+    for i, place in enumerate(center):
+        feet = [s for s in robot.soles if targets.stands[s][i]]
+        if not feet:
+            continue
+        first, last = (targets.soles[side][0][i, :2] for side in (feet[0], feet[-1]))
+        line = last - first
+        share = ((place[:2] - first) @ line / max(line @ line, 1e-9)).clip(0.0, 1.0)
+        off = place[:2] - first - share * line
+        allowed = _NEAR * robot.soles[feet[0]].length / max(float(np.linalg.norm(off)), 1e-9)
+        shift[i, :2] = -off * max(0.0, 1.0 - allowed) * min(1.0, max(0.0, 2.0 - speed[i] / _MOVING))
+    return center, gaussian_filter1d(shift, _SETTLING * fps, axis=0, mode="nearest")
+
+
+def _solve(
+    robot: Humanoid,
+    targets: Targets,
+    fps: float,
+    center: np.ndarray | None = None,
+    pairs: Collection[tuple[int, int]] = (),
+) -> np.ndarray:
+    """Positions by the targets; the centre of mass above `center`, and `pairs` of geoms apart."""
+    model = robot.model
+    configuration = mink.Configuration(model)
+    start, middle = robot.home.copy(), (robot.hips["left"] + robot.hips["right"]) / 2.0
+    start[:3], start[3:7] = targets.base[0] - middle, (1.0, 0.0, 0.0, 0.0)
+    configuration.update(start)
+    posture = mink.PostureTask(model, _POSTURE)
+    posture.set_target(start)
+    base = mink.FrameTask(robot.base, "body", [_BASE, _BASE, 0.5 * _BASE], _TRUNK)
+    tasks: list[mink.Task] = [posture, base]
+    chest = mink.FrameTask(robot.chest, "body", 0.0, _TRUNK)
+    if robot.chest != robot.base:
+        tasks.append(chest)
+    soles = {
+        side: mink.FrameTask(sole.body, "body", _SOLE, _SOLE_TURN if sole.length else 0.0)
+        for side, sole in robot.soles.items()
+    }
+    segments = {
+        name: _Direction(a, b, _LEG if name.endswith(("knee", "ankle")) else _LIMB)
+        for name, (a, b) in robot.segments.items()
+    }
+    tasks += [*soles.values(), *segments.values()]
+    balance = mink.ComTask([_BALANCE, _BALANCE, 0.0])
+    if center is not None:
+        tasks.append(balance)
+    reach = _Reach(robot)
+    if pairs:
+        tasks.append(_Apart(model, pairs))
+    qpos = np.zeros((len(targets.base), model.nq))
+    for i in range(len(qpos)):
+        rotation = targets.pelvis[i]
+        base.set_target(_pose(rotation, targets.base[i] - rotation @ middle))
+        chest.set_target(_pose(targets.chest[i] @ robot.chest_rotation, np.zeros(3)))
+        for side, task in soles.items():
+            sole, (centers, turns) = robot.soles[side], targets.soles[side]
+            turned = turns[i] @ sole.rotation.T
+            task.set_target(_pose(turned, centers[i] - turned @ sole.center))
+        for name, segment in segments.items():
+            segment.target = targets.directions[name][i]
+        if center is not None:
+            balance.set_target(center[i])
+        if i:
+            reach.around(configuration.q, _SPEED / fps)
+        try:
+            for _ in range(_ITERATIONS if i else _FIRST):
+                step = mink.solve_ik(
+                    configuration, tasks, 1.0, "daqp", damping=_DAMPING, limits=[reach]
+                )
+                configuration.integrate_inplace(step, 0.6)
+                if np.abs(step).max() < _CONVERGED:
+                    break
+        except mink.NoSolutionFound as error:
+            text = f"after {i / fps:.2f} s no pose is within the ranges of the joints"
+            raise ConfigError(text) from error
+        qpos[i] = configuration.q
+    return qpos
+
+
+class _Direction(mink.Task):
+    """A segment points along a direction of the world."""
+
+    def __init__(self, start: Point, end: Point, cost: float) -> None:
+        super().__init__(cost=np.full(3, cost), gain=1.0, lm_damping=0.0)
+        self._start, self._end = start, end
+        self.target = np.zeros(3)
+
+    def compute_error(self, configuration: mink.Configuration) -> np.ndarray:
+        """The segment's direction minus the target, ``(3,)``."""
+        along = self._end.at(configuration.data) - self._start.at(configuration.data)
+        error: np.ndarray = along / np.linalg.norm(along) - self.target
+        return error
+
+    def compute_jacobian(self, configuration: mink.Configuration) -> np.ndarray:
+        """Its derivative by the degrees of freedom, ``(3, nv)``."""
+        model, data = configuration.model, configuration.data
+        jacobian, other = np.zeros((3, model.nv)), np.zeros((3, model.nv))
+        start, end = self._start.at(data), self._end.at(data)
+        mujoco.mj_jac(model, data, jacobian, None, end, self._end.body)
+        mujoco.mj_jac(model, data, other, None, start, self._start.body)
+        length = np.linalg.norm(end - start)
+        along = (end - start) / length
+        across = (np.eye(3) - np.outer(along, along)) / length
+        derivative: np.ndarray = across @ (jacobian - other)
+        return derivative
+
+
+class _Apart(mink.Task):
+    """Pairs of geoms keep their distance."""
+
+    def __init__(self, model: mujoco.MjModel, pairs: Collection[tuple[int, int]]) -> None:
+        super().__init__(cost=np.full(len(pairs), _COLLISION), gain=1.0, lm_damping=0.0)
+        self._pairs = sorted(pairs)
+        self._bodies = model.geom_bodyid[np.array(self._pairs)]
+
+    def compute_error(self, configuration: mink.Configuration) -> np.ndarray:
+        """By how much each pair is too near, negative, m, ``(pairs,)``."""
+        return self._distances(configuration)[0]
+
+    def compute_jacobian(self, configuration: mink.Configuration) -> np.ndarray:
+        """Its derivative by the degrees of freedom, ``(pairs, nv)``."""
+        model, data = configuration.model, configuration.data
+        errors, ends = self._distances(configuration)
+        rows = np.zeros((len(errors), model.nv))
+        first, second = np.zeros((3, model.nv)), np.zeros((3, model.nv))
+        for i in np.flatnonzero(errors):
+            distance = errors[i] + _APART
+            if abs(distance) > 1e-6:
+                mujoco.mj_jac(model, data, first, None, ends[i, :3], self._bodies[i, 0])
+                mujoco.mj_jac(model, data, second, None, ends[i, 3:], self._bodies[i, 1])
+                rows[i] = (ends[i, 3:] - ends[i, :3]) / distance @ (second - first)
+        return rows
+
+    def _distances(self, configuration: mink.Configuration) -> tuple[np.ndarray, np.ndarray]:
+        """What distances lack, and between which points they are, ``(pairs, 6)``."""
+        lacking, ends = np.zeros(len(self._pairs)), np.zeros((len(self._pairs), 6))
+        for i, (a, b) in enumerate(self._pairs):
+            distance = mujoco.mj_geomDistance(
+                configuration.model, configuration.data, a, b, _APART, ends[i]
+            )
+            lacking[i] = min(distance - _APART, 0.0)
+        return lacking, ends
+
+
+class _Reach(mink.Limit):
+    """The ranges of joints, and how far they may go from the frame before."""
+
+    def __init__(self, robot: Humanoid) -> None:
+        model = robot.model
+        joints = model.jnt_type != mujoco.mjtJoint.mjJNT_FREE
+        self._places, dofs = model.jnt_qposadr[joints], model.jnt_dofadr[joints]
+        low, high = robot.ranges[joints].T
+        self._range = low + _FROM_LIMITS, np.maximum(high - _FROM_LIMITS, low + _FROM_LIMITS)
+        self._low, self._high = self._range
+        rows = np.zeros((len(dofs), model.nv))
+        rows[np.arange(len(dofs)), dofs] = 1.0
+        self._rows = np.concatenate((rows, -rows))
+
+    def around(self, qpos: np.ndarray, most: float) -> None:
+        """Allow joints to be at most so far from those of `qpos`, in place."""
+        joints = qpos[self._places]
+        self._low = np.maximum(self._range[0], joints - most)
+        self._high = np.minimum(self._range[1], joints + most)
+
+    def compute_qp_inequalities(
+        self, configuration: mink.Configuration, dt: float
+    ) -> mink.Constraint:
+        """The bounds of the next step."""
+        joints = configuration.q[self._places]
+        bounds = np.concatenate((self._high - joints, joints - self._low))
+        # A joint that starts outside of its range may come back slowly.
+        return mink.Constraint(self._rows, np.where(np.isinf(bounds), 1e3, bounds.clip(min=0.0)))
+
+
+def _pose(rotation: np.ndarray, place: np.ndarray) -> mink.SE3:
+    return mink.SE3.from_rotation_and_translation(mink.SO3.from_matrix(rotation), place)
+
+
+def _collisions(model: mujoco.MjModel, qpos: np.ndarray) -> set[tuple[int, int]]:
+    """The geoms of the robot that meet in any frame."""
+    data, pairs = mujoco.MjData(model), set()
+    for data.qpos in qpos:
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_collision(model, data)
+        bodies = model.geom_bodyid[data.contact.geom].reshape(-1, 2)
+        for geoms in data.contact.geom[(bodies > 0).all(axis=1) & (data.contact.dist < -0.002)]:
+            pairs.add((int(min(geoms)), int(max(geoms))))
+    return pairs
+
+
+def _lifted(model: mujoco.MjModel, qpos: np.ndarray, fps: float) -> np.ndarray:
+    """The same, raised where a part is in the floor."""
+    data, depth = mujoco.MjData(model), np.zeros(len(qpos))
+    for i, data.qpos in enumerate(qpos):
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_collision(model, data)
+        on_floor = (model.geom_bodyid[data.contact.geom].reshape(-1, 2) == 0).any(axis=1)
+        depth[i] = -data.contact.dist[on_floor].min(initial=0.0)
+    if depth.max() > 0.0:
+        frames = max(1, round(0.1 * fps))
+        depth = gaussian_filter1d(maximum_filter1d(depth, 2 * frames + 1), frames / 2.0)
+    height = int(model.jnt_qposadr[model.body_jntadr[root_body(model)]]) + 2
+    qpos[:, height] += depth
+    return qpos

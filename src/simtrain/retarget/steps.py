@@ -1,0 +1,180 @@
+"""Where a robot's soles and base are to be in each frame, from where a person's are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.ndimage import gaussian_filter1d, label, maximum_filter1d
+from scipy.spatial.transform import Rotation
+
+from simtrain.retarget.humanoid import Humanoid, Sole
+from simtrain.retarget.person import Person
+
+_STRETCHED = 0.97  # how straight the robot's legs are where the person's are straight
+_LONGEST, _SINKING = 0.975, 0.06  # of a leg, from hip to ankle; s
+_TALL, _MOST_LEAN = 0.08, 0.15  # of a leg; rad
+_ROLLED = (-0.2, 0.3)  # rad; how far a sole that touches the floor is pitched, at most
+_CLEARANCE = 0.02  # m; of a foot in the middle of a step
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where parts of the robot are to be in each frame."""
+
+    base: np.ndarray
+    """The middle of the hips, m, ``(frames, 3)``."""
+    pelvis: np.ndarray
+    """Rotation of the base, ``(frames, 3, 3)``."""
+    chest: np.ndarray
+    """Rotation of the chest, as far as the base's is its own at home, ``(frames, 3, 3)``."""
+    soles: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    """By side, their centers, m, and rotations."""
+    stands: Mapping[str, np.ndarray]
+    """By side, whether the foot is on the floor."""
+    directions: Mapping[str, np.ndarray]
+    """Of the robot's segments, by the landmark at their lower end, ``(frames, 3)``."""
+
+
+def targets_of(person: Person, robot: Humanoid) -> Targets:
+    """The person's movement in the robot's size."""
+    up = _upright(person)
+    across = {
+        part: _unit(person.at[f"left_{part}"] - person.at[f"right_{part}"])
+        for part in ("hip", "shoulder")
+    }
+    pelvis, chest = (_frame(up, across[part]) for part in ("hip", "shoulder"))
+    scale, ankle = robot.leg, np.mean([sole.ankle[2] for sole in robot.soles.values()])
+    base = scale * person.between("hip")
+    base[:, 2] = ankle + _STRETCHED * scale * (person.between("hip")[:, 2] - person.ankle_height)
+    width = scale * np.median(
+        np.linalg.norm(person.at["left_hip"] - person.at["right_hip"], axis=1)
+    )
+    level = _unit(across["hip"] * [1.0, 1.0, 0.0])
+    wider = (robot.stance - width) / 2.0 * level
+    soles = {
+        side: _sole_path(person, side, sole, scale, sign * wider)
+        for (side, sole), sign in (
+            ((s, robot.soles[s]), 1.0 if s == "left" else -1.0) for s in robot.soles
+        )
+    }
+    base[:, 2] -= _too_high(robot, base, pelvis, soles, person.fps)
+    above = {"knee": "hip", "ankle": "knee", "elbow": "shoulder", "wrist": "elbow"}
+    directions = {}
+    for name in robot.segments:
+        side, part = name.split("_")
+        directions[name] = _unit(person.at[name] - person.at[f"{side}_{above[part]}"])
+    return Targets(base, pelvis, chest, soles, person.stands, directions)
+
+
+def _upright(person: Person) -> np.ndarray:
+    """Directions from hips to shoulders, less what they lean in the skeleton itself."""
+    hips = person.between("hip")
+    up = _unit(person.between("shoulder") - hips)
+    left = _unit(person.at["left_hip"] - person.at["right_hip"])
+    ahead = _unit(np.cross(left, [0.0, 0.0, 1.0]))
+    lean = np.arctan2((up * ahead).sum(axis=1), up[:, 2])
+    tall = hips[:, 2] > np.percentile(hips[:, 2], 95) - _TALL
+    bias = float(np.median(lean[tall]).clip(-_MOST_LEAN, _MOST_LEAN))
+    upright: np.ndarray = Rotation.from_rotvec(-bias * np.cross([0.0, 0.0, 1.0], ahead)).apply(up)
+    return upright
+
+
+def _too_high(
+    robot: Humanoid,
+    base: np.ndarray,
+    pelvis: np.ndarray,
+    soles: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    fps: float,
+) -> np.ndarray:
+    """How far the hips must come down, so that the legs reach to their soles, m, ``(frames,)``."""
+    middle = (robot.hips["left"] + robot.hips["right"]) / 2.0
+    lowered = np.zeros(len(base))
+    for side, (centers, turns) in soles.items():
+        hip = base + pelvis @ (robot.hips[side] - middle)
+        away = hip - (centers + turns @ robot.soles[side].ankle)
+        high = np.square(_LONGEST * robot.leg) - np.square(away[:, :2]).sum(axis=1)
+        lowered = np.maximum(lowered, away[:, 2] - np.sqrt(high.clip(min=0.0)))
+    frames = max(1, round(_SINKING * fps))
+    lowered = maximum_filter1d(lowered.clip(max=0.3 * robot.leg), 2 * frames + 1)
+    smooth: np.ndarray = gaussian_filter1d(lowered, frames / 2.0, mode="nearest")
+    return smooth
+
+
+def _sole_path(
+    person: Person, side: str, sole: Sole, scale: float, aside: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Centers and rotations of a sole, which neither slides nor sinks where the foot stands."""
+    foot = person.at[f"{side}_toe"] - person.at[f"{side}_ankle"]
+    yaw = np.unwrap(np.arctan2(foot[:, 1], foot[:, 0]))
+    level = np.linalg.norm(foot[:, :2], axis=1)
+    if (steep := level < 0.3 * np.median(level)).any() and not steep.all():
+        frames = np.arange(len(yaw))  # toes that point down have no heading
+        yaw = np.interp(frames, frames[~steep], yaw[~steep])
+    stands, pitch = person.stands[side], person.pitch[side] * bool(sole.length)
+    ankle = scale * person.at[f"{side}_ankle"] + aside
+    ankle[:, 2] = sole.ankle[2] + scale * (person.at[f"{side}_ankle"][:, 2] - person.ankle_height)
+    pitch = np.where(stands, pitch.clip(*_ROLLED), pitch.clip(-0.6, 0.8))
+    pitch = gaussian_filter1d(pitch, 0.02 * person.fps, mode="nearest")
+    half = sole.length / 2.0
+
+    def pivot(turned: np.ndarray, pitch: np.ndarray) -> np.ndarray:
+        """From the center of a sole to its toe, if the heel is raised, or to its heel."""
+        turns = Rotation.from_euler("ZY", np.stack((turned, pitch), axis=1))
+        toe: np.ndarray = turns.apply([half, 0.0, 0.0]) * np.sign(pitch)[:, None]
+        return toe
+
+    turns = Rotation.from_euler("ZY", np.stack((yaw, pitch), axis=1))
+    raw = ankle - turns.apply(sole.ankle)
+    # Where the sole would be if it were flat about the point that it stands on.
+    flat = raw + pivot(yaw, pitch) - pivot(yaw, np.sign(pitch) * 1e-9)
+    runs, count = label(stands)
+    places, headings, held = raw.copy(), yaw.copy(), np.zeros(len(yaw), dtype=bool)
+    for run in range(1, count + 1):
+        frames = runs == run
+        headings[frames] = np.median(yaw[frames])
+        weight = np.exp(-np.square(pitch[frames] / 0.1)) + 1e-3
+        place = np.average(flat[frames], axis=0, weights=weight)
+        place[2] = 0.0
+        places[frames] = place
+        held |= frames
+    moved = np.concatenate((places - flat, (headings - yaw)[:, None]), axis=1)
+    if held.any():
+        moved[~held] = 0.0
+        moved = _blended(moved, held)
+    headings = yaw + moved[:, 3]
+    turns = Rotation.from_euler("ZY", np.stack((headings, pitch), axis=1))
+    centers = flat + moved[:, :3] - pivot(headings, pitch) + pivot(headings, np.sign(pitch) * 1e-9)
+    lowest = centers[:, 2] - half * np.abs(np.sin(pitch))
+    swing, count = label(~stands)
+    for run in range(1, count + 1):
+        frames = np.flatnonzero(swing == run)
+        phase = (np.arange(len(frames)) + 1.0) / (len(frames) + 1.0)
+        needed = min(_CLEARANCE, 0.01 * len(frames)) * np.sin(np.pi * phase)
+        centers[frames, 2] += np.maximum(0.0, needed - lowest[frames])
+    return centers, turns.as_matrix()
+
+
+def _blended(moved: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Corrections ``(frames, n)`` of the frames that are held, carried smoothly over the others."""
+    known = np.flatnonzero(held)
+    frames = np.arange(len(held))
+    after = np.searchsorted(known, frames).clip(max=len(known) - 1)
+    before = (np.searchsorted(known, frames, side="right") - 1).clip(min=0)
+    first, last = known[before], known[after]
+    share = np.where(last > first, (frames - first) / np.maximum(last - first, 1), 0.0).clip(
+        0.0, 1.0
+    )
+    share = (share * share * (3.0 - 2.0 * share))[:, None]
+    carried: np.ndarray = (1.0 - share) * moved[first] + share * moved[last]
+    return carried
+
+
+def _frame(up: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """Rotations with z `up` and y about `left`, ``(frames, 3, 3)``."""
+    ahead = _unit(np.cross(left, up))
+    return np.stack((ahead, np.cross(up, ahead), up), axis=2)
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    unit: np.ndarray = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-9)
+    return unit

@@ -1,0 +1,165 @@
+"""A made-up person's walk becomes a robot's, whatever the skeleton's names, unit and axes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+from needs_opengl import needs_opengl
+from walker import BONES, MIXAMO, OPTITRACK, SHANK, SOMA, STRIDE, THIGH, write_walk
+
+from simtrain.cli.motion import motion
+from simtrain.errors import ConfigError
+from simtrain.motion.check import check_motion
+from simtrain.motion.clip import MotionClip, clip_of
+from simtrain.retarget.humanoid import Humanoid, load_humanoid
+from simtrain.retarget.person import Person, find_landmarks, person_of
+from simtrain.retarget.recording import read_recording
+from simtrain.retarget.solve import solve
+from simtrain.retarget.steps import targets_of
+
+_ROWS = "\n".join(f"0 {i} 0 0 0 {i} {i} 0 0" for i in range(60))
+_HAND = f"""HIERARCHY
+ROOT LeftHand
+{{
+OFFSET 0 0 0
+CHANNELS 6 Xposition Yposition Zposition Zrotation Xrotation Yrotation
+JOINT LeftHandThumb
+{{
+OFFSET 0 3 0
+CHANNELS 3 Zrotation Xrotation Yrotation
+End Site
+{{
+OFFSET 0 3 0
+}}
+}}
+}}
+MOTION
+Frames: 60
+Frame Time: 0.0333333
+{_ROWS}"""
+G1 = Path("tasks/g1/scene.xml")
+
+
+@pytest.fixture(scope="module")
+def g1() -> Humanoid:
+    return load_humanoid(G1)
+
+
+@pytest.fixture(scope="module")
+def person(tmp_path_factory: pytest.TempPathFactory) -> Person:
+    path = write_walk(tmp_path_factory.mktemp("walk") / "walk.bvh")
+    return person_of(read_recording(path), {}, 50.0)
+
+
+@pytest.mark.parametrize("names", [MIXAMO, SOMA, OPTITRACK, BONES])
+@pytest.mark.parametrize(("unit", "up", "channels"), [(100.0, "y", 3), (1.0, "z", 6)])
+def test_person_is_the_same_in_every_skeleton(
+    names: tuple[str, str, str, str], unit: float, up: str, channels: int, person: Person,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    path = write_walk(tmp_path / "walk.bvh", names, unit, up, channels=channels)
+    seen = person_of(read_recording(path), {}, 50.0)
+    assert seen.leg == pytest.approx(unit * (THIGH + SHANK), rel=1e-3)
+    for landmark, place in person.at.items():
+        np.testing.assert_allclose(seen.at[landmark], place, atol=2e-3, err_msg=landmark)
+
+
+def test_feet_stand_in_turn(person: Person) -> None:
+    assert 0.4 < person.stands["left"].mean() < 0.7
+    assert (person.stands["left"] | person.stands["right"]).all()
+    assert not (person.stands["left"] & person.stands["right"]).mean() > 0.3
+    speed = person.between("hip")[-1, 0] / ((person.frames - 1) / person.fps)
+    assert speed == pytest.approx(STRIDE / 0.6 / (THIGH + SHANK), rel=0.02)
+
+
+def test_g1_walks_as_the_person_without_sliding(g1: Humanoid, person: Person) -> None:
+    qpos = solve(g1, targets_of(person, g1), person.fps)
+    off = [
+        f.name for f in check_motion(clip_of(g1.model, "walk", 50.0, qpos), g1.model) if f.is_off
+    ]
+    assert not off
+    data, side = mujoco.MjData(g1.model), "left"
+    sole, places = g1.soles[side], []
+    for data.qpos in qpos:
+        mujoco.mj_kinematics(g1.model, data)
+        body = data.body(sole.body)
+        places.append(body.xpos + body.xmat.reshape(3, 3) @ sole.center)
+    standing = np.array(places)[person.stands[side]]
+    assert np.abs(standing[:, 2]).max() < 0.01
+    runs = np.split(standing, np.flatnonzero(np.diff(np.flatnonzero(person.stands[side])) > 1) + 1)
+    assert max(np.ptp(run[:, :2], axis=0).max() for run in runs) < 0.02
+
+
+def test_described_by_tree_and_places(g1: Humanoid) -> None:
+    assert g1.chest == "torso_link"
+    assert g1.segments.keys() == {
+        f"{side}_{part}"
+        for side in ("left", "right")
+        for part in ("knee", "ankle", "elbow", "wrist")
+    }
+    assert g1.leg == pytest.approx(0.63, abs=0.03)  # 0.33 + 0.30 m
+
+
+def test_joints_of_arrays_are_named(tmp_path: Path) -> None:
+    recording = read_recording(write_walk(tmp_path / "walk.bvh"))
+    np.savez(tmp_path / "walk.npz", joints=recording.positions, names=np.array(recording.names))
+    read = read_recording(tmp_path / "walk.npz", fps=recording.fps)
+    np.testing.assert_array_equal(read.positions, recording.positions)
+    np.save(tmp_path / "walk.npy", recording.positions[:, :-1])
+    with pytest.raises(ConfigError, match="--names"):
+        read_recording(tmp_path / "walk.npy")
+    named = read_recording(tmp_path / "walk.npy", names=recording.names[:-1])
+    assert find_landmarks(named, {}) == find_landmarks(read, {})
+    with pytest.raises(ConfigError, match="did you mean 'left_hip'"):
+        find_landmarks(named, {"left_hips": "mixamorig:LeftLeg"})
+
+
+def test_amass_stands_upright_in_its_rest_pose(tmp_path: Path) -> None:
+    frames = 60
+    poses, trans = np.zeros((frames, 66)), np.zeros((frames, 3))
+    poses[:, 0], trans[:, 1] = np.pi / 2, np.linspace(0.0, -0.5, frames)  # z is up in AMASS
+    np.savez(tmp_path / "a.npz", poses=poses, trans=trans, mocap_framerate=30.0)
+    person = person_of(read_recording(tmp_path / "a.npz"), {}, 50.0)
+    assert person.at["left_shoulder"][0, 2] > 1.4
+    np.testing.assert_allclose(
+        person.at["left_hip"][:, 1], -person.at["right_hip"][:, 1], atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: "", "it is empty"),
+        (lambda text: text[: len(text) // 8], "no BVH, or damaged"),
+        (lambda text: text.rsplit("\n", 3)[0], "its head says"),
+        (lambda text: text.replace("Time: 0.0166667", "Time: 1.0"), "1 frames a second"),
+        (lambda text: _HAND, "no person is recognized: left_hip, left_knee"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_file_is_said(change, message: str, tmp_path: Path) -> None:
+    path = write_walk(tmp_path / "walk.bvh", seconds=1.0)
+    path.write_text(change(path.read_text()))
+    with pytest.raises(ConfigError, match=message):
+        motion(["retarget", str(path), str(tmp_path / "out.npz")])
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_person_who_does_not_move_is_refused(tmp_path: Path) -> None:
+    path = write_walk(tmp_path / "walk.bvh", seconds=1.0)
+    head, _, rows = path.read_text().partition("Frame Time: 0.0166667\n")
+    path.write_text(head + "Frame Time: 0.0166667\n" + "\n".join([rows.splitlines()[0]] * 60))
+    with pytest.raises(ConfigError, match="nothing moves"):
+        read_recording(path)
+
+
+@needs_opengl
+def test_command_writes_a_motion_and_a_picture(tmp_path: Path, capsys) -> None:
+    path = write_walk(tmp_path / "walk.bvh", seconds=1.5)
+    assert motion(["retarget", str(path), str(tmp_path / "out.npz"), "--robot", "g1"]) == 0
+    clip = MotionClip.load(tmp_path / "out.npz", load_humanoid(G1).model)
+    assert clip.fps == 50.0
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert "joint beyond its range" in capsys.readouterr().out
