@@ -2,7 +2,8 @@
 
   uv run python benchmarks/moving_picture.py --output docs/images/policies.gif
 
-draws what `TILES` names and ships by now (`uv run simtrain export <run> --ship`); the README shows it by
+draws what `TILES` names and ships by now (`uv run simtrain export <run> --ship`); the README
+shows it by
 
   ![Trained policies that ship: ...](docs/images/policies.gif)
 

@@ -1,6 +1,7 @@
 """The manual's page of results, `docs/results.md`, from what `benchmark --until` measured.
 
-  uv run simtrain benchmark go1-velocity-flat --until "lin_vel_error<0.1 and fell<0.02" --json go1.json
+  uv run simtrain benchmark go1-velocity-flat --until "lin_vel_error<0.1 and fell<0.02" \\
+      --json go1.json
   uv run python benchmarks/results.py go1.json          # some tasks, or one that was trained again
   uv run python benchmarks/results.py                   # the page alone, from docs/results/*.json
 
