@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 from needs_opengl import needs_opengl
-from walker import BONES, MIXAMO, OPTITRACK, SHANK, SOMA, STRIDE, THIGH, write_walk
+from walking_person import BONES, MIXAMO, OPTITRACK, SHANK, SOMA, STRIDE, THIGH, write_walk
 
 from simtrain.cli.motion import motion
 from simtrain.errors import ConfigError
