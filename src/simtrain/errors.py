@@ -1,6 +1,6 @@
 """The errors that a command turns into an exit code and a message, without a traceback.
 
-And what is told of mistakes in what a task's author wrote: where, by which term, and warnings.
+It also reports mistakes in a task's code: where, in which term, and as warnings.
 """
 
 import difflib
@@ -63,7 +63,7 @@ def what_raised(error: Exception) -> str:
 
 @contextmanager
 def warnings_once(*, quiet: bool = False) -> Iterator[None]:
-    """Within, a warning is told that this process has not told before; none if `quiet`.
+    """Within, print each warning once in this process; none if `quiet`.
 
     For tasks and their models, which are made again and again, and by every rank.
     """

@@ -165,5 +165,5 @@ def test_names_under_which_a_page_is_served(listens, host, served):
 def test_serving_a_page_to_others_gives_a_warning(host, warns, capsys):
     with closing(PageServer(host, 0, "a page")) as server:
         server.announce("it")
-        line = f"warning: whoever can reach {server.url} sees it and can steer it (--host)\n"
+        line = f"warning: anyone who can reach {server.url} sees it and can steer it (--host)\n"
     assert capsys.readouterr().err == (line if warns else "")

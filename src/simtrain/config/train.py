@@ -78,7 +78,7 @@ class TrainConfig(LaunchFlags):
     """Let --resume go on although the configuration has changed."""
     init_from: str | None = None
     """Begin with the networks and normalizers of another run or checkpoint, also one of rsl_rl or
-    mjlab or of another task: what fits is taken over, what does not is told. Not the optimizer. A
+    mjlab or of another task: what fits is taken over, the rest is reported. Not the optimizer. A
     task's name is the policy that ships with it."""
     init_only: Literal["actor", "critic"] | None = None
     """Take over this network alone with --init-from; None for both."""

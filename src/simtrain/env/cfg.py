@@ -185,7 +185,7 @@ class CommandTermCfg(TermCfg):
 
 @dataclass(init=False)
 class CurriculumTermCfg(TermCfg):
-    """A change of the task as training goes on; its function is ``(env, mask, **params)``.
+    """A change of the task during training; its function is ``(env, mask, **params)``.
 
     Called for the environments about to be reset; returns a tensor to log, or None. A class may
     have ``observe(env)`` besides, which is called at every step, before any reset.

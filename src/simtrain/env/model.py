@@ -138,7 +138,7 @@ def bytes_per_env(model: mujoco.MjModel) -> int:
 def check_task(cfg: TaskCfg) -> mujoco.MjModel:
     """Compile the model and resolve all names in the task against it; the model, or ConfigError.
 
-    Warnings of the model are told here, and nowhere else.
+    Warnings of the model are printed only here.
     """
     with warnings_once():
         model = _compile(cfg, visuals=False)[0]

@@ -190,7 +190,7 @@ class Events:
 
 
 class Curricula:
-    """Changes of the task as training goes on."""
+    """Changes of the task during training."""
 
     def __init__(self, cfgs: Mapping[str, configs.CurriculumTermCfg], env: BaseEnv) -> None:
         self._env, self._tags = env, [f"Curriculum/{name}" for name in cfgs]

@@ -31,7 +31,7 @@ class LaunchFlags:
     """File with SSH settings of the hosts; None for ~/.ssh/config."""
     collective_timeout: Timeout = 600.0
     """Seconds after which a rank that does not answer, or keeps the others waiting in an iteration,
-    ends the job; it is told of after a tenth of them. The ranks' first collective may take as long.
+    ends the job; reported after a tenth of them. The ranks' first collective may take as long.
     """
     grace_seconds: Timeout = 30.0
     """Seconds that a run has to finish its iteration and save once it is told to stop."""

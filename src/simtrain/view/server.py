@@ -52,7 +52,7 @@ class PageServer:
     def announce(self, what: str) -> None:
         """Print where to watch `what`, and a warning if others can reach the page."""
         if not is_loopback(self._host):
-            text = f"warning: whoever can reach {self.url} sees it and can steer it (--host)"
+            text = f"warning: anyone who can reach {self.url} sees it and can steer it (--host)"
             print(text, file=sys.stderr)
         print(f"watch {what} at {self.url} (Ctrl-C ends)", flush=True)
 

@@ -1,6 +1,6 @@
 """Numbers that were not finite: failed simulations are recorded, and hopeless runs end.
 
-A run goes on as long as it can learn. It ends, on all ranks together, once it could not for ten
+A run continues as long as it can learn. It ends, on all ranks together, once it could not for ten
 iterations in a row: no optimizer step was made, or every environment had to be reset. The last
 steps of simulations that failed go to ``<run>/nan_dump/``, to be looked at and replayed:
 
