@@ -84,7 +84,7 @@ class BaseEnv:
         self.held_joints = self._actions.held
         """Positions that servos hold joints at which no action drives, m or rad, by name."""
         self.initial_targets = self._actions.initial
-        """What actuators are told before the first action of an episode, ``(nu,)``."""
+        """The ``ctrl`` of actuators before the first action of an episode, ``(nu,)``."""
         # Its reset comes after that of all else: events may ask how long the episode was.
         self._episode_length = self.buffer("episode_length", reset=None, dtype=torch.long)
         self.steps = self.variable("steps", torch.zeros((), dtype=torch.long))

@@ -64,7 +64,7 @@ class CommandTerm(ABC):
     labels: tuple[str, ...] = ()
     """What people see as the names of a command's entries; empty to number them."""
     is_driven: bool = True
-    """Whether the viewer has sliders for it; not for what runs by itself, such as a clock."""
+    """Whether the viewer has sliders for it; not for an automatic one, such as a clock."""
     stops_at_zero: bool = False
     """Whether zero commands to stand still; the viewer then has a "Stop" beside the sliders."""
 

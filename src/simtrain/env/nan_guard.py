@@ -106,7 +106,7 @@ class NanGuard:
         return Failures(resets, dump, terms)
 
     def restart(self) -> None:
-        """Forget what was recorded, in place: it did not lead to the state that goes on."""
+        """Forget what was recorded, in place: it did not lead to the present state."""
         self._start = 0
         self._steps.zero_()
         self._forget()

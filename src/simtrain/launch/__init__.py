@@ -34,7 +34,7 @@ class LaunchFlags:
     ends the job; reported after a tenth of them. The ranks' first collective may take as long.
     """
     grace_seconds: Timeout = 30.0
-    """Seconds that a run has to finish its iteration and save once it is told to stop."""
+    """Seconds that a run has to finish its iteration and save after a request to stop."""
     torchrunx_log_dir: str | None = None
     """Folder for what several ranks print; "" for none, None for <run>/torchrunx. The variable
     TORCHRUNX_LOG_DIR wins over this."""

@@ -31,7 +31,7 @@ class Graphs:
             self.graphs[number].replay()
 
     def close(self) -> None:
-        """End the graphs now, whoever still refers to them."""
+        """Free the graphs now, even if other objects still refer to them."""
         for graph in self.graphs:
             graph.reset()
         self.graphs.clear()

@@ -221,7 +221,7 @@ class Trainer:
     def set_rank_state(self, state: dict[str, Any]) -> None:
         """Continue from what `rank_state` returned, in place."""
         self.env.set_state(state["env"])
-        self.ppo.set_hidden_states(state.get("hidden_states", []))  # states of before have none
+        self.ppo.set_hidden_states(state.get("hidden_states", []))  # older states have none
         self._env_is_fresh = False
         self._warned = set(state["warned"])
         set_random_state(state["random"], self.rank.device)

@@ -91,7 +91,7 @@ def find_policy(path: Path) -> Path:
 
 
 def open_policy(path: Path, default: TrainConfig | None = None) -> SavedPolicy:
-    """The policy that `find_policy` finds; ConfigError if there is none that is whole.
+    """The policy that `find_policy` finds; ConfigError if there is no complete one.
 
     `default` has its task's terms, if they are not those of the task's file.
     """

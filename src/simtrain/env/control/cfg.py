@@ -197,7 +197,7 @@ class TendonLengthActionCfg(TendonActionCfg):
 class SiteEffortActionCfg(TargetActionCfg):
     """Forces and torques on sites, such as those of propellers, one for each motor of a site.
 
-    Along what axis, and whether it is a force or a torque, says the motor's ``gear``.
+    The motor's ``gear`` sets the axis, and whether it is a force or a torque.
     """
 
     sites: Suppress[Names]
