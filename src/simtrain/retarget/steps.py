@@ -14,6 +14,7 @@ _STRETCHED = 0.97  # how straight the robot's legs are where the person's are st
 _LONGEST, _SINKING = 0.975, 0.06  # of a leg, from hip to ankle; s
 _TALL, _MOST_LEAN = 0.08, 0.15  # of a leg; rad
 _ROLLED = (-0.2, 0.3)  # rad; how far a sole that touches the floor is pitched, at most
+_FLAT = 0.12  # rad
 _CLEARANCE = 0.02  # m; of a foot in the middle of a step
 
 
@@ -113,7 +114,9 @@ def _sole_path(
     stands, pitch = person.stands[side], person.pitch[side] * bool(sole.length)
     ankle = scale * person.at[f"{side}_ankle"] + aside
     ankle[:, 2] = sole.ankle[2] + scale * (person.at[f"{side}_ankle"][:, 2] - person.ankle_height)
-    pitch = np.where(stands, pitch.clip(*_ROLLED), pitch.clip(-0.6, 0.8))
+    # A sole that stands is flat unless the person's heel or toes are clearly raised.
+    rolled = (pitch - pitch.clip(-_FLAT, _FLAT)).clip(*_ROLLED)
+    pitch = np.where(stands, rolled, pitch.clip(-0.6, 0.8))
     pitch = gaussian_filter1d(pitch, 0.02 * person.fps, mode="nearest")
     half = sole.length / 2.0
 
