@@ -63,15 +63,16 @@ def all_cases(
 ) -> list[Case]:
     """Every combination once, in the order given; ConfigError for one that cannot be trained.
 
-    Without `num_envs`, a task has its own number on devices of this `kind`.
+    Without `num_envs`, a task has its own number where physics runs.
     """
-    names, sizes, cases = [choose_engine(e, kind).name for e in engines], list(num_envs), []
-    for task in tasks:
-        cfg = default_config(task)
-        own = (kind == "cuda" and cfg.env.num_envs_on_gpu) or cfg.num_envs
-        combinations = itertools.product([task], names, [kind], ranks, sizes or [own], threads)
-        cases += itertools.starmap(Case, combinations)
-    cases = list(dict.fromkeys(cases))
+    names, sizes = [choose_engine(engine, kind).name for engine in engines], list(num_envs)
+    every: dict[Case, None] = {}
+    for task, name in itertools.product(tasks, names):
+        cfg, on_gpu = default_config(task).env, (name, kind) == ("warp", "cuda")
+        own = TrainConfig.of_task(task, cfg, on_gpu=on_gpu).num_envs
+        combinations = itertools.product([task], [name], [kind], ranks, sizes or [own], threads)
+        every |= dict.fromkeys(itertools.starmap(Case, combinations))
+    cases = list(every)
     configs = [case_config(case) for case in cases]
     for config in configs:
         config.check()
