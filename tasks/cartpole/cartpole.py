@@ -145,7 +145,7 @@ def upright(env: Env, cart_joints: Joints, pole_joints: Joints) -> Tensor:
     control = env.bind("ctrl")[:, 0]
     standing = angle.cos().add_(1.0)
     centered = mdp.tolerance(position, margin=2.0).add_(1.0)
-    small_control = mdp.tolerance(control, margin=1.0, value_at_margin=0.0).add_(4.0)
+    small_control = mdp.tolerance(control, 1.0, 0.0, sigmoid="quadratic").add_(4.0)
     small_velocity = mdp.tolerance(velocity, margin=5.0).add_(1.0)
     product = standing.mul_(centered).mul_(small_control).mul_(small_velocity)
     return product.div_(2.0 * 2.0 * 5.0 * 2.0)

@@ -14,7 +14,7 @@ import pwd
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -66,15 +66,20 @@ class Task:
 
 @dataclass(frozen=True)
 class Registry:
-    """All tasks that were found, and the task files that could not be imported."""
+    """All tasks that were found, and what could not be."""
 
-    tasks: dict[str, Task]
-    broken: dict[str, str]  # file -> traceback
+    tasks: dict[str, Task] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+    """Tracebacks of task files that could not be imported, by file."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """What tasks lack that need a package which is not installed, by task."""
 
     def find(self, name: str) -> Task:
         """The task of this name; else a ConfigError with the nearest, and files not imported."""
         if name in self.tasks:
             return self.tasks[name]
+        if name in self.missing:
+            raise ConfigError(f"the task {name!r} needs {self.missing[name]}")
         hint = "`uv run simtrain list-tasks` lists all"
         if self.broken:
             hint = "these task files could not be imported: " + "; ".join(
@@ -83,11 +88,16 @@ class Registry:
         raise ConfigError(f"there is no task {name!r}{did_you_mean(name, self.tasks)}; {hint}")
 
 
-def task(name: str) -> Callable[[TaskFunction], TaskFunction]:
-    """Declare a task: a function that returns its `TaskCfg`; the docstring describes it."""
+def task(
+    name: str, *, needs: tuple[str, str] | None = None
+) -> Callable[[TaskFunction], TaskFunction]:
+    """Declare a task: a function that returns its `TaskCfg`; the docstring describes it.
+
+    `needs` is a package without which it is not listed, and the command that gets it.
+    """
 
     def register(make: TaskFunction) -> TaskFunction:
-        make.__simtrain_tasks__ = (*getattr(make, "__simtrain_tasks__", ()), name)  # type: ignore[attr-defined]
+        make.__simtrain_tasks__ = {**getattr(make, "__simtrain_tasks__", {}), name: needs}  # type: ignore[attr-defined]
         return make
 
     return register
@@ -98,7 +108,7 @@ def discover(*, quiet: bool = False) -> Registry:
 
     Warnings, and that what belongs to another user is skipped, are printed once, unless `quiet`.
     """
-    registry = Registry({}, {})
+    registry = Registry()
     for source, load in _sources(quiet):
         try:
             with warnings_once(quiet=quiet):
@@ -106,7 +116,7 @@ def discover(*, quiet: bool = False) -> Registry:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it must hide no other
             registry.broken[source] = _traceback_below_import(error)
             continue
-        tasks = list(_tasks_of(loaded, source))
+        tasks = list(_tasks_of(loaded, source, registry.missing))
         if not tasks and not Path(source).is_file():
             registry.broken[source] = "it has no task; name the module, or the function, of one"
         for task in tasks:
@@ -225,13 +235,19 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _tasks_of(loaded: Any, source: str) -> Iterator[Task]:
-    """Tasks declared in a module, or by the task function that an entry point names."""
+def _tasks_of(loaded: Any, source: str, missing: dict[str, str]) -> Iterator[Task]:
+    """Tasks declared in a module, or by the task function that an entry point names.
+
+    Those whose package is not installed are added to `missing`.
+    """
     is_module = isinstance(loaded, ModuleType)
     for value in list(vars(loaded).values()) if is_module else [loaded]:
-        for name in getattr(value, "__simtrain_tasks__", ()):
-            # Not those that a module only imports.
-            if not is_module or value.__module__ == loaded.__name__:
+        for name, needs in getattr(value, "__simtrain_tasks__", {}).items():
+            if is_module and value.__module__ != loaded.__name__:
+                continue  # it is only imported there
+            if needs is not None and importlib.util.find_spec(needs[0]) is None:
+                missing[name] = f"the package {needs[0]}, which `{needs[1]}` installs"
+            else:
                 yield Task(name, value, source)
 
 

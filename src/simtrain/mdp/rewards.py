@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import InitVar, dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     from simtrain.env.env import Env
     from simtrain.env.names import Entities, Joints, Sensors
+
+
+Sigmoid = Literal["gaussian", "linear", "quadratic", "long_tail"]
 
 
 def is_alive(env: Env) -> Tensor:
@@ -317,12 +320,25 @@ class soft_landing:
         return (force * landed).sum(dim=1)
 
 
-def tolerance(value: Tensor, margin: float, value_at_margin: float = 0.1) -> Tensor:
-    """How near to zero a value is: 1 at zero, `value_at_margin` at a distance of `margin`.
+def tolerance(
+    value: Tensor,
+    margin: float,
+    value_at_margin: float = 0.1,
+    *,
+    bounds: tuple[float, float] = (0.0, 0.0),
+    sigmoid: Sigmoid = "gaussian",
+) -> Tensor:
+    """How near a value is to some `bounds`: 1 within, `value_at_margin` at a distance of `margin`.
 
-    A Gaussian, or for ``value_at_margin=0`` a parabola: ``tolerance`` of the DeepMind Control Suite
-    with the sigmoids ``gaussian`` and ``quadratic`` (Tassa et al. 2018). Any shape.
+    `sigmoid` is the shape in between; ``linear`` and ``quadratic`` reach 0. ``tolerance`` of the
+    DeepMind Control Suite (Tassa et al. 2018), with its names. Any shape.
     """
-    if value_at_margin == 0.0:
-        return value.square().mul_(-1.0 / margin**2).add_(1.0).clamp_(min=0.0)
-    return value.square().mul_(math.log(value_at_margin) / margin**2).exp_()
+    low, high = bounds
+    away = value if low == high == 0.0 else (low - value).clamp_(min=0.0).maximum(value - high)
+    if sigmoid == "gaussian":
+        return away.square().mul_(math.log(value_at_margin) / margin**2).exp_()
+    if sigmoid == "long_tail":
+        return away.square().mul_((1.0 / value_at_margin - 1.0) / margin**2).add_(1.0).reciprocal_()
+    power = 1 if sigmoid == "linear" else 2
+    size = away.abs().pow_(power).mul_((value_at_margin - 1.0) / margin**power)
+    return size.add_(1.0).clamp_(min=0.0)
