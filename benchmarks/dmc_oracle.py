@@ -13,13 +13,22 @@ import sys
 import numpy as np
 from dm_control import suite
 
-TASKS = """
-acrobot-swingup ball_in_cup-catch cartpole-balance cartpole-swingup cartpole-swingup_sparse
-cheetah-run finger-spin finger-turn_easy finger-turn_hard fish-upright fish-swim hopper-stand
-hopper-hop humanoid-stand humanoid-walk humanoid-run pendulum-swingup point_mass-easy
-quadruped-walk quadruped-run reacher-easy reacher-hard swimmer-swimmer6 walker-stand walker-walk
-walker-run
-""".split()
+TASKS = {
+    "acrobot": ("swingup",),
+    "ball_in_cup": ("catch",),
+    "cartpole": ("balance", "swingup", "swingup_sparse"),
+    "cheetah": ("run",),
+    "finger": ("spin", "turn_easy", "turn_hard"),
+    "fish": ("upright", "swim"),
+    "hopper": ("stand", "hop"),
+    "humanoid": ("stand", "walk", "run"),
+    "pendulum": ("swingup",),
+    "point_mass": ("easy",),
+    "quadruped": ("walk", "run"),
+    "reacher": ("easy", "hard"),
+    "swimmer": ("swimmer6",),
+    "walker": ("stand", "walk", "run"),
+}
 SAMPLES, STARTS = 8, 500
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -51,9 +60,9 @@ def flat(observation):
     return np.concatenate([np.ravel(value) for value in observation.values()])
 
 
-def record(name):
+def record(domain, task):
     """The arrays of one task."""
-    domain, task = name.split("-")
+    name = f"{domain}-{task}"
     env = suite.load(domain, task, task_kwargs={"random": 0})
     physics, spec = env.physics, env.action_spec()
     random = np.random.default_rng(0)
@@ -92,7 +101,8 @@ def record(name):
 
 if __name__ == "__main__":
     arrays = {}
-    for task_name in TASKS:
-        arrays |= record(task_name)
-        print(task_name, float(arrays[f"{task_name}/return"]), flush=True)
+    for of, names in TASKS.items():
+        for each in names:
+            arrays |= record(of, each)
+            print(of, each, flush=True)
     np.savez_compressed(sys.argv[1], **arrays)

@@ -15,6 +15,7 @@ from simtrain.env.names import Bounds, find_base, find_free_bodies
 from simtrain.env.randomness import Draws, draw_where
 from simtrain.env.reading import checked_by
 from simtrain.errors import ConfigError, choices
+from simtrain.mdp.observations import projected_gravity
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
 
 if TYPE_CHECKING:
@@ -122,6 +123,27 @@ class apply_body_force:
             over = lasted & (self._left < 0.5 * env.step_dt)
             self._left.masked_fill_(over, 0.0)
             env.sim.write("xfrc_applied", 0.0, over, self._bodies.ids)
+
+
+class hold_upright:
+    """Turn the base towards upright, less and less, as a hand that teaches walking does.
+
+    At every control step, a `part` of the base's roll and pitch velocity is replaced by that of a
+    return to the vertical at `rate` a second; the part fades to 0 in equal steps over `steps`
+    control steps. Evaluations are without, as they are without all events between resets.
+    """
+
+    def __init__(self, env: Env, part: float, rate: float, steps: int) -> None:
+        self._part, self._rate, self._steps = part, rate, steps
+
+    def __call__(self, env: Env, mask: Tensor) -> None:
+        """Change the environments in `mask`."""
+        spin = env.bind("qvel")[:, env.base.angular]
+        down = projected_gravity(env)
+        back = torch.stack((down[:, 1], -down[:, 0]), dim=1).mul_(self._rate)
+        part = self._part * (1.0 - env.steps / self._steps).clamp(min=0.0)
+        start = env.base.angular.start
+        env.sim.write("qvel", spin[:, :2].lerp(back, part), mask, slice(start, start + 2))
 
 
 def reset_joints_uniform(

@@ -307,11 +307,20 @@ def velocity_task(
 
 
 def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_height: float) -> None:
-    """What two legs need besides, in place: balance is learned while it steps."""
+    """What two legs need besides, in place: balance is learned while it steps.
+
+    A robot that can stand would learn to stand still, which is nearly as good at first. So it is
+    held upright until it steps, and a step pays by how much of the bend is seen.
+    """
+    bent = math.sqrt(sum(angle**2 for angle in bend.values()) / len(bend))
     cfg.rewards |= {
         "is_alive": RewardTermCfg(mdp.is_alive, 0.15),
         "joint_pos": RewardTermCfg(
-            mdp.track_reference_joint_pos_exp, 2.0, joints=tuple(bend), command="gait", std=0.5
+            mdp.track_reference_joint_pos_exp,
+            2.0,
+            joints=tuple(bend),
+            command="gait",
+            std=_rounded(0.4 * bent),
         ),
         "base_height": RewardTermCfg(
             mdp.base_height_l2, _rounded(-22.6 / hip_height**2), target_height=base_height
@@ -319,6 +328,9 @@ def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_heigh
     }
     cfg.terminations["sank"] = TerminationTermCfg(
         mdp.root_height_below_minimum, minimum_height=_rounded(base_height - 0.43 * hip_height)
+    )
+    cfg.events["hold_upright"] = EventTermCfg(
+        mdp.hold_upright, mode="step", part=0.5, rate=5.0, steps=3000
     )
     cfg.sim = SimCfg(iterations=6, ls_iterations=8)
     cfg.num_envs, cfg.max_iterations = 256, 800
