@@ -1,5 +1,7 @@
 """Resets, pushes and forces."""
 
+import math
+
 import pytest
 import torch
 from tiny_task import STEP_DT, idle, tiny_env, tiny_task
@@ -59,6 +61,27 @@ def test_a_push_adds_to_the_velocity_of_those_whose_time_has_come():
     push(env, mask)
     change = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0])
     torch.testing.assert_close(env.bind("qvel") - 0.5, mask.unsqueeze(1) * change)
+
+
+@pytest.mark.parametrize("about", ["roll", "pitch"])
+def test_a_robot_is_held_upright_less_and_less(about):
+    pose = {about: (0.2, 0.2), "yaw": (1.0, 1.0), "z": (2.0, 2.0)}
+    env = walker_env(
+        2,
+        events={"reset": EventTermCfg(mdp.reset_root_state_uniform, "reset", pose_range=pose)},
+    )
+    term = mdp.hold_upright(env, part=0.5, rate=4.0, steps=10)
+    axis = 3 + ["roll", "pitch"].index(about)
+    for steps, strength in ((0, 1.0), (5, 0.5), (10, 0.0), (20, 0.0)):
+        env.sim.write("qvel", torch.tensor([[0.0] * 3 + [1.0] * 5, [0.0] * 8]))
+        env.steps.fill_(steps)
+        before = env.bind("qvel").clone()
+        term(env, torch.ones(2, dtype=torch.bool))
+        part = 0.5 * strength
+        expected = before.clone()
+        expected[:, 3:5] *= 1.0 - part
+        expected[:, axis] -= part * 4.0 * math.sin(0.2)
+        torch.testing.assert_close(env.bind("qvel"), expected)
 
 
 def test_an_axis_that_is_none_is_told():

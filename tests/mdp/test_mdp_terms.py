@@ -274,8 +274,11 @@ def test_rotations_are_those_of_mujoco(env):
 
 def test_tolerance_is_one_at_zero_and_the_given_value_at_the_margin():
     _is(mdp.tolerance(torch.tensor([0.0, 2.0, -2.0]), margin=2.0), 1.0, 0.1, 0.1)
-    parabola = mdp.tolerance(torch.tensor([0.0, 0.5, 1.0, 3.0]), margin=1.0, value_at_margin=0.0)
-    _is(parabola, 1.0, 0.75, 0.0, 0.0)
+    values = torch.tensor([0.0, 0.5, 1.0, 3.0])
+    _is(mdp.tolerance(values, 1.0, 0.0, sigmoid="quadratic"), 1.0, 0.75, 0.0, 0.0)
+    _is(mdp.tolerance(values, 1.0, 0.2, sigmoid="linear"), 1.0, 0.6, 0.2, 0.0)
+    _is(mdp.tolerance(values, 1.0, 0.2, sigmoid="long_tail"), 1.0, 0.5, 0.2, 1.0 / 37.0)
+    _is(mdp.tolerance(values, 2.0, bounds=(0.5, 1.0)), 0.1 ** (1 / 16), 1.0, 1.0, 0.1)
 
 
 def test_terms_are_found_by_name_and_an_unknown_one_is_answered_with_the_nearest():

@@ -15,7 +15,7 @@ from simtrain.env.names import Bounds, find_base, find_free_bodies
 from simtrain.env.randomness import Draws, draw_where
 from simtrain.env.reading import checked_by
 from simtrain.errors import ConfigError, choices
-from simtrain.mdp.observations import projected_gravity
+from simtrain.mdp.robot_state import base_rotation
 from simtrain.mdp.rotations import quat_from_euler, quat_mul
 
 if TYPE_CHECKING:
@@ -134,16 +134,17 @@ class hold_upright:
     """
 
     def __init__(self, env: Env, part: float, rate: float, steps: int) -> None:
-        self._part, self._rate, self._steps = part, rate, steps
+        self._part, self._steps = part, steps
+        self._back = torch.tensor((-rate, rate), device=env.device)
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
-        spin = env.bind("qvel")[:, env.base.angular]
-        down = projected_gravity(env)
-        back = torch.stack((down[:, 1], -down[:, 0]), dim=1).mul_(self._rate)
-        part = self._part * (1.0 - env.steps / self._steps).clamp(min=0.0)
+        tilt = base_rotation(env)[:, 2, :2]  # sines of -pitch and roll
         start = env.base.angular.start
-        env.sim.write("qvel", spin[:, :2].lerp(back, part), mask, slice(start, start + 2))
+        index = slice(start, start + 2)
+        part = (env.steps * (-self._part / self._steps)).add_(self._part).clamp_(min=0.0)
+        spin = env.bind("qvel")[:, index].lerp(tilt.flip(1).mul_(self._back), part)
+        env.sim.write("qvel", spin, mask, index)
 
 
 def reset_joints_uniform(

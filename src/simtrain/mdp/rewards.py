@@ -339,6 +339,5 @@ def tolerance(
         return away.square().mul_(math.log(value_at_margin) / margin**2).exp_()
     if sigmoid == "long_tail":
         return away.square().mul_((1.0 / value_at_margin - 1.0) / margin**2).add_(1.0).reciprocal_()
-    power = 1 if sigmoid == "linear" else 2
-    size = away.abs().pow_(power).mul_((value_at_margin - 1.0) / margin**power)
-    return size.add_(1.0).clamp_(min=0.0)
+    away, margin = (away.abs(), margin) if sigmoid == "linear" else (away.square(), margin**2)
+    return away.mul_((value_at_margin - 1.0) / margin).add_(1.0).clamp_(min=0.0)
