@@ -93,7 +93,7 @@ def record(domain, task):
     starts = []
     for _ in range(STARTS):
         env.reset()
-        starts.append([*physics.data.qpos, *target_of(physics)])
+        starts.append([*physics.data.qpos, *physics.data.qvel, *target_of(physics)])
     rows["return"], rows["final"] = total, physics.data.qpos.copy()
     rows["starts"] = np.quantile(starts, QUANTILES, axis=0)
     return {f"{name}/{key}": np.float32(value) for key, value in rows.items()}
