@@ -155,14 +155,20 @@ def read_until(path: Path, flag: str = "--compare") -> UntilResults:
     """What `as_json` gave; ConfigError if the file cannot be read, or is of another kind."""
     content = read_content(path, _FORMAT, "`benchmark --until`", flag)
     with damage_as_config_error(f"{flag} {path} is damaged"):
-        seeds = []
-        for row in content.pop("seeds"):
-            evaluations = tuple(checked(Evaluated(**values)) for values in row.pop("evaluations"))
-            seeds.append(checked(SeedResult(**row, evaluations=evaluations)))
-        assert all(seed.end for seed in seeds)  # or an IndexError
+        seeds = read_seeds(content.pop("seeds"))
         del content["reached"], content["median"]
         task, condition, members = (content.pop(name) for name in ("task", "condition", "members"))
-        return checked(UntilResults(task, condition, members, tuple(seeds), content))
+        return checked(UntilResults(task, condition, members, seeds, content))
+
+
+def read_seeds(rows: list[dict[str, Any]]) -> tuple[SeedResult, ...]:
+    """The trainings in a file; an error of any kind if they are damaged."""
+    seeds = []
+    for row in rows:
+        evaluations = tuple(checked(Evaluated(**values)) for values in row.pop("evaluations"))
+        seeds.append(checked(SeedResult(**row, evaluations=evaluations)))
+    assert all(seed.end for seed in seeds)  # or an IndexError
+    return tuple(seeds)
 
 
 def shown(what: str, value: float) -> str:
