@@ -55,7 +55,7 @@ def _floor_figures(clip: MotionClip, model: mujoco.MjModel) -> Iterator[Figure]:
     depth = np.zeros((clip.frames, len(names)))
     collision, center = np.zeros_like(depth), np.zeros((clip.frames, 3))
     speed, outside, stands = np.zeros(clip.frames), np.zeros(clip.frames), 0
-    for i, (data, bodies) in enumerate(_frames(clip, model)):
+    for i, (data, bodies) in enumerate(posed(model, qpos_of(clip, model))):
         center[i], on_floor = data.subtree_com[0], (bodies == 0).any(axis=1)
         parts, points, heights = bodies.max(axis=1), data.contact.pos, data.contact.dist
         np.maximum.at(depth[i], parts[on_floor], -heights[on_floor])
@@ -88,13 +88,16 @@ def _slowest(
     return float(min(sliding[place] for place in lowest))
 
 
-def _frames(clip: MotionClip, model: mujoco.MjModel) -> Iterator[tuple[mujoco.MjData, np.ndarray]]:
-    """The robot in each frame, and the bodies of its contacts, ``(contacts, 2)``."""
+def posed(model: mujoco.MjModel, qpos: np.ndarray) -> Iterator[tuple[mujoco.MjData, np.ndarray]]:
+    """The robot at each of `qpos`, ``(frames, nq)``, and its contacts' bodies ``(contacts, 2)``.
+
+    The centre of mass is ``data.subtree_com[0]``.
+    """
     data, margins = mujoco.MjData(model), model.geom_margin.copy()
     floor = model.geom_bodyid == 0
     model.geom_margin[floor] = np.maximum(margins[floor], 2 * _TOUCH)
     try:
-        for data.qpos in qpos_of(clip, model):
+        for data.qpos in qpos:
             mujoco.mj_kinematics(model, data)
             mujoco.mj_comPos(model, data)
             mujoco.mj_collision(model, data)

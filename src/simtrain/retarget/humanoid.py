@@ -1,6 +1,5 @@
 """What retargeting knows of a robot: segments, soles and trunk, by its tree and places alone."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +63,7 @@ class Humanoid:
     """From ankle to ankle where it stands upright, m."""
     leg: float
     """From hip to ankle with a straight knee, m."""
-    segments: dict[str, tuple[Point, Point]]
+    segments: dict[str, tuple[Point, ...]]
     """By the landmark at their lower end: from hip to knee is ``left_knee``."""
     soles: dict[str, Sole]
     """By side."""
@@ -103,20 +102,20 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
     mujoco.mj_kinematics(model, data)
     mujoco.mj_comPos(model, data)
     tree, base = Tree(model, robot.base), model.body(robot.base).id
-    upright, origin = data.xmat[base].reshape(3, 3), data.xpos[base]
-    home, soles, hips = data.qpos.copy(), {}, {}
-    segments: dict[str, tuple[Point, Point]] = {}
-    ankles: list[np.ndarray] = []
+    upright = data.xmat[base].reshape(3, 3)
+    home, soles, hips, ankles, leg_length = data.qpos.copy(), {}, {}, [], 0.0
+    segments: dict[str, tuple[Point, ...]] = {}
     limited = model.jnt_limited[:, None] > 0
     ranges = np.where(limited, model.jnt_range, (-np.inf, np.inf))
     for leg, foot in zip(robot.legs, robot.feet, strict=True):
         body, side = model.body(foot.body).id, foot.name
         frame = data.xmat[body].reshape(3, 3)
-        tip = data.xpos[body] + frame @ foot.center
-        hip, knee, ankle = _limb(model, data, leg, tip)
-        segments |= {f"{side}_knee": (hip, knee), f"{side}_ankle": (knee, ankle)}
-        joint = model.joint(leg.joints[_middle(model, data, leg, tip)]).id
-        straight, sign = _straight(model, data, joint, hip.at(data), ankle.at(data))
+        tip = Point(body, foot.center).at(data)
+        points, joint = _limb(model, data, leg, tip)
+        hip, knee, ankle = (point.at(data) for point in points)
+        segments |= {f"{side}_knee": points[:2], f"{side}_ankle": points[1:]}
+        leg_length += float(np.linalg.norm(knee - hip) + np.linalg.norm(ankle - knee)) / 2.0
+        straight, sign = _straight(model, data, joint, hip, ankle)
         bounds = [straight + sign * _FROM_STRAIGHT, ranges[joint, int(sign > 0.0)]]
         ranges[joint] = sorted(bounds)
         home[model.jnt_qposadr[joint]] = np.clip(straight + sign * _BENT, *ranges[joint])
@@ -127,13 +126,13 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
         center = tip - foot.radius * up
         soles[side] = Sole(
             foot.body,
-            (center - data.xpos[body]) @ frame,
+            _fixed(data, body, center).place,
             frame.T @ axes,
-            (ankle.at(data) - center) @ axes,
+            (ankle - center) @ axes,
             foot.length,
         )
-        hips[side] = (hip.at(data) - origin) @ upright
-        ankles.append((ankle.at(data) - origin) @ upright)
+        hips[side] = _fixed(data, base, hip).place
+        ankles.append(_fixed(data, base, ankle).place)
     chest = base
     arms = [arm for arm in robot.arms if len(arm.joints) >= 3]
     for side, sign in (("left", 1.0), ("right", -1.0)):
@@ -141,16 +140,10 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
         if not its:
             continue
         arm = max(its, key=lambda arm: len(arm.joints) + abs(arm.place[1]))
-        end = model.body(arm.end).id
-        tip = data.xpos[end] + data.xmat[end].reshape(3, 3) @ tree.tool(arm)
-        shoulder, elbow, wrist = _limb(model, data, arm, tip)
-        segments |= {f"{side}_elbow": (shoulder, elbow), f"{side}_wrist": (elbow, wrist)}
-        chest = shoulder.body
-    lengths = [
-        np.linalg.norm(b.at(data) - a.at(data))
-        for name, (a, b) in segments.items()
-        if name.endswith(("knee", "ankle"))
-    ]
+        tip = Point(model.body(arm.end).id, tree.tool(arm)).at(data)
+        points, _ = _limb(model, data, arm, tip)
+        segments |= {f"{side}_elbow": points[:2], f"{side}_wrist": points[1:]}
+        chest = points[0].body
     return Humanoid(
         model=model,
         base=robot.base,
@@ -158,7 +151,7 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
         ranges=ranges,
         hips=hips,
         stance=float(abs(ankles[0][1] - ankles[1][1])),
-        leg=float(np.sum(lengths)) / 2.0,
+        leg=leg_length,
         segments=segments,
         soles=soles,
         chest=model.body(chest).name,
@@ -168,8 +161,8 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
 
 def _limb(
     model: mujoco.MjModel, data: mujoco.MjData, limb: Limb, tip: np.ndarray
-) -> tuple[Point, Point, Point]:
-    """Hip, knee and ankle of a leg, or shoulder, elbow and wrist of an arm."""
+) -> tuple[tuple[Point, ...], int]:
+    """Hip, knee and ankle of a leg, or shoulder, elbow and wrist of an arm; the middle joint."""
     joints = [model.joint(name).id for name in limb.joints]
     anchors, axes = data.xanchor[joints], data.xaxis[joints]
     middle = _middle(model, data, limb, tip)
@@ -180,11 +173,13 @@ def _limb(
     bodies = [int(model.jnt_bodyid[j]) for j in joints]
     last = bodies[-1] if end is tip else int(model.body_parentid[bodies[-1]])
     owners = (int(model.body_parentid[bodies[0]]), bodies[middle], max(last, bodies[middle]))
-    points = [
-        Point(body, (place - data.xpos[body]) @ data.xmat[body].reshape(3, 3))
-        for body, place in zip(owners, (start, bend, end), strict=True)
-    ]
-    return points[0], points[1], points[2]
+    places = zip(owners, (start, bend, end), strict=True)
+    return tuple(_fixed(data, body, place) for body, place in places), joints[middle]
+
+
+def _fixed(data: mujoco.MjData, body: int, place: np.ndarray) -> Point:
+    """The point of a body that is at `place` now."""
+    return Point(body, (place - data.xpos[body]) @ data.xmat[body].reshape(3, 3))
 
 
 def _middle(model: mujoco.MjModel, data: mujoco.MjData, limb: Limb, tip: np.ndarray) -> int:
@@ -211,7 +206,7 @@ def _straight(
     return straight, 1.0 if high - straight > straight - low else -1.0
 
 
-def _center(anchors: np.ndarray, axes: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+def _center(anchors: np.ndarray, axes: np.ndarray) -> np.ndarray:
     """The point nearest to the axes of joints ``(n, 3)``, which a ball joint would turn about."""
     normal, moment = 1e-3 * np.eye(3), 1e-3 * anchors.mean(axis=0)
     for anchor, axis in zip(anchors, axes, strict=True):

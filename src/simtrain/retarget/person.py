@@ -13,6 +13,7 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.ndimage import binary_closing, binary_opening
 from scipy.signal import savgol_filter
+from scipy.spatial.transform import Rotation
 
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.retarget.recording import Recording
@@ -51,15 +52,11 @@ class Person:
     leg: float
     """Length of the leg in the file's unit."""
 
-    @property
-    def frames(self) -> int:
-        """Number of frames."""
-        return len(self.at["left_hip"])
 
-    def between(self, part: str) -> np.ndarray:
-        """The middle of left and right, ``(frames, 3)``."""
-        middle: np.ndarray = (self.at[f"left_{part}"] + self.at[f"right_{part}"]) / 2.0
-        return middle
+def middle(at: Mapping[str, np.ndarray], part: str) -> np.ndarray:
+    """The middle of the left and the right part, ``(..., 3)``."""
+    center: np.ndarray = (at[f"left_{part}"] + at[f"right_{part}"]) / 2.0
+    return center
 
 
 def find_landmarks(recording: Recording, given: Mapping[str, str]) -> dict[str, int]:
@@ -179,12 +176,7 @@ def _leg(at: Mapping[str, np.ndarray]) -> float:
 
 def _faced(at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The same with z up, from the origin along x, and not as in a mirror."""
-
-    def middle(part: str) -> np.ndarray:
-        both: np.ndarray = at[f"left_{part}"] + at[f"right_{part}"]
-        return both / 2.0
-
-    upward = (middle("shoulder") - middle("ankle")).mean(axis=0)
+    upward = (middle(at, "shoulder") - middle(at, "ankle")).mean(axis=0)
     up = int(np.abs(upward).argmax())
     at = {name: np.roll(place, 2 - up, axis=1) for name, place in at.items()}
     if upward[up] < 0.0:
@@ -192,17 +184,15 @@ def _faced(at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     left = at["left_hip"] - at["right_hip"]
     forward = np.cross(left, [0.0, 0.0, 1.0])
     if "left_toe" in at and "right_toe" in at:
-        toes = middle("toe") - middle("ankle")
+        toes = middle(at, "toe") - middle(at, "ankle")
         if (toes * forward).sum(axis=1).mean() < 0.0:  # left-handed axes
             at = {name: place * [1.0, -1.0, 1.0] for name, place in at.items()}
             left = at["left_hip"] - at["right_hip"]
             forward = np.cross(left, [0.0, 0.0, 1.0])
     ahead = forward[: max(1, len(forward) // 20)].mean(axis=0)
-    angle = np.arctan2(ahead[1], ahead[0])
-    cos, sin = np.cos(angle), np.sin(angle)
-    turn = np.array([[cos, sin, 0.0], [-sin, cos, 0.0], [0.0, 0.0, 1.0]])
-    origin = middle("hip")[0] * [1.0, 1.0, 0.0]
-    return {name: (place - origin) @ turn.T for name, place in at.items()}
+    turn = Rotation.from_euler("z", -np.arctan2(ahead[1], ahead[0]))
+    origin = middle(at, "hip")[0] * [1.0, 1.0, 0.0]
+    return {name: turn.apply(place - origin) for name, place in at.items()}
 
 
 def _on_floor(at: dict[str, np.ndarray], fps: float, leg: float) -> Person:

@@ -1,10 +1,13 @@
 """Files of recorded people: where each joint is in each frame, in the file's own axes and unit.
 
 A BVH is read by bvhio; an ``.npy`` or ``.npz`` has positions ``(frames, joints, 3)``, and an AMASS
-``.npz`` rotations, from which joints are placed without a body model (`amass`).
+``.npz`` rotations. The body models that give each person's own proportions have licences of their
+own; the rotations are applied to a skeleton in SMPL's T-pose instead, whose lengths are parts of a
+person's height (Winter, Biomechanics and Motor Control of Human Movement, figure 4.1).
 """
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +17,6 @@ from scipy.spatial.transform import Rotation
 
 from simtrain.errors import ConfigError, config_errors_of
 from simtrain.files import damage_as_config_error, read_file
-from simtrain.retarget.amass import SMPL_JOINTS, SMPL_PARENTS, amass_positions
 
 _LOWEST_RATE = 10.0  # frames a second
 _SHORTEST = 0.5  # s
@@ -22,6 +24,22 @@ _STILL = 0.01  # parts of the body's size
 _CALIBRATION, _JUMP = 3, 0.1  # frames; parts of the body's size
 _USUAL_RATE, _RATES = 30.0, ("mocap_framerate", "mocap_frame_rate", "fps")
 _INTERMIMIC, _ARM = 591, "collar shoulder elbow wrist"
+_SMPL_JOINTS = (
+    "pelvis", "left_hip", "right_hip", "spine1", "left_knee", "right_knee", "spine2", "left_ankle",
+    "right_ankle", "spine3", "left_foot", "right_foot", "neck", "left_collar", "right_collar",
+    "head", "left_shoulder", "right_shoulder", "left_elbow", "right_elbow", "left_wrist",
+    "right_wrist",
+)  # fmt: skip
+"""The first 22 joints of SMPL, SMPL-H and SMPL-X, in their order."""
+_SMPL_PARENTS = (-1, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 12, 13, 14, 16, 17, 18, 19)
+_HEIGHT = 1.7  # m; which one does not matter, for the robot's size is its own
+_OFFSETS = {  # of the left and the middle, parts of the height: to the left, up, ahead
+    "hip": (0.05, -0.02, 0.0), "knee": (0.0, -0.245, 0.0), "ankle": (0.0, -0.246, 0.0),
+    "foot": (0.0, -0.03, 0.08), "spine1": (0.0, 0.07, 0.0), "spine2": (0.0, 0.08, 0.0),
+    "spine3": (0.0, 0.03, 0.0), "neck": (0.0, 0.13, 0.0), "collar": (0.04, 0.08, 0.0),
+    "head": (0.0, 0.05, 0.0), "shoulder": (0.075, 0.02, 0.0), "elbow": (0.16, 0.0, 0.0),
+    "wrist": (0.146, 0.0, 0.0), "pelvis": (0.0, 0.0, 0.0),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,39 +118,45 @@ def _read_bvh(path: Path, data: bytes) -> Recording:
         raise ConfigError(f"it has {text}; its head says {file.FrameCount} of {channels}")
     names: list[str] = []
     parents: list[int] = []
-    places: list[np.ndarray] = []
+    offsets: list[np.ndarray] = []
     turns: list[Rotation] = []
     above: list[int] = []  # the joint that is open at each depth
     column = 0
     for joint, depth in joints:
-        parent = above[depth - 1] if depth else -1
         block = values[:, column : column + len(joint.Channels)]
         column += len(joint.Channels)
-        place = np.tile(np.array(joint.Offset, dtype=float), (len(values), 1))
+        offset = np.tile(np.array(joint.Offset, dtype=float), (len(values), 1))
         for axis, name in enumerate("XYZ"):
             if f"{name}position" in joint.Channels:
-                place[:, axis] = block[:, joint.Channels.index(f"{name}position")]
+                offset[:, axis] = block[:, joint.Channels.index(f"{name}position")]
+        turned = [name.endswith("rotation") for name in joint.Channels]
         axes = "".join(name[0] for name in joint.Channels if name.endswith("rotation"))
-        angles = block[:, [name.endswith("rotation") for name in joint.Channels]]
-        turn = Rotation.identity(len(values))
-        if axes:
-            turn = Rotation.from_euler(axes, angles, degrees=True)
-        if parent >= 0:
-            place = places[parent] + turns[parent].apply(place)
-            turn = turns[parent] * turn
+        still = Rotation.identity(len(values))
         above[depth:] = [len(names)]
         names.append(joint.Name)
-        parents.append(parent)
-        places.append(place)
-        turns.append(turn)
+        parents.append(above[depth - 1] if depth else -1)
+        offsets.append(offset)
+        turns.append(Rotation.from_euler(axes, block[:, turned], degrees=True) if axes else still)
         if not joint.Children and any(joint.EndSite):
-            end = turn.apply(np.array(joint.EndSite, dtype=float))
             names.append(f"{joint.Name} end")
             parents.append(above[depth])
-            places.append(place + end)
-            turns.append(turn)
+            offsets.append(np.array(joint.EndSite, dtype=float))
+            turns.append(still)
     fps = 1.0 / file.FrameTime if file.FrameTime > 0.0 else np.nan
-    return Recording(fps, tuple(names), tuple(parents), np.stack(places, axis=1))
+    return Recording(fps, tuple(names), tuple(parents), _placed(parents, offsets, turns))
+
+
+def _placed(
+    parents: Sequence[int], offsets: Sequence[np.ndarray], turns: Sequence[Rotation]
+) -> np.ndarray:
+    """Joints ``(frames, joints, 3)`` by where each is, and how it is turned, in its parent."""
+    places: list[np.ndarray] = []
+    rotations: list[Rotation] = []
+    for parent, place, turn in zip(parents, offsets, turns, strict=True):
+        root = parent < 0
+        places.append(place if root else places[parent] + rotations[parent].apply(place))
+        rotations.append(turn if root else rotations[parent] * turn)
+    return np.stack(places, axis=1)
 
 
 def _read_arrays(data: bytes, fps: float | None, names: tuple[str, ...]) -> Recording:
@@ -142,7 +166,7 @@ def _read_arrays(data: bytes, fps: float | None, names: tuple[str, ...]) -> Reco
     rates = [arrays[name] for name in _RATES if name in arrays]
     rate = fps or float(np.asarray(rates[0] if rates else _USUAL_RATE).reshape(-1)[0])
     if "trans" in arrays and ("poses" in arrays or "root_orient" in arrays):
-        return Recording(rate, SMPL_JOINTS, SMPL_PARENTS, amass_positions(arrays))
+        return Recording(rate, _SMPL_JOINTS, _SMPL_PARENTS, _amass_positions(arrays))
     shaped = [a for a in arrays.values() if a.ndim == 3 and a.shape[2] == 3 and a.dtype.kind == "f"]
     if len(shaped) != 1:
         text = f"{len(shaped)} arrays of positions (frames, joints, 3)"
@@ -151,6 +175,25 @@ def _read_arrays(data: bytes, fps: float | None, names: tuple[str, ...]) -> Reco
         if not names and field in arrays:
             names = tuple(arrays[field].astype(str).tolist())
     return _named(rate, shaped[0].astype(float), names)
+
+
+def _amass_positions(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Joints of an AMASS file, m, in its axes, ``(frames, 22, 3)``."""
+    if "poses" in arrays:
+        poses = arrays["poses"]
+    else:
+        poses = np.concatenate((arrays["root_orient"], arrays["pose_body"]), axis=1)
+    frames, count = len(arrays["trans"]), len(_SMPL_JOINTS)
+    if poses.ndim != 2 or poses.shape[0] != frames or poses.shape[1] < 3 * count:
+        raise ConfigError(
+            f"its poses are {poses.shape}; they must be ({frames}, {3 * count} or more)"
+        )
+    offsets = [np.asarray(arrays["trans"], dtype=float)]
+    for name in _SMPL_JOINTS[1:]:
+        side = [-1.0, 1.0, 1.0] if name.startswith("right") else 1.0
+        offsets.append(_HEIGHT * np.array(_OFFSETS[name.split("_")[-1]]) * side)
+    turns = [Rotation.from_rotvec(poses[:, 3 * j : 3 * j + 3]) for j in range(count)]
+    return _placed(_SMPL_PARENTS, offsets, turns)
 
 
 def _read_tensor(path: Path, fps: float | None) -> Recording:
@@ -186,8 +229,8 @@ def _with_fingers(before: str, arm: str, after: str = "") -> tuple[str, ...]:
 
 _LEGS = " ".join(f"{s}_{p}" for s in ("left", "right") for p in ("hip", "knee", "ankle", "toe"))
 _NAMED = {
-    22: SMPL_JOINTS,
-    24: (*SMPL_JOINTS, "left_hand", "right_hand"),
+    22: _SMPL_JOINTS,
+    24: (*_SMPL_JOINTS, "left_hand", "right_hand"),
     52: _with_fingers(f"pelvis {_LEGS} torso spine chest neck head", _ARM),
     53: _with_fingers("hips spine spine1 neck head", _ARM, f"{_LEGS} left_sole right_sole"),
 }

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter1d, maximum_filter1d
 
 from simtrain.errors import ConfigError
+from simtrain.motion.check import posed
 from simtrain.motion.clip import root_body
 from simtrain.retarget.humanoid import Humanoid, Point
 from simtrain.retarget.steps import Targets
@@ -49,12 +50,8 @@ def _imbalance(
 
     At rest it is to be near the line between the soles that stand.
     """
-    data, shift = mujoco.MjData(robot.model), np.zeros((len(qpos), 3))
-    center = np.zeros((len(qpos), 3))
-    for i, data.qpos in enumerate(qpos):
-        mujoco.mj_kinematics(robot.model, data)
-        mujoco.mj_comPos(robot.model, data)
-        center[i] = data.subtree_com[0]
+    center = np.array([data.subtree_com[0].copy() for data, _ in posed(robot.model, qpos)])
+    shift = np.zeros_like(center)
     speed = np.linalg.norm(np.gradient(center[:, :2], 1.0 / fps, axis=0), axis=1)
     for i, place in enumerate(center):
         feet = [s for s in robot.soles if targets.stands[s][i]]
@@ -235,11 +232,8 @@ def _pose(rotation: np.ndarray, place: np.ndarray) -> mink.SE3:
 
 def _collisions(model: mujoco.MjModel, qpos: np.ndarray) -> set[tuple[int, int]]:
     """The geoms of the robot that meet in any frame."""
-    data, pairs = mujoco.MjData(model), set()
-    for data.qpos in qpos:
-        mujoco.mj_kinematics(model, data)
-        mujoco.mj_collision(model, data)
-        bodies = model.geom_bodyid[data.contact.geom].reshape(-1, 2)
+    pairs = set()
+    for data, bodies in posed(model, qpos):
         for geoms in data.contact.geom[(bodies > 0).all(axis=1) & (data.contact.dist < -0.002)]:
             pairs.add((int(min(geoms)), int(max(geoms))))
     return pairs
@@ -247,12 +241,9 @@ def _collisions(model: mujoco.MjModel, qpos: np.ndarray) -> set[tuple[int, int]]
 
 def _lifted(model: mujoco.MjModel, qpos: np.ndarray, fps: float) -> np.ndarray:
     """The same, raised where a part is in the floor."""
-    data, depth = mujoco.MjData(model), np.zeros(len(qpos))
-    for i, data.qpos in enumerate(qpos):
-        mujoco.mj_kinematics(model, data)
-        mujoco.mj_collision(model, data)
-        on_floor = (model.geom_bodyid[data.contact.geom].reshape(-1, 2) == 0).any(axis=1)
-        depth[i] = -data.contact.dist[on_floor].min(initial=0.0)
+    depth = np.zeros(len(qpos))
+    for i, (data, bodies) in enumerate(posed(model, qpos)):
+        depth[i] = -data.contact.dist[(bodies == 0).any(axis=1)].min(initial=0.0)
     if depth.max() > 0.0:
         frames = max(1, round(0.1 * fps))
         depth = gaussian_filter1d(maximum_filter1d(depth, 2 * frames + 1), frames / 2.0)

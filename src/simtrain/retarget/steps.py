@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.interpolate import CubicHermiteSpline
 from scipy.ndimage import gaussian_filter1d, label, maximum_filter1d
 from scipy.spatial.transform import Rotation
 
 from simtrain.retarget.humanoid import Humanoid, Sole
-from simtrain.retarget.person import Person
+from simtrain.retarget.person import Person, middle
 
 _STRETCHED = 0.97  # how straight the robot's legs are where the person's are straight
 _LONGEST, _SINKING = 0.975, 0.06  # of a leg, from hip to ankle; s
@@ -45,18 +46,17 @@ def targets_of(person: Person, robot: Humanoid) -> Targets:
     }
     pelvis, chest = (_frame(up, across[part]) for part in ("hip", "shoulder"))
     scale, ankle = robot.leg, np.mean([sole.ankle[2] for sole in robot.soles.values()])
-    base = scale * person.between("hip")
-    base[:, 2] = ankle + _STRETCHED * scale * (person.between("hip")[:, 2] - person.ankle_height)
+    hips = middle(person.at, "hip")
+    base = scale * hips
+    base[:, 2] = ankle + _STRETCHED * scale * (hips[:, 2] - person.ankle_height)
     width = scale * np.median(
         np.linalg.norm(person.at["left_hip"] - person.at["right_hip"], axis=1)
     )
     level = _unit(across["hip"] * [1.0, 1.0, 0.0])
     wider = (robot.stance - width) / 2.0 * level
     soles = {
-        side: _sole_path(person, side, sole, scale, sign * wider)
-        for (side, sole), sign in (
-            ((s, robot.soles[s]), 1.0 if s == "left" else -1.0) for s in robot.soles
-        )
+        side: _sole_path(person, side, sole, scale, wider if side == "left" else -wider)
+        for side, sole in robot.soles.items()
     }
     base[:, 2] -= _too_high(robot, base, pelvis, soles, person.fps)
     above = {"knee": "hip", "ankle": "knee", "elbow": "shoulder", "wrist": "elbow"}
@@ -69,8 +69,8 @@ def targets_of(person: Person, robot: Humanoid) -> Targets:
 
 def _upright(person: Person) -> np.ndarray:
     """Directions from hips to shoulders, less what they lean in the skeleton itself."""
-    hips = person.between("hip")
-    up = _unit(person.between("shoulder") - hips)
+    hips = middle(person.at, "hip")
+    up = _unit(middle(person.at, "shoulder") - hips)
     left = _unit(person.at["left_hip"] - person.at["right_hip"])
     ahead = _unit(np.cross(left, [0.0, 0.0, 1.0]))
     lean = np.arctan2((up * ahead).sum(axis=1), up[:, 2])
@@ -88,10 +88,10 @@ def _too_high(
     fps: float,
 ) -> np.ndarray:
     """How far the hips must come down, so that the legs reach to their soles, m, ``(frames,)``."""
-    middle = (robot.hips["left"] + robot.hips["right"]) / 2.0
+    between = (robot.hips["left"] + robot.hips["right"]) / 2.0
     lowered = np.zeros(len(base))
     for side, (centers, turns) in soles.items():
-        hip = base + pelvis @ (robot.hips[side] - middle)
+        hip = base + pelvis @ (robot.hips[side] - between)
         away = hip - (centers + turns @ robot.soles[side].ankle)
         high = np.square(_LONGEST * robot.leg) - np.square(away[:, :2]).sum(axis=1)
         lowered = np.maximum(lowered, away[:, 2] - np.sqrt(high.clip(min=0.0)))
@@ -131,19 +131,15 @@ def _sole_path(
     # Where the sole would be if it were flat about the point that it stands on.
     flat = raw + pivot(yaw, pitch) - pivot(yaw, np.sign(pitch) * 1e-9)
     runs, count = label(stands)
-    places, headings, held = raw.copy(), yaw.copy(), np.zeros(len(yaw), dtype=bool)
+    moved = np.zeros((len(yaw), 4))
     for run in range(1, count + 1):
         frames = runs == run
-        headings[frames] = np.median(yaw[frames])
         weight = np.exp(-np.square(pitch[frames] / 0.1)) + 1e-3
-        place = np.average(flat[frames], axis=0, weights=weight)
-        place[2] = 0.0
-        places[frames] = place
-        held |= frames
-    moved = np.concatenate((places - flat, (headings - yaw)[:, None]), axis=1)
-    if held.any():
-        moved[~held] = 0.0
-        moved = _blended(moved, held)
+        place = np.average(flat[frames], axis=0, weights=weight) * [1.0, 1.0, 0.0]
+        moved[frames, :3] = place - flat[frames]
+        moved[frames, 3] = np.median(yaw[frames]) - yaw[frames]
+    if count:
+        moved = _blended(moved, stands)
     headings = yaw + moved[:, 3]
     turns = Rotation.from_euler("ZY", np.stack((headings, pitch), axis=1))
     centers = flat + moved[:, :3] - pivot(headings, pitch) + pivot(headings, np.sign(pitch) * 1e-9)
@@ -160,15 +156,9 @@ def _sole_path(
 def _blended(moved: np.ndarray, held: np.ndarray) -> np.ndarray:
     """Corrections ``(frames, n)`` of the frames that are held, carried smoothly over the others."""
     known = np.flatnonzero(held)
-    frames = np.arange(len(held))
-    after = np.searchsorted(known, frames).clip(max=len(known) - 1)
-    before = (np.searchsorted(known, frames, side="right") - 1).clip(min=0)
-    first, last = known[before], known[after]
-    share = np.where(last > first, (frames - first) / np.maximum(last - first, 1), 0.0).clip(
-        0.0, 1.0
-    )
-    share = (share * share * (3.0 - 2.0 * share))[:, None]
-    carried: np.ndarray = (1.0 - share) * moved[first] + share * moved[last]
+    values = moved[[known[0], *known, known[-1]]]
+    spline = CubicHermiteSpline([-1, *known, len(held)], values, np.zeros_like(values))
+    carried: np.ndarray = spline(np.arange(len(held)))
     return carried
 
 
