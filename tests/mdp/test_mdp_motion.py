@@ -221,6 +221,17 @@ def test_adaptive_sampling_begins_where_episodes_failed_and_evenly_beside(files)
     assert ((_frame(env) < 59).float().mean()) == pytest.approx(1 / 3, abs=0.03)
 
 
+def test_adaptive_sampling_prefers_the_bin_that_fails_more_often_not_the_one_visited_more(files):
+    env = _env(files, 4000, failure_rate=1.0, uniform_share=0.0)
+    env.terminations.terminated.fill_(False)
+    frame, failed = _frame(env), env.terminations.terminated
+    frame[:1000], failed[:500] = 10, True  # the first bin: half of 1000 environments fail
+    frame[1000:], failed[1000:1750] = 140, True  # the third: a quarter of 3000
+    env.commands.terms["motion"].resample(torch.ones(4000, dtype=torch.bool))
+    assert (_frame(env) < 59).float().mean() == pytest.approx(2 / 3, abs=0.03)
+    assert (_frame(env) >= 114).float().mean() == pytest.approx(1 / 3, abs=0.03)
+
+
 def test_what_is_drawn_stays_within_its_ranges_and_concerns_the_mask_alone(files):
     ranges = {"x": (0.1, 0.3), "yaw": (-0.5, -0.2)}
     env = _env(files, 500, sampling="uniform", pose_range=ranges, velocity_range={"z": (1.0, 2.0)})

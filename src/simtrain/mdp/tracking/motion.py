@@ -58,9 +58,10 @@ class MotionCommand(CommandTerm):
     that targets are carried along with.
 
     Frames are drawn evenly (``uniform``), or where episodes failed (``adaptive``): a motion has
-    bins of `bin_s` seconds, of which one is drawn by its share of the failures, a moving average
-    that takes up `failure_rate` of each step's, with a part `uniform_share` spread evenly. A
-    failure also counts for the `kernel` - 1 bins before, each by `kernel_decay` less than the next.
+    bins of `bin_s` seconds, of which one is drawn by its rate of failures, those in it divided by
+    the control steps in it, with a part `uniform_share` spread evenly. Both are moving averages
+    that take up `failure_rate` of each step's. A failure also counts for the `kernel` - 1 bins
+    before, each by `kernel_decay` less than the next.
     ``start`` begins each environment's own motion at its first frame, and exactly there. So do
     evaluation and viewers.
     """
@@ -104,7 +105,8 @@ class MotionCommand(CommandTerm):
         self._firsts, self._lasts = (ends - lengths).to(device), (ends - 1).to(device)
         size = self.bin_s / env.step_dt
         self._bins = _Bins(frames, size, self.kernel, self.kernel_decay, device)
-        self._failures = env.variable("failures", torch.zeros(len(self._bins.starts)))
+        # Failures and control steps in each bin.
+        self._failures = env.variable("failures", torch.zeros(2, len(self._bins.starts)))
         self._frame = env.buffer("frame", reset=None, dtype=torch.long)
         self.command = env.buffer("command", (2 * len(self._names),), reset=None)
         self._offset = Draws(
@@ -251,9 +253,12 @@ class MotionCommand(CommandTerm):
         else:
             failed = (mask & env.terminations.terminated).float()
             counts = torch.zeros_like(self._failures)
-            counts.index_add_(0, bins.of_frame[self._frame], failed)
+            here = torch.stack((failed, torch.ones_like(failed)))
+            counts.index_add_(1, bins.of_frame[self._frame], here)
             self._failures.lerp_(counts, self.failure_rate)
-            spread = bins.kernel @ self._failures + torch.finfo().tiny
+            failures, steps = self._failures
+            tiny = torch.finfo().tiny
+            spread = bins.kernel @ (failures / (steps + tiny)) + tiny
             shares = spread * ((1.0 - self.uniform_share) / spread.sum())
             shares = shares + self.uniform_share / len(shares)
         drawn = torch.searchsorted(shares.cumsum(0), random[0]).clamp_(max=len(shares) - 1)
