@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(400)
-
 TESTS = Path(__file__).parents[1]
 
 

@@ -16,8 +16,6 @@ SMALL = ["--gpu-ids", "None", "--cpu-threads", "1", "--eval-episodes", "2", "--l
 UNTIL = ["--until", "mean_episode_length>9 and fell<0.5"]
 COMMAND = [TASK, *UNTIL, "--seeds", "2", *SMALL, "--eval-interval", "150"]
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def here(here):

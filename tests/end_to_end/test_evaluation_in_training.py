@@ -25,8 +25,6 @@ EVALUATION = ("--eval-interval", "2", "--eval-episodes", "3")
 BESIDE = ("--eval-interval", "1", "--eval-device", "cpu")
 ENDLESS = ("--max-iterations", "1000000", "--save-interval", "1000000", "--logger", "none")
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, Path]:

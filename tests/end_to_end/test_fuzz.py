@@ -9,7 +9,6 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_nothing_that_a_user_types_ends_in_a_traceback(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fuzz, "SECONDS", 60)  # other tests may want the cores

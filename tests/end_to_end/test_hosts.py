@@ -24,8 +24,6 @@ from simtrain.run.logged import read_lineage
 HOSTS = ("198.51.100.1", "198.51.100.2")
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
-pytestmark = pytest.mark.timeout(600)
-
 
 def free_port() -> int:
     with socket.create_server(("127.0.0.2", 0)) as server:

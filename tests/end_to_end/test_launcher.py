@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from job import Job
 
-pytestmark = pytest.mark.timeout(600)
-
 PROCESSES = 8
 """Command, launcher, log server, shell, agent, its resource tracker and two ranks."""
 

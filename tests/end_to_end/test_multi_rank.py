@@ -15,8 +15,6 @@ STEPS = 2 * 4 * 8
 FLAGS = (*TWO_RANKS, "--total-env-steps", str(ITERATIONS * STEPS - 1), "--save-interval", "10")
 ENDLESS = (TASK, *TWO_RANKS, "--save-interval", "1000000", "--torchrunx-log-dir", "")
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):

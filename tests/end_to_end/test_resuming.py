@@ -16,8 +16,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from simtrain.run.checkpoint import read_checkpoint
 from simtrain.training.resumption import open_run
 
-pytestmark = pytest.mark.timeout(300)
-
 TASK = "user-pendulum"
 FLAGS = (*ONE_RANK, "--torchrunx-log-dir", "", "--save-interval", "7", "--max-iterations", "60")
 

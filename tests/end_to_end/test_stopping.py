@@ -11,8 +11,6 @@ import pytest
 import torch
 from job import ONE_RANK, metrics_of
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture
 def start(start):

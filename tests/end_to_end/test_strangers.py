@@ -52,7 +52,6 @@ def learned(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_strangers_run_nothing_learn_nothing_and_disturb_nothing(start, tmp_path):
     alone, disturbed = (start("user-pendulum", *FLAGS, folder=name) for name in ("alone", "other"))
     file = tmp_path / "made-by-a-stranger"

@@ -9,7 +9,6 @@ from job import metrics_of
 from simtrain.cli.train import train
 from simtrain.errors import ConfigError
 
-pytestmark = pytest.mark.timeout(600)
 SMALL = ["cartpole-balance", "--gpu-ids", "None", "--engine", "warp", "--num-envs", "64"]
 
 FLEX = """

@@ -12,7 +12,7 @@ from simtrain.env.cfg import TaskCfg
 from simtrain.env.env import Env
 from simtrain.sim import EngineCfg
 
-pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 
 @pytest.fixture(params=["cartpole-swingup", "all kinds of actions and actuators"])

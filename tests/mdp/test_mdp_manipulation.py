@@ -77,7 +77,6 @@ def _env(num_envs=3, engine=CPU, **more):
     return env
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("fast_compilation")
 @pytest.mark.parametrize("engine", [CPU, EngineCfg(name="warp", device="cpu")])
 def test_places_are_seen_from_frames_as_mujoco_has_them(engine):

@@ -14,7 +14,7 @@ from simtrain.env.model import check_task
 from simtrain.env.terms import Term
 from simtrain.sim import EngineCfg
 
-pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 MODEL = (
     MIXED.replace('name="box" pos', 'name="box" simple="false" pos')

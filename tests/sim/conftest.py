@@ -19,8 +19,7 @@ needs_cuda = [
 @pytest.fixture(
     params=[
         "mujoco",
-        # The first test compiles, which takes minutes on a busy machine.
-        pytest.param("warp", marks=pytest.mark.timeout(600)),
+        "warp",
         pytest.param("cuda", marks=needs_cuda),
     ]
 )

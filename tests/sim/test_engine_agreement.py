@@ -8,7 +8,7 @@ from engine_models import CARTPOLE, FALLING_BOX, MIXED, PENDULUMS, compile_xml
 
 from simtrain.sim import EngineCfg, make_engine
 
-pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 MODELS = {
     "cart-pole": CARTPOLE,

@@ -11,7 +11,7 @@ from simtrain.sim.warp_engine import WarpEngine
 from simtrain.sim.warp_model import BufferSizes, check_memory, find_sizes, read_overflow
 
 WARP = EngineCfg("warp", "cpu")
-pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from simtrain.sim.warp_engine import WarpEngine
 from simtrain.sim.warp_model import check_model
 
 WARP = EngineCfg("warp", "cpu")
-pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 FLEX = """
 <flexcomp name="cloth" type="grid" count="3 3 1" spacing=".1 .1 .1" dim="2" mass="1" radius=".01">

@@ -30,7 +30,6 @@ def run(engine: str, actions: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.usefixtures("fast_compilation")
-@pytest.mark.timeout(600)
 def test_the_task_is_the_same_on_both_engines() -> None:
     """Randomized masses, friction and gains, pushes, resets, observations and rewards."""
     actions = [0.5 * torch.randn(4, 12) for _ in range(45)]

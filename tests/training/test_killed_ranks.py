@@ -33,7 +33,6 @@ def killed(tmp_path_factory) -> tuple[Path, dict[str, list[int]]]:
     return folder, json.loads(result.stdout.splitlines()[-1])
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_save_that_a_kill_cuts_off_is_never_taken_for_a_state_and_costs_no_other(killed, name):
     folder, went_on_from = killed

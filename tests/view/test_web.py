@@ -20,7 +20,6 @@ SOFTWARE_WEBGL = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-sw
 PATIENCE_S = 100.0  # a page takes seconds, and minutes where everything else runs beside it
 
 pytestmark = [
-    pytest.mark.timeout(300),
     pytest.mark.skipif(
         CHROMIUM is None, reason="the viewer is tested in Chromium: `apt-get install chromium`"
     ),

@@ -37,7 +37,7 @@ from simtrain.training.features.timing import TracedTimer
 from simtrain.training.graphs.check import host_values
 from simtrain.training.loop import Iteration, Trainer
 
-pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 ALONE = Rank(0, 0, 1, torch.device("cpu"), seed=0, threads=1)
 ENVS, STEPS = 8, 5  # an odd number, so that eager rollouts begin with either buffer

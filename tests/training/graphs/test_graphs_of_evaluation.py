@@ -16,7 +16,7 @@ from simtrain.env.env import Env
 from simtrain.sim import EngineCfg
 from simtrain.training.evaluator import Evaluation, Evaluator
 
-pytestmark = [pytest.mark.usefixtures("fast_compilation"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.usefixtures("fast_compilation")
 
 ENVS, STEPS, CHECK = 4, 70, 32  # control steps of an episode, and of an evaluation until it checks
 

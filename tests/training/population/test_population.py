@@ -37,7 +37,6 @@ def folder(tmp_path_factory) -> Path:
     return here
 
 
-@pytest.mark.timeout(300)
 def test_populations_that_are_killed_or_stopped_go_on_as_if_nothing_had_happened(folder):
     output = (folder / "output").read_text().splitlines()
     assert len([line for line in output if line.startswith("killed after")]) == 4
