@@ -126,6 +126,23 @@ finally:
     assert "--env.rewards.<term>.weight FLOAT" in output
 
 
+def test_training_does_without_what_compiles_and_a_task_may_still_compile(tmp_path):
+    program = f"""
+import sys
+sys.argv[1:] = "train cartpole-balance --max-iterations 2 --num-envs 8".split()
+sys.argv += ["--log-root", {str(tmp_path)!r}]
+from simtrain.cli.start import simtrain
+try:
+    simtrain()
+finally:
+    import torch
+    print("compiles:", any(name.startswith("torch._dynamo.") for name in sys.modules))
+    print(torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)).item())
+    print("compiles:", any(name.startswith("torch._dynamo.") for name in sys.modules))
+"""
+    assert _output(program).splitlines()[-3:] == ["compiles: False", "2.0", "compiles: True"]
+
+
 def test_a_module_is_executed_when_something_of_it_or_a_submodule_is_used():
     program = """
 import sys

@@ -68,6 +68,17 @@ def import_when_used(*names: str) -> None:
             del module.__path__  # so that an import of a submodule is a use
 
 
+def _without_compilation() -> None:
+    """Optimizers import ``torch._dynamo``, and use two functions of it that compilation needs."""
+    import torch
+
+    import_when_used("torch._dynamo")
+    torch._dynamo = sys.modules["torch._dynamo"]
+    vars(torch._dynamo).update(
+        disable=lambda function, *_, **__: function, graph_break=lambda: None
+    )
+
+
 class _Unused(ModuleType):
     """A module of which nothing has been used; as `importlib.util.LazyLoader` makes them.
 
@@ -82,6 +93,8 @@ class _Unused(ModuleType):
         self.__path__ = list(spec.submodule_search_locations or ())
         with _without_marks() if self.__name__ == "tensordict" else nullcontext():
             spec.loader.exec_module(self)
+        if self.__name__ == "torch":
+            _without_compilation()
         return getattr(self, name)
 
 

@@ -78,10 +78,13 @@ def prepare_job(
     population = config.population, config.ranks_per_member
     job = plan_job(config, config.seed, config.eval_device, *population)
     if saved is None and with_flags is not None:
-        on_gpu = simulates_on_gpu(config, job)
-        of_task = TrainConfig.of_task(default.task, default.env, on_gpu=on_gpu)
-        samples = with_flags(of_task).samples(job.world_size // job.members)
-        config = with_flags(of_task.for_samples(samples))
+        of_task = default
+        if simulates_on_gpu(config, job):
+            of_task = TrainConfig.of_task(default.task, default.env, on_gpu=True)
+            config = with_flags(of_task)
+        scaled = of_task.for_samples(config.samples(job.world_size // job.members))
+        if scaled is not of_task:
+            config = with_flags(scaled)
         config.check()
     check_storable(config)
     if config.init_from is not None and saved is None:
