@@ -16,7 +16,6 @@ from typing import Any
 import mujoco
 import numpy as np
 
-import simtrain
 from simtrain.errors import ConfigError
 from simtrain.robots.gait import Gait, gait
 from simtrain.robots.picture import picture
@@ -106,7 +105,7 @@ def _make_files(prepared: Prepared, name: str, made: Path) -> None:
 
 def _make_project(prepared: Prepared, name: str, folder: Path, made: Path) -> None:
     """Write the files of a project that depends on this simtrain."""
-    root, source = Path(simtrain.__file__).resolve().parents[2], ""
+    root, source = Path(__file__).resolve().parents[3], ""
     if (root / "pyproject.toml").is_file():
         source = f'\n[tool.uv.sources]\nsimtrain = {{ path = "{root}", editable = true }}\n'
     title, task = folder.resolve().name, tasks_of(prepared, name)[0]
