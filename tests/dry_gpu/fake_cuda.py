@@ -232,7 +232,13 @@ class LaunchCounter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        result = _call(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        if func.namespace == "aten":
+            # In inference mode an operation that consists of others arrives whole.
+            with self:
+                if (result := func.decompose(*args, **kwargs)) is not NotImplemented:
+                    return result
+        result = _call(func, args, kwargs)
         if any(t.numel() for t in tree_leaves(result) if isinstance(t, Tensor)) and _launches(func):
             self.launches[_origin(sys._getframe(1))] += 1
         return result

@@ -17,17 +17,17 @@ PARTS = (
     *("reset events", "resets", "commands", "interval events", "observations", "step"),
 )
 BOUNDS = {
-    "cartpole-balance": (2, 11, 6, 26, 4, 7, 0, 13, 6, 0, 0, 7, 5),
-    "cartpole-swingup": (2, 11, 6, 26, 4, 7, 0, 6, 6, 0, 0, 7, 5),
-    "g1-tracking": (5, 11, 37, 62, 15, 7, 0, 53, 7, 74, 10, 26, 5),
-    "g1-tracking-no-state-estimation": (5, 11, 37, 62, 15, 7, 0, 53, 7, 74, 10, 26, 5),
-    "g1-velocity-flat": (6, 11, 8, 68, 5, 7, 0, 81, 9, 62, 18, 25, 5),
-    "g1-velocity-rough": (6, 11, 28, 94, 5, 7, 33, 90, 11, 62, 18, 71, 12),
-    "go1-velocity-flat": (5, 11, 7, 55, 5, 7, 0, 30, 9, 62, 8, 21, 5),
-    "go1-velocity-rough": (5, 11, 14, 68, 5, 7, 33, 39, 11, 62, 8, 67, 12),
-    "go1-velocity-rough-blind": (5, 11, 14, 68, 5, 7, 33, 39, 11, 62, 8, 74, 12),
-    "yam-lift-cube": (7, 11, 6, 52, 13, 7, 0, 51, 9, 8, 0, 19, 5),
-    "yam-lift-cube-depth": (7, 11, 6, 52, 13, 7, 0, 51, 9, 8, 0, 45, 5),
+    "cartpole-balance": (2, 8, 6, 26, 5, 7, 0, 13, 6, 0, 0, 7, 5),
+    "cartpole-swingup": (2, 8, 6, 26, 5, 7, 0, 6, 6, 0, 0, 7, 5),
+    "g1-tracking": (5, 8, 39, 62, 16, 7, 0, 50, 7, 75, 10, 27, 5),
+    "g1-tracking-no-state-estimation": (5, 8, 39, 62, 16, 7, 0, 50, 7, 75, 10, 27, 5),
+    "g1-velocity-flat": (6, 8, 8, 69, 5, 7, 0, 73, 9, 62, 17, 26, 5),
+    "g1-velocity-rough": (6, 8, 30, 99, 5, 7, 36, 81, 11, 62, 17, 76, 12),
+    "go1-velocity-flat": (5, 8, 7, 55, 5, 7, 0, 25, 9, 62, 8, 22, 5),
+    "go1-velocity-rough": (5, 8, 14, 70, 5, 7, 36, 33, 11, 62, 8, 72, 12),
+    "go1-velocity-rough-blind": (5, 8, 14, 70, 5, 7, 36, 33, 11, 62, 8, 79, 12),
+    "yam-lift-cube": (7, 8, 6, 55, 16, 7, 0, 46, 9, 8, 0, 22, 5),
+    "yam-lift-cube-depth": (7, 8, 6, 55, 16, 7, 0, 46, 9, 8, 0, 48, 5),
 }
 """By task, the most kernels of each of `PARTS`."""
 

@@ -30,9 +30,10 @@ Members = Annotated[int, Limits(2, 1024)]
 RanksPerMember = Annotated[int, Limits(1, 1024)]
 Share = Annotated[float, Limits(1e-6, 0.5)]
 Iterations = Annotated[int, Limits(0, 10**9)]
+_SAVE_INTERVAL = 50  # iterations, without `save_interval`
 _FEWEST_ITERATIONS, _MOST_MINI_BATCHES, _LARGEST_KL = 5.0, 16.0, 2.7
 """Factors by which `TrainConfig.for_samples` changes a task's settings at most, see
-docs/training.md."""
+docs/performance.md."""
 Frequencies = Annotated[tuple[float, float, float, float], Limits(0.0, 1e9)]
 
 
@@ -67,8 +68,8 @@ class TrainConfig(LaunchFlags):
     """Folder of all runs; this one goes to <log-root>/<task>/<date>_<time>[_<run-name>]."""
     run_name: str = ""
     """Added to the name of the run's folder."""
-    save_interval: Count = 50
-    """Iterations between checkpoints."""
+    save_interval: Count | None = None
+    """Iterations between checkpoints; None for 50, on GPUs with at least half a minute between."""
     keep_checkpoints: Count | None = None
     """How many of the newest model_<iteration>.pt to keep; None for all."""
     resume: str | None = None
@@ -160,6 +161,10 @@ class TrainConfig(LaunchFlags):
     def samples(self, ranks: int) -> int:
         """Env steps of an iteration over all `ranks` of a training."""
         return self.num_envs * self.num_steps_per_env * ranks
+
+    def saves_at(self, iteration: int) -> bool:
+        """Whether a checkpoint is due after so many iterations, by their number."""
+        return iteration % (self.save_interval or _SAVE_INTERVAL) == 0
 
     def for_samples(self, samples: int) -> TrainConfig:
         """A copy of a task's configuration for trainings of `samples` env steps an iteration.

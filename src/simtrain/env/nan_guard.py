@@ -18,7 +18,6 @@ from simtrain.sim.engine import Engine
 FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart", "mocap_pos", "mocap_quat", "ctrl")
 """MuJoCo's names of the fields that a simulation goes on from."""
 STEPS = 50  # control steps that are kept
-_NEVER = 2**62
 
 
 @dataclass(frozen=True)
@@ -51,19 +50,17 @@ class NanGuard:
         self._shapes = {field: row.shape[1:] for field, row in rows.items() if row.numel()}
         self._rows = [rows[field].view(sim.num_envs, -1) for field in self._shapes]
         like, width = self._rows[0], sum(row.shape[1] for row in self._rows)
-        # The last row takes what is recorded after a failure, and is never read.
+        # The row after that of a failure takes all that is recorded later, and is never read.
         self._ring = like.new_zeros(STEPS + 1, sim.num_envs, width)
         self._fresh = torch.zeros_like(self._ring[:1])
         self._failed_rows = sim.failed.numpy() if sim.synchronous else None
         self._start = 0  # the number of the first step that the ring may have
+        # Up to the first failure, and with it.
         self._steps = torch.zeros(1, dtype=torch.long, device=sim.device)
         self._counts = torch.zeros(sim.num_envs, dtype=torch.long, device=sim.device)
-        # Of the first failure: step x environments + environment.
-        self._first = torch.full((), _NEVER, dtype=torch.long, device=sim.device)
-        # Plus the number of steps so far x environments: the number of a failure in the last step.
-        self._numbers = torch.arange(sim.num_envs, device=sim.device) - sim.num_envs
-        # A number of the host in `torch.where` would be copied to the device, and waited for.
-        self._never = torch.full_like(self._first, _NEVER)
+        # Who did not fail at the step of the first failure, and whether there was none yet.
+        self._fine = torch.ones_like(sim.failed)
+        self._all_fine = torch.ones_like(sim.failed[:1])
         # Of the first failure, where the host knows at once.
         self._model: mujoco.MjModel | None = None
 
@@ -71,11 +68,11 @@ class NanGuard:
         """Keep the present states and controls, in place; to be called before a physics step."""
         if self._failed_rows is None:
             torch.cat(self._rows, dim=1, out=self._fresh[0])
-            slot = (self._steps % STEPS).masked_fill_(self._first < _NEVER, STEPS)
-            self._ring.index_copy_(0, slot, self._fresh)
+            self._ring.index_copy_(0, self._steps % len(self._ring), self._fresh)
         elif self._model is None:
-            torch.cat(self._rows, dim=1, out=self._ring[int(self._steps.numpy()[0]) % STEPS])
-        self._steps += 1
+            slot = int(self._steps.numpy()[0]) % len(self._ring)
+            torch.cat(self._rows, dim=1, out=self._ring[slot])
+        self._steps += self._all_fine
 
     def check(self) -> Tensor | None:
         """Count and return who failed in the step, ``(num_envs,)``; None if it is known: nobody."""
@@ -83,21 +80,20 @@ class NanGuard:
         if self._failed_rows is not None and not self._failed_rows.any():
             return None
         self._counts += failed
-        numbers = torch.add(self._numbers, self._steps, alpha=self._sim.num_envs)
-        first = torch.where(failed, numbers, self._never).amin()
-        torch.minimum(self._first, first, out=self._first)
+        self._fine.masked_fill_(failed & self._all_fine, False)
+        torch.all(self._fine, dim=0, keepdim=True, out=self._all_fine)
         if self._failed_rows is not None and self._model is None:
-            self._model = self._sim.get_model(int(first) % self._sim.num_envs)
+            self._model = self._sim.get_model(int(self._failed_first()))
         return failed
 
     def take(self, sums: Sequence[tuple[tuple[str, ...], Tensor]]) -> Failures:
         """The failures since the last call, from names and `sums`; starts anew, and waits."""
-        counts = [self._counts.sum()[None], self._first[None], self._steps]
+        counts = [self._counts.sum()[None], self._failed_first()[None], self._steps]
         finite = [total.isfinite().long() for _, total in sums]
-        resets, first, steps, *flags = torch.cat([*counts, *finite]).tolist()
+        resets, env, steps, *flags = torch.cat([*counts, *finite]).tolist()
         names = [name for several, _ in sums for name in several]
         terms = tuple(dict.fromkeys(n for n, fine in zip(names, flags, strict=True) if not fine))
-        dump = self._dump(first) if resets else None
+        dump = self._dump(steps - 1, env) if resets else None
         if resets:  # what came after the failure was not kept
             self._start = steps
         for _, total in sums:
@@ -113,12 +109,16 @@ class NanGuard:
 
     def _forget(self) -> None:
         self._counts.zero_()
-        self._first.fill_(_NEVER)
+        self._fine.fill_(True)
+        self._all_fine.fill_(True)
         self._model = None
 
-    def _dump(self, first: int) -> Dump:
-        step, env = divmod(first, self._sim.num_envs)
-        slots = [s % STEPS for s in range(max(self._start, step - STEPS + 1), step + 1)]
+    def _failed_first(self) -> Tensor:
+        """The environment of the first failure, the one of the lowest number, a scalar."""
+        return self._fine.long().argmin()
+
+    def _dump(self, step: int, env: int) -> Dump:
+        slots = [s % len(self._ring) for s in range(max(self._start, step - STEPS + 1), step + 1)]
         rows = self._ring[:, env].cpu().numpy()[slots]
         parts = np.split(rows, np.cumsum([part.shape[1] for part in self._rows])[:-1], axis=1)
         states = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simtrain.env.names import Bounds, find_base, find_free_bodies
+from simtrain.env.names import Bounds, find_base, find_free_bodies, initial_state
 from simtrain.env.randomness import Draws, draw_where
 from simtrain.env.reading import checked_by
 from simtrain.errors import ConfigError, choices
@@ -56,19 +56,24 @@ class reset_root_state_uniform:
         bodies: Entities | None = None,
     ) -> None:
         self._bodies = _free_bodies(env.model, bodies)
+        start = initial_state(env.model, env.cfg.keyframe).qpos
+        self._are_turned = [any(start[b.quaternion] != (1.0, 0.0, 0.0, 0.0)) for b in self._bodies]
         ranges = (by_axis(pose_range), by_axis(velocity_range or {}))
         self._uniform = Draws(env, *ranges * len(self._bodies))
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
         draws = self._uniform.draw()
-        for body, offset, velocity in zip(self._bodies, draws[::2], draws[1::2], strict=True):
+        bodies = zip(self._bodies, self._are_turned, draws[::2], draws[1::2], strict=True)
+        for body, is_turned, offset, velocity in bodies:
             position = env.initial_qpos[body.position] + offset[:, :3]
             if env.terrain is not None:
-                position[:, :2] += env.terrain.origins[:, :2]
-                position[:, 2] += env.terrain.highest(position[:, :2])
+                position[:, :2].add_(env.terrain.origins[:, :2])
+                position[:, 2].add_(env.terrain.highest(position[:, :2]))
             turn = quat_from_euler(*offset[:, 3:].unbind(1))
-            pose = torch.cat((position, quat_mul(turn, env.initial_qpos[body.quaternion])), dim=1)
+            if is_turned:
+                turn = quat_mul(turn, env.initial_qpos[body.quaternion])
+            pose = torch.cat((position, turn), dim=1)
             env.sim.write("qpos", pose, mask, slice(body.position.start, body.quaternion.stop))
             env.sim.write("qvel", velocity, mask, slice(body.linear.start, body.angular.stop))
 

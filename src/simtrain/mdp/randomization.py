@@ -196,10 +196,10 @@ class randomize_actuator_gains:
         # biasprm[1] = -kp and biasprm[2] = -kv; biasprm[0] scales along, for an encoder's bias.
         kp, kv = self._draws.draw()
         gain = self._gain.repeat(env.num_envs, 1, 1)
-        gain[:, :, 0] *= kp
+        gain[:, :, 0].mul_(kp)
         bias = self._bias.repeat(env.num_envs, 1, 1)
-        bias[:, :, 1] *= kp
-        bias[:, :, 2] *= kv
+        bias[:, :, 1].mul_(kp)
+        bias[:, :, 2].mul_(kv)
         now = self._biases[:, self._actuators]
         bias[:, :, 0] = now[:, :, 0] * bias[:, :, 1] / now[:, :, 1]
         env.sim.write("actuator_gainprm", gain, mask, self._actuators)

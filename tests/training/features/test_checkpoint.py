@@ -78,6 +78,22 @@ def test_a_save_writes_policy_and_state_every_few_iterations_and_at_the_end(conf
     assert context.console.lines == []  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(("interval", "saved"), [(None, [1, 4]), (1, [1, 2, 3, 4])])
+def test_where_iterations_are_short_saves_are_seconds_apart_unless_a_flag_says_how_often(
+    interval, saved, config, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(checkpoint_module.SECONDS_APART, "cpu", 1e6)
+    monkeypatch.setattr("simtrain.config.train._SAVE_INTERVAL", 1)
+    config.save_interval = interval
+    trainer = tiny_trainer(config)
+    with checkpoint(make_context(tmp_path, config), trainer) as feature:
+        for number in range(1, 5):
+            (iteration,) = run_for(trainer, 1)
+            feature.after_iteration(replace(iteration, is_last=number == 4))
+            assert feature._writer.wait(lambda: False, 60.0)
+    assert names(tmp_path)[:-2] == [f"model_{number}.pt" for number in saved]
+
+
 def test_only_the_newest_checkpoints_are_kept(config, tmp_path):
     config.keep_checkpoints = 2
     trainer = tiny_trainer(config)

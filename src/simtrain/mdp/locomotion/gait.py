@@ -146,13 +146,13 @@ class GaitClock(CommandTerm):
         torch.mul(self._swing, math.pi, out=self._lift).sin_().square_()
 
     def _runs(self) -> Tensor:
-        return (self._steps_left >= 0.0).float()
+        return torch.ge(self._steps_left, 0.0, out=torch.empty_like(self._steps_left))
 
 
 def feet_contact_by_phase(env: Env, sensors: Sensors, gait: str) -> Tensor:
     """Part of the feet that touch the ground in stance and do not in swing. ``(num_envs,)``."""
     stance = find_command(env, gait, GaitClock).swing() == 0.0
-    return (feet_touch(env, sensors) == stance).float().mean(dim=1)
+    return (feet_touch(env, sensors) == stance).mean(dim=1, dtype=torch.float32)
 
 
 def feet_height_by_phase(

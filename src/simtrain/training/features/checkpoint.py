@@ -9,6 +9,8 @@ complete. A resumed run continues bit for bit on the CPU.
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 10.0
 """Pause after a save that failed, before it is tried again."""
+SECONDS_APART = {"cpu": 0.0, "cuda": 30.0}
+"""Least time between saves without ``--save-interval``, by device: GPUs have short iterations."""
 Save = tuple[TrainConfig, dict[str, Any]]
 """The configuration that was trained with, and the state."""
 LAST_SECONDS = 300.0
@@ -84,6 +88,7 @@ class Checkpoint(Feature):
         self._recorder = recorder
         self._constant: dict[str, Any] = {}
         self._warned: set[str] = set()
+        self._submitted = -math.inf  # when a save was last begun, in seconds
         self.saved: Path | None = None
         """The last checkpoint that was written."""
         self.error: str | None = None
@@ -116,9 +121,10 @@ class Checkpoint(Feature):
             RankError: ranks no longer have the same parameters.
         """
         context, trainer = self._context, self._trainer
-        due = iteration.number % context.config.save_interval == 0 or iteration.is_last
+        due = context.config.saves_at(iteration.number) or iteration.is_last
         if due and self._is_ready(iteration):
             trainer.timer.begin("saving")
+            self._submitted = time.monotonic()
             checksum = check_same_tensors(trainer.ppo.tensors(), context.rank, iteration.number)
             content = self._state([trainer.iteration, checksum])
             dropped = self._writer.submit((trainer.config, content))
@@ -127,20 +133,24 @@ class Checkpoint(Feature):
                 self._say_left_out(dropped[1]["iteration"], reason)
 
     def _is_ready(self, iteration: Iteration) -> bool:
-        """Whether all ranks, those of all members of a population, have written the state before.
+        """Whether it is time, and all ranks have written the state before, also those of all other
+        members of a population.
 
-        Then there is always a state that all of them have. They call it together; a rank by itself
-        is always ready.
+        Then there is always a state that all of them have. They call it together.
         """
-        everyone = self._context.rank.of_job or self._context.rank
+        rank, apart = self._context.rank, 0.0
+        everyone = rank.of_job or rank
+        if self._context.config.save_interval is None and not iteration.is_last:
+            apart = SECONDS_APART[rank.device.type]
+        is_early = time.monotonic() < self._submitted + apart
         if everyone.world_size == 1:
-            return True
+            return not is_early
         seconds = LAST_SECONDS if iteration.is_last else 0.0
         is_written = self._writer.wait(lambda: self.error is not None, seconds)
-        is_ready = not everyone.any(not is_written)[0]
-        if not is_ready and self._context.rank.is_main:
+        is_early, is_late = everyone.any(is_early, not is_written)
+        if is_late and not is_early and rank.is_main:
             self._say_left_out(iteration.number, "not all ranks have written the one before")
-        return is_ready
+        return not (is_early or is_late)
 
     def _say_left_out(self, iteration: int, reason: str) -> None:
         name = model_path(self._context.run, iteration).name

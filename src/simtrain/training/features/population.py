@@ -125,8 +125,8 @@ class Population(Feature):
         is_at_end = number >= self._iterations
         is_stopped = iteration.is_stopped and not is_at_end
         self._ends |= iteration.is_last and not is_stopped
-        intervals = (config.population_interval, config.save_interval)
-        is_meeting = is_at_end or any(number % interval == 0 for interval in intervals)
+        is_meeting = is_at_end or number % config.population_interval == 0
+        is_meeting = is_meeting or config.saves_at(number)
         iteration.is_last = False
         if not (is_meeting or is_stopped):
             return
