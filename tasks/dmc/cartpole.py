@@ -77,7 +77,7 @@ def cartpole() -> mujoco.MjSpec:
 
 def pole(env: Env) -> Tensor:
     """Cosine and sine of the pole's angle to the vertical. Shape: ``(num_envs, 2)``."""
-    return rotation(env, "pole_1")[:, [8, 2]]
+    return rotation(env, "pole_1")[:, 2::6].flip(1)
 
 
 def smooth(env: Env) -> Tensor:

@@ -100,12 +100,12 @@ def free_spinner() -> mujoco.MjSpec:
 
 def tip_position(env: Env) -> Tensor:
     """The tip from the spinner's hinge, x and z, m. Shape: ``(num_envs, 2)``."""
-    return (sensor(env, "tip") - sensor(env, "spinner"))[:, [0, 2]]
+    return (sensor(env, "tip") - sensor(env, "spinner"))[:, ::2]
 
 
 def target_position(env: Env) -> Tensor:
     """The target from the spinner's hinge, x and z, m. Shape: ``(num_envs, 2)``."""
-    return (sensor(env, "target") - sensor(env, "spinner"))[:, [0, 2]]
+    return (sensor(env, "target") - sensor(env, "spinner"))[:, ::2]
 
 
 def dist_to_target(env: Env, radius: float) -> Tensor:

@@ -43,7 +43,7 @@ def pendulum() -> mujoco.MjSpec:
 
 def orientation(env: Env) -> Tensor:
     """Cosine and sine of the angle to the vertical. Shape: ``(num_envs, 2)``."""
-    return rotation(env, "pole")[:, [8, 2]]
+    return rotation(env, "pole")[:, 2::6].flip(1)
 
 
 def is_up(env: Env) -> Tensor:

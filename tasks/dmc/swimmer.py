@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from _suite import PACKAGE, Starts, in_frame, load, make_movable, rotation, sensor, suite_task
 
 from simtrain import ObservationTermCfg, TaskCfg, mdp, task
@@ -82,7 +83,8 @@ def nose_to_target(env: Env) -> Tensor:
 
 def body_velocities(env: Env) -> Tensor:
     """Velocities of all links along their x and y, and about z. Shape: ``(num_envs, 18)``."""
-    return env.bind("sensordata")[:, 12:].unflatten(1, (-1, 6))[:, :, [0, 1, 5]].flatten(1)
+    values = env.bind("sensordata")[:, 12:].unflatten(1, (-1, 6))
+    return torch.cat((values[..., :2], values[..., 5:]), dim=2).flatten(1)
 
 
 def near_target(env: Env) -> Tensor:

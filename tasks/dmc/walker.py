@@ -60,7 +60,7 @@ def walker() -> mujoco.MjSpec:
 
 def orientations(env: Env) -> Tensor:
     """Cosines and sines of the bodies' pitch. Shape: ``(num_envs, 14)``."""
-    return env.bind("xmat").view(env.num_envs, -1, 9)[:, 1:, [0, 2]].flatten(1)
+    return env.bind("xmat").view(env.num_envs, -1, 9)[:, 1:, 0:3:2].flatten(1)
 
 
 def height(env: Env) -> Tensor:
