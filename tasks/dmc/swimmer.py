@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from _suite import PACKAGE, Starts, in_frame, load, make_movable, rotation, sensor, suite_task
 
 from simtrain import ObservationTermCfg, TaskCfg, mdp, task
@@ -83,6 +82,8 @@ def nose_to_target(env: Env) -> Tensor:
 
 def body_velocities(env: Env) -> Tensor:
     """Velocities of all links along their x and y, and about z. Shape: ``(num_envs, 18)``."""
+    import torch
+
     values = env.bind("sensordata")[:, 12:].unflatten(1, (-1, 6))
     return torch.cat((values[..., :2], values[..., 5:]), dim=2).flatten(1)
 
