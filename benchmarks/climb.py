@@ -56,10 +56,8 @@ def main() -> None:
     velocity |= {"lin_vel_x": (options.speed,) * 2, "lin_vel_y": (0.0, 0.0)}
     velocity |= {"ang_vel_z": (0.0, 0.0), "rel_heading_envs": 0.0, "rel_standing_envs": 0.0}
     cfg.metrics = {"way": MetricTermCfg(way_from_middle, reduce="last")}
-    evaluator = Evaluator(
-        cfg, saved.config.ppo.actor, options.episodes, engine=EngineCfg(name="mujoco")
-    )
-    found = evaluator(saved.content["actor_state_dict"])
+    evaluator = Evaluator(cfg, options.episodes, engine=EngineCfg(name="mujoco"))
+    found = evaluator(saved.config.ppo.actor, saved.content["actor_state_dict"])
     assert found is not None
     edge = terrain.tile_size / 2.0
     climbed = [

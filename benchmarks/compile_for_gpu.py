@@ -24,7 +24,8 @@ import warp as wp
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.cli.terminal import run_command
 from simtrain.config.tasks import discover
-from simtrain.env.model import compile_model, find_keyframe
+from simtrain.env.model import compile_model
+from simtrain.env.names import find_keyframe
 from simtrain.sim import EngineCfg, warp_engine
 from simtrain.sim.warp_compile import Variant, find_modules
 from simtrain.sim.warp_engine import WarpEngine
