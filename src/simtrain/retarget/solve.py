@@ -1,5 +1,6 @@
 """The joints that bring a robot to its targets, frame by frame, by mink's inverse kinematics."""
 
+import copy
 from collections.abc import Collection
 
 import mink
@@ -17,7 +18,7 @@ _SOLE, _SOLE_TURN, _BASE, _TRUNK, _LIMB, _LEG, _POSTURE = 60.0, 8.0, 4.0, 2.0, 1
 _FIRST, _ITERATIONS, _DAMPING = 60, 5, 1e-3
 _CONVERGED = 1e-3  # rad or m
 _SPEED = 12.0  # rad/s
-_FROM_LIMITS = 0.02  # rad
+_FROM_LIMITS, _FAR = 0.02, 1e3  # rad
 _CORRECTIONS, _BALANCED = 2, 0.003  # m
 _BALANCE, _NEAR = 25.0, 0.15  # a cost; parts of a sole's length
 _MOVING, _SETTLING = 0.25, 0.2  # m/s; s
@@ -98,7 +99,8 @@ def _solve(
     balance = mink.ComTask([_BALANCE, _BALANCE, 0.0])
     if center is not None:
         tasks.append(balance)
-    reach = _Reach(robot)
+    reach = _reach(robot)
+    low, high = reach.lower, reach.upper
     if pairs:
         tasks.append(_Apart(model, pairs))
     qpos = np.zeros((len(targets.base), model.nq))
@@ -115,7 +117,9 @@ def _solve(
         if center is not None:
             balance.set_target(center[i])
         if i:
-            reach.around(configuration.q, _SPEED / fps)
+            most = _SPEED / fps
+            reach.lower = np.maximum(low, configuration.q - most)
+            reach.upper = np.minimum(high, configuration.q + most)
         try:
             for _ in range(_ITERATIONS if i else _FIRST):
                 step = mink.solve_ik(
@@ -196,34 +200,14 @@ class _Apart(mink.Task):
         return lacking, ends
 
 
-class _Reach(mink.Limit):
-    """The ranges of joints, and how far they may go from the frame before."""
-
-    def __init__(self, robot: Humanoid) -> None:
-        model = robot.model
-        joints = model.jnt_type != mujoco.mjtJoint.mjJNT_FREE
-        self._places, dofs = model.jnt_qposadr[joints], model.jnt_dofadr[joints]
-        low, high = robot.ranges[joints].T
-        self._range = low + _FROM_LIMITS, np.maximum(high - _FROM_LIMITS, low + _FROM_LIMITS)
-        self._low, self._high = self._range
-        rows = np.zeros((len(dofs), model.nv))
-        rows[np.arange(len(dofs)), dofs] = 1.0
-        self._rows = np.concatenate((rows, -rows))
-
-    def around(self, qpos: np.ndarray, most: float) -> None:
-        """Allow joints to be at most so far from those of `qpos`, in place."""
-        joints = qpos[self._places]
-        self._low = np.maximum(self._range[0], joints - most)
-        self._high = np.minimum(self._range[1], joints + most)
-
-    def compute_qp_inequalities(
-        self, configuration: mink.Configuration, dt: float
-    ) -> mink.Constraint:
-        """The bounds of the next step."""
-        joints = configuration.q[self._places]
-        bounds = np.concatenate((self._high - joints, joints - self._low))
-        # A joint that starts outside of its range may come back slowly.
-        return mink.Constraint(self._rows, np.where(np.isinf(bounds), 1e3, bounds.clip(min=0.0)))
+def _reach(robot: Humanoid) -> mink.ConfigurationLimit:
+    """The ranges of joints, all of them bounded, so that `solve` can bound their speeds, too."""
+    model = copy.copy(robot.model)
+    joints = model.jnt_type != mujoco.mjtJoint.mjJNT_FREE
+    low, high = robot.ranges[joints].clip(-_FAR, _FAR).T
+    model.jnt_limited[joints] = 1
+    model.jnt_range[joints] = np.stack((low, np.maximum(high, low + 2.0 * _FROM_LIMITS)), axis=1)
+    return mink.ConfigurationLimit(model, gain=1.0, min_distance_from_limits=_FROM_LIMITS)
 
 
 def _pose(rotation: np.ndarray, place: np.ndarray) -> mink.SE3:
