@@ -173,12 +173,10 @@ def g1_tracking() -> TaskCfg:
         sim=SimCfg(iterations=6, ls_iterations=8),
         num_envs=256,
         num_envs_on_gpu=4096,
-        num_steps_per_env=24,
         max_iterations=1500,
         ppo=PpoCfg(
             actor=ActorCfg(hidden_dims=(256, 128), init_std=0.5),
             critic=CriticCfg(hidden_dims=(256, 128)),
-            num_learning_epochs=5,
             num_mini_batches=1,
             desired_kl=0.03,
             desired_kl_end=0.005,

@@ -189,12 +189,10 @@ def yam_lift_cube() -> TaskCfg:
         },
         num_envs=256,
         num_envs_on_gpu=4096,
-        num_steps_per_env=24,
         max_iterations=800,
         ppo=PpoCfg(
             actor=ActorCfg(hidden_dims=(256, 128), init_std=0.6, std_range=(0.25, 10.0)),
             critic=CriticCfg(hidden_dims=(256, 128)),
-            num_learning_epochs=5,
             num_mini_batches=1,
             desired_kl=0.03,
             desired_kl_end=0.005,

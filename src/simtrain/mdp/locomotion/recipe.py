@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -286,14 +286,12 @@ def velocity_task(
             ),
         },
         symmetry=symmetry,
-        num_steps_per_env=24,
         num_envs=512,
         num_envs_on_gpu=4096,
         max_iterations=300,
         ppo=PpoCfg(
             actor=ActorCfg(hidden_dims=(128, 128), init_std=0.5),
             critic=CriticCfg(hidden_dims=(128, 128)),
-            num_learning_epochs=5,
             num_mini_batches=2,
             desired_kl=0.05,
             desired_kl_end=0.005,
@@ -334,13 +332,12 @@ def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_heigh
     )
     cfg.sim = SimCfg(iterations=6, ls_iterations=8)
     cfg.num_envs, cfg.max_iterations = 256, 800
-    cfg.ppo = PpoCfg(
+    cfg.ppo = replace(
+        cfg.ppo,
         actor=ActorCfg(hidden_dims=(256, 128), init_std=0.6),
         critic=CriticCfg(hidden_dims=(256, 128)),
-        num_learning_epochs=5,
         num_mini_batches=1,
         desired_kl=0.03,
-        desired_kl_end=0.005,
         gamma=0.98,
         lam=0.9,
         entropy_coef=0.001,
