@@ -22,7 +22,6 @@ from simtrain.robots.read import read
 from simtrain.robots.write import write
 
 GROUND = '<geom name="ground" type="plane" size="0 0 1"/>'
-PAIRS = "".join(f'<pair geom1="ground" geom2="ball{i}"/>' for i in range(4))
 
 
 def robot_of(text: str, folder: Path, suffix: str = "xml") -> Robot:
@@ -32,6 +31,13 @@ def robot_of(text: str, folder: Path, suffix: str = "xml") -> Robot:
 
 def prepared_of(text: str, folder: Path, suffix: str = "xml") -> Prepared:
     return prepare(read(model_file(text, folder, suffix)))
+
+
+def at_home(model: mujoco.MjModel) -> mujoco.MjData:
+    data = mujoco.MjData(model)
+    mujoco.mj_resetDataKeyframe(model, data, 0)
+    mujoco.mj_kinematics(model, data)
+    return data
 
 
 def model_file(text: str, folder: Path, suffix: str = "xml") -> Path:
@@ -67,15 +73,11 @@ def test_finds_flat_feet_waist_and_arms_of_a_urdf(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "extra", "world"),
-    [
-        ('contype="0" conaffinity="0"', "", ""),
-        ('contype="0" conaffinity="0"', "", GROUND),
-        ('contype="2" conaffinity="4"', "", ""),
-    ],
+    ("bits", "world"),
+    [('contype="0" conaffinity="0"', GROUND), ('contype="2" conaffinity="4"', "")],
 )
-def test_every_foot_touches_the_ground(bits: str, extra: str, world: str, tmp_path: Path) -> None:
-    prepared = prepared_of(quadruped(bits=bits, extra=extra, world=world), tmp_path)
+def test_every_foot_touches_the_ground(bits: str, world: str, tmp_path: Path) -> None:
+    prepared = prepared_of(quadruped(bits=bits, world=world), tmp_path)
     findings = {finding.what: finding for finding in check(prepared)}
     assert all(finding.is_good for finding in findings.values()), findings
     assert findings["balance"].text.startswith("3.0 s")
@@ -91,10 +93,7 @@ def test_what_collides_with_the_other_foot_alone_is_no_sole(tmp_path: Path) -> N
 
 def test_stands_on_bent_legs_with_its_feet_below_its_hips(tmp_path: Path) -> None:
     prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
-    model = prepared.spec.compile()
-    data = mujoco.MjData(model)
-    mujoco.mj_resetDataKeyframe(model, data, 0)
-    mujoco.mj_kinematics(model, data)
+    data = at_home(prepared.model)
     assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
     for name, x in (("FL", 0.2), ("RR", -0.2)):
         place = data.site(f"{name}_sole").xpos
@@ -105,10 +104,7 @@ def test_stands_on_bent_legs_with_its_feet_below_its_hips(tmp_path: Path) -> Non
 
 def test_a_biped_stands_on_flat_soles(tmp_path: Path) -> None:
     prepared = prepared_of(biped(), tmp_path, "urdf")
-    model = prepared.spec.compile()
-    data = mujoco.MjData(model)
-    mujoco.mj_resetDataKeyframe(model, data, 0)
-    mujoco.mj_kinematics(model, data)
+    data = at_home(prepared.model)
     assert data.site("left_sole").xmat[8] == pytest.approx(1.0, abs=1e-4)
     assert data.joint("ju3").qpos[0] > 0.2
     assert data.joint("ju3").qpos == pytest.approx(data.joint("jv3").qpos, abs=1e-6)
@@ -134,12 +130,10 @@ def test_a_gait_is_at_the_scale_of_the_robot(tmp_path: Path) -> None:
     )
     assert figures.action_scale["pb"] > 0.4  # a servo that the weight bends far
     assert figures.action_scale["pc"] == 0.33
-    model = prepared.spec.compile()
-    data = mujoco.MjData(model)
-    data.qpos[:] = prepared.home
+    data = at_home(prepared.model)
     for name, angle in figures.bend.items():
         data.joint(name).qpos[0] += angle
-    mujoco.mj_kinematics(model, data)
+    mujoco.mj_kinematics(prepared.model, data)
     lifted = data.site("FL_sole").xpos[2] - 0.02
     assert lifted == pytest.approx(figures.swing_height, abs=0.01)
 
@@ -209,10 +203,7 @@ def test_a_robot_that_looks_elsewhere_is_turned(quarter: int, tmp_path: Path) ->
     weld = '<child link="hips"/><origin xyz="0 0 0"'
     text = without(biped(), weld, f'{weld} rpy="0 0 {quarter * np.pi / 2}"')
     prepared = prepared_of(text, tmp_path, "urdf")
-    model = prepared.spec.compile()
-    data = mujoco.MjData(model)
-    mujoco.mj_resetDataKeyframe(model, data, 0)
-    mujoco.mj_forward(model, data)
+    data = at_home(prepared.model)
     assert any("to look along x" in note for note in prepared.notes)
     sole, ankle = data.site("left_sole").xpos, data.body(prepared.robot.feet[0].body).xpos
     assert sole[1] > 0.05
@@ -289,7 +280,7 @@ def test_a_head_beside_the_middle_leaves_the_task_symmetric(tmp_path: Path) -> N
     assert ctrl["pa"] == -ctrl["qa"]
 
 
-def test_defaults_of_the_model_neither_hide_the_terrain_nor_need_its_materials(
+def test_defaults_of_the_model_neither_hide_the_ground_nor_need_its_materials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -299,6 +290,11 @@ def test_defaults_of_the_model_neither_hide_the_terrain_nor_need_its_materials(
     assert new(["dog", "--model", "robot.xml"]) == 0
     env = simtrain.make_env("dog-velocity-rough", num_envs=2, seed=0)
     assert env.model.geom("terrain").contype[0] == 1
+    model = mujoco.MjModel.from_xml_path("tasks/dog/scene.xml")
+    data = at_home(model)
+    height = data.qpos[2]
+    mujoco.mj_step(model, data, 100)
+    assert data.qpos[2] == pytest.approx(height, abs=0.05)
 
 
 def test_a_second_run_says_what_differs_and_overwrites_nothing(tmp_path: Path) -> None:
@@ -311,19 +307,3 @@ def test_a_second_run_says_what_differs_and_overwrites_nothing(tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"(?s)differs.*-.*swing_height=2 \* .*\+.*swing_height"):
         write(prepared, "dog", tmp_path)
     assert task.read_text() == mine
-
-
-def test_the_floor_carries_a_robot_whose_defaults_turn_collisions_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    off = '<default><geom contype="0" conaffinity="0"/></default>'
-    text = quadruped(bits='contype="1" conaffinity="1"', actuators=MOTORS, extra=off)
-    model_file(text, tmp_path)
-    assert new(["dog", "--model", "robot.xml"]) == 0
-    model = mujoco.MjModel.from_xml_path("tasks/dog/scene.xml")
-    data = mujoco.MjData(model)
-    mujoco.mj_resetDataKeyframe(model, data, 0)
-    height = data.qpos[2]
-    mujoco.mj_step(model, data, 100)
-    assert data.qpos[2] == pytest.approx(height, abs=0.05)

@@ -52,7 +52,7 @@ def new(arguments: Sequence[str]) -> int:
 
     from simtrain.assets import menagerie_file
     from simtrain.robots.check import check
-    from simtrain.robots.poses import PosesFilm
+    from simtrain.robots.picture import PosesFilm
     from simtrain.robots.prepare import prepare
     from simtrain.robots.read import read
     from simtrain.robots.write import check_name, tasks_of, write

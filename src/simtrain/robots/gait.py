@@ -63,7 +63,7 @@ def gait(prepared: Prepared) -> Gait:
 
 def _offsets(prepared: Prepared) -> tuple[float, ...]:
     """Half a period for every other foot around the robot, in the order of the feet's sites."""
-    robot, model = prepared.robot, prepared.spec.compile()
+    robot, model = prepared.robot, prepared.model
     data = at(model, prepared.home)
     places = [data.site(f"{foot.name}_sole").xpos for foot in robot.sites(model)]
     offsets = np.zeros(len(places))
@@ -77,7 +77,7 @@ def _offsets(prepared: Prepared) -> tuple[float, ...]:
 
 def _bend(prepared: Prepared, swing: float) -> dict[str, float]:
     """What lifts each foot by `swing` with the least change of its joints, rad."""
-    model, robot, home = prepared.spec.compile(), prepared.robot, prepared.home
+    model, robot, home = prepared.model, prepared.robot, prepared.home
     bends: dict[str, float] = {}
     for leg, foot in zip(robot.legs, robot.feet, strict=True):
         data = at(model, home)

@@ -20,6 +20,15 @@ def at(model: mujoco.MjModel, qpos: np.ndarray) -> mujoco.MjData:
     return data
 
 
+def ranges(
+    model: mujoco.MjModel, joints: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The places of joints in ``qpos``, and their ranges; half a turn where they have none."""
+    ids = [model.joint(name).id for name in joints]
+    low, high = np.where(model.jnt_limited[ids, None] > 0, model.jnt_range[ids], (-np.pi, np.pi)).T
+    return model.jnt_qposadr[ids], low, high
+
+
 def pitch_joints(model: mujoco.MjModel, data: mujoco.MjData, leg: Limb) -> list[str]:
     """The joints of a leg that turn about the lateral axis, from hip to foot."""
     return [name for name in leg.joints if abs(data.xaxis[model.joint(name).id, 1]) > 0.7]
@@ -47,9 +56,7 @@ def move_foot(
 
     Errors in m count by `scale`; `stay` is the weight of 1 rad from the guess. The base is upright.
     """
-    ids = [model.joint(name).id for name in joints]
-    places, limited = model.jnt_qposadr[ids], model.jnt_limited[ids, None] > 0
-    low, high = np.where(limited, model.jnt_range[ids], (-np.pi, np.pi)).T
+    places, low, high = ranges(model, joints)
     site = data.site(f"{foot.name}_sole")
 
     def residuals(q: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A picture of a prepared robot: at home, its joints' axes and ranges, its feet, half a step."""
+"""Pictures of a prepared robot: at home, its joints' axes and ranges, its feet; and a film."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from simtrain.env.commands import Arrow, Frame, Marker, Sphere
+from simtrain.robots.kinematics import ranges
 from simtrain.robots.prepare import Prepared
 from simtrain.view.renderer import Canvas
 
@@ -16,6 +17,7 @@ _SIZE = 480
 _VIEWS = (90.0, 180.0, 130.0)
 """From the left, from ahead, and from ahead on the left, degrees."""
 _LEFT, _RIGHT, _MIDDLE = (0.1, 0.7, 0.2), (0.1, 0.4, 0.9), (0.6, 0.6, 0.6)
+_POSES, _SECONDS = 60, 1.5
 _RANGE, _FOOT = (0.95, 0.6, 0.1), (0.9, 0.1, 0.1)
 
 
@@ -89,8 +91,40 @@ def _range(scene: mujoco.MjModel, data: mujoco.MjData, joint: int, size: float) 
 
 def _is_ahead(prepared: Prepared, joint: str, offsets: Sequence[float]) -> bool:
     """Whether the foot that a joint carries is one of those that are ahead by half a period."""
-    robot, model = prepared.robot, prepared.spec.compile()
+    robot, model = prepared.robot, prepared.model
     feet = zip(robot.sites(model), offsets, strict=True)
     ahead = {foot.name for foot, offset in feet if offset > 0.0}
     legs = zip(robot.legs, robot.feet, strict=True)
     return any(joint in leg.joints and foot.name in ahead for leg, foot in legs)
+
+
+class PosesFilm:
+    """A robot in random poses, without gravity: whether axes and ranges are right.
+
+    It moves from one to the next; its base stays where it is. See `simtrain.view.film`.
+    """
+
+    fps, end_seconds = 30.0, 0.0
+
+    def __init__(self, prepared: Prepared, name: str) -> None:
+        self.title, self.model = name, prepared.model
+        self.data = mujoco.MjData(self.model)
+        self._places, low, high = ranges(self.model, prepared.robot.joints)
+        drawn = np.random.default_rng(0).uniform(low, high, (_POSES, len(low)))
+        self._home, self._poses = prepared.home, np.concatenate([drawn, drawn[:1]])
+        self.frames = round(_POSES * _SECONDS * self.fps)
+
+    def show(self, frame: int) -> list[str]:
+        """See `Film.show`: the parts that touch each other."""
+        pose, part = divmod(frame / self.fps / _SECONDS, 1.0)
+        before, after = self._poses[int(pose)], self._poses[int(pose) + 1]
+        joints = before + (after - before) * min(1.0, 2.0 * part)
+        self.data.qpos[:] = self._home
+        self.data.qpos[self._places] = joints
+        mujoco.mj_forward(self.model, self.data)
+        touching = {
+            tuple(self.model.body(int(self.model.geom_bodyid[g])).name for g in contact.geom)
+            for contact in self.data.contact
+        }
+        lines = [f"pose {int(pose) + 1} of {_POSES}"]
+        return lines + [f"{one} and {other} touch each other" for one, other in sorted(touching)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import mujoco
@@ -15,9 +16,15 @@ import numpy as np
 
 from simtrain.errors import ConfigError
 from simtrain.robots.inspect import Robot, Servo, inspect
-from simtrain.robots.kinematics import at, hip_height, move_foot, pitch_joints, symmetric
+from simtrain.robots.kinematics import (
+    at,
+    hip_height,
+    move_foot,
+    pitch_joints,
+    ranges,
+    symmetric,
+)
 from simtrain.robots.read import Source, compiled
-from simtrain.robots.shapes import inertia_sizes
 from simtrain.robots.standing import (
     CONTROL_STEP,
     equilibrium,
@@ -25,7 +32,7 @@ from simtrain.robots.standing import (
     stable_step,
     targets,
 )
-from simtrain.robots.tree import Foot, Limb
+from simtrain.robots.tree import Foot, Limb, inertia_sizes
 
 _WEIGHT_SHARE = 0.7
 """Torque of a joint whose motor is not bounded, as a part of weight times height of the hips."""
@@ -58,6 +65,11 @@ class Prepared:
     """Pairs of the robot's bodies that touch each other at home; they collide no more."""
     notes: tuple[str, ...]
     """What was added and chosen, in sentences."""
+
+    @cached_property
+    def model(self) -> mujoco.MjModel:
+        """The robot alone, compiled."""
+        return compiled(self.spec)
 
     @property
     def decimation(self) -> int:
@@ -118,10 +130,9 @@ def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepare
 
 def _bent_arm(model: mujoco.MjModel, arm: Limb, home: np.ndarray) -> np.ndarray:
     """Of poses around the middle of the ranges, the one in which the tool moves most easily."""
-    ids = [model.joint(name).id for name in arm.joints]
-    places, dofs = model.jnt_qposadr[ids], model.jnt_dofadr[ids]
-    limited = model.jnt_limited[ids, None] > 0
-    low, high = np.clip(np.where(limited, model.jnt_range[ids], (-np.pi, np.pi)), -3.2, 3.2).T
+    dofs = model.jnt_dofadr[[model.joint(name).id for name in arm.joints]]
+    places, *bounds = ranges(model, arm.joints)
+    low, high = np.clip(bounds, -3.2, 3.2)
     data, best, site = mujoco.MjData(model), (-1.0, home), model.site("tool").id
     random, jacobian = np.random.default_rng(0), np.zeros((6, model.nv))
     for _ in range(300):

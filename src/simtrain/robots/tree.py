@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import mujoco
 import numpy as np
 
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.robots.shapes import collides, geoms_of, inertia_box, radius, surface
 
+_ROUND = [int(mujoco.mjtGeom.mjGEOM_SPHERE), int(mujoco.mjtGeom.mjGEOM_CAPSULE)]
+_MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
+_CORNERS = np.array(list(product((-1.0, 1.0), repeat=3)))
 _SLIDE = int(mujoco.mjtJoint.mjJNT_SLIDE)  # hinges come after it
 _LOW = 0.12
 """How far above the lowest a limb may end and be a leg, as a part of the base's height."""
@@ -181,10 +184,10 @@ class Tree:
         """What the leg that ends in the body `end` stands on."""
         model, body = self.model, self.model.body(end).id
         welded = [b for b in self.bodies if model.body_weldid[b] == model.body_weldid[body]]
-        geoms = [g for b in welded for g in geoms_of(model, b)]
-        geoms = [g for g in geoms if collides(model, g)] or geoms
-        shapes = [(g, surface(model, self.data, g, -self.up)) for g in geoms]
-        shapes = shapes or [(-1, inertia_box(model, self.data, body))]
+        geoms = [g for b in welded for g in _geoms_of(model, b)]
+        geoms = [g for g in geoms if _collides(model, g)] or geoms
+        shapes = [(g, _surface(model, self.data, g, -self.up)) for g in geoms]
+        shapes = shapes or [(-1, _inertia_box(model, self.data, body))]
         owners = np.repeat([g for g, _ in shapes], [len(points) for _, points in shapes])
         points = self._in_base(np.concatenate([points for _, points in shapes]))
         lowest, down = points[:, 2].min(), np.array([0.0, 0.0, -1.0])
@@ -194,7 +197,7 @@ class Tree:
         center[2], length = lowest, float(np.ptp(sole, axis=0)[:2].max())
         if length < 0.1 * self.scale:
             first, length = points[:, 2].argmin(), 0.0
-            if owners[first] >= 0 and (ball := radius(model, owners[first])):
+            if owners[first] >= 0 and (ball := _radius(model, owners[first])):
                 center = points[first] + [0.0, 0.0, ball]
         elif len(sole) > 2 and (normal := _level(sole)) is not None:
             down, center = normal, center + normal * ((sole - center) @ normal).max()
@@ -257,7 +260,7 @@ class Tree:
 
     def _points(self, body: int) -> np.ndarray:
         """Points of the surface of a body, and its place, in the world, ``(n, 3)``."""
-        shapes = [surface(self.model, self.data, g, -self.up) for g in geoms_of(self.model, body)]
+        shapes = [_surface(self.model, self.data, g, -self.up) for g in _geoms_of(self.model, body)]
         return np.concatenate([self.data.xpos[[body]], *shapes])
 
     def _point(self, foot: Foot) -> np.ndarray:
@@ -294,3 +297,50 @@ def _level(sole: np.ndarray) -> np.ndarray | None:
     _, spread, axes = np.linalg.svd(sole - sole.mean(axis=0), full_matrices=False)
     normal: np.ndarray = axes[2] * -np.sign(axes[2, 2])
     return normal if normal[2] < -0.97 and spread[1] > 0.1 * spread[0] else None
+
+
+def _geoms_of(model: mujoco.MjModel, body: int) -> range:
+    """Ids of the geoms of a body."""
+    first = int(model.body_geomadr[body])
+    return range(first, first + int(model.body_geomnum[body]))
+
+
+def _collides(model: mujoco.MjModel, geom: int) -> bool:
+    """Whether a geom may touch anything, by its bits or as one of a pair."""
+    bits = model.geom_contype[geom] or model.geom_conaffinity[geom]
+    return bool(bits) or geom in model.pair_geom1 or geom in model.pair_geom2
+
+
+def _radius(model: mujoco.MjModel, geom: int) -> float:
+    """By which a sphere or capsule is rounded, m; 0 for other shapes."""
+    return float(model.geom_size[geom, 0]) if model.geom_type[geom] in _ROUND else 0.0
+
+
+def _surface(
+    model: mujoco.MjModel, data: mujoco.MjData, geom: int, direction: np.ndarray
+) -> np.ndarray:
+    """Points of a geom among which is the farthest in `direction`, in the world, ``(n, 3)``."""
+    if model.geom_type[geom] == _MESH:
+        mesh = model.geom_dataid[geom]
+        first, count = model.mesh_vertadr[mesh], model.mesh_vertnum[mesh]
+        points = model.mesh_vert[first : first + count]
+    else:
+        center, half = np.split(model.geom_aabb[geom], 2)
+        points = center + _CORNERS * (half - _radius(model, geom))
+    frame = data.geom_xmat[geom].reshape(3, 3)
+    moved: np.ndarray = points @ frame.T + data.geom_xpos[geom] + _radius(model, geom) * direction
+    return moved
+
+
+def inertia_sizes(model: mujoco.MjModel, body: int) -> np.ndarray:
+    """Mean squares of the places of a body's mass along its inertia's axes, m^2, ``(3,)``."""
+    x, y, z = model.body_inertia[body] / model.body_mass[body]
+    squares: np.ndarray = np.maximum([y + z - x, x + z - y, x + y - z], 0.0) / 2.0
+    return squares
+
+
+def _inertia_box(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> np.ndarray:
+    """Corners of the even box that has a body's mass and inertia, in the world, ``(8, 3)``."""
+    half, frame = np.sqrt(3.0 * inertia_sizes(model, body)), data.ximat[body].reshape(3, 3)
+    corners: np.ndarray = (_CORNERS * half) @ frame.T + data.xipos[body]
+    return corners

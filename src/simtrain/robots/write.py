@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import filecmp
+import functools
 import re
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ import numpy as np
 
 from simtrain.errors import ConfigError
 from simtrain.robots.gait import Gait, gait
+from simtrain.robots.kinematics import at
 from simtrain.robots.picture import picture
 from simtrain.robots.prepare import Prepared
 
@@ -47,10 +49,11 @@ def write(prepared: Prepared, name: str, folder: Path, *, is_project: bool = Fal
     there = next(path for path in (folder, *folder.resolve().parents) if path.is_dir())
     with tempfile.TemporaryDirectory(dir=there, prefix=f".{name}-") as temporary:
         made = Path(temporary)
-        _make_files(prepared, name, made)
+        _make_files(prepared, name, made, folder)
         new = [path.relative_to(made) for path in sorted(made.rglob("*")) if path.is_file()]
         old = [path for path in new if (folder / path).exists()]
-        if differing := [path for path in old if not _alike(made / path, folder / path)]:
+        alike = functools.partial(filecmp.cmp, shallow=False)
+        if differing := [path for path in old if not alike(made / path, folder / path)]:
             shown = "\n".join(_difference(folder / path, made / path) for path in differing)
             text = f"{folder / 'tasks' / name} is there already and differs; nothing is written."
             raise ConfigError(f"{text} Move it away, or choose another name.\n{shown}")
@@ -65,11 +68,6 @@ def write(prepared: Prepared, name: str, folder: Path, *, is_project: bool = Fal
     return [folder / path for path in written]
 
 
-def _alike(one: Path, other: Path) -> bool:
-    """Whether files have the same content; pictures always do, graphics cards differ."""
-    return one.suffix == ".png" or filecmp.cmp(one, other, shallow=False)
-
-
 def _difference(old: Path, new: Path) -> str:
     """In which lines a file that is there (-) differs from what would be written (+)."""
     if old.suffix.lower() in _BINARY:
@@ -81,8 +79,11 @@ def _difference(old: Path, new: Path) -> str:
     return "\n".join([*changes[:20], *more])
 
 
-def _make_files(prepared: Prepared, name: str, made: Path) -> None:
-    """Write the files of a robot's tasks into the empty folder `made`."""
+def _make_files(prepared: Prepared, name: str, made: Path, folder: Path) -> None:
+    """Write the files of a robot's tasks into the empty folder `made`.
+
+    A picture that is in `folder` is not drawn again, for graphics cards differ.
+    """
     task, test = made / "tasks" / name, made / "tests" / f"test_{_function(name)}.py"
     task.mkdir(parents=True)
     test.parent.mkdir()
@@ -91,14 +92,14 @@ def _make_files(prepared: Prepared, name: str, made: Path) -> None:
     scene = _filled("scene.xml", name=name, middle=extent / 2.5, extent=extent)
     (task / "scene.xml").write_text(scene)
     model = mujoco.MjModel.from_xml_path(str(task / "scene.xml"))
-    if prepared.robot.legs:
-        figures = gait(prepared)
+    figures = gait(prepared) if prepared.robot.legs else None
+    if figures:
         (task / "velocity.py").write_text(velocity_file(prepared, figures, name))
-        drawn = picture(prepared, model, figures.bend, figures.offsets)
     else:
         (task / "reach.py").write_text(_reach_file(prepared, name))
-        drawn = picture(prepared, model)
-    drawn.save(task / f"{name}.png")
+    if not (folder / "tasks" / name / f"{name}.png").exists():
+        steps = (figures.bend, figures.offsets) if figures else ()
+        picture(prepared, model, *steps).save(task / f"{name}.png")
     tasks = _strings(tasks_of(prepared, name)).replace("(", "[").replace(",)", "]")
     test.write_text(_filled("test.py.txt", title=_title(name), tasks=tasks.replace(")", "]")))
 
@@ -116,7 +117,7 @@ def _make_project(prepared: Prepared, name: str, folder: Path, made: Path) -> No
 
 def velocity_file(prepared: Prepared, figures: Gait, name: str) -> str:
     """The text of ``velocity.py``."""
-    robot, model = prepared.robot, prepared.spec.compile()
+    robot, model = prepared.robot, prepared.model
     symmetry, sides, imports = "None", "", "TaskCfg, task"
     if figures.mirror is not None:
         imports = f"Mirror, {imports}"
@@ -125,6 +126,7 @@ def velocity_file(prepared: Prepared, figures: Gait, name: str) -> str:
         sides = f"# Names on the one side and on the other.\nSIDES = {{\n{pairs}}}\n"
     welded = model.body_weldid[[model.body(foot.body).id for foot in robot.feet]]
     soles = (model.geom_priority == 1) & np.isin(model.body_weldid[model.geom_bodyid], welded)
+    tables = {"bend": _table(figures.bend), "action_scale": _table(figures.action_scale)}
     return _filled(
         "velocity.py.txt",
         title=_title(name),
@@ -135,21 +137,13 @@ def velocity_file(prepared: Prepared, figures: Gait, name: str) -> str:
         feet=f"({'|'.join(foot.name for foot in robot.sites(model))})_sole",
         hip_height=round(prepared.hip_height, 3),
         base_height=round(float(prepared.home[2]), 3),
-        bend=_table(figures.bend),
-        action_scale=_table(figures.action_scale),
         foot_geoms=_strings([model.geom(g).name for g in np.flatnonzero(soles)], 8),
         base=_heaviest(prepared, model),
-        offsets=figures.offsets,
-        lin_vel_x=figures.lin_vel_x,
-        lin_vel_y=figures.lin_vel_y,
-        ang_vel_z=figures.ang_vel_z,
-        frequency=figures.frequency,
-        swing_height=figures.swing_height,
-        sole=figures.sole,
         timestep=prepared.timestep,
         decimation=prepared.decimation,
         symmetry=symmetry,
         sides=sides,
+        **vars(figures) | tables,
     )
 
 
@@ -169,9 +163,8 @@ def _reach_file(prepared: Prepared, name: str) -> str:
 
 def _reach(prepared: Prepared) -> float:
     """Length of the arm from its first joint to its tool, m."""
-    model = prepared.spec.compile()
-    data = mujoco.MjData(model)
-    mujoco.mj_kinematics(model, data)
+    model = prepared.model
+    data = at(model, model.qpos0)
     ids = [model.joint(name).id for name in prepared.robot.arms[0].joints]
     points = np.array([*data.xanchor[ids], data.site("tool").xpos])
     return float(np.linalg.norm(np.diff(points, axis=0), axis=1).sum())
