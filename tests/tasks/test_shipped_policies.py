@@ -13,7 +13,7 @@ from scipy.stats import binom, t
 from simtrain.config.tasks import discover
 from simtrain.deployment.conditions import AS_TRAINED
 from simtrain.deployment.export import export_policy
-from simtrain.deployment.verify import verify
+from simtrain.deployment.verify import Verifier
 from simtrain.env.model import evaluation_task
 from simtrain.sim import EngineCfg
 from simtrain.training.evaluator import Evaluation, Evaluator
@@ -75,7 +75,7 @@ def test_a_shipped_policy_is_as_good_without_simtrain(task, tmp_path):
     saved = open_policy(TASKS[task])
     saved.config.env.episode_length_s = 4.0
     export_policy(saved, tmp_path, ("onnx",))
-    found = verify(tmp_path, saved, 4, conditions={AS_TRAINED: {}})
+    found = Verifier(saved, 4)(tmp_path, {AS_TRAINED: {}})
     assert found.differences == []
     assert found.kept(AS_TRAINED).value >= 0.95
     assert found.played[AS_TRAINED].failed == found.own.failed

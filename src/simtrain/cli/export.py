@@ -121,13 +121,13 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
     from rich.console import Console
 
     from simtrain.deployment.conditions import find_conditions
-    from simtrain.deployment.verify import verify
+    from simtrain.deployment.verify import Verifier
     from simtrain.training.evaluator import heading, with_margin
 
     conditions = find_conditions(folder, config.verify_model)
     thresholds = _thresholds(config.verify_threshold, list(conditions))
     with interruptible(), Console(stderr=True).status("playing the policy in its task") as status:
-        result = verify(folder, saved, config.episodes or 40, status.update, conditions)
+        result = Verifier(saved, config.episodes or 40)(folder, conditions, status.update)
     for sentence in result.differences:
         print(f"error: {sentence}", file=sys.stderr)
     if result.differences:

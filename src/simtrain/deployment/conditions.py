@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mujoco
+import numpy as np
 
-from simtrain.deployment.other_model import read_other_model
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error, read_file
+from simtrain.robots.read import compiled, read
 from simtrain.run.checkpoint import check_kinds
 
 AS_TRAINED = "the task's physics"
 """The first condition, which decides where no other is named."""
 Condition = dict[str, Any]
+_FREE, _JOINT = mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtTrn.mjTRN_JOINT
+_SCALARS = (mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE)
 _SOLVERS = {"PGS": 0, "CG": 1, "Newton": 2}
 _LARGEST = 10_000_000  # bytes of policy.json, and numbers of an observation
 _KINDS: dict[str, Any] = dict.fromkeys(("observations", "commands"), list[dict[str, Any]])
@@ -82,3 +87,103 @@ def read_interface(folder: Path) -> dict[str, Any]:
             text = f"--verify cannot read {name} from MuJoCo: the robot's program gives it"
             raise ConfigError(text)
     return about
+
+
+@dataclass(frozen=True)
+class OtherModel:
+    """A model in which a policy for another model of the same robot can be played."""
+
+    model: mujoco.MjModel
+    base: str | None
+    """The body with the free joint."""
+    qpos: np.ndarray
+    """Columns of its ``qpos`` in the order of the policy's own model."""
+    qvel: np.ndarray
+    """And of its ``qvel``."""
+
+    def as_settings(self, file: str) -> dict[str, Any]:
+        """What ``closed_loop.py`` is told; `file` has the model."""
+        columns = {"qpos": self.qpos.tolist(), "qvel": self.qvel.tolist()}
+        return {"file": file, "base": self.base, "columns": columns}
+
+
+def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str] = ()) -> OtherModel:
+    """Read MJCF or URDF; its joints are those of `own` by name, its servos are those of `own`.
+
+    `sensors` are what the policy reads besides. Masses, inertias, geometries, friction, armature,
+    damping, solver and time step stay as they are in the file. Torques are limited as there, or as
+    in `own` where the file says nothing. Raises ConfigError for a file that cannot be read or that
+    lacks a joint or sensor.
+    """
+    spec, names = read(path).spec, [own.joint(i).name for i in range(own.njnt)]
+    moving = [n for i, n in enumerate(names) if mujoco.mjtJoint(own.jnt_type[i]) in _SCALARS]
+    there = [joint.name for joint in spec.joints if joint.type in _SCALARS]
+    if missing := [name for name in moving if name not in there]:
+        meant = did_you_mean(missing[0], there)
+        text = f"{path} has no joint {missing[0]!r}{meant}; the policy's model has"
+        raise ConfigError(f"{text} {', '.join(moving)}, and joints go by their names")
+    is_floating = _FREE.value in own.jnt_type
+    base = spec.joint(moving[0]).parent
+    while base.parent.name != "world":
+        base = base.parent
+    if is_floating and not any(joint.type == _FREE for joint in base.joints):
+        base.add_freejoint()
+    if lost := sorted({*sensors} - {sensor.name for sensor in spec.sensors}):
+        raise ConfigError(f"{path} has no sensor {', '.join(lost)}, which the policy reads")
+    _take_servos(spec, own)
+    for key in list(spec.keys):
+        spec.delete(key)
+    if any(own.geom_type[own.geom_bodyid == 0] <= mujoco.mjtGeom.mjGEOM_HFIELD.value):
+        plane = mujoco.mjtGeom.mjGEOM_PLANE
+        spec.worldbody.add_geom(name="simtrain_floor", type=plane, size=[0, 0, 1])
+    model = compiled(spec, str(path))
+    qpos, qvel = [], []
+    for number, name in enumerate(names):
+        if own.jnt_type[number] == _FREE.value:
+            joint, positions, velocities = model.body(base.name).jntadr[0], 7, 6
+        else:
+            joint, positions, velocities = model.joint(name).id, 1, 1
+        qpos += [model.jnt_qposadr[joint] + i for i in range(positions)]
+        qvel += [model.jnt_dofadr[joint] + i for i in range(velocities)]
+    return OtherModel(model, base.name if is_floating else None, np.array(qpos), np.array(qvel))
+
+
+def _take_servos(spec: mujoco.MjSpec, own: mujoco.MjModel) -> None:
+    """Put `own`'s actuators, in their order, in the place of all others, in place."""
+    limits = {}
+    for actuator in list(spec.actuators):
+        limits[actuator.target] = _force_range(actuator)
+        spec.delete(actuator)
+    for number in range(own.nu):
+        actuator = own.actuator(number)
+        name = own.joint(int(actuator.trnid[0])).name
+        limit = limits.get(name)
+        if limit is None and actuator.forcelimited:
+            limit = actuator.forcerange * abs(actuator.gear[0])
+        spec.add_actuator(
+            name=f"simtrain_{actuator.name or name}",
+            trntype=_JOINT,
+            target=name,
+            gear=actuator.gear,
+            gaintype=int(own.actuator_gaintype[number]),
+            gainprm=actuator.gainprm,
+            biastype=int(own.actuator_biastype[number]),
+            biasprm=actuator.biasprm,
+            ctrllimited=int(actuator.ctrllimited[0]),
+            ctrlrange=actuator.ctrlrange,
+            forcelimited=int(limit is not None),
+            forcerange=[0.0, 0.0] if limit is None else limit / abs(actuator.gear[0]),
+        )
+
+
+def _force_range(actuator: mujoco.MjsActuator) -> np.ndarray | None:
+    """The least and the greatest force of an actuator on its joint; None if nothing limits it."""
+    auto = mujoco.mjtLimited.mjLIMITED_AUTO
+    gear, is_motor = abs(actuator.gear[0]), actuator.biastype == mujoco.mjtBias.mjBIAS_NONE
+    for limited, bounds, scale in (
+        (actuator.forcelimited, actuator.forcerange, gear),
+        (actuator.ctrllimited, actuator.ctrlrange, gear * actuator.gainprm[0] * is_motor),
+    ):
+        if scale > 0.0 and bounds[0] < bounds[1] and limited in (auto, True):
+            return np.array(bounds, float) * float(scale)
+    return None

@@ -88,23 +88,6 @@ class _Episodes:
     targets: np.ndarray
 
 
-def verify(
-    folder: Path,
-    saved: SavedPolicy,
-    episodes: int,
-    tell: Callable[[str], None] = lambda condition: None,
-    conditions: Mapping[str, Condition] | None = None,
-) -> Verification:
-    """Play the policy exported to `folder`, under `conditions`, None for `find_conditions`.
-
-    Under each, `episodes` pairs are played at most, and fewer if these tell the part of the return
-    that is kept to ± 0.02. `tell` is called with what is played. ConfigError if the policy does not
-    fit its task; delays and DC motors are left out of both. ExportError if the files fail to run.
-    """
-    conditions = conditions or find_conditions(folder)
-    return Verifier(saved, episodes)(folder, tell, conditions)
-
-
 class Verifier:
     """A policy's episodes in its task, to which those of exported files are compared."""
 
@@ -122,10 +105,15 @@ class Verifier:
     def __call__(
         self,
         folder: Path,
-        tell: Callable[[str], None] = lambda condition: None,
         conditions: Mapping[str, Condition] | None = None,
+        tell: Callable[[str], None] = lambda condition: None,
     ) -> Verification:
-        """See `verify`."""
+        """Play the policy exported to `folder`, under `conditions`, None for `find_conditions`.
+
+        Under each, as many episodes are played as the policy's, and fewer if these tell the part of
+        the return that is kept to ± 0.02. `tell` is called with what is played. Delays and DC
+        motors are left out of both. ExportError if the files fail to run.
+        """
         env, own, played = self._env, self._own, {}
         about = read_interface(folder)
         with _own_randomness(), torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:
@@ -133,17 +121,17 @@ class Verifier:
             differences = _differences(loop, env, own, about)
             for name, condition in (conditions or find_conditions(folder)).items():
                 if not differences:
-                    played[name] = self._play(loop, condition, partial(_tell, tell, name))
+                    played[name] = self._play(loop, condition, name, tell)
         return Verification(own.evaluation, played, differences, self._is_changed)
 
     def _play(
-        self, loop: _ClosedLoop, condition: Condition, tell: Callable[[str], None]
+        self, loop: _ClosedLoop, condition: Condition, name: str, tell: Callable[[str], None]
     ) -> Evaluation:
         """The episodes under a condition, in rounds, until what is kept is known well enough."""
         episodes, results = self._env.num_envs, []
         for first in range(0, episodes, _ROUND):
             rows = np.arange(first, min(first + _ROUND, episodes))
-            tell(f"episodes {first + 1} to {first + len(rows)}, {episodes} at most")
+            tell(f"{name}: episodes {first + 1} to {first + len(rows)}, {episodes} at most")
             results.append(loop.play(condition, rows))
             result = {n: np.concatenate([r[n] for r in results], axis=1) for n in results[0]}
             evaluation = _evaluate(self._env, result, self._own.commands)
@@ -151,10 +139,6 @@ class Verifier:
             if part.high - part.low <= 2.0 * _MARGIN:
                 break
         return evaluation
-
-
-def _tell(tell: Callable[[str], None], name: str, text: str) -> None:
-    tell(f"{name}: {text}")
 
 
 _own_randomness = partial(forked_randomness, _SEED, torch.device("cpu"))
