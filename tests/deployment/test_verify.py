@@ -251,14 +251,20 @@ MISTAKES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }  # fmt: skip
 
 
+def _copy(folder: Path, to: Path, change: str | Callable[[dict[str, Any]], Any]) -> None:
+    """Copy exported files, with a policy.json that is changed or is another text."""
+    shutil.copytree(folder, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__*"))
+    if callable(change):
+        told = json.loads((folder / "policy.json").read_text())
+        change(told)
+        change = json.dumps(told)
+    (to / "policy.json").write_text(change)
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_policy_json_is_found(mistake, made, verifier, tmp_path) -> None:
-    _, folder = made
     plant, named = MISTAKES[mistake]
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__*"))
-    told = json.loads((folder / "policy.json").read_text())
-    plant(told)
-    (tmp_path / "policy.json").write_text(json.dumps(told))
+    _copy(made[1], tmp_path, plant)
     differences = verifier(tmp_path).differences
     assert any(sentence.startswith(named) for sentence in differences)
 
@@ -281,27 +287,20 @@ STRANGE: dict[str, str | Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("strange", STRANGE)
 def test_a_strange_policy_json_is_refused_in_a_line(strange, made, tmp_path) -> None:
-    shutil.copytree(made[1], tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__*"))
-    change = STRANGE[strange]
-    told = json.loads((tmp_path / "policy.json").read_text())
-    if callable(change):
-        change(told)
-    (tmp_path / "policy.json").write_text(json.dumps(told) if callable(change) else change)
+    _copy(made[1], tmp_path, STRANGE[strange])
     with pytest.raises(ConfigError, match=r"policy\.json (does not describe|is damaged)") as error:
         find_conditions(tmp_path)
     assert "\n" not in str(error.value)
 
 
 def test_what_an_earlier_version_exported_is_told(made, verifier, tmp_path) -> None:
-    told = json.loads((made[1] / "policy.json").read_text())
-    del told["robot"]
-    (tmp_path / "policy.json").write_text(json.dumps(told))
+    _copy(made[1], tmp_path, lambda told: told.pop("robot"))
     with pytest.raises(ConfigError, match="was exported by an earlier version"):
         verifier(tmp_path)
 
 
 def test_no_code_that_lies_beside_the_policy_is_run(made, verifier, tmp_path) -> None:
-    shutil.copytree(made[1], tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__*"))
+    _copy(made[1], tmp_path, lambda told: None)
     for planted in ("run_policy", "mujoco_robot", "argparse", "onnxruntime", "sitecustomize"):
         code = f"from pathlib import Path\nPath({str(tmp_path)!r}, 'ran').touch()\n"
         (tmp_path / f"{planted}.py").write_text(code)

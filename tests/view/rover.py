@@ -94,6 +94,14 @@ def rover(**changes: Any) -> TaskCfg:
     return replace(cfg, **changes)
 
 
+def rover_env(num_envs: int = 1, cfg: TaskCfg | None = None, **changes: Any) -> Any:
+    """Environments of the rover, or of another task."""
+    from simtrain.env.env import Env
+    from simtrain.sim import EngineCfg
+
+    return Env(cfg or rover(**changes), num_envs, EngineCfg(threads=1))
+
+
 def rover_on_waves(height: float) -> TaskCfg:
     """The rover on a single tile of waves of this height, m."""
     waves = SubTerrainCfg(mdp.waves, amplitude=(height, height))

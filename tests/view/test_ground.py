@@ -1,16 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from rover import rover, rover_on_waves
+from rover import rover_env, rover_on_waves
 
 from simtrain import SubTerrainCfg, TerrainCfg, mdp
-from simtrain.env.env import Env
-from simtrain.sim import EngineCfg
 from simtrain.view.web import ground_mesh
 
 
 def test_the_ground_lies_where_the_terrain_is_without_holes_and_few_triangles_where_it_is_even():
-    env = Env(rover_on_waves(0.3), 1, EngineCfg(threads=1))
+    env = rover_env(cfg=rover_on_waves(0.3))
     mesh = ground_mesh(env.model)
     points = torch.as_tensor(np.array(mesh.vertices), dtype=torch.float32)
     assert points[:, 2].max() - points[:, 2].min() > 0.2
@@ -20,7 +18,7 @@ def test_the_ground_lies_where_the_terrain_is_without_holes_and_few_triangles_wh
     for kind in (mdp.flat, mdp.pyramid_slope, mdp.pyramid_stairs):
         tiles = {"tile": SubTerrainCfg(kind)}
         terrain = TerrainCfg(tiles, num_levels=1, num_columns=1, border_width=2.0)
-        env = Env(rover(terrain=terrain), 1, EngineCfg(threads=1))  # type: ignore[call-arg]
+        env = rover_env(terrain=terrain)
         mesh = ground_mesh(env.model)
         assert len(mesh.faces) < 0.2 * 2 * 120 * 120  # of all: 12 m of nodes 0.1 m apart
         points = torch.as_tensor(np.array(mesh.triangles_center), dtype=torch.float32)

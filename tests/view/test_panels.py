@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from rover import rover
+from rover import rover, rover_env
 from viser import GuiEvent
 
 from simtrain import CommandTermCfg, mdp
 from simtrain.env.env import Env
 from simtrain.errors import ConfigError
-from simtrain.sim import EngineCfg
 from simtrain.view.panels import Checkpoints, CommandPanel, PolicyPanel, RewardPanel
 from simtrain.view.playback import Playback
 from simtrain.view.server import PageServer
@@ -27,7 +26,7 @@ def gui() -> Iterator[object]:
 
 
 def _panel(gui, **changes) -> tuple[Env, CommandPanel]:
-    env = Env(rover(**changes), 2, EngineCfg(threads=1))
+    env = rover_env(2, **changes)
     env.reset()
     (name,) = env.commands.terms
     return env, CommandPanel(gui, env, name)
@@ -74,8 +73,7 @@ def test_a_goal_in_space_has_no_stop_and_sliders_stay_within_its_bounds(gui):
 
 @pytest.mark.parametrize(("value", "range_"), [(1.0, (0.98, 1.02)), (-3.127, (-3.15, -3.11))])
 def test_the_axis_of_a_constant_reward_has_labels_that_differ(gui, value, range_):
-    env = Env(rover(), 1, EngineCfg(threads=1))
-    playback = Playback(env, lambda obs, fresh: torch.ones(1, 1))
+    playback = Playback(rover_env(), lambda obs, fresh: torch.ones(1, 1))
     panel = RewardPanel(gui, playback)
     playback.step()
     step = playback.history.pop()

@@ -2,19 +2,13 @@ import numpy as np
 import pytest
 import torch
 from needs_opengl import needs_opengl
-from rover import rover, rover_model
+from rover import rover_env, rover_model
 
 from simtrain.env.commands import Arrow, Frame
-from simtrain.env.env import Env
-from simtrain.sim import EngineCfg
 from simtrain.view.renderer import Picture, robot_radius
 
 pytestmark = needs_opengl
 SIZE = {"width": 320, "height": 180}
-
-
-def _env(num_envs=1, **changes):
-    return Env(rover(**changes), num_envs, EngineCfg(threads=1))
 
 
 def _draw(env, index=0):
@@ -40,7 +34,7 @@ ORANGE = (0.9, 0.5, 0.1)
 
 
 def test_the_camera_follows_smoothly_and_jumps_after_a_reset():
-    env = _env()
+    env = rover_env()
     with Picture(env, **SIZE) as picture:
 
         def column():
@@ -67,7 +61,7 @@ def test_a_camera_that_stands_in_the_world_shows_the_place_and_not_the_robot():
         spec.worldbody.add_camera(pos=(0.0, -3.0, 0.5), xyaxes=(1.0, 0.0, 0.0, 0.0, 0.0, 1.0))
         return spec
 
-    env = _env(model=model)
+    env = rover_env(model=model)
     with Picture(env, **SIZE) as picture:
         assert _colored(picture.draw(), ORANGE) > 500
         _move(env, (40.0, 0.0, 0.1))
@@ -75,7 +69,7 @@ def test_a_camera_that_stands_in_the_world_shows_the_place_and_not_the_robot():
 
 
 def test_each_environment_has_its_own_picture_and_drawing_changes_nothing():
-    env = _env(2)
+    env = rover_env(2)
     qpos = env.bind("qpos").clone()
     qpos[:, 7] = torch.tensor([0.0, 1.5])
     env.sim.write("qpos", qpos)
@@ -98,7 +92,7 @@ def test_each_environment_is_drawn_in_its_own_size():
         spec.body("arm").add_geom(size=[0.02] * 3, contype=0, conaffinity=0)  # to be looked at
         return spec
 
-    env = _env(2, model=model)
+    env = rover_env(2, model=model)
     box = env.model.geom("box").id
     half = env.sim.expand("geom_size")[:, box : box + 1] * torch.tensor([1.0, 0.5]).view(2, 1, 1)
     env.sim.write("geom_size", half, None, slice(box, box + 1))
@@ -109,7 +103,7 @@ def test_each_environment_is_drawn_in_its_own_size():
 
 
 def test_commands_are_drawn_as_an_arrow_and_written(monkeypatch):
-    env, texts = _env(), []
+    env, texts = rover_env(), []
     green = (0.15, 0.75, 0.25)
     render = Picture.render
     monkeypatch.setattr(Picture, "render", lambda *args: texts.append(args[3]) or render(*args))
@@ -122,7 +116,7 @@ def test_commands_are_drawn_as_an_arrow_and_written(monkeypatch):
 
 
 def test_a_pose_is_drawn_as_three_axes_that_are_turned_like_it(monkeypatch):
-    env, at = _env(), np.array([0.0, 0.0, 0.3])
+    env, at = rover_env(), np.array([0.0, 0.0, 0.3])
 
     def drawn(*markers):
         monkeypatch.setattr(env.commands.terms["velocity"], "markers", lambda index: markers)
@@ -139,7 +133,7 @@ def test_a_pose_is_drawn_as_three_axes_that_are_turned_like_it(monkeypatch):
 
 def test_the_radius_is_what_the_robot_reaches_and_counts_all_that_moves():
     # From the base's middle, the tip of the arm is farther away than the corners of the box.
-    assert robot_radius(_env().model) == pytest.approx(np.hypot(0.15, 0.25) + 0.3, abs=0.03)
+    assert robot_radius(rover_env().model) == pytest.approx(np.hypot(0.15, 0.25) + 0.3, abs=0.03)
 
     def model():
         spec = rover_model()
@@ -148,4 +142,4 @@ def test_the_radius_is_what_the_robot_reaches_and_counts_all_that_moves():
         ball.add_geom(size=(0.1, 0.0, 0.0))
         return spec
 
-    assert robot_radius(_env(model=model).model) == pytest.approx(3.1, abs=0.01)
+    assert robot_radius(rover_env(model=model).model) == pytest.approx(3.1, abs=0.01)

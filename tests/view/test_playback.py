@@ -1,19 +1,16 @@
 import numpy as np
 import pytest
 import torch
-from rover import rover
+from rover import rover_env
 
 from simtrain import TerminationTermCfg
-from simtrain.env.env import Env
-from simtrain.sim import EngineCfg
 from simtrain.view.playback import Playback
 
 STEP_DT = 0.02
 
 
 def _playback(num_envs=2, **changes):
-    env = Env(rover(**changes), num_envs, EngineCfg(threads=1))
-    return Playback(env, lambda obs, fresh: torch.ones(num_envs, 1))
+    return Playback(rover_env(num_envs, **changes), lambda obs, fresh: torch.ones(num_envs, 1))
 
 
 def _advance(playback, times, passed_s):

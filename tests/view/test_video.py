@@ -6,17 +6,11 @@ import pytest
 import torch
 from needs_opengl import needs_opengl
 from PIL import Image
-from rover import rover
+from rover import rover_env
 
-from simtrain.env.env import Env
-from simtrain.sim import EngineCfg
 from simtrain.view.video import as_gif, record
 
 SIZE = (160, 90)
-
-
-def _env(**changes):
-    return Env(rover(**changes), 1, EngineCfg(threads=1))
 
 
 def _zero(obs, fresh):
@@ -40,7 +34,7 @@ def test_a_video_plays_in_real_time_and_shows_the_robot_move(tmp_path):
         calls.append(1)
         return torch.ones(1, 1)
 
-    record(_env(), act, tmp_path / "out.mp4", range(steps), size=SIZE)
+    record(rover_env(), act, tmp_path / "out.mp4", range(steps), size=SIZE)
     meta, pixels = _frames(tmp_path / "out.mp4")
     # A control step takes 0.02 s; every second one is a frame.
     assert meta["fps"] == 25.0
@@ -52,7 +46,7 @@ def test_a_video_plays_in_real_time_and_shows_the_robot_move(tmp_path):
     gif = Image.open(io.BytesIO(as_gif(tmp_path / "out.mp4", width=80)))
     assert (gif.format, gif.size[0], gif.n_frames) == ("GIF", 80, 5)  # type: ignore[attr-defined]
     # Every step is a frame where steps are long.
-    record(_env(timestep=0.05), _zero, tmp_path / "long.mp4", range(3), size=SIZE)
+    record(rover_env(timestep=0.05), _zero, tmp_path / "long.mp4", range(3), size=SIZE)
     meta, pixels = _frames(tmp_path / "long.mp4")
     assert (meta["fps"], len(pixels)) == (10.0, 3)
 
@@ -60,5 +54,5 @@ def test_a_video_plays_in_real_time_and_shows_the_robot_move(tmp_path):
 @needs_opengl
 def test_a_policy_that_fails_leaves_no_file(tmp_path):
     with pytest.raises(ZeroDivisionError):
-        record(_env(), lambda obs, fresh: 1 / 0, tmp_path / "out.mp4", range(3), size=SIZE)
+        record(rover_env(), lambda obs, fresh: 1 / 0, tmp_path / "out.mp4", range(3), size=SIZE)
     assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ from simtrain.cli.play import FilmFlags, show_film
 from simtrain.cli.terminal import DONE, FAILED, interruptible, table_console, write_file
 from simtrain.config.tasks import find_beside_tasks
 from simtrain.errors import ConfigError, config_errors_of, did_you_mean
-from simtrain.limits import Duration, FramesPerSecond, Limits, Seed, check_value
+from simtrain.limits import Duration, FramesPerSecond, Limits, Seed
 from simtrain.run.directory import check_file, make_folder
 
 if TYPE_CHECKING:
@@ -251,21 +251,13 @@ def _make(config: MakeConfig, paths: list[Path]) -> int:
 
 def _record(config: RecordConfig, paths: list[Path]) -> int:
     run, output = paths
-    commands = {}
-    if config.command:
-        name, *values = config.command
-        try:
-            commands[name] = tuple(map(float, values))
-        except ValueError as error:
-            raise ConfigError(f"--command {' '.join(config.command)}: {error}") from error
-        check_value(commands[name], tuple[float, ...], "command")
 
     from simtrain.deployment.record_motion import record_motion
 
     saved = open_policy(run)
     times = {"seconds": config.seconds, "skip": config.skip}
     with interruptible():
-        _write(record_motion(saved, output.stem, commands, **times, seed=config.seed), output)
+        _write(record_motion(saved, output.stem, config.command, **times, seed=config.seed), output)
     return DONE
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -153,7 +152,9 @@ def play(arguments: Sequence[str]) -> int:
         seed=config.seed,
         disturbed=config.disturbed,
     )
-    _hold(env, config.command)
+    from simtrain.view.playback import hold_commands
+
+    hold_commands(env, config.command)
     act = _policy(config, env, saved)
     title = str(path) if saved is None else _title(saved)
     if config.video is not None:
@@ -213,33 +214,6 @@ def show_film(film: Film, config: FilmFlags, name: str) -> None:
             page.announce(name)
             with closing(page):
                 page.run()
-
-
-def _hold(env: Env, words: Sequence[str]) -> None:
-    """Keep commands at the values of ``--command``, in place; ConfigError for others than it has.
-
-    Numbers before the first name are of the one command that can be driven.
-    """
-    driven = [name for name, term in env.commands.terms.items() if term.is_driven]
-    held: dict[str, list[float]] = {}
-    for word in words:
-        try:
-            value = float(word)
-        except ValueError:
-            held[word] = []
-            continue
-        if not held and len(driven) != 1:
-            names = ", ".join(driven)
-            what = f"several commands; name one first: {names}" if driven else "no command"
-            raise ConfigError(f"--command is {' '.join(words)}; the task has {what}")
-        held.setdefault(next(reversed(held), driven[0] if driven else ""), []).append(value)
-    for name, values in held.items():
-        entries = env.commands.terms[name].entries()
-        if len(values) != len(entries) or not all(map(math.isfinite, values)):
-            given = " ".join(map(str, values)) or "nothing"
-            text = f"--command {name} needs {len(entries)} numbers ({', '.join(entries)})"
-            raise ConfigError(f"{text}, got {given}")
-        env.commands.hold(name, values)
 
 
 def _policy(config: PlayConfig, env: Env, saved: SavedPolicy | None) -> Act:

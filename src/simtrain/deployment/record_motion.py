@@ -1,6 +1,6 @@
 """A trained policy's own motion, recorded from its task without noise, pushes and exploration."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,13 +13,14 @@ from simtrain.errors import ConfigError
 from simtrain.motion.clip import MotionClip, check_robot, clip_of
 from simtrain.sim import choose_engine
 from simtrain.training.saved_policy import SavedPolicy
+from simtrain.view.playback import hold_commands, why_ended
 
 
 @torch.inference_mode()
 def record_motion(
     saved: SavedPolicy,
     name: str,
-    commands: Mapping[str, tuple[float, ...]],
+    command: Sequence[str],
     *,
     seconds: float,
     skip: float,
@@ -27,8 +28,9 @@ def record_motion(
 ) -> MotionClip:
     """What the policy does from `skip` seconds after its start on, at the rate of its control.
 
-    `commands` are held all the time; others are drawn. The motion begins above the origin and
-    heads along x. ConfigError if the episode ends sooner, or a command cannot be.
+    Of the task's commands those of `command` are held, see `hold_commands`; others are drawn. The
+    motion begins above the origin and heads along x. ConfigError if the episode ends sooner, or a
+    command cannot be.
     """
     cfg = evaluation_task(saved.config.env)
     cfg.episode_length_s = max(cfg.episode_length_s, 2.0 * (skip + seconds))
@@ -36,8 +38,7 @@ def record_motion(
     check_robot(model, f"the model of {saved.config.task}")
     seed_everything(seed)
     env = Env(cfg, 1, choose_engine("mujoco", "cpu"))
-    for command, values in commands.items():
-        _hold(env, command, values)
+    hold_commands(env, command)
     obs = env.reset()
     act = saved.policy(obs, env.num_actions)
     first, last = round(skip / env.step_dt), round((skip + seconds) / env.step_dt)
@@ -46,22 +47,9 @@ def record_motion(
         states[step] = env.bind("qpos")[0].numpy()
         obs, _, dones, _ = env.step(act(obs, env.is_fresh))
         if bool(dones):
-            flags = zip(env.terminations.names, env.terminations.flags[0].tolist(), strict=True)
-            reasons = ", ".join(term for term, flag in flags if flag)
-            text = f"the episode ended after {step * env.step_dt:.2f} s by {reasons}"
+            text = f"the episode ended after {step * env.step_dt:.2f} s by {why_ended(env, 0)}"
             raise ConfigError(f"{text}; record less, or with another --seed")
     return clip_of(model, name, 1.0 / env.step_dt, _from_origin(states[first:]))
-
-
-def _hold(env: Env, name: str, values: tuple[float, ...]) -> None:
-    driven = [command for command, term in env.commands.terms.items() if term.is_driven]
-    if name not in driven:
-        there = f"it has {', '.join(driven)}" if driven else "it has none"
-        raise ConfigError(f"--command {name}: the task has no such command to give; {there}")
-    entries = env.commands.terms[name].entries()
-    if len(values) != len(entries):
-        raise ConfigError(f"--command {name} needs {len(entries)} numbers: {', '.join(entries)}")
-    env.commands.hold(name, values)
 
 
 def _from_origin(qpos: np.ndarray) -> np.ndarray:

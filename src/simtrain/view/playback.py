@@ -1,8 +1,9 @@
 """Environments stepped by a policy in real time, faster, slower, or step by step."""
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.env.env import Env
+from simtrain.errors import ConfigError
 
 Act = Callable[[TensorDict, Tensor], Tensor]
 """A policy: observations and whose episode begins, to actions, as `Policy` has them."""
@@ -54,10 +56,8 @@ class Playback:
         self._obs, _, dones, _ = env.step(self._act(self._obs, env.is_fresh))
         self.time_s += env.step_dt
         self.history.append(Step(self.time_s, env.rewards.rates().cpu().numpy()))
-        flags = env.terminations.flags
         for index in dones.nonzero().flatten().tolist():
-            names = zip(env.terminations.names, flags[index].tolist(), strict=True)
-            self.ended[index] = ", ".join(name for name, flag in names if flag)
+            self.ended[index] = why_ended(env, index)
 
     @torch.inference_mode()
     def reset(self) -> None:
@@ -65,3 +65,40 @@ class Playback:
         self._obs = self.env.reset()
         self.history.clear()
         self.ended = [""] * self.env.num_envs
+
+
+def why_ended(env: Env, index: int) -> str:
+    """The terminations that ended the latest episode of an environment, by their names."""
+    flags = zip(env.terminations.names, env.terminations.flags[index].tolist(), strict=True)
+    return ", ".join(name for name, flag in flags if flag)
+
+
+def hold_commands(env: Env, words: Sequence[str]) -> None:
+    """Keep commands at the values of ``--command``, in place; ConfigError for others than it has.
+
+    Values follow a command's name. Those before the first name are of the one that can be given.
+    """
+    driven = [name for name, term in env.commands.terms.items() if term.is_driven]
+    held: dict[str, list[float]] = {}
+    for word in words:
+        try:
+            value = float(word)
+        except ValueError:
+            held[word] = []
+            continue
+        if not held and len(driven) != 1:
+            names = ", ".join(driven)
+            what = f"several commands; name one first: {names}" if driven else "no command"
+            raise ConfigError(f"--command is {' '.join(words)}; the task has {what}")
+        held.setdefault(next(reversed(held), driven[0] if driven else ""), []).append(value)
+    for name, values in held.items():
+        term = env.commands.terms[name]
+        if not term.is_driven:
+            there = f"it has {', '.join(driven) or 'none'}"
+            raise ConfigError(f"--command {name}: the task has no such command to give; {there}")
+        entries = term.entries()
+        if len(values) != len(entries) or not all(map(math.isfinite, values)):
+            given = " ".join(map(str, values)) or "nothing"
+            text = f"--command {name} needs {len(entries)} numbers ({', '.join(entries)})"
+            raise ConfigError(f"{text}, got {given}")
+        env.commands.hold(name, values)
