@@ -154,11 +154,11 @@ def test_what_training_simulated_of_hardware_is_told() -> None:
 
 def test_motors_are_in_the_order_of_the_models_actuators_and_other_observations_are_told() -> None:
     see = ObservationTermCfg(mdp.joint_pos_rel, joints="right_.*", scale=0.5, history_length=3)
-    task = tiny_task(
+    env = tiny_env(
+        1,
         actions={"turn": JointPositionActionCfg("left_hinge", scale=0.3, clip=(-inf, 1.0))},
         observations={"actor": {"one": see}},
     )
-    env = Env(task, 1, EngineCfg(threads=1))
     told = describe_interface(env, ("actor",))
     deploy = yaml.safe_load(deploy_yaml(env.model, told))
     assert (deploy["joint_ids_map"], deploy["stiffness"]) == ([1], [0.0, 5.0, 0.0, 0.0])
@@ -188,7 +188,7 @@ def test_each_file_carries_the_metadata_itself(go1) -> None:
 
 
 def test_the_layout_finds_every_term_in_the_policys_input() -> None:
-    task = tiny_task(
+    env = tiny_env(
         observations={
             "actor": {
                 "lived": ObservationTermCfg(steps_lived, scale=0.5, history_length=3),
@@ -197,7 +197,6 @@ def test_the_layout_finds_every_term_in_the_policys_input() -> None:
             "extra": {"speed": ObservationTermCfg(mdp.joint_vel, joints=LEFT, scale=(2.0,))},
         },
     )
-    env = Env(task, 2, EngineCfg(threads=1))
     for _ in range(4):
         obs, *_ = env.step(torch.ones(2, 1))
     told = describe_interface(env, ("extra", "actor"))
@@ -215,17 +214,9 @@ def test_the_layout_finds_every_term_in_the_policys_input() -> None:
 
 
 def test_the_interface_follows_the_actions_through_their_motors() -> None:
-    env = Env(
-        tiny_task(
-            actions={
-                "drive": JointVelocityActionCfg("right_slide", scale=3.0, clip=(-2.0, 2.0)),
-                "turn": JointPositionActionCfg("left_hinge"),
-            },
-            keyframe="bent",
-        ),
-        1,
-        EngineCfg(threads=1),
-    )
+    drive = JointVelocityActionCfg("right_slide", scale=3.0, clip=(-2.0, 2.0))
+    actions = {"drive": drive, "turn": JointPositionActionCfg("left_hinge")}
+    env = tiny_env(1, actions=actions, keyframe="bent")
     told = describe_interface(env, ("actor",))
     assert told.joint_names == ["right_slide", "left_hinge"]
     assert told.actuator_gear == [float(env.model.actuator_gear[i, 0]) for i in told.actuators]

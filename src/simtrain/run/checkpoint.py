@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 from typeguard import CollectionCheckStrategy, check_type
 
 from simtrain.errors import ConfigError
@@ -135,13 +136,7 @@ def _check_sizes(content: Any) -> None:
 
 def copied_to_host(content: Any) -> Any:
     """The same with copies of tensors in the host's memory, which stay as they are now."""
-    if isinstance(content, Tensor):
-        return content.detach().to("cpu", copy=True)
-    if isinstance(content, dict):
-        return {key: copied_to_host(item) for key, item in content.items()}
-    if isinstance(content, tuple | list):
-        return type(content)(copied_to_host(item) for item in content)
-    return content
+    return tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), content)
 
 
 def packed(content: Any) -> bytes:
