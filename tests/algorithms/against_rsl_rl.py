@@ -110,7 +110,7 @@ def learn(ppo: RslPPO, seed: int) -> dict[str, float]:
 
 
 def same_updates(ours: PPO, theirs: RslPPO, iterations: int) -> None:
-    """Assert that rollouts, losses, learning rates and networks are the same after each."""
+    """Assert that rollouts, losses, rates, networks and last gradients are the same after each."""
     names = ["actions", "values", "returns", "actions_log_prob"]
     if not ours.normalize_advantage_per_mini_batch:
         names.append("advantages")
@@ -126,6 +126,10 @@ def same_updates(ours: PPO, theirs: RslPPO, iterations: int) -> None:
             # Normalizers included: learned once an update, from the same observations.
             pair = getattr(ours, name).state_dict(), getattr(theirs, name).state_dict()
             torch.testing.assert_close(*pair, atol=1e-5, rtol=1e-5)
+        for name in ("actor", "critic"):
+            parameters = (getattr(ppo, name).parameters() for ppo in (ours, theirs))
+            gradients = [[parameter.grad for parameter in each] for each in parameters]
+            torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-3)
 
 
 def copies(tensors: list[Tensor]) -> list[Tensor]:

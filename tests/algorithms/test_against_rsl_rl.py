@@ -35,6 +35,7 @@ SETTINGS = {
     "fixed": {"schedule": "fixed", "learning_rate": 3e-3},
     "value not clipped": {"use_clipped_value_loss": False},
     "advantages per mini-batch": {"normalize_advantage_per_mini_batch": True},
+    "coefficients": {"value_loss_coef": 0.5, "entropy_coef": 0.03, "max_grad_norm": 1e9},
     "adamw, little gradients": {"optimizer": "adamw", "max_grad_norm": 0.05},
     "far from desired": {"desired_kl": 1e-4, "learning_rate": 5e-3},
 }

@@ -1,4 +1,4 @@
-"""Parameters and gradients in one tensor each: views, clipping, and states."""
+"""Parameters and gradients in one tensor each: clipping, steps and states."""
 
 from __future__ import annotations
 
@@ -16,29 +16,13 @@ def networks() -> list[nn.Sequential]:
     return [nn.Sequential(nn.Linear(3, 4), nn.ELU(), nn.Linear(4, 2)) for _ in range(2)]
 
 
-def flat(models: list[nn.Sequential], extra: int = 1) -> FlatAdam:
+def flat(models: list[nn.Sequential]) -> FlatAdam:
     parameters = [list(network.parameters()) for network in models]
-    return FlatAdam(parameters, ALONE, learning_rate=1e-2, extra=extra)
+    return FlatAdam(parameters, ALONE, learning_rate=1e-2, extra=1)
 
 
 def backward(models: list[nn.Sequential]) -> None:
     sum((10.0**i) * net(torch.ones(5, 3)).square().sum() for i, net in enumerate(models)).backward()
-
-
-def test_every_gradient_is_a_view_into_one_buffer_with_extra_numbers_at_the_end():
-    models = networks()
-    optimizer = flat(models, extra=2)
-    optimizer.extra[:] = torch.tensor([3.0, 4.0])
-    parameters = [p for network in models for p in network.parameters()]
-    for _ in range(2):  # before and after autograd has written them
-        offset = optimizer.gradients.data_ptr()
-        for parameter in parameters:
-            assert parameter.grad.data_ptr() == offset
-            offset += parameter.numel() * 4
-        backward(models)
-    expected = torch.cat([p.grad.flatten() for p in parameters])
-    torch.testing.assert_close(optimizer.gradients[:-2], expected, rtol=0, atol=0)
-    assert optimizer.gradients[-2:].tolist() == [3.0, 4.0]
 
 
 def test_frozen_parameters_have_no_place():

@@ -1,8 +1,7 @@
-"""Every shipped task is trained and evaluated on ``cuda:1`` without waiting for it."""
+"""Every shipped task is trained on ``cuda:1``, and some are evaluated, without waiting for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -27,33 +26,21 @@ from simtrain.training.loop import Trainer
 TASKS = sorted(discover().tasks)
 
 
-def _mlp(cfg: TaskCfg) -> None:
+def _cfg(task: str) -> TaskCfg:
+    cfg = discover().find(task).configuration()
     # PyTorch cannot move the weights of a GRU or a CNN to a device of fake tensors.
     if cfg.ppo.actor.model == "cnn":  # the picture is still taken
         cfg.ppo.actor.obs_groups = ("actor",)
     cfg.ppo.actor.model = cfg.ppo.critic.model = "mlp"
-
-
-def _plain(cfg: TaskCfg) -> None:
-    _mlp(cfg)
-    cfg.ppo.actor.obs_normalization = cfg.ppo.critic.obs_normalization = False
-    cfg.ppo.actor.std_type = "log"
-
-
-NETWORKS: dict[str, Callable[[TaskCfg], None]] = {"mlp": _mlp, "plain": _plain}
-"""By name, what makes a task's configuration one of such networks."""
-
-
-def _cfg(task: str, network: str) -> TaskCfg:
-    cfg = discover().find(task).configuration()
-    NETWORKS[network](cfg)
     return cfg
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("task", TASKS)
-def test_training_stays_on_the_gpu(task, network):
-    cfg = _cfg(task, network)
+@pytest.mark.parametrize(("task", "plain"), [*((task, False) for task in TASKS), (TASKS[0], True)])
+def test_training_stays_on_the_gpu(task, plain):
+    cfg = _cfg(task)
+    if plain:
+        cfg.ppo.actor.obs_normalization = cfg.ppo.critic.obs_normalization = False
+        cfg.ppo.actor.std_type = "log"
     with fake_cuda():
         env = fake_env(cfg)
         ppo = fake_ppo(cfg.ppo, env)
@@ -69,9 +56,9 @@ def test_training_stays_on_the_gpu(task, network):
         assert tensors_elsewhere(env, "env") + tensors_elsewhere(ppo, "ppo") == []
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ["cartpole-balance", "g1-tracking", "go1-velocity-rough"])
 def test_evaluation_stays_on_the_gpu(task):
-    cfg = _cfg(task, "mlp")
+    cfg = _cfg(task)
     cfg.episode_length_s = 2 * cfg.timestep * cfg.decimation
     with fake_cuda():
         evaluator = Evaluator(cfg, 4, engine=EngineCfg("warp", DEVICE))
@@ -98,7 +85,7 @@ def test_all_of_a_robots_hardware_stays_on_the_gpu(tmp_path, monkeypatch):
         assert tensors_elsewhere(env, "env") == []
 
 
-@pytest.mark.parametrize("mutation", ["none", "parameters", "architecture"])
+@pytest.mark.parametrize("mutation", ["parameters", "architecture"])
 def test_a_member_of_a_population_changes_on_the_gpu(mutation, monkeypatch):
     # There is no random generator of a GPU to put aside.
     monkeypatch.setattr(population_module, "forked_randomness", lambda seed, device: nullcontext())
