@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from against_rsl_rl import ACTIONS, ALONE, ENVS, STEPS
 from rsl_rl.algorithms import Distillation as RslDistillation
 from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
@@ -15,10 +16,7 @@ from simtrain import ActorCfg
 from simtrain.algorithms.cfg import DistillationCfg
 from simtrain.algorithms.distillation import Distillation
 from simtrain.algorithms.networks import make_actor
-from simtrain.launch.rank import Rank
 
-ALONE = Rank(rank=0, local_rank=0, world_size=1, device=torch.device("cpu"), seed=0, threads=1)
-ENVS, STEPS, ACTIONS = 4, 6, 2
 CFG = DistillationCfg(num_learning_epochs=2, gradient_length=3, learning_rate=1e-2)
 
 

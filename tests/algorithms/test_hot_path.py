@@ -98,13 +98,6 @@ def test_a_step_makes_no_tensors_but_those_of_terms_and_the_named(task: str) -> 
     assert new.made.keys() <= OF_A_STEP
 
 
-def test_what_is_made_is_noticed() -> None:
-    _, ppo = env_and_ppo("cartpole-balance")
-    with NewTensors() as new:
-        assert ppo.std.shape == (1,)
-    assert new.made == {"algorithms/learners/losses.py __call__ clamp": 1}
-
-
 def test_an_update_makes_nothing_as_large_as_a_hidden_layer() -> None:
     env, ppo = env_and_ppo("go1-velocity-flat")
     ppo.train_mode()

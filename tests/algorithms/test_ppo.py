@@ -116,22 +116,6 @@ def test_a_remainder_of_the_rollout_is_left_out_of_the_mini_batches():
     assert [len(batch.actions) for batch in batches] == [ENVS * STEPS // 5] * 5
 
 
-# Observation statistics, states -----------------------------------------------------------------
-
-
-def test_observation_statistics_are_learned_once_an_update():
-    groups = {"obs_groups": ("actor", "camera")}
-    ppo = make_ppo("cnn", "mlp", actor=groups, value={"obs_groups": ("actor",)})
-    roll_out(ppo, seed=0)
-    assert ppo.actor.obs_normalizer.count == 0
-    flat = ppo.storage.observations["actor"].flatten(0, 1).clone()
-    ppo.update()
-    for network in (ppo.actor, ppo.critic):
-        assert network.obs_normalizer.count == ENVS * STEPS
-        torch.testing.assert_close(network.obs_normalizer.mean, flat.mean(dim=0))
-        torch.testing.assert_close(network.obs_normalizer.std, flat.std(dim=0, unbiased=False))
-
-
 STATES = {
     "mlp": {},
     "lstm": {},

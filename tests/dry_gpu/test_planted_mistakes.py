@@ -123,7 +123,3 @@ def test_a_mistake_in_an_observation_is_found_and_named():
     with pytest.raises(Exception) as caught:  # noqa: PT011 - each is another
         _step(observations={"actor": {"odd": term}})
     assert "observations.actor.odd" in describe(caught.value)
-
-
-def test_a_term_without_mistakes_raises_nothing():
-    _step(rewards={"fine": RewardTermCfg(_qpos, weight=1.0)})
