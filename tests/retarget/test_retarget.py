@@ -8,6 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 from needs_opengl import needs_opengl
+from robots.models import biped
 from walking_person import BONES, MIXAMO, OPTITRACK, SHANK, SOMA, STRIDE, THIGH, write_walk
 
 from simtrain.cli.motion import motion
@@ -102,6 +103,14 @@ def test_described_by_tree_and_places(g1: Humanoid) -> None:
         for part in ("knee", "ankle", "elbow", "wrist")
     }
     assert g1.leg == pytest.approx(0.63, abs=0.03)  # 0.33 + 0.30 m
+
+
+def test_a_robot_that_must_be_prepared_is_described_as_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "biped.urdf").write_text(biped())
+    robot = load_humanoid(tmp_path / "biped.urdf")
+    assert robot.leg == pytest.approx(0.6, abs=0.01)  # 0.3 + 0.3 m
+    assert robot.model.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE
+    assert robot.soles["left"].center[2] == pytest.approx(-0.05, abs=1e-6)
 
 
 def test_joints_of_arrays_are_named(tmp_path: Path) -> None:

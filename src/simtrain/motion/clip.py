@@ -245,13 +245,13 @@ def _mean_of_neighbours(steps: np.ndarray) -> np.ndarray:
     return mean
 
 
-def load_robot(path: Path) -> mujoco.MjModel:
+def load_robot(path: Path, spec: mujoco.MjSpec | None = None) -> mujoco.MjModel:
     """Compile an MJCF of a robot with a floating base; it gets a floor if it has no plane.
 
-    ConfigError if it cannot be used.
+    It is read from `path`, unless it is there as `spec`. ConfigError if it cannot be used.
     """
     try:
-        spec = mujoco.MjSpec.from_file(str(path))
+        spec = mujoco.MjSpec.from_file(str(path)) if spec is None else spec
         if not any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in spec.worldbody.geoms):
             spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05])
         model = spec.compile()

@@ -8,11 +8,11 @@ import mujoco
 import numpy as np
 
 from simtrain.errors import ConfigError
-from simtrain.motion.clip import check_robot, load_robot
-from simtrain.robots import Limb, Robot, inspect, read
+from simtrain.motion.clip import load_robot
+from simtrain.robots.inspect import Robot, inspect
 from simtrain.robots.prepare import prepare
-from simtrain.robots.read import compiled
-from simtrain.robots.tree import Tree
+from simtrain.robots.read import read
+from simtrain.robots.tree import Limb, Tree
 
 _FROM_STRAIGHT, _BENT = 0.03, 0.3  # rad
 _SHORT = 0.35  # of the upper segment: what is shorter is no lower one
@@ -86,22 +86,15 @@ def load_humanoid(path: Path) -> Humanoid:
             model = load_robot(path)
     if len(robot.legs) != 2 or model is None:
         prepared = prepare(source)
-        robot, spec = inspect(prepared.spec, source.base), prepared.spec
-        spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05])
-        model = compiled(spec)
-        check_robot(model, str(path))
+        robot, model = prepared.robot, load_robot(path, prepared.spec)
     if len(robot.legs) != 2:
         raise ConfigError(f"{path} has {len(robot.legs)} legs; a person's motion needs two")
     return _describe(model, robot)
 
 
 def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
-    data = mujoco.MjData(model)
-    for name, position in robot.pose.items():
-        data.joint(name).qpos[:] = position
-    mujoco.mj_kinematics(model, data)
-    mujoco.mj_comPos(model, data)
-    tree, base = Tree(model, robot.base), model.body(robot.base).id
+    tree = Tree(model, robot.base)
+    data, base = tree.data, tree.base
     upright = data.xmat[base].reshape(3, 3)
     home, soles, hips, ankles, leg_length = data.qpos.copy(), {}, {}, [], 0.0
     segments: dict[str, tuple[Point, ...]] = {}

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import mujoco
 import numpy as np
 from PIL import Image
+from scipy.spatial.transform import Rotation
 
 from simtrain.env.commands import Arrow, Frame, Marker, Sphere
 from simtrain.robots.kinematics import ranges
@@ -67,9 +68,9 @@ def _markers(prepared: Prepared, scene: mujoco.MjModel, data: mujoco.MjData) -> 
     for foot in robot.feet:
         yield Sphere(tuple(data.site(f"{foot.name}_sole").xpos), 0.2 * size, _FOOT)
     if not robot.legs:
-        tool, turned = data.site("tool"), np.zeros(4)
-        mujoco.mju_mat2Quat(turned, tool.xmat)
-        w, x, y, z = turned.tolist()
+        tool = data.site("tool")
+        turned = Rotation.from_matrix(tool.xmat.reshape(3, 3))
+        w, x, y, z = turned.as_quat(scalar_first=True).tolist()
         yield Frame(tuple(tool.xpos), (w, x, y, z), size)
 
 
@@ -82,10 +83,8 @@ def _range(scene: mujoco.MjModel, data: mujoco.MjData, joint: int, size: float) 
     link = link / np.linalg.norm(link) if np.linalg.norm(link) > 1e-6 else np.cross(axis, [1, 1, 0])
     now = data.qpos[scene.jnt_qposadr[joint]]
     low, high = scene.jnt_range[joint] - now
-    for angle in np.linspace(low, high, 9):
-        turned, quat = np.zeros(3), np.zeros(4)
-        mujoco.mju_axisAngle2Quat(quat, axis, angle)
-        mujoco.mju_rotVecQuat(turned, link, quat)
+    turns = Rotation.from_rotvec(np.outer(np.linspace(low, high, 9), axis))
+    for turned in turns.apply(link):
         yield Sphere(tuple(start + size * turned), 0.05 * size, _RANGE)
 
 
