@@ -242,6 +242,8 @@ def _tasks_of(loaded: Any, source: str, missing: dict[str, str]) -> Iterator[Tas
     """
     is_module = isinstance(loaded, ModuleType)
     for value in list(vars(loaded).values()) if is_module else [loaded]:
+        if isinstance(value, ModuleType):
+            continue  # asking torch for anything imports it, see `cli.start.import_when_used`
         for name, needs in getattr(value, "__simtrain_tasks__", {}).items():
             if is_module and value.__module__ != loaded.__name__:
                 continue  # it is only imported there
