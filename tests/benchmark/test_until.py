@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 from made_up import make_run
 
-from simtrain.benchmark.until import Evaluated, SeedResult, UntilResults, read_until, shown
-from simtrain.benchmark.until_runs import read_seed
+from simtrain.benchmark.until import (
+    Evaluated,
+    SeedResult,
+    UntilResults,
+    read_seed,
+    read_until,
+    shown,
+)
 from simtrain.errors import ConfigError
 from simtrain.training.features.conditions import Comparison, StopCondition
 

@@ -181,8 +181,7 @@ def _measure_until(tasks: Sequence[str], flags: BenchmarkFlags, words: Sequence[
     from simtrain.benchmark.figures import about_machine
     from simtrain.benchmark.layers import device_name
     from simtrain.benchmark.pictures import draw_until
-    from simtrain.benchmark.until import UntilResults, read_until
-    from simtrain.benchmark.until_runs import train_seeds
+    from simtrain.benchmark.until import UntilResults, read_until, train_seeds
     from simtrain.launch.rank import share_of_cores
     from simtrain.training.features.conditions import stop_condition
     from simtrain.training.job import run_job
