@@ -40,11 +40,7 @@ REJECTED = [
     ("--scale x", "--scale is 'x'; it must be a number or pairs of a name and a number"),
     ("--parameters.joint-limit x", "--parameters.joint-limit is 'x'; it must be a number"),
     ("--engine warped", "--engine is 'warped'; it must be one of mujoco, warp"),
-    (
-        "--stop-at-return 4",
-        'there is no flag --stop-at-return any more; write --until "mean_return>',
-    ),
-    ("--stop-at Loss/kl 1", 'there is no flag --stop-at any more; write --until "METRIC>=VALUE"'),
+    ("--stop-at-return 4", 'there is no flag --stop-at-return; write --until "mean_return>=VALUE"'),
     ("--video maybe", "--video is 'maybe'; it must be True or False"),
 ]
 

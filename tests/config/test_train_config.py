@@ -33,8 +33,9 @@ def _through_yaml(plain):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_configuration_comes_back_from_yaml(name):
+def test_a_configuration_is_within_all_limits_and_comes_back_from_yaml(name):
     config = _config(name)
+    config.check()
     assert overlay(_config(name), _through_yaml(as_plain(config))) == config
 
 

@@ -147,7 +147,7 @@ def test_no_task_lists_all_and_the_files_that_do_not_import(here):
     first, *listed = str(error.value).splitlines()
     assert first == "name a task: `uv run train <task>`."
     for part in ("cartpole-balance  ", "cartpole-swingup  ", f"(not importable: {here}/tasks/walk"):
-        assert sum(part in line for line in listed) == 1
+        assert sum(line.strip().startswith(part) for line in listed) == 1
 
 
 def _run(command: str, folder: Path) -> subprocess.CompletedProcess:
@@ -158,11 +158,8 @@ def _run(command: str, folder: Path) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "command", ["train", f"train {TASK} --num-envs 0", "simtrain list-tasks --all"]
-)
-def test_the_command_ends_with_exit_code_2_and_no_traceback(command, here):
-    result = _run(command, here)
+def test_the_command_ends_with_exit_code_2_and_no_traceback(here):
+    result = _run(f"train {TASK} --num-envs 0", here)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: ")
     assert "Traceback" not in result.stderr
@@ -180,25 +177,24 @@ def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(h
 
 
 # `train <task> --help` shows the task's terms, whose modules import torch.
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        ("train --help", TASK),
-        ("list-tasks", TASK),
-        ("evaluate --help", "--episodes INT"),
-        ("benchmark --help", "--repetitions INT"),
-        ("export --help", "usage: simtrain export <run, checkpoint or task>"),
-        ("report --help", "usage: simtrain report <run>..."),
-    ],
-)
-def test_help_and_lists_import_neither_torch_nor_a_simulator(command, says, tmp_path):
+def test_help_and_lists_import_neither_torch_nor_a_simulator(tmp_path):
+    says = {
+        "train --help": TASK,
+        "list-tasks": TASK,
+        "evaluate --help": "--episodes INT",
+        "benchmark --help": "--repetitions INT",
+        "export --help": "usage: simtrain export <run, checkpoint or task>",
+        "report --help": "usage: simtrain report <run>...",
+    }
     program = f"""
 import sys
-sys.argv[1:] = {command.split()}
-try:
-    from simtrain.cli.start import simtrain
-    simtrain()
-finally:
+from simtrain.cli.start import simtrain
+for command in {list(says)}:
+    sys.argv[1:] = command.split()
+    try:
+        simtrain()
+    except SystemExit as end:
+        assert not end.code, command
     heavy = "torch._C mujoco mujoco_warp warp rsl_rl tensordict._td tensorboard wandb.sdk".split()
     print("heavy:", *[name for name in heavy if name in sys.modules])
 """
@@ -206,8 +202,10 @@ finally:
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100
     )
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == "heavy:"
-    assert says in result.stdout
+    *outputs, rest = result.stdout.split("heavy:\n")
+    assert rest == ""
+    for output, text in zip(outputs, says.values(), strict=True):
+        assert text in output
 
 
 def test_simulations_that_always_fail_end_the_run_with_what_mujoco_said(here, capsys):

@@ -21,12 +21,6 @@ from simtrain.limits import check, in_words
 ConfigT = TypeVar("ConfigT")
 MARKERS = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
 """How tyro makes flags of a configuration."""
-_REPLACED = {
-    "--stop-at-return": '"mean_return>=VALUE"',
-    "--stop-at": '"METRIC>=VALUE", such as "Train/mean_reward>=45"',
-    "--stop-below": '"METRIC<=VALUE", such as "Eval/failure_rate<=0.01"',
-}
-"""Flags that there were once, and what to write after --until instead."""
 _OF_OTHERS = {
     "--headless": "training opens no window; `play RUN` shows a policy",
     "--livestream": "`play RUN` serves a page in the browser",
@@ -41,8 +35,11 @@ _OF_OTHERS = {
     "--num-timesteps": "--total-env-steps",
     "--experiment-name": "--log-root names the folder of all runs, --run-name ends that of one",
     "--log-project-name": "--wandb-project names it",
+    "--stop-at-return": 'write --until "mean_return>=VALUE"',
+    "--stop-at": 'write --until "METRIC>=VALUE", such as "Train/mean_reward>=45"',
+    "--stop-below": 'write --until "METRIC<=VALUE", such as "Eval/failure_rate<=0.01"',
 }
-"""Flags that people know from other trainers, and what is here instead."""
+"""Flags that people know from other trainers or earlier versions, and what is here instead."""
 # The words given for a flag, as tyro's messages about a value of the wrong kind quote them.
 _GIVEN = re.compile(r"'[^']*'(, '[^']*')*")
 
@@ -99,8 +96,6 @@ def _message(event: _errors.ParseErrorEvent, config: object) -> str | None:
     if isinstance(event, _errors.UnrecognizedArgs):
         unknown = [token for token in event.tokens if token.startswith("-")] or event.tokens
         name = unknown[0].split("=", 1)[0]
-        if (now := _REPLACED.get(name)) is not None and "--until" in flags_of(config):
-            return f"there is no flag {name} any more; write --until {now}"
         here = _OF_OTHERS.get(name.replace("_", "-"))
         if here is not None and "--until" in flags_of(config):
             return f"there is no flag {name}; {here}"
