@@ -35,19 +35,15 @@ def assert_unchanged(engine: Engine, after: Tensor, before: Tensor) -> None:
         torch.testing.assert_close(after, before)
 
 
-def test_bound_fields_have_mujocos_shape_in_float32(make: MakeEngine, model) -> None:
-    engine = make(model)
-    data = mujoco.MjData(model)
-    for field in FIELDS + MORE_FIELDS:
-        tensor = engine.bind(field)
+def test_bound_fields_have_mujocos_shape_in_float32_and_keep_their_storage(
+    make: MakeEngine, model
+) -> None:
+    engine, data = make(model), mujoco.MjData(model)
+    bound = {field: engine.bind(field) for field in FIELDS + MORE_FIELDS}
+    for field, tensor in bound.items():
         assert tensor.shape == (3, *np.shape(getattr(data, field))), field
         assert tensor.dtype == torch.float32
         assert tensor.device == engine.device
-
-
-def test_the_storage_of_bound_fields_never_changes(make: MakeEngine, model) -> None:
-    engine = make(model)
-    bound = {field: engine.bind(field) for field in FIELDS + MORE_FIELDS}
     addresses = {field: tensor.data_ptr() for field, tensor in bound.items()}
     engine.step(2)
     engine.write("qpos", 0.1, mask(engine, 0), slice(7, 8))
