@@ -89,21 +89,18 @@ def test_an_entry_point_may_name_a_function(here, tmp_path, monkeypatch):
     assert (task.description, task.make().decimation) == ("A task.", 1)
 
 
-def test_an_entry_point_without_a_task_is_reported(here, tmp_path, monkeypatch):
+def test_an_entry_point_without_a_task_or_that_does_not_import_is_reported_and_hides_no_task(
+    here, tmp_path, monkeypatch
+):
     (tmp_path / "site" / "package_of_none").mkdir(parents=True)
     (tmp_path / "site" / "package_of_none" / "__init__.py").touch()
-    _entry_points(tmp_path / "site", "all = package_of_none", monkeypatch)
-    broken = discover().broken
-    assert "has no task" in broken["entry point all = package_of_none"]
-
-
-def test_an_entry_point_that_does_not_import_hides_no_task(here, tmp_path, monkeypatch):
-    (tmp_path / "site").mkdir()
-    _entry_points(tmp_path / "site", "gone = package_that_is_gone", monkeypatch)
+    lines = "all = package_of_none\ngone = package_that_is_gone"
+    _entry_points(tmp_path / "site", lines, monkeypatch)
     registry = discover()
     assert "cartpole-balance" in registry.tasks
-    (trace,) = registry.broken.values()
-    assert "No module named 'package_that_is_gone'" in trace
+    without, gone = registry.broken.values()
+    assert "has no task" in without
+    assert "No module named 'package_that_is_gone'" in gone
 
 
 def test_two_files_with_one_name_are_an_error_that_names_both(here):

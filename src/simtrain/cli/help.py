@@ -87,8 +87,8 @@ def help_text(prog: str, config: Any, topic: str, description: str | None = None
     if topic == "all":
         lines += [*_table(root.flags), *_sections(root.groups)]
     else:
-        is_brief = root.groups and len(root.flags) > _MANY
-        lines += [*(_brief if is_brief else _table)(root.flags), *_overview(root)]
+        is_brief = bool(root.groups) and len(root.flags) > _MANY
+        lines += [*_table(root.flags, is_brief=is_brief), *_overview(root)]
         how = f"`{prog} --help <group or flag>` shows one of them, `--help all` all."
         lines += ["", *_wrapped(how)] if root.groups else []
     return "\n".join(lines)
@@ -201,22 +201,15 @@ def _row(head: str, text: str) -> list[str]:
     return [f"{head:<{_INDENT}}{lines[0].lstrip()}", *lines[1:]]
 
 
-def _table(flags: Iterable[_Flag]) -> list[str]:
-    """The flags with their whole texts."""
+def _table(flags: Iterable[_Flag], *, is_brief: bool = False) -> list[str]:
+    """The flags with their texts and values; `is_brief`: with the first sentences alone."""
     lines = []
     for option in flags:
-        default = f" (default: {option.value})" if option.value else ""
-        lines += _row(f"  --{option.name} {option.takes}", option.text + default)
-    return lines
-
-
-def _brief(flags: Iterable[_Flag]) -> list[str]:
-    """The flags with the first sentences of their texts."""
-    lines = []
-    for option in flags:
-        value = f" ({option.value})" if option.value not in ("", "''", "None") else ""
-        head = f"  --{option.name} {option.takes.removesuffix('|None')}"
-        lines += _row(head, _first_sentence(option.text) + value)
+        takes, text, value = option.takes, option.text, option.value and f"default: {option.value}"
+        if is_brief:
+            takes, text = takes.removesuffix("|None"), _first_sentence(text)
+            value = "" if option.value in ("''", "None") else option.value
+        lines += _row(f"  --{option.name} {takes}", text + (f" ({value})" if value else ""))
     return lines
 
 
