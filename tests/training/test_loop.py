@@ -8,8 +8,7 @@ import pytest
 from tiny_training import ENVS, STEPS, Collected, run_for, tiny_trainer
 
 from simtrain.training.features import Feature, Iteration
-from simtrain.training.loop import train
-from simtrain.training.statistics import MIN_EPISODES, EpisodeStatistics
+from simtrain.training.loop import MIN_EPISODES, EpisodeStatistics, train
 
 
 class Noting(Feature):

@@ -7,7 +7,7 @@ import pytest
 import torch
 import two_ranks
 
-from simtrain.training.statistics import Report
+from simtrain.training.loop import Report
 
 
 @pytest.fixture(scope="module")

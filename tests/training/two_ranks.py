@@ -41,8 +41,7 @@ from simtrain.launch.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
 from simtrain.launch.rank import Rank
 from simtrain.training.context import Resumption
 from simtrain.training.features.checkpoint import check_same_tensors
-from simtrain.training.loop import Trainer
-from simtrain.training.statistics import Report
+from simtrain.training.loop import Report, Trainer
 from simtrain.training.transfer import init_networks
 from simtrain.training.worker import make_trainer, run_worker
 

@@ -16,8 +16,7 @@ from simtrain.launch.phase_timer import NO_TIMER, CpuTimer
 from simtrain.launch.rank import Rank
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.timing import Timing, phase_table
-from simtrain.training.loop import train
-from simtrain.training.statistics import phase_seconds
+from simtrain.training.loop import phase_seconds, train
 
 STEP = ("inference", "physics", "terminations", "rewards", "resets", "observations", "storage")
 
