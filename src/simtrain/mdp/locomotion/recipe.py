@@ -33,6 +33,7 @@ from simtrain.env.reading import Mirror
 from simtrain.mdp.locomotion.velocity import (
     Range,
     gait_clock,
+    rounded,
     velocity_observations,
     velocity_randomization,
 )
@@ -155,13 +156,12 @@ def velocity_task(
     is_biped = len(offsets) == 2
     of = _TWO_LEGS if is_biped else _MANY_LEGS
     speed, period = math.sqrt(9.81 * hip_height), math.sqrt(hip_height / 9.81)
-    shift, rise = (_rounded(part * hip_height) for part in (of.center_of_mass, of.rise))
-    push = _rounded(of.push * speed)
+    shift, rise = (rounded(part * hip_height) for part in (of.center_of_mass, of.rise))
+    push = rounded(of.push * speed)
     contacts, moving = f"{feet}_contact", {"command": "velocity"}
     standing = (
-        {"command_threshold": -1.0} if is_biped else {"stopping_time": _rounded(2.95 * period)}
+        {"command_threshold": -1.0} if is_biped else {"stopping_time": rounded(2.95 * period)}
     )
-    clock = {"gait": "gait"}
     reward = RewardTermCfg
     cfg = TaskCfg(
         model=model,
@@ -201,13 +201,13 @@ def velocity_task(
             "track_lin_vel_xy": reward(
                 mdp.track_lin_vel_xy_exp,
                 of.lin_vel_weight,
-                std=_rounded(of.lin_vel_std * speed),
+                std=rounded(of.lin_vel_std * speed),
                 **moving,
             ),
             "track_ang_vel_z": reward(
                 mdp.track_ang_vel_z_exp,
                 of.ang_vel_weight,
-                std=_rounded(of.ang_vel_std / period),
+                std=rounded(of.ang_vel_std / period),
                 **moving,
             ),
             "posture": reward(
@@ -219,25 +219,25 @@ def velocity_task(
                 **moving,
             ),
             "flat_orientation": reward(mdp.flat_orientation_l2, of.flat_orientation),
-            "lin_vel_z": reward(mdp.lin_vel_z_l2, _rounded(of.lin_vel_z / speed**2)),
-            "ang_vel_xy": reward(mdp.ang_vel_xy_l2, _rounded(of.ang_vel_xy * period**2)),
+            "lin_vel_z": reward(mdp.lin_vel_z_l2, rounded(of.lin_vel_z / speed**2)),
+            "ang_vel_xy": reward(mdp.ang_vel_xy_l2, rounded(of.ang_vel_xy * period**2)),
             "joint_pos_limits": reward(mdp.joint_pos_limits, -1.0, joints=joints),
             "action_rate": reward(mdp.action_rate_l2, of.action_rate),
             "feet_contact": reward(
-                mdp.feet_contact_by_phase, of.feet_contact, sensors=contacts, **clock
+                mdp.feet_contact_by_phase, of.feet_contact, sensors=contacts, gait="gait"
             ),
             "feet_height": reward(
                 mdp.feet_height_by_phase,
                 of.feet_height_weight,
                 sites=feet,
                 swing_height=swing_height,
-                std=_rounded(of.feet_height_std * hip_height),
+                std=rounded(of.feet_height_std * hip_height),
                 sole=sole,
-                **clock,
+                gait="gait",
             ),
             "feet_slide": reward(
                 mdp.feet_slide,
-                _rounded(of.feet_slide / speed),
+                rounded(of.feet_slide / speed),
                 sensors=contacts,
                 velocity_sensors=f"{feet}_linvel",
             ),
@@ -318,14 +318,14 @@ def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_heigh
             2.0,
             joints=tuple(bend),
             command="gait",
-            std=_rounded(0.4 * bent),
+            std=rounded(0.4 * bent),
         ),
         "base_height": RewardTermCfg(
-            mdp.base_height_l2, _rounded(-22.6 / hip_height**2), target_height=base_height
+            mdp.base_height_l2, rounded(-22.6 / hip_height**2), target_height=base_height
         ),
     }
     cfg.terminations["sank"] = TerminationTermCfg(
-        mdp.root_height_below_minimum, minimum_height=_rounded(base_height - 0.43 * hip_height)
+        mdp.root_height_below_minimum, minimum_height=rounded(base_height - 0.43 * hip_height)
     )
     cfg.events["hold_upright"] = EventTermCfg(
         mdp.hold_upright, mode="step", part=0.5, rate=5.0, steps=3000
@@ -352,12 +352,12 @@ def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
     low, high = (part * hip_height for part in of.steps)
     slope: dict[str, Any] = {"slope": (0.0, of.slope)}
     steps: dict[str, Any] = {
-        "step_height": (_rounded(low), _rounded(high)),
-        "step_width": max(0.3, _rounded(0.6 * hip_height)),
+        "step_height": (rounded(low), rounded(high)),
+        "step_width": max(0.3, rounded(0.6 * hip_height)),
     }
 
     def part(share: float) -> Range:
-        return _rounded(0.5 * low), _rounded(share * high)
+        return rounded(0.5 * low), rounded(share * high)
 
     sub_terrains = {
         "flat": SubTerrainCfg(mdp.flat),
@@ -395,8 +395,3 @@ def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
     cfg.rewards["flat_orientation"].weight *= 0.25
     cfg.max_iterations = 3000 if is_biped else 500
     return cfg
-
-
-def _rounded(value: float) -> float:
-    """To two digits: weights and widths that a person would write."""
-    return float(f"{value:.2g}")

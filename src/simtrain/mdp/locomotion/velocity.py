@@ -18,6 +18,11 @@ from simtrain.env.control.cfg import Names
 Range = tuple[float, float]
 
 
+def rounded(value: float) -> float:
+    """To two digits: weights, widths and lengths that a person would write."""
+    return float(f"{value:.2g}")
+
+
 def gait_clock(feet: str, *, frequency: float, **params: Any) -> CommandTermCfg:
     """When each of the `feet` swings; drawn anew at resets alone.
 
