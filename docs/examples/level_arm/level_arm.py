@@ -19,7 +19,7 @@ def level_arm():
         timestep=0.01,  # s; the policy acts at every second step
         decimation=2,
         episode_length_s=5.0,
-        actions={"torque": st.JointEffortActionCfg("shoulder")},
+        actions={"torque": st.JointEffortActionCfg("shoulder", scale=2.0)},  # N m
         observations={
             "actor": {
                 "angle": st.ObservationTermCfg(mdp.joint_pos, joints="shoulder"),
