@@ -105,7 +105,7 @@ MISTAKES = {
     f"make {G1 / 'motions' / 'keyframes.yaml'} sqat": r"no motion 'sqat' \(did you mean 'squat'",
     "record g1-velocity-flat w.npz --command gait 0 1": "no such command to give; it has velocity",
     "record g1-velocity-flat w.npz --command velocity 1": "velocity needs 3 numbers",
-    "record g1-velocity-flat w.npz --command velocity a b c": "velocity needs 3 numbers",
+    "record g1-velocity-flat w.npz --command velocity a b c": "there is no command 'a'",
 }
 
 

@@ -91,8 +91,8 @@ def hold_commands(env: Env, words: Sequence[str]) -> None:
             what = f"several commands; name one first: {names}" if driven else "no command"
             raise ConfigError(f"--command is {' '.join(words)}; the task has {what}")
         held.setdefault(next(reversed(held), driven[0] if driven else ""), []).append(value)
-    for name, values in held.items():
-        term = env.commands.terms[name]
+    terms = [env.commands.terms[name] for name in held]  # all are there, before one is held
+    for term, (name, values) in zip(terms, held.items(), strict=True):
         if not term.is_driven:
             there = f"it has {', '.join(driven) or 'none'}"
             raise ConfigError(f"--command {name}: the task has no such command to give; {there}")
