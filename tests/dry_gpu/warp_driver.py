@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import warp as wp
 import warp._src.torch as warp_torch
-from cuda_driver import LEGACY, Capture, Driver
+from cuda_driver import LEGACY, MEMORY, Capture, Driver
 from warp._src import codegen, context
 
 
@@ -64,6 +64,7 @@ class TorchCuda:
         cuda.current_device = lambda: 0
         cuda.device = self._device
         cuda.synchronize = lambda device=None: self.driver.wait("waiting")
+        cuda.mem_get_info = lambda device=None: (MEMORY, MEMORY)
         cuda.graph_pool_handle = lambda: next(self.driver._numbers)
 
     @contextmanager

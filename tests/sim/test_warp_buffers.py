@@ -5,9 +5,10 @@ import pytest
 import torch
 from engine_models import CARTPOLE, FALLING_BOX, MIXED, compile_xml, quadruped
 
+from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
 from simtrain.sim.warp_engine import WarpEngine
-from simtrain.sim.warp_model import BufferSizes, find_sizes, read_overflow
+from simtrain.sim.warp_model import BufferSizes, check_memory, find_sizes, read_overflow
 
 WARP = EngineCfg("warp", "cpu")
 pytestmark = pytest.mark.usefixtures("fast_compilation")
@@ -27,6 +28,17 @@ def test_the_probe_leaves_room_and_always_finds_the_same(model, contacts, constr
     assert contacts[0] <= sizes.max_contacts <= contacts[1]
     assert constraints[0] <= sizes.max_constraints <= constraints[1]
     assert find_sizes(model) == sizes
+
+
+def test_too_many_environments_for_the_memory_are_refused() -> None:
+    model, sizes, free = compile_xml(MIXED), BufferSizes(10, 32), 10_000_000
+    with pytest.raises(ConfigError, match=r"use --num-envs (\d+) or fewer") as refused:
+        check_memory(model, 100_000, sizes, free)
+    most = int(refused.value.args[0].split("--num-envs ")[1].split()[0])
+    assert free / 50_000 < most < free / 5_000
+    check_memory(model, most, sizes, free)
+    with pytest.raises(ConfigError, match=f"use --num-envs {most} or fewer"):
+        check_memory(model, most + 1, sizes, free)
 
 
 def test_overflow_names_the_flag_and_a_value() -> None:

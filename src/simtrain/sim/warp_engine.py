@@ -66,7 +66,7 @@ class WarpEngine(Engine):
         max_contacts: int | None = None,
         max_constraints: int | None = None,
     ) -> None:
-        """ConfigError if model or device cannot do; this and steps may raise OutOfMemoryError."""
+        """ConfigError if model, device or memory cannot do; steps may raise OutOfMemoryError."""
         self.model, self.num_envs = copy.copy(model), num_envs
         self.device = torch.device(cfg.device)
         if self.device == torch.device("cuda"):
@@ -80,6 +80,9 @@ class WarpEngine(Engine):
             self._model.opt.deterministic = cfg.deterministic
             sizes = warp_model.find_sizes(self.model, keyframe, max_contacts, max_constraints)
             self._sizes = sizes
+            if self.device.type == "cuda":
+                free = torch.cuda.mem_get_info(self.device)[0]
+                warp_model.check_memory(self.model, num_envs, sizes, free)
             self._data = warp_model.make_data(self.model, num_envs, sizes)
             self._physics = _Physics(self.model, self._model, self._data)
             self._mask = torch.ones(num_envs, dtype=torch.bool, device=self.device)

@@ -1,6 +1,6 @@
 """A MuJoCo model on MuJoCo Warp: what is supported, fields under MuJoCo's names, sizes of buffers.
 
-The sizes are probed on the CPU; what overflows is reported.
+The sizes are probed on the CPU and checked against a GPU's memory; what overflows is reported.
 """
 
 import dataclasses
@@ -230,9 +230,28 @@ def _most_near_pairs(
     return int((distance <= reach[first] + reach[second]).sum(axis=1).max(initial=0))
 
 
+def check_memory(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes, free: int) -> None:
+    """Raise `ConfigError` if `num_envs` do not fit into `free` bytes; steps need some more."""
+    with wp.ScopedDevice("cpu"):
+        one, three = (_bytes(make_data(model, n, sizes)) for n in (1, 3))
+    each = (three - one) // 2
+    if num_envs * each > free:
+        raise ConfigError(
+            f"{num_envs} environments need at least {num_envs * each / 2**30:.1f} GiB of GPU "
+            f"memory and {free / 2**30:.1f} GiB are free: use --num-envs {free // each} or fewer"
+        )
+
+
 def make_data(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes) -> mjw.Data:
     """The buffers of `num_envs` simulations, on Warp's current device."""
     return mjw.make_data(model, num_envs, nconmax=sizes.max_contacts, njmax=sizes.max_constraints)
+
+
+def _bytes(data: Any) -> int:
+    if isinstance(data, wp.array):
+        return int(data.capacity)
+    members = dataclasses.fields(data) if dataclasses.is_dataclass(data) else ()
+    return sum(_bytes(getattr(data, member.name)) for member in members)
 
 
 def read_overflow(bits: Tensor, sizes: BufferSizes, peaks: BufferSizes) -> Overflow:
