@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import mujoco
@@ -12,6 +13,7 @@ import torch
 from robots.models import MOTORS, biped, quadruped
 
 import simtrain
+from simtrain.cli.new import _show as show
 from simtrain.cli.new import new
 from simtrain.errors import ConfigError
 from simtrain.robots.check import check
@@ -151,6 +153,12 @@ def test_a_gait_is_at_the_scale_of_the_robot(tmp_path: Path) -> None:
                 for y in (-1, 1)
             )
             + "</body></worldbody></mujoco>",
+            "turn without end .* as wheels do.*writing_a_task",
+        ),
+        (
+            "<mujoco><worldbody><body><freejoint/><geom size='1' mass='1'/><body pos='0 0 -1'>"
+            "<joint axis='0 1 0' range='-60 60'/><geom size='0.3' mass='1'/></body></body>"
+            "</worldbody></mujoco>",
             "no legs",
         ),
     ],
@@ -165,6 +173,7 @@ def without(text: str, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
+MASSLESS = re.compile('<inertial mass="0[^>]*>')
 LOOP = '<equality><connect name="rod" body1="p2" body2="p0" anchor="0.1 0.1 0.1"/></equality>'
 BALL = '<joint name="pb" axis="0 1 0" range="-1.5 2.5"/>'
 
@@ -183,6 +192,18 @@ BALL = '<joint name="pb" axis="0 1 0" range="-1.5 2.5"/>'
         ),
         (quadruped(actuators=MOTORS.replace('gear="40"', 'gear="4"')), "saturates pc"),
         (without(quadruped(), '"0.1 0.2 0.2"', '"100 200 200"'), "the inertia of middle is"),
+        (MASSLESS.sub("", quadruped()), "mass of p0, p1, p2 is 0.03.* of the robot.*<inertial>"),
+        (without(quadruped(), 'mass="10"', 'mass="0"'), "mass of middle is 0.0001 of"),
+        (
+            without(quadruped(), '"0.6" pos="0 0 0"', '"0.6" pos="0 0 nan"'),
+            "p0 has body_ipos .*nan",
+        ),
+        (without(quadruped(), 'range="-0.8 0.8"', 'range="nan 1"'), "jnt pa has jnt_range"),
+        (without(quadruped(), '"0.1 0.2 0.2"', '"nan 1 1"'), "inertia of middle is not finite"),
+        (without(quadruped(), 'mass="10"', 'mass="1e300"'), "body middle has body_mass"),
+        (without(quadruped(), '<geom type="box"', "<body/>" * 1100 + '<geom type="box"'), "1114 b"),
+        (quadruped(extra='<asset><model name="m" file="robot.xml"/></asset>'), "MuJoCo crashes"),
+        (quadruped(extra='<size nkey="100000000"/>'), "cannot be read"),
         (
             quadruped(world='<body name="other"><joint/><geom size="0.1"/></body>'),
             "--base other",
@@ -307,3 +328,50 @@ def test_a_second_run_says_what_differs_and_overwrites_nothing(tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"(?s)differs.*-.*swing_height=2 \* .*\+.*swing_height"):
         write(prepared, "dog", tmp_path)
     assert task.read_text() == mine
+
+
+@pytest.mark.parametrize("name", ["a&quot;)&#10;open(&quot;run&quot;)", "a b", "a(", "a&#xA;b"])
+def test_a_name_that_is_no_word_is_refused(name: str, tmp_path: Path) -> None:
+    text = quadruped(actuators=MOTORS).replace('"pa"', f'"{name}"')
+    prepared = prepared_of(text, tmp_path)
+    with pytest.raises(ConfigError, match="is a name of the model that no task can use"):
+        write(prepared, "dog", tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["robot.xml"]
+
+
+def test_a_name_that_looks_like_markup_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepared = prepared_of(quadruped(actuators=MOTORS).replace('"p2"', '"[/b]"'), tmp_path)
+    show(prepared, check(prepared), "dog")
+    assert "foot on [/b]" in capsys.readouterr().out
+
+
+def test_meshes_of_one_name_stay_apart(tmp_path: Path) -> None:
+    corners = "v 0 0 0\nv {0} 0 0\nv 0 {0} 0\nv 0 0 {0}\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+    for folder, size in (("seen", 0.1), ("touched", 0.2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "part.obj").write_text(corners.format(size))
+    assets = "".join(f'<mesh name="{f}" file="{f}/part.obj"/>' for f in ("seen", "touched"))
+    geoms = '<geom type="mesh" mesh="seen"/><geom type="mesh" mesh="touched"/><geom type="box"'
+    text = quadruped(actuators=MOTORS, extra=f"<asset>{assets}</asset>")
+    write(prepared_of(without(text, '<geom type="box"', geoms), tmp_path), "dog", tmp_path / "new")
+    model = mujoco.MjModel.from_xml_path(str(tmp_path / "new/tasks/dog/dog.xml"))
+    sizes = [model.geom_rbound[model.geom_dataid == model.mesh(f).id] for f in ("seen", "touched")]
+    assert sizes[1] == pytest.approx(2.0 * sizes[0])
+
+
+def test_a_project_has_a_name_that_packages_may_have(tmp_path: Path) -> None:
+    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    write(prepared, "dog", tmp_path / 'My "first" dog', is_project=True)
+    text = (tmp_path / 'My "first" dog' / "pyproject.toml").read_text()
+    assert tomllib.loads(text)["project"]["name"] == "my-first-dog"
+
+
+def test_what_was_prepared_can_be_prepared_again(tmp_path: Path) -> None:
+    first = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    write(first, "dog", tmp_path)
+    again = prepare(read(tmp_path / "tasks/dog/dog.xml"))
+    np.testing.assert_allclose(again.home, first.home, atol=1e-3)
+    assert again.model.nsensor == first.model.nsensor
+    assert write(again, "dog", tmp_path / "again")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.cli.play import FilmFlags, show_film
-from simtrain.cli.terminal import DONE, FAILED, table_console
+from simtrain.cli.terminal import DONE, FAILED, interruptible, table_console
 from simtrain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,10 +56,13 @@ def new(arguments: Sequence[str]) -> int:
     from simtrain.robots.prepare import prepare
     from simtrain.robots.read import read
     from simtrain.robots.write import check_name, tasks_of, write
+    from simtrain.run.directory import check_folder
     from simtrain.sim.mujoco_engine import ignore_warning
 
     mujoco.set_mju_user_warning(ignore_warning)  # the table says what is wrong
     check_name(names[0])
+    folder, is_project = config.project or config.output, config.project is not None
+    check_folder(folder, "--project" if is_project else "--output")
     place, _, robot = str(config.model).partition(":")
     path = menagerie_file(robot) if place == "menagerie" else config.model
     prepared = prepare(read(path, base=config.base), feet=config.feet, end=config.end)
@@ -72,8 +75,8 @@ def new(arguments: Sequence[str]) -> int:
     if not findings[0].is_good:
         print("it cannot stand: nothing is written")
         return FAILED
-    folder, is_project = config.project or config.output, config.project is not None
-    written = write(prepared, names[0], folder, is_project=is_project)
+    with interruptible():
+        written = write(prepared, names[0], folder, is_project=is_project)
     for path in written:
         print(path)
     if not written:
@@ -86,6 +89,7 @@ def new(arguments: Sequence[str]) -> int:
 def _show(prepared: Prepared, findings: Sequence[Finding], name: str) -> None:
     """Print a table of what was found, prepared and measured."""
     from rich.table import Table
+    from rich.text import Text
 
     robot = prepared.robot
     kind = f"on {len(robot.legs)} legs" if robot.legs else "with an arm"
@@ -103,6 +107,6 @@ def _show(prepared: Prepared, findings: Sequence[Finding], name: str) -> None:
     for note in prepared.notes:
         table.add_row("", "prepared", note)
     for finding in findings:
-        mark = "[green]ok[/]" if finding.is_good else "[red]!![/]"
+        mark = Text("ok", "green") if finding.is_good else Text("!!", "red")
         table.add_row(mark, finding.what, finding.text)
-    table_console().print(table)
+    table_console().print(table, markup=False)  # names of the model may look like it

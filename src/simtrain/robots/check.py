@@ -10,6 +10,7 @@ import numpy as np
 
 from simtrain.robots.kinematics import at
 from simtrain.robots.prepare import Prepared
+from simtrain.robots.read import refused
 from simtrain.robots.standing import Guided, equilibrium, on_ground
 from simtrain.robots.tree import inertia_sizes
 
@@ -36,6 +37,7 @@ class Finding:
     """What was measured and, where it is not good, what to write."""
 
 
+@refused("the model cannot be checked, as with numbers that are not in SI units")
 def check(prepared: Prepared) -> list[Finding]:
     """What was measured; the robot can stand if the first is good."""
     model = on_ground(prepared.spec)

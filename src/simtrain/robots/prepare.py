@@ -24,7 +24,7 @@ from simtrain.robots.kinematics import (
     ranges,
     symmetric,
 )
-from simtrain.robots.read import Source, compiled
+from simtrain.robots.read import Source, compiled, refused
 from simtrain.robots.standing import (
     CONTROL_STEP,
     equilibrium,
@@ -36,6 +36,8 @@ from simtrain.robots.tree import Foot, Limb, inertia_sizes
 
 _WEIGHT_SHARE = 0.7
 """Torque of a joint whose motor is not bounded, as a part of weight times height of the hips."""
+_LIGHT, _LIGHTEST = 0.01, 0.002
+"""What a leg, or the base, weighs at least as a part of the robot, and an arm, kg."""
 _BANDWIDTH = 10.0
 """Of servos whose rotors' inertia is not known, Hz; it is also what gives them one."""
 _CROUCH = {2: 0.965, 4: 0.7}
@@ -77,6 +79,7 @@ class Prepared:
         return round(CONTROL_STEP / self.timestep)
 
 
+@refused("the model cannot be prepared, as with numbers that are not in SI units")
 def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None) -> Prepared:
     """Make the model ready; `feet` and `end` name bodies where they cannot be found.
 
@@ -87,6 +90,7 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     for key in list(spec.keys):
         spec.delete(key)
     _check_angles(spec, robot)
+    _check_masses(spec, robot)
     balls = [joint.name for joint in spec.joints if joint.type == mujoco.mjtJoint.mjJNT_BALL]
     if balls and not spec.equalities:
         raise ConfigError(f"no servo drives a ball joint; make hinges of {', '.join(balls)}")
@@ -114,6 +118,7 @@ def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepare
         if joint.type == mujoco.mjtJoint.mjJNT_SLIDE and not np.ptp(joint.range):
             text = f"{joint.name} slides without end: the base of {robot.base} is neither fixed nor"
             raise ConfigError(f"{text} free; remove the joints of its base, or give them ranges")
+    _forget(spec, "tool")
     spec.body(arm.end).add_site(name="tool", pos=robot.tool, group=4)
     _add_looks(spec)
     model = compiled(spec)
@@ -208,6 +213,22 @@ def _check_angles(spec: mujoco.MjSpec, robot: Robot) -> None:
         raise ConfigError(f'{text} It stands in <compiler angle="radian"/>, or "degree"')
 
 
+def _check_masses(spec: mujoco.MjSpec, robot: Robot) -> None:
+    """Raise ConfigError for a base, a leg, or an arm on its own, that weighs next to nothing."""
+    model, light = compiled(spec), max(_LIGHT * robot.mass * bool(robot.legs), _LIGHTEST)
+    masses = {}
+    for limb in robot.legs or robot.arms:
+        if bodies := list(dict.fromkeys(spec.joint(name).parent.name for name in limb.joints)):
+            masses[", ".join(bodies)] = float(model.body(bodies[0]).subtreemass[0])
+    if robot.legs:
+        fixed = model.body_weldid == model.body_weldid[model.body(robot.base).id]
+        masses[robot.base] = float(model.body_mass[fixed].sum())
+    for names, mass in masses.items():
+        if mass < light:
+            text = f"the mass of {names} is {mass:.2g} of the robot's {robot.mass:.3g} kg"
+            raise ConfigError(f"{text}; write an <inertial> in each, or a mass at its geoms")
+
+
 def _free_base(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
     if not robot.is_free:
         if joints := spec.body(robot.base).joints:
@@ -237,6 +258,7 @@ def _add_feet(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
             if not grounded:
                 geom.conaffinity |= 1
             geom.condim, geom.priority = max(geom.condim, 3), 1
+        _forget(spec, name)
         site = body.add_site(name=name, pos=foot.center, group=4)
         mujoco.mju_quatZ2Vec(site.quat, -foot.down)
         sensor = spec.add_sensor(name=f"{name}_contact", type=mujoco.mjtSensor.mjSENS_CONTACT)
@@ -246,6 +268,14 @@ def _add_feet(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
         sensor.intprm[:3] = [found | force, net, 1]
         sensor = spec.add_sensor(name=f"{name}_linvel", type=mujoco.mjtSensor.mjSENS_FRAMELINVEL)
         sensor.objtype, sensor.objname = mujoco.mjtObj.mjOBJ_SITE, name
+
+
+def _forget(spec: mujoco.MjSpec, name: str) -> None:
+    """Remove a site and its sensors, in place, as a model that was prepared before has them."""
+    named = (spec.site, name), (spec.sensor, f"{name}_contact"), (spec.sensor, f"{name}_linvel")
+    for find, its in named:
+        if (old := find(its)) is not None:
+            spec.delete(old)
 
 
 def _add_imu(spec: mujoco.MjSpec, robot: Robot) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
+from typing import NoReturn
 
 import mujoco
 import numpy as np
+import psutil
 
 from simtrain.errors import ConfigError, did_you_mean
 
@@ -15,7 +23,15 @@ _SLIDE, _HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
 _FAR = 50.0
 """Size of a part, or its distance from the one before, that no robot has, m."""
 _SUFFIXES = (".obj", ".stl", ".msh")
-_LARGEST_FILE = 20_000_000
+_LARGEST_FILE, _LARGEST_MESH = 20 * 10**6, 200 * 10**6
+_MOST_MEMORY, _MOST_SECONDS = 2**30, 40  # of reading, by the processor
+_MOST_BODIES, _MOST_DOFS, _MOST_FILES = 1000, 300, 100_000
+_LARGEST_NUMBER = 1e10  # as MuJoCo's own for positions and speeds
+_NUMBERS = (
+    *("body_pos", "body_quat", "body_ipos", "body_mass", "body_inertia", "jnt_pos", "jnt_axis"),
+    *("geom_pos", "geom_quat", "geom_size", "actuator_gear", "actuator_gainprm"),
+    *("jnt_range", "jnt_actfrcrange", "actuator_ctrlrange", "actuator_forcerange"),
+)
 
 
 @dataclass
@@ -39,37 +55,105 @@ def read(path: str | Path, *, base: str | None = None) -> Source:
     """
     path = Path(path)
     if not path.is_file():
-        raise ConfigError(f"--model {path} is not a file")
+        raise ConfigError(f"the model {path} is not a file")
     if path.stat().st_size > _LARGEST_FILE:
-        raise ConfigError(f"--model {path} has more than {_LARGEST_FILE // 10**6} MB")
+        raise ConfigError(f"the model {path} has more than {_LARGEST_FILE // 10**6} MB")
+    _read_in_child(path, base)
+    return _read(path, base)
+
+
+def _read_in_child(path: Path, base: str | None) -> None:
+    """Read in a process of its own first: some files crash MuJoCo, or keep it busy for hours.
+
+    Raises the ConfigError that is raised there, and one if that process is killed by its limits.
+    """
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        _answer(writing, path, base)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        error = answer.read()
+    if os.waitpid(child, 0)[1]:
+        most = f"{_MOST_SECONDS} s and {_MOST_MEMORY >> 30} GiB are not enough"
+        error = f"the model {path} cannot be read: MuJoCo crashes, or {most}"
+    if error:
+        raise ConfigError(error)
+
+
+def _answer(writing: int, path: Path, base: str | None) -> NoReturn:
+    """Read within limits, write what is wrong, and exit."""
+    code, used = 1, psutil.Process().memory_info().data
     try:
+        with suppress(ValueError):  # ours are lower already
+            resource.setrlimit(resource.RLIMIT_DATA, (used + _MOST_MEMORY, used + _MOST_MEMORY))
+            resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        faulthandler.disable()
+        mujoco.set_mju_user_warning(lambda text: None)  # or it writes a log into this folder
+        with suppress(Exception), os.fdopen(writing, "w") as answer:
+            try:
+                _read(path, base)
+            except ConfigError as error:
+                answer.write(str(error))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _read(path: Path, base: str | None) -> Source:
+    with refused(f"the model {path} cannot be read"):
         spec = mujoco.MjSpec.from_file(str(path))
-    except ValueError as error:
-        raise ConfigError(f"--model {path} cannot be read: {_in_one_line(error)}") from error
-    spec.compiler.fusestatic = spec.compiler.discardvisual = False
-    for number, body in enumerate(spec.bodies[1:], start=1):
-        body.name = body.name or f"body{number}"
-        for place, joint in enumerate(body.joints):
-            joint.name = joint.name or f"{body.name}_joint{place or ''}"
-    source = Source(spec, _root(spec, base), [])
-    _leave_surroundings(source)
-    _find_files(source, path)
-    _mend_inertias(source, is_urdf=path.suffix == ".urdf")
-    model = compiled(spec, f"--model {path}")
-    if (reach := float(max(abs(model.body_pos).max(), model.geom_rbound.max(initial=0.0)))) > _FAR:
-        raise ConfigError(f"--model {path}: a part is {reach:.3g} m large; MuJoCo's unit is meters")
-    named = set(re.findall(r' material="([^"]+)"', spec.to_xml()))  # by defaults, too
-    for name in sorted(named - {material.name for material in spec.materials}):
-        spec.add_material(name=name)
+        spec.compiler.fusestatic = spec.compiler.discardvisual = False
+        for number, body in enumerate(spec.bodies[1:], start=1):
+            body.name = body.name or f"body{number}"
+            for place, joint in enumerate(body.joints):
+                joint.name = joint.name or f"{body.name}_joint{place or ''}"
+        source = Source(spec, _root(spec, base), [])
+        _leave_surroundings(source)
+        _find_files(source, path)
+        _mend_inertias(source, is_urdf=path.suffix == ".urdf")
+        _check_size(spec.compile(), path)
+        named = set(re.findall(r' material="([^"]+)"', spec.to_xml()))  # by defaults, too
+        for name in sorted(named - {material.name for material in spec.materials}):
+            spec.add_material(name=name)
     return source
 
 
 def compiled(spec: mujoco.MjSpec, what: str = "the prepared model") -> mujoco.MjModel:
     """The model of `spec`; ConfigError that begins with `what` where MuJoCo refuses it."""
-    try:
+    with refused(what):
         return spec.compile()
-    except ValueError as error:
-        raise ConfigError(f"{what}: {_in_one_line(error)}") from error
+
+
+@contextmanager
+def refused(what: str) -> Iterator[None]:
+    """Raise a ConfigError that begins with `what` for what MuJoCo, SciPy or the disk refuses."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (ValueError, OSError, MemoryError, mujoco.FatalError) as error:
+        text = " ".join(str(error).removeprefix("Error:").split())[:200]
+        advice = "; rename one" if "repeated name" in text else ""
+        raise ConfigError(f"{what}: {text}{advice}") from error
+
+
+def _check_size(model: mujoco.MjModel, path: Path) -> None:
+    """Raise ConfigError for more parts, or larger numbers, than a robot has."""
+    if model.nbody > _MOST_BODIES or model.nv > _MOST_DOFS:
+        text = f"the model {path} has {model.nbody} bodies and {model.nv} degrees of freedom"
+        raise ConfigError(f"{text}; at most {_MOST_BODIES} and {_MOST_DOFS} can be prepared")
+    for field in _NUMBERS:
+        kind, values = field.split("_")[0], getattr(model, field)
+        good = np.abs(values) <= (np.inf if field.endswith("range") else _LARGEST_NUMBER)
+        if not (good := good.all(axis=tuple(range(1, good.ndim)))).all():
+            number = int(good.argmin())
+            name = getattr(model, kind)(number).name or f"number {number}"
+            text = f"the model {path}: the {kind} {name} has {field} {values[number].tolist()}"
+            raise ConfigError(f"{text}; write numbers below {_LARGEST_NUMBER:g}")
+    if (reach := float(max(abs(model.body_pos).max(), model.geom_rbound.max(initial=0.0)))) > _FAR:
+        text = f"the model {path} has a part of {reach:.3g} m"
+        raise ConfigError(f"{text}; MuJoCo's unit is meters")
 
 
 def _root(spec: mujoco.MjSpec, base: str | None) -> str:
@@ -131,14 +215,18 @@ def _leave_surroundings(source: Source) -> None:
 def _find_files(source: Source, path: Path) -> None:
     """Let meshes and textures name files that are there, and remove what has none."""
     spec, missing, around = source.spec, [], path.resolve().parent
-    nearby: dict[str, Path] = {}
-    for folder in (around, around.parent / "meshes") if spec.meshes else ():
-        nearby |= {file.name: file for file in folder.glob("**/*") if file.is_file()}
+    nearby: dict[str, Path] | None = None
     for mesh in [mesh for mesh in spec.meshes if mesh.file]:
         name = mesh.file.rsplit("://", 1)[-1]
         places = [around / spec.compiler.meshdir / name, around / name]
-        file = next((f for f in places if f.is_file()), nearby.get(Path(name).name))
-        if file is not None and file.suffix.lower() in _SUFFIXES:
+        file = next((place for place in places if place.is_file()), None)
+        if file is None and nearby is None:
+            folders = around, around.parent / "meshes"
+            files = islice(chain(*(folder.glob("**/*") for folder in folders)), _MOST_FILES)
+            nearby = {file.name: file for file in files if file.is_file()}
+        file = file or (nearby or {}).get(Path(name).name)
+        is_small = file is not None and file.stat().st_size <= _LARGEST_MESH
+        if file is not None and is_small and file.suffix.lower() in _SUFFIXES:
             mesh.file = str(file.resolve())
             continue
         missing.append(Path(name).name)
@@ -165,6 +253,8 @@ def _mend_inertias(source: Source, *, is_urdf: bool) -> None:
                 geom.mass = 0.0
         full = body.fullinertia
         xx, yy, zz, xy, xz, yz = [*body.inertia, 0.0, 0.0, 0.0] if np.isnan(full[0]) else full
+        if not np.isfinite([*full[1:], xx, yy, zz]).all():
+            raise ConfigError(f"the inertia of {body.name} is not finite")
         moments = np.linalg.eigvalsh([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
         if body.explicitinertial and moments.min() <= 0.0:
             body.fullinertia = [np.nan, 0.0, 0.0, 0.0, 0.0, 0.0]
@@ -176,7 +266,3 @@ def _mend_inertias(source: Source, *, is_urdf: bool) -> None:
     compiler.balanceinertia = True
     compiler.boundmass = max(compiler.boundmass, 1e-4)
     compiler.boundinertia = max(compiler.boundinertia, 1e-8)
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).removeprefix("Error:").split())

@@ -16,6 +16,8 @@ _ROUND = [int(mujoco.mjtGeom.mjGEOM_SPHERE), int(mujoco.mjtGeom.mjGEOM_CAPSULE)]
 _MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
 _CORNERS = np.array(list(product((-1.0, 1.0), repeat=3)))
 _SLIDE = int(mujoco.mjtJoint.mjJNT_SLIDE)  # hinges come after it
+_WILD = 1e3
+"""Position in a keyframe that no robot has, m or rad."""
 _LOW = 0.12
 """How far above the lowest a limb may end and be a leg, as a part of the base's height."""
 
@@ -117,11 +119,10 @@ class Tree:
         bottom = (_LOW - 1.0) * self.scale
         low = [limb for limb in limbs if self.low[self.model.body(limb.end).id] < bottom]
         legs = [limb for limb in low if len(limb.joints) >= 2 and not self._hangs(limb)]
+        self._refuse_wheels(legs or low)
         sides = [limb.place[1] for limb in legs]
         if not sides or not min(sides) < 0.0 < max(sides):
             return []
-        for leg in legs:
-            self._refuse_wheel(leg)
         if len(legs) % 2:
             names = ", ".join(leg.end for leg in legs)
             raise ConfigError(f"{names} are the lowest bodies; say which are feet with --feet")
@@ -225,7 +226,7 @@ class Tree:
         for key in range(model.nkey):
             mujoco.mj_resetDataKeyframe(model, data, key)
             mujoco.mj_kinematics(model, data)
-            if data.xmat[self.base][8] > 0.95:
+            if data.xmat[self.base][8] > 0.95 and np.abs(data.qpos).max() < _WILD:
                 return True
         mujoco.mj_resetData(model, data)
         limited = (model.jnt_limited > 0) & (model.jnt_type >= _SLIDE)
@@ -247,16 +248,27 @@ class Tree:
         first, count = self.model.body_jntadr[body], self.model.body_jntnum[body]
         return [j for j in range(first, first + count) if self.model.jnt_type[j] >= _SLIDE]
 
-    def _refuse_wheel(self, leg: Limb) -> None:
-        model, data = self.model, self.data
-        joint, (low, *_) = model.joint(leg.joints[-1]).id, self.foot("", leg.end).geoms or (-1,)
-        ends = model.jnt_limited[joint] and np.ptp(model.jnt_range[joint]) < 4.0 * np.pi
-        if ends or low < 0:
-            return
-        arm = np.cross(data.xaxis[joint], data.geom_xpos[low] - data.xanchor[joint])
-        if np.linalg.norm(arm) < 0.02 * self.scale:
-            text = f"{leg.end} turns without end about its own middle, as a wheel does"
-            raise ConfigError(f"{text}; only robots on legs can be prepared to walk")
+    def _refuse_wheels(self, limbs: list[Limb]) -> None:
+        """Raise ConfigError if limbs on both sides end on wheels."""
+        wheels = [limb for limb in limbs if self._is_wheel(limb)]
+        sides = [limb.place[1] for limb in wheels]
+        if wheels and min(sides) < 0.0 < max(sides):
+            names = ", ".join(limb.end for limb in wheels[:4]) + ", ..." * (len(wheels) > 4)
+            text = f"{names} turn without end about their own middles, as wheels do; only legs and"
+            text = f"{text} arms can be prepared. For wheels, write a task and its model by hand"
+            raise ConfigError(f"{text}, as docs/writing_a_task.md shows")
+
+    def _is_wheel(self, limb: Limb) -> bool:
+        """Whether its end turns without end, about a level axis through the middle of its shape."""
+        model, data, joint = self.model, self.data, self.model.joint(limb.joints[-1]).id
+        if model.jnt_limited[joint] and np.ptp(model.jnt_range[joint]) < 4.0 * np.pi:
+            return False
+        geoms, body = self.foot("", limb.end).geoms, model.jnt_bodyid[joint]
+        center = data.geom_xpos[geoms[0]] if geoms else data.xipos[body]
+        axis, away = data.xaxis[joint], center - data.xanchor[joint]
+        return bool(
+            abs(axis @ self.up) < 0.5 and np.linalg.norm(np.cross(axis, away)) < 0.02 * self.scale
+        )
 
     def _points(self, body: int) -> np.ndarray:
         """Points of the surface of a body, and its place, in the world, ``(n, 3)``."""

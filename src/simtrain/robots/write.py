@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import filecmp
 import functools
+import json
 import re
 import shutil
 import tempfile
@@ -22,6 +23,7 @@ from simtrain.robots.gait import Gait, gait
 from simtrain.robots.kinematics import at
 from simtrain.robots.picture import picture
 from simtrain.robots.prepare import Prepared
+from simtrain.robots.read import refused
 
 _WIDTH = 99
 _BINARY = (".png", ".stl", ".obj", ".msh")
@@ -29,8 +31,8 @@ _BINARY = (".png", ".stl", ".obj", ".msh")
 
 def check_name(name: str) -> None:
     """Raise ConfigError for a name that is none of a task."""
-    if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-        text = f"the robot's name is {name!r}; it must be of small letters, digits and hyphens"
+    if not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name):
+        text = f"the robot's name is {name[:80]!r}; it must be of small letters, digits and hyphens"
         raise ConfigError(text)
 
 
@@ -40,6 +42,7 @@ def tasks_of(prepared: Prepared, name: str) -> tuple[str, ...]:
     return tuple(f"{name}-{kind}" for kind in kinds)
 
 
+@refused("the prepared model cannot be written")
 def write(prepared: Prepared, name: str, folder: Path, *, is_project: bool = False) -> list[Path]:
     """Write ``tasks/<name>/`` and a test below `folder`, and a project around; the new files.
 
@@ -108,9 +111,11 @@ def _make_project(prepared: Prepared, name: str, folder: Path, made: Path) -> No
     """Write the files of a project that depends on this simtrain."""
     root, source = Path(__file__).resolve().parents[3], ""
     if (root / "pyproject.toml").is_file():
-        source = f'\n[tool.uv.sources]\nsimtrain = {{ path = "{root}", editable = true }}\n'
+        path = json.dumps(str(root))
+        source = f"\n[tool.uv.sources]\nsimtrain = {{ path = {path}, editable = true }}\n"
     title, task = folder.resolve().name, tasks_of(prepared, name)[0]
-    project = _filled("pyproject.toml.txt", title=title, source=source)
+    project_name = re.sub("[^a-z0-9]+", "-", title.lower()).strip("-") or name
+    project = _filled("pyproject.toml.txt", name=project_name, source=source)
     (made / "pyproject.toml").write_text(project)
     (made / "README.md").write_text(_filled("README.md.txt", title=title, task=task))
 
@@ -138,7 +143,7 @@ def velocity_file(prepared: Prepared, figures: Gait, name: str) -> str:
         hip_height=round(prepared.hip_height, 3),
         base_height=round(float(prepared.home[2]), 3),
         foot_geoms=_strings([model.geom(g).name for g in np.flatnonzero(soles)], 8),
-        base=_heaviest(prepared, model),
+        base=_plain(_heaviest(prepared, model)),
         timestep=prepared.timestep,
         decimation=prepared.decimation,
         symmetry=symmetry,
@@ -181,13 +186,15 @@ def _write_model(prepared: Prepared, folder: Path, name: str) -> None:
     """Write the prepared model, with its meshes beside it."""
     spec = prepared.spec.copy()
     spec.modelname = name
-    assets = folder / "assets"
-    for mesh in spec.meshes:
+    assets, sources = folder / "assets", dict[str, str]()
+    for number, mesh in enumerate(spec.meshes):
         if mesh.file:
             assets.mkdir(exist_ok=True)
-            source = Path(mesh.file)
-            shutil.copyfile(source, assets / source.name)
-            mesh.file = source.name
+            file = re.sub(r"[^\w.-]", "_", Path(mesh.file).name)
+            if sources.setdefault(file, mesh.file) != mesh.file:  # as visual/ and collision/ have
+                file = f"{number}_{file}"
+            shutil.copyfile(mesh.file, assets / file)
+            mesh.file = file
     spec.compiler.meshdir = "assets"
     spec.modelfiledir = str(folder)
     spec.compile()
@@ -209,11 +216,19 @@ def _function(name: str) -> str:
 
 def _strings(words: Sequence[str], depth: int = 0) -> str:
     """A tuple over as many lines as it needs."""
-    line = ", ".join(f'"{word}"' for word in words) + ("," if len(words) == 1 else "")
+    line = ", ".join(f'"{_plain(word)}"' for word in words) + ("," if len(words) == 1 else "")
     if len(line) + depth < 80:
         return f"({line})"
     lines = indent(fill(line + ",", _WIDTH - depth - 4, break_on_hyphens=False), " " * (depth + 4))
     return f"(\n{lines}\n{' ' * depth})"
+
+
+def _plain(word: str) -> str:
+    """A name that may stand in Python, and in a pattern; ConfigError for another."""
+    if not re.fullmatch(r"[\w./:-]+", word):
+        text = f"{word[:80]!r} is a name of the model that no task can use"
+        raise ConfigError(f"{text}; write one of letters, digits and _ - . / : alone")
+    return word
 
 
 def _table(values: dict[str, float]) -> str:
