@@ -41,6 +41,15 @@ MOTION
 Frames: 60
 Frame Time: 0.0333333
 {_ROWS}"""
+
+
+def _deep(text: str, depth: int) -> str:
+    """The same with many joints below each other."""
+    joint = "JOINT x\n{\nOFFSET 0 1 0\nCHANNELS 1 Zrotation\n"
+    end = "End Site\n{\nOFFSET 0 1 0\n}\n"
+    return text.replace("JOINT", depth * joint + end + depth * "}\n" + "JOINT", 1)
+
+
 G1 = Path("tasks/g1/scene.xml")
 
 
@@ -125,6 +134,25 @@ def test_joints_of_arrays_are_named(tmp_path: Path) -> None:
     assert find_landmarks(named, {}) == find_landmarks(read, {})
     with pytest.raises(ConfigError, match="did you mean 'left_hip'"):
         find_landmarks(named, {"left_hips": "mixamorig:LeftLeg"})
+    alike = ("left",) * recording.positions.shape[1]
+    np.savez(tmp_path / "walk.npz", joints=recording.positions, names=np.array([alike]))
+    with pytest.raises(ConfigError, match="no person is recognized"):
+        find_landmarks(read_recording(tmp_path / "walk.npz"), {})
+
+
+def test_too_few_frames_to_act_by_are_refused(tmp_path: Path) -> None:
+    recording = read_recording(write_walk(tmp_path / "walk.bvh", seconds=1.0))
+    with pytest.raises(ConfigError, match="higher --output-fps"):
+        person_of(recording, {}, 2.0)
+
+
+def test_a_file_that_unpacks_to_much_more_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simtrain.retarget.recording._LARGEST", 100_000)
+    np.savez_compressed(tmp_path / "a.npz", positions=np.zeros((1000, 22, 3)))
+    with pytest.raises(ConfigError, match="are packed into"):
+        read_recording(tmp_path / "a.npz")
 
 
 def test_amass_stands_upright_in_its_rest_pose(tmp_path: Path) -> None:
@@ -147,6 +175,10 @@ def test_amass_stands_upright_in_its_rest_pose(tmp_path: Path) -> None:
         (lambda text: text.rsplit("\n", 3)[0], "its head says"),
         (lambda text: text.replace("Time: 0.0166667", "Time: 1.0"), "1 frames a second"),
         (lambda text: _HAND, "no person is recognized: left_hip, left_knee"),
+        (lambda text: text.partition("MOTION")[0], "no line 'Frame Time'"),
+        (lambda text: text.replace(" 10.00000 ", " 1e20 "), "a position is not finite, or above"),
+        (lambda text: _deep(text, 2000), "no BVH, or damaged: maximum recursion depth"),
+        (lambda text: text.replace("Frames: ", "Frames: 10000000"), "its head says"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_file_is_said(change, message: str, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ _WORDS = {  # in the order of preference: LeftLeg is the shin if there is LeftUp
     "wrist": ("wrist", "hand"),
 }
 _SIDES = {"left": ("left", "l"), "right": ("right", "r")}
-_SMOOTHED = 0.15  # s
+_SMOOTHED, _FEWEST = 0.15, 5  # s; frames
 _LOW, _SLOW = 0.07, 0.4  # of a foot that stands: parts of a leg, and of a leg a second
 _GAP, _STEP = 0.08, 0.12  # s; shorter gaps in standing are closed, shorter stands left out
 
@@ -90,7 +90,8 @@ def find_landmarks(recording: Recording, given: Mapping[str, str]) -> dict[str, 
 def _by_names(names: Sequence[str]) -> dict[str, int]:
     plain = [re.sub("[^a-z0-9]", "", name.split(":")[-1].lower()) for name in names]
     joints = [name for name in plain if not name.endswith("end")] or plain
-    shared = next(i for i in range(99) if len({(name + "$" * 99)[: i + 1] for name in joints}) > 1)
+    several = (i for i in range(99) if len({(name + "$" * 99)[: i + 1] for name in joints}) > 1)
+    shared = next(several, 0)
     plain = [name[shared:] for name in plain]
     found: dict[str, int] = {}
     for side, marks in _SIDES.items():
@@ -156,13 +157,19 @@ def person_of(recording: Recording, given: Mapping[str, str], fps: float) -> Per
     places = savgol_filter(places, frames, 3, axis=0)
     last = (len(places) - 1) / recording.fps
     times = np.arange(int(last * fps + 1e-6) + 1) / fps
+    if len(times) < _FEWEST:
+        text = f"it has {len(times)} frames at {fps:g} a second, less than {_FEWEST}"
+        raise ConfigError(f"{text}; give a higher --output-fps")
     places = CubicSpline(np.arange(len(places)) / recording.fps, places, axis=0)(times)
     at = {name: places[:, i] for i, name in enumerate(names)}
     leg = _leg(at)
     if not leg > 0.0:
         raise ConfigError("the person's legs have no length")
     at = _faced({name: place / leg for name, place in at.items()})
-    return _on_floor(at, fps, leg)
+    person = _on_floor(at, fps, leg)
+    if not all(np.isfinite(place).all() for place in person.at.values()):
+        raise ConfigError("both hips are at one place: whether the person faces ahead is unknown")
+    return person
 
 
 def _leg(at: Mapping[str, np.ndarray]) -> float:

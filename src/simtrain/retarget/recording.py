@@ -7,6 +7,7 @@ person's height (Winter, Biomechanics and Motor Control of Human Movement, figur
 """
 
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +17,9 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from simtrain.errors import ConfigError, config_errors_of
-from simtrain.files import damage_as_config_error, read_file
+from simtrain.files import check_uncompressed, damage_as_config_error, read_file
 
+_LARGEST, _FARTHEST = 2**27, 1e9  # bytes of a file, and of what is packed in it; any unit
 _LOWEST_RATE = 10.0  # frames a second
 _SHORTEST = 0.5  # s
 _STILL = 0.01  # parts of the body's size
@@ -60,20 +62,20 @@ def read_recording(path: Path, fps: float | None = None, names: tuple[str, ...] 
 
     `fps` and `names` are for arrays of positions, which do not say them.
     """
-    data = read_file(path, "the recording")
-    with config_errors_of(f"the recording {path}"):
+    data, kind = read_file(path, "the recording", _LARGEST), path.suffix.lower()
+    damage = damage_as_config_error(f"it is no {kind.replace('.bvh', 'BVH')}, or damaged")
+    with config_errors_of(f"the recording {path}"), damage, np.errstate(all="ignore"):
         if not data:
             raise ConfigError("it is empty")
-        if path.suffix.lower() == ".bvh":
+        if kind == ".bvh":
             recording = _read_bvh(path, data)
-        elif path.suffix.lower() in (".npy", ".npz"):
-            with damage_as_config_error(f"it is no {path.suffix}, or damaged"):
-                recording = _read_arrays(data, fps, names)
-        elif path.suffix.lower() == ".pt":
-            recording = _read_tensor(path, fps)
+        elif kind in (".npy", ".npz"):
+            recording = _read_arrays(data, fps, names)
+        elif kind == ".pt":
+            recording = _read_tensor(data, fps)
         else:
             raise ConfigError("its name must end with .bvh, .npy, .npz or .pt")
-        return _without_calibration(_checked(recording))
+        return _checked(_without_calibration(_checked(recording)))
 
 
 def _without_calibration(recording: Recording) -> Recording:
@@ -93,9 +95,10 @@ def _checked(recording: Recording) -> Recording:
         )
     if len(positions) < _SHORTEST * fps + 1:
         raise ConfigError(f"it has {len(positions)} frames, less than {_SHORTEST:g} s")
-    finite = np.isfinite(positions).reshape(len(positions), -1).all(axis=1)
+    finite = (np.abs(positions) < _FARTHEST).reshape(len(positions), -1).all(axis=1)
     if not finite.all():
-        raise ConfigError(f"a position is not finite in frame {finite.argmin()}")
+        text = f"a position is not finite, or above {_FARTHEST:g}"
+        raise ConfigError(f"{text}, in frame {finite.argmin()}")
     size = np.ptp(positions[0], axis=0).max()
     if not np.ptp(positions, axis=0).max() > _STILL * size:
         raise ConfigError("nothing moves in it")
@@ -103,14 +106,12 @@ def _checked(recording: Recording) -> Recording:
 
 
 def _read_bvh(path: Path, data: bytes) -> Recording:
-    try:
-        file = bvhio.readAsBvh(str(path), loadKeyFrames=False)
-        text = data.decode()
-        rows = text[text.index("Frame Time") :].partition("\n")[2]
-        values = np.loadtxt(io.StringIO(rows), ndmin=2) if rows.strip() else np.zeros((0, 0))
-    except (SyntaxError, ValueError, IndexError, OSError, TypeError, RecursionError) as error:
-        reason = " ".join(str(error.args[0] if error.args else error).split())
-        raise ConfigError(f"it is no BVH, or damaged: {reason[:120]}") from error
+    head = re.search(rb"^\s*Frame\s+Time.*$", data, re.MULTILINE)
+    if head is None:  # bvhio reads on for ever
+        raise ConfigError("it is no BVH, or damaged: it has no line 'Frame Time'")
+    file = bvhio.readAsBvh(str(path), loadKeyFrames=False)
+    rows = data[head.end() :]
+    values = np.loadtxt(io.BytesIO(rows), ndmin=2) if rows.strip() else np.zeros((0, 0))
     joints = [(joint, depth) for joint, _, depth in file.Root.layout()]
     channels = sum(len(joint.Channels) for joint, _ in joints)
     if values.shape != (file.FrameCount, channels):
@@ -162,7 +163,11 @@ def _placed(
 def _read_arrays(data: bytes, fps: float | None, names: tuple[str, ...]) -> Recording:
     """Positions, or AMASS's rotations; 30 frames a second if neither the file nor `fps` says."""
     content = np.load(io.BytesIO(data), allow_pickle=False)
-    arrays = {"positions": content} if isinstance(content, np.ndarray) else dict(content)
+    if isinstance(content, np.ndarray):
+        arrays = {"positions": content}
+    else:
+        check_uncompressed(content.zip, _LARGEST)
+        arrays = dict(content)
     rates = [arrays[name] for name in _RATES if name in arrays]
     rate = fps or float(np.asarray(rates[0] if rates else _USUAL_RATE).reshape(-1)[0])
     if "trans" in arrays and ("poses" in arrays or "root_orient" in arrays):
@@ -173,7 +178,7 @@ def _read_arrays(data: bytes, fps: float | None, names: tuple[str, ...]) -> Reco
         raise ConfigError(f"it has {text}, not one, and it is no AMASS file with poses and trans")
     for field in ("names", "joint_names"):
         if not names and field in arrays:
-            names = tuple(arrays[field].astype(str).tolist())
+            names = tuple(arrays[field].astype(str).reshape(-1).tolist())
     return _named(rate, shaped[0].astype(float), names)
 
 
@@ -196,16 +201,15 @@ def _amass_positions(arrays: dict[str, np.ndarray]) -> np.ndarray:
     return _placed(_SMPL_PARENTS, offsets, turns)
 
 
-def _read_tensor(path: Path, fps: float | None) -> Recording:
+def _read_tensor(data: bytes, fps: float | None) -> Recording:
     """InterMimic's form of OMOMO: a row of 591 numbers a frame."""
     import torch
 
-    try:
-        rows = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises what its reader and unpickler happen to raise
-        raise ConfigError("it is no .pt of numbers, or damaged") from error
+    rows = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     if not isinstance(rows, torch.Tensor) or rows.ndim != 2 or rows.shape[1] != _INTERMIMIC:
         raise ConfigError(f"it must be a tensor (frames, {_INTERMIMIC}), as InterMimic's files are")
+    if rows.numel() > len(data):
+        raise ConfigError(f"it claims {len(rows)} frames, more than are in it")
     positions = rows[:, 162 : 162 + 3 * 52].reshape(-1, 52, 3).double().detach().numpy()
     return _named(fps or _USUAL_RATE, positions, ())
 
