@@ -27,7 +27,9 @@ from simtrain.robots.kinematics import (
 from simtrain.robots.read import Source, compiled, refused
 from simtrain.robots.standing import (
     CONTROL_STEP,
+    carried,
     equilibrium,
+    leave_contacts,
     on_ground,
     stable_step,
     targets,
@@ -157,7 +159,7 @@ def _finish(
     """Choose the physics step and add the keyframe ``home``, in place; the prepared robot."""
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.option.iterations, spec.option.ls_iterations = 10, 20
-    touching = _leave_contacts_at_home(spec, home)
+    touching = leave_contacts(spec, home)
     model = on_ground(spec)
     timestep = stable_step(model, home)
     spec.option.timestep = timestep
@@ -361,7 +363,7 @@ def _bend(
 
 def _add_servos(spec: mujoco.MjSpec, robot: Robot, bound: float, notes: list[str]) -> Robot:
     """Position servos for joints without, in place; `bound` for torques that have none, N m."""
-    needed = _gravity(spec, robot)
+    needed = carried(compiled(spec), robot)
     servos, added = [], []
     for servo in robot.servos:
         joint = spec.joint(servo.joint)
@@ -392,30 +394,3 @@ def _add_servos(spec: mujoco.MjSpec, robot: Robot, bound: float, notes: list[str
         text = f"{len(added)} joints got position servos: the largest torque bends one by 1 rad"
         notes.append(f"{text}, and a rotor of unknown inertia has that of {_BANDWIDTH:.0f} Hz")
     return replace(robot, servos=tuple(servos))
-
-
-def _gravity(spec: mujoco.MjSpec, robot: Robot) -> dict[str, float]:
-    """With which stiffness joints would just carry what hangs or stands on them, N m/rad."""
-    model = compiled(spec)
-    data = at(model, model.qpos0)
-    mujoco.mj_comPos(model, data)
-    in_legs, needed = {name for leg in robot.legs for name in leg.joints}, {}
-    for name in set(robot.joints) - in_legs:
-        joint = model.joint(name).id
-        body = model.jnt_bodyid[joint]
-        arm = float(np.linalg.norm(data.subtree_com[body] - data.xanchor[joint]))
-        needed[name] = 9.81 * float(model.body_subtreemass[body]) * arm
-    return needed
-
-
-def _leave_contacts_at_home(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, str], ...]:
-    """Exclude pairs of the robot's bodies that touch each other at home, in place; the pairs."""
-    model = compiled(spec)
-    data = mujoco.MjData(model)
-    data.qpos[:] = home
-    mujoco.mj_fwdPosition(model, data)
-    bodies = {tuple(sorted(model.geom_bodyid[contact.geom].tolist())) for contact in data.contact}
-    pairs = tuple((model.body(one).name, model.body(two).name) for one, two in sorted(bodies))
-    for one, two in pairs:
-        spec.add_exclude(bodyname1=one, bodyname2=two)
-    return pairs

@@ -9,6 +9,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from simtrain.errors import ConfigError
+from simtrain.robots.inspect import Robot
+from simtrain.robots.kinematics import at
 from simtrain.robots.read import compiled
 
 CONTROL_STEP = 0.02
@@ -97,6 +99,32 @@ def targets(
         stiffness = model.actuator_gainprm[on_joint, 0] * model.actuator_gear[on_joint, 0]
         ctrl[on_joint] += torques[dofs] / stiffness
     return ctrl
+
+
+def carried(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
+    """With which stiffness joints of trunk and arms would just carry what is on them, N m/rad."""
+    data = at(model, model.qpos0)
+    mujoco.mj_comPos(model, data)
+    in_legs, needed = {name for leg in robot.legs for name in leg.joints}, {}
+    for name in set(robot.joints) - in_legs:
+        joint = model.joint(name).id
+        body = model.jnt_bodyid[joint]
+        arm = float(np.linalg.norm(data.subtree_com[body] - data.xanchor[joint]))
+        needed[name] = 9.81 * float(model.body_subtreemass[body]) * arm
+    return needed
+
+
+def leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, str], ...]:
+    """Exclude pairs of the robot's bodies that touch each other at home, in place; the pairs."""
+    model = compiled(spec)
+    data = mujoco.MjData(model)
+    data.qpos[:] = home
+    mujoco.mj_fwdPosition(model, data)
+    bodies = {tuple(sorted(model.geom_bodyid[contact.geom].tolist())) for contact in data.contact}
+    pairs = tuple((model.body(one).name, model.body(two).name) for one, two in sorted(bodies))
+    for one, two in pairs:
+        spec.add_exclude(bodyname1=one, bodyname2=two)
+    return pairs
 
 
 def stable_step(model: mujoco.MjModel, home: np.ndarray) -> float:
