@@ -203,7 +203,13 @@ BALL = '<joint name="pb" axis="0 1 0" range="-1.5 2.5"/>'
         (without(quadruped(), 'mass="10"', 'mass="1e300"'), "body middle has body_mass"),
         (without(quadruped(), '<geom type="box"', "<body/>" * 1100 + '<geom type="box"'), "1114 b"),
         (quadruped(extra='<asset><model name="m" file="robot.xml"/></asset>'), "MuJoCo crashes"),
-        (quadruped(extra='<size nkey="100000000"/>'), "cannot be read"),
+        (
+            quadruped(
+                extra='<asset><hfield name="h" nrow="90000" ncol="90000" size="1 1 1 1"/></asset>'
+            ),
+            "1 GiB are not enough",
+        ),
+        (quadruped(actuators=MOTORS.replace('gear="40"', 'gear="0"')), "motor of pc has no torque"),
         (
             quadruped(world='<body name="other"><joint/><geom size="0.1"/></body>'),
             "--base other",
@@ -337,6 +343,12 @@ def test_a_name_that_is_no_word_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a name of the model that no task can use"):
         write(prepared, "dog", tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["robot.xml"]
+
+
+def test_names_may_be_long(tmp_path: Path) -> None:
+    text = quadruped(actuators=MOTORS).replace('"pa"', f'"{120 * "p"}"')
+    write(prepared_of(text, tmp_path), "dog", tmp_path)
+    compile((tmp_path / "tasks/dog/velocity.py").read_text(), "velocity.py", "exec")
 
 
 def test_a_name_that_looks_like_markup_is_shown(

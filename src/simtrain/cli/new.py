@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +82,7 @@ def new(arguments: Sequence[str]) -> int:
         print(path)
     if not written:
         print("nothing to write: all files are there, as they would be written")
-    enter = f"cd {config.project} && uv sync\n" if is_project else ""
+    enter = f"cd {shlex.quote(str(folder))} && uv sync\n" if is_project else ""
     print(f"\n{enter}uv run train {tasks_of(prepared, names[0])[0]}")
     return DONE
 

@@ -37,7 +37,7 @@ class Finding:
     """What was measured and, where it is not good, what to write."""
 
 
-@refused("the model cannot be checked, as with numbers that are not in SI units")
+@refused("the model cannot be checked")
 def check(prepared: Prepared) -> list[Finding]:
     """What was measured; the robot can stand if the first is good."""
     model = on_ground(prepared.spec)
@@ -54,7 +54,7 @@ def _stands(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
     away = np.abs(qpos[guided.joints] - home[guided.joints])
     worst = prepared.robot.joints[int(away.argmax())]
     good = bool(np.isfinite(qpos).all()) and abs(sunk) < _SINKS * height and away.max() < _AWAY
-    text = f"{STANDS_S:.0f} s at home, its base upright by a guide: sinks {1e3 * sunk:.0f} mm"
+    text = f"{STANDS_S:.0f} s at home, its base upright by a guide: sinks {round(1e3 * sunk)} mm"
     text = f"{text}, {worst} is {away.max():.2f} off"
     if not good:
         change = "lower" if prepared.timestep < _FINE else "raise the force range and"
@@ -105,10 +105,8 @@ def _loops(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
     good = not len(apart) or bool(apart.max() < _OPEN)
     text = "equality constraints hold at home"
     if not good:
-        text = (
-            f"the constraint {model.equality(worst).name or worst} is off by {apart.max():.3f} at"
-        )
-        text = f"{text} home; give the model a keyframe in which it holds"
+        text = f"the constraint {model.equality(worst).name or worst} is off by {apart.max():.3f}"
+        text = f"{text} at home; give the model a keyframe in which it holds"
     yield Finding("loops", good, text)
 
 

@@ -81,7 +81,7 @@ class Prepared:
         return round(CONTROL_STEP / self.timestep)
 
 
-@refused("the model cannot be prepared, as with numbers that are not in SI units")
+@refused("the model cannot be prepared")
 def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None) -> Prepared:
     """Make the model ready; `feet` and `end` name bodies where they cannot be found.
 
@@ -377,6 +377,8 @@ def _add_servos(spec: mujoco.MjSpec, robot: Robot, bound: float, notes: list[str
         if is_loose and servo.kind == "none":
             servos.append(replace(servo, torque=0.0))
             continue
+        if not torque > 0.0:
+            raise ConfigError(f"the motor of {servo.joint} has no torque: write its gear or range")
         stiffness = max(torque, _GRAVITY_MARGIN * needed.get(servo.joint, 0.0))
         armature = stiffness / (2.0 * np.pi * _BANDWIDTH) ** 2
         if joint.armature < 0.1 * armature:

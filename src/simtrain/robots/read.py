@@ -82,7 +82,7 @@ def _read_in_child(path: Path, base: str | None) -> None:
 
 def _answer(writing: int, path: Path, base: str | None) -> NoReturn:
     """Read within limits, write what is wrong, and exit."""
-    code, used = 1, psutil.Process().memory_info().data
+    code, used = 0, psutil.Process().memory_info().data
     try:
         with suppress(ValueError):  # ours are lower already
             resource.setrlimit(resource.RLIMIT_DATA, (used + _MOST_MEMORY, used + _MOST_MEMORY))
@@ -90,12 +90,13 @@ def _answer(writing: int, path: Path, base: str | None) -> NoReturn:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         faulthandler.disable()
         mujoco.set_mju_user_warning(lambda text: None)  # or it writes a log into this folder
-        with suppress(Exception), os.fdopen(writing, "w") as answer:
+        with os.fdopen(writing, "w") as answer:
             try:
                 _read(path, base)
             except ConfigError as error:
                 answer.write(str(error))
-        code = 0
+    except (MemoryError, RuntimeError):  # MuJoCo raises either where memory is lacking
+        code = 1
     finally:
         os._exit(code)
 
@@ -132,7 +133,7 @@ def refused(what: str) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except (ValueError, OSError, MemoryError, mujoco.FatalError) as error:
+    except (ValueError, OSError, mujoco.FatalError) as error:
         text = " ".join(str(error).removeprefix("Error:").split())[:200]
         advice = "; rename one" if "repeated name" in text else ""
         raise ConfigError(f"{what}: {text}{advice}") from error

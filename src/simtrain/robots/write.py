@@ -219,8 +219,12 @@ def _strings(words: Sequence[str], depth: int = 0) -> str:
     line = ", ".join(f'"{_plain(word)}"' for word in words) + ("," if len(words) == 1 else "")
     if len(line) + depth < 80:
         return f"({line})"
-    lines = indent(fill(line + ",", _WIDTH - depth - 4, break_on_hyphens=False), " " * (depth + 4))
+    lines = indent(_wrapped(line + ",", _WIDTH - depth - 4), " " * (depth + 4))
     return f"(\n{lines}\n{' ' * depth})"
+
+
+def _wrapped(words: str, width: int) -> str:
+    return fill(words, width, break_long_words=False, break_on_hyphens=False)
 
 
 def _plain(word: str) -> str:
@@ -240,6 +244,6 @@ def _table(values: dict[str, float]) -> str:
         groups.setdefault(value, []).append(name)
     lines = []
     for value, names in groups.items():
-        wrapped = fill(" ".join(names), _WIDTH - 16, break_on_hyphens=False).split("\n")
+        wrapped = _wrapped(" ".join(names), _WIDTH - 16).split("\n")
         lines += [f'    "{"|".join(line.split())}": {value},\n' for line in wrapped]
     return "{\n" + "".join(lines) + "}"
