@@ -104,6 +104,16 @@ def test_stands_on_bent_legs_with_its_feet_below_its_hips(tmp_path: Path) -> Non
     assert prepared.home[7:] == pytest.approx(np.tile(prepared.home[7:10], 4), abs=0.02)
 
 
+def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
+    model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
+    bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE
+    seen = [model.body(body).name for body in model.geom_bodyid[bones]]
+    assert sorted(seen) == sorted(f"{n}{i}" for n in "pqrs" for i in range(3))
+    assert not model.geom_contype[bones].any()
+    assert not model.geom_conaffinity[bones].any()
+    assert model.body_mass.sum() == pytest.approx(16.4)
+
+
 def test_a_biped_stands_on_flat_soles(tmp_path: Path) -> None:
     prepared = prepared_of(biped(), tmp_path, "urdf")
     data = at_home(prepared.model)

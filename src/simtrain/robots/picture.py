@@ -56,7 +56,7 @@ def picture(
 
 
 def _markers(prepared: Prepared, scene: mujoco.MjModel, data: mujoco.MjData) -> Iterator[Marker]:
-    robot, size = prepared.robot, 0.09 * scene.stat.extent
+    robot, size = prepared.robot, 0.13 * scene.stat.extent
     for name in robot.joints:
         joint, other = scene.joint(name).id, scene.joint(robot.partners[name]).id
         start, axis = data.xanchor[joint], data.xaxis[joint]
@@ -85,7 +85,7 @@ def _range(scene: mujoco.MjModel, data: mujoco.MjData, joint: int, size: float) 
     low, high = scene.jnt_range[joint] - now
     turns = Rotation.from_rotvec(np.outer(np.linspace(low, high, 9), axis))
     for turned in turns.apply(link):
-        yield Sphere(tuple(start + size * turned), 0.05 * size, _RANGE)
+        yield Sphere(tuple(start + size * turned), 0.07 * size, _RANGE)
 
 
 def _is_ahead(prepared: Prepared, joint: str, offsets: Sequence[float]) -> bool:

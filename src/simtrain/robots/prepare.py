@@ -24,6 +24,7 @@ from simtrain.robots.kinematics import (
     ranges,
     symmetric,
 )
+from simtrain.robots.looks import add_looks
 from simtrain.robots.read import Source, compiled, refused
 from simtrain.robots.standing import (
     CONTROL_STEP,
@@ -34,7 +35,7 @@ from simtrain.robots.standing import (
     stable_step,
     targets,
 )
-from simtrain.robots.tree import Foot, Limb, inertia_sizes
+from simtrain.robots.tree import Foot, Limb
 
 _WEIGHT_SHARE = 0.7
 """Torque of a joint whose motor is not bounded, as a part of weight times height of the hips."""
@@ -101,7 +102,7 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     _free_base(spec, robot, notes)
     _add_feet(spec, robot, notes)
     _add_imu(spec, robot)
-    _add_looks(spec)
+    add_looks(spec, robot)
     model = compiled(spec)
     home = symmetric(model, robot, _home(model, robot), model.jnt_qposadr)
     height = hip_height(model, robot, home)
@@ -122,7 +123,7 @@ def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepare
             raise ConfigError(f"{text} free; remove the joints of its base, or give them ranges")
     _forget(spec, "tool")
     spec.body(arm.end).add_site(name="tool", pos=robot.tool, group=4)
-    _add_looks(spec)
+    add_looks(spec, robot)
     model = compiled(spec)
     home = model.qpos0.copy()
     for name, value in robot.pose.items():
@@ -290,20 +291,6 @@ def _add_imu(spec: mujoco.MjSpec, robot: Robot) -> None:
         sensor.objtype = sensor.reftype = mujoco.mjtObj.mjOBJ_XBODY
         sensor.objname = sensor.refname = robot.base
         sensor.intprm[:3] = [1, 0, 1]
-
-
-def _add_looks(spec: mujoco.MjSpec) -> None:
-    """Let all bodies be seen: by what collides, or else by the ellipsoid of their inertia."""
-    model = compiled(spec)
-    for number, body in enumerate(spec.bodies[1:], start=1):
-        geoms = list(body.geoms)
-        for geom in geoms if all(geom.group > 2 for geom in geoms) else ():
-            geom.group = 2
-        if not geoms and model.body_mass[number] > 0.002 * model.body_mass.sum():
-            look = body.add_geom(type=mujoco.mjtGeom.mjGEOM_ELLIPSOID, mass=0.0, group=2)
-            look.pos, look.quat = model.body_ipos[number], model.body_iquat[number]
-            look.size = np.sqrt(np.maximum(5.0 * inertia_sizes(model, number), 1e-6))
-            look.contype = look.conaffinity = 0
 
 
 def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
