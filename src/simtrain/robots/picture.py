@@ -56,7 +56,7 @@ def picture(
 
 
 def _markers(prepared: Prepared, scene: mujoco.MjModel, data: mujoco.MjData) -> Iterator[Marker]:
-    robot, size = prepared.robot, 0.13 * scene.stat.extent
+    robot, size = prepared.robot, 0.18 * scene.stat.extent
     for name in robot.joints:
         joint, other = scene.joint(name).id, scene.joint(robot.partners[name]).id
         start, axis = data.xanchor[joint], data.xaxis[joint]
@@ -64,9 +64,9 @@ def _markers(prepared: Prepared, scene: mujoco.MjModel, data: mujoco.MjData) -> 
         color = _MIDDLE if joint == other else _LEFT if side > 0.0 else _RIGHT
         yield Arrow(tuple(start), tuple(start + size * axis), color)
         if scene.jnt_limited[joint] and scene.jnt_type[joint] == int(mujoco.mjtJoint.mjJNT_HINGE):
-            yield from _range(scene, data, joint, 1.2 * size)
+            yield from _range(scene, data, joint, 0.5 * size)
     for foot in robot.feet:
-        yield Sphere(tuple(data.site(f"{foot.name}_sole").xpos), 0.2 * size, _FOOT)
+        yield Sphere(tuple(data.site(f"{foot.name}_sole").xpos), 0.13 * size, _FOOT)
     if not robot.legs:
         tool = data.site("tool")
         turned = Rotation.from_matrix(tool.xmat.reshape(3, 3))
@@ -83,9 +83,9 @@ def _range(scene: mujoco.MjModel, data: mujoco.MjData, joint: int, size: float) 
     link = link / np.linalg.norm(link) if np.linalg.norm(link) > 1e-6 else np.cross(axis, [1, 1, 0])
     now = data.qpos[scene.jnt_qposadr[joint]]
     low, high = scene.jnt_range[joint] - now
-    turns = Rotation.from_rotvec(np.outer(np.linspace(low, high, 9), axis))
+    turns = Rotation.from_rotvec(np.outer(np.linspace(low, high, 30), axis))
     for turned in turns.apply(link):
-        yield Sphere(tuple(start + size * turned), 0.07 * size, _RANGE)
+        yield Sphere(tuple(start + size * turned), 0.05 * size, _RANGE)
 
 
 def _is_ahead(prepared: Prepared, joint: str, offsets: Sequence[float]) -> bool:
