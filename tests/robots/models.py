@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import mujoco
+
+from simtrain.robots.inspect import Robot, inspect
+from simtrain.robots.prepare import Prepared, prepare
+from simtrain.robots.read import read
+
 _LEG = """
 <body name="{n}0" pos="{x} {y} 0"><inertial mass="0.6" pos="0 0 0" diaginertia="1e-3 1e-3 1e-3"/>
   <joint name="{n}a" axis="1 0 0" range="-0.8 0.8"/>
@@ -85,3 +93,30 @@ def biped() -> str:
             parts.append(_link(name, mass, shape, z))
             parts.append(_joint(f"j{name}", parent, name, xyz, axis, limits))
     return f'<robot name="unknown">{"".join(parts)}</robot>'
+
+
+def robot_of(text: str, folder: Path, suffix: str = "xml") -> Robot:
+    source = read(model_file(text, folder, suffix))
+    return inspect(source.spec, source.base)
+
+
+def prepared_of(text: str, folder: Path, suffix: str = "xml") -> Prepared:
+    return prepare(read(model_file(text, folder, suffix)))
+
+
+def at_home(model: mujoco.MjModel) -> mujoco.MjData:
+    data = mujoco.MjData(model)
+    mujoco.mj_resetDataKeyframe(model, data, 0)
+    mujoco.mj_kinematics(model, data)
+    return data
+
+
+def model_file(text: str, folder: Path, suffix: str = "xml") -> Path:
+    path = folder / f"robot.{suffix}"
+    path.write_text(text)
+    return path
+
+
+def without(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new)

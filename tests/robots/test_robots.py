@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 import mujoco
 import numpy as np
 import pytest
 import torch
-from robots.models import MOTORS, biped, quadruped
+from robots.models import (
+    MOTORS,
+    at_home,
+    biped,
+    model_file,
+    prepared_of,
+    quadruped,
+    robot_of,
+    without,
+)
 
 import simtrain
 from simtrain.cli.new import _show as show
@@ -18,34 +26,10 @@ from simtrain.cli.new import new
 from simtrain.errors import ConfigError
 from simtrain.robots.check import check
 from simtrain.robots.gait import gait
-from simtrain.robots.inspect import Robot, inspect
-from simtrain.robots.prepare import Prepared, prepare
+from simtrain.robots.inspect import inspect
 from simtrain.robots.read import read
-from simtrain.robots.write import write
 
 GROUND = '<geom name="ground" type="plane" size="0 0 1"/>'
-
-
-def robot_of(text: str, folder: Path, suffix: str = "xml") -> Robot:
-    source = read(model_file(text, folder, suffix))
-    return inspect(source.spec, source.base)
-
-
-def prepared_of(text: str, folder: Path, suffix: str = "xml") -> Prepared:
-    return prepare(read(model_file(text, folder, suffix)))
-
-
-def at_home(model: mujoco.MjModel) -> mujoco.MjData:
-    data = mujoco.MjData(model)
-    mujoco.mj_resetDataKeyframe(model, data, 0)
-    mujoco.mj_kinematics(model, data)
-    return data
-
-
-def model_file(text: str, folder: Path, suffix: str = "xml") -> Path:
-    path = folder / f"robot.{suffix}"
-    path.write_text(text)
-    return path
 
 
 def test_finds_the_legs_of_a_quadruped(tmp_path: Path) -> None:
@@ -176,11 +160,6 @@ def test_a_gait_is_at_the_scale_of_the_robot(tmp_path: Path) -> None:
 def test_what_is_no_robot_on_legs_is_refused(text: str, what: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=what):
         prepared_of(text, tmp_path)
-
-
-def without(text: str, old: str, new: str) -> str:
-    assert old in text
-    return text.replace(old, new)
 
 
 MASSLESS = re.compile('<inertial mass="0[^>]*>')
@@ -334,66 +313,9 @@ def test_defaults_of_the_model_neither_hide_the_ground_nor_need_its_materials(
     assert data.qpos[2] == pytest.approx(height, abs=0.05)
 
 
-def test_a_second_run_says_what_differs_and_overwrites_nothing(tmp_path: Path) -> None:
-    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
-    assert len(write(prepared, "dog", tmp_path)) == 5
-    assert write(prepared, "dog", tmp_path) == []
-    task = tmp_path / "tasks/dog/velocity.py"
-    mine = task.read_text().replace("swing_height=", "swing_height=2 * ")
-    task.write_text(mine)
-    with pytest.raises(ConfigError, match=r"(?s)differs.*-.*swing_height=2 \* .*\+.*swing_height"):
-        write(prepared, "dog", tmp_path)
-    assert task.read_text() == mine
-
-
-@pytest.mark.parametrize("name", ["a&quot;)&#10;open(&quot;run&quot;)", "a b", "a(", "a&#xA;b"])
-def test_a_name_that_is_no_word_is_refused(name: str, tmp_path: Path) -> None:
-    text = quadruped(actuators=MOTORS).replace('"pa"', f'"{name}"')
-    prepared = prepared_of(text, tmp_path)
-    with pytest.raises(ConfigError, match="is a name of the model that no task can use"):
-        write(prepared, "dog", tmp_path / "new")
-    assert [path.name for path in tmp_path.iterdir()] == ["robot.xml"]
-
-
-def test_names_may_be_long(tmp_path: Path) -> None:
-    text = quadruped(actuators=MOTORS).replace('"pa"', f'"{120 * "p"}"')
-    write(prepared_of(text, tmp_path), "dog", tmp_path)
-    compile((tmp_path / "tasks/dog/velocity.py").read_text(), "velocity.py", "exec")
-
-
 def test_a_name_that_looks_like_markup_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepared = prepared_of(quadruped(actuators=MOTORS).replace('"p2"', '"[/b]"'), tmp_path)
     show(prepared, check(prepared), "dog")
     assert "foot on [/b]" in capsys.readouterr().out
-
-
-def test_meshes_of_one_name_stay_apart(tmp_path: Path) -> None:
-    corners = "v 0 0 0\nv {0} 0 0\nv 0 {0} 0\nv 0 0 {0}\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
-    for folder, size in (("seen", 0.1), ("touched", 0.2)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "part.obj").write_text(corners.format(size))
-    assets = "".join(f'<mesh name="{f}" file="{f}/part.obj"/>' for f in ("seen", "touched"))
-    geoms = '<geom type="mesh" mesh="seen"/><geom type="mesh" mesh="touched"/><geom type="box"'
-    text = quadruped(actuators=MOTORS, extra=f"<asset>{assets}</asset>")
-    write(prepared_of(without(text, '<geom type="box"', geoms), tmp_path), "dog", tmp_path / "new")
-    model = mujoco.MjModel.from_xml_path(str(tmp_path / "new/tasks/dog/dog.xml"))
-    sizes = [model.geom_rbound[model.geom_dataid == model.mesh(f).id] for f in ("seen", "touched")]
-    assert sizes[1] == pytest.approx(2.0 * sizes[0])
-
-
-def test_a_project_has_a_name_that_packages_may_have(tmp_path: Path) -> None:
-    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
-    write(prepared, "dog", tmp_path / 'My "first" dog', is_project=True)
-    text = (tmp_path / 'My "first" dog' / "pyproject.toml").read_text()
-    assert tomllib.loads(text)["project"]["name"] == "my-first-dog"
-
-
-def test_what_was_prepared_can_be_prepared_again(tmp_path: Path) -> None:
-    first = prepared_of(quadruped(actuators=MOTORS), tmp_path)
-    write(first, "dog", tmp_path)
-    again = prepare(read(tmp_path / "tasks/dog/dog.xml"))
-    np.testing.assert_allclose(again.home, first.home, atol=1e-3)
-    assert again.model.nsensor == first.model.nsensor
-    assert write(again, "dog", tmp_path / "again")

@@ -8,6 +8,7 @@ import functools
 import json
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from importlib import resources
@@ -24,6 +25,7 @@ from simtrain.robots.kinematics import at
 from simtrain.robots.picture import picture
 from simtrain.robots.prepare import Prepared
 from simtrain.robots.read import refused
+from simtrain.view.opengl import RenderingError
 
 _WIDTH = 99
 _BINARY = (".png", ".stl", ".obj", ".msh")
@@ -102,7 +104,10 @@ def _make_files(prepared: Prepared, name: str, made: Path, folder: Path) -> None
         (task / "reach.py").write_text(_reach_file(prepared, name))
     if not (folder / "tasks" / name / f"{name}.png").exists():
         steps = (figures.bend, figures.offsets) if figures else ()
-        picture(prepared, model, *steps).save(task / f"{name}.png")
+        try:
+            picture(prepared, model, *steps).save(task / f"{name}.png")
+        except RenderingError as error:
+            print(f"no picture: {error}", file=sys.stderr)
     tasks = _strings(tasks_of(prepared, name)).replace("(", "[").replace(",)", "]")
     test.write_text(_filled("test.py.txt", title=_title(name), tasks=tasks.replace(")", "]")))
 

@@ -1,0 +1,88 @@
+"""The files of a robot's tasks: their names, and what is there already."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+from robots.models import MOTORS, prepared_of, quadruped, without
+
+from simtrain.errors import ConfigError
+from simtrain.robots.prepare import prepare
+from simtrain.robots.read import read
+from simtrain.robots.write import write
+from simtrain.view.opengl import RenderingError
+
+
+def test_without_opengl_all_but_the_picture_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RenderingError("there is no OpenGL")
+
+    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("simtrain.robots.write.picture", fail)
+        assert len(write(prepared, "dog", tmp_path)) == 4
+    assert "no picture: there is no OpenGL" in capsys.readouterr().err
+    assert [path.name for path in write(prepared, "dog", tmp_path)] == ["dog.png"]
+
+
+def test_a_second_run_says_what_differs_and_overwrites_nothing(tmp_path: Path) -> None:
+    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    assert len(write(prepared, "dog", tmp_path)) == 5
+    assert write(prepared, "dog", tmp_path) == []
+    task = tmp_path / "tasks/dog/velocity.py"
+    mine = task.read_text().replace("swing_height=", "swing_height=2 * ")
+    task.write_text(mine)
+    with pytest.raises(ConfigError, match=r"(?s)differs.*-.*swing_height=2 \* .*\+.*swing_height"):
+        write(prepared, "dog", tmp_path)
+    assert task.read_text() == mine
+
+
+@pytest.mark.parametrize("name", ["a&quot;)&#10;open(&quot;run&quot;)", "a b", "a(", "a&#xA;b"])
+def test_a_name_that_is_no_word_is_refused(name: str, tmp_path: Path) -> None:
+    text = quadruped(actuators=MOTORS).replace('"pa"', f'"{name}"')
+    prepared = prepared_of(text, tmp_path)
+    with pytest.raises(ConfigError, match="is a name of the model that no task can use"):
+        write(prepared, "dog", tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["robot.xml"]
+
+
+def test_names_may_be_long(tmp_path: Path) -> None:
+    text = quadruped(actuators=MOTORS).replace('"pa"', f'"{120 * "p"}"')
+    write(prepared_of(text, tmp_path), "dog", tmp_path)
+    compile((tmp_path / "tasks/dog/velocity.py").read_text(), "velocity.py", "exec")
+
+
+def test_meshes_of_one_name_stay_apart(tmp_path: Path) -> None:
+    corners = "v 0 0 0\nv {0} 0 0\nv 0 {0} 0\nv 0 0 {0}\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+    for folder, size in (("seen", 0.1), ("touched", 0.2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "part.obj").write_text(corners.format(size))
+    assets = "".join(f'<mesh name="{f}" file="{f}/part.obj"/>' for f in ("seen", "touched"))
+    geoms = '<geom type="mesh" mesh="seen"/><geom type="mesh" mesh="touched"/><geom type="box"'
+    text = quadruped(actuators=MOTORS, extra=f"<asset>{assets}</asset>")
+    write(prepared_of(without(text, '<geom type="box"', geoms), tmp_path), "dog", tmp_path / "new")
+    model = mujoco.MjModel.from_xml_path(str(tmp_path / "new/tasks/dog/dog.xml"))
+    sizes = [model.geom_rbound[model.geom_dataid == model.mesh(f).id] for f in ("seen", "touched")]
+    assert sizes[1] == pytest.approx(2.0 * sizes[0])
+
+
+def test_a_project_has_a_name_that_packages_may_have(tmp_path: Path) -> None:
+    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    write(prepared, "dog", tmp_path / 'My "first" dog', is_project=True)
+    text = (tmp_path / 'My "first" dog' / "pyproject.toml").read_text()
+    assert tomllib.loads(text)["project"]["name"] == "my-first-dog"
+
+
+def test_what_was_prepared_can_be_prepared_again(tmp_path: Path) -> None:
+    first = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    write(first, "dog", tmp_path)
+    again = prepare(read(tmp_path / "tasks/dog/dog.xml"))
+    np.testing.assert_allclose(again.home, first.home, atol=1e-3)
+    assert again.model.nsensor == first.model.nsensor
+    assert write(again, "dog", tmp_path / "again")
