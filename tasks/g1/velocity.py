@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from simtrain import Mirror, TaskCfg, task
+from simtrain import CurriculumTermCfg, Mirror, TaskCfg, mdp, task
 from simtrain.mdp.locomotion.recipe import rough_velocity_task, velocity_task
 
 # Legs and waist; the arms are held where the keyframe has them.
@@ -40,12 +40,20 @@ def g1_velocity_flat() -> TaskCfg:
         offsets=(0.0, 0.5),
         bend=BEND,
         action_scale=ACTION_SCALE,
-        lin_vel_x=(-0.5, 1.0),
+        lin_vel_x=(-0.5, 1.5),
         lin_vel_y=(-0.3, 0.3),
-        ang_vel_z=(-0.7, 0.7),
+        ang_vel_z=(-1.0, 1.0),
         frequency=1.7,
         swing_height=0.09,
         symmetry=Mirror(),
+    )
+    cfg.curricula["command_ranges"] = CurriculumTermCfg(
+        mdp.command_ranges,
+        command="velocity",
+        start=0.67,
+        after_steps=9600,
+        steps=19200,
+        ranges=("lin_vel_x", "ang_vel_z"),
     )
     cfg.keyframe = "knees_bent"  # `home` has its arms and legs straight
     # The joints that step are not in it: their reference moves.
@@ -60,4 +68,6 @@ def g1_velocity_flat() -> TaskCfg:
 @task("g1-velocity-rough")
 def g1_velocity_rough() -> TaskCfg:
     """Follow velocity commands over slopes, stairs, boxes, waves and rough ground."""
-    return rough_velocity_task(g1_velocity_flat(), hip_height=HIP_HEIGHT)
+    cfg = rough_velocity_task(g1_velocity_flat(), hip_height=HIP_HEIGHT)
+    cfg.commands["velocity"].params["lin_vel_x"] = (-0.5, 1.0)
+    return cfg

@@ -3,7 +3,7 @@
 import copy
 from pathlib import Path
 
-from simtrain import ActorCfg, Mirror, TaskCfg, task
+from simtrain import ActorCfg, CurriculumTermCfg, Mirror, TaskCfg, mdp, task
 from simtrain.mdp.locomotion.recipe import rough_velocity_task, velocity_task
 
 FEET = "(FR|FL|RR|RL)_foot"
@@ -24,13 +24,16 @@ def go1_velocity_flat() -> TaskCfg:
         offsets=(0.0, 0.5, 0.5, 0.0),  # front right and rear left together, then the others
         bend={".*_thigh_joint": 0.22, ".*_calf_joint": -0.44},  # what lifts a foot by 0.08 m
         action_scale=0.5,
-        lin_vel_x=(-1.0, 1.0),
+        lin_vel_x=(-1.0, 2.0),
         lin_vel_y=(-0.5, 0.5),
         ang_vel_z=(-1.0, 1.0),
         frequency=3.2,
         swing_height=0.08,
         sole=0.023,  # radius of a foot
         symmetry=Mirror(),
+    )
+    cfg.curricula["command_ranges"] = CurriculumTermCfg(
+        mdp.command_ranges, command="velocity", start=0.5, steps=2400, ranges=("lin_vel_x",)
     )
     # Calves swing further than thighs: their bend is twice as large.
     cfg.rewards["posture"].params["std_moving"] = {
@@ -47,16 +50,20 @@ def go1_velocity_flat() -> TaskCfg:
 @task("go1-velocity-rough")
 def go1_velocity_rough() -> TaskCfg:
     """Follow velocity commands over slopes, stairs, boxes, waves and rough ground."""
-    return rough_velocity_task(go1_velocity_flat(), hip_height=HIP_HEIGHT)
+    cfg = rough_velocity_task(go1_velocity_flat(), hip_height=HIP_HEIGHT)
+    cfg.commands["velocity"].params["lin_vel_x"] = (-1.0, 1.0)
+    return cfg
 
 
 @task("go1-velocity-rough-blind")
 def go1_velocity_rough_blind() -> TaskCfg:
     """The same by proprioception alone, remembered: for a student of go1-velocity-rough."""
     cfg = go1_velocity_rough()
-    unknown = ("base_lin_vel", "height_scan")
-    seen = {name: term for name, term in cfg.observations["actor"].items() if name not in unknown}
-    cfg.observations["proprioception"] = copy.deepcopy(seen)
+    seen = copy.deepcopy(cfg.observations["actor"])
+    del seen["height_scan"]
+    for term in seen.values():
+        term.history_length = 0
+    cfg.observations["proprioception"] = seen
     cfg.ppo.actor = ActorCfg(
         obs_groups=("proprioception",),
         model="gru",

@@ -84,14 +84,16 @@ def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
     assert told["joint_stiffness"][:3] == [15.8952427, 15.8952427, 35.764296]
     assert told["joint_damping"][:3] == [1.01192258, 1.01192258, 2.2768258]
     assert told["base"] == "trunk"
-    assert told["commands"][0]["params"]["lin_vel_x"] == [-1.0, 1.0]
+    assert told["commands"][0]["params"]["lin_vel_x"] == [-1.0, 2.0]
     assert [c["runs"] for c in told["commands"]] == [None, {"places": [], "starts": {}}]
     assert told["robot"]["names"] == [
-        "joint_pos", "joint_vel", "base_quat", "base_lin_vel", "base_ang_vel", "command.velocity",
+        "joint_pos", "joint_vel", "base_quat", "base_ang_vel", "command.velocity",
     ]  # fmt: skip
     assert told["robot"]["joints"] == list(told["initial_joint_pos"])
     joint_pos = next(part for part in told["observations"] if part["term"] == "joint_pos")
-    assert (joint_pos["start"], joint_pos["size"]) == (14, 12)
+    # After three steps of gyroscope and gravity, the command and the clock.
+    assert (joint_pos["start"], joint_pos["size"]) == (3 * 3 + 3 * 3 + 3 + 2, 12)
+    assert joint_pos["history_length"] == 3
     assert joint_pos["params"]["joints"] == told["joint_names"]
     assert joint_pos["noise"] == {"uniform": [-0.01, 0.01]}
 
@@ -117,11 +119,11 @@ def test_deploy_yaml_has_what_the_controllers_of_unitree_read(tmp_path) -> None:
     assert (targets["scale"], targets["offset"]) == ([0.5] * 12, told.action_offset)
     assert targets["clip"][2] == [-2.818, -0.888]
     assert list(deploy["observations"]) == [
-        "base_lin_vel", "base_ang_vel", "projected_gravity", "velocity_commands", "gait",
+        "base_ang_vel", "projected_gravity", "velocity_commands", "gait",
         "joint_pos_rel", "joint_vel_rel", "last_action", "joint_vel_again",
     ]  # fmt: skip
     assert deploy["observations"]["joint_vel_rel"] == {
-        "params": {}, "clip": None, "scale": [1.0] * 12, "history_length": 1
+        "params": {}, "clip": None, "scale": [1.0] * 12, "history_length": 3
     }  # fmt: skip
     params = {name: term["params"] for name, term in deploy["observations"].items()}
     assert (params["gait"], params["velocity_commands"]) == ({}, {"command_name": "base_velocity"})
@@ -146,7 +148,7 @@ def test_what_training_simulated_of_hardware_is_told() -> None:
     task.actuators = {"legs": legs}
     told = describe_interface(Env(task, 1, EngineCfg(threads=1)), ("actor",))
     assert told.actions[0].delay == [0, 2]
-    part = told.observations[1]
+    part = told.observations[0]
     assert (part.term, part.delay, part.bias) == ("base_ang_vel", [1, 1], {"uniform": [-0.2, 0.3]})
     assert told.motors["legs"]["kind"] == "DcMotorActuatorCfg"
     assert told.motors["legs"]["velocity_limit"] == 30.0
@@ -178,7 +180,7 @@ def test_each_file_carries_the_metadata_itself(go1) -> None:
     assert properties["joint_names"].split(",") == told["joint_names"]
     for name in ("joint_stiffness", "default_joint_pos"):
         assert [float(x) for x in properties[name].split(",")] == told[name]
-    assert properties["observation_names"].startswith("base_lin_vel,base_ang_vel,")
+    assert properties["observation_names"].startswith("base_ang_vel,projected_gravity,")
     extra = {"policy.json": ""}
     _load_torchscript(folder / "policy.pt", extra)
     assert json.loads(extra["policy.json"]) == told

@@ -104,6 +104,16 @@ def test_feet_are_rewarded_for_touching_in_stance_and_for_their_height_in_swing(
     assert height == pytest.approx(math.exp(-1.0), rel=1e-3)
 
 
+def test_joints_that_move_cost_something_only_while_the_clock_stands():
+    env = _walking()
+    params = {"joints": HINGES, "gait": "gait"}
+    set_state(env, torch.zeros(1, 9), torch.tensor([[0.0] * 6 + [3.0, -4.0]]))
+    assert value(env, mdp.joint_vel_at_rest_l2, **params) == 0.0
+    env.commands.hold("velocity", [0.0, 0.0, 0.0])
+    env.commands.compute()
+    assert value(env, mdp.joint_vel_at_rest_l2, **params) == pytest.approx(25.0)
+
+
 def test_actions_can_be_relative_to_legs_that_bend_in_their_swing():
     bend, clock = {"left_hinge": 0.4, "right_hinge": -0.2}, {"frequency": (0.0, 0.0)}
     env = _env(2, bend=bend, stance=0.5, reference="gait", **clock)

@@ -7,7 +7,7 @@ import pytest
 from simtrain.mdp.locomotion.recipe import rough_velocity_task, velocity_task
 
 
-def make(hip_height: float, legs: int):
+def make(hip_height: float, legs: int, **more):
     return velocity_task(
         Path("scene.xml"),
         joints=".*",
@@ -24,6 +24,7 @@ def make(hip_height: float, legs: int):
         ang_vel_z=(-1.0, 1.0),
         frequency=2.0,
         swing_height=0.1 * hip_height,
+        **more,
     )
 
 
@@ -56,3 +57,17 @@ def test_steps_of_rough_ground_are_as_high_as_legs_can_climb():
     assert stairs[2].params["step_height"] == (0.015, 0.075)
     assert stairs[4].params["step_height"] == (0.035, pytest.approx(0.265, abs=0.01))
     assert stairs[4].proportion == 2.0
+
+
+def test_the_policy_sees_what_a_robot_measures_late_and_the_critic_the_truth():
+    cfg = make(0.3, 4, timestep=0.005, decimation=4)
+    actor, critic = (cfg.observation_terms()[group] for group in ("actor", "critic"))
+    assert "base_lin_vel" in critic.keys() - actor.keys()
+    lags = {name: term.delay_max_lag for name, term in actor.items() if term.delay_max_lag}
+    assert lags == dict.fromkeys(("base_ang_vel", "projected_gravity", "joint_pos", "joint_vel"), 1)
+    assert actor["last_action"].history_length == actor["joint_pos"].history_length > 1
+    action = cfg.actions["joint_pos"]
+    assert action.delay_max_lag * cfg.timestep == pytest.approx(0.02)
+    assert actor["joint_vel"].delay_hold_prob == action.delay_hold_prob == 1.0
+    for term in critic.values():
+        assert (term.noise, term.delay_max_lag, term.history_length) == (None, 0, 0)

@@ -19,6 +19,8 @@ def run(engine: str, actions: list[Tensor]) -> list[Tensor]:
     torch.manual_seed(0)
     cfg = discover().find("go1-velocity-flat").make()
     cfg.episode_length_s = 0.4  # so that episodes end and resets happen
+    for event in cfg.events.values():
+        event.after_steps = 0
     env = Env(cfg, 4, EngineCfg(engine, threads=1))
     seen = []
     for action in actions:

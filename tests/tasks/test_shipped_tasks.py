@@ -38,15 +38,17 @@ def test_twenty_steps_give_finite_observations_and_rewards(name):
 def test_the_critic_sees_the_truth_and_the_actor_does_not(name):
     actor, critic = (_task(name).observation_terms()[group] for group in ("actor", "critic"))
     noisy = {name for name, term in actor.items() if term.noise}
-    assert {"base_lin_vel", "base_ang_vel", "projected_gravity", "joint_pos"} <= noisy
+    assert {"base_ang_vel", "projected_gravity", "joint_pos"} <= noisy
     assert all(term.noise is None for term in critic.values())
     assert set(actor) < set(critic)
+    assert "base_lin_vel" in set(critic) - set(actor)  # no robot measures it
 
 
 def test_a_blind_go1_remembers_and_has_the_groups_of_its_teacher_besides():
     blind, teacher = _task("go1-velocity-rough-blind"), _task("go1-velocity-rough")
     seen = blind.observations["proprioception"]
-    assert seen.keys() == teacher.observations["actor"].keys() - {"base_lin_vel", "height_scan"}
+    assert seen.keys() == teacher.observations["actor"].keys() - {"height_scan"}
+    assert not any(term.history_length for term in seen.values())
     for group, terms in teacher.observations.items():
         assert blind.observations[group].keys() == terms.keys()
     assert (blind.ppo.actor.obs_groups, blind.ppo.actor.model) == (("proprioception",), "gru")

@@ -26,11 +26,13 @@ TURN = torch.tensor([1.0, -1.0, 1.0])  # of a vector
 
 
 def _calm_task(name: str, model: Callable | None) -> TaskCfg:
-    """A task without noise and events."""
+    """A task without noise, delays and events."""
     cfg = discover().find(name).make()
     for group in cfg.observations.values():
         for term in group.values():
-            term.noise = None
+            term.noise, term.delay_max_lag = None, 0
+    for action in cfg.actions.values():
+        action.delay_max_lag = 0
     cfg.events, cfg.curricula, cfg.model = {}, {}, model or cfg.model
     # Solved to the end, contacts do not depend on the order in which they are solved.
     cfg.timestep, cfg.decimation, cfg.sim = 0.005, 4, SimCfg()

@@ -4,7 +4,7 @@ from simtrain import DcMotorActuatorCfg, TaskCfg, task
 from simtrain.config.tasks import discover
 
 LEGS = (".*_hip_joint", ".*_thigh_joint", ".*_calf_joint")
-MEASURED = ("base_lin_vel", "base_ang_vel", "projected_gravity", "joint_pos", "joint_vel")
+MEASURED = ("base_ang_vel", "projected_gravity", "joint_pos", "joint_vel")
 
 
 @task("go1-velocity-hardware")

@@ -45,7 +45,10 @@ def find_conditions(folder: Path, other_model: Path | None = None) -> dict[str, 
         model = mujoco.MjModel.from_xml_path(str(folder / "model.xml"))
     solvers = {name: i for name, i in _SOLVERS.items() if i != model.opt.solver}
     conditions: dict[str, Condition] = {AS_TRAINED: {}}
-    conditions |= {f"solver {name}": {"options": {"solver": i}} for name, i in solvers.items()}
+    for name, i in solvers.items():
+        # They need more iterations than Newton's few.
+        of = {"solver": i, "iterations": max(100, model.opt.iterations), "ls_iterations": 50}
+        conditions[f"solver {name}"] = {"options": of}
     conditions["half the time step"] = {"timestep": 0.5}
     if round(about["control_period"] / model.opt.timestep) % 2 == 0:
         conditions["twice the time step"] = {"timestep": 2.0}

@@ -143,6 +143,12 @@ def joint_vel_l2(env: Env, joints: Joints) -> Tensor:
     return env.bind("qvel")[:, joints.qvel].square().sum(dim=1)
 
 
+def joint_vel_at_rest_l2(env: Env, joints: Joints, gait: str) -> Tensor:
+    """Sum of squared joint velocities, rad/s, while the clock `gait` stands. ``(num_envs,)``."""
+    stands = (env.command(gait) == 0.0).all(dim=1)
+    return joint_vel_l2(env, joints) * stands
+
+
 def joint_acc_l2(env: Env, joints: Joints) -> Tensor:
     """Squared accelerations of joints in the last physics step, summed, rad^2/s^4."""
     return env.bind("qacc")[:, joints.qvel].square().sum(dim=1)

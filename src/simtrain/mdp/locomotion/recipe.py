@@ -55,6 +55,8 @@ class _Figures:
     lin_vel_z: float  # by 1 / (g h)
     ang_vel_xy: float  # by h / g
     action_rate: float
+    rest: float
+    history_length: int
     limit_angle: float  # of terminations, rad
     joint_position: float  # of resets, rad
     rise: float  # of resets, by h
@@ -82,6 +84,8 @@ _MANY_LEGS = _Figures(
     lin_vel_z=-2.8,
     ang_vel_xy=-1.73,
     action_rate=-0.02,
+    rest=-0.1,
+    history_length=3,
     limit_angle=1.0,
     joint_position=0.1,
     rise=0.074,
@@ -90,7 +94,7 @@ _MANY_LEGS = _Figures(
     mass_scale=(0.85, 1.25),
     center_of_mass=0.106,
     encoder_bias=0.02,
-    calm_steps=0,
+    calm_steps=2400,
     slope=0.4,
     steps=(0.07, 0.53),
     weights={"stairs_down": 2.0, "stairs_up": 2.0},
@@ -98,7 +102,7 @@ _MANY_LEGS = _Figures(
 _TWO_LEGS = _Figures(
     lin_vel_weight=3.0,
     lin_vel_std=0.155,
-    ang_vel_weight=1.5,
+    ang_vel_weight=2.0,
     ang_vel_std=0.13,
     feet_contact=1.0,
     feet_height_weight=2.0,
@@ -108,6 +112,8 @@ _TWO_LEGS = _Figures(
     lin_vel_z=-3.3,
     ang_vel_xy=-0.73,
     action_rate=-0.01,
+    rest=-0.02,
+    history_length=5,
     limit_angle=0.9,
     joint_position=0.05,
     rise=0.02,
@@ -159,9 +165,6 @@ def velocity_task(
     shift, rise = (rounded(part * hip_height) for part in (of.center_of_mass, of.rise))
     push = rounded(of.push * speed)
     contacts, moving = f"{feet}_contact", {"command": "velocity"}
-    standing = (
-        {"command_threshold": -1.0} if is_biped else {"stopping_time": rounded(2.95 * period)}
-    )
     reward = RewardTermCfg
     cfg = TaskCfg(
         model=model,
@@ -169,7 +172,16 @@ def velocity_task(
         timestep=timestep,
         decimation=decimation,
         episode_length_s=20.0,
-        actions={"joint_pos": JointPositionActionCfg(joints, scale=action_scale, reference="gait")},
+        actions={
+            "joint_pos": JointPositionActionCfg(
+                joints,
+                scale=action_scale,
+                reference="gait",
+                # Up to a control step late, the same for a whole episode, as observations are.
+                delay_max_lag=decimation,
+                delay_hold_prob=1.0,
+            )
+        },
         commands={
             # A quarter keep a heading, a fifth walk straight ahead, a tenth stand.
             "velocity": CommandTermCfg(
@@ -188,7 +200,7 @@ def velocity_task(
                 frequency=frequency,
                 stance=0.55,
                 bend=bend,
-                **standing,
+                stopping_time=rounded(2.95 * period),
             ),
         },
         observations=velocity_observations(
@@ -196,6 +208,7 @@ def velocity_task(
             feet,
             joint_vel_noise=of.joint_vel_noise,
             foot_contact=mdp.foot_contact_forces if is_biped else mdp.foot_contact,
+            history_length=of.history_length,
         ),
         rewards={
             "track_lin_vel_xy": reward(
@@ -223,6 +236,7 @@ def velocity_task(
             "ang_vel_xy": reward(mdp.ang_vel_xy_l2, rounded(of.ang_vel_xy * period**2)),
             "joint_pos_limits": reward(mdp.joint_pos_limits, -1.0, joints=joints),
             "action_rate": reward(mdp.action_rate_l2, of.action_rate),
+            "rest": reward(mdp.joint_vel_at_rest_l2, of.rest, joints=joints, gait="gait"),
             "feet_contact": reward(
                 mdp.feet_contact_by_phase, of.feet_contact, sensors=contacts, gait="gait"
             ),

@@ -5,7 +5,6 @@ contact sensor ``FR_foot_contact`` (``data="found force"``) and a sensor ``FR_fo
 velocity along the world's axes. Imports no torch.
 """
 
-import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -34,32 +33,45 @@ def gait_clock(feet: str, *, frequency: float, **params: Any) -> CommandTermCfg:
 
 
 def velocity_observations(
-    joints: Names, feet: str, *, joint_vel_noise: float, foot_contact: Callable[..., Any]
+    joints: Names,
+    feet: str,
+    *,
+    joint_vel_noise: float,
+    foot_contact: Callable[..., Any],
+    history_length: int = 0,
 ) -> dict[str, dict[str, ObservationTermCfg] | cfgs.ObservationGroupCfg]:
-    """Groups ``actor``, noisy, and ``critic``, true and with the feet's state besides.
+    """Groups ``actor``, what a robot can measure, and ``critic``, the truth and more of it.
 
-    The policy sees `joints`, their velocities with noise of up to `joint_vel_noise`, rad/s; `feet`
-    is the pattern of the feet's names. `foot_contact` is the critic's ``mdp.foot_contact`` or
+    The policy sees `joints`, their velocities with noise of up to `joint_vel_noise`, rad/s, and
+    what it did, all of the last `history_length` steps; what is measured comes up to a control step
+    late, the same for a whole episode. The critic sees the base's velocity and the feet besides;
+    `feet` is the pattern of their names, `foot_contact` is ``mdp.foot_contact`` or
     ``mdp.foot_contact_forces``.
     """
 
-    def noisy(func: Callable[..., Any], bound: float, **params: Any) -> ObservationTermCfg:
-        return ObservationTermCfg(func, noise=cfgs.UniformNoiseCfg(-bound, bound), **params)
+    def measured(func: Callable[..., Any], noise: float, **params: Any) -> ObservationTermCfg:
+        return ObservationTermCfg(
+            func,
+            noise=cfgs.UniformNoiseCfg(-noise, noise),
+            delay_max_lag=1,
+            delay_hold_prob=1.0,
+            history_length=history_length,
+            **params,
+        )
 
     actor = {
-        "base_lin_vel": noisy(mdp.base_lin_vel, 0.1),
-        "base_ang_vel": noisy(mdp.base_ang_vel, 0.2),
-        "projected_gravity": noisy(mdp.projected_gravity, 0.05),
+        "base_ang_vel": measured(mdp.base_ang_vel, 0.2),
+        "projected_gravity": measured(mdp.projected_gravity, 0.05),
         "command": ObservationTermCfg(mdp.generated_commands, command="velocity"),
         "gait": ObservationTermCfg(mdp.generated_commands, command="gait"),
-        "joint_pos": noisy(mdp.joint_pos_rel, 0.01, joints=joints, biased=True),
-        "joint_vel": noisy(mdp.joint_vel, joint_vel_noise, joints=joints),
-        "last_action": ObservationTermCfg(mdp.last_action),
+        "joint_pos": measured(mdp.joint_pos_rel, 0.01, joints=joints, biased=True),
+        "joint_vel": measured(mdp.joint_vel, joint_vel_noise, joints=joints),
+        "last_action": ObservationTermCfg(mdp.last_action, history_length=history_length),
     }
-    critic = copy.deepcopy(actor)
-    for term in critic.values():
-        term.noise = None
+    # Its terms are the same functions without noise, delay and history.
+    critic = {name: ObservationTermCfg(term.func, **term.params) for name, term in actor.items()}
     del critic["joint_pos"].params["biased"]
+    critic = {"base_lin_vel": ObservationTermCfg(mdp.base_lin_vel)} | critic
     contacts = f"{feet}_contact"
     critic["foot_contact"] = ObservationTermCfg(foot_contact, sensors=contacts)
     critic["foot_air_time"] = ObservationTermCfg(mdp.foot_air_time, sensors=contacts)
@@ -82,21 +94,24 @@ def velocity_randomization(
     It is drawn once before training, or at all resets after so many steps, so that a robot can
     learn to stand before it has to on any ground.
 
-    Friction is drawn for the geoms that `foot_geoms` matches. The body `trunk` carries an unknown
+    Friction and softness of contacts are drawn for the geoms that `foot_geoms` matches. The damping
+    of servos is drawn widely, for what robots have besides: friction in their joints. The body `trunk` carries an unknown
     load: `mass_scale` bounds the factor on its mass, `center_of_mass` the shift along its axes, m.
     Encoders are wrong by up to `encoder_bias`, rad.
     """
     mode: Any = "reset" if after_steps else "startup"
     draw = functools.partial(EventTermCfg, mode=mode, after_steps=after_steps)
     bias = (-encoder_bias, encoder_bias)
-    gains: dict[str, Any] = {"stiffness": (0.9, 1.1), "damping": (0.9, 1.1)}
+    gains: dict[str, Any] = {"stiffness": (0.9, 1.1), "damping": (0.8, 1.4)}
     field = functools.partial(draw, mdp.randomize_field)
-    friction = field(field="geom_friction", operation="abs", shared=True, geoms=foot_geoms)
-    friction.params["ranges"] = {"sliding": (0.4, 1.2)}
+    soles = functools.partial(field, operation="abs", shared=True, geoms=foot_geoms)
+    friction: dict[str, Any] = {"sliding": (0.4, 1.2)}
+    softness: dict[str, Any] = {"0": (0.02, 0.04)}  # time constant, s
     mass: dict[str, Any] = {"field": ("body_mass", "body_inertia"), "ranges": mass_scale}
     center = dict(zip("xyz", center_of_mass, strict=True))
     return {
-        "friction": friction,
+        "friction": soles(field="geom_friction", ranges=friction),
+        "softness": soles(field="geom_solref", ranges=softness),
         "trunk_mass": field(bodies=trunk, **mass),
         "trunk_center_of_mass": field(
             field="body_ipos", bodies=trunk, ranges=center, operation="add"

@@ -14,7 +14,7 @@ import torch
 
 from simtrain.env.commands import Arrow, CommandTerm
 from simtrain.env.reading import mirrored_as
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, choices
 from simtrain.mdp.robot_state import base_velocity, find_command
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
 
@@ -122,17 +122,38 @@ class UniformVelocityCommand(CommandTerm):
 
 
 class command_ranges:
-    """Widen a `UniformVelocityCommand`, from `start` times its bounds to all in control `steps`."""
+    """Widen a `UniformVelocityCommand`, from `start` times its bounds to all of them.
 
-    def __init__(self, env: Env, command: str, start: float, steps: int) -> None:
+    This begins after `after_steps` control steps and ends at `steps`. `ranges` names the bounds
+    that are widened; the others are whole from the start.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        command: str,
+        start: float,
+        steps: int,
+        after_steps: int = 0,
+        ranges: tuple[str, ...] = ("lin_vel_x", "lin_vel_y", "ang_vel_z"),
+    ) -> None:
         self._term = find_command(env, command, UniformVelocityCommand)
-        self._start, self._steps = start, steps
+        known = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
+        for name in ranges:
+            if name not in known:
+                raise ConfigError(f"ranges has {name!r}{choices(name, known)}")
+        if after_steps >= steps:
+            raise ConfigError(f"after_steps is {after_steps}; it must be below steps, {steps}")
+        self._start, self._begin, self._steps = start, after_steps, steps - after_steps
         self._full = torch.stack(self._term.bounds())
+        self._widened = torch.tensor([name in ranges for name in known], device=env.device)
 
     def __call__(self, env: Env, mask: Tensor) -> Tensor:
         """Set the command's bounds, in place; the part of them that is drawn from, scalar."""
-        part = self._start + (1.0 - self._start) * (env.steps / self._steps).clamp(max=1.0)
-        self._term.low[:3], self._term.high[:3] = self._full * part
+        done = ((env.steps - self._begin) / self._steps).clamp(0.0, 1.0)
+        part = self._start + (1.0 - self._start) * done
+        bounds = torch.where(self._widened, self._full * part, self._full)
+        self._term.low[:3], self._term.high[:3] = bounds
         return part
 
 
