@@ -92,7 +92,7 @@ def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
     assert told["robot"]["joints"] == list(told["initial_joint_pos"])
     joint_pos = next(part for part in told["observations"] if part["term"] == "joint_pos")
     # After three steps of gyroscope and gravity, the command and the clock.
-    assert (joint_pos["start"], joint_pos["size"]) == (3 * 3 + 3 * 3 + 3 + 2, 12)
+    assert (joint_pos["start"], joint_pos["size"]) == (3 * 3 + 3 * 3 + 3 + 2, 3 * 12)
     assert joint_pos["history_length"] == 3
     assert joint_pos["params"]["joints"] == told["joint_names"]
     assert joint_pos["noise"] == {"uniform": [-0.01, 0.01]}

@@ -95,9 +95,9 @@ def velocity_randomization(
     learn to stand before it has to on any ground.
 
     Friction and softness of contacts are drawn for the geoms that `foot_geoms` matches. The damping
-    of servos is drawn widely, for what robots have besides: friction in their joints. The body `trunk` carries an unknown
-    load: `mass_scale` bounds the factor on its mass, `center_of_mass` the shift along its axes, m.
-    Encoders are wrong by up to `encoder_bias`, rad.
+    of servos is drawn widely, for what robots have besides: friction in their joints. The body
+    `trunk` carries an unknown load: `mass_scale` bounds the factor on its mass, `center_of_mass`
+    the shift along its axes, m. Encoders are wrong by up to `encoder_bias`, rad.
     """
     mode: Any = "reset" if after_steps else "startup"
     draw = functools.partial(EventTermCfg, mode=mode, after_steps=after_steps)
