@@ -38,4 +38,4 @@ def test_the_task_is_the_same_on_both_engines() -> None:
     exact, single = run("mujoco", actions), run("warp", actions)
     assert sum(dones.sum() for dones in exact[3::4]) >= 8
     for i, (one, other) in enumerate(zip(exact, single, strict=True)):
-        torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-3, msg=lambda m, i=i: f"{i}: {m}")
+        torch.testing.assert_close(other, one, rtol=1e-3, atol=2e-3, msg=lambda m, i=i: f"{i}: {m}")
