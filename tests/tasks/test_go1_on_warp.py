@@ -24,6 +24,7 @@ def run(engine: str, actions: list[Tensor]) -> list[Tensor]:
     env = Env(cfg, 4, EngineCfg(engine, threads=1))
     seen = []
     for action in actions:
+        env.sim.finish_const()  # what resets leave for the end of a rollout on Warp
         observations, rewards, dones, _ = env.step(action)
         groups = [observations[name].clone() for name in ("actor", "critic")]
         seen += [*groups, rewards.clone(), dones.float()]
@@ -38,4 +39,4 @@ def test_the_task_is_the_same_on_both_engines() -> None:
     exact, single = run("mujoco", actions), run("warp", actions)
     assert sum(dones.sum() for dones in exact[3::4]) >= 8
     for i, (one, other) in enumerate(zip(exact, single, strict=True)):
-        torch.testing.assert_close(other, one, rtol=1e-3, atol=2e-3, msg=lambda m, i=i: f"{i}: {m}")
+        torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-3, msg=lambda m, i=i: f"{i}: {m}")
