@@ -42,13 +42,12 @@ from simtrain.config.tasks import discover
 from simtrain.config.train import TrainConfig
 from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error
-from simtrain.launch.processes import StopSignals
+from simtrain.launch.processes import StopSignals, exit_code
 from simtrain.launch.rank import share_of_cores
 from simtrain.plot.curves import color
 from simtrain.plot.panels import FAINT, as_file, counts_on_x, numbers_on, sheet
 from simtrain.training.features.conditions import Comparison, StopCondition
 from simtrain.training.resumption import can_resume
-from simtrain.training.stopping import exit_code
 
 METRIC = "mean_return"
 EVALUATIONS = 20

@@ -9,13 +9,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from simtrain.cli.terminal import run_command
+from simtrain.config.train import TrainConfig
 from simtrain.launch.launcher import launch_ranks
 from simtrain.launch.plan import Devices, Job
 from simtrain.launch.rank import Rank
 from simtrain.run.console import TrainingConsole
-from simtrain.training.stopping import Stopping
+from simtrain.training.job import Attempts
 
 COLLECTIVE_TIMEOUT, GRACE_SECONDS = map(float, sys.argv[1:3])
 JOB = Job(
@@ -41,7 +43,8 @@ def work(rank: Rank, show: Callable[[object], None], stop: Callable[[], bool], b
 
 def command() -> int:
     broken = "".join(sys.argv[3:])
-    with Stopping("light", GRACE_SECONDS, TrainingConsole("light", 1)).signals as stop:
+    config = TrainConfig("light", grace_seconds=GRACE_SECONDS)
+    with Attempts(config, JOB, None, None, Path("none"), TrainingConsole("light", 1)).stop as stop:
         result = launch_ranks(JOB, work, broken, receive=print, stop=stop, log_dir="")
     print(f"{result}, stopped by {stop.received.name if stop.received else None}")
     return 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tiny_training import Console
 
+from simtrain.config.train import TrainConfig
 from simtrain.errors import ConfigError, DivergenceError, RankError
 from simtrain.training import job as job_module
 from simtrain.training.context import Resumption, TrainingResult
@@ -17,11 +17,11 @@ from simtrain.training.job import Attempts
 DONE = TrainingResult(Path("model_9.pt"), None)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Dying(Attempts):
     """Attempts of which the first fail; each saves one iteration more."""
 
-    deaths: int
+    deaths: int = 0
     error: type[Exception] = RankError
     starts: list[Resumption | None] = field(default_factory=list)
 
@@ -38,8 +38,9 @@ def attempts(monkeypatch):
     clock = [0.0]
 
     def make(restarts: int, deaths: int, stop=lambda: False, saves=True, **more) -> Dying:
-        config = SimpleNamespace(max_restarts=restarts)
-        dying = Dying(config, None, None, None, None, Console(), stop, deaths=deaths, **more)
+        config = TrainConfig("tiny", max_restarts=restarts)
+        dying = Dying(config, None, None, None, Path("run"), Console(), deaths=deaths, **more)
+        dying.stop = stop
         for name, function in {
             "can_resume": lambda run: saves,
             "open_run": lambda run: len(dying.starts),

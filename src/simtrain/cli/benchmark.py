@@ -123,9 +123,8 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
     from simtrain.benchmark.pictures import draw_layers
     from simtrain.benchmark.ranks import Settings, all_cases, choose_devices, measure_cases
     from simtrain.launch.launcher import end_launched_ranks
-    from simtrain.launch.processes import StopSignals
+    from simtrain.launch.processes import StopSignals, exit_code
     from simtrain.launch.rank import share_of_cores
-    from simtrain.training.stopping import exit_code
 
     before = None if flags.compare is None else read_results(flags.compare)
     devices = choose_devices(flags.gpu_ids, max(flags.ranks))
@@ -150,7 +149,7 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
     ) as stop:
         measured = measure_cases(cases, settings, _print_progress, stop)
     if measured is None or stop.received is not None:
-        return DONE if stop.received is None else exit_code(stop.received)
+        return exit_code(stop.received)
     figures, device_name = measured
     about = about_machine(device_name, *threads)
     about["repetitions"] = flags.repetitions

@@ -136,6 +136,11 @@ def heeded_signals() -> tuple[Signals, ...]:
     return tuple(n for n in STOP_SIGNALS if n != Signals.SIGHUP or not is_ignored)
 
 
+def exit_code(number: Signals | None) -> int:
+    """The exit code after a stop signal, 0 for none and for SIGUSR1, by which a scheduler asks."""
+    return 0 if number is None or number == Signals.SIGUSR1 else 128 + number
+
+
 def ignore_stop_signals() -> None:
     """Ignore `STOP_SIGNALS` in this process and in all that it starts, unless they undo it."""
     signal.set_wakeup_fd(-1)

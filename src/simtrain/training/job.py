@@ -1,14 +1,19 @@
 """A training job from its checked configuration, see `prepare_job`, to its exit code."""
 
+import math
+import os
 import shlex
 import shutil
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from signal import Signals
+from typing import Any, NoReturn
 
 import mujoco
 
@@ -16,20 +21,20 @@ from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import as_plain, overlay
 from simtrain.errors import ConfigError, RankError, flag
-from simtrain.launch.launcher import choose_log_dir, launch_ranks
+from simtrain.launch.launcher import choose_log_dir, end_launched_ranks, launch_ranks
 from simtrain.launch.plan import Job
-from simtrain.launch.processes import StopSignals
+from simtrain.launch.processes import StopSignals, exit_code
 from simtrain.launch.rank import Rank
-from simtrain.run.checkpoint import BEST
+from simtrain.run.checkpoint import BEST, model_paths
 from simtrain.run.console import StatusConsole, TrainingConsole
 from simtrain.run.directory import MEMBERS, PICTURE, VIDEOS, make_run_directory, shown
 from simtrain.run.metrics import METRICS, check_idle
 from simtrain.training.context import Resumption, RunContext, SharedContext, TrainingResult
 from simtrain.training.prepare import check_on_devices, simulates_on_gpu
 from simtrain.training.resumption import SavedRun, can_resume, open_run, plan_resumption
-from simtrain.training.stopping import Stopping, exit_code
 
 _LONGEST_PAUSE = 60.0  # seconds
+_MESSAGE_SECONDS = 3.0  # for which the last message may wait for a terminal that takes nothing
 _FEWEST_SAMPLES, _FEWEST_ITERATIONS = 32, 30  # of a mini-batch, of --total-env-steps
 
 
@@ -69,32 +74,34 @@ def run_job(
         end = "--max-iterations" if config.total_env_steps is None else "--total-env-steps"
         print(f"{done}; a larger {end} goes on with it")
         return saved.path, 0
+    new_run = partial(make_run_directory, config.log_root, config.task, config.run_name)
+    run = (new_run() if saved is None else saved.path).absolute()
     console = TrainingConsole(config.task, iterations)
-    stopping = Stopping(config.task, config.grace_seconds, console, ends_process=ends_process)
-    with stopping as stop, console:
+    attempts = Attempts(config, job, rank, model, run, console, ends_process=ends_process)
+    # Python lets no other thread handle signals: there they remain what they are.
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    with attempts.stop if is_main_thread else nullcontext(), console:
         for line in lines:
             console.say(line)
-        new_run = partial(make_run_directory, config.log_root, config.task, config.run_name)
-        stopping.run = run = (new_run() if saved is None else saved.path).absolute()
         try:
-            attempts = Attempts(config, job, rank, model, run, console, stop)
             result = attempts.train(resumption)
         except BaseException as error:
             if saved is None and str(run) not in str(error):  # which may name the ranks' logs there
                 _remove_untrained(run)
             if isinstance(error, ConfigError):
                 raise
-            stopping.wait_if_ending()
-            if command := stopping.resume_command():
+            if attempts.is_ending.is_set():
+                threading.Event().wait()  # another thread ends the process, and has said why
+            if command := attempts.resume_command():
                 console.say(f"to go on: {command}")
             raise
     if result.phases:
         from simtrain.training.features.timing import phase_table
 
         console.show_table(phase_table(result.phases))
-    _show_result(run, result, stopping, console.say, config.logger)
-    ended = 0 if stop.received is None else exit_code(stop.received)
-    return run, ended if result.error is None else 1
+    attempts.show(result)
+    received = attempts.stop.received
+    return run, 1 if result.error is not None else exit_code(received)
 
 
 def _remove_untrained(run: Path) -> None:
@@ -106,9 +113,9 @@ def _remove_untrained(run: Path) -> None:
             run.parent.rmdir()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Attempts:
-    """Attempts at a training, of which each goes on from the last saved state."""
+    """Attempts at a training, of which each goes on from the last saved state, and its stop."""
 
     config: TrainConfig
     job: Job
@@ -117,7 +124,22 @@ class Attempts:
     model: mujoco.MjModel
     run: Path
     console: TrainingConsole
-    stop: StopSignals
+    ends_process: bool = True
+    """Whether a second Ctrl-C ends this process, and so does the deadline of ``--grace-seconds``.
+    Else there is none, and a second Ctrl-C raises KeyboardInterrupt."""
+
+    def __post_init__(self) -> None:
+        seconds, ends = self.config.grace_seconds, self.ends_process
+        self.within = f"within {seconds:g} s (--grace-seconds)"
+        self.is_ending = threading.Event()
+        """Set once another thread ends this process."""
+        self.stop = StopSignals(
+            seconds if ends else math.inf,
+            on_signal=self._announce,
+            on_expiry=self._expire,
+            on_second_interrupt=self._stop_at_once if ends else lambda: None,
+            raises=not ends,
+        )
 
     def train(self, resumption: Resumption | None) -> TrainingResult:
         """Train, and up to ``--max-restarts`` times again if a rank dies.
@@ -175,6 +197,67 @@ class Attempts:
             )
         assert result is not None
         return result
+
+    def resume_command(self) -> str | None:
+        """The command that resumes the run; None where nothing is saved yet."""
+        if not can_resume(self.run):
+            return None
+        return f"uv run train {self.config.task} --resume {shlex.quote(str(shown(self.run)))}"
+
+    def show(self, result: TrainingResult) -> None:
+        """Name the files of a run that has ended, and the commands that use them."""
+        received, say, path = self.stop.received, self.console.say, shown(self.run)
+        if result.error is not None:
+            say(f"warning: the last checkpoint or metrics could not be written: {result.error}")
+        elif received is not None:
+            say(f"stopped by {received.name}; the policy so far is saved")
+        say(f"run:        {path}")
+        say(f"checkpoint: {shown(result.checkpoint) if result.checkpoint else None}")
+        for name, file in (("best", BEST), ("picture", PICTURE)):
+            if (self.run / file).exists():
+                say(f"{name + ':':11} {path / file}")
+        for videos in sorted(self.run.glob(f"**/{VIDEOS}")):
+            if any(videos.glob("*.mp4")):
+                say(f"videos:     {shown(videos)}")
+        if received is not None and (command := self.resume_command()):
+            say(f"to go on:   {command}")
+        if self.config.logger == "tensorboard":
+            say(f"curves:     uv run tensorboard --logdir {shlex.quote(str(path.parent))}")
+
+    def _announce(self, number: Signals) -> None:
+        within = f", {self.within}" if self.ends_process else ""
+        self.console.say(
+            f"{number.name}: stopping after this iteration{within}; "
+            "Ctrl-C again stops at once and does not save"
+        )
+
+    def _expire(self, number: Signals) -> NoReturn:
+        text = f"error: told to stop by {number.name}, the run could not finish its iteration and "
+        self._end(f"{text}save {self.within}", exit_code(number) or 1)
+
+    def _stop_at_once(self) -> NoReturn:
+        text = "stopped at once: the policy of this iteration is not saved"
+        self._end(text, exit_code(Signals.SIGINT))
+
+    def _end(self, message: str, code: int) -> NoReturn:
+        """End this process and its ranks; the main thread may be stuck anywhere."""
+        self.is_ending.set()
+        forced = threading.Timer(_MESSAGE_SECONDS, _exit, (code,))
+        forced.daemon = True
+        forced.start()
+        self.console.close()
+        last = "there is no checkpoint"
+        if saved := model_paths(self.run) or model_paths(self.run / MEMBERS / "0"):
+            last = f"the last checkpoint is {shown(saved[-1])}"
+            if command := self.resume_command():
+                last += f"\nto go on: {command}"
+        print(f"{message}; {last}", file=sys.stderr, flush=True)
+        _exit(code)
+
+
+def _exit(code: int) -> NoReturn:
+    end_launched_ranks()
+    os._exit(code)
 
 
 def train_rank(
@@ -243,27 +326,3 @@ def _about_samples(config: TrainConfig, ranks: int) -> Iterator[str]:
     ):
         text = f"warning: --total-env-steps is {iterations} iterations of {samples:,} env steps"
         yield f"{text}; the task needs more of them, or fewer environments (--num-envs)"
-
-
-def _show_result(
-    run: Path, result: TrainingResult, stopping: Stopping, say: Callable[[str], None], logger: str
-) -> None:
-    """Name the files of a run that has ended, and the commands that use them."""
-    received = stopping.signals.received
-    if result.error is not None:
-        say(f"warning: the last checkpoint or metrics could not be written: {result.error}")
-    elif received is not None:
-        say(f"stopped by {received.name}; the policy so far is saved")
-    path = shown(run)
-    say(f"run:        {path}")
-    say(f"checkpoint: {shown(result.checkpoint) if result.checkpoint else None}")
-    for name, file in (("best", BEST), ("picture", PICTURE)):
-        if (run / file).exists():
-            say(f"{name + ':':11} {path / file}")
-    for videos in sorted(run.glob(f"**/{VIDEOS}")):
-        if any(videos.glob("*.mp4")):
-            say(f"videos:     {shown(videos)}")
-    if received is not None and (command := stopping.resume_command()):
-        say(f"to go on:   {command}")
-    if logger == "tensorboard":
-        say(f"curves:     uv run tensorboard --logdir {shlex.quote(str(path.parent))}")
