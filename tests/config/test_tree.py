@@ -6,7 +6,6 @@ from simtrain.config.tree import (
     DECISIVE,
     continued,
     differences,
-    new_settings,
     resolved,
 )
 
@@ -47,22 +46,6 @@ def test_what_was_changed_in_the_task_since_is_seen():
         "--env.episode-length-s": f"{default().env.episode_length_s} in the run, 7.0 now",
         "--env.rewards.upright.pole-joints": "'hinge' in the run, '.*' now",
     }
-
-
-def test_a_setting_that_simtrain_did_not_have_yet_is_no_difference_unless_it_is_used():
-    run = resolved(trained())
-    del run["ppo"]["rnd"], run["ppo"]["actor"]["model"]
-    del run["env"]["observations"]["actor"]["velocities"]["mirror"], run["env"]["symmetry"]
-    config = continued(default(), resolved(default()), run)
-    new = list(new_settings(config, run))
-    assert ("ppo", "actor", "model") in new
-    assert differences(run, resolved(config), new) == {}
-    config.ppo.actor.model, config.ppo.rnd.weight = "gru", 0.1
-    config.ppo.symmetry.augment = True
-    found = differences(run, resolved(config), list(new_settings(config, run)))
-    assert found["--ppo.actor.model"] == "nothing in the run, 'gru' now"
-    assert "--ppo.rnd.weight" in found
-    assert "--env.symmetry.normal" in found
 
 
 def test_a_term_that_came_or_went_is_a_difference():

@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import reduce
 from itertools import zip_longest
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from simtrain.errors import ConfigError, did_you_mean, flag
-from simtrain.limits import check_value, field_default, field_types, without_arrays
+from simtrain.limits import check_value, field_types, without_arrays
 
 ConfigT = TypeVar("ConfigT")
 Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value
@@ -179,30 +179,13 @@ def set_leaves(plain: dict[str, Any], values: Leaves) -> dict[str, Any]:
     return plain
 
 
-def new_settings(config: Any, run: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Paths of `config` to settings that simtrain did not have when `run` was made, and that have
-    their defaults; `run` is `resolved` of the run's."""
-    is_new = dataclasses.is_dataclass(config)
-    for name, value in (parts_of(config) or {}).items():
-        if name in run:
-            if isinstance(run[name], dict):
-                yield from new_settings(value, run[name], (*path, name))
-        elif is_new and value == field_default(type(config), name):
-            yield (*path, name)
-
-
-def differences(
-    run: dict[str, Any], now: dict[str, Any], new: Collection[tuple[str, ...]] = ()
-) -> dict[str, str]:
-    """Settings that decide the results and differ: flag -> its values; both are from `resolved`.
-
-    Those at the paths `new` and below count as equal.
-    """
+def differences(run: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
+    """Settings that decide the results and differ: flag -> its values; both are from `resolved`."""
     names = DECISIVE + (POPULATION if run.get("population") or now.get("population") else ())
     names += ("distillation",) if run.get("teacher") or now.get("teacher") else ()
     before, after = (leaves({name: tree.get(name) for name in names}) for tree in (run, now))
     # The model's file may have moved, and how a robot is reflected decides only where that is used.
-    equal = [("env", "model"), *new]
+    equal = [("env", "model")]
     if not any(value for path, value in after.items() if path[:2] == ("ppo", "symmetry")):
         equal.append(("env", "symmetry"))
     return {

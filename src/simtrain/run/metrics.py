@@ -43,19 +43,17 @@ class MetricsWriter:
     ) -> None:
         """Make the files, or continue them after so many iterations and environment steps.
 
-        `event_sizes` are those of TensorBoard's files then; None, of runs that older versions
-        saved, leaves them as they are. ConfigError if a file cannot be written; `warnings` say
-        what is missing.
+        `event_sizes` are those of TensorBoard's files then, 0 by default. ConfigError if a file
+        cannot be written; `warnings` say what is missing.
         """
         self._run, path = run, run / METRICS
         try:
             self._lines = _AppendedFile(path)
             _lock(self._lines.descriptor, run)
             rows, self.warnings = _cut_back(path, after, env_steps)
-            if after == 0 or event_sizes is not None:
-                for file in run.glob(_EVENTS):
-                    size = (event_sizes or {}).get(file.name, 0)
-                    os.truncate(file, min(size, file.stat().st_size))
+            for file in run.glob(_EVENTS):
+                size = (event_sizes or {}).get(file.name, 0)
+                os.truncate(file, min(size, file.stat().st_size))
             events = run / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
             self._events = _AppendedFile(events) if tensorboard else None
         except OSError as error:

@@ -211,7 +211,7 @@ class Trainer:
         self.iteration = state["iteration"]
         self.env_steps = state["env_steps"]
         self._episodes.set_state(state["episodes"])
-        if (metrics := state.get("unfinished")) is not None:
+        if (metrics := state["unfinished"]) is not None:
             self.unfinished = Iteration(self.iteration, self.env_steps, metrics, is_last=False)
 
     def rank_state(self) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class Trainer:
     def set_rank_state(self, state: dict[str, Any]) -> None:
         """Continue from what `rank_state` returned, in place."""
         self.env.set_state(state["env"])
-        self.ppo.set_hidden_states(state.get("hidden_states", []))  # older states have none
+        self.ppo.set_hidden_states(state["hidden_states"])
         self._env_is_fresh = False
         self._warned = set(state["warned"])
         set_random_state(state["random"], self.rank.device)

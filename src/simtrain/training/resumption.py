@@ -9,7 +9,7 @@ from typing import Any
 import mujoco
 
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import continued, differences, new_settings, resolved
+from simtrain.config.tree import continued, differences, resolved
 from simtrain.env.model import model_digest
 from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error
@@ -20,7 +20,6 @@ from simtrain.run.checkpoint import check_kinds, read_tensors, write_tensors
 from simtrain.run.directory import MEMBERS, versions
 from simtrain.sim import choose_engine
 from simtrain.training.context import Resumption
-from simtrain.training.features.conditions import with_until
 
 NEWEST, PREVIOUS = "resume.pt", "resume.previous.pt"
 FORMAT = 2
@@ -61,7 +60,7 @@ class SavedRun:
         """The run's configuration where no flags are given; `default` is that of its task now."""
         does_not_fit = f"{self.file} does not fit the task as it is now"
         with damage_as_config_error(does_not_fit):
-            config = continued(default, self.content["default"], with_until(self.content["config"]))
+            config = continued(default, self.content["default"], self.content["config"])
         try:
             check(config)
         except ConfigError as error:
@@ -147,8 +146,6 @@ def open_run(run: Path) -> SavedRun:
                 f"{run} is one member of a population; resume the population, {run.parent.parent}"
             )
         return saved
-    if (run / NEWEST).exists():
-        raise ConfigError(f"{run / NEWEST} was saved by another version of simtrain")
     with damage_as_config_error(f"a member's state in {run} is damaged"):
         by_exchange = [
             {
@@ -225,7 +222,7 @@ def plan_resumption(
         ConfigError: the configuration has changed, without ``--resume-with-changes``.
     """
     engine = choose_engine(config.engine, job.devices[0].kind).name
-    changed = changed_settings(saved.content["config"], replace(config, engine=engine))
+    changed = differences(saved.content["config"], resolved(replace(config, engine=engine)))
     if saved.content["model"] != model_digest(model):
         changed["--env.model"] = "the model, or MuJoCo's version, is not the run's"
     if len(saved.of_members) not in (0, job.members):
@@ -247,14 +244,6 @@ def plan_resumption(
     of_members = tuple(file.absolute() for file in saved.of_members)
     resumption = Resumption(saved.file.absolute(), same_environments, tuple(changed), of_members)
     return resumption, lines
-
-
-def changed_settings(run: dict[str, Any], config: TrainConfig) -> dict[str, str]:
-    """Settings that decide the results and differ from those of `run`: flag -> both values.
-
-    Those that simtrain did not have then count as equal where they have their defaults.
-    """
-    return differences(run, resolved(config), list(new_settings(config, run)))
 
 
 def _differing_circumstances(saved: SavedRun, job: Job) -> list[str]:

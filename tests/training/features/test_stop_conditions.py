@@ -3,14 +3,11 @@ from tiny_task import tiny_task
 
 from simtrain import MetricTermCfg, mdp
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import resolved
 from simtrain.errors import ConfigError
 from simtrain.training.features.conditions import (
     check_evaluation_flags,
     stop_condition,
-    with_until,
 )
-from simtrain.training.resumption import SavedRun
 
 TASK = tiny_task(metrics={"error": MetricTermCfg(mdp.is_alive)})
 NAN = float("nan")
@@ -76,21 +73,3 @@ def test_a_condition_on_what_is_logged_is_taken():
         check_evaluation_flags(config("Sim/overflow>=0.1"), engine)
     check_evaluation_flags(config("Loss/kl<1"), "mujoco")
     check_evaluation_flags(config("error<1", eval_interval=1), "mujoco")
-
-
-def test_the_stop_flags_of_old_runs_become_one_condition():
-    old = {"stop_at_return": 45.0, "stop_at": [["Loss/kl", 1.0]], "stop_below": [["Eval/error", 0]]}
-    until = "mean_return>=45.0 or Loss/kl>=1.0 or Eval/error<=0"
-    assert with_until({**old, "until": None, "seed": 1}) == {"until": until, "seed": 1}
-    assert with_until({**old, "until": "fell<0.1"}) == {"until": f"fell<0.1 or {until}"}
-    unset = {"stop_at_return": None, "stop_at": [], "stop_below": [], "until": None}
-    assert with_until(unset) == {"until": None}
-    assert stop_condition(config(until)).holds({"Loss/kl": 1.0})
-
-
-def test_a_resumed_run_keeps_the_condition_of_its_old_flags(tmp_path):
-    default = config(None)
-    plain = {**resolved(default), "stop_at_return": None, "stop_at": [], "stop_below": []}
-    content = {"default": plain, "config": {**plain, "stop_at": [["Train/mean_reward", 45.0]]}}
-    saved = SavedRun(tmp_path, tmp_path / "resume.pt", content)
-    assert saved.configuration(default) == config("Train/mean_reward>=45.0")

@@ -9,7 +9,6 @@ import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from simtrain.config.metric_tags import (
     DISTILLATION_METRICS,
@@ -146,14 +145,3 @@ def check_evaluation_flags(config: TrainConfig, engine: str | None = None) -> No
             f'--until "{condition}" needs evaluations; add --eval-interval, the iterations '
             "between them"
         )
-
-
-def with_until(config: dict[str, Any]) -> dict[str, Any]:
-    """Plain values of a run's configuration, in which ``until`` has what three flags said once."""
-    config = dict(config)
-    conditions = [config["until"]] if config.get("until") else []
-    if (value := config.pop("stop_at_return", None)) is not None:
-        conditions.append(f"mean_return>={value}")
-    conditions += [f"{tag}>={value}" for tag, value in config.pop("stop_at", ())]
-    conditions += [f"{tag}<={value}" for tag, value in config.pop("stop_below", ())]
-    return {**config, "until": " or ".join(conditions) or None}

@@ -48,7 +48,7 @@ class RunRecords:
             tensorboard=self._shows_videos,
             after=after,
             env_steps=env_steps,
-            event_sizes=saved.get("event_sizes"),  # older versions did not save it
+            event_sizes=saved.get("event_sizes"),
         )
         try:
             write_config(
