@@ -27,7 +27,7 @@ from two_ranks import CARTPOLE
 from simtrain.launch.rank import Rank
 from simtrain.training import resumption as module
 from simtrain.training.context import Resumption
-from simtrain.training.features.background import NewestItemWorker
+from simtrain.training.features.checkpoint import Checkpoint
 from simtrain.training.resumption import can_resume, open_run
 from simtrain.training.worker import run_worker
 
@@ -67,8 +67,8 @@ def train(number: int, store: Path, run: Path, resumption: Resumption | None, ki
         marked(number).touch()
 
     module.write_tensors = write_or_die
-    wait = NewestItemWorker.wait  # or saves would be left out, now and then
-    NewestItemWorker.wait = lambda self, stop, seconds: wait(self, stop, 60.0)
+    has_written = Checkpoint.has_written  # or saves would be left out, now and then
+    Checkpoint.has_written = lambda self, seconds: has_written(self, 60.0)
     rank = Rank(number, number, 2, torch.device("cpu"), seed=3 + number, threads=1)
     config = replace(CARTPOLE, max_iterations=ITERATIONS)
     run_worker(make_context(run, config, rank, resumption=resumption))

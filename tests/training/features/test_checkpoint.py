@@ -90,7 +90,7 @@ def test_where_iterations_are_short_saves_are_seconds_apart_unless_a_flag_says_h
         for number in range(1, 5):
             (iteration,) = run_for(trainer, 1)
             feature.after_iteration(replace(iteration, is_last=number == 4))
-            assert feature._writer.wait(lambda: False, 60.0)
+            assert feature.has_written(60.0)
     assert names(tmp_path)[:-2] == [f"model_{number}.pt" for number in saved]
 
 
@@ -110,7 +110,7 @@ def test_parts_of_ranks_that_are_no_more_go_when_no_state_needs_them(config, tmp
         for is_needed in (True, False):  # for the state before, and then not
             (iteration,) = run_for(trainer, 1)
             feature.after_iteration(iteration)
-            assert feature._writer.wait(lambda: False, 60.0)
+            assert feature.has_written(60.0)
             assert part.exists() == is_needed
 
 
@@ -130,10 +130,12 @@ def test_training_does_not_wait_and_the_newest_save_comes_next(config, tmp_path)
     assert "is left out, for the disk is slower than --save-interval" in line
 
 
+@pytest.mark.parametrize("seconds", [0.01, 3600.0])
 def test_a_vanished_folder_is_reported_once_and_a_later_save_works_again(
-    config, tmp_path, monkeypatch
+    seconds, config, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(checkpoint_module, "RETRY_SECONDS", 0.01)
+    """A newer save waits for no pause."""
+    monkeypatch.setattr(checkpoint_module, "RETRY_SECONDS", seconds)
     run = tmp_path / "run"
     context, trainer = make_context(run, config), tiny_trainer(config)
     with checkpoint(context, trainer) as feature:
@@ -150,6 +152,24 @@ def test_a_vanished_folder_is_reported_once_and_a_later_save_works_again(
     refused, written = context.console.lines  # type: ignore[attr-defined]
     assert refused.startswith("warning: model_1.pt cannot be saved, trying again: No such file")
     assert written.endswith("is saved, the disk can be written again")
+
+
+@pytest.mark.parametrize("is_during_training", [True, False])
+def test_a_save_that_failed_is_tried_again_and_once_more_at_the_end(
+    is_during_training, config, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(checkpoint_module, "RETRY_SECONDS", 0.01 if is_during_training else 3600.0)
+    run = tmp_path / "run"
+    trainer = tiny_trainer(config)
+    with checkpoint(make_context(run, config), trainer) as feature:
+        (iteration,) = run_for(trainer, 1)
+        feature.after_iteration(iteration)
+        while feature.error is None:
+            time.sleep(0.001)
+        run.mkdir()
+        while is_during_training and not feature.has_written(60.0):
+            time.sleep(0.001)
+    assert (feature.saved, feature.error) == (run / "model_1.pt", None)
 
 
 def train_in(run: Path, config: TrainConfig, iterations: int, resumption=None) -> list[dict]:

@@ -32,14 +32,8 @@ def config() -> TrainConfig:
 
 
 @pytest.fixture
-def received() -> list[tuple[PolicySnapshot, Evaluation]]:
-    """What the process has evaluated."""
-    return []
-
-
-@pytest.fixture
-def process(config, received) -> Iterator[EvaluatorProcess]:
-    process = EvaluatorProcess(config, Devices("cpu", 1, ""), 1, received.append)
+def process(config) -> Iterator[EvaluatorProcess]:
+    process = EvaluatorProcess(config, Devices("cpu", 1, ""), 1)
     yield process
     process.close()
     assert process._process.returncode is not None
@@ -52,34 +46,34 @@ def snapshot(config: TrainConfig, iteration: int) -> PolicySnapshot:
     return PolicySnapshot(iteration, 0, config, networks)
 
 
-def never() -> bool:
-    return False
+def evaluated(process: EvaluatorProcess) -> list[tuple[PolicySnapshot, Evaluation]]:
+    """All that it evaluates; what is submitted may wait until it is ready."""
+    results = []
+    while process.is_busy:
+        results += process.results(WAIT)
+    return results
 
 
-def test_it_takes_the_newest_policy_and_finds_what_this_process_finds(config, process, received):
-    """The first ones come while it is not ready yet; a wait ends after its time or by `stop`."""
+def test_it_takes_the_newest_policy_and_finds_what_this_process_finds(config, process):
+    """The first ones come while it is not ready yet."""
     for iteration in (1, 2, 3):
         process.submit(snapshot(config, iteration))
-    assert not process.finish(never, 0.0)
-    assert not process.finish(lambda: True, WAIT)
-    assert received == []
-    assert process.finish(never, WAIT)
-    ((policy, evaluation),) = received
+        assert process.results() == []
+    ((policy, evaluation),) = evaluated(process)
     assert policy.iteration == 3
     here = Evaluator(evaluation_task(config.env), 3, engine=EngineCfg("mujoco", threads=1))
     assert evaluation == here(config.ppo.actor, policy.networks["actor_state_dict"])
 
     process.submit(snapshot(config, 4))
-    assert process.finish(never, WAIT)
-    assert [policy.iteration for policy, _ in received] == [3, 4]
+    assert [policy.iteration for policy, _ in evaluated(process)] == [4]
     assert process.failure is None
 
 
-def test_a_mistake_that_it_finds_is_reported(config, process, received):
+def test_a_mistake_that_it_finds_is_reported(config, process):
     policy = snapshot(config, 1)
     config.ppo.actor.hidden_dims = (7,)  # not those of its parameters
     process.submit(policy)
-    assert not process.finish(never, WAIT)
+    assert evaluated(process) == []
     assert "the checkpoint is of another network" in process.failure
     process.submit(snapshot(config, 2))
-    assert received == []
+    assert (process.is_busy, process.results()) == (False, [])

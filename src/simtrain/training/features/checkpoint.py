@@ -13,6 +13,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,6 @@ from simtrain.run.directory import versions, write_config
 from simtrain.sim import choose_engine
 from simtrain.training.context import Resumption, RunContext
 from simtrain.training.features import Feature, Iteration
-from simtrain.training.features.background import NewestItemWorker
 from simtrain.training.resumption import (
     NEWEST,
     find_part,
@@ -89,6 +89,9 @@ class Checkpoint(Feature):
         self._constant: dict[str, Any] = {}
         self._warned: set[str] = set()
         self._submitted = -math.inf  # when a save was last begun, in seconds
+        self._newest: Save | None = None
+        self._saving: Future[None] | None = None  # the newest, until it is written
+        self._is_closing = False
         self.saved: Path | None = None
         """The last checkpoint that was written."""
         self.error: str | None = None
@@ -107,12 +110,15 @@ class Checkpoint(Feature):
                 "versions": versions(),
             }
             remove_leftovers(context.run)
-        self._writer = NewestItemWorker(self._write, "saver")
+        self._saver = ThreadPoolExecutor(1, "saver")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         self._trainer.timer.begin("saving")
-        self._writer.close()
+        self._is_closing = True
+        self._saver.shutdown()
+        if self._saving is not None:
+            self._saving.result()
 
     def after_iteration(self, iteration: Iteration) -> None:
         """See `Feature.after_iteration`.
@@ -127,10 +133,15 @@ class Checkpoint(Feature):
             self._submitted = time.monotonic()
             checksum = check_same_tensors(trainer.ppo.tensors(), context.rank, iteration.number)
             content = self._state([trainer.iteration, checksum])
-            dropped = self._writer.submit((trainer.config, content))
-            if dropped is not None and self.error is None:
-                reason = "the disk is slower than --save-interval asks for"
-                self._say_left_out(dropped[1]["iteration"], reason)
+            before, self._newest = self._newest, (trainer.config, content)
+            if before is not None and self._saving is not None:
+                if self._saving.cancel():  # it waited for the one before it
+                    if self.error is None:
+                        reason = "the disk is slower than --save-interval asks for"
+                        self._say_left_out(before[1]["iteration"], reason)
+                elif self._saving.done():
+                    self._saving.result()
+            self._saving = self._saver.submit(self._write, self._newest)
 
     def _is_ready(self, iteration: Iteration) -> bool:
         """Whether it is time, and all ranks have written the state before, also those of all other
@@ -146,11 +157,19 @@ class Checkpoint(Feature):
         if everyone.world_size == 1:
             return not is_early
         seconds = LAST_SECONDS if iteration.is_last else 0.0
-        is_written = self._writer.wait(lambda: self.error is not None, seconds)
-        is_early, is_late = everyone.any(is_early, not is_written)
+        is_early, is_late = everyone.any(is_early, not self.has_written(seconds))
         if is_late and not is_early and rank.is_main:
             self._say_left_out(iteration.number, "not all ranks have written the one before")
         return not (is_early or is_late)
+
+    def has_written(self, seconds: float) -> bool:
+        """Whether all saves are written within `seconds`, and none has to be tried again."""
+        deadline = time.monotonic() + seconds
+        while self._saving is not None and not self._saving.done():
+            if self.error is not None or time.monotonic() >= deadline:
+                return False
+            wait([self._saving], 0.2)
+        return True
 
     def _say_left_out(self, iteration: int, reason: str) -> None:
         name = model_path(self._context.run, iteration).name
@@ -230,11 +249,15 @@ class Checkpoint(Feature):
             return
         trainer.set_rank_state(rank_state)
 
-    def _write(self, saves: NewestItemWorker[Save]) -> None:
-        """Write what is saved, in the thread; where that fails, again after a pause."""
-        for config, content in saves:
-            while not self._is_written(config, content) and saves.pause(RETRY_SECONDS):
-                pass
+    def _write(self, save: Save) -> None:
+        """Write a save, in the thread; where that fails, again after a pause, unless a newer one
+        waits, and at the end of training."""
+        while not self._is_written(*save) and not self._is_closing:
+            end = time.monotonic() + RETRY_SECONDS
+            while time.monotonic() < end and not self._is_closing:
+                if self._newest is not save:
+                    return
+                time.sleep(0.01)
 
     def _is_written(self, config: TrainConfig, content: dict[str, Any]) -> bool:
         """Write this rank's files of a save; whether that succeeded."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
+import time
 from typing import TYPE_CHECKING, Self
 
 from simtrain.errors import ConfigError
@@ -44,7 +44,7 @@ class PeriodicEvaluation(Feature):
         self._shown: set[str] = set()
         self._evaluator: Evaluator | None = None
         self._process: EvaluatorProcess | None = None
-        self._evaluations: deque[tuple[PolicySnapshot, Evaluation]] = deque()
+        self._done: list[tuple[PolicySnapshot, Evaluation]] = []
         self._best = -math.inf
 
     def __enter__(self) -> Self:
@@ -67,8 +67,7 @@ class PeriodicEvaluation(Feature):
             if rank.device.type == "cpu":
                 trains = rank.threads * (config.cpu_workers if rank.of_job is None else trains)
             threads = max(1, len(os.sched_getaffinity(0)) - trains)
-            devices, receive = context.shared.evaluator, self._evaluations.append
-            self._process = EvaluatorProcess(config, devices, threads, receive)
+            self._process = EvaluatorProcess(config, context.shared.evaluator, threads)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
@@ -120,13 +119,15 @@ class PeriodicEvaluation(Feature):
             evaluation = self._evaluator(actor, policy_state(networks), stop)
             if evaluation is not None:
                 policy = PolicySnapshot(*counts, trainer.config, networks)
-                self._evaluations.append((policy, evaluation))
+                self._done.append((policy, evaluation))
 
     def _results(self) -> dict[str, float]:
         """Show the evaluations that came, keep the best policy; the newest one's metrics."""
         metrics: dict[str, float] = {}
-        while self._evaluations:
-            policy, evaluation = self._evaluations.popleft()
+        if self._process is not None:
+            self._done += self._process.results()
+        done, self._done = self._done, []
+        for policy, evaluation in done:
             metrics = evaluation.tags(policy.iteration)
             mean_return, best = metrics["Eval/mean_return"], ""
             if mean_return > self._best:
@@ -156,8 +157,12 @@ class PeriodicEvaluation(Feature):
         if stop() or process.failure is not None:
             return
         self._say("waiting for the evaluation of the last policy")
-        if not (process.finish(stop, LAST_SECONDS) or process.failure or stop()):
-            self._say("warning: the last evaluation did not finish in time; it is left out")
+        deadline = time.monotonic() + LAST_SECONDS
+        while process.is_busy and not stop():
+            if time.monotonic() > deadline:
+                self._say("warning: the last evaluation did not finish in time; it is left out")
+                return
+            self._done += process.results(0.2)
 
     def _condition_holds(self, metrics: dict[str, float]) -> bool:
         condition = self._condition

@@ -2,9 +2,9 @@
 
 ``python -m simtrain.training.features.evaluator_process <connection's descriptor> <parent's id>``
 
-No call of training waits: neither for an evaluation nor for a process that does not read. Of the
-policies that come while one is being evaluated, the newest waits and the others are dropped. Heavy
-modules are imported only after the process is tied to the life of its parent.
+Training waits for no evaluation. A policy is sent to a process that has answered, and so reads; of
+those that come meanwhile, the newest waits and the others are dropped. Heavy modules are imported
+only after the process is tied to the life of its parent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,6 @@ from simtrain.config.train import TrainConfig
 from simtrain.config.tree import as_plain, overlay
 from simtrain.errors import ConfigError, SimulationError
 from simtrain.launch.processes import die_with_parent, ignore_stop_signals
-from simtrain.training.features.background import NewestItemWorker
 
 if TYPE_CHECKING:
     from simtrain.launch.plan import Devices
@@ -37,15 +35,8 @@ _NICENESS = 5
 class EvaluatorProcess:
     """Rank 0's end of the process."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        devices: Devices,
-        threads: int,
-        receive: Callable[[tuple[PolicySnapshot, Evaluation]], None],
-    ) -> None:
-        """Start the process; `receive` gets evaluations, oldest first, in another thread."""
-        self._receive = receive
+    def __init__(self, config: TrainConfig, devices: Devices, threads: int) -> None:
+        """Start the process."""
         self.failure: str | None = None
         """Why the process is gone, or None while it lives."""
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
@@ -59,50 +50,56 @@ class EvaluatorProcess:
             stderr=subprocess.STDOUT,
         )
         far_end.close()
-        self._start = config.task, as_plain(config), devices, threads
-        self._worker = NewestItemWorker(self._evaluate, "evaluator")
+        self._connection.send((config.task, as_plain(config), devices, threads))
+        self._is_ready = False
+        self._waiting: PolicySnapshot | None = None
+        self._evaluated: PolicySnapshot | None = None  # now
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are policies to be evaluated yet."""
+        return self.failure is None and (self._waiting or self._evaluated) is not None
 
     def submit(self, policy: PolicySnapshot) -> None:
         """Have a policy, whose networks nobody changes, evaluated instead of one that waits."""
-        if self.failure is None:
-            self._worker.submit(policy)
+        self._waiting = policy
+        self._evaluate_next()
 
-    def finish(self, stop: Callable[[], bool], seconds: float) -> bool:
-        """Wait for what was submitted, or until `stop` is true; whether all of it is evaluated."""
-        done = self._worker.wait(lambda: stop() or self.failure is not None, seconds)
-        return done and self.failure is None
+    def results(self, seconds: float = 0.0) -> list[tuple[PolicySnapshot, Evaluation]]:
+        """The evaluation that is done since the last call, or within `seconds`, if any."""
+        done = []
+        try:
+            if self.failure is None and self._connection.poll(seconds):
+                answer = self._connection.recv()
+                if isinstance(answer, str):
+                    self.failure = answer
+                elif self._evaluated is not None:
+                    done.append((self._evaluated, answer))
+                self._evaluated, self._is_ready = None, True
+        except (OSError, EOFError):
+            self.failure = self._exit_message()
+        self._evaluate_next()
+        return done
+
+    def _evaluate_next(self) -> None:
+        """Send the policy that waits, if the process reads."""
+        from simtrain.run.checkpoint import packed, policy_state
+
+        if self._waiting is None or self._evaluated or self.failure or not self._is_ready:
+            return
+        self._evaluated, self._waiting = self._waiting, None
+        state = packed(policy_state(self._evaluated.networks))
+        try:
+            self._connection.send((self._evaluated.config.ppo.actor, state))
+        except OSError:
+            self.failure = self._exit_message()
 
     def close(self) -> None:
         """End the process."""
         self._process.kill()
         self._process.wait()
-        self._worker.close(drop=True)
         self._connection.close()
         self._output.close()
-
-    def _evaluate(self, policies: NewestItemWorker[PolicySnapshot]) -> None:
-        """Have policies evaluated, in the thread, until the process is gone."""
-        from simtrain.run.checkpoint import packed, policy_state
-
-        try:
-            self._answer_to(
-                self._start
-            )  # not before it is ready, or the first would be old by then
-            for policy in policies:
-                state = packed(policy_state(policy.networks))
-                self._receive((policy, self._answer_to((policy.config.ppo.actor, state))))
-        except ConfigError as error:
-            self.failure = str(error)
-        except (OSError, EOFError):
-            self.failure = self._exit_message()
-
-    def _answer_to(self, message: object) -> Any:
-        """The process's answer; ConfigError with the error that it answers."""
-        self._connection.send(message)
-        answer = self._connection.recv()
-        if isinstance(answer, str):
-            raise ConfigError(answer)
-        return answer
 
     def _exit_message(self) -> str:
         """How the process ended, after its end of the connection closed."""
