@@ -20,7 +20,7 @@ from simtrain.training.context import Member, RunContext, SharedContext
 from simtrain.training.evaluator import Evaluator
 from simtrain.training.features import population as population_module
 from simtrain.training.features.population import Population
-from simtrain.training.graphs.rollout import collect_transition
+from simtrain.training.graphs import collect_transition
 from simtrain.training.loop import Trainer
 
 TASKS = sorted(discover().tasks)

@@ -26,7 +26,7 @@ from simtrain.env.randomness import forked_randomness
 from simtrain.errors import SimulationError
 from simtrain.sim import EngineCfg, choose_engine
 from simtrain.sim.cuda_graphs import GraphBackend, make_graph_backend
-from simtrain.training.graphs.step import StepGraph
+from simtrain.training.graphs import StepGraph
 from simtrain.training.loop import rollout_threads
 
 CONFIDENCE = 0.95

@@ -23,8 +23,7 @@ from simtrain.launch.rank import Rank
 from simtrain.sim.cuda_graphs import GraphBackend
 from simtrain.sim.engine import Overflow
 from simtrain.training.features import Feature, Iteration
-from simtrain.training.graphs.rollout import RolloutGraphs, collect_transition
-from simtrain.training.graphs.update import UpdateGraphs
+from simtrain.training.graphs import RolloutGraphs, UpdateGraphs, collect_transition
 
 MIN_EPISODES = 100
 """Episodes that mean returns are taken over, at least, once so many have finished (as rsl_rl)."""

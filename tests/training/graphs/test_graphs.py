@@ -34,7 +34,7 @@ from simtrain.launch.phase_timer import NO_TIMER, CpuTimer, PhaseTimer
 from simtrain.launch.rank import Rank
 from simtrain.sim import EngineCfg
 from simtrain.training.features.timing import TracedTimer
-from simtrain.training.graphs.check import host_values
+from simtrain.training.graphs import host_values
 from simtrain.training.loop import Iteration, Trainer
 
 pytestmark = pytest.mark.usefixtures("fast_compilation")

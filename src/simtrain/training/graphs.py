@@ -1,0 +1,311 @@
+"""CUDA graphs of control steps and mini-batches, and their check against eager execution.
+
+A control step, in which a policy acts, the environments step and what happened is kept, is one
+graph. Of PPO's mini-batches each has its own, for they lie in different places. When graphs are
+made, the same is done eagerly, captured, replayed and compared, and everything is put back.
+
+A graph freezes what a term keeps on the host: a counter, a number drawn by NumPy, an attribute that
+becomes another tensor. Sums whose order is left to chance differ a little, and may differ much in a
+few environments; so what counts is whether many numbers differ by much.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from simtrain.algorithms.distillation import Algorithm
+from simtrain.algorithms.rollout import StagingBuffer, Transition
+from simtrain.env.base import host_state
+from simtrain.env.env import Env
+from simtrain.env.randomness import random_state, set_random_state
+from simtrain.sim.cuda_graphs import GraphBackend, Graphs, RefusedError, describe
+
+Record = dict[str, Tensor]
+"""Values of a task's terms at a step, by name; copies, on the device."""
+
+
+class CheckedGraphs:
+    """Graphs, or why there are none."""
+
+    refusal: str | None = None
+    """Why this rank has no graphs; None if it has, did not try yet, or only others refuse."""
+
+    def __init__(self, backend: GraphBackend) -> None:
+        self._backend, self._graphs = backend, Graphs()
+
+    def close(self) -> None:
+        """End the graphs, if there are any."""
+        self._graphs.close()
+
+    def _capture(self, *functions: Callable[[], object]) -> bool:
+        """Make graphs of functions; whether they can be."""
+        try:
+            self._graphs = self._backend.capture(*functions)
+        except RefusedError as error:
+            self.refusal = str(error)
+        return self.refusal is None
+
+
+class StepGraph(CheckedGraphs):
+    """Replays `step`, a function that acts and steps `env`, once a graph of it is made."""
+
+    def __init__(
+        self,
+        env: Env,
+        backend: GraphBackend,
+        step: Callable[[], None],
+        begin: Callable[[], None],
+        tensors: Sequence[Tensor] = (),
+    ) -> None:
+        """`begin` comes before the first of several steps; `tensors` are what steps depend on and
+        change in place beside the environment. Both run where observations are in one buffer."""
+        super().__init__(backend)
+        self._env, self._step, self._begin, self._tensors = env, step, begin, tensors
+        self._generation: int | None = None
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the graph was not tried yet, or the engine has replaced arrays since."""
+        return self._generation != self._env.sim.storage_version
+
+    def run(self) -> bool:
+        """Make a step by the graph; False, with nothing done, without one of the present arrays."""
+        if not self._graphs.graphs or self.outdated:
+            return False
+        self._graphs.replay()
+        return True
+
+    @torch.inference_mode()
+    def make(self) -> None:
+        """Try to make the graph, between two steps, after some that compiled the kernels.
+
+        Failures and overflows have been read by then, or those that do not come again are lost.
+        """
+        env, device = self._env, self._env.device
+        self.close()
+        self.refusal = "; ".join(env.undeclared_changes()) or None
+        if self.refusal is None:  # or the trial steps could not be undone
+            state, random = env.state(), random_state(device)
+            put_back = _restorer(self._tensors)
+
+            def restore() -> None:
+                env.set_state(state)
+                put_back()
+                set_random_state(random, device)
+                self._begin()
+
+            self._capture_and_check(restore)
+            restore()
+            env.sim.overflow()  # of these steps; who overflows does so again
+        self._generation = env.sim.storage_version
+        if self.refusal is not None:
+            self.close()
+
+    def _captured_step(self) -> object:
+        """The step within a capture; what the graph keeps."""
+        with self._env.sim.in_torch_graph() as kept:
+            self._step()
+        return kept
+
+    def _capture_and_check(self, restore: Callable[[], None]) -> None:
+        """Make the graph, unless steps cannot be one or are not the same then."""
+        env = self._env
+        restore()
+        on_device = env.device.type != "cpu"
+        before = host_values(env, draws_on_device=on_device)
+        try:
+            with self._backend.without_waiting():
+                eager = self._records(self._step)
+        except Exception as error:  # noqa: BLE001 - the next step raises it again, without a graph
+            self.refusal = describe(error)
+            return
+        now = host_values(env, draws_on_device=on_device)
+        self.refusal = "; ".join(text for text in now if now[text] != before.get(text)) or None
+        restore()
+        if self.refusal is None and self._capture(self._captured_step):
+            restore()
+            if names := _differing(self._records(self._graphs.replay), eager):
+                self.refusal = f"{', '.join(names)} would not be the same from a graph"
+
+    def _records(self, step: Callable[[], None]) -> list[Record]:
+        """What the terms give at four steps; episodes of half of the environments end soon."""
+        env = self._env
+        env.episode_length_buf[: (env.num_envs + 1) // 2].fill_(max(0, env.max_episode_length - 2))
+        records = []
+        for _ in range(4):
+            step()
+            records.append(_record(env))
+        return records
+
+
+class RolloutGraphs(StepGraph):
+    """Collects rollouts of `ppo` in `env` by a graph of a step."""
+
+    def __init__(self, env: Env, ppo: Algorithm, backend: GraphBackend) -> None:
+        self._ppo = ppo
+        self._staging = StagingBuffer(ppo.storage)
+        super().__init__(env, backend, self._collect_step, self._begin_rollout, ppo.hidden_states())
+
+    def collect(self, *, make: bool) -> bool:
+        """Fill the storage with a rollout, in place; False, with nothing done, without a graph.
+
+        `make` is whether the graph is made first, on all ranks together. Failures and overflows of
+        the rollout before have been read by then, and a rollout that compiled the kernels was made.
+        """
+        env = self._env
+        if make:
+            env.timer.begin("other")
+            with env.timer.paused(), env.observations.in_one_buffer():
+                self.make()
+            if self._ppo.rank.any(self.refusal is not None)[0]:
+                self.close()
+        if not self._graphs.graphs or self.outdated:
+            return False
+        env.timer.begin("rollout_graph")
+        with env.observations.in_one_buffer():
+            self._begin()
+            for _ in range(self._ppo.storage.num_transitions_per_env):
+                self._graphs.replay()
+                self._ppo.storage.step += 1
+        return True
+
+    def _begin_rollout(self) -> None:
+        self._env.sim.forward()  # what was written since the last step
+        self._ppo.begin_rollout()
+        self._staging.step.zero_()
+
+    def _collect_step(self) -> None:
+        """Act, step the environments and record that."""
+        collect_transition(self._env, self._ppo, self._staging.transition)
+        self._staging.store()
+
+
+class UpdateGraphs(CheckedGraphs):
+    """Replays mini-batches; see `simtrain.algorithms.algorithm.MiniBatchGraphs`."""
+
+    def __init__(self, ppo: Algorithm, backend: GraphBackend) -> None:
+        super().__init__(backend)
+        self._ppo, self._tried = ppo, False
+        self.refusal = ppo.refusal
+
+    def prepare(self) -> bool:
+        """Capture and check the graphs once; whether there are any. A collective."""
+        if not self._tried and self.refusal is None:
+            self._tried = True
+            with self._ppo.timer.paused():
+                self._make()
+        return bool(self._graphs.graphs)
+
+    def replay(self, number: int) -> None:
+        """See `PPO.learn_mini_batch`; by a graph."""
+        self._graphs.replay(number)
+
+    def close(self) -> None:
+        """End the graphs, if there are any; there will be no others."""
+        self._tried = True
+        super().close()
+
+    def _make(self) -> None:
+        ppo = self._ppo
+        parameters = ppo.update_state()[0]
+        before, restore = parameters.clone(), _restorer(ppo.update_state())
+
+        def change_of_parameters(learn: Callable[[int], None]) -> Tensor:
+            for i in range(ppo.num_mini_batches):
+                learn(i)
+            change = parameters - before
+            restore()
+            return change
+
+        eager = change_of_parameters(ppo.learn_mini_batch)
+        (group,) = ppo.optimizer.param_groups
+        group["capturable"] = True  # Adam asks for it in a capture only; fused, it ignores it
+        try:
+            self._capture(*(partial(ppo.learn_mini_batch, i) for i in range(ppo.num_mini_batches)))
+        finally:
+            group["capturable"] = False
+        restore()
+        # A rank that does not replay would be missing in the all-reduces of the others.
+        (refused,) = ppo.rank.any(self.refusal is not None)
+        with ppo.rank.progress:  # the GPU waits for the others in these all-reduces
+            if not refused and _differ(change_of_parameters(self.replay), eager, smallest=0.0):
+                self.refusal = "parameters would not be the same from a graph"
+        if any(ppo.rank.any(self.refusal is not None)):
+            self.close()
+
+
+@torch.no_grad()
+def collect_transition(env: Env, ppo: Algorithm, transition: Transition) -> None:
+    """Act, step the environments, and write that to `transition`, in place: a rollout's step."""
+    env.timer.begin("inference")
+    obs, learner = env.get_observations(), transition.actions.device
+    if env.device != learner:  # physics on CPU threads, networks on a GPU
+        obs = obs.to(learner)
+    actions = ppo.act_in(obs, transition)
+    _, rewards, dones, extras = env.step(actions.to(env.device))
+    env.timer.begin("storage")
+    ppo.record(transition, rewards, dones, extras["time_outs"])
+
+
+def host_values(env: Env, *, draws_on_device: bool) -> dict[str, Any]:
+    """What terms keep on the host, and the generators there, by what to say if a value changes."""
+    values = {
+        f"{name} keeps {place} on the host": value
+        for name, term in env.terms().items()
+        for place, value in host_state(term, env).items()
+    }
+    names = {"numpy": "NumPy's random generator", "python": "Python's random generator"}
+    if draws_on_device:
+        names["torch"] = "PyTorch's random generator of the CPU"
+    states = random_state(torch.device("cpu"))
+    for key, name in names.items():
+        values[f"a term uses {name}"] = json.dumps(states[key], default=Tensor.tolist)
+    return values
+
+
+def _restorer(tensors: Sequence[Tensor]) -> Callable[[], None]:
+    """A function that puts the present values of tensors back, in place."""
+    values = [tensor.clone() for tensor in tensors]
+
+    def restore() -> None:
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)
+
+    return restore
+
+
+def _record(env: Env) -> Record:
+    """Commands, terminations, rewards, metrics and observations of the latest step."""
+    terms = {f"commands.{name}": term.command for name, term in env.commands.terms.items()}
+    for kind, of, values in (
+        ("terminations", env.terminations, env.terminations.flags),
+        ("rewards", env.rewards, env.rewards.values),
+        ("metrics", env.metrics, env.metrics.values),
+    ):
+        terms |= {f"{kind}.{name}": values[:, i] for i, name in enumerate(of.names)}
+    for group, observed in env.get_observations().items():
+        for term, columns in env.observations.groups[group].slices.items():
+            terms[f"observations.{group}.{term}"] = observed.flatten(1)[:, columns]
+    return {name: values.to(torch.float32, copy=True) for name, values in terms.items()}
+
+
+def _differing(replayed: Sequence[Record], eager: Sequence[Record]) -> list[str]:
+    """The terms that differ at the first step at which any does; waits for the device."""
+    for step, expected in zip(replayed, eager, strict=True):
+        if names := [name for name in expected if _differ(step[name], expected[name])]:
+            return names
+    return []
+
+
+def _differ(value: Tensor, expected: Tensor, smallest: float = 1e-5) -> Tensor:
+    """Whether a tenth of the numbers differ by a hundredth of themselves, or of what is usual in
+    `expected`, or by `smallest`, whichever is most; 0-d."""
+    usual = expected.nan_to_num(0.0, 0.0, 0.0).abs().mean()
+    allowed = 0.01 * torch.maximum(expected.abs(), usual) + smallest
+    same = ((value - expected).abs() <= allowed) | (value == expected)
+    same |= value.isnan() & expected.isnan()
+    return (~same).float().mean() > 0.1

@@ -1,1 +1,0 @@
-"""CUDA graphs of rollout steps and mini-batches, and their check against eager execution."""
