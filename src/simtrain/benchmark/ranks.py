@@ -127,7 +127,7 @@ def measure_rank(
         config.cuda_graphs, config.tf32 = settings.cuda_graphs, settings.tf32
         seed_everything(rank.seed)
         with (
-            out_of_memory_as_config_error(case.num_envs, rank.device),
+            out_of_memory_as_config_error(case.num_envs),
             closing(make_trainer(config, rank, make_timer(rank.device), say)) as trainer,
         ):
             try:

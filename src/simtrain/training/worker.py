@@ -20,7 +20,7 @@ from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
 from simtrain.run.directory import shown
 from simtrain.sim import choose_engine
-from simtrain.sim.cuda_graphs import make_graph_backend
+from simtrain.sim.cuda_graphs import describe, make_graph_backend
 from simtrain.training.context import RunContext, TrainingResult
 from simtrain.training.features import Feature
 from simtrain.training.features.checkpoint import Checkpoint
@@ -37,22 +37,22 @@ from simtrain.training.transfer import init_networks
 _OUT_OF_MEMORY = re.compile(
     r"cuda.*out of memory"  # PyTorch, the launch of a graph, Warp and NCCL ('Cuda failure 2 ...')
     r"|Failed to allocate \d+ bytes on device 'cuda"  # Warp's allocator
-    r"|CU\w+_ALLOC_FAILED",  # cuBLAS, cuSOLVER
+    r"|CU\w+_ALLOC_FAILED"  # cuBLAS, cuSOLVER
+    r"|can't allocate memory",  # PyTorch, on the CPU
     re.IGNORECASE,
 )
-_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def run_worker(context: RunContext) -> TrainingResult | None:
     """Train as one rank of a job; the result on the training's rank 0, None on others.
 
     Raises:
-        ConfigError: the GPU has too little memory for so many environments, or the saved state does
+        ConfigError: there is too little memory for so many environments, or the saved state does
             not fit.
         DivergenceError: nothing could be learned any more.
     """
     config, rank = context.config, context.rank
-    with out_of_memory_as_config_error(config.num_envs, rank.device):
+    with out_of_memory_as_config_error(config.num_envs):
         seed_everything(rank.seed)
         torch.set_num_threads(rank.threads)
         if config.deterministic:
@@ -145,29 +145,16 @@ def make_env(config: TrainConfig, rank: Rank, timer: PhaseTimer, say: Callable[[
 
 
 @contextmanager
-def out_of_memory_as_config_error(num_envs: int, device: torch.device) -> Iterator[None]:
-    """Turn running out of memory into a ConfigError; on a GPU it says how many would fit.
+def out_of_memory_as_config_error(num_envs: int) -> Iterator[None]:
+    """Turn running out of memory into a ConfigError, on a GPU too.
 
     Only PyTorch's own allocator raises `torch.OutOfMemoryError`; the driver, when it launches a
     graph, and other libraries raise a RuntimeError with a text.
     """
-    is_gpu = device.type == "cuda"
-    free = torch.cuda.mem_get_info(device)[0] if is_gpu else 0
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-            text = f"this machine's memory is too small for {num_envs} environments"
-            raise ConfigError(f"{text}: use a smaller --num-envs") from error
-        if not is_gpu or not _OUT_OF_MEMORY.search(str(error)):
-            raise
-        left = torch.cuda.mem_get_info(device)[0]
-        asked = re.search(r"allocate ([\d.]+) (bytes|KiB|MiB|GiB)", str(error))
-        more = float(asked[1]) * _UNITS[asked[2]] if asked else 0.0
-        # What was asked for last is seldom the last that would have been.
-        needed = max(free - left + more, free * (num_envs + 1) / num_envs)
-        raise ConfigError(
-            f"the GPU's memory is too small for {num_envs} environments: they need at least "
-            f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB were free; "
-            f"use --num-envs {max(1, int(num_envs * free / needed))} or fewer"
-        ) from error
+        if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):
+            text = f"memory is too small for {num_envs} environments: use a smaller --num-envs"
+            raise ConfigError(f"{text} ({describe(error)})") from error
+        raise
