@@ -1,8 +1,8 @@
 """What PPO and distillation share: mini-batches, by graphs if given, and one read-back each."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from rsl_rl.models import MLPModel
@@ -15,15 +15,10 @@ from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.launch.phase_timer import PhaseTimer
 from simtrain.launch.rank import Rank
 
-
-class MiniBatchGraphs(Protocol):
-    """Replays `MiniBatchAlgorithm.learn_mini_batch`."""
-
-    def prepare(self) -> bool:
-        """Make what is replayed, if need be; whether there is any. A collective."""
-
-    def replay(self, number: int) -> None:
-        """See `MiniBatchAlgorithm.learn_mini_batch`."""
+Replay = Callable[[int], None]
+"""Does what `MiniBatchAlgorithm.learn_mini_batch` does, by graphs."""
+MakeReplay = Callable[[], Replay | None]
+"""Makes graphs of mini-batches once; what replays them, or None without. A collective."""
 
 
 class MiniBatchAlgorithm(ABC):
@@ -105,14 +100,14 @@ class MiniBatchAlgorithm(ABC):
         self.load(state, parts, strict=True)  # type: ignore[attr-defined]
         self.learning_rate = float(self.optimizer.lr.fill_(rate))
 
-    def _learn_epochs(self, graphs: MiniBatchGraphs | None) -> None:
+    def _learn_epochs(self, graphs: MakeReplay | None) -> None:
         """Learn from all mini-batches in all epochs, by `graphs` if there are any; add losses."""
         learn = self.learn_mini_batch
         if graphs is not None:
             self.timer.begin("other")
-            if graphs.prepare():
+            if (replay := graphs()) is not None:
                 self.timer.begin("update_graph")
-                learn = graphs.replay
+                learn = replay
         self._losses.zero_()
         for _ in range(self.num_learning_epochs):
             for number in range(self.num_mini_batches):

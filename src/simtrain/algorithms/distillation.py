@@ -10,7 +10,7 @@ from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.algorithms.algorithm import MiniBatchAlgorithm, MiniBatchGraphs
+from simtrain.algorithms.algorithm import MakeReplay, MiniBatchAlgorithm
 from simtrain.algorithms.cfg import DistillationCfg
 from simtrain.algorithms.flat_adam import FlatAdam
 from simtrain.algorithms.networks import Memory, remembering, update_normalization
@@ -79,7 +79,7 @@ class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
 
     @torch.no_grad()
     def update(
-        self, graphs: MiniBatchGraphs | None = None, *, progress: float = 0.0
+        self, graphs: MakeReplay | None = None, *, progress: float = 0.0
     ) -> dict[str, float]:
         """Bring the student nearer to the teacher, in place, by `graphs` if given; mean loss.
 

@@ -15,7 +15,7 @@ from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.algorithms.algorithm import MiniBatchAlgorithm, MiniBatchGraphs
+from simtrain.algorithms.algorithm import MakeReplay, MiniBatchAlgorithm
 from simtrain.algorithms.cfg import PpoCfg
 from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
 from simtrain.algorithms.learners import LOSSES, Learner
@@ -146,7 +146,7 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
 
     @torch.no_grad()
     def update(
-        self, graphs: MiniBatchGraphs | None = None, *, progress: float = 0.0
+        self, graphs: MakeReplay | None = None, *, progress: float = 0.0
     ) -> dict[str, float]:
         """Improve policy and value on the rollout, by `graphs` if given; mean losses.
 
@@ -170,14 +170,10 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         *losses, self.learning_rate = self._read_back(means, self.optimizer.lr)
         return dict(zip(names, losses, strict=True))
 
-    def learn_mini_batch(self, number: int) -> None:
-        """Learn from a mini-batch of the shuffled rollout, in place."""
-        self._losses += self.learn(self.learner.mini_batch(number))
-
     @torch.no_grad()
-    def learn(self, batch: Any) -> Tensor:
-        """One optimizer step, in place; the mini-batch's losses, not averaged over ranks."""
-        losses = self.learner.backward(batch, self)
+    def learn_mini_batch(self, number: int) -> None:
+        """Learn from a mini-batch of the shuffled rollout, in place: one optimizer step."""
+        losses = self.learner.backward(self.learner.mini_batch(number), self)
         self.optimizer.extra[0] = losses[-1]
         self.timer.begin("optimizer")
         self.optimizer.average()
@@ -185,7 +181,7 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
             adapt_learning_rate(self.optimizer.lr, self.optimizer.extra[0], self._aim)
         self.optimizer.clip_and_step(self.max_grad_norm)
         self.learner.after_step()
-        return losses
+        self._losses += losses
 
     def hidden_states(self) -> list[Tensor]:
         """See `MiniBatchAlgorithm.hidden_states`."""

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from simtrain.algorithms.algorithm import Replay
 from simtrain.algorithms.distillation import Algorithm
 from simtrain.algorithms.rollout import StagingBuffer, Transition
 from simtrain.env.base import host_state
@@ -185,24 +186,20 @@ class RolloutGraphs(StepGraph):
 
 
 class UpdateGraphs(CheckedGraphs):
-    """Replays mini-batches; see `simtrain.algorithms.algorithm.MiniBatchGraphs`."""
+    """Graphs of mini-batches; see `simtrain.algorithms.algorithm.MakeReplay`."""
 
     def __init__(self, ppo: Algorithm, backend: GraphBackend) -> None:
         super().__init__(backend)
         self._ppo, self._tried = ppo, False
         self.refusal = ppo.refusal
 
-    def prepare(self) -> bool:
-        """Capture and check the graphs once; whether there are any. A collective."""
+    def prepare(self) -> Replay | None:
+        """Capture and check the graphs once; what replays them, or None. A collective."""
         if not self._tried and self.refusal is None:
             self._tried = True
             with self._ppo.timer.paused():
                 self._make()
-        return bool(self._graphs.graphs)
-
-    def replay(self, number: int) -> None:
-        """See `PPO.learn_mini_batch`; by a graph."""
-        self._graphs.replay(number)
+        return self._graphs.replay if self._graphs.graphs else None
 
     def close(self) -> None:
         """End the graphs, if there are any; there will be no others."""
@@ -232,7 +229,9 @@ class UpdateGraphs(CheckedGraphs):
         # A rank that does not replay would be missing in the all-reduces of the others.
         (refused,) = ppo.rank.any(self.refusal is not None)
         with ppo.rank.progress:  # the GPU waits for the others in these all-reduces
-            if not refused and _differ(change_of_parameters(self.replay), eager, smallest=0.0):
+            if not refused and _differ(
+                change_of_parameters(self._graphs.replay), eager, smallest=0.0
+            ):
                 self.refusal = "parameters would not be the same from a graph"
         if any(ppo.rank.any(self.refusal is not None)):
             self.close()

@@ -136,7 +136,8 @@ class Trainer:
             torch.cuda.synchronize(self.rank.device)
         collected = time.perf_counter()
         torch.set_num_threads(self.ppo.learning_threads)
-        losses = self.ppo.update(self._update_graphs, progress=self.iteration / iterations)
+        graphs = None if self._update_graphs is None else self._update_graphs.prepare
+        losses = self.ppo.update(graphs, progress=self.iteration / iterations)
         failures, overflow = self.env.failures(), self.env.sim.overflow()
         end = time.perf_counter()
         sums, warnings = self._sums(failures, overflow), self._new_warnings(overflow, failures)
