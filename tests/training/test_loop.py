@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import pytest
 from tiny_training import ENVS, STEPS, Collected, run_for, tiny_trainer
 
@@ -66,21 +64,6 @@ def test_a_request_to_stop_ends_training_after_the_iteration():
     train(tiny_trainer(), [collected], 10, lambda: len(collected.iterations) == 1)
     assert [i.number for i in collected.iterations] == [1, 2]
     assert collected.iterations[-1].is_last
-
-
-def test_training_continues_from_the_states_of_trainer_and_algorithm():
-    whole = tiny_trainer()
-    run_for(whole, 2)
-    shared, own, learner = whole.state(), whole.rank_state(), deepcopy(whole.ppo.save())
-    expected = [i.metrics["Loss/value"] for i in run_for(whole, 2)]
-
-    resumed = tiny_trainer()
-    resumed.set_state(shared)
-    resumed.ppo.set_state(learner)
-    resumed.set_rank_state(own)
-    iterations = run_for(resumed, 2)
-    assert [i.number for i in iterations] == [3, 4]
-    assert [i.metrics["Loss/value"] for i in iterations] == expected
 
 
 def test_means_weigh_episodes_alike_and_forget_old_ones_once_there_are_enough():

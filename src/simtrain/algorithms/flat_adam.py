@@ -112,8 +112,6 @@ class FlatAdam(torch.optim.Adam):
         (group,) = state_dict["param_groups"]
         # A state from before the first step has no moments.
         single = [state_dict["state"][i] for i in group["params"] if state_dict["state"]]
-        if single and [part["exp_avg"].shape for part in single] != self._shapes:
-            raise RuntimeError("the optimizer's state is of networks of other shapes")
         for name, moment in self._moments.items():
             if not single:
                 moment.zero_()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from tiny_training import ALONE, Console, make_context
 
 from simtrain.config.tasks import default_config
@@ -43,25 +42,6 @@ def after(feature, number: int, is_last: bool = False, **metrics: float) -> Iter
     iteration = Iteration(number, 100 * number, {"Loss/kl": 0.5, **metrics}, is_last)
     feature.after_iteration(iteration)
     return iteration
-
-
-def test_nothing_is_evaluated_between_intervals_but_at_the_end(evaluation):
-    console = Console()
-    with evaluation(console=console) as feature:
-        first = after(feature, 1)
-        assert (first.metrics, first.is_last) == ({"Loss/kl": 0.5}, False)
-        torch.manual_seed(3)
-        second = after(feature, 2)
-        drawn = torch.rand(3)
-        assert second.metrics["Eval/iteration"] == 2.0
-        assert second.metrics["Loss/kl"] == 0.5
-        assert not second.is_last
-        assert after(feature, 3, is_last=True).metrics["Eval/iteration"] == 3.0
-    assert [line.split(":")[0] for line in console.lines] == [
-        "evaluation of iteration 2", "evaluation of iteration 3"
-    ]  # fmt: skip
-    torch.manual_seed(3)
-    assert torch.equal(torch.rand(3), drawn)  # training draws what it would have drawn
 
 
 def test_a_condition_on_a_metric_of_training_ends_it_with_an_evaluation(config, evaluation):

@@ -28,20 +28,3 @@ def test_every_iteration_is_written_and_shown(tmp_path):
     written = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert (written["config"]["task"], written["devices"]) == ("tiny", ["cpu"])
     assert list(tmp_path.glob("events.out.tfevents.*"))
-
-
-def test_a_resumed_run_goes_on_after_its_last_saved_iteration(tmp_path):
-    config = tiny_config()
-    trainer = tiny_trainer(config)
-    first = Recorder(make_context(tmp_path, config), trainer)
-    run_for(trainer, 2, first)
-    saved = first.state()
-    run_for(trainer, 1, Recorder(make_context(tmp_path, config), trainer))
-    trainer.iteration = 2  # the third was lost
-    second = Recorder(make_context(tmp_path, config), trainer)
-    second.set_state(saved)
-    run_for(trainer, 1, second)
-    assert [row["iteration"] for row in rows(tmp_path)] == [1, 2, 3]
-    times = [row["wall_s"] for row in rows(tmp_path)]
-    assert times == sorted(times)
-    assert second.state()["wall_s"] > saved["wall_s"] > 0.0

@@ -1,6 +1,7 @@
 """Videos of the policy while it trains, without changing its training by a bit."""
 
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from simtrain.algorithms.networks import Policy
@@ -35,7 +36,7 @@ class TrainingVideo(Feature):
         config = self._context.config
         if not config.video:
             return self
-        try:
+        with self._warning("training goes on without videos"):
             from simtrain.view.renderer import Picture
 
             with forked_randomness(config.seed):
@@ -44,31 +45,29 @@ class TrainingVideo(Feature):
                 picture.draw()
             (self._context.run / VIDEOS).mkdir(exist_ok=True)
             self._env = env
-        except (ConfigError, SimulationError, OSError) as error:
-            self._context.console.say(f"warning: training goes on without videos: {error}")
         return self
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Record a video every ``--video-interval`` iterations and at the end."""
-        due = iteration.is_last or iteration.number % self._context.config.video_interval == 0
+        config, trainer, number = self._context.config, self._trainer, iteration.number
+        due = iteration.is_last or number % config.video_interval == 0
         # A run that is to stop has a deadline.
         if self._env is None or not due or self._context.stop():
             return
-        path = self._context.run / VIDEOS / f"iteration_{iteration.number}.mp4"
-        try:
-            self._record(self._env, path, iteration.number)
-        except (ConfigError, SimulationError, OSError) as error:
-            text = f"warning: no video of iteration {iteration.number}: {error}"
-            self._context.console.say(text)
-        else:
-            self._recorder.records.write_video(iteration.number, path)
-
-    def _record(self, env: Env, path: Path, iteration: int) -> None:
         from simtrain.view.video import record
 
-        config, trainer = self._context.config, self._trainer
-        with forked_randomness(config.seed):
-            cfg, obs = trainer.config.ppo.actor, env.get_observations()
-            policy = Policy(cfg, obs, env.num_actions, trainer.ppo.actor.state_dict())
-            note = f"{config.task}, iteration {iteration}"
-            record(env, policy, path, range(config.video_length), note, (640, 360))
+        env, path = self._env, self._context.run / VIDEOS / f"iteration_{number}.mp4"
+        with self._warning(f"no video of iteration {number}"):
+            with forked_randomness(config.seed):
+                cfg, obs = trainer.config.ppo.actor, env.get_observations()
+                policy = Policy(cfg, obs, env.num_actions, trainer.ppo.actor.state_dict())
+                note = f"{config.task}, iteration {number}"
+                record(env, policy, path, range(config.video_length), note, (640, 360))
+            self._recorder.records.write_video(number, path)
+
+    @contextmanager
+    def _warning(self, text: str) -> Iterator[None]:
+        try:
+            yield
+        except (ConfigError, SimulationError, OSError) as error:
+            self._context.console.say(f"warning: {text}: {error}")
