@@ -57,8 +57,6 @@ RETRY_SECONDS = 10.0
 """Pause after a save that failed, before it is tried again."""
 SECONDS_APART = {"cpu": 0.0, "cuda": 30.0}
 """Least time between saves without ``--save-interval``, by device: GPUs have short iterations."""
-Save = tuple[TrainConfig, dict[str, Any]]
-"""The configuration that was trained with, and the state."""
 LAST_SECONDS = 300.0
 """How long the end of training waits for other ranks to write the state before."""
 
@@ -89,8 +87,8 @@ class Checkpoint(Feature):
         self._constant: dict[str, Any] = {}
         self._warned: set[str] = set()
         self._submitted = -math.inf  # when a save was last begun, in seconds
-        self._newest: Save | None = None
-        self._saving: Future[None] | None = None  # the newest, until it is written
+        self._newest = 0  # the iteration of the newest save
+        self._saving: Future[None] | None = None  # what writes it
         self._is_closing = False
         self.saved: Path | None = None
         """The last checkpoint that was written."""
@@ -133,15 +131,14 @@ class Checkpoint(Feature):
             self._submitted = time.monotonic()
             checksum = check_same_tensors(trainer.ppo.tensors(), context.rank, iteration.number)
             content = self._state([trainer.iteration, checksum])
-            before, self._newest = self._newest, (trainer.config, content)
-            if before is not None and self._saving is not None:
-                if self._saving.cancel():  # it waited for the one before it
-                    if self.error is None:
-                        reason = "the disk is slower than --save-interval asks for"
-                        self._say_left_out(before[1]["iteration"], reason)
-                elif self._saving.done():
+            before, self._newest = self._newest, trainer.iteration
+            if self._saving is not None:
+                if self._saving.done():
                     self._saving.result()
-            self._saving = self._saver.submit(self._write, self._newest)
+                elif self._saving.cancel() and self.error is None:  # it waited for one before it
+                    reason = "the disk is slower than --save-interval asks for"
+                    self._say_left_out(before, reason)
+            self._saving = self._saver.submit(self._write, trainer.config, content)
 
     def _is_ready(self, iteration: Iteration) -> bool:
         """Whether it is time, and all ranks have written the state before, also those of all other
@@ -249,13 +246,13 @@ class Checkpoint(Feature):
             return
         trainer.set_rank_state(rank_state)
 
-    def _write(self, save: Save) -> None:
+    def _write(self, config: TrainConfig, content: dict[str, Any]) -> None:
         """Write a save, in the thread; where that fails, again after a pause, unless a newer one
         waits, and at the end of training."""
-        while not self._is_written(*save) and not self._is_closing:
+        while not self._is_written(config, content) and not self._is_closing:
             end = time.monotonic() + RETRY_SECONDS
             while time.monotonic() < end and not self._is_closing:
-                if self._newest is not save:
+                if self._newest != content["save"][0]:
                     return
                 time.sleep(0.01)
 
