@@ -1,7 +1,5 @@
 """rsl_rl's own runner around an environment of ours, and what makes its PPO comparable."""
 
-from pathlib import Path
-
 import torch
 from rsl_rl.algorithms import PPO
 from rsl_rl.runners import OnPolicyRunner
@@ -9,9 +7,7 @@ from rsl_rl.runners import OnPolicyRunner
 from simtrain.env.env import Env
 
 
-def rsl_rl_runner(
-    env: Env, *, steps: int, hidden_dims: tuple[int, ...], log_dir: Path | None = None
-) -> OnPolicyRunner:
+def rsl_rl_runner(env: Env, *, steps: int, hidden_dims: tuple[int, ...]) -> OnPolicyRunner:
     network = {
         "class_name": "MLPModel",
         "hidden_dims": list(hidden_dims),
@@ -27,7 +23,7 @@ def rsl_rl_runner(
         "actor": {**network, "distribution_cfg": gaussian},
         "critic": dict(network),
     }
-    return OnPolicyRunner(env, cfg, log_dir=None if log_dir is None else str(log_dir))
+    return OnPolicyRunner(env, cfg)
 
 
 def move_on(ppo: PPO) -> None:
