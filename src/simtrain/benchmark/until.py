@@ -33,7 +33,7 @@ from simtrain.run.directory import shown as shown_path
 from simtrain.run.logged import NothingLoggedError, Run, members_of, read_lineage, read_run
 from simtrain.run.metrics import METRICS
 from simtrain.training.features.conditions import StopCondition, stop_condition
-from simtrain.training.population.hyper_parameters import hyper_parameters
+from simtrain.training.population.evolution import hyper_parameters
 from simtrain.training.resumption import can_resume, changed_settings
 
 COSTS = {"env_steps": "env steps", "seconds": "training time"}

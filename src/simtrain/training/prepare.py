@@ -16,7 +16,7 @@ from simtrain.config.tree import check_storable
 from simtrain.errors import ConfigError, flag
 from simtrain.sim import choose_engine
 from simtrain.training.features.conditions import check_evaluation_flags
-from simtrain.training.population.hyper_parameters import check_population_flags
+from simtrain.training.population.evolution import check_population_flags
 
 if TYPE_CHECKING:
     from mujoco import MjModel

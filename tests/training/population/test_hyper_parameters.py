@@ -8,8 +8,8 @@ from simtrain.cli.parse import parse_flags
 from simtrain.config.tasks import default_config
 from simtrain.config.tree import with_overrides
 from simtrain.errors import ConfigError
-from simtrain.training.population.evolution import HyperParameter
-from simtrain.training.population.hyper_parameters import (
+from simtrain.training.population.evolution import (
+    HyperParameter,
     check_population_flags,
     hyper_parameters,
     term_parameter,

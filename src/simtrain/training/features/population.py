@@ -37,14 +37,12 @@ from simtrain.training.population.evolution import (
     Mutation,
     Selection,
     evolve,
-)
-from simtrain.training.population.exchanges import ExchangeRecords, Report, Settings
-from simtrain.training.population.hyper_parameters import (
     fitness_of,
     hyper_parameters,
     term_parameter,
     values_of,
 )
+from simtrain.training.population.exchanges import ExchangeRecords, Report, Settings
 
 if TYPE_CHECKING:
     from simtrain.algorithms.distillation import Algorithm

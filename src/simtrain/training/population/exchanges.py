@@ -22,8 +22,7 @@ from simtrain.run.logged import read_lineage
 from simtrain.training.context import RunContext
 from simtrain.training.evaluator import Estimate
 from simtrain.training.features.recorder import RunRecords
-from simtrain.training.population.evolution import Candidate, Decision, Values
-from simtrain.training.population.hyper_parameters import fitness_of
+from simtrain.training.population.evolution import Candidate, Decision, Values, fitness_of
 
 
 @dataclass(frozen=True)
