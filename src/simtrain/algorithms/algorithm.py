@@ -102,7 +102,7 @@ class MiniBatchAlgorithm(ABC):
 
     def _learn_epochs(self, graphs: MakeReplay | None) -> None:
         """Learn from all mini-batches in all epochs, by `graphs` if there are any; add losses."""
-        learn = self.learn_mini_batch
+        learn: Replay = self.learn_mini_batch
         if graphs is not None:
             self.timer.begin("other")
             if (replay := graphs()) is not None:

@@ -24,7 +24,7 @@ from rich.table import Table
 from simtrain.benchmark.figures import checked, fraction, new_table, read_content
 from simtrain.config.metric_tags import TAG, phase_tags
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import resolved
+from simtrain.config.tree import differences, resolved
 from simtrain.errors import ConfigError, flag
 from simtrain.files import damage_as_config_error
 from simtrain.limits import Count, Positive
@@ -34,7 +34,7 @@ from simtrain.run.logged import NothingLoggedError, Run, members_of, read_lineag
 from simtrain.run.metrics import METRICS
 from simtrain.training.features.conditions import StopCondition, stop_condition
 from simtrain.training.population.evolution import hyper_parameters
-from simtrain.training.resumption import can_resume, changed_settings
+from simtrain.training.resumption import can_resume
 
 COSTS = {"env_steps": "env steps", "seconds": "training time"}
 """What is measured of a training, and its name in tables and pictures."""
@@ -243,7 +243,7 @@ def find_run(config: TrainConfig) -> Path | None:
         # A resumed run names the engine that it took.
         either = "auto" in (before["engine"], config.engine)
         now = replace(config, engine=before["engine"] if either else config.engine)
-        changed = changed_settings(before, now)
+        changed = differences(before, resolved(now))
         for name in _ALSO:
             if before.get(name) != (value := resolved(now)[name]):
                 changed[flag(name)] = f"{before.get(name)!r} in the run, {value!r} now"
