@@ -44,7 +44,6 @@ class Kill(NamedTuple):
 SCENARIOS: dict[str, list[Kill]] = {
     "whole": [],
     "in the first save": [Kill(1, 1), Kill(0, 1)],
-    "in a later one": [Kill(1, 3)],
     "again and again in the same": [Kill(0, 2), Kill(1, 1), Kill(1, 1), Kill(0, 1), Kill(0, 2)],
 }
 

@@ -17,7 +17,6 @@ EXPECTED = {
     "whole": [],
     # Nothing after the first kill; then the parts of two attempts make a state, for they are equal.
     "in the first save": [1],
-    "in a later one": [2],
     "again and again in the same": [1, 1, 1, 1, 2],
 }
 
