@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 import torch
 from tiny_task import STEP_DT, at_step, steps_lived, tiny_env, tiny_task
-from waiting import RefuseWaiting
 
 from simtrain import ActorCfg, EventTermCfg, MetricTermCfg, TerminationTermCfg, mdp
 from simtrain.algorithms.networks import make_actor
-from simtrain.config.tasks import discover
 from simtrain.env.env import Env
-from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
 from simtrain.training.evaluator import Estimate, Evaluation, Evaluator, with_margin
@@ -135,21 +132,6 @@ def test_policies_meet_the_same_starts_again_and_again():
     assert evaluator(3, **RANDOM)(ACTOR, state(1)) == first
     assert other.metrics["position"] != first.metrics["position"]
     assert evaluator(3, seed=1, **RANDOM)(ACTOR, state(1)).metrics != first.metrics
-
-
-@pytest.mark.parametrize("task", ["cartpole-swingup", "go1-velocity-rough", "g1-velocity-flat"])
-def test_an_evaluation_does_not_wait_for_the_device(task):
-    cfg = evaluation_task(discover().find(task).make())
-    cfg.episode_length_s = 0.2
-    tested = Evaluator(cfg, 4, engine=EngineCfg("mujoco", threads=1))
-    env = tested.env
-    actor = make_actor(cfg.ppo.actor, env.get_observations(), env.num_actions)
-    tested._load(cfg.ppo.actor, actor.state_dict())
-    with torch.inference_mode(), RefuseWaiting():
-        rows = tested._first_episodes(lambda: False)
-    assert rows.shape == (4, 3 + len(cfg.metrics)) == (4, 5)
-    assert rows.isfinite().all()
-    assert (rows[:, 1] == env.max_episode_length).all()
 
 
 def test_an_evaluation_leaves_generators_and_threads_as_they_were():
