@@ -110,9 +110,7 @@ def check_on_devices(config: TrainConfig, job: Job, model: MjModel) -> None:
 
     devices = job.devices[0]
     simulator = choose_engine(config.engine, devices.kind)
-    engine = simulator.name
     check_networks(config.env.actuators, simulator.device)
-    check_evaluation_flags(config, engine)
     for network in ("actor", "critic"):
         if ":" in (cfg := getattr(config.ppo, network)).model:
             from simtrain.algorithms.networks import find_model
@@ -127,7 +125,7 @@ def check_on_devices(config: TrainConfig, job: Job, model: MjModel) -> None:
         if folder := config.torchrunx_log_dir if variable is None else variable:
             name = "--torchrunx-log-dir" if variable is None else "TORCHRUNX_LOG_DIR"
             make_folder(Path(folder), name)
-    elif engine == "warp":
+    elif simulator.name == "warp":
         # Several ranks check it themselves: Warp initializes CUDA, and launching them forks.
         from simtrain.sim.warp_model import check_model
 

@@ -65,11 +65,11 @@ def test_a_metric_of_the_task_comes_before_the_short_name_of_another():
 )
 def test_a_condition_on_what_is_never_logged_is_refused(until, message):
     with pytest.raises(ConfigError, match=message):
-        check_evaluation_flags(config(until), "mujoco")
+        check_evaluation_flags(config(until, engine="mujoco"))
 
 
 def test_a_condition_on_what_is_logged_is_taken():
     for engine in ("auto", "warp"):
-        check_evaluation_flags(config("Sim/overflow>=0.1"), engine)
-    check_evaluation_flags(config("Loss/kl<1"), "mujoco")
-    check_evaluation_flags(config("error<1", eval_interval=1), "mujoco")
+        check_evaluation_flags(config("Sim/overflow>=0.1", engine=engine))
+    check_evaluation_flags(config("Loss/kl<1"))
+    check_evaluation_flags(config("error<1", eval_interval=1))

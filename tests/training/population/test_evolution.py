@@ -113,12 +113,12 @@ def test_a_member_that_is_not_finite_never_wins_and_is_replaced_whatever_its_age
 
 
 @pytest.mark.parametrize("kind", ["tournament", "truncation"])
-def test_ten_thousand_generations_stay_within_bounds_and_keep_the_elite(kind):
+def test_a_thousand_generations_stay_within_bounds_and_keep_the_elite(kind):
     rng = np.random.default_rng(0)
     values = [dict(START) for _ in range(6)]
     weights = {"none": 0.2, "hyper_parameters": 0.8}
     moved = 0
-    for _ in range(10_000):
+    for _ in range(1000):
         fitness = rng.normal(size=6)
         fitness[rng.integers(6)] = rng.choice([math.nan, 0.3])
         members = [Candidate(f, f - 0.1, int(rng.integers(100))) for f in fitness]
@@ -132,7 +132,7 @@ def test_ten_thousand_generations_stay_within_bounds_and_keep_the_elite(kind):
                 assert parameter.low <= decision.values[parameter.flag] <= parameter.high
         moved += sum(decision.parent != i for i, decision in enumerate(decisions))
         values = [decision.values for decision in decisions]
-    assert moved > 1000
+    assert moved > 100
     assert len({value["ppo.entropy-coef"] for value in values}) > 1
 
 

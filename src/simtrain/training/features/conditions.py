@@ -107,8 +107,8 @@ def _comparison(text: str, condition: str, names: tuple[str, ...]) -> Comparison
     return Comparison(name if "/" in name else f"Eval/{name}", match[2], float(match[3]))
 
 
-def check_evaluation_flags(config: TrainConfig, engine: str | None = None) -> None:
-    """Check the flags of evaluation and early stopping; `engine` is that of training if known.
+def check_evaluation_flags(config: TrainConfig) -> None:
+    """Check the flags of evaluation and early stopping.
 
     Raises:
         ConfigError: a metric that training does not log, one that needs an evaluation that is off,
@@ -132,7 +132,7 @@ def check_evaluation_flags(config: TrainConfig, engine: str | None = None) -> No
     own = PPO_METRICS if config.teacher is None else DISTILLATION_METRICS
     own += RND_METRICS if config.ppo.rnd.weight != 0.0 else ()
     own += ("Loss/symmetry",) if config.ppo.symmetry.is_used else ()
-    overflow = (engine or config.engine) != "mujoco"
+    overflow = config.engine != "mujoco"
     tags = metric_tags(config.env, overflow=overflow, phase_times=config.phase_times, algorithm=own)
     for tag in (comparison.tag for comparison in condition.comparisons):
         if tag not in tags:
