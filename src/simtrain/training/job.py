@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from signal import Signals
 from typing import Any, NoReturn
@@ -74,8 +73,8 @@ def run_job(
         end = "--max-iterations" if config.total_env_steps is None else "--total-env-steps"
         print(f"{done}; a larger {end} goes on with it")
         return saved.path, 0
-    new_run = partial(make_run_directory, config.log_root, config.task, config.run_name)
-    run = (new_run() if saved is None else saved.path).absolute()
+    name = config.log_root, config.task, config.run_name
+    run = (make_run_directory(*name) if saved is None else saved.path).absolute()
     console = TrainingConsole(config.task, iterations)
     attempts = Attempts(config, job, rank, model, run, console, ends_process=ends_process)
     # Python lets no other thread handle signals: there they remain what they are.
