@@ -21,11 +21,9 @@ def iterations(run):
     return [json.loads(line)["iteration"] for line in (run / "metrics.jsonl").open()]
 
 
-def write(run, numbers, *, after=0, env_steps=None, sizes=None):
+def write(run, numbers, *, after=0, sizes=None):
     """Write some iterations; the warnings, and the sizes of TensorBoard's files after each."""
-    writer = MetricsWriter(
-        run, tensorboard=True, after=after, env_steps=env_steps, event_sizes=sizes
-    )
+    writer = MetricsWriter(run, tensorboard=True, after=after, event_sizes=sizes)
     sizes = {}
     for number in numbers:
         writer.write(number, 8 * number, number / 2, {"a": float(number), RETURN: float(number)})
@@ -166,11 +164,3 @@ def test_an_emptied_or_foreign_file_is_written_anew(tmp_path, content):
     (warning,), _ = write(tmp_path, [4], after=3)
     assert warning.endswith("metrics.jsonl lacks 3 of the 3 iterations so far: 1, 2, 3")
     assert iterations(tmp_path) == [4]
-
-
-def test_the_metrics_of_another_run_are_warned_of(tmp_path):
-    write(tmp_path, range(1, 4))
-    (warning,), _ = write(tmp_path, [4], after=3, env_steps=48)
-    assert warning.endswith(
-        "is of another run: its iteration 3 has 24 environment steps, and the checkpoint 48"
-    )

@@ -38,10 +38,9 @@ class MetricsWriter:
         *,
         tensorboard: bool,
         after: int = 0,
-        env_steps: int | None = None,
         event_sizes: dict[str, int] | None = None,
     ) -> None:
-        """Make the files, or continue them after so many iterations and environment steps.
+        """Make the files, or continue them after so many iterations.
 
         `event_sizes` are those of TensorBoard's files then, 0 by default. ConfigError if a file
         cannot be written; `warnings` say what is missing.
@@ -50,7 +49,7 @@ class MetricsWriter:
         try:
             self._lines = _AppendedFile(path)
             _lock(self._lines.descriptor, run)
-            rows, self.warnings = _cut_back(path, after, env_steps)
+            rows, self.warnings = _cut_back(path, after)
             for file in run.glob(_EVENTS):
                 size = (event_sizes or {}).get(file.name, 0)
                 os.truncate(file, min(size, file.stat().st_size))
@@ -146,10 +145,8 @@ def parse_row(line: bytes) -> dict[str, Any] | None:
     return row if are_numbers and axes[0].is_integer() and axes[0] > 0.0 else None
 
 
-def _cut_back(
-    path: Path, after: int, env_steps: int | None
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Remove the lines after an iteration with so many `env_steps`, in place.
+def _cut_back(path: Path, after: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Remove the lines after an iteration, in place.
 
     Returns the rows that stay, and warnings. A damaged line before the last one stays where it is.
     OSError or ConfigError if the file cannot be read or written.
@@ -167,9 +164,6 @@ def _cut_back(
     if missing := [number for number in range(1, after + 1) if number not in rows]:
         first = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
         warnings.append(f"{path} lacks {len(missing)} of the {after} iterations so far: {first}")
-    elif after and env_steps not in (None, steps := rows[after]["env_steps"]):
-        difference = f"{steps:,.0f} environment steps, and the checkpoint {env_steps:,}"
-        warnings.append(f"{path} is of another run: its iteration {after} has {difference}")
     return [*rows.values()], warnings
 
 

@@ -314,8 +314,6 @@ class EpisodeStatistics:
         """Continue from what `state` returned; TypeError or ValueError if it is none."""
         window = [tuple(map(float, entry)) for entry in state]
         self._window = deque((count, returns, lengths) for count, returns, lengths in window)
-        if any(count <= 0.0 for count, _, _ in window):
-            raise ValueError("the statistics of episodes count none")
 
 
 @dataclass(frozen=True)

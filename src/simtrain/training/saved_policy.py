@@ -18,7 +18,7 @@ from simtrain.config.tree import CONFIG_DIGEST, config_digest, leaves, overlay, 
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error
-from simtrain.run.checkpoint import BEST, BEST_CONFIG, model_path, model_paths, read_checkpoint
+from simtrain.run.checkpoint import BEST, BEST_CONFIG, model_paths, read_checkpoint
 from simtrain.run.directory import no_run, read_config_file
 
 _OWN = ("rsl_rl", "simtrain")  # packages whose classes may be imported by their names
@@ -105,9 +105,6 @@ def open_policy(path: Path, default: TrainConfig | None = None) -> SavedPolicy:
         raise ConfigError(f"{checkpoint} is of the task {trained!r}, but lies in a run of {task!r}")
     if not all(tensor.isfinite().all() for tensor in content["actor_state_dict"].values()):
         raise ConfigError(f"the policy in {checkpoint} has parameters that are not finite numbers")
-    own_name = model_path(checkpoint.parent, content["iter"])
-    if checkpoint.name != own_name.name and checkpoint in model_paths(checkpoint.parent):
-        raise ConfigError(f"{checkpoint} is damaged: it is {own_name.name}, by what it holds")
     config, digest = read_configuration(file, described, default)
     # Older checkpoints have no digest, nor have those that ship.
     changed = infos.get(CONFIG_DIGEST, digest) != digest

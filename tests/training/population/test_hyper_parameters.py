@@ -90,7 +90,6 @@ MISTAKES = [
     (f"{MUTATE} ppo.gamma 0.9 1 complement", "its bounds must be below 1"),
     (f"{MUTATE} ppo.entropy-coef 0 1 log", "its bounds must be greater than 0"),
     (f"{MUTATE} ppo.entropy-coef 0.1 1 loq", "the scale must be one of linear, log, complement"),
-    (f"{MUTATE} ppo.lam 0.9 0.99 {MUTATE[15:]} ppo.lam 0.9 0.95", "names ppo.lam twice"),
 ]
 
 

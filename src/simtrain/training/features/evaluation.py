@@ -12,7 +12,6 @@ import os
 import time
 from typing import TYPE_CHECKING, Self
 
-from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error
 from simtrain.run.checkpoint import BEST, copied_to_host, policy_state, read_checkpoint
 from simtrain.training.context import RunContext
@@ -53,12 +52,9 @@ class PeriodicEvaluation(Feature):
         if self._interval is None or not rank.is_main:
             return self
         if (context.run / BEST).exists():  # of a run that is resumed
-            try:
-                infos = read_checkpoint(context.run / BEST)["infos"]
-                with damage_as_config_error(f"{BEST} is damaged"):
-                    self._best = float(infos.get(_RETURN, self._best))
-            except ConfigError as error:
-                self._say(f"warning: {error}; the next evaluation's policy takes its place")
+            infos = read_checkpoint(context.run / BEST)["infos"]
+            with damage_as_config_error(f"{BEST} is damaged"):
+                self._best = float(infos.get(_RETURN, self._best))
         if context.shared.evaluator is None:
             self._evaluator = evaluator_of_run(config, rank.device, rank.threads)
         else:

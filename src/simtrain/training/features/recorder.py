@@ -32,7 +32,6 @@ class RunRecords:
         config: TrainConfig,
         saved: dict[str, Any],
         after: int,
-        env_steps: int | None = None,
     ) -> None:
         """Open the files; those of a run that is resumed `after` an iteration go on there.
 
@@ -47,7 +46,6 @@ class RunRecords:
             run,
             tensorboard=self._shows_videos,
             after=after,
-            env_steps=env_steps,
             event_sizes=saved.get("event_sizes"),
         )
         try:
@@ -126,10 +124,7 @@ class Recorder(Feature):
         # An unfinished iteration is recorded again.
         self._first = trainer.iteration - (trainer.unfinished is not None)
         self._iterations = context.iterations(self._first, trainer.env_steps)
-        env_steps = None if trainer.unfinished else trainer.env_steps
-        self.records = RunRecords(
-            context, context.run, trainer.config, self._saved, self._first, env_steps
-        )
+        self.records = RunRecords(context, context.run, trainer.config, self._saved, self._first)
         for warning in self.records.metrics.warnings:
             context.console.say(f"warning: {warning}")
         self._start = time.perf_counter()

@@ -130,13 +130,7 @@ def hyper_parameters(config: TrainConfig) -> tuple[HyperParameter, ...]:
     if not config.population_mutate:
         unused = "learning-rate" if config.ppo.schedule == "adaptive" else "desired-kl"
         return tuple(default for default in _DEFAULTS if default.flag != f"ppo.{unused}")
-    parameters = {}
-    for words in config.population_mutate:
-        parameter = _parse(config, words)
-        if parameter.flag in parameters:
-            raise ConfigError(f"--population-mutate names {parameter.flag} twice")
-        parameters[parameter.flag] = parameter
-    return tuple(parameters.values())
+    return tuple(_parse(config, words) for words in config.population_mutate)
 
 
 def values_of(config: TrainConfig, parameters: tuple[HyperParameter, ...]) -> Values:
