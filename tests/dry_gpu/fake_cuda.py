@@ -267,7 +267,7 @@ _PARTS: dict[CodeType, str] = {
     Commands.compute.__code__: "commands",
     Events.step.__code__: "interval events",
     Observations.compute.__code__: "observations",
-    Env.step.__code__: "step",
+    Env.step_in_place.__code__: "step",
 }
 
 

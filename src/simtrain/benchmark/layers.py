@@ -97,7 +97,7 @@ def _step_through(env: Env, actions: Tensor, controls: list[Tensor] | None = Non
     """Step by `actions`, ``(steps, num_envs, num_actions)``; append each ``ctrl`` to `controls`."""
     torch.set_num_threads(1)  # as in a rollout of small networks
     for action in actions:
-        env.step(action)
+        env.step_in_place(action)
         if controls is not None:
             controls.append(env.bind("ctrl").clone())
 

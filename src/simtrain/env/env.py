@@ -86,8 +86,8 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         return self.commands.terms[name].command
 
     def get_observations(self) -> TensorDict:
-        """The latest observations; observing again would draw new noise."""
-        return self.observations.latest
+        """Copies of the latest observations; observing again would draw new noise."""
+        return self.observations.latest.clone()
 
     def reset(self) -> TensorDict:
         """Start a new episode in every environment, in place, and observe."""
@@ -95,16 +95,22 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self.sim.finish_const()
         self.commands.compute()
         self.sim.forward()
-        return self.observations.compute()
+        self.observations.compute()
+        return self.get_observations()
 
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """Advance every environment by one control step, in place.
 
         Takes actions ``(num_envs, num_actions)``; returns observations, rewards ``(num_envs,)``,
         dones ``(num_envs,)`` boolean, and extras with ``time_outs`` ``(num_envs,)`` and ``log``,
-        which is computed when it is asked for. Observations are of the new episode where one ended.
-        They stay valid until the step after the next, the others until the next step.
+        which is computed when it is asked for. Observations are of the new episode where one ended;
+        they are copies, and the others are valid until the next step.
         """
+        rewards, dones = self.step_in_place(actions)
+        return self.get_observations(), rewards, dones, _Extras(self)
+
+    def step_in_place(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """A `step` whose observations are ``observations.latest`` alone: rewards and dones."""
         rewards, dones = self.advance(actions)
         self.timer.begin("resets")
         if self._done_rows is None or self._done_rows.any():
@@ -114,11 +120,11 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
                     torch.default_generator.manual_seed(seed + int(self.steps.numpy()))
                 self.episodes.record(dones)
                 self._reset(dones)
-        observations = self.observe()
+        self.observe()
         if not self._is_checked:
             self._refuse_undeclared_rows(self._objects, self._kept_at_start)
             self._is_checked = True
-        return observations, rewards, dones, _Extras(self)
+        return rewards, dones
 
     def advance(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """The first half of a step: physics, then `rewards_and_dones`; no resets."""
@@ -193,7 +199,6 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
                 name: {key: value for key, value in term.params.items() if _is_plain(value)}
                 for name, term in self._terms.items()
             },
-            "observations.turn": self.observations.turn,
             "reset_seed": self._reset_seed,
         }
 
@@ -211,7 +216,6 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         for name, term in self._terms.items():
             indices = {key: value for key, value in term.params.items() if not _is_plain(value)}
             term.params = indices | state["params"][name]
-        self.observations.turn = state["observations.turn"]
         if self._reset_seed is not None and state["reset_seed"] is not None:
             self._reset_seed = state["reset_seed"]
         self._nan_guard.restart()

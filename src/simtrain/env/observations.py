@@ -5,8 +5,7 @@ group at once, whatever the number of terms.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import torch
 from tensordict import TensorDict
@@ -116,13 +115,10 @@ class ObservationGroup:
 
     def _add(self, noises: Sequence[tuple[Tensor, Tensor] | None], values: Tensor) -> Tensor:
         """Add noise that is drawn now to `values`, ``(num_envs, columns)``, in place."""
-        uniform, normal = noises
-        if uniform is not None:
-            low, width = uniform
-            values.addcmul_(self._random.uniform_(), width).add_(low)
-        if normal is not None:
-            mean, std = normal
-            values.addcmul_(self._random.normal_(), std).add_(mean)
+        for numbers, draw in zip(noises, (Tensor.uniform_, Tensor.normal_), strict=True):
+            if numbers is not None:
+                start, width = numbers
+                values.addcmul_(draw(self._random), width).add_(start)
         return values
 
     def _pairs(
@@ -176,50 +172,21 @@ class ObservationGroup:
 
 
 class Observations:
-    """All groups, in two buffers each: what `compute` returns lasts until the call after next.
-
-    rsl_rl's PPO stores the observations that it acted on after the step that follows.
-    """
+    """All groups, each in a buffer that `compute` changes in place."""
 
     def __init__(self, cfgs: Mapping[str, Mapping[str, ObservationTermCfg]], env: BaseEnv) -> None:
         self._shared = SharedTerms(env)
         self.terms = self._shared.terms
         self.groups = {n: ObservationGroup(n, of, env, self._shared) for n, of in cfgs.items()}
-        self._turns = [
-            TensorDict(
-                {
-                    name: env.buffer(f"observations.{name}.{turn}", group.shape, reset=None)
-                    for name, group in self.groups.items()
-                },
-                batch_size=[env.num_envs],
-                device=env.device,
-            )
-            for turn in ("even", "odd")
-        ]
-        self.turn = 0  # which of the two sets of buffers has the latest observations
-        self._alternates = True
-
-    @property
-    def latest(self) -> TensorDict:
-        """What `compute` returned last."""
-        return self._turns[self.turn]
-
-    @contextmanager
-    def in_one_buffer(self) -> Iterator[None]:
-        """Within, the latest are always in the first buffers; for who copies them before a step."""
-        if self.turn != 0:
-            for name, values in self.latest.items():
-                self._turns[0][name].copy_(values)
-        self.turn, self._alternates = 0, False
-        try:
-            yield
-        finally:
-            self._alternates = True
+        buffers = {
+            name: env.buffer(f"observations.{name}.latest", group.shape, reset=None)
+            for name, group in self.groups.items()
+        }
+        self.latest = TensorDict(buffers, batch_size=[env.num_envs], device=env.device)
+        """What was observed last, ``{group: (num_envs, *shape)}``."""
 
     def compute(self) -> TensorDict:
-        """Observe all environments; ``{group: (num_envs, *shape)}``."""
-        if self._alternates:
-            self.turn = 1 - self.turn
+        """Observe all environments, in place; returns `latest`."""
         self._shared.compute()
         for name, group in self.groups.items():
             group.compute(self.latest[name])

@@ -253,15 +253,14 @@ class Evaluator:
         for tensor, initial in zip(first.tensors(), FirstEpisodes(env).tensors(), strict=True):
             tensor.copy_(initial)
         # Without a time-out among its terminations a task would never end.
-        with env.observations.in_one_buffer():
-            for step in range(env.max_episode_length):
-                if step % _CHECK_STEPS == _CHECK_STEPS - 1:
-                    if stop() or not first.running.any():
-                        break
-                    if graph is not None and graph.outdated:
-                        graph.make()
-                if graph is None or not graph.run():
-                    self._step()
+        for step in range(env.max_episode_length):
+            if step % _CHECK_STEPS == _CHECK_STEPS - 1:
+                if stop() or not first.running.any():
+                    break
+                if graph is not None and graph.outdated:
+                    graph.make()
+            if graph is None or not graph.run():
+                self._step()
         return first.rows()
 
     def _step(self) -> None:
@@ -270,9 +269,8 @@ class Evaluator:
         assert self._policy is not None
         memory.forget(env.is_fresh)
         with remembering((memory,)):
-            actions = self._policy[1](env.get_observations())
-        _, rewards, dones, _ = env.step(actions)
-        self._first.add(rewards, dones)
+            actions = self._policy[1](env.observations.latest)
+        self._first.add(*env.step_in_place(actions))
 
 
 def evaluator_of_run(config: TrainConfig, device: torch.device | str, threads: int) -> Evaluator:

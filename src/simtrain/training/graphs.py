@@ -63,7 +63,7 @@ class StepGraph(CheckedGraphs):
         tensors: Sequence[Tensor] = (),
     ) -> None:
         """`begin` comes before the first of several steps; `tensors` are what steps depend on and
-        change in place beside the environment. Both run where observations are in one buffer."""
+        change in place beside the environment."""
         super().__init__(backend)
         self._env, self._step, self._begin, self._tensors = env, step, begin, tensors
         self._generation: int | None = None
@@ -160,18 +160,17 @@ class RolloutGraphs(StepGraph):
         env = self._env
         if make:
             env.timer.begin("other")
-            with env.timer.paused(), env.observations.in_one_buffer():
+            with env.timer.paused():
                 self.make()
             if self._ppo.rank.any(self.refusal is not None)[0]:
                 self.close()
         if not self._graphs.graphs or self.outdated:
             return False
         env.timer.begin("rollout_graph")
-        with env.observations.in_one_buffer():
-            self._begin()
-            for _ in range(self._ppo.storage.num_transitions_per_env):
-                self._graphs.replay()
-                self._ppo.storage.step += 1
+        self._begin()
+        for _ in range(self._ppo.storage.num_transitions_per_env):
+            self._graphs.replay()
+            self._ppo.storage.step += 1
         return True
 
     def _begin_rollout(self) -> None:
@@ -241,13 +240,13 @@ class UpdateGraphs(CheckedGraphs):
 def collect_transition(env: Env, ppo: Algorithm, transition: Transition) -> None:
     """Act, step the environments, and write that to `transition`, in place: a rollout's step."""
     env.timer.begin("inference")
-    obs, learner = env.get_observations(), transition.actions.device
+    obs, learner = env.observations.latest, transition.actions.device
     if env.device != learner:  # physics on CPU threads, networks on a GPU
         obs = obs.to(learner)
     actions = ppo.act_in(obs, transition)
-    _, rewards, dones, extras = env.step(actions.to(env.device))
+    rewards, dones = env.step_in_place(actions.to(env.device))
     env.timer.begin("storage")
-    ppo.record(transition, rewards, dones, extras["time_outs"])
+    ppo.record(transition, rewards, dones, env.terminations.time_outs)
 
 
 def host_values(env: Env, *, draws_on_device: bool) -> dict[str, Any]:
@@ -286,7 +285,7 @@ def _record(env: Env) -> Record:
         ("metrics", env.metrics, env.metrics.values),
     ):
         terms |= {f"{kind}.{name}": values[:, i] for i, name in enumerate(of.names)}
-    for group, observed in env.get_observations().items():
+    for group, observed in env.observations.latest.items():
         for term, columns in env.observations.groups[group].slices.items():
             terms[f"observations.{group}.{term}"] = observed.flatten(1)[:, columns]
     return {name: values.to(torch.float32, copy=True) for name, values in terms.items()}
