@@ -6,6 +6,7 @@ A pattern is a regular expression that must match a whole name. Entries come in 
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,26 +25,11 @@ from simtrain.sim.engine import Index
 FREE = mujoco.mjtJoint.mjJNT_FREE.value
 ONE_DEGREE = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.value)
 """The types of joints with one degree of freedom."""
-_COUNTS = {  # fields of the model that count the elements of a kind
-    "body": "nbody",
-    "geom": "ngeom",
-    "site": "nsite",
-    "pair": "npair",
-    "keyframe": "nkey",
-    "joint": "njnt",
-    "tendon": "ntendon",
-    "actuator": "nu",
-    "sensor": "nsensor",
+KINDS = {"bodies": "body"} | {
+    f"{kind}s": kind for kind in ("geom", "site", "pair", "tendon", "actuator", "sensor")
 }
-_KINDS = {
-    "bodies": "body",
-    "geoms": "geom",
-    "sites": "site",
-    "pairs": "pair",
-    "tendons": "tendon",
-    "actuators": "actuator",
-    "sensors": "sensor",
-}
+"""What a parameter names whose name ends so; joints and places besides."""
+_COUNTS = {"keyframe": "nkey", "joint": "njnt", "actuator": "nu"}  # of others n<kind>
 _ONE_PLACE = ("place", "frame", "origin")
 Bounds = Annotated[tuple[float, float], Limits(ordered=True)]
 """Annotation of a term's parameter whose numbers bound what is drawn."""
@@ -87,15 +73,17 @@ class Base:
     """A body that moves freely, such as the floating base of a robot.
 
     `body` is its id, for fields such as ``xmat``. `position`, m, in the world, and `quaternion`, w
-    first, are entries of ``qpos``; `linear` velocity, m/s, along the world's axes, and `angular`
-    velocity, rad/s, along the body's own, are entries of ``qvel``.
+    first, are entries of ``qpos``, together `pose`; `linear` velocity, m/s, along the world's axes,
+    and `angular` velocity, rad/s, along the body's own, are entries of ``qvel``, together `twist`.
     """
 
     body: int
     position: slice
     quaternion: slice
+    pose: slice
     linear: slice
     angular: slice
+    twist: slice
 
 
 def resolve_params(
@@ -117,9 +105,9 @@ def _resolved(kind: str, value: Any, model: mujoco.MjModel, device: torch.device
         return places
     if kind == "joints":
         return find_joints(model, value, device)
-    if kind not in _KINDS:
+    if kind not in KINDS:
         return value
-    names, ids = match_names(model, _KINDS[kind], value)
+    names, ids = match_names(model, KINDS[kind], value)
     if kind != "sensors":
         return Entities(names, as_index(ids, device))
     data = _entries(ids, model.sensor_adr, model.nsensordata)
@@ -147,7 +135,8 @@ def find_places(model: mujoco.MjModel, names: Names, device: torch.device | str)
 
 def names_of(model: mujoco.MjModel, kind: str) -> list[str]:
     """The names of all joints, bodies, keyframes or so; `kind` is singular."""
-    return [getattr(model, kind)(i).name for i in range(getattr(model, _COUNTS[kind]))]
+    count = getattr(model, _COUNTS.get(kind, f"n{kind}"))
+    return [getattr(model, kind)(i).name for i in range(count)]
 
 
 def match_names(
@@ -224,8 +213,10 @@ def find_base(model: mujoco.MjModel) -> Base:
     return _free_body(model, bases[0])
 
 
-def find_free_bodies(model: mujoco.MjModel, bodies: Entities) -> list[Base]:
-    """The entries of bodies that move freely; ConfigError for one that does not."""
+def find_free_bodies(model: mujoco.MjModel, bodies: Entities | None) -> list[Base]:
+    """The entries of bodies that move freely, or of the base; ConfigError for one that does not."""
+    if bodies is None:
+        return [find_base(model)]
     joints = {name: int(model.body(name).jntadr[0]) for name in bodies.names}
     for name, joint in joints.items():
         if joint < 0 or model.jnt_type[joint] != FREE:
@@ -235,8 +226,9 @@ def find_free_bodies(model: mujoco.MjModel, bodies: Entities) -> list[Base]:
 
 def _free_body(model: mujoco.MjModel, joint: int) -> Base:
     q, v = int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
-    places = (slice(q, q + 3), slice(q + 3, q + 7), slice(v, v + 3), slice(v + 3, v + 6))
-    return Base(int(model.jnt_bodyid[joint]), *places)
+    of_qpos = (slice(q, q + 3), slice(q + 3, q + 7), slice(q, q + 7))
+    of_qvel = (slice(v, v + 3), slice(v + 3, v + 6), slice(v, v + 6))
+    return Base(int(model.jnt_bodyid[joint]), *of_qpos, *of_qvel)
 
 
 def _actuated(model: mujoco.MjModel) -> list[int]:
@@ -289,13 +281,8 @@ def check_parameters(where: str, cfg: TermCfg, leading: int) -> None:
             continue
         value, hint = cfg.params[p.name], _annotation(cfg.func, p)
         if _has_limits(hint):
-            check_value(value, hint, where.removeprefix("--"), p.name)
-        # A flag takes any number of values; one instead of two bounds would mean something else.
-        example = p.default
-        is_range = isinstance(example, tuple) and all(isinstance(x, int | float) for x in example)
-        if is_range and not (isinstance(value, tuple | list) and len(value) == len(example)):
-            takes = f"takes {len(example)} values such as {example}, not {value}"
-            raise ConfigError(f"{where}.{p.name.replace('_', '-')} {takes}")
+            any_number = Limits(-math.inf, math.inf)  # where the type has no limits of its own
+            check_value(value, hint, where.removeprefix("--"), p.name, limits=any_number)
 
 
 def _annotation(function: Any, parameter: inspect.Parameter) -> Any:
@@ -310,9 +297,11 @@ def _annotation(function: Any, parameter: inspect.Parameter) -> Any:
 
 
 def _has_limits(hint: Any) -> bool:
-    """Whether a type says more than a kind of value, somewhere in it."""
+    """Whether a type says more than a kind of value, or how many there are, somewhere in it."""
+    origin, parts = get_origin(hint), get_args(hint)
     own = any(isinstance(note, Limits) for note in getattr(hint, "__metadata__", ()))
-    return own or get_origin(hint) is Literal or any(map(_has_limits, get_args(hint)))
+    has_size = origin is tuple and ... not in parts
+    return own or has_size or origin is Literal or any(map(_has_limits, parts))
 
 
 def patterns_of(kind: str, cfg: TermCfg) -> list[str]:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from simtrain.env.control.transmission import find_servos
-from simtrain.env.names import as_index
+from simtrain.env.names import KINDS, as_index
 from simtrain.env.randomness import Distribution, Draws
 from simtrain.errors import ConfigError, choices, did_you_mean
 from simtrain.mdp.rotations import principal_axes, quat_from_euler, quat_mul, rotate
@@ -35,15 +35,8 @@ if TYPE_CHECKING:
 
 Operation = Literal["abs", "add", "scale"]
 _KINDS = {
-    "body": "bodies",
-    "geom": "geoms",
-    "site": "sites",
-    "actuator": "actuators",
-    "jnt": "joints",
-    "dof": "joints",
-    "qpos": "joints",
-    "tendon": "tendons",
-    "pair": "pairs",
+    **{kind: names for names, kind in KINDS.items() if kind != "sensor"},
+    **dict.fromkeys(("jnt", "dof", "qpos"), "joints"),
 }
 """The parameter that names a field's entries, by what the field's name begins with."""
 _TURNED = ("roll", "pitch", "yaw")
@@ -324,7 +317,7 @@ def _check_field(
     known = [name for name in mujoco.batch.MODEL_FIELDS if name.startswith("opt.") or _kind(name)]
     if field not in known or _values(model, field).dtype.kind != "f":
         raise ConfigError(f"no field {field!r} can be drawn{did_you_mean(field, known)}")
-    given = [name for name in _KINDS.values() if params.get(name) is not None]
+    given = [name for name in dict.fromkeys(_KINDS.values()) if params.get(name) is not None]
     if set(given) != {kind} - {None}:
         takes = f"needs {kind}=..." if kind else "takes no names"
         raise ConfigError(f"{field} {takes}, and nothing else; given: {', '.join(given) or 'none'}")
