@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simtrain.env.names import Bounds, find_base, find_free_bodies, initial_state
+from simtrain.env.names import Bounds, find_free_bodies, initial_state
 from simtrain.env.randomness import Draws, draw_where
 from simtrain.env.reading import checked_by
 from simtrain.errors import ConfigError, choices
@@ -23,19 +23,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from simtrain.env.env import Env
-    from simtrain.env.names import Base, Entities, Joints
+    from simtrain.env.names import Entities, Joints
 
 Ranges = Mapping[str, Bounds]  # by axis; those of an axis that is not named are 0
 AXES = ("x", "y", "z", "roll", "pitch", "yaw")  # along the world's, m or m/s; about, rad or rad/s
 
 
-def _free_bodies(model: mujoco.MjModel, bodies: Entities | None) -> list[Base]:
-    return [find_base(model)] if bodies is None else find_free_bodies(model, bodies)
-
-
 def _check_free(model: mujoco.MjModel, step_dt: float, **params: Any) -> None:
     """Raise ConfigError for a body that does not move freely."""
-    _free_bodies(model, params.get("bodies"))
+    find_free_bodies(model, params.get("bodies"))
 
 
 @checked_by(_check_free)
@@ -55,7 +51,7 @@ class reset_root_state_uniform:
         velocity_range: Ranges | None = None,
         bodies: Entities | None = None,
     ) -> None:
-        self._bodies = _free_bodies(env.model, bodies)
+        self._bodies = find_free_bodies(env.model, bodies)
         start = initial_state(env.model, env.cfg.keyframe).qpos
         self._are_turned = [any(start[b.quaternion] != (1.0, 0.0, 0.0, 0.0)) for b in self._bodies]
         ranges = (by_axis(pose_range), by_axis(velocity_range or {}))
@@ -74,8 +70,8 @@ class reset_root_state_uniform:
             if is_turned:
                 turn = quat_mul(turn, env.initial_qpos[body.quaternion])
             pose = torch.cat((position, turn), dim=1)
-            env.sim.write("qpos", pose, mask, slice(body.position.start, body.quaternion.stop))
-            env.sim.write("qvel", velocity, mask, slice(body.linear.start, body.angular.stop))
+            env.sim.write("qpos", pose, mask, body.pose)
+            env.sim.write("qvel", velocity, mask, body.twist)
 
 
 @checked_by(_check_free)
@@ -86,14 +82,13 @@ class push_by_setting_velocity:
     """
 
     def __init__(self, env: Env, velocity_range: Ranges, bodies: Entities | None = None) -> None:
-        self._bodies = _free_bodies(env.model, bodies)
+        self._bodies = find_free_bodies(env.model, bodies)
         self._change = Draws(env, *[by_axis(velocity_range)] * len(self._bodies))
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
         for body, change in zip(self._bodies, self._change.draw(), strict=True):
-            entries = slice(body.linear.start, body.angular.stop)
-            env.sim.write("qvel", env.bind("qvel")[:, entries] + change, mask, entries)
+            env.sim.write("qvel", env.bind("qvel")[:, body.twist] + change, mask, body.twist)
 
 
 class apply_body_force:

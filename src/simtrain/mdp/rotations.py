@@ -83,6 +83,15 @@ def about_vertical(angle: Tensor) -> Tensor:
     return matrices
 
 
+def angle_between(first: Tensor, second: Tensor) -> Tensor:
+    """Between rotations, rad, by the distance of their matrices, which is exact where it is small.
+
+    Shape: that of the matrices, without the last two dimensions.
+    """
+    chord = torch.linalg.vector_norm((first - second).flatten(-2), dim=-1)
+    return 2.0 * torch.asin((chord / math.sqrt(8.0)).clamp(max=1.0))
+
+
 def wrap_to_pi(angle: Tensor) -> Tensor:
     """The same angle in [-pi, pi), rad. Any shape."""
     return torch.remainder(angle + math.pi, 2.0 * math.pi) - math.pi

@@ -20,7 +20,7 @@ from simtrain.env.commands import CommandTerm, Frame, Sphere
 from simtrain.env.reading import checked_by
 from simtrain.errors import ConfigError
 from simtrain.mdp.robot_state import computed_once, feet_forces
-from simtrain.mdp.rotations import rotate
+from simtrain.mdp.rotations import angle_between, rotate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -199,9 +199,7 @@ def goal_distance(env: Env, command: str, place: Places) -> Tensor:
 @computed_once
 def goal_angle(env: Env, command: str, place: Places) -> Tensor:
     """By which angle a place is turned from a `ReachablePoseCommand`, rad: ``(num_envs,)``."""
-    apart = _rotations(env, place)[:, 0] - _goal_rotation(env, command)
-    chord: Tensor = apart.flatten(1).norm(dim=1) / math.sqrt(8.0)
-    return 2.0 * chord.clamp(max=1.0).asin()
+    return angle_between(_rotations(env, place)[:, 0], _goal_rotation(env, command))
 
 
 def goal_pose_tanh(

@@ -154,9 +154,9 @@ class MotionCommand(CommandTerm):
         if env.terrain is not None:
             position = position + env.terrain.origins
         pose = torch.cat((position, turn), dim=1)
-        env.sim.write("qpos", pose, mask, slice(base.position.start, base.quaternion.stop))
+        env.sim.write("qpos", pose, mask, base.pose)
         twist = torch.cat((linear, rotate(quat_conjugate(turn), angular)), dim=1)
-        env.sim.write("qvel", twist, mask, slice(base.linear.start, base.angular.stop))
+        env.sim.write("qvel", twist, mask, base.twist)
         env.sim.write("qpos", joints, mask, self._joints.qpos)
         env.sim.write("qvel", joint_vel, mask, self._joints.qvel)
 

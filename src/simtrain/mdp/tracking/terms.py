@@ -8,7 +8,6 @@ motion's height, and turned about the vertical as the robot is.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +16,7 @@ from simtrain.env.names import as_index
 from simtrain.env.reading import mirrored_as
 from simtrain.errors import ConfigError
 from simtrain.mdp.robot_state import computed_once, find_command
+from simtrain.mdp.rotations import angle_between
 from simtrain.mdp.tracking.motion import MotionCommand
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def motion_global_anchor_position_error_exp(env: Env, command: str, std: float) 
 def motion_global_anchor_orientation_error_exp(env: Env, command: str, std: float) -> Tensor:
     """exp(-angle^2 / std^2) between the anchor and the motion's. Shape: ``(num_envs,)``."""
     (_, turn), (_, own_turn) = _anchors(env, command)
-    return torch.exp(_angle_between(turn, own_turn).square() / -(std**2))
+    return torch.exp(angle_between(turn, own_turn).square() / -(std**2))
 
 
 def motion_relative_body_position_error_exp(env: Env, command: str, std: float) -> Tensor:
@@ -230,16 +230,7 @@ def _distances(env: Env, command: str) -> Tensor:
 def _angles(env: Env, command: str) -> Tensor:
     """Between the bodies and their targets, rad. Shape: ``(num_envs, bodies)``."""
     motion = _motion(env, command)
-    return _angle_between(motion.targets()[1], motion.robot_poses()[1])
-
-
-def _angle_between(first: Tensor, second: Tensor) -> Tensor:
-    """Between rotations, rad, by the distance of their matrices, which is exact where it is small.
-
-    Shape: that of the matrices, without the last two dimensions.
-    """
-    chord = _norm((first - second).flatten(-2))
-    return 2.0 * torch.asin((chord / math.sqrt(8.0)).clamp(max=1.0))
+    return angle_between(motion.targets()[1], motion.robot_poses()[1])
 
 
 def _velocity_kernel(motion: MotionCommand, kind: int, std: float) -> Tensor:
