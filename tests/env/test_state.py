@@ -23,9 +23,13 @@ from simtrain.sim import EngineCfg
 SHIPPED = sorted(discover().tasks)
 
 
-@pytest.mark.parametrize("task", SHIPPED)
-def test_every_shipped_task_goes_on_the_same_and_declares_all_that_it_keeps(task):
+@pytest.mark.parametrize(
+    ("task", "engine"), [*((task, "mujoco") for task in SHIPPED), ("cartpole-swingup", "warp")]
+)
+def test_every_shipped_task_goes_on_the_same_and_declares_all_that_it_keeps(task, engine, request):
     """Episodes, resets, commands, pushes and curricula fall into the steps before and after."""
+    if engine == "warp":
+        request.getfixturevalue("fast_compilation")
 
     def make() -> Env:
         cfg = discover().find(task).make()
@@ -35,24 +39,12 @@ def test_every_shipped_task_goes_on_the_same_and_declares_all_that_it_keeps(task
             command.resampling_time_range = (0.05, 0.2)
         for event in cfg.events.values():
             event.interval_range_s = (0.05, 0.2)
-        return Env(cfg, 6, EngineCfg(threads=2))
+        return Env(cfg, 6, EngineCfg(engine, threads=2))
 
     env = make()
     env.episode_length_buf = torch.arange(6) * 2
     assert_goes_on_the_same(env, make, before=15, after=20)
     assert env.undeclared_changes() == []
-
-
-@pytest.mark.usefixtures("fast_compilation")
-def test_it_goes_on_the_same_on_the_warp_engine():
-    def make() -> Env:
-        cfg = discover().find("cartpole-swingup").make()
-        cfg.episode_length_s = 12 * cfg.timestep * cfg.decimation
-        return Env(cfg, 3, EngineCfg("warp"))
-
-    env = make()
-    env.episode_length_buf = torch.arange(3) * 4
-    assert_goes_on_the_same(env, make, before=6, after=15)
 
 
 class declares:

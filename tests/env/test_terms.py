@@ -123,10 +123,12 @@ def test_interval_events_come_again_and_again_and_wait_anew_after_a_reset(calls,
     assert not any(mask[1] for _, mask in calls)
 
 
-@pytest.mark.parametrize(("mode", "steps"), [("interval", [6, 9]), ("reset", [6, 8])])
+@pytest.mark.parametrize(
+    ("mode", "steps"), [("interval", [6, 9]), ("reset", [6, 8]), ("step", [5, 6, 7, 8, 9])]
+)
 def test_events_may_come_after_so_many_steps(mode, steps, calls, counted):
     push = EventTermCfg(counted, mode=mode, interval_range_s=(0.05, 0.05), after_steps=5)
-    end = {} if mode == "interval" else {"end": TerminationTermCfg(at_step([2, 2]))}
+    end = {"end": TerminationTermCfg(at_step([2, 2]))} if mode == "reset" else {}
     env = tiny_env(2, events={"push": push}, terminations=end)
     numbers = []
     for number in range(1, 10):

@@ -4,11 +4,10 @@ import math
 
 import pytest
 import torch
-from tiny_task import STEP_DT, idle, tiny_env, tiny_task
+from tiny_task import STEP_DT, idle, tiny_env
 from walker import walker_env
 
 from simtrain import EventTermCfg, SubTerrainCfg, TerrainCfg, mdp
-from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.mdp.rotations import yaw_of
 
@@ -113,22 +112,6 @@ def test_gaussian_resets_have_their_standard_deviations():
     assert std.tolist() == pytest.approx([0.5, 0.5, 2.0, 2.0], rel=0.06)
 
 
-@pytest.mark.parametrize(
-    ("func", "params"),
-    [
-        (mdp.reset_joints_uniform, {"position": (-1.0, 1.0), "velocity": (-1.0, 1.0)}),
-        (mdp.reset_joints_gaussian, {"position_std": 1.0, "velocity_std": 1.0}),
-    ],
-)
-def test_reset_events_leave_unmasked_environments_alone(func, params):
-    env = _reset_env(func, num_envs=3, joints=".*_slide", **params)
-    before = torch.cat((env.bind("qpos"), env.bind("qvel")), dim=1)
-    env.events.reset(torch.tensor([False, True, False]))
-    changed = torch.cat((env.bind("qpos"), env.bind("qvel")), dim=1) != before
-    assert changed[1, [7, 9, 11 + 6, 11 + 8]].all()
-    assert not changed[[0, 2]].any()
-
-
 def _pushed(mode="reset", **params):
     """Velocities of the box, of 1 kg, along x after each of nine steps."""
     event = EventTermCfg(mdp.apply_body_force, mode, bodies="box", params=params)
@@ -169,17 +152,3 @@ def test_intervals_begin_forces_that_follow_ends():
     env = tiny_env(1, events={"push": event})
     forces = [idle(env) and env.bind("xfrc_applied")[0, 1, 0].item() for _ in range(9)]
     assert forces == [0.0, 0.0, 3.0, 3.0, 0.0, 3.0, 3.0, 0.0, 3.0]
-
-
-def _speed_up(env, mask):
-    env.sim.write("qvel", env.bind("qvel")[:, :1] + 1.0, mask, slice(0, 1))
-
-
-def test_events_of_mode_step_happen_at_every_step_of_training():
-    events = {"wind": EventTermCfg(_speed_up, "step", after_steps=3)}
-    env = tiny_env(2, events=events)
-    idle(env, 2)
-    assert not env.bind("qvel")[:, 0].any()
-    idle(env, 4)
-    assert env.bind("qvel")[:, 0].tolist() == [4.0, 4.0]
-    assert evaluation_task(tiny_task(events=events)).events == {}

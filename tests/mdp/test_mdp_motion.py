@@ -264,7 +264,6 @@ def test_what_is_drawn_stays_within_its_ranges_and_concerns_the_mask_alone(files
         ({"files": ("none.npz",)}, "no file none.npz, here or in a folder of tasks"),
         ({"sampling": "often"}, "sampling is 'often'; it must be adaptive, uniform or start"),
         ({"bin_s": 0.0}, "bin-s is 0.0; it must be 0.001 or more"),
-        ({"uniform_share": 1.5}, "uniform-share is 1.5; it must be 1 or less"),
         ({"pose_range": {"zaw": (0.0, 1.0)}}, "no axis 'zaw'"),
         ({"bodies": "head"}, "no body matches 'head'"),
         ({"files": ("0.npz", "0.npz")}, "two of the motions are called '0'; rename a file"),

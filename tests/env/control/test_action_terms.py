@@ -52,9 +52,21 @@ def test_relative_positions_start_from_where_joints_are():
         torch.testing.assert_close(ctrl[[YAW, REACH]], where + torch.tensor([0.1, -0.1]))
 
 
+class NoActuators(ActionTerm):
+    dim = 1
+
+    def apply(self, actions, ctrl): ...
+
+
+class NoActuatorsCfg(ActionTermCfg):
+    def build(self, model, start, device):
+        return NoActuators()
+
+
 @pytest.mark.parametrize(
     ("cfg", "says"),
     [
+        (NoActuatorsCfg(delay_max_lag=1), "it has a delay, but its term names no `actuators`"),
         (
             TendonEffortActionCfg("cable"),
             "needs a motor actuator on tendon 'cable', but 'cable' is a p",
@@ -75,7 +87,7 @@ def test_relative_positions_start_from_where_joints_are():
         ),
     ],
 )
-def test_what_an_action_cannot_drive_is_told(cfg, says):
+def test_what_an_action_cannot_be_is_told(cfg, says):
     with pytest.raises(ConfigError, match=f"--env.actions.it: .*{says}"):
         check_task(machine_task(actions={"it": cfg}))
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_task import tiny_env, tiny_model, tiny_task
+from tiny_task import tiny_model, tiny_task
 
 from simtrain import JointEffortActionCfg, JointPositionActionCfg, JointVelocityActionCfg
 from simtrain.env.control.actions import Actions
@@ -62,11 +62,3 @@ def test_terms_share_the_action_vector_in_their_order_and_other_servos_hold_stil
     assert ctrl == pytest.approx([0.3, 0.1, 0.2, 9.0])
     push = JointEffortActionCfg("left_slide")
     assert _ctrl([0.5], "bent", a=push) == [0.5, pytest.approx(0.2), 9.0, 9.0]
-
-
-def test_the_env_holds_ctrl_over_the_step():
-    env = tiny_env(num_envs=2)
-    env.step(torch.tensor([[0.5], [-1.0]]))
-    # Two physics steps of 0.01 s under a constant force on 1 kg, semi-implicit Euler.
-    torch.testing.assert_close(env.bind("qvel")[:, 6], torch.tensor([0.01, -0.02]))
-    torch.testing.assert_close(env.bind("qpos")[:, 7], torch.tensor([0.00015, -0.0003]))

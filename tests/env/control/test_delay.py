@@ -4,18 +4,14 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tiny_task import at_step, idle, steps_lived, tiny_env, tiny_task
+from tiny_task import at_step, idle, steps_lived, tiny_env
 
 from simtrain import (
-    ActionTermCfg,
     JointEffortActionCfg,
     JointPositionActionCfg,
     ObservationTermCfg,
     TerminationTermCfg,
 )
-from simtrain.env.control.cfg import ActionTerm
-from simtrain.env.model import check_task
-from simtrain.errors import ConfigError
 
 NEVER = {"never": TerminationTermCfg(at_step([0]))}
 
@@ -104,30 +100,3 @@ def test_without_delays_physics_is_one_call_and_targets_are_ctrl(monkeypatch):
     env.step(torch.ones(1, 1))
     assert calls == [(2,)]
     assert not [name for name in env.state() if "delay" in name or "targets" in name]
-
-
-def test_a_delay_of_targets_that_no_actuators_have_is_refused():
-    class Free(ActionTerm):
-        dim = 1
-
-        def apply(self, actions, ctrl):
-            ctrl[:, :1] = actions
-
-    class FreeCfg(ActionTermCfg):
-        def build(self, model, start, device):
-            return Free()
-
-    with pytest.raises(ConfigError, match=r"--env.actions.free: it has a delay, but its term na"):
-        check_task(tiny_task(actions={"free": FreeCfg(delay_max_lag=1)}))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"actions": {"push": JointEffortActionCfg("left_slide", delay_min_lag=2)}},
-        {"observations": {"actor": {"x": _lived(2, 0)}}},
-    ],
-)
-def test_a_largest_lag_below_the_smallest_is_refused(changes):
-    with pytest.raises(ConfigError, match=r"delay-min-lag is 2, .* \(give --env.*-max-lag 2\)"):
-        check_task(tiny_task(**changes))
