@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_IN_PATTERNS = frozenset("*+?|()[]\\")
 _MOST_LISTED = 12  # names in a message
 _warned: set[tuple[object, ...]] = set()
 
@@ -82,8 +83,9 @@ def flag(*path: str) -> str:
     """How a value of the configuration is typed, as ``--env.rewards.upright.weight``."""
     # A term's parameters are flags of the term itself, as are a group's terms of the group.
     unnamed = ("params", "terms") if "observations" in path[:2] else ("params",)
-    name = ".".join(name for name in path if name not in unnamed)
-    return f"--{name.replace('_', '-').replace('..', '.')}"  # a name may be a pattern, ".*"
+    # A pattern, such as ".*_hip", is shown as the task has it, and its first dot once.
+    parts = (n if _IN_PATTERNS & {*n} else n.replace("_", "-") for n in path if n not in unnamed)
+    return f"--{'.'.join(parts).replace('..', '.')}"
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -47,7 +47,7 @@ def test_sliders_follow_the_command_and_drive_on_from_it_once_they_are_moved(gui
     assert [slider.value for slider in panel._sliders] == pytest.approx([-0.4, 0.2, -0.35])
     _set(panel, panel._drive, True)
     assert env.command("velocity").tolist() == [pytest.approx([-0.4, 0.2, -0.35])] * 2
-    panel._stop()
+    asyncio.run(panel._stop())
     panel.drive()
     panel.show(1)
     assert env.command("velocity").abs().max() < 1e-6

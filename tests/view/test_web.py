@@ -116,7 +116,7 @@ def test_the_robot_moves_until_paused_and_then_by_single_steps(viewer):
     viewer.wait(viewer.moves, "the robot to move again")
 
 
-def test_a_slider_drives_the_command_until_the_task_does_again(viewer):
+def test_sliders_and_keys_drive_the_command_until_the_task_does_again(viewer):
     # What the page writes beside the name is the environment's own command.
     slider = viewer.page.get_by_role("slider", name="").first
     viewer.press(slider, "End")
@@ -126,6 +126,11 @@ def test_a_slider_drives_the_command_until_the_task_does_again(viewer):
     drive = viewer.page.get_by_role("checkbox").first
     assert drive.is_checked()
     viewer.click("Stop")
+    viewer.wait_for(r"velocity \+0\.00, \+0\.00, \+0\.00")
+    for key in "iiko":  # ahead is from -1 to 2: each key is a tenth of that
+        viewer.page.keyboard.press(key)
+    viewer.wait_for(r"velocity \+0\.30, \+0\.00, -0\.\d+")
+    viewer.page.keyboard.press("h")
     viewer.wait_for(r"velocity \+0\.00, \+0\.00, \+0\.00")
     drive.uncheck()
     viewer.wait_for(r"velocity (?!.0\.00, .0\.00, .0\.00)")

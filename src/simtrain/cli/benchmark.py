@@ -48,8 +48,8 @@ class BenchmarkFlags:
     """
 
     until: str | None = None
-    """Train a task until this holds, e.g. "lin_vel_error<0.1 and fell<0.02", and show what that
-    took; takes --seeds, --json, --compare, --tolerance and all flags of train."""
+    """Train a task until this holds, e.g. "lin_vel_error<0.1 and failure_rate<0.02", and show
+    what that took; takes --seeds, --json, --compare, --tolerance and all flags of train."""
     seeds: Annotated[int, Limits(1, 1000)] | None = None
     """How many trainings of --until, one after the other, from --seed on; None for 3."""
     json: Path = Path("benchmark.json")

@@ -74,7 +74,7 @@ def help_text(prog: str, config: Any, topic: str, description: str | None = None
     """
     root = _group(config, ())
     topic = topic.removeprefix("--").replace("_", "-")
-    flags = {flag.name: flag for flag in root.all_flags()}
+    flags = {flag.name.replace("_", "-"): flag for flag in root.all_flags()}
     groups = {group.name: group for group in root.walk() if group.name}
     if topic in flags:
         return "\n".join(_table([flags[topic]]))

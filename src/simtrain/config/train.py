@@ -95,8 +95,8 @@ class TrainConfig(LaunchFlags):
     """Evaluate in a process of its own, on cpu or cuda:N with N as in --gpu-ids, while training
     goes on; None lets training wait for rank 0 to evaluate."""
     until: str | None = None
-    """End training when this holds, e.g. "lin_vel_error<0.1 and fell<0.02": evaluations give
-    mean_return, mean_episode_length, failure_rate (or fell) and the task's metrics; other metrics
+    """End training when this holds, e.g. "lin_vel_error<0.1 and failure_rate<0.02": evaluations
+    give mean_return, mean_episode_length, failure_rate and the task's metrics; other metrics
     have their tag's name, as in "Train/mean_reward>45 or Loss/kl<0.001"."""
     population: Members | None = None
     """Train so many members side by side, each a training of its own with its own seed and

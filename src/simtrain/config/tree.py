@@ -120,11 +120,12 @@ def with_overrides(config: ConfigT, overrides: Mapping[str, Any]) -> ConfigT:
     ConfigError for a name that it does not have, as flags call it, or a value of another kind.
     """
     result: Any = copy.deepcopy(config)
-    paths = {flag(*path): path for path in leaves(config, suppressed=False)}
+    by_flag = {flag(*path): path for path in leaves(config, suppressed=False)}
+    paths = {name.replace("_", "-"): path for name, path in by_flag.items()}
     for name, value in overrides.items():
-        path = paths.get(flag(name))
+        path = paths.get(flag(name).replace("_", "-"))
         if path is None:
-            near = did_you_mean(flag(name), paths).replace("'--", "'")
+            near = did_you_mean(flag(name), by_flag).replace("'--", "'")
             raise ConfigError(f"there is no setting {name!r}{near}")
         value = tuple(value) if isinstance(value, list) else value
         *above, last = path
@@ -135,6 +136,8 @@ def with_overrides(config: ConfigT, overrides: Mapping[str, Any]) -> ConfigT:
             parent[last] = value
         else:
             kind: Any = type(parent)
+            if isinstance(value, str) and isinstance(getattr(parent, last), Path):
+                value = Path(value)
             try:
                 check_value(value, field_types(kind)[last], *path)
             except ConfigError as error:

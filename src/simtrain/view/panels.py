@@ -9,6 +9,7 @@ import html
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -26,6 +27,10 @@ Requests = SimpleQueue[Request]
 _NEWEST, _ALL = "newest", "all terms"
 _FAILURE = '<p style="margin: 0.5em 1em; font-size: 0.8em; color: #e03131">{}</p>'
 _SPEEDS = {"1/8": 0.125, "1/4": 0.25, "1/2": 0.5, "1": 1.0, "2": 2.0, "4": 4.0}
+_KEYS = ("IK", "JL", "UO")
+"""More and less of a command's entries: ahead and back, left and right, turn left and right.
+
+Others move the camera: viser has WASD, QE and the arrows."""
 _COLORS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b",
     "#e377c2", "#7f7f7f", "#bcbd22", "#17becf", "#000000", "#ffbb78",
@@ -129,26 +134,35 @@ class PlaybackPanel:
 
 
 class CommandPanel:
-    """One command: its values in the shown environment, and sliders that drive it in all."""
+    """One command: its values in the shown environment, and what drives it in all: sliders, and
+    with `keys` the keyboard."""
 
-    def __init__(self, gui: viser.GuiApi, env: Env, name: str) -> None:
+    def __init__(self, gui: viser.GuiApi, env: Env, name: str, keys: bool = False) -> None:
         self._env, self._name, self._term = env, name, env.commands.terms[name]
         self._held: list[float] | None = None
         self._now = gui.add_markdown("")
         hint = "Let the sliders command, instead of the task."
         self._drive = gui.add_checkbox("Drive", initial_value=False, hint=hint)
-        self._sliders = []
+        self._sliders: list[viser.GuiSliderHandle[float]] = []
         for label, *ends in zip(self._term.entries(), *self._term.bounds(), strict=True):
             low, high = (round(float(end), 4) for end in ends)  # float32 has no 0.7
             if low == high:  # a task that always commands the same
                 low, high = low - 1.0, high + 1.0
             start = min(max(0.0, low), high)
             step = (high - low) / 200
-            self._sliders.append(gui.add_slider(label, low, high, step=step, initial_value=start))
-            self._sliders[-1].on_update(self._on_slider)
+            pair = _KEYS[len(self._sliders)] if keys and len(self._sliders) < len(_KEYS) else ""
+            hint = f"Keys: {pair[0]} for more, {pair[1]} for less." if pair else None
+            slider = gui.add_slider(label, low, high, step=step, initial_value=start, hint=hint)
+            slider.on_update(self._on_slider)
+            self._sliders.append(slider)
+            for key, part in zip(pair, (0.1, -0.1), strict=False):
+                pressed = gui.add_command(f"{label}: {'more' if part > 0 else 'less'}", hotkey=key)
+                pressed.on_trigger(partial(self._on_key, slider, part * (high - low)))
         if self._term.stops_at_zero:
-            zero = gui.add_button("Stop", icon=viser.Icon.HAND_STOP, hint="Command zero.")
-            zero.on_click(lambda _: self._stop())
+            hint = f"Command zero{' (key: H)' if keys else ''}."
+            gui.add_button("Stop", icon=viser.Icon.HAND_STOP, hint=hint).on_click(self._stop)
+            if keys:
+                gui.add_command("Stop", hotkey="H").on_trigger(self._stop)
 
     def show(self, index: int) -> None:
         """Show the command of the environment `index`, on sliders too while they do not drive."""
@@ -172,7 +186,11 @@ class CommandPanel:
         if event.client is not None:  # else the program moved it
             self._drive.value = True  # type: ignore[misc]  # viser's setter is not seen as one
 
-    def _stop(self) -> None:
+    async def _on_key(self, slider: viser.GuiSliderHandle[float], change: float, _: Any) -> None:
+        self._drive.value = True  # type: ignore[misc]
+        self._move([s.value + change * (s is slider) for s in self._sliders])
+
+    async def _stop(self, _: Any = None) -> None:
         self._drive.value = True  # type: ignore[misc]
         self._move([0.0] * len(self._sliders))
 

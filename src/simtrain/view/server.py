@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import viser
 import viser.infra
 import websockets.asyncio.server
-from viser._messages import GuiUpdateMessage
+from viser._messages import CommandTriggerMessage, GuiUpdateMessage
 from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
@@ -136,7 +136,7 @@ def _guarding(host: str) -> Iterator[None]:
 
 
 def _check_messages(server: viser.ViserServer) -> None:
-    """Let through only messages that set a control to a value that it can have.
+    """Let through only keys, and messages that set a control to a value that it can have.
 
     Others of viser's could publish the page on the Internet or fill the memory with files.
     """
@@ -148,6 +148,8 @@ def _check_messages(server: viser.ViserServer) -> None:
             control = server.gui._gui_input_handle_from_uuid.get(message.uuid)
             if _is_possible(control, message.updates):
                 await handle_message(client, message)
+        elif isinstance(message, CommandTriggerMessage) and isinstance(message.uuid, str):
+            await handle_message(client, message)
 
     receiver._handle_incoming_message = check
 

@@ -71,7 +71,8 @@ class WebViewer(PageServer):
             self._command_panels = []
             for name in (n for n, term in env.commands.terms.items() if term.is_driven):
                 with gui.add_folder(f"Command: {name}"):
-                    self._command_panels.append(panels.CommandPanel(gui, env, name))
+                    first = not self._command_panels
+                    self._command_panels.append(panels.CommandPanel(gui, env, name, keys=first))
             with gui.add_folder("Reward per second"):
                 self._reward_panel = panels.RewardPanel(gui, self._playback)
         with tabs.add_tab("Scene", icon=viser.Icon.VIDEO):

@@ -99,7 +99,7 @@ def _comparison(text: str, condition: str, names: tuple[str, ...]) -> Comparison
         raise ConfigError(f"--until is {condition!r}; it must be comparisons such as {example}")
     name = match[1] if match[1] in names else _OTHER_NAMES.get(match[1], match[1])
     if "/" not in name and name not in names:
-        there = f"evaluations of the task give {', '.join(names)} (fell is failure_rate)"
+        there = f"evaluations of the task give {', '.join(names)}"
         raise ConfigError(
             f"--until: no metric {name!r}{did_you_mean(name, names)}; {there}, and training what "
             "metrics.jsonl of a run shows, such as Train/mean_reward"
