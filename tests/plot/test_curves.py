@@ -45,10 +45,10 @@ def test_differences_are_told_by_flag_and_name_the_groups(tmp_path):
     }
     (groups,) = group_runs(runs).values()
     assert [group.label for group in groups] == [
-        "upright.weight 1, std \N{EN DASH} (2 runs)",
-        "upright.weight 2, std 0.1",
+        "upright.weight 1, upright.std \N{EN DASH} (2 runs)",
+        "upright.weight 2, upright.std 0.1",
     ]
-    assert groups[1].settings == {"upright.weight": "2", "std": "0.1"}
+    assert groups[1].settings == {"upright.weight": "2", "upright.std": "0.1"}
 
 
 def test_a_curve_is_the_mean_of_the_runs_that_came_so_far_and_their_range(tmp_path):

@@ -100,9 +100,8 @@ def number(value: float) -> str:
 def _labelled(groups: list[list[Run]]) -> list[Group]:
     """Groups of runs of one task, named by a few settings that differ, or by the runs."""
     first = [runs[0] for runs in groups]
-    names = [str(run.config.get("run_name") or "") for run in first]
-    if len(groups) == 1 or "" in names or len(set(names)) < len(names):
-        names = [run.name for run in first]
+    given = [{str(run.config.get("run_name") or "") for run in runs} for runs in groups]
+    is_named = {*map(len, given)} == {1} and len(set().union(*given) - {""}) == len(groups)
     changed = differences(first)
     labelled = []
     for i, runs in enumerate(groups):
@@ -110,7 +109,10 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
         if len(changed) <= _MAX_SETTINGS:
             values = (_shown(of_groups[i]) for of_groups in changed.values())
             settings = dict(zip(_short_names(changed), values, strict=True))
-        label = ", ".join(f"{name} {value}" for name, value in settings.items()) or names[i]
+        label = ", ".join(f"{name} {value}" for name, value in settings.items())
+        if is_named and len(groups) > 1:
+            label = f"{first[i].config['run_name']}{label and f': {label}'}"
+        label = label or first[i].name
         if len(runs) > 1:
             label = f"{label} ({len(runs)} runs)" if len(groups) > 1 else f"{len(runs)} runs"
         labelled.append(Group(label, tuple(runs), color(i), settings))
@@ -122,7 +124,7 @@ def _short_names(flags: Iterable[str]) -> list[str]:
     split = [flag.split(".") for flag in flags]
     names = []
     for parts in split:
-        size = 2 if parts[-1] == "weight" else 1  # whose weight?
+        size = 2 if parts[0] == "env" and len(parts) > 3 else 1  # whose weight?
         while size < len(parts) and sum(parts[-size:] == other[-size:] for other in split) > 1:
             size += 1
         names.append(".".join(parts[-size:]))
