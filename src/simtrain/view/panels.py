@@ -151,10 +151,11 @@ class CommandPanel:
             start = min(max(0.0, low), high)
             step = (high - low) / 200
             pair = _KEYS[len(self._sliders)] if keys and len(self._sliders) < len(_KEYS) else ""
-            hint = f"Keys: {pair[0]} for more, {pair[1]} for less." if pair else None
-            slider = gui.add_slider(label, low, high, step=step, initial_value=start, hint=hint)
+            keyed = f"Keys: {pair[0]} for more, {pair[1]} for less." if pair else None
+            slider = gui.add_slider(label, low, high, step=step, initial_value=start, hint=keyed)
             slider.on_update(self._on_slider)
             self._sliders.append(slider)
+            key: Any
             for key, part in zip(pair, (0.1, -0.1), strict=False):
                 pressed = gui.add_command(f"{label}: {'more' if part > 0 else 'less'}", hotkey=key)
                 pressed.on_trigger(partial(self._on_key, slider, part * (high - low)))

@@ -68,7 +68,7 @@ class WebViewer(PageServer):
             if checkpoints is not None:
                 self._policy_panel = panels.PolicyPanel(gui, checkpoints)
             self._playback_panel = panels.PlaybackPanel(gui, self._playback, requests)
-            self._command_panels = []
+            self._command_panels: list[panels.CommandPanel] = []
             for name in (n for n, term in env.commands.terms.items() if term.is_driven):
                 with gui.add_folder(f"Command: {name}"):
                     first = not self._command_panels
