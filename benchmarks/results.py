@@ -41,6 +41,9 @@ figures are in `docs/results/<task>.json`.
 - **A seed that never got there** counts as infinitely long in the median.
 - **The last policy** of each seed is evaluated again, on other starts and commands than those that
   ended its training: means with 95 % intervals.
+- **Each task is the one of the commit that is named.** Since then `go1-velocity-flat` and
+  `g1-velocity-flat` have delays, larger commands and no velocity of the base in what the policy
+  sees: see [Robots that walk](walking.md).
 """
 
 
@@ -116,7 +119,7 @@ The last policies, on {about["last_policies"][0]["episodes"]} episodes each:
 {table_of_policies(results, about["last_policies"])}
 
 ```bash
-uv run {about["command"]}
+uv run simtrain {about["command"]}
 ```
 
 {machine}; {about["date"][:10]}{f"; commit {commits}" if commits else ""}.
