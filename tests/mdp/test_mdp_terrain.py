@@ -272,6 +272,25 @@ def test_command_ranges_widen_with_the_steps():
         env.step(torch.zeros(1, 2))
 
 
+def test_some_command_ranges_widen_after_some_steps_and_others_are_whole_from_the_start():
+    params = {"start": 0.2, "after_steps": 2, "steps": 4, "ranges": ("lin_vel_x",)}
+    ranges = CurriculumTermCfg(mdp.command_ranges, command="velocity", **params)
+    env = walker_env(1, curricula={"ranges": ranges})
+    term = env.commands.terms["velocity"]
+    for expected in (0.2, 0.2, 0.2, 0.6, 1.0, 1.0):
+        env.curricula.compute(torch.tensor([True]))
+        assert term.high[0] == pytest.approx(1.0 * expected)  # type: ignore[attr-defined]
+        assert term.low[1] == pytest.approx(-0.5)  # type: ignore[attr-defined]
+        env.step(torch.zeros(1, 2))
+    for wrong, message in (
+        ({"ranges": ("lin_vel_z",)}, "ranges has 'lin_vel_z' .*did you mean"),
+        ({"after_steps": 4}, "after_steps is 4; it must be below steps, 4"),
+    ):
+        wrong = CurriculumTermCfg(mdp.command_ranges, command="velocity", **(params | wrong))
+        with pytest.raises(ConfigError, match=message):
+            walker_env(1, curricula={"ranges": wrong})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
