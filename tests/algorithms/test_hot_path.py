@@ -79,9 +79,11 @@ def place() -> str | None:
 
 
 def collect(env: Env, ppo: PPO, steps: int) -> None:
+    """As training does; `Env.step` gives copies besides, to those outside."""
     for _ in range(steps):
-        obs, *rest = env.step(ppo.act(env.get_observations()))
-        ppo.process_env_step(obs, *rest)
+        rewards, dones = env.step_in_place(ppo.act(env.observations.latest))
+        extras = {"time_outs": env.terminations.time_outs}
+        ppo.process_env_step(env.observations.latest, rewards, dones, extras)
 
 
 def env_and_ppo(task: str) -> tuple[Env, PPO]:
