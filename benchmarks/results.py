@@ -32,18 +32,19 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 HEAD = """\
 # Results
 
-How soon the tasks that ship are learned, and how good they then are. `benchmarks/results.py` writes
-this page from what [`benchmark --until`](performance.md#until-a-task-is-learned) measured; the
-figures are in `docs/results/<task>.json`.
+This page shows how fast the shipped tasks are learned, and how good the policies are.
+`benchmarks/results.py` writes this page from the results of
+[`benchmark --until`](performance.md#until-a-task-is-learned). The figures are in
+`docs/results/<task>.json`.
 
-- **Until**: the first evaluation that fulfils the condition, of episodes without noise and pushes.
-  Evaluations between iterations are no part of the training time, nor is the start of the command.
-- **A seed that never got there** counts as infinitely long in the median.
-- **The last policy** of each seed is evaluated again, on other starts and commands than those that
-  ended its training: means with 95 % intervals.
-- **Each task is the one of the commit that is named.** Since then `go1-velocity-flat` and
-  `g1-velocity-flat` have delays, larger commands and no velocity of the base in what the policy
-  sees: see [Robots that walk](walking.md).
+- **A training ends** at the first evaluation that meets the condition. Evaluations have no noise
+  and no pushes. The training time does not include evaluations and the start of the command.
+- **A seed that did not meet the condition** counts as infinitely long in the median.
+- **The last policy** of each seed is evaluated again, with other starts and commands than those
+  that ended its training: means with 95 % intervals.
+- **The figures belong to the named commit.** Since then, `go1-velocity-flat` and
+  `g1-velocity-flat` have delays, larger commands and no velocity of the base among the policy's
+  observations: see [Robots that walk](walking.md).
 """
 
 
@@ -109,12 +110,12 @@ def section(task: Task, results: UntilResults) -> str:
 
 ![Curves of {task.name}](images/results-{task.name}.png)
 
-Until `{results.condition}`, by {about["eval_episodes"]} episodes every {about["eval_interval"]}
-iterations: **{reached}**; median {median}.
+Condition: `{results.condition}`, checked over {about["eval_episodes"]} episodes every
+{about["eval_interval"]} iterations. Met by **{reached}**; median {median}.
 
 {table_of_seeds(results)}
 
-The last policies, on {about["last_policies"][0]["episodes"]} episodes each:
+The last policies, over {about["last_policies"][0]["episodes"]} episodes each:
 
 {table_of_policies(results, about["last_policies"])}
 
