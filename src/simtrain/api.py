@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 EngineFlag = Literal["auto", "mujoco", "warp"]
 Overrides = Mapping[str, Any]
-"""Names of settings as flags have them, with ``_`` or ``-``, and their values."""
+"""Names of settings, as in flags, with ``_`` or ``-``, and their values."""
 _MAX_ENVS = 1024
 
 
@@ -45,16 +45,16 @@ def make_env(
     seed: int = 0,
     disturbed: bool = True,
 ) -> Env:
-    """Environments of a task, reset and ready for `Env.step`.
+    """Make environments of a task, reset and ready for `Env.step`.
 
     Args:
-        task: its name, a run or checkpoint whose task it is, or the declaration itself.
-        num_envs: how many; None for the task's default.
-        overrides: changes of the declaration, as ``{"rewards.upright.weight": 2.0}``.
+        task: name of a task, a run or checkpoint of the task, or the task's `TaskCfg`.
+        num_envs: number of environments; None for the task's default.
+        overrides: changes of the task, as ``{"rewards.upright.weight": 2.0}``.
         device: ``cpu``, ``cuda``, ``cuda:1``, or ``auto`` for the first GPU if there is one.
         engine: the physics engine; ``auto`` is Warp on a GPU and MuJoCo on the CPU.
-        seed: of torch's, NumPy's and Python's random generators, which it sets.
-        disturbed: whether there are observation noise, pushes and curricula, as in training.
+        seed: seed for the random generators of torch, NumPy and Python, which this function sets.
+        disturbed: whether to use observation noise, pushes and curricula, as in training.
 
     Raises:
         ConfigError: there is no such task, setting or device, or the task does not fit its model.
@@ -76,24 +76,24 @@ def make_env(
 
 
 def train_config(task: str, overrides: Overrides | None = None) -> TrainConfig:
-    """The configuration by which `train` trains a task, to be changed at will.
+    """The configuration with which `train` trains a task; you can change it.
 
-    Its ``env`` is the task's declaration, its ``ppo`` the algorithm; all names are those of
-    the flags. `overrides` are changes, as ``{"env.rewards.upright.weight": 2.0}``.
+    Its ``env`` is the task's `TaskCfg`, its ``ppo`` the algorithm; all names are those of the
+    flags. `overrides` are changes, as ``{"env.rewards.upright.weight": 2.0}``.
     """
     return with_overrides(default_config(task), overrides or {})
 
 
 def train(cfg: TrainConfig | str, *, resume: str | Path | None = None) -> Path:
-    """Train as the command ``train`` does; the run directory.
+    """Train as the command ``train`` does, and return the run directory.
 
-    Ctrl-C ends training after the iteration and saves, and then this returns; a second one raises
-    KeyboardInterrupt at once. Progress is a line an iteration where there is no terminal.
+    Ctrl-C ends training after the iteration and saves; then the function returns. A second Ctrl-C
+    raises KeyboardInterrupt at once. Without a terminal, one line is printed per iteration.
 
     Args:
-        cfg: of `train_config`, or a task's name. Its ``env`` may have terms of one's own, if
-            training is in this process: on one device, without an evaluator process.
-        resume: a run of this configuration to go on with, in its folder.
+        cfg: result of `train_config`, or a task's name. Its ``env`` can have terms of your own if
+            training runs in this process: on one device, without an evaluator process.
+        resume: a run of this configuration to continue, in its folder.
 
     Raises:
         ConfigError: the configuration cannot be trained; nothing was written.
@@ -129,15 +129,15 @@ def _process_as_before() -> Iterator[None]:
 
 
 def load_policy(run: str | Path, cfg: TrainConfig | None = None, *, device: str = "cpu") -> Policy:
-    """A trained policy, to be called with observations of its task: ``policy(obs)``.
+    """Load a trained policy, to be called with observations of its task: ``policy(obs)``.
 
     Args:
-        run: a run, whose newest checkpoint counts, a checkpoint, or a task with which one ships.
-        cfg: what it was trained with, for terms that are not in the task's file.
-        device: where the observations are that it will be called with.
+        run: a run, whose newest checkpoint is used, a checkpoint, or a task with a shipped policy.
+        cfg: configuration of its training, if it has terms that are not in the task's file.
+        device: device of the observations.
 
     Raises:
-        ConfigError: there is none, it is damaged, or it does not fit its task any more.
+        ConfigError: there is no policy, it is damaged, or it no longer fits its task.
     """
     saved = open_policy(run, cfg)
     env = make_env(saved.config.env, 1, disturbed=False)
@@ -147,12 +147,12 @@ def load_policy(run: str | Path, cfg: TrainConfig | None = None, *, device: str 
 
 @dataclass
 class EvaluationCfg:
-    """How policies are evaluated."""
+    """Settings of an evaluation."""
 
     episodes: Repetitions = 100
     """Episodes of each policy."""
     num_envs: NumEnvs | None = None
-    """Environments at a time; None for one for each episode, up to 1024."""
+    """Number of environments; None for one per episode, up to 1024."""
     seed: Seed = 0
     """Seed of starts and commands, the same for all policies."""
     device: str = "auto"
@@ -170,13 +170,14 @@ def evaluate(
     """Evaluate a policy as the command ``evaluate`` does: without exploration, noise and pushes.
 
     Args:
-        run: as in `load_policy`, as is `cfg`.
+        run: as in `load_policy`.
         overrides: changes of the task, as ``{"episode_length_s": 5.0}``.
-        settings: those of `EvaluationCfg`: ``episodes``, ``num_envs``, ``seed``, ``device`` and
+        cfg: as in `load_policy`.
+        settings: fields of `EvaluationCfg`: ``episodes``, ``num_envs``, ``seed``, ``device`` and
             ``engine``.
 
     Raises:
-        ConfigError: the policy cannot be evaluated so.
+        ConfigError: the policy cannot be evaluated with these settings.
         SimulationError: MuJoCo failed.
     """
     from simtrain.env.model import check_task, evaluation_task
@@ -200,7 +201,7 @@ def make_evaluator(cfg: EvaluationCfg, task: TaskCfg) -> Evaluator:
 
 
 def open_policy(run: str | Path, cfg: TrainConfig | None = None) -> SavedPolicy:
-    """The policy of `load_policy` as it was saved; says on stderr if it is not what it seems."""
+    """The policy of `load_policy` as it was saved; warns on stderr if its configuration changed."""
     from simtrain.training.saved_policy import open_policy
 
     saved = open_policy(Path(run), cfg)

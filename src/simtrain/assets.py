@@ -13,18 +13,19 @@ if TYPE_CHECKING:
 
 
 def menagerie(robot: str, entry: str = "scene") -> mujoco.MjSpec:
-    """A robot of the [Menagerie](https://github.com/google-deepmind/mujoco_menagerie), to edit.
+    """Load a robot of the [Menagerie](https://github.com/google-deepmind/mujoco_menagerie).
 
-    It is looked for in the folder that ``MENAGERIE_ROOT`` names, a clone of the Menagerie; where
-    that is not set, in the cache of the package ``mujoco-menagerie``, which need not be installed.
+    You can edit the result. The robot is searched in the folder ``MENAGERIE_ROOT``, a clone of the
+    Menagerie, or, if this variable is not set, in the cache of the package ``mujoco-menagerie``.
+    The package does not have to be installed.
 
     Args:
         robot: the name of its folder, such as ``unitree_go2``.
-        entry: one of the MJCF files in it: ``scene`` is a robot with a floor and light, the file
-            of its own name, such as ``go2``, the robot alone.
+        entry: one of the MJCF files in the folder: ``scene`` is the robot with a floor and light;
+            the file with the name of the robot, such as ``go2``, is the robot without them.
 
     Raises:
-        ConfigError: the robot is not there, has no such file, or cannot be read.
+        ConfigError: the robot is not found, has no such file, or cannot be read.
     """
     import mujoco
 

@@ -37,7 +37,7 @@ Activation = Literal["elu", "relu", "tanh", "gelu", "swish", "selu", "softplus",
 
 @dataclass
 class CnnCfg:
-    """Convolutional layers for the groups that are images; one number holds for all layers."""
+    """Convolutional layers for groups of images; a single number applies to all layers."""
 
     output_channels: Sizes = (16, 32)
     """Channels of each layer's output."""
@@ -48,13 +48,13 @@ class CnnCfg:
     dilation: PerLayer = (1,)
     """Dilation of each layer."""
     padding: Literal["none", "zeros", "reflect", "replicate", "circular"] = "zeros"
-    """What lies around an image."""
+    """Padding around an image."""
     norm: Literal["none", "layer"] = "none"
     """Normalization after each layer."""
     max_pool: bool = False
-    """Halve rows and columns after each layer, by the largest of 3 x 3."""
+    """Halve rows and columns after each layer, by the maximum of 3 x 3."""
     global_pool: Literal["none", "max", "avg"] = "none"
-    """What becomes of each channel at the end: all of it, its maximum or its mean."""
+    """Reduction of each channel at the end: none, its maximum or its mean."""
 
     def settings(self) -> dict[str, Any]:
         """The settings as rsl_rl's CNN takes them."""
@@ -69,16 +69,16 @@ class NetworkCfg:
     """Settings that actor and critic share."""
 
     hidden_dims: Sizes = (256, 256, 256)
-    """Units of each hidden layer, of what follows recurrent or convolutional layers too."""
+    """Units of each hidden layer, also of the layers after recurrent or convolutional ones."""
     activation: Activation = "elu"
     """Activation function."""
     obs_normalization: bool = True
     """Normalize flat observations by their running mean and standard deviation."""
     model: str = "mlp"
-    """Kind of network: mlp; gru or lstm, which remember; cnn, for groups that are images; or a
-    class of yours, as package.module:Class, derived from rsl_rl.models.MLPModel."""
+    """Kind of network: mlp; gru or lstm, which have a memory; cnn, for groups of images; or your
+    own class, as package.module:Class, derived from rsl_rl.models.MLPModel."""
     rnn_hidden_dim: Annotated[int, Limits(1, 2**16)] = 256
-    """Units of a gru's or lstm's layers."""
+    """Units of the layers of a gru or lstm."""
     rnn_num_layers: Annotated[int, Limits(1, 64)] = 1
     """Layers of a gru or lstm."""
     cnn: CnnCfg = field(default_factory=CnnCfg)
@@ -89,8 +89,8 @@ class CriticCfg(NetworkCfg):
     """The value network."""
 
     obs_groups: ObsGroups = ("critic",)
-    """Observation groups that it sees, one after the other; falls back to the actor's groups if the
-    task has no group of this name."""
+    """Observation groups of its input, in this order; if the task has no group of this name, those
+    of the actor."""
 
 
 @dataclass
@@ -98,26 +98,26 @@ class ActorCfg(NetworkCfg):
     """The policy network: a distribution for each action."""
 
     obs_groups: ObsGroups = ("actor",)
-    """Observation groups that it sees, one after the other."""
+    """Observation groups of its input, in this order."""
     distribution: Literal["gaussian", "heteroscedastic", "beta"] = "gaussian"
-    """Distribution of actions: a Gaussian with a standard deviation that is the same in all states,
-    or a heteroscedastic one, whose depends on the state; or Beta, within --ppo.actor.action-range.
-    """
+    """Distribution of actions: a Gaussian with the same standard deviation in all states
+    (gaussian), or with one that depends on the state (heteroscedastic); or a Beta distribution
+    within --ppo.actor.action-range."""
     action_range: Annotated[tuple[float, float], Limits(-1e9, 1e9, ordered=True)] = (-1.0, 1.0)
     """Bounds of the actions of a Beta distribution."""
     init_std: Positive = 1.0
-    """Standard deviation of the first policy's actions."""
+    """Standard deviation of the actions at the start of training."""
     std_type: Literal["scalar", "log"] = "scalar"
-    """What is learned: the standard deviation or its logarithm."""
+    """Learned parameter: the standard deviation or its logarithm."""
     std_range: Annotated[tuple[float, float], Limits(1e-12, 1e12, ordered=True)] = (1e-6, 1e6)
-    """Bounds of the standard deviation. A lower bound keeps a policy exploring that has nothing
-    left to gain: as noise vanishes, so do differences between advantages, and an update then goes
-    wherever errors of the value function point."""
+    """Bounds of the standard deviation. With a lower bound, the policy keeps exploring when it has
+    nothing left to gain. Without noise, the differences between advantages vanish, and updates
+    follow the errors of the value function."""
 
 
 @dataclass
 class SymmetryCfg:
-    """Mirror images of samples, for a task that says how it is reflected."""
+    """Mirrored samples, for a task that declares its symmetry."""
 
     augment: Flag = False
     """Learn from the mirror image of every sample too."""
@@ -136,18 +136,19 @@ class RndCfg:
     """Random network distillation, an intrinsic reward for new states, with rsl_rl's names."""
 
     weight: float = 0.0
-    """Weight of the intrinsic reward, a second; 0 for none."""
+    """Weight of the intrinsic reward, per second; 0 for none."""
     obs_groups: ObsGroups = ("rnd_state",)
-    """Observation groups by which states are told apart; falls back to the actor's groups if the
-    task has no group of this name."""
+    """Observation groups that describe a state; if the task has no group of this name, those of the
+    actor."""
     weight_schedule: Literal["constant", "step", "linear"] = "constant"
-    """Whether the weight becomes final-value: never, at final-step or from initial-step on."""
+    """Change of the weight to final-value: never, at final-step, or gradually from initial-step
+    on."""
     initial_step: EnvStep = 0
-    """Environment step, of each environment, at which a linear schedule begins."""
+    """Control step of each environment at which a linear schedule begins."""
     final_step: EnvStep = 0
-    """And at which it ends."""
+    """Control step of each environment at which the schedule ends."""
     final_value: float = 0.0
-    """The weight then, a second."""
+    """Weight at the end of the schedule, per second."""
     state_normalization: bool = False
     """Normalize states by their running mean and standard deviation."""
     reward_normalization: bool = False
@@ -157,9 +158,9 @@ class RndCfg:
     num_outputs: Count = 1
     """Outputs of predictor and target."""
     predictor_hidden_dims: Sizes = (64,)
-    """Units of each hidden layer of the predictor, which learns."""
+    """Units of each hidden layer of the predictor, the trained network."""
     target_hidden_dims: Sizes = (64,)
-    """Units of each hidden layer of the target, which is random."""
+    """Units of each hidden layer of the target, the fixed random network."""
 
 
 @dataclass
@@ -172,31 +173,31 @@ class PpoCfg:
     num_learning_epochs: Epochs = 5
     """Passes over each rollout."""
     num_mini_batches: Annotated[int, Limits(1, 10**5)] = 4
-    """Mini-batches a pass."""
+    """Mini-batches per pass."""
     learning_rate: Rate = 1e-3
     """Adam's learning rate at the start."""
     schedule: Literal["adaptive", "fixed"] = "adaptive"
-    """Whether the learning rate follows the KL divergence of each mini-batch."""
+    """Whether the learning rate is adapted to the KL divergence of each mini-batch."""
     desired_kl: Kl = 0.01
-    """KL divergence that the adaptive schedule aims at."""
+    """Target KL divergence of the adaptive schedule."""
     desired_kl_end: Kl | None = None
-    """The same at the end of training, to which it goes in equal steps; None keeps it."""
+    """Target KL divergence at the end of training; it changes linearly. None keeps it constant."""
     gamma: Fraction = 0.99
     """Discount factor."""
     lam: Fraction = 0.95
     """Lambda of generalized advantage estimation."""
     clip_param: Annotated[float, Limits(1e-6, 1e6)] = 0.2
-    """Clipping range of the probability ratio, and of the value if that is clipped."""
+    """Clipping range of the probability ratio, and of the value if it is clipped."""
     entropy_coef: float = 0.01
     """Weight of the entropy bonus."""
     value_loss_coef: float = 1.0
     """Weight of the value loss."""
     use_clipped_value_loss: bool = True
-    """Clip the change of the value as well."""
+    """Clip the change of the value, too."""
     max_grad_norm: Positive = 1.0
-    """Largest gradient norm, of actor and critic separately."""
+    """Maximum gradient norm, for actor and critic separately."""
     normalize_advantage_per_mini_batch: bool = False
-    """Normalize advantages in each mini-batch rather than over the rollout."""
+    """Normalize advantages in each mini-batch instead of over the rollout."""
     optimizer: Literal["adam", "adamw"] = "adam"
     """Optimizer."""
     symmetry: SymmetryCfg = field(default_factory=SymmetryCfg)
@@ -207,18 +208,18 @@ class DistillationCfg:
     """Distillation of a teacher into a student, with rsl_rl's names."""
 
     teacher: Suppress[ActorCfg] = field(default_factory=ActorCfg)
-    """The teacher's network, which the command takes from its run."""
+    """The network of the teacher, which the command takes from the teacher's run."""
     num_learning_epochs: Epochs = 4
     """Passes over each rollout."""
     gradient_length: Count = 8
-    """Steps of a mini-batch, through which a recurrent student's gradients go back; a divisor of
-    --num-steps-per-env."""
+    """Steps of a mini-batch, over which gradients of a recurrent student are propagated; a divisor
+    of --num-steps-per-env."""
     learning_rate: Rate = 1e-3
     """Adam's learning rate."""
     learning_rate_end: Rate | None = None
-    """The same at the end of training, to which it goes in equal steps; None keeps it."""
+    """Learning rate at the end of training; it changes linearly. None keeps it constant."""
     max_grad_norm: Positive | None = None
-    """Largest gradient norm; None for any."""
+    """Maximum gradient norm; None for no limit."""
     loss_type: Literal["mse", "huber"] = "mse"
     """Distance between the actions of student and teacher."""
 

@@ -42,41 +42,43 @@ _OF_UNTIL = ("--until", "--seeds", "--json", "--compare", "--tolerance")
 class BenchmarkFlags:
     """Measure bare physics, env step, rollout, update and training end to end, on this machine.
 
-    Each as environment steps a second and as a fraction of bare physics, for every combination of
-    tasks, engines, ranks, threads and environments. Without tasks: cartpole-balance and
-    go1-velocity-flat. With --until: how soon one task is learned, over several seeds.
+    Each layer is shown as environment steps per second and as a fraction of bare physics, for every
+    combination of tasks, engines, ranks, threads and environments. The default tasks are
+    cartpole-balance and go1-velocity-flat. With --until, the training time of one task is measured
+    over several seeds.
     """
 
     until: str | None = None
-    """Train a task until this holds, e.g. "lin_vel_error<0.1 and failure_rate<0.02", and show
-    what that took; takes --seeds, --json, --compare, --tolerance and all flags of train."""
+    """Train a task until this condition is true, e.g. "lin_vel_error<0.1 and failure_rate<0.02",
+    and show the steps and the time; accepts --seeds, --json, --compare, --tolerance and all flags
+    of train."""
     seeds: Annotated[int, Limits(1, 1000)] | None = None
-    """How many trainings of --until, one after the other, from --seed on; None for 3."""
+    """Number of trainings of --until, one after the other, from --seed on; None for 3."""
     json: Path = Path("benchmark.json")
-    """File for the results; a picture of them goes beside it, as .png."""
+    """File for the results; a picture with the same name and .png is written, too."""
     compare: Path | None = None
     """Results of an earlier benchmark to compare with."""
     tolerance: Annotated[float, Limits(0.0, 0.999)] = 0.1
-    """By what fraction a figure may fall below that of --compare before the command fails; with
-    --until, by what fraction a median may exceed it."""
+    """Largest fraction by which a figure may be below that of --compare without an error; with
+    --until, by which a median may be above it."""
     num_envs: Annotated[tuple[int, ...], Limits(1, 2**24)] = ()
-    """Environments of each rank; no number is the task's own."""
+    """Environments of each rank; by default, the number of the task."""
     ranks: Annotated[tuple[int, ...], Limits(1, 1024, required=True)] = (1,)
     """Ranks; several numbers show weak scaling."""
     engine: Annotated[tuple[EngineFlag, ...], Limits(required=True)] = ("auto",)
     """Physics engines; auto takes warp on GPUs and mujoco on the CPU."""
     gpu_ids: GpuIds = "auto"
-    """GPUs for the ranks, of which N ranks take the first N; None is the CPU, auto all visible
-    GPUs or, if there is none, the CPU."""
+    """GPUs for the ranks; N ranks use the first N. None is the CPU, auto all visible GPUs or, if
+    there is none, the CPU."""
     cpu_threads: Annotated[tuple[int, ...], Limits(1, 4096)] = ()
-    """Threads of each rank; several numbers show what threads bring, and what is serial. No number
-    shares the cores among the most ranks that are asked for."""
+    """Threads of each rank; several numbers show the speed-up and the serial part. By default, the
+    cores are divided among the largest number of ranks."""
     cuda_graphs: Flag = True
-    """Train by CUDA graphs, as train does; see there."""
+    """Use CUDA graphs, as in train."""
     tf32: Flag = True
-    """Multiply matrices in TF32 on GPUs, as train does; see there."""
+    """Multiply matrices in TF32 on GPUs, as in train."""
     repetitions: Repetitions = 5
-    """How often each layer is measured after warming up; the median counts."""
+    """Number of measurements of each layer after warming up; the median is shown."""
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be."""

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 @dataclass
 class EvaluateFlags(EvaluationCfg):
     """Run policies without exploration, noise and pushes, and show how good they are. RUN is a run,
-    which stands for its newest checkpoint, a checkpoint, or a task with which a trained policy
-    ships. After it, --env.* are flags too, and change the task it is evaluated in:
-    `simtrain evaluate RUN --help` names them."""
+    whose newest checkpoint is used, a checkpoint, or a task with a shipped policy. The flags
+    --env.* after it change the task in which it is evaluated: `simtrain evaluate RUN --help` lists
+    them."""
 
     json: str | None = None
-    """File for the results as JSON; without a name, or as -, standard output has them alone."""
+    """File for the results as JSON; without a name, or with -, only JSON is written to standard
+    output."""
     env: TaskCfg | None = None
 
 

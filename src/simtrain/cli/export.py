@@ -24,35 +24,36 @@ _WHAT = "run, checkpoint or task"
 
 @dataclass
 class ExportConfig:
-    """Write a trained policy as files for a robot, with what its program needs to know."""
+    """Write a trained policy as files for a robot, with the data that the robot's program needs."""
 
     output: Path | None = None
-    """Folder for policy.onnx, policy.pt2, policy.json and what goes with them; None for
-    <run>/exported, or for exported/<task> of the policy that ships with a task."""
+    """Folder for policy.onnx, policy.pt2, policy.json and the other files; None for <run>/exported,
+    or for exported/<task> if it is the shipped policy of a task."""
     formats: Annotated[tuple[Format, ...], Limits(required=True)] = ("onnx", "pt2")
-    """What to write besides policy.json: ONNX, a program of torch.export, or the TorchScript that
-    PyTorch is giving up, as policy.pt, for programs that read nothing else."""
+    """Formats besides policy.json: onnx, pt2 (a program of torch.export), or torchscript (written
+    as policy.pt; PyTorch has deprecated it)."""
     verify: Flag = False
-    """Play what was written in plain MuJoCo, without simtrain, and compare it with the policy: in
+    """Run the written files in plain MuJoCo, without simtrain, and compare them with the policy: in
     the task's physics, and with other solvers, step sizes and masses, delay and noise."""
     verify_only: Flag = False
-    """Write nothing, and verify the files that are there, such as an edited policy.json. No code
-    that lies there is run."""
+    """Write nothing, and verify existing files, such as an edited policy.json. No code from their
+    folder is run."""
     verify_model: Path | None = None
-    """Another model of the robot, MJCF or URDF with the same names of joints, in which --verify
-    plays the policy too, with the servos of its own model; in time, and a control step late."""
-    verify_threshold: Annotated[tuple[str, ...], Limits(required=True)] = ("0.95",)
-    """Least part of its return that it must keep in the task's physics; and under other conditions,
-    by a word of their name, as in 0.95 late=0.9 heavier=0.97."""
-    with_changes: Flag = False
-    """Export although config.yaml is not what the policy was trained with."""
-    ship: Flag = False
-    """Write it beside its task's file instead, with its figures: trained/<task>.pt and .yaml. It
-    then goes by the task's name in play, evaluate, export, train --init-from and train --teacher.
+    """Another model of the robot, MJCF or URDF with the same joint names, in which --verify plays
+    the policy too, without delay and one control step late. The servos are those of its own model.
     """
+    verify_threshold: Annotated[tuple[str, ...], Limits(required=True)] = ("0.95",)
+    """Smallest fraction of its return that the policy must keep in the task's physics; for other
+    conditions, add a word of their name, as in 0.95 late=0.9 heavier=0.97."""
+    with_changes: Flag = False
+    """Export although config.yaml has changed since the policy was trained."""
+    ship: Flag = False
+    """Write the policy and its figures to the folder of its task's file instead, as
+    trained/<task>.pt and .yaml. In play, evaluate, export, train --init-from and train --teacher,
+    the name of the task then means this policy."""
     episodes: Repetitions | None = None
-    """Undisturbed episodes: of the figures of --ship, 200 by default; of --verify at most so many
-    under each condition, 40 by default, and fewer if they tell enough."""
+    """Undisturbed episodes: for the figures of --ship, 200 by default; for --verify, the maximum
+    under each condition, 40 by default."""
 
 
 def export(arguments: Sequence[str]) -> int:

@@ -46,45 +46,45 @@ class _OfRobot:
 
 @dataclass
 class ConvertConfig(_OfRobot):
-    """Make a motion of a CSV file, or of another motion: resampled, with names and velocities.
+    """Convert a CSV file or another motion to a motion: resampled, with names and velocities.
 
-    A row of a CSV is a frame: the root's position, its quaternion x y z w, and joints."""
+    A row of a CSV is a frame: the root's position, its quaternion x y z w, and joint positions."""
 
     fps: FramesPerSecond = 30.0
-    """Rows a second of a CSV."""
+    """Rows per second of a CSV."""
     output_fps: FramesPerSecond = 50.0
-    """Frames a second of the motion: the rate at which the policy that follows it acts."""
+    """Frames per second of the motion: the control rate of the policy that follows it."""
     start: float = 0.0
-    """Where to begin, s."""
+    """First time of the file to use, s."""
     end: float | None = None
-    """Where to end, s; None for the last row."""
+    """Last time of the file to use, s; None for the last row."""
     joint_names: tuple[str, ...] = ()
-    """Joints of a CSV's columns, if there is no first row of names and they are not in the model's
-    order."""
+    """Joints of the columns of a CSV, if its first row has no names and they do not have the
+    model's order."""
 
 
 @dataclass
 class RetargetConfig(_OfRobot):
-    """Make a motion of a recorded person's movement, and check it; a picture shows both.
+    """Convert the recorded motion of a person, and check the result; a picture shows both.
 
     The recording is a BVH file, an AMASS .npz, or an .npy or .npz of joint positions (frames,
-    joints, 3). Its unit, its axes and where the person faces are found out."""
+    joints, 3). Its unit, its axes and the heading of the person are detected."""
 
     output_fps: FramesPerSecond = 50.0
-    """Frames a second of the motion: the rate at which the policy that follows it acts."""
+    """Frames per second of the motion: the control rate of the policy that follows it."""
     map: tuple[str, ...] = ()
     """Joints whose names are not recognized, in pairs, such as left_hip LThigh left_knee LShin."""
     fps: FramesPerSecond | None = None
-    """Frames a second of an array; None for what it says, or 30."""
+    """Frames per second of an array; None for the value in the file, or 30."""
     names: tuple[str, ...] = ()
-    """Joints of an array that does not name them."""
+    """Joint names of an array without names."""
     picture: bool = True
-    """Draw <out>.png: the person beside the robot, in eight frames."""
+    """Draw <out>.png: the person next to the robot, in eight frames."""
 
 
 @dataclass
 class CheckConfig(_OfRobot):
-    """Measure what is wrong with motions; the exit code is 1 if anything is."""
+    """Check motions for problems; the exit code is 1 if there are any."""
 
 
 @dataclass
@@ -94,24 +94,24 @@ class ShowConfig(FilmFlags, _OfRobot):
 
 @dataclass
 class MakeConfig(_OfRobot):
-    """Make motions of keyframes by inverse kinematics: all of a file, or those that are named."""
+    """Make motions from keyframes by inverse kinematics: all motions of a file, or the named ones."""
 
     output: Path | None = None
-    """Folder for <name>.npz; None for that of the keyframes."""
+    """Folder for <name>.npz; None for the folder of the keyframes."""
     output_fps: FramesPerSecond = 50.0
-    """Frames a second."""
+    """Frames per second."""
 
 
 @dataclass
 class RecordConfig:
-    """Record what a trained policy does, undisturbed, as a motion."""
+    """Record the undisturbed motion of a trained policy."""
 
     command: tuple[str, ...] = ()
-    """A command's name and its values, as velocity 0.5 0 0; without it the task draws it."""
+    """Name and values of a command, as velocity 0.5 0 0; by default, the task draws it."""
     seconds: Duration = 5.0
     """Length, s."""
     skip: Annotated[float, Limits(0.0, 86_400.0)] = 2.0
-    """What is left out at the beginning, s."""
+    """Time to skip at the beginning, s."""
     seed: Seed = 0
     """Seed of everything random."""
 

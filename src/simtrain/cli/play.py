@@ -43,16 +43,16 @@ Watch a policy in a browser, or write a video of it.
 
 @dataclass
 class ViewerFlags:
-    """How something is shown."""
+    """Settings of the viewer."""
 
     viewer: Literal["auto", "web", "none"] = "auto"
     """web serves a page with the robot in 3-D; auto is web unless --video is given."""
     video: Path | None = None
     """Write an MP4 file instead; needs no display."""
     host: str = "127.0.0.1"
-    """Address that the web viewer listens on; 0.0.0.0 for everyone who can reach this machine."""
+    """Address on which the web viewer listens; 0.0.0.0 for everyone who can reach this machine."""
     port: Port = 8080
-    """Port of the web viewer; 0 for any that is free."""
+    """Port of the web viewer; 0 for any free port."""
 
     @property
     def serves(self) -> bool:
@@ -81,19 +81,19 @@ class PlayConfig(ViewerFlags):
     video: Path | None = None
     """Write an MP4 file of the first environment instead; needs no display."""
     command: tuple[str, ...] = ()
-    """Values to command all the time, as 0.8 0 0; of several commands, each after its name."""
+    """Constant command, as 0.8 0 0; for several commands, write each name before its values."""
     seconds: Duration = 20.0
     """Length of the video, s of simulated time."""
     policy: Literal["trained", "zero", "random"] = "trained"
-    """What acts: the policy, nothing, or uniform random actions in [-1, 1]."""
+    """Source of the actions: the policy, zeros, or uniform random actions in [-1, 1]."""
     disturbed: Flag = False
     """Keep the task's observation noise, pushes and curricula."""
     num_envs: NumEnvs = 4
-    """Environments."""
+    """Number of environments."""
     seed: Seed = 0
     """Seed of everything random."""
     device: str = "cpu"
-    """Where to simulate and to act: cpu, cuda or cuda:1."""
+    """Device of the simulation and the policy: cpu, cuda or cuda:1."""
     engine: EngineFlag = "auto"
     """Physics engine; auto takes warp on a GPU and mujoco on the CPU."""
     env: TaskCfg = field(default_factory=lambda: TaskCfg(Path(), 0.0, 0, 0.0))
@@ -101,15 +101,15 @@ class PlayConfig(ViewerFlags):
 
 @dataclass
 class FilmFlags(ViewerFlags):
-    """How a film is shown."""
+    """Settings of a film."""
 
     speed: Annotated[float, Limits(1e-4, 1e4)] = 1.0
-    """Simulated seconds a second."""
+    """Simulated seconds per second."""
 
 
 @dataclass
 class ReplayConfig(FilmFlags):
-    """Look at the last steps of a simulation that failed, in a browser or as a video."""
+    """Show the last steps of a failed simulation, in a browser or as a video."""
 
     replay: Path = Path()
     """The dump: a folder in <run>/nan_dump."""

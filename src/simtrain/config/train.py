@@ -48,13 +48,13 @@ class TrainConfig(LaunchFlags):
     deterministic: bool = False
     """Give the same results in every run on a GPU too; slower. The CPU engine always does."""
     cuda_graphs: Flag = True
-    """Replay whole steps of rollouts and mini-batches of updates as CUDA graphs, where a task's
-    terms allow it; False launches each operation by itself, and tells the phases apart."""
+    """Replay whole steps of rollouts and mini-batches of updates as CUDA graphs, if the terms of
+    the task allow it; False launches each operation separately and times each phase."""
     tf32: Flag = True
-    """Multiply matrices on GPUs in TF32, with mantissas of 10 bits instead of 23; False takes
-    float32, which is slower. Physics is not concerned."""
+    """Multiply matrices on GPUs in TF32, with mantissas of 10 bits instead of 23; False uses
+    float32, which is slower. Physics always uses float32."""
     num_envs: NumEnvs = 1024
-    """Environments of each rank: a second GPU doubles the experience of an iteration. A task may
+    """Environments of each rank: a second GPU doubles the env steps of an iteration. A task can
     have another default for GPUs."""
     num_steps_per_env: NumSteps = 24
     """Steps of a rollout."""
@@ -73,34 +73,34 @@ class TrainConfig(LaunchFlags):
     keep_checkpoints: Count | None = None
     """How many of the newest model_<iteration>.pt to keep; None for all."""
     resume: str | None = None
-    """Go on with a run, in its folder: the folder, or latest for the newest run of this task below
-    --log-root. Flags that are not given are those of the run."""
+    """Resume a run in its folder: the path of the folder, or latest for the newest run of this task
+    below --log-root. The run keeps its own flags unless they are given again."""
     resume_with_changes: bool = False
-    """Let --resume go on although the configuration has changed."""
+    """Allow --resume although the configuration has changed."""
     init_from: str | None = None
-    """Begin with the networks and normalizers of another run or checkpoint, also one of rsl_rl or
-    mjlab or of another task: what fits is taken over, the rest is reported. Not the optimizer. A
-    task's name is the policy that ships with it."""
+    """Start with the networks and normalizers of another run or checkpoint, also of rsl_rl, mjlab
+    or another task: tensors that fit are copied, the others are reported. The optimizer is not
+    copied. The name of a task means its shipped policy."""
     init_only: Literal["actor", "critic"] | None = None
-    """Take over this network alone with --init-from; None for both."""
+    """Copy only this network with --init-from; None for both."""
     teacher: str | None = None
-    """Distil the policy of this run, checkpoint or task into a student, the actor of --ppo.actor,
-    in environments that have the teacher's observation groups too; None trains with PPO."""
+    """Distil the policy of this run, checkpoint or task into a student, the network of --ppo.actor.
+    The task must also have the teacher's observation groups. None trains with PPO."""
     eval_interval: Count | None = None
-    """Iterations between evaluations: the policy acts without exploration, noise and pushes in
-    environments of its own. None for no evaluation."""
+    """Iterations between evaluations, which run without exploration, noise and pushes in separate
+    environments. None for no evaluation."""
     eval_episodes: Repetitions = 32
     """Episodes of an evaluation."""
     eval_device: str | None = None
-    """Evaluate in a process of its own, on cpu or cuda:N with N as in --gpu-ids, while training
-    goes on; None lets training wait for rank 0 to evaluate."""
+    """Evaluate in a separate process during training, on cpu or cuda:N with N as in --gpu-ids; with
+    None, rank 0 evaluates and training waits for it."""
     until: str | None = None
-    """End training when this holds, e.g. "lin_vel_error<0.1 and failure_rate<0.02": evaluations
-    give mean_return, mean_episode_length, failure_rate and the task's metrics; other metrics
-    have their tag's name, as in "Train/mean_reward>45 or Loss/kl<0.001"."""
+    """End training when this condition is true, e.g. "lin_vel_error<0.1 and failure_rate<0.02".
+    Evaluations give mean_return, mean_episode_length, failure_rate and the task's metrics; for
+    other metrics use their tag, as in "Train/mean_reward>45 or Loss/kl<0.001"."""
     population: Members | None = None
-    """Train so many members side by side, each a training of its own with its own seed and
-    hyper-parameters, and let the better take the place of the worse; None for one training."""
+    """Train this number of members in parallel, each a training with its own seed and
+    hyper-parameters, and replace worse members by better ones; None for one training."""
     ranks_per_member: RanksPerMember = 1
     """Ranks of each member, which average its gradients."""
     population_interval: Count = 20
@@ -108,36 +108,36 @@ class TrainConfig(LaunchFlags):
     population_warm_up: Iterations = 40
     """Iterations before the first exchange in which members are selected."""
     population_grace: Iterations = 40
-    """Iterations for which a member that was replaced is left alone."""
+    """Iterations for which a replaced member is not replaced again."""
     population_fitness: str = "mean_return:max"
-    """What members are selected by: mean_return, mean_episode_length, failure_rate or one of the
-    task's metrics, and whether more of it is better (max) or less (min)."""
+    """Metric by which members are selected: mean_return, mean_episode_length, failure_rate or one
+    of the task's metrics, and whether larger (max) or smaller (min) values are better."""
     population_selection: Literal["tournament", "truncation"] = "tournament"
-    """Whom a member may copy: the best of a few that are drawn, or, for the worst, one of the
-    best."""
+    """Which member another one can copy: the best of a few random members (tournament), or one of
+    the best for each of the worst (truncation)."""
     population_tournament_size: Count = 2
-    """Members that are drawn for a tournament."""
+    """Random members of a tournament."""
     population_share: Share = 0.25
-    """Share of the members that copy from as large a share of the best, by truncation."""
+    """Fraction of the members that are replaced by truncation, and of the best that they copy."""
     population_mutate: Words = ()
-    """A number that evolves, its bounds and over what it is drawn evenly: linear, log or complement
-    (the logarithm of 1 - x), e.g. ppo.entropy-coef 1e-4 0.05 log. Without any: desired-kl (or
-    learning-rate, if it is fixed), entropy-coef, clip-param, num-learning-epochs, gamma and lam."""
+    """A number that evolves, its bounds and its scale: linear, log or complement (the logarithm of
+    1 - x), e.g. ppo.entropy-coef 1e-4 0.05 log. By default: desired-kl (or learning-rate, if it is
+    fixed), entropy-coef, clip-param, num-learning-epochs, gamma and lam."""
     population_mutations: Frequencies = (0.4, 0.4, 0.2, 0.0)
-    """Relative frequencies of no mutation and of those of hyper-parameters, of parameters (noise
-    on a share of the weights) and of the architecture (a layer wider, or one more)."""
+    """Relative frequencies of no mutation, and of mutations of hyper-parameters, of parameters
+    (noise on some of the weights) and of the architecture (a wider or an additional layer)."""
     logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
-    """Where metrics go besides metrics.jsonl and the console."""
+    """Output of metrics, besides metrics.jsonl and the console."""
     wandb_project: str = "simtrain"
     """Project of --logger wandb."""
     wandb_mode: Literal["auto", "online", "offline", "disabled"] = "auto"
-    """Mode of --logger wandb; auto is online with an API key, offline without."""
+    """Mode of --logger wandb; auto is online with an API key, and offline without one."""
     phase_times: Flag = True
-    """Time the phases of every iteration, as Perf/time/* and a table at the end."""
+    """Measure the phases of every iteration, for Perf/time/* and a table at the end."""
     profile: Flag = False
-    """Trace the 10th to the 12th iteration of this command, to <run>/trace.json."""
+    """Write a trace of the 10th to the 12th iteration of this command to <run>/trace.json."""
     video: Flag = False
-    """Record the policy while it trains, to <run>/videos; changes nothing in training."""
+    """Record the policy during training, to <run>/videos; the training results do not change."""
     video_interval: Count = 50
     """Iterations between videos."""
     video_length: Repetitions = 250

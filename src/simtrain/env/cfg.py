@@ -57,18 +57,19 @@ Tiles = Annotated[int, Limits(1, 1000)]
 
 @dataclass(init=False)
 class TermCfg:
-    """A function ``(env, **params)``, or a class made once with these and called with ``(env)``.
+    """A function ``(env, **params)``, or a class that is made once so and called with ``(env)``.
 
-    A class can keep state, which it declares by `env.buffer`, and may have a ``reset(mask)``.
+    A class can keep state, which it declares with `env.buffer`, and can have a ``reset(mask)``.
     """
 
     func: Suppress[Callable[..., Any]]
     params: Params
 
     def __init__(self, func: Callable[..., Any], *values: Any, **more: Any) -> None:
-        """Take settings of its kind by `values` or name, and parameters by name or as ``params``.
+        """Set the settings of the term, by position or name, and the parameters of its function.
 
-        TypeError if a setting without a default is not given.
+        Parameters are passed by name or as ``params``. Raises TypeError if a setting without a
+        default is missing.
         """
         own = [setting for setting in fields(self) if setting.name not in ("func", "params")]
         names = [setting.name for setting in own if not setting.kw_only]
@@ -115,27 +116,27 @@ class ObservationTermCfg(TermCfg, DelayCfg):
     noise: UniformNoiseCfg | GaussianNoiseCfg | None = None
     """Noise added to the value, drawn anew at every step."""
     bias: UniformNoiseCfg | GaussianNoiseCfg | None = None
-    """What is added besides, drawn at the start of an episode."""
+    """Offset added to the value, drawn at the start of an episode."""
     clip: Range | None = None
     """Bounds of the value."""
     scale: float | tuple[float, ...] | None = None
-    """Factor, one for all or one for each entry."""
+    """Factor: one for all entries or one for each."""
     history_length: History = 0
-    """How many steps are stacked, oldest first; 0 is the present alone."""
+    """Number of stacked steps, oldest first; 0 for the present value only."""
     mirror: Suppress[MirrorRule | None] = None
-    """How its value is reflected, for a function of one's own; ready-made ones know."""
+    """How the value is mirrored, for a function of your own; ready-made functions declare it."""
 
 
 @dataclass
 class ObservationGroupCfg:
-    """An observation group with settings of its own; without any, its terms alone are enough."""
+    """An observation group with settings; a group without settings is a mapping of its terms."""
 
     terms: Annotated[dict[str, ObservationTermCfg], tyro.conf.arg(name="")]
     """The terms by name."""
     concatenate: bool = True
-    """Put the terms side by side; False makes of each a group of its own, <group>.<term>."""
+    """Concatenate the terms; False makes each term a separate group, <group>.<term>."""
     history_length: History = 0
-    """How many steps of every term are stacked, oldest first; 0 leaves that to each term."""
+    """Number of stacked steps of every term, oldest first; 0 uses the setting of each term."""
 
 
 @dataclass(init=False)
@@ -154,67 +155,66 @@ class TerminationTermCfg(TermCfg):
     """A reason for an episode to end; its function returns a boolean ``(num_envs,)``."""
 
     time_out: bool = False
-    """Whether the episode was cut rather than failed, so that PPO bootstraps its value."""
+    """Whether the episode is truncated and has not failed, so that PPO bootstraps its value."""
 
 
 @dataclass(init=False)
 class EventTermCfg(TermCfg):
-    """Something that happens to environments; its function is ``(env, mask, **params)``.
+    """A change of environments; its function is ``(env, mask, **params)``.
 
-    ``mask`` is boolean, ``(num_envs,)``: the environments that it happens to. The others must stay
-    as they are.
+    ``mask`` is boolean, ``(num_envs,)``: the environments to change. The function must not change
+    the others.
     """
 
     mode: EventMode
-    """When: once before training, at every reset, at every step, or again and again."""
+    """When: once before training, at every reset, at every step, or repeatedly (interval)."""
     interval_range_s: SecondsRange = field(default=(10.0, 10.0), kw_only=True)
-    """Shortest and longest time between two of them, in seconds, drawn per environment; for mode
+    """Shortest and longest time between two events, in seconds, drawn per environment; for mode
     ``interval``."""
     after_steps: Annotated[int, Limits(0, 10**12)] = field(default=0, kw_only=True)
-    """Control steps of every environment before it happens for the first time; not for mode
-    ``startup``."""
+    """Control steps of every environment before the first event; not for mode ``startup``."""
 
 
 @dataclass(init=False)
 class CommandTermCfg(TermCfg):
-    """Something the policy is asked to do; `func` is a class derived from `CommandTerm`."""
+    """A goal for the policy; `func` is a class derived from `CommandTerm`."""
 
     resampling_time_range: SecondsRange
-    """Shortest and longest time that a command stands, in seconds."""
+    """Shortest and longest time until a new command is drawn, in seconds."""
 
 
 @dataclass(init=False)
 class CurriculumTermCfg(TermCfg):
     """A change of the task during training; its function is ``(env, mask, **params)``.
 
-    Called for the environments about to be reset; returns a tensor to log, or None. A class may
-    have ``observe(env)`` besides, which is called at every step, before any reset.
+    It is called for the environments that are about to be reset, and returns a tensor to log, or
+    None. A class can also have ``observe(env)``, which is called at every step, before resets.
     """
 
 
 @dataclass(init=False, kw_only=True)
 class MetricTermCfg(TermCfg):
-    """A number that policies are judged by; its function returns ``(num_envs,)``.
+    """A number for the evaluation of policies; its function returns ``(num_envs,)``.
 
-    Evaluation reports its mean over the steps of an episode, its last value, or its largest, which
-    latches what happened once.
+    Evaluations report its mean over the steps of an episode, its last value, or its largest value,
+    which shows whether an event happened at any time.
     """
 
     reduce: Reduce = "mean"
-    """What becomes of an episode's values: their mean, the last or the largest of them."""
+    """Value of an episode: the mean, the last or the largest of its values."""
 
 
 @dataclass(init=False)
 class SubTerrainCfg(TermCfg):
-    """A kind of tile: a function such as `mdp.pyramid_stairs`, or one of the user's like it."""
+    """A kind of tile: a function such as `mdp.pyramid_stairs`, or a similar one of your own."""
 
     proportion: Factor = 1.0
-    """Share of the terrain's columns, relative to the others'."""
+    """Fraction of the columns of the terrain, relative to the other kinds."""
 
 
 @dataclass
 class TerrainCfg:
-    """A grid of tiles in one height field; it takes the place of the model's floor."""
+    """A grid of tiles in one height field, which replaces the model's floor."""
 
     sub_terrains: dict[str, SubTerrainCfg] = field(default_factory=dict)
     num_levels: Tiles = 8
@@ -222,7 +222,7 @@ class TerrainCfg:
     num_columns: Tiles = 10
     """Tiles along y, each column of one kind."""
     tile_size: Annotated[float, Limits(1e-2, 1e4)] = 8.0
-    """Length of a tile's side, m."""
+    """Side length of a tile, m."""
     resolution: Annotated[float, Limits(1e-3, 1e3)] = 0.1
     """Distance between the nodes of the height field, m."""
     border_width: Annotated[float, Limits(0.0, 1e4)] = 5.0
@@ -235,25 +235,26 @@ class TerrainCfg:
 
 @dataclass
 class SimCfg:
-    """How physics is simulated; None leaves what the model says."""
+    """Settings of the physics; None keeps the setting of the model."""
 
     integrator: Literal["Euler", "implicitfast", "implicit", "RK4"] | None = None
     """MuJoCo's integrator."""
     solver: Literal["PGS", "CG", "Newton"] | None = None
     """MuJoCo's constraint solver."""
     iterations: Iterations | None = None
-    """Largest number of solver iterations."""
+    """Maximum number of solver iterations."""
     ls_iterations: Iterations | None = None
-    """Largest number of line-search iterations."""
+    """Maximum number of line-search iterations."""
     max_contacts: Repetitions | None = None
-    """Room for contacts in each environment, of the warp engine; None to find out by a probe."""
+    """Maximum number of contacts in each environment, for the warp engine; None estimates it."""
     max_constraints: Annotated[int, Limits(1, 10**7)] | None = None
-    """Room for rows of constraints in each environment, of the warp engine; None likewise."""
+    """Maximum number of constraint rows in each environment, for the warp engine; None estimates
+    it."""
 
 
 @dataclass
 class TaskCfg:
-    """A task: a model, what the policy sees and does, and what it is rewarded for.
+    """A task: a model, observations, actions, rewards and so on.
 
     `model` is the path of an MJCF file or a function that returns an ``mujoco.MjSpec``.
     """
@@ -263,13 +264,13 @@ class TaskCfg:
     timestep: Annotated[float, Limits(1e-6, 100.0)]
     """Seconds of a physics step."""
     decimation: Annotated[int, Limits(1, 10_000)]
-    """Physics steps a control step."""
+    """Physics steps per control step."""
     episode_length_s: Annotated[float, Limits(1e-6, 1e7)]
-    """Longest episode in seconds."""
+    """Maximum length of an episode, s."""
     terrain: TerrainCfg | None = None
-    """Ground to walk on instead of the model's floor."""
+    """Terrain that replaces the model's floor."""
     keyframe: str | None = None
-    """Keyframe of the model that episodes start from; None for MuJoCo's default."""
+    """Keyframe of the model in which episodes start; None for MuJoCo's default state."""
     actuators: dict[str, ActuatorCfg] = field(default_factory=dict)
     actions: dict[str, ActionTermCfg] = field(default_factory=dict)
     observations: dict[str, dict[str, ObservationTermCfg] | ObservationGroupCfg] = field(
@@ -282,23 +283,23 @@ class TaskCfg:
     curricula: dict[str, CurriculumTermCfg] = field(default_factory=dict)
     metrics: dict[str, MetricTermCfg] = field(default_factory=dict)
     symmetry: Suppress[Mirror | None] = None
-    """How the robot is reflected, for ``--ppo.symmetry``."""
+    """Symmetry of the robot, for ``--ppo.symmetry``."""
     sim: SimCfg = field(default_factory=SimCfg)
     num_envs: Suppress[NumEnvs] = 1024
-    """Default of --num-envs where physics runs on the CPU."""
+    """Default of --num-envs if physics runs on the CPU."""
     num_envs_on_gpu: Suppress[NumEnvs | None] = None
-    """And where it runs on GPUs, on each; None for the same."""
+    """Default of --num-envs on each GPU, if physics runs on GPUs; None for the same."""
     num_steps_per_env: Suppress[NumSteps] = 24
     max_iterations: Suppress[Count] = 1000
     ppo: Suppress[PpoCfg] = field(default_factory=PpoCfg)
 
     def observation_terms(self) -> dict[str, dict[str, ObservationTermCfg]]:
-        """The terms of each entry of `observations`, as they are there."""
+        """The terms of each entry of `observations`, unchanged."""
         groups = self.observations.items()
         return {n: g.terms if isinstance(g, ObservationGroupCfg) else g for n, g in groups}
 
     def observation_groups(self) -> dict[str, dict[str, ObservationTermCfg]]:
-        """The groups that a policy can see, as the settings of `observations` make them."""
+        """The observation groups after the settings of `observations` are applied."""
         groups = self.observation_terms()
         for name, group in self.observations.items():
             if isinstance(group, ObservationGroupCfg):

@@ -1,19 +1,19 @@
-"""What a term's author says besides its value: whether a robot gives it, and how it is mirrored.
+"""Declarations of a term besides its value: whether a robot provides it, and how it is mirrored.
 
-What else a robot's program does is found out from the term itself, see `simtrain.deployment.robot`.
+The other work of a robot's program is derived from the term, see `simtrain.deployment.robot`.
 
-Base and world are reflected together, so that a vector changes alike in either's frame. An entry of
-a reflected observation or action is one of its entries, maybe with its sign turned: a place and a
-sign. A rule says which, given by `mirrored_as` or by the term's configuration:
+Base and world are mirrored together, so that a vector changes in the same way in both frames. Each
+entry of a mirrored observation or action is one of the original entries with a sign: an index and a
+sign. A rule defines them; it is given by `mirrored_as` or by the term's configuration:
 
 - ``"vector"`` and ``"pseudo_vector"``, such as an angular velocity: three entries;
-- ``"each"``: an entry for each of the joints, sites, sensors, ... that the term is given, and
-  ``"each_name"``: the same without joints' signs, ``"each_vector"``: a vector for each;
-  ``"relative_joints"``: positions relative to the start;
-- ``"planar_velocity"``: [v_x, v_y, w_z]; ``"command"`` and ``"actions"``: as those of the task are;
+- ``"each"``: one entry for each of the term's joints, sites, sensors, ...; ``"each_name"``: the
+  same without the signs of joints; ``"each_vector"``: a vector for each; ``"relative_joints"``:
+  positions relative to the start;
+- ``"planar_velocity"``: [v_x, v_y, w_z]; ``"command"`` and ``"actions"``: as those of the task;
 - ``"grid"``: points around the base, row by row along x, by the parameters size and resolution;
-- 1.0 or -1.0: one entry with this sign, and a tuple of rules: one after the other;
-- a function of a `Reflection` and the term's parameters: a place and a sign for each entry.
+- 1.0 or -1.0: one entry with this sign; a tuple of rules: several rules in sequence;
+- a function of a `Reflection` and the term's parameters: an index and a sign for each entry.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ _SIDES = {"(.*)left(.*)": "(.*)right(.*)", "(.*)Left(.*)": "(.*)Right(.*)"} | {
 
 @dataclass
 class Mirror:
-    """A robot's symmetry: which parts are each other's mirror images, and about which plane.
+    """The symmetry of a robot: the pairs of mirrored parts, and the mirror plane.
 
-    The plane goes through the base, or through the world's origin if the robot stands on none.
-    Joints' signs follow from the model, where a joint and its partner are compared.
+    The plane goes through the base, or through the world's origin if there is no base. The signs of
+    joints are computed from the model by comparing each joint with its partner.
     """
 
     joints: dict[str, str] = field(default_factory=lambda: dict(_SIDES))
-    """Patterns of names on the one side and of their partners' on the other, which agree in what
-    stands in parentheses: ``{"left_(.*)": "right_(.*)"}``. They hold for sites, sensors and all
-    else that has a name, too. What matches none is its own mirror image."""
+    """Patterns of names on one side and of their partners on the other side; the text in
+    parentheses must be the same: ``{"left_(.*)": "right_(.*)"}``. They apply to sites, sensors and
+    all other named elements, too. A name that matches no pattern is its own mirror image."""
     normal: Literal["x", "y", "z"] = "y"
     """The axis that is perpendicular to the plane, of the base."""
 
 
 def mirrored_as(rule: MirrorRule) -> Callable[[T], T]:
-    """Say how the value of a term's function or class, or of a command's class, is reflected."""
+    """Declare how the value of a term's function or class, or of a command's class, is mirrored."""
     return _with_attribute("mirror", rule)
 
 
 def checked_by(check: Callable[..., None]) -> Callable[[T], T]:
-    """Say what checks the parameters of a term's function, see `simtrain.env.names.check_term`."""
+    """Declare the check of the parameters of a term, see `simtrain.env.names.check_term`."""
     return _with_attribute("check", check)
 
 
@@ -64,13 +64,14 @@ def read_as(
     more: Callable[[Any, Mapping[str, Any]], dict[str, Any]] | None = None,
     **_: Any,
 ) -> Callable[[T], T]:
-    """Say what a robot's program must tell for a term's function or class.
+    """Declare what a robot's program must provide for a term's function or class.
 
-    ``"given"`` is for what follows from no joint, floating base, contact, place or command, such as
-    images: the program gives the value. `more` of the environment and the term's resolved
-    parameters is what ``policy.json`` says of it; numbers under ``minus`` are subtracted.
-    ``"places"`` is for a term that looks up the poses of bodies or sites by their `names`.
-    Other sources, and `more` with ``places``, are those of older tasks; most are found out now.
+    ``"given"`` is for values that do not depend only on joints, the floating base, contacts, places
+    and commands, such as images: the program provides the value. `more` is a function of the
+    environment and the term's resolved parameters; its result is written to ``policy.json``, and
+    numbers under ``minus`` are subtracted from the value. ``"places"`` is for a term that looks up
+    the poses of bodies or sites by their `names`. Older tasks use other sources, and `more` with
+    ``places``; most of these are now detected automatically.
     """
     known = more or (lambda env, params: {"places": names} if names else {})
     return _with_attribute("given" if source == "given" else "places", known)

@@ -18,25 +18,25 @@ class LaunchFlags:
     """The devices, hosts and processes of a job."""
 
     gpu_ids: GpuIds = "auto"
-    """GPUs to train on, a rank each: their numbers in nvidia-smi, or indices into
-    CUDA_VISIBLE_DEVICES if that is set; None is the CPU, auto the first GPU if there is one."""
+    """GPUs to train on, with one rank each: their numbers in nvidia-smi, or indices into
+    CUDA_VISIBLE_DEVICES if it is set; None is the CPU, auto the first GPU if there is one."""
     cpu_workers: Count = 1
     """Ranks when training on the CPU."""
     cpu_threads: Count | None = None
-    """Threads of each rank, for physics and for torch; None shares the cores among the ranks."""
+    """Threads of each rank, for physics and for torch; None divides the cores among the ranks."""
     hosts: tuple[str, ...] = ()
-    """Machines to train on, by SSH, or slurm for those of the SLURM allocation; none is this one.
-    --gpu-ids and --cpu-workers hold for each."""
+    """Machines to train on, by SSH, or slurm for those of the SLURM allocation; by default, this
+    machine. --gpu-ids and --cpu-workers apply to each machine."""
     ssh_config: str | None = None
     """File with SSH settings of the hosts; None for ~/.ssh/config."""
     collective_timeout: Timeout = 600.0
-    """Seconds after which a rank that does not answer, or keeps the others waiting in an iteration,
-    ends the job; reported after a tenth of them. The ranks' first collective may take as long.
+    """Seconds after which the job ends if a rank does not answer, or if the others wait for it in
+    an iteration; a warning comes after a tenth of this time. It also limits the first collective.
     """
     grace_seconds: Timeout = 30.0
-    """Seconds that a run has to finish its iteration and save after a request to stop."""
+    """Seconds to finish the iteration and save after a request to stop."""
     torchrunx_log_dir: str | None = None
-    """Folder for what several ranks print; "" for none, None for <run>/torchrunx. The variable
-    TORCHRUNX_LOG_DIR wins over this."""
+    """Folder for the output of several ranks; "" for none, None for <run>/torchrunx. The variable
+    TORCHRUNX_LOG_DIR overrides this flag."""
     max_restarts: Annotated[int, Limits(0, 10**6)] = 0
-    """How often to start the ranks again from the last saved state after one of them died."""
+    """How often the ranks are restarted from the last saved state after one of them died."""

@@ -31,18 +31,19 @@ Range = Annotated[tuple[float, float], UNBOUNDED]
 
 @dataclass(kw_only=True)
 class DelayCfg:
-    """How late something is: a lag drawn for each environment and, alone, for each term.
+    """A delay: a lag that is drawn for each environment and each term.
 
-    It is drawn when an episode begins and again every `delay_update_period`, but kept then with
-    `delay_hold_prob`. Lags of an observation are control steps, those of an action physics steps.
+    It is drawn when an episode begins and again every `delay_update_period`; a later draw keeps the
+    lag with the probability `delay_hold_prob`. The lag of an observation is in control steps, the
+    lag of an action in physics steps.
     """
 
     delay_min_lag: Lag = 0
-    """Least lag: control steps, or physics steps of an action."""
+    """Smallest lag: control steps, or physics steps of an action."""
     delay_max_lag: Lag = 0
-    """Greatest lag; 0 for no delay."""
+    """Largest lag; 0 for no delay."""
     delay_hold_prob: Fraction = 0.0
-    """Probability that a drawn lag stays; 1 for an episode."""
+    """Probability that a later draw keeps the lag; with 1, it is constant in an episode."""
     delay_update_period: Annotated[int, Limits(0, 10**9)] = 0
     """Steps between draws; 0 for every step."""
 
@@ -92,13 +93,14 @@ class ActionTerm(ABC):
 
 @dataclass
 class ActionTermCfg(DelayCfg):
-    """A part of the action vector. Yours derives from this and has `build`; others are there.
+    """A part of the action vector. For an action of your own, derive from this and write `build`.
 
-    A delay is that of its targets: until the first comes, actuators hold the initial state.
+    A delay applies to its targets. Until the first target arrives, actuators hold the initial
+    state.
     """
 
     mirror: Suppress[MirrorRule | None] = field(default=None, kw_only=True)
-    """How its actions are reflected, for an action of one's own; those of joints are known."""
+    """How its actions are mirrored, for an action of your own; ready-made actions declare it."""
 
     def build(
         self, model: mujoco.MjModel, start: InitialState, device: torch.device | str
@@ -112,15 +114,15 @@ class TargetActionCfg(ActionTermCfg):
     """``ctrl = clip(offset + scale x action)`` on some actuators; no action by itself."""
 
     scale: PerName = field(default=1.0, kw_only=True)
-    """Factor, one for all or one for each pattern of names."""
+    """Factor: one for all, or one for each pattern of names."""
     offset: PerName = field(default=0.0, kw_only=True)
-    """What a zero action means, one for all or one for each pattern of names."""
+    """Target of a zero action: one for all, or one for each pattern of names."""
     clip: Range | None = field(default=None, kw_only=True)
-    """Bounds of ``ctrl``; the model's own ``ctrlrange`` holds in any case."""
+    """Bounds of ``ctrl``; the model's ``ctrlrange`` always applies, too."""
     rate_limit: Positive | None = field(default=None, kw_only=True)
-    """How fast ``ctrl`` may change, its unit per second; None for any."""
+    """Largest change of ``ctrl`` per second, in its unit; None for no limit."""
     acceleration_limit: Positive | None = field(default=None, kw_only=True)
-    """How fast that rate may change, per second squared; ``ctrl`` slows down before its target."""
+    """Largest change of this rate, per second squared; ``ctrl`` slows down before its target."""
 
 
 @dataclass
@@ -154,11 +156,11 @@ class JointPositionActionCfg(JointActionCfg):
     """Target positions, on position actuators."""
 
     use_default_offset: bool = True
-    """Let a zero action hold the initial state: add the keyframe's own ``ctrl`` or, where that is
-    all zero, the joints' initial positions."""
+    """Let a zero action hold the initial state: add the ``ctrl`` of the keyframe or, if it is all
+    zero, the initial positions of the joints."""
     reference: str | None = None
-    """Name of a command that knows a motion of the joints, such as `mdp.GaitClock`, to which the
-    targets are relative besides."""
+    """Name of a command with a motion of the joints, such as `mdp.GaitClock`, which is added to the
+    targets."""
 
 
 @dataclass
@@ -189,8 +191,8 @@ class TendonLengthActionCfg(TendonActionCfg):
     """Target lengths of tendons, on position actuators."""
 
     use_default_offset: bool = True
-    """Let a zero action hold the initial state: add the keyframe's own ``ctrl`` or, where that is
-    all zero, the tendons' initial lengths."""
+    """Let a zero action hold the initial state: add the ``ctrl`` of the keyframe or, if it is all
+    zero, the initial lengths of the tendons."""
 
 
 @dataclass
@@ -206,7 +208,7 @@ class SiteEffortActionCfg(TargetActionCfg):
 
 @dataclass
 class DifferentialIKActionCfg(ActionTermCfg):
-    """How far a site is to move and turn from where it is; joints' servos get targets for it.
+    """Targets of a site, relative to its present pose; the servos of joints get joint targets.
 
     Damped least squares: dq = J' (J J' + damping² I)^-1 e, for every control step.
     """
@@ -216,24 +218,25 @@ class DifferentialIKActionCfg(ActionTermCfg):
     joints: Suppress[Names]
     """Slides and hinges that move it, each with a position actuator."""
     frame: Suppress[str | None] = None
-    """The body whose axes actions are along; None for the world's."""
+    """The body in whose frame actions are given; None for the world."""
     orientation: bool = True
-    """Whether there are six actions, a displacement and a rotation vector, or the first three."""
+    """Whether there are six actions, a displacement and a rotation vector, or only the first three.
+    """
     position_scale: float = 0.05
     """Displacement of an action of 1, m."""
     rotation_scale: float = 0.2
     """Rotation of an action of 1, rad."""
     damping: Annotated[float, Limits(0.0, 1e12)] = 0.05
-    """Damping, in m or rad of the site for a rad or m of a joint: joints move less, and not without
-    bounds where the site cannot follow."""
+    """Damping, in m or rad of the site per rad or m of a joint: it reduces the motion of the
+    joints, and limits it if the site cannot reach its target."""
 
 
 @dataclass
 class ActuatorCfg:
-    """What drives some joints, one actuator each, in place of what the model's ``<actuator>`` says.
+    """The actuators of some joints, one each, which replace the model's ``<actuator>``.
 
-    The model's own actuator of a joint keeps its name, place and ``ctrlrange``, which bounds
-    targets; a joint without one gets a new one, named as the joint.
+    The model's actuator of a joint keeps its name, position and ``ctrlrange``, which bounds
+    targets; a joint without an actuator gets a new one with the name of the joint.
     """
 
     joints: Suppress[Names]
@@ -246,18 +249,18 @@ class ActuatorCfg:
 class IdealPdActuatorCfg(ActuatorCfg):
     """A servo: effort = stiffness (target - position) - damping velocity, within its limit.
 
-    This is MuJoCo's ``<position>``, which has it at every physics step, with the damping implicit.
+    This is MuJoCo's ``<position>``, computed at every physics step, with implicit damping.
     """
 
     stiffness: NotNegative | None = field(default=None, kw_only=True)
-    """N/m or Nm/rad; None for that of the model's own servo."""
+    """N/m or Nm/rad; None for the stiffness of the model's servo."""
     damping: NotNegative | None = field(default=None, kw_only=True)
-    """Ns/m or Nms/rad; None likewise."""
+    """Ns/m or Nms/rad; None for the damping of the model's servo."""
 
 
 @dataclass
 class DcMotorActuatorCfg(IdealPdActuatorCfg):
-    """A servo whose motor cannot do more than its torque-speed line allows.
+    """A servo that is limited by the torque-speed line of its motor.
 
     The effort is at most ``saturation_effort (1 - velocity / velocity_limit)``, at least
     ``saturation_effort (-1 - velocity / velocity_limit)``, and within `effort_limit`.
@@ -268,28 +271,28 @@ class DcMotorActuatorCfg(IdealPdActuatorCfg):
     velocity_limit: Positive = field(kw_only=True)
     """Velocity without load under full voltage, m/s or rad/s."""
     builtin: bool = field(default=False, kw_only=True)
-    """Let MuJoCo's ``<dcmotor>`` do the same, for which physics need not be run step by step; its
-    gains and encoders cannot be randomized."""
+    """Use MuJoCo's ``<dcmotor>`` with the same effect. Physics then does not have to run step by
+    step, but gains and encoders cannot be randomized."""
 
 
 @dataclass
 class NetworkActuatorCfg(ActuatorCfg):
-    """A motor that was learned from logs, one network for all joints (Hwangbo et al., 2019,
+    """A motor model learned from logs, one network for all joints (Hwangbo et al., 2019,
     https://arxiv.org/abs/1901.08652).
 
-    Its inputs are the position errors, target - position, of the physics steps `history_steps`, and
-    then the velocities of these; its output is an effort.
+    Its inputs are the position errors, target - position, at the physics steps `history_steps`, and
+    then the velocities at these steps; its output is an effort.
     """
 
     network: Path = field(kw_only=True)
-    """A TorchScript file (``.pt``) or one of ONNX (``.onnx``), ``(n, inputs)`` to ``(n, 1)``. ONNX
-    runs on the CPU, and is refused where a GPU simulates: use TorchScript there."""
+    """A TorchScript file (``.pt``) or an ONNX file (``.onnx``), ``(n, inputs)`` to ``(n, 1)``. ONNX
+    runs on the CPU, and is refused if a GPU simulates: use TorchScript then."""
     history_steps: Annotated[tuple[int, ...], Limits(0, 1000)] = field(
         default=(0, 1, 2), kw_only=True
     )
-    """How many physics steps ago each input was; 0 is the present."""
+    """Age of each input, in physics steps; 0 is the present."""
     input_order: Literal["pos_vel", "vel_pos"] = field(default="pos_vel", kw_only=True)
-    """Which of the two come first."""
+    """Which of the two inputs comes first."""
     pos_scale: float = field(default=1.0, kw_only=True)
     """Factor of the position errors."""
     vel_scale: float = field(default=1.0, kw_only=True)
