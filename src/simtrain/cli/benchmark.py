@@ -78,7 +78,7 @@ class BenchmarkFlags:
     tf32: Flag = True
     """Multiply matrices in TF32 on GPUs, as in train."""
     repetitions: Repetitions = 5
-    """Number of measurements of each layer after warming up; the median is shown."""
+    """Number of measurements of each layer after warming up; the median counts."""
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be."""

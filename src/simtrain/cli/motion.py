@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 _HELP = """\
 usage: simtrain motion <command> [flags]
 
-Motions for a robot to follow, in files that training and these commands read.
+Reference motions for a robot, in files that training and these commands read.
 
-  simtrain motion retarget person.bvh walk.npz         a recorded person's movement, by a humanoid
-  simtrain motion convert walk.csv walk.npz --fps 30   from a retargeting tool's rows; another rate
-  simtrain motion check walk.npz wave.npz              limits, floor, feet and balance
-  simtrain motion show walk.npz                        in the browser; --video out.mp4 without one
-  simtrain motion make keyframes.yaml [name...]        from keyframes, by inverse kinematics
-  simtrain motion record <run or task> walk.npz        what a trained policy does
+  simtrain motion retarget person.bvh walk.npz         convert a person's motion to a humanoid
+  simtrain motion convert walk.csv walk.npz --fps 30   convert a CSV file, or change the rate
+  simtrain motion check walk.npz wave.npz              check limits, floor, feet and balance
+  simtrain motion show walk.npz                        show it in the browser, or as --video out.mp4
+  simtrain motion make keyframes.yaml [name...]        make motions from keyframes
+  simtrain motion record <run or task> walk.npz        record the motion of a trained policy
 
 `simtrain motion <command> --help` lists the flags of each."""
 
@@ -94,7 +94,7 @@ class ShowConfig(FilmFlags, _OfRobot):
 
 @dataclass
 class MakeConfig(_OfRobot):
-    """Make motions from keyframes by inverse kinematics: all motions of a file, or the named ones."""
+    """Make motions from keyframes by inverse kinematics: all of a file, or the named ones."""
 
     output: Path | None = None
     """Folder for <name>.npz; None for the folder of the keyframes."""

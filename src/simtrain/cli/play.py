@@ -30,13 +30,13 @@ usage: play <run, checkpoint or task> [flags]
 
 Watch a policy in a browser, or write a video of it.
 
-  play <task>                                 the trained policy that ships with a task
+  play <task>                                 the shipped policy of a task
   play logs/<task>/<run>                      the newest checkpoint of a run, in the browser
   play logs/<task>/<run>/model_100.pt         a certain checkpoint
   play logs/<task>/<run> --video out.mp4      a video, without a display
-  play logs/<task>/<run> --command 0.8 0 0    with a command of one's own
+  play logs/<task>/<run> --command 0.8 0 0    a constant command
   play <task> --policy zero|random            a task without its policy
-  play --replay <run>/nan_dump/<dump>         the last steps of a simulation that failed
+  play --replay <run>/nan_dump/<dump>         the last steps of a failed simulation
 
 `play <run, checkpoint or task> --help` lists the flags, with the task's own values as defaults."""
 

@@ -21,15 +21,15 @@ from simtrain.cli.terminal import DONE, end_at_once_on_signals, run_command
 from simtrain.errors import ConfigError, did_you_mean
 
 COMMANDS = {
-    "new": "tasks for a robot of one's own, from its model",
+    "new": "write tasks for a robot of your own, from its model",
     "train": "train a policy with PPO",
     "play": "watch a policy in a browser, or as a video",
-    "evaluate": "how good policies are, side by side",
-    "report": "learning curves of runs as a picture and a web page",
-    "export": "a policy as files for a robot",
-    "list-tasks": "every task, what it is, and where it comes from",
-    "motion": "motions to follow: convert, check, show, make, record",
-    "benchmark": "how fast training is on this machine",
+    "evaluate": "measure how good policies are, and compare them",
+    "report": "draw learning curves of runs, as a picture and a web page",
+    "export": "write a policy as files for a robot",
+    "list-tasks": "list all tasks, with their descriptions and files",
+    "motion": "convert, check, show, make and record reference motions",
+    "benchmark": "measure how fast training is on this machine",
 }
 _COMPLETION = "--tyro-print-completion"
 _FILES_IN_BASH = """\

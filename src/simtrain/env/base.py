@@ -39,7 +39,7 @@ _LARGE = 2**20  # larger arrays are data, bytes
 
 
 class BaseEnv:
-    """Simulations of a task's model, and the state of whatever runs on them."""
+    """Simulations of a task's model, and the state of the terms."""
 
     def __init__(self, cfg: TaskCfg, num_envs: int, engine: EngineCfg) -> None:
         self.cfg, self.num_envs = cfg, num_envs
@@ -110,19 +110,19 @@ class BaseEnv:
 
     @cached_property
     def base(self) -> Base:
-        """Where the floating base is found in MuJoCo's fields; ConfigError if there is none."""
+        """Indices of the floating base in MuJoCo's fields; ConfigError if there is none."""
         return find_base(self.model)
 
     def bind(self, field: str) -> Tensor:
-        """An MjData field, float32 ``(num_envs, ...)``, refreshed in place; see `Engine.bind`."""
+        """An MjData field, float32 ``(num_envs, ...)``, updated in place; see `Engine.bind`."""
         return self.sim.bind(field)
 
     def substeps(self, field: str) -> Tensor:
-        """What a field was at each physics step of a control step, for a term's ``__init__``.
+        """A field at each physics step of a control step; call it in a term's ``__init__``.
 
-        Shape: ``(num_envs, decimation, ...)``, refreshed in place, zero where an episode begins.
-        For state fields, after each physics step, and what depends on accelerations, such as
-        contact sensors, in it. From then on physics runs step by step.
+        Shape: ``(num_envs, decimation, ...)``, updated in place, zero at the start of an episode.
+        State fields have their values after each physics step; fields that depend on accelerations,
+        such as contact sensors, those in this step. Physics then runs step by step.
         """
         if field not in self._records:
             now = self.bind(field)
@@ -132,7 +132,7 @@ class BaseEnv:
         return self._records[field]
 
     def set_const(self, mask: Tensor) -> None:
-        """Let what ``mj_setConst`` derives follow where `mask`, once all events have come."""
+        """Request ``mj_setConst`` for the environments in `mask`, after all events of the step."""
         others = self._with_new_constants
         self._with_new_constants = mask if others is None or others is mask else others | mask
 
@@ -143,10 +143,10 @@ class BaseEnv:
             self._with_new_constants = None
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """The value of `compute`, for all terms that ask for `key` in the same state; read-only.
+        """The value of `compute`, shared by all terms that use `key` in the same state; read-only.
 
-        Computed once where terms only look at the state: for terminations, rewards and metrics
-        together, and for observations. Anywhere else, such as in events, it is computed each time.
+        It is computed once for terminations, rewards and metrics together, and once for
+        observations. Elsewhere, such as in events, it is computed at each call.
         """
         if self._shared is None:
             return compute()
@@ -171,20 +171,20 @@ class BaseEnv:
         reset: float | None = 0.0,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """Declare state with a row for each environment, ``(num_envs, *shape)``, in ``__init__``.
+        """Declare state with one row per environment, ``(num_envs, *shape)``, in ``__init__``.
 
-        It is saved and restored with the environment; change it in place. A term uses a name once.
-        `reset` is the value at the start, and again wherever an episode ends; None for zero at the
-        start and no reset.
+        It is saved and restored with the environment; change it in place. Names must be unique in a
+        term. `reset` is the value at the start and when an episode ends; None for zero at the start
+        and no reset.
         """
         rows = torch.full((self.num_envs, *shape), reset or 0, dtype=dtype, device=self.device)
         self.declare(name, rows, reset)
         return rows
 
     def scratch(self, shape: Sequence[int]) -> Tensor:
-        """Memory with a row for each environment, ``(num_envs, *shape)``, that is not saved.
+        """Memory with one row per environment, ``(num_envs, *shape)``, that is not saved.
 
-        For what a term computes anew, in place, whenever it is called.
+        For values that a term computes again, in place, at every call.
         """
         rows = torch.zeros(self.num_envs, *shape, device=self.device)
         self._scratch.append(rows)
@@ -193,8 +193,8 @@ class BaseEnv:
     def variable(self, name: str, initial: Tensor) -> Tensor:
         """Declare other state that changes in training: bounds, counters, normalizers, parameters.
 
-        It is saved and restored with the environment, and never reset. Returns `initial`, to be
-        changed in place, or a copy of it if it is not on the environment's device.
+        It is saved and restored with the environment, and never reset. Returns `initial`, or a copy
+        of it if it is not on the environment's device; change it in place.
         """
         value = initial.to(self.device)
         self.declare(name, value, None)
@@ -202,11 +202,11 @@ class BaseEnv:
         return value
 
     def variables(self) -> list[Tensor]:
-        """Copies on the CPU of what `variable` declared."""
+        """Copies on the CPU of the tensors that `variable` declared."""
         return [value.to("cpu", copy=True) for value in self._variables]
 
     def set_variables(self, values: Sequence[Tensor]) -> None:
-        """Take over what `variables` of another environment of the task returned, in place."""
+        """Copy the result of `variables` of another environment of the task, in place."""
         for variable, value in zip(self._variables, values, strict=True):
             variable.copy_(value)
 
@@ -224,13 +224,13 @@ class BaseEnv:
         self._declared[full] = (value, reset)
 
     def declared(self, prefix: str) -> dict[str, Tensor]:
-        """The declared tensors of names with this prefix, such as ``commands.``; not copies."""
+        """The declared tensors whose names have this prefix, such as ``commands.``; not copies."""
         tensors = {n: v for n, (v, _) in self._declared.items() if isinstance(v, Tensor)}
         return {name: value for name, value in tensors.items() if name.startswith(prefix)}
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Within, what is declared is called ``<name>.<...>``."""
+        """Within this context, declared names become ``<name>.<...>``."""
         self._scope = name
         try:
             yield
@@ -238,7 +238,7 @@ class BaseEnv:
             self._scope = None
 
     def make_term(self, name: str, make: Callable[..., Any], params: dict[str, Any]) -> Any:
-        """An object of a term's class; what it declares is called ``<name>.<...>``."""
+        """An object of a term's class; its declared names become ``<name>.<...>``."""
         with self.scope(name):
             return call_term(name, make, self, **params)
 

@@ -1,4 +1,4 @@
-"""Commands: what the policy is asked to do, drawn anew at resets and from time to time."""
+"""Commands: goals of the policy, drawn at resets and at random intervals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # `--help` imports the commands of a task, and does not wait 
 
 @dataclass(frozen=True)
 class Arrow:
-    """An arrow that shows a command to a person: its ends in the world, m, and colour, 0 to 1."""
+    """An arrow that shows a command: its ends in the world, m, and its colour, 0 to 1."""
 
     start: tuple[float, float, float]
     end: tuple[float, float, float]
@@ -33,7 +33,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Sphere:
-    """A sphere that shows a place to a person: its centre in the world, radius, m, and colour."""
+    """A sphere that shows a position: its centre in the world, its radius, m, and its colour."""
 
     center: tuple[float, float, float]
     radius: float
@@ -42,9 +42,9 @@ class Sphere:
 
 @dataclass(frozen=True)
 class Frame:
-    """Axes that show a pose to a person: where they meet, m, how they are turned, and their length.
+    """Axes that show a pose: their origin, m, their orientation, and their length, m.
 
-    The quaternion is w first, to the world; x is red, y green and z blue.
+    The quaternion has w first and rotates to the world; x is red, y green and z blue.
     """
 
     origin: tuple[float, float, float]
@@ -60,26 +60,26 @@ class CommandTerm(ABC):
 
     command: Tensor
     """The present commands, ``(num_envs, size)``, changed in place; an `env.buffer` with
-    ``reset=None``, for `resample` draws it anew."""
+    ``reset=None``, because `resample` draws it."""
     labels: tuple[str, ...] = ()
-    """What people see as the names of a command's entries; empty to number them."""
+    """Names of the entries in viewers; empty to number them."""
     is_driven: bool = True
     """Whether the viewer has sliders for it; not for an automatic one, such as a clock."""
     stops_at_zero: bool = False
-    """Whether zero commands to stand still; the viewer then has a "Stop" beside the sliders."""
+    """Whether zero is a command to stand still; the viewer then has a "Stop" button."""
 
     @abstractmethod
     def resample(self, mask: Tensor) -> None:
         """Draw new commands for the environments in `mask`, boolean ``(num_envs,)``."""
 
     def update(self) -> None:  # noqa: B027 - most commands stand until they are drawn anew
-        """Follow the state, at every step; for commands such as a heading to keep."""
+        """Update the commands from the state, at every step, such as to keep a heading."""
 
     def reference(self, joints: Joints) -> Callable[[], Tensor]:
-        """What tells how far `joints` should now be from their initial positions.
+        """A function that returns the present targets of `joints`, from their initial positions.
 
-        It returns a new tensor, ``(num_envs, joints)``, rad or m. ConfigError for a command that
-        knows no motion.
+        It returns a new tensor, ``(num_envs, joints)``, rad or m. Raises ConfigError for a command
+        without a motion.
         """
         raise ConfigError(f"a {type(self).__name__} knows no motion of joints")
 
@@ -93,28 +93,28 @@ class CommandTerm(ABC):
         return -high, high
 
     def begin(self) -> None:  # noqa: B027 - most commands begin with what they declared
-        """Begin as on a robot, where nothing is drawn, in place; for what runs by itself."""
+        """Start without random numbers, as on a robot, in place; for automatic commands."""
 
     def describe(self) -> dict[str, Any]:
-        """Facts for ``policy.json``: ``places``, bodies whose poses a robot's program gives, and
-        ``starts``, by name: memory of an episode that begins with it, and the robot's ``qpos``.
+        """Data for ``policy.json``: ``places``, bodies whose poses a robot's program provides, and
+        ``starts``, by name: the memory at the start of an episode, and the robot's ``qpos``.
         """
         return {}
 
     def caption(self, index: int) -> str:
-        """How pictures tell the command of the environment `index`; waits for the device."""
+        """Text in pictures for the command of the environment `index`; waits for the device."""
         values = zip(self.entries(), self.command[index].tolist(), strict=True)
         return "   ".join(f"{label} {value:+.2f}" for label, value in values)
 
     def ghost(self, index: int) -> np.ndarray | None:
-        """``qpos`` of a robot as the environment `index` is to be, drawn beside it; None for none.
+        """Target ``qpos`` of the environment `index`, drawn as a second robot; None for none.
 
         Waits for the device.
         """
         return None
 
     def markers(self, index: int) -> Sequence[Marker]:
-        """How pictures and viewers show the command of the environment `index`.
+        """Markers in pictures and viewers for the command of the environment `index`.
 
         Waits for the device.
         """

@@ -23,13 +23,13 @@ from simtrain.sim import EngineCfg
 class Env(BaseEnv, VecEnv):  # type: ignore[misc]
     """`num_envs` copies of a task, stepped together.
 
-    Within a step: actions to ``ctrl``; physics; count the step; terminations; rewards; metrics, if
-    asked for; reset the finished environments; commands; events of modes ``step`` and ``interval``;
-    observations. Nothing in a step waits for the device. An environment whose simulation failed
-    ends its episode with a reward of 0.
+    Order within a step: actions to ``ctrl``; physics; count the step; terminations; rewards;
+    metrics, if requested; reset the finished environments; commands; events of modes ``step`` and
+    ``interval``; observations. Nothing in a step waits for the device. If the simulation of an
+    environment fails, its episode ends with a reward of 0.
 
-    Randomness comes from torch's default generators: seed them first. On the CPU engine events and
-    curricula are not called at a step at which no episode ended.
+    Random numbers come from torch's default generators: seed them first. On the CPU engine, reset
+    events and curricula are not called in a step in which no episode ended.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         metrics: bool = False,
         timer: PhaseTimer = NO_TIMER,
     ) -> None:
-        """Build the simulations and all terms, and reset; all tensors live on the engine's device.
+        """Build the simulations and all terms, and reset; all tensors are on the engine's device.
 
-        `metrics`: whether to compute the task's metrics at every step, which evaluation needs.
-        `timer` measures the phases of a step. Raises ConfigError if the task does not fit
-        its model (`check_task` finds the same sooner), or a term changes rows of environments that
-        it has not declared, which the first step finds as well.
+        `metrics`: whether to compute the task's metrics at every step, which evaluations need.
+        `timer` measures the phases of a step. Raises ConfigError if the task does not fit its model
+        (`check_task` detects this earlier), or if a term changes undeclared state of environments,
+        which the first step detects, too.
         """
         super().__init__(cfg, num_envs, engine)
         self.timer = timer
@@ -103,8 +103,8 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
 
         Takes actions ``(num_envs, num_actions)``; returns observations, rewards ``(num_envs,)``,
         dones ``(num_envs,)`` boolean, and extras with ``time_outs`` ``(num_envs,)`` and ``log``,
-        which is computed when it is asked for. Observations are of the new episode where one ended;
-        they are copies, and the others are valid until the next step.
+        which is computed when it is read. If an episode ended, its observations are those of the
+        new episode. Observations are copies; the other values are valid until the next step.
         """
         rewards, dones = self.step_in_place(actions)
         return self.get_observations(), rewards, dones, _Extras(self)
@@ -167,7 +167,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         return self.observations.compute()
 
     def terms(self) -> dict[str, object]:
-        """The terms at work by name, e.g. ``rewards.upright``; those that are shared once.
+        """The terms by name, e.g. ``rewards.upright``; shared terms appear once.
 
         ConfigError while terms are being made; a command is ``commands.terms[name]`` there.
         """
@@ -181,16 +181,16 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         }
 
     def failures(self) -> Failures:
-        """What was not finite since this was last asked; waits for the device."""
+        """Values that were not finite since the last call; waits for the device."""
         sums = [(self.rewards.names, self.rewards.sums)]
         sums += [(group.columns, group.sums) for group in self.observations.groups.values()]
         return self._nan_guard.take(sums)
 
     def state(self) -> dict[str, Any]:
-        """Copies of all that the next steps depend on, but for torch's default random generators.
+        """Copies of the complete state, except torch's default random generators.
 
-        On the CPU engine an environment that was made in the same way continues from it exactly, to
-        the bit.
+        On the CPU engine, an environment that was made in the same way continues from it exactly,
+        bit for bit.
         """
         return {
             **self._declared_state(),
@@ -204,10 +204,10 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
 
     @torch.inference_mode()
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned, in place: tensors keep their storage.
+        """Continue from the result of `state`, in place: tensors keep their storage.
 
-        ValueError if it is the state of another task, number of environments or engine, or was
-        saved by an older version.
+        Raises ValueError if it is the state of another task, number of environments or engine, or
+        was saved by an older version.
         """
         if "engine" not in state:
             raise ValueError("the saved state was written by an older version of simtrain")
@@ -228,7 +228,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
             self._terms[term].params[name] = value
 
     def undeclared_changes(self) -> list[str]:
-        """A sentence for each attribute of a term that changed and that `state` does not hold."""
+        """A sentence for each changed attribute of a term that `state` does not contain."""
         before, now = self._kept_at_start, self._kept(self._objects)
         return [
             f"{name} keeps `{path}`, which is not saved; declare it with env.buffer or env.variable"

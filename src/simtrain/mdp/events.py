@@ -1,7 +1,7 @@
-"""Things that happen to environments: each is ``(env, mask, **params)`` and changes `mask` alone.
+"""Events: each is ``(env, mask, **params)`` and changes only the environments in `mask`.
 
-`mask` is boolean, ``(num_envs,)``. Random numbers are drawn for all environments whatever the mask,
-so that what one environment sees does not depend on whether another was reset.
+`mask` is boolean, ``(num_envs,)``. Random numbers are always drawn for all environments, so that
+those of an environment do not depend on resets of others.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def _check_free(model: mujoco.MjModel, step_dt: float, **params: Any) -> None:
 
 @checked_by(_check_free)
 class reset_root_state_uniform:
-    """Put the base at its initial pose plus a uniform offset, with a uniform velocity.
+    """Set the base to its initial pose plus a uniform offset, with a uniform velocity.
 
-    With `bodies`, each of these in its place, with an offset of its own; they move freely, such as
-    what a robot handles. The offset, m and rad, is from the environment's origin on a terrain, and
-    up from the highest ground about the place; its rotation follows the initial one. The velocity
-    is in m/s along the world's axes and rad/s about the base's own.
+    With `bodies`, set each of these free bodies, such as objects, with its own offset. The offset
+    is in m and rad. On a terrain, it is relative to the environment's origin, and to the highest
+    ground around the position. Its rotation is applied after the initial one. The velocity is in
+    m/s along the world's axes and rad/s about the axes of the body.
     """
 
     def __init__(
@@ -76,9 +76,10 @@ class reset_root_state_uniform:
 
 @checked_by(_check_free)
 class push_by_setting_velocity:
-    """Add a uniform change to the base's velocity, m/s along world axes and rad/s about its own.
+    """Add a uniform change to the velocity of the base.
 
-    With `bodies`, to that of each of these, which move freely.
+    It is in m/s along the world's axes and rad/s about the axes of the base. With `bodies`, the
+    velocity of each of these free bodies is changed instead.
     """
 
     def __init__(self, env: Env, velocity_range: Ranges, bodies: Entities | None = None) -> None:
@@ -92,11 +93,11 @@ class push_by_setting_velocity:
 
 
 class apply_body_force:
-    """Push bodies with a force at their centres of mass, and a torque, which then last.
+    """Push bodies with a force at their centres of mass, and with a torque, for some time.
 
-    `force_range` bounds the force, N, along the world's axes, and the torque, Nm, about them, each
-    body's own. They last for a time within `duration_s`, s, at least for a step, so that for a step
-    of dt they are an impulse of force x dt; None to last until they are drawn anew, or the reset.
+    `force_range` bounds the force, N, along the world's axes, and the torque, Nm, about them, drawn
+    for each body. They last for a time within `duration_s`, s, and at least for one step dt, which
+    is an impulse of force x dt. With None, they last until the next draw or the reset.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class apply_body_force:
             self._left.clamp_(min=torch.finfo().tiny)  # also nothing lasts
 
     def follow(self, env: Env) -> None:
-        """End the forces whose time is over, in place; at every step."""
+        """End the forces whose time is over, in place; called at every step."""
         if self._duration_s is not None:
             lasted = self._left > 0.0
             self._left.sub_(env.step_dt)
@@ -126,11 +127,11 @@ class apply_body_force:
 
 
 class hold_upright:
-    """Turn the base towards upright, less and less, as a hand that teaches walking does.
+    """Help the base to stay upright; the help decreases to nothing during training.
 
-    At every control step, a `part` of the base's roll and pitch velocity is replaced by that of a
-    return to the vertical at `rate` a second; the part fades to 0 in equal steps over `steps`
-    control steps. Evaluations are without, as they are without all events between resets.
+    At every control step, a fraction `part` of the base's roll and pitch velocity is replaced by
+    that of a return to the vertical with `rate`, 1/s. The fraction decreases linearly to 0 over
+    `steps` control steps. Evaluations run without this event, as without all events between resets.
     """
 
     def __init__(self, env: Env, part: float, rate: float, steps: int) -> None:
@@ -154,7 +155,7 @@ def reset_joints_uniform(
     position: Bounds = (0.0, 0.0),
     velocity: Bounds = (0.0, 0.0),
 ) -> None:
-    """Put joints at their initial position plus a uniform offset, with a uniform velocity.
+    """Set joints to their initial position plus a uniform offset, with a uniform velocity.
 
     Bounds are in m or rad, and in m/s or rad/s; `joints` are slides and hinges.
     """
@@ -169,7 +170,7 @@ def reset_joints_uniform(
 def reset_joints_gaussian(
     env: Env, mask: Tensor, joints: Joints, position_std: float = 0.0, velocity_std: float = 0.0
 ) -> None:
-    """Put joints near their initial position and rest, with normally distributed offsets.
+    """Set joints to their initial position and zero velocity plus normally distributed offsets.
 
     Standard deviations are in m or rad, and in m/s or rad/s; `joints` are slides and hinges.
     """

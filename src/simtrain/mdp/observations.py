@@ -1,7 +1,7 @@
-"""Terms that a policy can see. Each returns float32, ``(num_envs, size)``.
+"""Observation terms. Each returns float32, ``(num_envs, size)``.
 
-"The base" is the body of the model's first free joint, ``Env.base``; its frame has x forward, y to
-the left and z up. Feet come in the model's order, and their contact sensors are MuJoCo's
+"The base" is the floating base, ``Env.base``; its frame has x forward, y to the left and z up. Feet
+have the model's order, and their contact sensors are MuJoCo's
 ``<contact data="found force" reduce="netforce">``: [found, fx, fy, fz] each.
 """
 
@@ -59,8 +59,8 @@ def joint_pos(env: Env, joints: Joints) -> Tensor:
 class joint_pos_rel:
     """Positions of slides and hinges relative to the initial state, m or rad.
 
-    If `biased`, what the encoders read, with the bias that `randomize_encoder_bias` gave them;
-    otherwise the truth. That needs a position actuator on every joint.
+    If `biased`, the values include the encoder bias of `randomize_encoder_bias`; this needs a
+    position actuator on every joint. Otherwise they are the true positions.
     """
 
     def __init__(self, env: Env, joints: Joints, biased: bool = False) -> None:
@@ -88,19 +88,19 @@ def joint_vel(env: Env, joints: Joints) -> Tensor:
 
 @mirrored_as("actions")
 def last_action(env: Env) -> Tensor:
-    """The latest actions as the policy gave them. Shape: ``(num_envs, num_actions)``."""
+    """The latest actions of the policy. Shape: ``(num_envs, num_actions)``."""
     return env.actions
 
 
 @mirrored_as("command")
 def generated_commands(env: Env, command: str) -> Tensor:
-    """The present command of that name. Shape: ``(num_envs, size of the command)``."""
+    """The present command with this name. Shape: ``(num_envs, size of the command)``."""
     return env.command(command)
 
 
 @read_as("given")
 def builtin_sensor(env: Env, sensors: Sensors) -> Tensor:
-    """What sensors of the model read, such as an IMU. Shape: ``(num_envs, entries)``."""
+    """Values of sensors of the model, such as an IMU. Shape: ``(num_envs, entries)``."""
     return env.bind("sensordata")[:, sensors.data]
 
 
@@ -137,10 +137,11 @@ def _scan(env: Env, params: Mapping[str, Any]) -> dict[str, Any]:
 @mirrored_as("grid")
 @read_as("given", more=_scan)
 class height_scan:
-    """How far the ground is below the base, less an offset, at a grid of points about it, m.
+    """Height of the base above the ground, minus `offset`, at a grid of points around it, m.
 
-    The grid, of `size` forward and sideways and with points `resolution` apart, m, turns with the
-    base's heading; `offset` is about the base's height when standing. An `image` is for a CNN.
+    The grid has `size` forward and sideways, and points with a distance of `resolution`, m. It
+    turns with the heading of the base. `offset` is about the height of the base when standing. Use
+    `image` for a CNN.
     """
 
     def __init__(
@@ -158,7 +159,8 @@ class height_scan:
 
     def __call__(self, env: Env) -> Tensor:
         """Points from back to front, and then from right to left: ``(num_envs, points)``, or
-        ``(num_envs, 1, rows, columns)``, the first row at the back, the first column at the right.
+        ``(num_envs, 1, rows, columns)`` with the first row at the back and the first column at the
+        right.
         """
         position = env.bind("qpos")[:, env.base.position].T.unsqueeze(2)
         distances = (position[2] - self._offset).expand(-1, len(self._x))
@@ -175,7 +177,7 @@ class height_scan:
 class foot_air_time:
     """How long each foot has been in the air, s; 0 while it touches the ground.
 
-    With `substeps` every physics step is looked at, else the last one of a control step.
+    With `substeps`, every physics step counts, otherwise only the last one of a control step.
     """
 
     def __init__(self, env: Env, sensors: Sensors, substeps: bool = False) -> None:
@@ -202,7 +204,7 @@ def _at_each_substep(reflection: Any, params: Any) -> list[tuple[int, float]]:
 class foot_contact_history:
     """1 for each foot that touched something at a physics step of the control step, else 0.
 
-    A foot that touches the ground and leaves it between two control steps is seen.
+    It detects a foot that touches the ground and leaves it between two control steps.
     """
 
     def __init__(self, env: Env, sensors: Sensors) -> None:

@@ -1,9 +1,9 @@
-"""Domain randomization: events that give model fields values of each environment's own.
+"""Domain randomization: events that set fields of the model for each environment separately.
 
-Values are drawn about the model's own, not about those of the last draw, so that an event may come
-at start-up, at resets or at intervals. Parameters are bounds. Actuators of `joints` are position
-actuators, of one slide or hinge each. What follows from masses, poses and sizes (``mj_setConst``)
-is recomputed once, after all events of a moment.
+Draws are relative to the values of the model, not to those of the last draw, so that an event can
+run at start-up, at resets or at intervals. Parameters are bounds. Actuators of `joints` are
+position actuators, of one slide or hinge each. Constants that depend on masses, poses and sizes
+(``mj_setConst``) are recomputed once, after all events of a step.
 """
 
 from __future__ import annotations
@@ -53,21 +53,22 @@ _WITHOUT_SIZE = [int(getattr(mujoco.mjtGeom, f"mjGEOM_{n}")) for n in ("MESH", "
 
 @dataclass(eq=False, repr=False)
 class randomize_field:
-    """Give a field of the model values of each environment's own, about those of the model.
+    """Randomize a field of the model for each environment, relative to the values of the model.
 
-    `field` is MuJoCo's name of it, such as ``dof_armature`` or ``opt.gravity``, or several that are
-    to get the same numbers. Its entries are named by the parameter that fits: `bodies` for
-    ``body_...``, `joints` for ``jnt_...``, ``dof_...`` and ``qpos0``, none for ``opt.``.
+    `field` is MuJoCo's name of the field, such as ``dof_armature`` or ``opt.gravity``, or several
+    names of fields that get the same numbers. Its elements are selected by the parameter for their
+    kind: `bodies` for ``body_...``, `joints` for ``jnt_...``, ``dof_...`` and ``qpos0``, none for
+    ``opt.``.
 
-    Numbers are drawn within `ranges`, one for each entry or, if `shared`, one for all. They become
-    the value (`operation` ``abs``), are added to the model's (``add``) or are factors of it
-    (``scale``). An entry of several columns gets one number for all of them or, by name, one for
-    each that is to change: x, y, z; lower, upper of a range; sliding, torsional, rolling; 0, 1, 2,
-    ... of others. A ``..._quat`` is turned (``add``) by roll, pitch, yaw about its own axes, rad.
+    Numbers are drawn within `ranges`, one for each element or, if `shared`, one for all. They
+    replace the value of the model (`operation` ``abs``), are added to it (``add``) or multiply it
+    (``scale``). An element with several columns gets one number for all columns, or one for each
+    named column: x, y, z; lower, upper of a range; sliding, torsional, rolling; 0, 1, 2, ... for
+    other fields. A ``..._quat`` is rotated (``add``) by roll, pitch, yaw about its own axes, rad.
 
-    The `distribution` ``gaussian`` has its mean in the middle of the range, which ends three
-    standard deviations from it. Of two geoms that touch, MuJoCo takes the friction of the one with
-    the higher priority, or the larger friction if these are equal.
+    With the `distribution` ``gaussian``, the mean is the middle of the range, and the range ends at
+    three standard deviations. If two geoms touch, MuJoCo uses the friction of the geom with the
+    higher priority, or the larger friction if the priorities are equal.
     """
 
     env: InitVar[Env]
@@ -122,11 +123,11 @@ class randomize_field:
 
 
 class randomize_pseudo_inertia:
-    """Change mass, centre of mass and inertia of bodies together, to what some body could have.
+    """Change mass, centre of mass and inertia of bodies together, to physically possible values.
 
-    In its frame of principal axes the pseudo-inertia J of a body becomes U J U^T, where U is
-    e^alpha [[e^d1, s12, s13, t1], [0, e^d2, s23, t2], [0, 0, e^d3, t3], [0, 0, 0, 1]]. So all that
-    the body consists of is stretched by e^d, sheared by s and moved by t, m, and its mass is
+    In its frame of principal axes, the pseudo-inertia J of a body becomes U J U^T, where U is
+    e^alpha [[e^d1, s12, s13, t1], [0, e^d2, s23, t2], [0, 0, e^d3, t3], [0, 0, 0, 1]]. Thus the
+    mass distribution is stretched by e^d, sheared by s and moved by t, m, and the mass is
     multiplied by e^(2 alpha). Every d, s and t is drawn within the bounds of its letter. See Rucker
     and Wensing, "Smooth Parameterization of Rigid-Body Inertia", IEEE RA-L 2022.
     """
@@ -174,7 +175,7 @@ class randomize_pseudo_inertia:
 
 
 class randomize_actuator_gains:
-    """Scale stiffness, kp, and damping, kv, of position actuators, each by factors of its own."""
+    """Scale stiffness, kp, and damping, kv, of position actuators, each by its own factors."""
 
     def __init__(self, env: Env, joints: Joints, stiffness: Bounds, damping: Bounds) -> None:
         self._actuators = find_servos(env.model, joints, env.device)
@@ -200,11 +201,11 @@ class randomize_actuator_gains:
 
 
 class randomize_encoder_bias:
-    """Let joint encoders read the truth plus a constant, each its own.
+    """Add a constant error to each joint encoder, in m or rad.
 
-    Both that use an encoder are misled alike: the servo, which holds its target where the encoder
-    says it is, and `joint_pos_rel` with ``biased=True``. The bias is kept in the servo itself,
-    whose force becomes kp (ctrl - (q + bias)) - kv qvel: ``biasprm[0] = -kp bias``. In m or rad.
+    The error changes both users of the encoder: the servo, which controls the measured position,
+    and `joint_pos_rel` with ``biased=True``. The bias is stored in the servo, whose force becomes
+    kp (ctrl - (q + bias)) - kv qvel: ``biasprm[0] = -kp bias``.
     """
 
     def __init__(self, env: Env, joints: Joints, bias: Bounds) -> None:

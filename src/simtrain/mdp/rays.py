@@ -29,11 +29,11 @@ _TOLERANCE = 1e-4  # of a reflected ray's start, m, and direction
 @read_as("given")
 @dataclass(eq=False, repr=False)
 class _RayCast(ABC):
-    """Distances from sites to geoms, along rays whose pattern is given by a derived class.
+    """Distances from sites to geoms, along rays; derived classes define their pattern.
 
     Rays turn with the site (`alignment` ``site``), with its x axis about the vertical (``yaw``), or
-    not (``world``). They meet the geoms of the `geom_groups` (MuJoCo's, 0 to 5; None for all) that
-    are simulated and visible, but none of the site's own body, no further than `max_distance`, m.
+    not (``world``). They hit simulated and visible geoms of the `geom_groups` (MuJoCo's, 0 to 5;
+    None for all), but not those of the site's body, up to a distance of `max_distance`, m.
     """
 
     env: InitVar[Env]
@@ -94,10 +94,10 @@ class _RayCast(ABC):
 
 @dataclass(eq=False, repr=False)
 class ray_grid(_RayCast):
-    """How far geoms are below a grid of points about sites, m: `height_scan` for any geoms.
+    """Distance of geoms below a grid of points around sites, m: `height_scan` for any geoms.
 
-    The grid, of `size` along x and y and with points `resolution` apart, m, is at the height of its
-    site. Rays start at `height` above it, and what they meet there counts as negative.
+    The grid has `size` along x and y, and points with a distance of `resolution`, m, at the height
+    of its site. Rays start at `height` above the grid; distances of hits above it are negative.
     """
 
     size: tuple[float, float] = (1.6, 1.0)
@@ -110,16 +110,16 @@ class ray_grid(_RayCast):
         return places, torch.tensor([0.0, 0.0, -1.0]).expand_as(places)
 
     def __call__(self, env: Env) -> Tensor:
-        """By sites, and then as `height_scan`. Shape: ``(num_envs, sites x points)``."""
+        """Sites in order, each as in `height_scan`. Shape: ``(num_envs, sites x points)``."""
         return self._cast(env).flatten(1) - self.height
 
 
 @dataclass(eq=False, repr=False)
 class ray_ring(_RayCast):
-    """How far geoms are from points on a ring about sites, m.
+    """Distance of geoms from points on a ring around sites, m.
 
-    The ring, of `radius`, m, has `count` points, the first one on the x axis. Rays go outwards and
-    up by `elevation`, degrees: -90 for straight down, 0 for a horizontal scan.
+    The ring has a `radius`, m, and `count` points, the first one on the x axis. Rays point outwards
+    and up by `elevation`, degrees: -90 for straight down, 0 for a horizontal scan.
     """
 
     radius: float = 0.1
@@ -133,7 +133,7 @@ class ray_ring(_RayCast):
         return self.radius * outwards, outwards * math.cos(math.radians(self.elevation)) + up
 
     def __call__(self, env: Env) -> Tensor:
-        """By sites, and then by points. Shape: ``(num_envs, sites x count)``."""
+        """Sites in order, each with its points. Shape: ``(num_envs, sites x count)``."""
         return self._cast(env).flatten(1)
 
 
@@ -141,8 +141,8 @@ class ray_ring(_RayCast):
 class ray_pinhole(_RayCast):
     """Depth images of cameras that look along the x axis of sites, z up, m.
 
-    Depth is along the axis, up to `max_distance` along the ray. `width` and `height` are in pixels,
-    `fovy` is the vertical field of view, degrees.
+    Depth is measured along the axis, up to `max_distance` along the ray. `width` and `height` are
+    in pixels, `fovy` is the vertical field of view, degrees.
     """
 
     alignment: Alignment = "site"
@@ -159,6 +159,6 @@ class ray_pinhole(_RayCast):
         return torch.zeros_like(directions), directions
 
     def __call__(self, env: Env) -> Tensor:
-        """From the top left pixel. Shape: ``(num_envs, sites, rows, columns)``."""
+        """Pixels from the top left. Shape: ``(num_envs, sites, rows, columns)``."""
         depth: Tensor = self._cast(env) * self._directions[:, 0]
         return depth.view(env.num_envs, -1, self.height, self.width)

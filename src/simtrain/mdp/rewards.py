@@ -1,10 +1,11 @@
-"""Terms to reward. Each returns float32, ``(num_envs,)``, a rate per second.
+"""Reward terms. Each returns float32, ``(num_envs,)``, a rate per second.
 
-Terms that end in ``_l2`` are sums of squares, to be given a negative weight; those that end in
-``_exp`` are exp(-error^2 / std^2), 1/e at an error of `std`. The base and the feet's contact
-`sensors` are those of `simtrain.mdp.observations`. `command` names a velocity command, [v_x, v_y,
-w_z] in the base's frame, m/s and rad/s, and `command_threshold` is the norm up to which it is one
-to stand. `velocity_sensors` are MuJoCo's ``<framelinvel>`` of the feet, in the world's frame.
+Terms that end in ``_l2`` are sums of squares; give them a negative weight. Terms that end in
+``_exp`` are exp(-error^2 / std^2), which is 1/e at an error of `std`. The base and the contact
+`sensors` of feet are as in `simtrain.mdp.observations`. `command` is the name of a velocity
+command, [v_x, v_y, w_z] in the base's frame, m/s and rad/s. Up to a norm of `command_threshold`, it
+is a command to stand. `velocity_sensors` are MuJoCo's ``<framelinvel>`` of the feet, in the world's
+frame.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def is_alive(env: Env) -> Tensor:
 
 
 def is_terminated(env: Env) -> Tensor:
-    """1 if the episode fails at this step, for other reasons than time. Shape: ``(num_envs,)``."""
+    """1 if the episode fails at this step, without a time-out. Shape: ``(num_envs,)``."""
     return env.terminations.terminated.float()
 
 
@@ -88,11 +89,11 @@ def base_height_l2(env: Env, target_height: float) -> Tensor:
 
 @dataclass(eq=False, repr=False)
 class posture:
-    """exp(-mean over joints of ((q - q_initial) / std)^2), with little freedom when standing.
+    """exp(-mean over joints of ((q - q_initial) / std)^2), with a smaller std when standing.
 
-    How far joints may stray, rad, one for all or one for each pattern of their names: by
-    `std_standing` under a command of a norm up to `threshold`, and by `std_moving` under others, or
-    `std_running` from a norm of `running_threshold` on.
+    The std, rad, is one number for all joints or one for each pattern of their names. It is
+    `std_standing` if the norm of the command is at most `threshold`, `std_running` if it is at
+    least `running_threshold`, and `std_moving` otherwise.
     """
 
     env: InitVar[Env]
@@ -123,7 +124,8 @@ class posture:
 
 
 class joint_pos_limits:
-    """How far limited joints leave the middle `soft_limit_factor` of their range, rad, summed."""
+    """Distance of limited joints from the middle part `soft_limit_factor` of their range, rad,
+    summed over joints."""
 
     def __init__(self, env: Env, joints: Joints, soft_limit_factor: float = 0.9) -> None:
         ranges = torch.tensor(env.model.jnt_range, dtype=torch.float32, device=env.device)
@@ -160,7 +162,7 @@ def joint_torques_l2(env: Env, actuators: Entities) -> Tensor:
 
 
 def electrical_power(env: Env, joints: Joints, actuators: Entities) -> Tensor:
-    """Power that motors take, W: the positive part of force x velocity, summed.
+    """Electrical power of motors, W: the positive part of force x velocity, summed.
 
     `actuators` drive the `joints`, slides and hinges, one each and in the same order.
     """
@@ -174,7 +176,7 @@ def action_rate_l2(env: Env) -> Tensor:
 
 
 class action_acc_l2:
-    """Squared change of the actions' change since the last step, summed: they turn smoothly."""
+    """Squared change of the actions' change since the last step, summed, for smooth actions."""
 
     def __init__(self, env: Env) -> None:
         self._change = env.buffer("change", (env.num_actions,))
@@ -194,11 +196,11 @@ def angular_momentum_l2(env: Env, sensors: Sensors) -> Tensor:
 
 @dataclass(eq=False, repr=False)
 class feet_air_time:
-    """At each touch-down, the foot's time in the air less a `threshold`, s, summed over feet.
+    """At each touch-down, the foot's time in the air minus a `threshold`, s, summed over feet.
 
-    A rate that holds for one step: a landing after t seconds brings weight x (t - threshold) x the
-    step's duration. Nothing is given under a command to stand. With `substeps` every physics step
-    is looked at, else the last one of a control step.
+    The rate applies for one step: a landing after t seconds earns weight x (t - threshold) x the
+    step's duration. It is 0 under a command to stand. With `substeps`, every physics step counts,
+    otherwise only the last one of a control step.
     """
 
     env: InitVar[Env]
@@ -225,10 +227,11 @@ class feet_air_time:
 
 @dataclass(eq=False, repr=False)
 class air_time_variance:
-    """Variance over feet of their last times in the air, plus that of their last times down, s^2.
+    """Variance over feet of their last times in the air, plus that of their last times on the
+    ground, s^2.
 
-    It keeps a robot from hopping on some feet. Nothing is counted under a command to stand, and
-    times count up to `longest`, s: ``air_time_variance_penalty`` of Isaac Lab's Spot.
+    As a penalty, it keeps a robot from hopping on some of its feet. It is 0 under a command to
+    stand. Times are limited to `longest`, s. As ``air_time_variance_penalty`` of Isaac Lab's Spot.
     """
 
     env: InitVar[Env]
@@ -257,7 +260,7 @@ class air_time_variance:
 def feet_contact_without_cmd(
     env: Env, sensors: Sensors, command: str, command_threshold: float = 0.05
 ) -> Tensor:
-    """Part of the feet that touch the ground under a command to stand; 0 under any other."""
+    """Fraction of the feet that touch the ground under a command to stand; 0 under any other."""
     part = feet_touch(env, sensors).float().mean(dim=1)
     return part.masked_fill_(is_moving(env, command, command_threshold), 0.0)
 
@@ -270,7 +273,7 @@ def feet_slide(env: Env, sensors: Sensors, velocity_sensors: Sensors) -> Tensor:
 def feet_clearance(
     env: Env, sites: Entities, velocity_sensors: Sensors, target_height: float
 ) -> Tensor:
-    """Sum over feet of |height - target| x horizontal speed, m^2/s: feet swing up there."""
+    """Sum over feet of |height - target| x horizontal speed, m^2/s: a penalty for low swings."""
     error = (foot_height(env, sites) - target_height).abs_()
     return (error * feet_speed(env, velocity_sensors)).sum(dim=1)
 
@@ -279,8 +282,8 @@ def feet_clearance(
 class feet_swing_height:
     """At each touch-down, (highest point of the swing / target - 1)^2, summed over feet.
 
-    Heights of the feet's `sites` above the ground and `target_height`, m, are above the height that
-    they have on the ground. Nothing is counted under a command to stand.
+    Heights of the feet's `sites` and `target_height`, m, are relative to the height of the sites in
+    stance. It is 0 under a command to stand.
     """
 
     env: InitVar[Env]
@@ -334,10 +337,10 @@ def tolerance(
     bounds: tuple[float, float] = (0.0, 0.0),
     sigmoid: Sigmoid = "gaussian",
 ) -> Tensor:
-    """How near a value is to some `bounds`: 1 within, `value_at_margin` at a distance of `margin`.
+    """1 if a value is within `bounds`, decreasing to `value_at_margin` at a distance of `margin`.
 
-    `sigmoid` is the shape in between; ``linear`` and ``quadratic`` reach 0. ``tolerance`` of the
-    DeepMind Control Suite (Tassa et al. 2018), with its names. Any shape.
+    `sigmoid` is the shape of the decrease; ``linear`` and ``quadratic`` reach 0. As ``tolerance``
+    of the DeepMind Control Suite (Tassa et al. 2018), with its names. Any shape.
     """
     low, high = bounds
     away = value if low == high == 0.0 else (low - value).clamp_(min=0.0).maximum(value - high)

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def quat_from_euler(roll: Tensor, pitch: Tensor, yaw: Tensor) -> Tensor:
-    """By `roll` about x, `pitch` about y, then `yaw` about z, fixed axes, rad: ``(..., 4)``."""
+    """Rotation by `roll` about x, `pitch` about y, then `yaw` about z, fixed axes, rad.
+
+    Shape: ``(..., 4)``.
+    """
     half = 0.5 * torch.stack((roll, pitch, yaw))
     about_x, about_y, about_z = torch.stack((half.cos(), half.sin()), dim=1)
     # Products of a cosine or sine of each of the three, c c c to s s s.
@@ -22,7 +25,7 @@ def quat_from_euler(roll: Tensor, pitch: Tensor, yaw: Tensor) -> Tensor:
 
 
 def quat_mul(first: Tensor, second: Tensor) -> Tensor:
-    """The product: the rotation `second`, then `first`. Shape: ``(..., 4)``."""
+    """Product: the rotation `second`, then `first`. Shape: ``(..., 4)``."""
     first, second = (q.movedim(-1, 0) for q in torch.broadcast_tensors(first, second))
     (w, x, y, z), (_, nx, ny, nz) = second, -second
     # What the units 1, i, j and k make of `second`.
@@ -32,7 +35,7 @@ def quat_mul(first: Tensor, second: Tensor) -> Tensor:
 
 
 def quat_conjugate(quaternion: Tensor) -> Tensor:
-    """The rotation back. Shape: ``(..., 4)``."""
+    """The inverse rotation. Shape: ``(..., 4)``."""
     return torch.cat((quaternion[..., :1], -quaternion[..., 1:]), dim=-1)
 
 
@@ -47,8 +50,8 @@ def rotate(quaternion: Tensor, vector: Tensor) -> Tensor:
 def principal_axes(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues, ``(..., 3)``, of symmetric matrices, ``(..., 3, 3)``, and the axes' rotation.
 
-    Shape of the rotation: ``(..., 4)``. By Jacobi's method with a fixed number of sweeps, for
-    `torch.linalg.eigh` waits for the device. Axes of nearly diagonal matrices stay near.
+    Shape of the rotation: ``(..., 4)``. Uses Jacobi's method with a fixed number of sweeps, because
+    `torch.linalg.eigh` waits for the device. The axes of nearly diagonal matrices change little.
     """
     turn = torch.zeros(*matrices.shape[:-2], 4, device=matrices.device)
     turn[..., 0] = 1.0
@@ -84,7 +87,7 @@ def about_vertical(angle: Tensor) -> Tensor:
 
 
 def angle_between(first: Tensor, second: Tensor) -> Tensor:
-    """Between rotations, rad, by the distance of their matrices, which is exact where it is small.
+    """Angle between rotations, rad, from the distance of their matrices; exact for small angles.
 
     Shape: that of the matrices, without the last two dimensions.
     """

@@ -1,6 +1,6 @@
 """Reasons for an episode to end. Each returns a boolean tensor, ``(num_envs,)``.
 
-What "the base" is, and how contact sensors are laid out, stands in `simtrain.mdp.observations`.
+`simtrain.mdp.observations` defines "the base" and the layout of contact sensors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def root_height_below_minimum(
 
 
 def terrain_out_of_bounds(env: Env, margin: float = 1.0) -> Tensor:
-    """The base is within `margin`, m, of the terrain's end or beyond; false without a terrain."""
+    """The base is less than `margin`, m, from the edge of the terrain, or beyond it; false without
+    a terrain."""
     away_x, away_y = env.bind("qpos")[:, env.base.position][:, :2].abs().unbind(1)
     if env.terrain is None:
         return torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
@@ -54,7 +55,7 @@ def terrain_out_of_bounds(env: Env, margin: float = 1.0) -> Tensor:
 class illegal_contact:
     """A force of more than `threshold` on any of the contact sensors, N.
 
-    With `substeps` at any physics step, else at the last one of a control step.
+    With `substeps`, at any physics step, otherwise at the last one of a control step.
     """
 
     def __init__(

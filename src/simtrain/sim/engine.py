@@ -56,7 +56,7 @@ def choose_engine(
 
 @dataclass(frozen=True)
 class Overflow:
-    """What was dropped in `num_envs` environments since last asked, because buffers were full."""
+    """What was dropped in `num_envs` environments since the last call, because buffers were full."""
 
     num_envs: int
     messages: dict[str, str]
@@ -68,15 +68,15 @@ class Rays:
     """Rays in every environment, in the world's frame, for `Engine.cast`; write both in place."""
 
     points: Tensor
-    """Where they start, m, ``(num_envs, rays, 3)``."""
+    """Start points, m, ``(num_envs, rays, 3)``."""
     directions: Tensor
     """Unit vectors, ``(num_envs, rays, 3)``."""
     distances: Tensor
-    """How far the first geom is, m, -1 if there is none, ``(num_envs, rays)``; refreshed."""
+    """Distance to the first geom, m, -1 if there is none, ``(num_envs, rays)``; updated."""
     excluded_bodies: tuple[int, ...]
     """The body whose geoms each ray passes through, -1 for none."""
     groups: tuple[int, ...] | None = None
-    """Which of MuJoCo's groups of geoms, 0 to 5, the rays meet; None for all."""
+    """MuJoCo's groups of geoms, 0 to 5, that the rays can hit; None for all."""
 
 
 class Engine(ABC):
@@ -88,13 +88,13 @@ class Engine(ABC):
 
     name: EngineName
     model: mujoco.MjModel
-    """The compiled model, shared by all environments but for its expanded fields. Do not change."""
+    """The compiled model, shared by all environments except expanded fields. Do not change it."""
     num_envs: int
     device: torch.device
     synchronous: bool = False
-    """Whether a call's work is done when it returns, or may only be queued on the device."""
+    """Whether the work of a call is done when it returns, or may be queued on the device."""
     storage_version: int = 0
-    """Increases when arrays that a step reads are replaced, which voids CUDA graphs of it."""
+    """Increases when arrays that a step reads are replaced; CUDA graphs of it are then invalid."""
     failed: Tensor
     """Environments that failed since their last reset: a state that is not finite (or beyond 1e10,
     as MuJoCo has it), or, on the CPU engine, anything that MuJoCo warned of. Boolean,
@@ -164,21 +164,21 @@ class Engine(ABC):
 
     @abstractmethod
     def set_const(self, mask: Tensor | None = None, *, defer: bool = False) -> None:
-        """Recompute, in place, what ``mj_setConst`` derives from expanded masses, inertias, etc.
+        """Recompute ``mj_setConst``'s constants from expanded masses, inertias, etc., in place.
 
-        If `defer`, an engine for which that is costly may leave for `finish_const` what needs the
-        inertia matrix: inverse weights, which make constraints softer or stiffer.
+        If `defer`, an engine may leave the costly part, which needs the inertia matrix, to
+        `finish_const`: inverse weights, which make constraints softer or stiffer.
         """
 
     def finish_const(self) -> None:
-        """Recompute, in place, what calls of `set_const` have deferred; once a rollout, say."""
+        """Recompute, in place, what `set_const` deferred; for example once per rollout."""
         return
 
     @abstractmethod
     def cast(self, rays: Rays) -> None:
-        """Find what `rays` meet now (``mj_ray``), and refresh their distances, in place.
+        """Cast `rays` (``mj_ray``), and update their distances, in place.
 
-        Geoms that are not visible are not met. Keep the object for further casts: engines do.
+        Rays do not hit invisible geoms. Use the same object for further casts: engines keep it.
         """
 
     @abstractmethod
@@ -187,18 +187,18 @@ class Engine(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """Copies of everything needed to continue, to the bit on the CPU engine."""
+        """Copies of everything that is needed to continue, bit for bit on the CPU engine."""
 
     @abstractmethod
     def set_state(self, state: dict[str, Tensor]) -> None:
-        """Continue, in place, from what `state` returned; `ValueError` if of another engine."""
+        """Continue from the result of `state`, in place; `ValueError` if of another engine."""
 
     def failure_message(self) -> str:
-        """Why the first environment failed of those that failed since this was last asked."""
+        """The reason of the first failure of an environment since the last call."""
         return "its state is not finite"
 
     def overflow(self) -> Overflow | None:
-        """What did not fit since last asked, None where buffers grow; waits for the device."""
+        """What was dropped since the last call; None if buffers grow. Waits for the device."""
         return None
 
     def in_torch_graph(self) -> AbstractContextManager[object]:

@@ -71,9 +71,9 @@ class ActionTerm(ABC):
     actuators: tuple[int, ...] = ()
 
     def declare(self, env: Any) -> None:  # noqa: B027 - most actions keep no state
-        """Declare what it keeps between steps, by `env.buffer`; called once, before all else.
+        """Declare state that is kept between steps, with `env.buffer`; called once, first of all.
 
-        `env` tells `num_envs`, `step_dt` and `physics_dt`, and gives fields by `env.bind`.
+        `env` has `num_envs`, `step_dt` and `physics_dt`, and returns fields by `env.bind`.
         """
 
     @abstractmethod
@@ -83,8 +83,9 @@ class ActionTerm(ABC):
     def substep(self, ctrl: Tensor) -> None:  # noqa: B027 - most actions hold `ctrl`
         """Change its part of `ctrl` before each physics step, in place; after `apply`.
 
-        Fields of the state, such as ``qpos`` and ``qvel``, are up to date then; others are maybe
-        still those of the control step's start. Physics runs step by step where a term has this.
+        State fields, such as ``qpos`` and ``qvel``, are up to date then; other fields may still
+        have their values from the start of the control step. If a term has this method, physics
+        runs step by step.
         """
 
     def reset(self, mask: Tensor) -> None:  # noqa: B027 - most actions keep no state

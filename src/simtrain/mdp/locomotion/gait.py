@@ -1,7 +1,7 @@
-"""A clock that tells feet when to swing, and rewards for following it.
+"""A clock for the swings of feet, and rewards for following it.
 
-Feet come in the model's order, as everywhere; see `simtrain.mdp.observations`. The policy sees the
-clock by ``generated_commands``.
+Feet have the model's order; see `simtrain.mdp.observations`. The policy observes the clock with
+``generated_commands``.
 """
 
 from __future__ import annotations
@@ -51,18 +51,19 @@ def _shifted_by_half(reflection: Any, params: Any) -> list[tuple[int, float]]:
 @mirrored_as(_shifted_by_half)
 @dataclass(eq=False, repr=False)
 class GaitClock(CommandTerm):
-    """When each foot is to swing: [sin, cos] of a phase that runs while the robot is to walk.
+    """A clock for the swings of feet: [sin, cos] of a phase, which runs under commands to walk.
 
-    `frequency` bounds the steps that each foot makes a second, drawn with the phase at every reset;
-    `offsets` are parts of a period by which each foot of `sites` is ahead, (0, 0.5) for two
-    legs; a foot stands for the part `stance` of its period, and swings for the rest. Under a
-    `command` to stand, of a norm up to `command_threshold`, the clock stands and shows [0, 0]; with
-    a negative threshold it never does, and a robot that is to stand steps in place. It runs on for
-    `stopping_time` seconds after a command to walk, so that a robot can come to rest by steps.
+    `frequency` bounds the steps per second of each foot; it is drawn with the phase at every reset.
+    `offsets` are the fractions of a period by which each foot of `sites` is ahead, such as (0, 0.5)
+    for two legs. A foot is in stance for the fraction `stance` of its period, and swings for the
+    rest. Under a command to stand, with a norm of `command_name` up to `command_threshold`, the
+    clock stops and its value is [0, 0]. With a negative threshold it never stops, and the robot
+    steps in place. After a command to walk, the clock runs on for `stopping_time`, s, so that the
+    robot can make its last steps.
 
-    `bend` is a stepping motion, for actions that take the clock as their `reference`: by how much
-    joints leave their initial positions, rad, in the middle of the swing of the foot that they
-    carry, as sin^2.
+    `bend` is a stepping motion, for actions with the clock as their `reference`: the angles, rad,
+    by which joints leave their initial positions in the middle of the swing of their foot, as
+    sin^2.
     """
 
     labels = ("sin", "cos")
@@ -129,11 +130,11 @@ class GaitClock(CommandTerm):
         self._frequency.fill_(sum(self.frequency) / 2.0)
 
     def swing(self) -> Tensor:
-        """How far each foot is through its swing, 0 to 1; 0 in stance. ``(num_envs, feet)``."""
+        """Progress of each foot in its swing, 0 to 1; 0 in stance. ``(num_envs, feet)``."""
         return self._swing
 
     def lift(self) -> Tensor:
-        """How high each foot is to be, 0 to 1, sin^2 of its `swing`. ``(num_envs, feet)``."""
+        """Relative target height of each foot, 0 to 1, sin^2 of its `swing`: ``(num_envs, feet)``."""
         return self._lift
 
     def _show(self, runs: Tensor) -> None:
@@ -150,7 +151,7 @@ class GaitClock(CommandTerm):
 
 
 def feet_contact_by_phase(env: Env, sensors: Sensors, gait: str) -> Tensor:
-    """Part of the feet that touch the ground in stance and do not in swing. ``(num_envs,)``."""
+    """Fraction of the feet that touch the ground in stance, or do not in swing: ``(num_envs,)``."""
     stance = find_command(env, gait, GaitClock).swing() == 0.0
     return (feet_touch(env, sensors) == stance).mean(dim=1, dtype=torch.float32)
 
@@ -158,17 +159,17 @@ def feet_contact_by_phase(env: Env, sensors: Sensors, gait: str) -> Tensor:
 def feet_height_by_phase(
     env: Env, sites: Entities, gait: str, swing_height: float, std: float, sole: float = 0.0
 ) -> Tensor:
-    """exp(-sum over feet of (height - target)^2 / std^2), targets by the clock `gait`.
+    """exp(-sum over feet of (height - target)^2 / std^2), with targets from the clock `gait`.
 
-    A foot's target rises to `swing_height` in the middle of its swing, m, as sin^2, above the
-    height `sole` that its site has on the ground, m.
+    The target of a foot rises as sin^2 to `swing_height`, m, in the middle of its swing, above
+    `sole`, m, the height of its site in stance.
     """
     target = (find_command(env, gait, GaitClock).lift() * swing_height).add_(sole)
     return torch.exp((foot_height(env, sites) - target).square().sum(dim=1) / -(std**2))
 
 
 class track_reference_joint_pos_exp:
-    """exp(-mean over joints of (q - reference)^2 / std^2), by a `command` that knows a motion."""
+    """exp(-mean over joints of (q - reference)^2 / std^2), for a `command` with a motion."""
 
     def __init__(self, env: Env, joints: Joints, command: str, std: float) -> None:
         self._joints, self._factor = joints, -1.0 / std**2

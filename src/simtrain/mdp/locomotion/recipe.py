@@ -1,7 +1,8 @@
 """Whole tasks for legged robots: follow velocity commands, on flat or rough ground.
 
-The figures of the Go1 and the G1, which learn in minutes, at the scale of any robot: with h the
-height of its hips, lengths by h, velocities by sqrt(g h), times by sqrt(h / g). Imports no torch.
+It scales the settings of the Go1 and the G1, which learn in minutes, to any robot: with h the
+height of its hips, lengths scale with h, velocities with sqrt(g h), times with sqrt(h / g). Imports
+no torch.
 """
 
 from __future__ import annotations
@@ -153,11 +154,11 @@ def velocity_task(
 ) -> TaskCfg:
     """A task for a robot on two, four or more legs.
 
-    `joints` act; the others are held where the keyframe ``home`` has them. `feet` is the pattern of
-    the feet's sites, whose contact sensors and velocity sensors end in ``_contact`` and
-    ``_linvel``; `offsets` says by which part of a period each of them, in the model's order, is
-    ahead. `bend` is what lifts a foot by `swing_height`, rad; `sole` is the height of a foot's
-    site above the ground, m. Heights are those at home, m.
+    The policy controls `joints`; the others are held at their positions in the keyframe ``home``.
+    `feet` is the pattern of the feet's sites, whose contact sensors and velocity sensors end in
+    ``_contact`` and ``_linvel``. `offsets` are the fractions of a period by which each foot, in the
+    model's order, is ahead. `bend`, rad, lifts a foot by `swing_height`, m; `sole` is the height of
+    a foot's site above the ground, m. Heights are those in the home pose, m.
     """
     is_biped = len(offsets) == 2
     of = _TWO_LEGS if is_biped else _MANY_LEGS
@@ -360,7 +361,7 @@ def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_heigh
 
 
 def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
-    """The task `cfg` of `velocity_task`, over ground whose steps are at the scale of the robot."""
+    """The task `cfg` of `velocity_task` on rough ground, whose steps are scaled to the robot."""
     is_biped = "base_height" in cfg.rewards
     of = _TWO_LEGS if is_biped else _MANY_LEGS
     low, high = (part * hip_height for part in of.steps)

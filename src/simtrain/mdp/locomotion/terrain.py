@@ -1,10 +1,10 @@
-"""Kinds of tiles for a `TerrainCfg`: heights as functions of the place.
+"""Kinds of tiles for a `TerrainCfg`: heights as functions of the position.
 
-Each is ``(x, y, difficulty, random, **params)`` and returns heights in m of the shape of `x`. The
-middle of the tile is at (0, 0), where environments start. Difficulty goes from 0 to 1, and with it
-a parameter that is a pair from its first value to its second. Only random heights may differ from 0
-at the tile's edge. `platform_width` is the side of a flat platform in the middle, m; an `inverted`
-pyramid is a pit: robots walk up from the middle instead of down.
+Each is ``(x, y, difficulty, random, **params)`` and returns heights in m with the shape of `x`. The
+middle of the tile is at (0, 0), where environments start. Difficulty is between 0 and 1; a
+parameter that is a pair changes with it from its first value to its second. Only random heights may
+differ from 0 at the tile's edge. `platform_width` is the side length of a flat platform in the
+middle, m. An `inverted` pyramid is a pit: robots walk up from the middle instead of down.
 """
 
 import numpy as np
@@ -83,7 +83,7 @@ def waves(
 def random_rough(
     x: Array, y: Array, difficulty: float, random: Generator, noise: Range = (0.01, 0.06)
 ) -> Array:
-    """Every node at a height of its own, uniformly distributed in +- `noise`, m."""
+    """A random height at every node, uniformly distributed in +- `noise`, m."""
     return _value(noise, difficulty) * random.uniform(-1.0, 1.0, size=x.shape)
 
 

@@ -1,8 +1,8 @@
 """Parts that velocity tasks of legged robots share.
 
-`recipe` puts them together with rewards. Feet are named once: a foot ``FR_foot`` is a site, with a
-contact sensor ``FR_foot_contact`` (``data="found force"``) and a sensor ``FR_foot_linvel`` of its
-velocity along the world's axes. Imports no torch.
+`recipe` combines them with rewards. Names follow from those of feet: a foot ``FR_foot`` is a site,
+with a contact sensor ``FR_foot_contact`` (``data="found force"``) and a sensor ``FR_foot_linvel``
+of its velocity along the world's axes. Imports no torch.
 """
 
 import functools
@@ -18,15 +18,15 @@ Range = tuple[float, float]
 
 
 def rounded(value: float) -> float:
-    """To two digits: weights, widths and lengths that a person would write."""
+    """Round to two digits, for weights, widths and lengths that people can read."""
     return float(f"{value:.2g}")
 
 
 def gait_clock(feet: str, *, frequency: float, **params: Any) -> CommandTermCfg:
-    """When each of the `feet` swings; drawn anew at resets alone.
+    """A `mdp.GaitClock` for the swings of `feet`, drawn only at resets.
 
-    Their steps a second differ by up to a tenth from `frequency`; `params` are more of those of
-    `mdp.GaitClock`.
+    Their steps per second differ by up to a tenth from `frequency`. `params` are further parameters
+    of `mdp.GaitClock`.
     """
     bounds = (0.9 * frequency, 1.1 * frequency)
     return CommandTermCfg(mdp.GaitClock, (1e6, 1e6), sites=feet, frequency=bounds, **params)
@@ -40,13 +40,13 @@ def velocity_observations(
     foot_contact: Callable[..., Any],
     history_length: int = 0,
 ) -> dict[str, dict[str, ObservationTermCfg] | cfgs.ObservationGroupCfg]:
-    """Groups ``actor``, what a robot can measure, and ``critic``, the truth and more of it.
+    """Groups ``actor``, values that a robot can measure, and ``critic``, true and further values.
 
-    The policy sees `joints`, their velocities with noise of up to `joint_vel_noise`, rad/s, and
-    what it did, all of the last `history_length` steps; what is measured comes up to a control step
-    late, the same for a whole episode. The critic sees the base's velocity and the feet besides;
-    `feet` is the pattern of their names, `foot_contact` is ``mdp.foot_contact`` or
-    ``mdp.foot_contact_forces``.
+    The actor gets the positions of `joints`, their velocities with noise of up to
+    `joint_vel_noise`, rad/s, and its actions, all of the last `history_length` steps. Measurements
+    are delayed by up to a control step, constant in an episode. The critic also gets the velocity
+    of the base and the feet. `feet` is the pattern of their names, `foot_contact` is
+    ``mdp.foot_contact`` or ``mdp.foot_contact_forces``.
     """
 
     def measured(func: Callable[..., Any], noise: float, **params: Any) -> ObservationTermCfg:
@@ -89,15 +89,15 @@ def velocity_randomization(
     encoder_bias: float,
     after_steps: int = 0,
 ) -> dict[str, EventTermCfg]:
-    """Domain randomization of the `joints` that move and more.
+    """Domain randomization of a legged robot.
 
-    It is drawn once before training, or at all resets after so many steps, so that a robot can
-    learn to stand before it has to on any ground.
+    It is drawn once before training, or at all resets after `after_steps`, so that a robot can
+    first learn to stand.
 
-    Friction and softness of contacts are drawn for the geoms that `foot_geoms` matches. The damping
-    of servos is drawn widely, for what robots have besides: friction in their joints. The body
-    `trunk` carries an unknown load: `mass_scale` bounds the factor on its mass, `center_of_mass`
-    the shift along its axes, m. Encoders are wrong by up to `encoder_bias`, rad.
+    Friction and softness of contacts are drawn for the geoms that match `foot_geoms`. The damping
+    of the servos of `joints` is drawn from a wide range, to cover friction in real joints. The body
+    `trunk` carries an unknown load: `mass_scale` bounds the factor of its mass, `center_of_mass`
+    the shift along its axes, m. Encoders have an error of up to `encoder_bias`, rad.
     """
     mode: Any = "reset" if after_steps else "startup"
     draw = functools.partial(EventTermCfg, mode=mode, after_steps=after_steps)

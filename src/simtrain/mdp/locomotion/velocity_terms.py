@@ -1,7 +1,7 @@
-"""Terms that only tasks with a velocity command use: the command, its curricula and its metrics.
+"""Terms for tasks with a velocity command: the command, its curricula and its metrics.
 
-A curriculum is ``(env, mask)``, called before resets; `mask` holds the environments about to be
-reset, and what it returns is logged. Metrics are float32, ``(num_envs,)``.
+A curriculum is ``(env, mask)``, called before resets; `mask` selects the environments that are
+about to be reset, and the return value is logged. Metrics are float32, ``(num_envs,)``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 class UniformVelocityCommand(CommandTerm):
     """Walk forward, sideways and turn: [v_x, v_y, w_z] in the base's frame, drawn uniformly.
 
-    Parameters are bounds, in m/s, rad/s and rad. A part `rel_heading_envs` of the environments keep
-    a heading instead: their w_z is `heading_stiffness`, 1/s, times the error of the heading, within
-    `ang_vel_z`. A part `rel_forward_envs` walk straight ahead, at the absolute value of v_x. A part
-    `rel_standing_envs` stand: their command is zero. With the probability `init_velocity_prob` the
-    base is given the velocity that is newly commanded.
+    Parameters are bounds, in m/s, rad/s and rad. A fraction `rel_heading_envs` of the environments
+    keeps a heading: w_z is `heading_stiffness`, 1/s, times the heading error, within `ang_vel_z`. A
+    fraction `rel_forward_envs` walks straight forward, with the absolute value of v_x. A fraction
+    `rel_standing_envs` stands: its command is zero. With the probability `init_velocity_prob`, the
+    base gets the velocity of the new command.
     """
 
     labels = ("forward [m/s]", "left [m/s]", "turn [rad/s]")
@@ -103,11 +103,11 @@ class UniformVelocityCommand(CommandTerm):
         return torch.stack((cos * x - sin * y, sin * x + cos * y), dim=1)
 
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """See `CommandTerm.bounds`; a change of these, in place, changes what is drawn."""
+        """See `CommandTerm.bounds`; change these tensors in place to change the bounds."""
         return self.low[:3], self.high[:3]
 
     def markers(self, index: int) -> list[Arrow]:
-        """The commanded velocity in green and the actual one in blue, half a metre a m/s."""
+        """The commanded velocity in green and the actual one in blue, 0.5 m long per m/s."""
         env = self._env
         actual = env.bind("qvel")[index, env.base.linear][:2]
         x, y, _ = env.bind("qpos")[index, env.base.position].tolist()
@@ -122,10 +122,10 @@ class UniformVelocityCommand(CommandTerm):
 
 
 class command_ranges:
-    """Widen a `UniformVelocityCommand`, from `start` times its bounds to all of them.
+    """Widen the bounds of a `UniformVelocityCommand`, from `start` times the bounds to all of them.
 
-    This begins after `after_steps` control steps and ends at `steps`. `ranges` names the bounds
-    that are widened; the others are whole from the start.
+    The change begins after `after_steps` control steps and ends at `steps`. `ranges` names the
+    bounds to widen; the others are complete from the start.
     """
 
     def __init__(
@@ -158,12 +158,12 @@ class command_ranges:
 
 
 class terrain_levels:
-    """Harder tiles for who follows the velocity command, and easier ones for who does not.
+    """Move robots that follow the velocity command to harder tiles, and others to easier ones.
 
-    What counts is the distance that an episode makes in the direction commanded, of the distance
-    commanded: from `promote` on it goes a level up, below `demote` a level down. One that ended by
-    failure is measured against what was commanded and the rest of the time at its last command. An
-    episode that was told to go less than half a tile changes nothing.
+    The criterion is the distance in the commanded direction, as a fraction of the commanded
+    distance: from `promote` on, the level rises by one; below `demote`, it falls by one. After a
+    failure, the commanded distance includes the rest of the episode with the last command. If less
+    than half a tile was commanded, the level does not change.
     """
 
     def __init__(self, env: Env, command: str, promote: float = 0.8, demote: float = 0.5) -> None:
@@ -174,7 +174,7 @@ class terrain_levels:
         self._commanded, self._made = env.buffer("distances", (2,)).unbind(1)
 
     def observe(self, env: Env) -> None:
-        """Add a step's distances, m, in place."""
+        """Add the distances of a step, m, in place."""
         command = env.command(self._command)[:, :2]
         speed = torch.linalg.vector_norm(command, dim=1)
         along = (base_velocity(env)[:, :2] * command).sum(dim=1) / speed.clamp(min=1e-6)
@@ -193,9 +193,9 @@ class terrain_levels:
 
 
 class commanded_distance:
-    """The commands of an episode add up to `distance`, m: enough to judge it by.
+    """The commands of an episode add up to `distance`, m.
 
-    As a time-out it lets `terrain_levels` change sooner. Evaluations go on to their end.
+    Use it as a time-out, so that `terrain_levels` changes sooner. Evaluations run to their end.
     """
 
     in_evaluation: ClassVar = {"distance": 1e9}
@@ -212,7 +212,7 @@ class commanded_distance:
 
 
 def lin_vel_error(env: Env, command: str) -> Tensor:
-    """Distance of the base's velocity in the plane from the command's, m/s."""
+    """Norm of the difference between the base's horizontal velocity and the command, m/s."""
     error = base_velocity(env)[:, :2] - env.command(command)[:, :2]
     distance: Tensor = torch.linalg.vector_norm(error, dim=1)
     return distance

@@ -1,1 +1,1 @@
-"""Terms and recipes of tasks in which a robot reaches for things and handles them."""
+"""Terms and recipes of manipulation tasks."""

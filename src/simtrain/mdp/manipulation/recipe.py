@@ -1,4 +1,4 @@
-"""Whole tasks for arms: bring a tool to a pose. Imports no torch."""
+"""Complete tasks for arms: move a tool to a pose. Imports no torch."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ def reach_task(
     timestep: float = 0.01,
     decimation: int = 2,
 ) -> TaskCfg:
-    """Bring the site `tool` to a pose, position and orientation, with an arm of length `reach`, m.
+    """Move the site `tool` to a pose, position and orientation, with an arm of length `reach`, m.
 
-    `joints` act, by targets ahead of them by `action_scale` for an action of 1, rad or m; others,
-    such as a gripper's, are held where the keyframe ``home`` has them. Goals are poses that the
-    tool has where joints differ by up to `spread` from that keyframe.
+    The policy controls `joints`, with targets relative to the present positions by `action_scale`,
+    rad or m, for an action of 1. Other joints, such as those of a gripper, are held at their
+    positions in the keyframe ``home``. Goals are tool poses at joint positions that differ by up to
+    `spread` from this keyframe.
     """
     goal: dict[str, Any] = {"command": "goal", "place": tool}
     pos_noise, vel_noise = UniformNoiseCfg(-0.005, 0.005), UniformNoiseCfg(-0.2, 0.2)

@@ -1,10 +1,10 @@
-"""Terms of tasks in which a robot reaches and handles things: places in frames, goals, grasps.
+"""Terms of manipulation tasks: positions of places in frames, goals, grasps.
 
-A place is a body or a site, by name. It is seen from an `origin` along the axes of a `frame`, which
-are places as well: without an origin from the frame's own, without a frame along the world's axes.
-Contact `sensors` are those of `simtrain.mdp.observations`, one for each pad that is to press on a
-thing; `command` names a
-`UniformPositionCommand` or a `ReachablePoseCommand`.
+A place is a body or a site, given by its name. Positions are relative to an `origin` along the axes
+of a `frame`, which are places, too. Without an origin, they are relative to the frame's origin;
+without a frame, they are along the world's axes. Contact `sensors` are as in
+`simtrain.mdp.observations`, one for each pad that should press on an object. `command` is the name
+of a `UniformPositionCommand` or a `ReachablePoseCommand`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class UniformPositionCommand(CommandTerm):
-    """A goal in space: [x, y, z] in the world, m, drawn uniformly, drawn as a sphere of `radius`.
+    """A goal position: [x, y, z] in the world, m, drawn uniformly, shown as a sphere of `radius`.
 
-    Parameters are bounds in m, from the environment's origin on a terrain.
+    Parameters are bounds in m, on a terrain relative to the environment's origin.
     """
 
     labels = ("goal x [m]", "goal y [m]", "goal z [m]")
@@ -62,10 +62,11 @@ class UniformPositionCommand(CommandTerm):
 
 
 class ReachablePoseCommand(CommandTerm):
-    """A pose for a `place`: [x, y, z, quaternion w first] in the world, drawn as axes.
+    """A goal pose for a `place`: [x, y, z, quaternion w first] in the world, shown as axes.
 
-    It is one of `count` that the place has where `joints` differ from the initial state by up to
-    `spread`, rad or m, within their ranges, and the robot touches neither itself nor the ground.
+    It is one of `count` poses of the place, computed for `joints` that differ from the initial
+    state by up to `spread`, rad or m, within their ranges, and without contacts of the robot with
+    itself or the ground.
     """
 
     labels = ("goal x [m]", "goal y [m]", "goal z [m]", "goal w", "goal i", "goal j", "goal k")
@@ -119,12 +120,15 @@ def _reachable_poses(
 def position_in_frame(
     env: Env, places: Places, frame: Places | None = None, origin: Places | None = None
 ) -> Tensor:
-    """Where places are, m. Shape: ``(num_envs, 3 x places)``."""
+    """Positions of places, m. Shape: ``(num_envs, 3 x places)``."""
     return _seen(env, _positions(env, places), frame, origin).flatten(1)
 
 
 def orientation_in_frame(env: Env, places: Places, frame: Places | None = None) -> Tensor:
-    """The first two columns of rotation matrices, row by row: ``(num_envs, 6 x places)``."""
+    """Orientations of places: the first two columns of their rotation matrices, row by row.
+
+    Shape: ``(num_envs, 6 x places)``.
+    """
     turned = _rotations(env, places)
     if frame is not None:
         turned = _rotations(env, frame).mT @ turned
@@ -134,18 +138,18 @@ def orientation_in_frame(env: Env, places: Places, frame: Places | None = None) 
 def goal_in_frame(
     env: Env, command: str, frame: Places | None = None, origin: Places | None = None
 ) -> Tensor:
-    """Where the goal is, m. Shape: ``(num_envs, 3)``."""
+    """Position of the goal, m. Shape: ``(num_envs, 3)``."""
     return _seen(env, env.command(command)[:, None, :3], frame, origin).flatten(1)
 
 
 def goal_orientation_in_frame(env: Env, command: str, frame: Places) -> Tensor:
-    """How a `ReachablePoseCommand` is turned, as `orientation_in_frame`: ``(num_envs, 6)``."""
+    """Orientation of a `ReachablePoseCommand`, as in `orientation_in_frame`: ``(num_envs, 6)``."""
     turned = _rotations(env, frame)[:, 0].mT @ _goal_rotation(env, command)
     return turned[..., :2].flatten(1)
 
 
 def distance_tanh(env: Env, place: Places, to_place: Places, std: float) -> Tensor:
-    """1 - tanh(d / std), d the distance between two places, m. Shape: ``(num_envs,)``."""
+    """1 - tanh(d / std), where d is the distance between two places, m. Shape: ``(num_envs,)``."""
     offset = _positions(env, place) - _positions(env, to_place)
     return 1.0 - torch.tanh(offset[:, 0].norm(dim=1) / std)
 
@@ -167,9 +171,10 @@ def _check_pads(model: mujoco.MjModel, step_dt: float, sensors: Sensors, **_: An
 @checked_by(_check_pads)
 @computed_once
 def is_grasped(env: Env, sensors: Sensors, force: float = 0.5) -> Tensor:
-    """1 where all pads press by at least `force`, N, the last against the first, else 0.
+    """1 if all pads press with at least `force`, N, and the last against the first, else 0.
 
-    What leans on the robot, lies on a finger or was thrown is not. Shape: ``(num_envs,)``.
+    An object that leans on the robot, lies on a finger or was thrown is not grasped. Shape:
+    ``(num_envs,)``.
     """
     forces = feet_forces(env, sensors)
     sizes = forces.norm(dim=2)
@@ -183,14 +188,14 @@ def is_grasped(env: Env, sensors: Sensors, force: float = 0.5) -> Tensor:
 def grasped_goal_tanh(
     env: Env, command: str, place: Places, sensors: Sensors, std: float, force: float = 0.5
 ) -> Tensor:
-    """1 - tanh(d / std) where a thing `is_grasped`, d its distance from the goal, m, else 0."""
+    """1 - tanh(d / std) if an object `is_grasped`, d its distance from the goal, m; else 0."""
     closeness = 1.0 - torch.tanh(goal_distance(env, command, place) / std)
     return closeness * is_grasped(env, sensors, force)
 
 
 @computed_once
 def goal_distance(env: Env, command: str, place: Places) -> Tensor:
-    """How far a place is from the goal, m. Shape: ``(num_envs,)``."""
+    """Distance of a place from the goal, m. Shape: ``(num_envs,)``."""
     offset = _positions(env, place)[:, 0] - env.command(command)[:, :3]
     distance: Tensor = offset.norm(dim=1)
     return distance
@@ -198,20 +203,20 @@ def goal_distance(env: Env, command: str, place: Places) -> Tensor:
 
 @computed_once
 def goal_angle(env: Env, command: str, place: Places) -> Tensor:
-    """By which angle a place is turned from a `ReachablePoseCommand`, rad: ``(num_envs,)``."""
+    """Angle between a place and a `ReachablePoseCommand`, rad. Shape: ``(num_envs,)``."""
     return angle_between(_rotations(env, place)[:, 0], _goal_rotation(env, command))
 
 
 def goal_pose_tanh(
     env: Env, command: str, place: Places, std: float = math.inf, angle_std: float = math.inf
 ) -> Tensor:
-    """(1 - tanh(d / std)) (1 - tanh(a / angle_std)) of a goal's distance, m, and angle, rad."""
+    """(1 - tanh(d / std)) (1 - tanh(a / angle_std)) for the goal's distance d, m, and angle a, rad."""
     near = 1.0 - torch.tanh(goal_distance(env, command, place) / std)
     return near * (1.0 - torch.tanh(goal_angle(env, command, place) / angle_std))
 
 
 class at_goal:
-    """1 where a place has been within `distance` of the goal, m, for `duration_s`, s, else 0."""
+    """1 if a place was within `distance` of the goal, m, for `duration_s`, s; else 0."""
 
     def __init__(
         self, env: Env, command: str, place: Places, distance: float, duration_s: float = 0.0
@@ -228,7 +233,7 @@ class at_goal:
 
 
 def joint_vel_hinge(env: Env, joints: Joints, max_vel: float) -> Tensor:
-    """Sum of the squares by which joints are faster than `max_vel`, m/s or rad/s, for a penalty."""
+    """Sum of the squared excess of joint speeds over `max_vel`, m/s or rad/s, for a penalty."""
     above = (env.bind("qvel")[:, joints.qvel].abs() - max_vel).clamp(min=0.0)
     return above.square().sum(dim=1)
 

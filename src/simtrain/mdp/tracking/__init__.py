@@ -1,1 +1,1 @@
-"""Terms of tasks in which a robot follows recorded motions."""
+"""Terms of motion tracking tasks."""

@@ -48,22 +48,23 @@ def _each_joint_twice(reflection: Any, params: Any) -> list[tuple[int, float]]:
 @mirrored_as(_each_joint_twice)
 @dataclass(eq=False, repr=False)
 class MotionCommand(CommandTerm):
-    """Follow motions: [positions, velocities] that the joints are to have after this step.
+    """Follow motions: target [positions, velocities] of the joints after this step.
 
-    `files` are motions of this robot at the control rate, see `simtrain.motion`; a path that is not
-    there is looked for beside the task's model. An episode begins in a frame that is drawn, in the
-    robot's state there plus an offset: of the base, within `pose_range`, m and rad, and
-    `velocity_range`, m/s and rad/s, along and about the world's axes, and of joints, within
-    `joint_position_range`, rad. `bodies` are those that are compared, `anchor` the one among them
-    that targets are carried along with.
+    `files` are motions of this robot at the control rate, see `simtrain.motion`; a path that does
+    not exist is searched in the folder of the task's model. An episode starts in a random frame, in
+    the state of the motion plus an offset: for the base within `pose_range`, m and rad, and
+    `velocity_range`, m/s and rad/s, along and about the world's axes, and for joints within
+    `joint_position_range`, rad. `bodies` are the compared bodies; `anchor` is the one of them with
+    which targets are moved along.
 
-    Frames are drawn evenly (``uniform``), or where episodes failed (``adaptive``): a motion has
-    bins of `bin_s` seconds, of which one is drawn by its rate of failures, those in it divided by
-    the control steps in it, with a part `uniform_share` spread evenly. Both are moving averages
-    that take up `failure_rate` of each step's. A failure also counts for the `kernel` - 1 bins
-    before, each by `kernel_decay` less than the next.
-    ``start`` begins each environment's own motion at its first frame, and exactly there. So do
-    evaluation and viewers.
+    Frames are drawn uniformly (``uniform``), or more often where episodes failed (``adaptive``): a
+    motion is divided into bins of `bin_s` seconds. A bin is drawn in proportion to its failure
+    rate, the number of failures divided by the control steps in it, and a fraction `uniform_share`
+    of the draws is uniform. Both numbers are moving averages with the factor `failure_rate` for
+    each step. A failure also counts for the `kernel` - 1 previous bins, each with a weight smaller
+    by `kernel_decay`.
+    With ``start``, each environment starts its motion at the first frame, without an offset.
+    Evaluations and viewers use ``start``.
     """
 
     is_driven = False
@@ -127,20 +128,20 @@ class MotionCommand(CommandTerm):
         _load(params["files"], model, step_dt)
 
     def resample(self, mask: Tensor) -> None:
-        """Begin anew where `mask`: draw a frame, and put the robot there, in place."""
+        """Start new episodes in `mask`: draw a frame and set the robot to it, in place."""
         frame = self._draw(mask)
         torch.where(mask, frame, self._frame, out=self._frame)
         self.put(mask)
 
     def update(self) -> None:
-        """Go on to the frame that the next step is to reach, in place."""
+        """Advance to the target frame of the next step, in place."""
         torch.minimum(self._frame + 1, self._lasts[self.clip()], out=self._frame)
         torch.index_select(self._of_joints.rows, 0, self._frame, out=self.command)
 
     def put(self, mask: Tensor, *, exact: bool = False) -> None:
-        """Write the present frame's state into the simulation where `mask`, in place.
+        """Write the state of the present frame to the simulations in `mask`, in place.
 
-        Plus what is drawn from the ranges, unless `exact`; nothing is with the sampling ``start``.
+        An offset from the ranges is added, except if `exact` or with the sampling ``start``.
         """
         env, base = self._env, self._env.base
         position, turn, linear, angular = self._of_root.at(self._frame)
@@ -161,7 +162,7 @@ class MotionCommand(CommandTerm):
         env.sim.write("qvel", joint_vel, mask, self._joints.qvel)
 
     def reference(self, joints: Joints) -> Callable[[], Tensor]:
-        """See `CommandTerm.reference`: where the motion's joints are."""
+        """See `CommandTerm.reference`: joint positions of the motion."""
         if unknown := [name for name in joints.names if name not in self._names]:
             raise ConfigError(f"the motion does not say where {unknown[0]!r} is")
         places = torch.tensor([self._names.index(name) for name in joints.names])
@@ -177,11 +178,11 @@ class MotionCommand(CommandTerm):
         return {"places": [self.anchor], "starts": starts}
 
     def is_over(self) -> Tensor:
-        """Whether the motion's last frame is the present one, boolean ``(num_envs,)``."""
+        """Whether the present frame is the last one of the motion, boolean ``(num_envs,)``."""
         return self._frame == self._lasts[self.clip()]
 
     def clip(self) -> Tensor:
-        """Which of `clips` each environment follows, long ``(num_envs,)``."""
+        """Index in `clips` of the motion of each environment, long ``(num_envs,)``."""
         return self._clip_of[self._frame]
 
     def poses(self) -> tuple[Tensor, Tensor]:
@@ -196,15 +197,15 @@ class MotionCommand(CommandTerm):
         return self._env.once((self, "robot"), lambda: (self._of("xpos"), self._of("xmat")))
 
     def targets(self) -> tuple[Tensor, Tensor]:
-        """The motion's bodies carried along with the robot, see `poses`."""
+        """The motion's bodies, moved along with the robot, see `poses`."""
         return self._env.once((self, "targets"), self._carried_along)
 
     def velocities(self) -> tuple[Tensor, Tensor]:
-        """The motion's bodies in the world: of their origins, m/s, and angular, rad/s."""
+        """Velocities of the motion's bodies in the world: of their origins, m/s; angular, rad/s."""
         return self._now()[2:]
 
     def robot_velocities(self) -> tuple[Tensor, Tensor]:
-        """The robot's bodies in the world, see `velocities`."""
+        """Velocities of the robot's bodies in the world, see `velocities`."""
         return self._env.once((self, "robot_velocities"), self._robot_velocities)
 
     def joint_vel_error(self) -> Tensor:
@@ -213,13 +214,13 @@ class MotionCommand(CommandTerm):
         return error.square().mean(dim=1).sqrt()
 
     def caption(self, index: int) -> str:
-        """See `CommandTerm.caption`: the motion's name, and how far it is."""
+        """See `CommandTerm.caption`: the name and the time of the motion."""
         clip = int(self.clip()[index])
         seconds = (int(self._frame[index]) - int(self._firsts[clip])) * self._env.step_dt
         return f"{self.clips[clip]} {seconds:.2f} s"
 
     def ghost(self, index: int) -> np.ndarray:
-        """See `CommandTerm.ghost`: the motion's own place in the world."""
+        """See `CommandTerm.ghost`: the pose of the motion in the world."""
         qpos = self._qpos(self._frame[index : index + 1])
         if self._env.terrain is not None:
             qpos[self._env.base.position] += self._env.terrain.origins[index]

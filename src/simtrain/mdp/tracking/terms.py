@@ -1,9 +1,9 @@
-"""Following motions: what the policy sees, is rewarded for and judged by, and when it has failed.
+"""Motion tracking: observations, rewards, metrics and terminations.
 
-The terms are those of BeyondMimic, https://arxiv.org/abs/2508.08241, by mjlab's names. Each is
-given the name of a `MotionCommand`, whose bodies and anchor it speaks of. Where a term compares
-with a target, that is the motion's body carried along: put where the robot's anchor is, but at the
-motion's height, and turned about the vertical as the robot is.
+The terms are those of BeyondMimic, https://arxiv.org/abs/2508.08241, with mjlab's names. `command`
+is the name of a `MotionCommand`, whose bodies and anchor they use. A *target* is a body of the
+motion, moved along with the robot: to the position of the robot's anchor, but at the motion's
+height, and with the heading of the robot.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def _vector(reflection: Any, params: Any) -> Places:
 
 @mirrored_as("vector")
 def motion_anchor_pos_b(env: Env, command: str) -> Tensor:
-    """Where the motion's anchor is from the robot's, along its axes, m. ``(num_envs, 3)``."""
+    """Position of the motion's anchor in the frame of the robot's anchor, m: ``(num_envs, 3)``."""
     (position, _), (own_position, own_turn) = _anchors(env, command)
     return ((position - own_position).unsqueeze(1) @ own_turn).squeeze(1)
 
 
 @mirrored_as(_columns)
 def motion_anchor_ori_b(env: Env, command: str) -> Tensor:
-    """How the motion's anchor is turned from the robot's. Shape: ``(num_envs, 6)``.
+    """Orientation of the motion's anchor in the frame of the robot's. Shape: ``(num_envs, 6)``.
 
     The first two columns of the rotation matrix, row by row.
     """
@@ -75,14 +75,17 @@ def motion_anchor_ori_b(env: Env, command: str) -> Tensor:
 
 @mirrored_as(_each_body(_vector))
 def robot_body_pos_b(env: Env, command: str) -> Tensor:
-    """Where the bodies are from the robot's anchor, along its axes, m. ``(num_envs, 3 bodies)``."""
+    """Positions of the bodies in the frame of the robot's anchor, m: ``(num_envs, 3 bodies)``."""
     _, (position, turn) = _anchors(env, command)
     return ((_motion(env, command).robot_poses()[0] - position.unsqueeze(1)) @ turn).flatten(1)
 
 
 @mirrored_as(_each_body(_columns))
 def robot_body_ori_b(env: Env, command: str) -> Tensor:
-    """How the bodies are turned from the robot's anchor, see above. ``(num_envs, 6 bodies)``."""
+    """Orientations of the bodies in the frame of the robot's anchor: ``(num_envs, 6 bodies)``.
+
+    The first two columns of each rotation matrix, row by row.
+    """
     _, (_, turn) = _anchors(env, command)
     return (turn.mT.unsqueeze(1) @ _motion(env, command).robot_poses()[1][..., :2]).flatten(1)
 
@@ -120,18 +123,21 @@ def motion_global_body_angular_velocity_error_exp(env: Env, command: str, std: f
 
 
 def motion_ended(env: Env, command: str) -> Tensor:
-    """The motion's last frame was to be reached. Shape: ``(num_envs,)``."""
+    """The motion is at its last frame. Shape: ``(num_envs,)``."""
     return _motion(env, command).is_over()
 
 
 def bad_anchor_pos_z_only(env: Env, command: str, threshold: float) -> Tensor:
-    """The anchor's height is more than `threshold` from the motion's, m. ``(num_envs,)``."""
+    """The height of the anchor differs by more than `threshold`, m, from the motion's.
+
+    Shape: ``(num_envs,)``.
+    """
     (position, _), (own_position, _) = _anchors(env, command)
     return (position[:, 2] - own_position[:, 2]).abs() > threshold
 
 
 def bad_anchor_ori(env: Env, command: str, threshold: float) -> Tensor:
-    """Gravity's part along the anchor's z axis is more than `threshold` from the motion's.
+    """Gravity along the anchor's z axis differs by more than `threshold` from the motion's.
 
     Shape: ``(num_envs,)``.
     """
@@ -156,9 +162,9 @@ def joint_vel_error(env: Env, command: str) -> Tensor:
 
 
 class motion_clip:
-    """Which of the motions is followed, by its number; evaluation has a row for each.
+    """Number of the motion that is followed; evaluations show a row for each.
 
-    With ``reduce="last"``.
+    Use it with ``reduce="last"``.
     """
 
     def __init__(self, env: Env, command: str) -> None:
@@ -182,7 +188,7 @@ class _OfBodies:
 
 
 class bad_motion_body_pos_z_only(_OfBodies):
-    """The height of one of `bodies` is more than `threshold` from its target's, m."""
+    """The height of one of `bodies` differs by more than `threshold`, m, from its target."""
 
     def __init__(self, env: Env, command: str, bodies: Entities, threshold: float) -> None:
         super().__init__(env, command, bodies)
