@@ -56,7 +56,7 @@ def choose_engine(
 
 @dataclass(frozen=True)
 class Overflow:
-    """What was dropped in `num_envs` environments since the last call, because buffers were full."""
+    """What was dropped in `num_envs` environments since the last call, as buffers were full."""
 
     num_envs: int
     messages: dict[str, str]

@@ -134,7 +134,7 @@ class GaitClock(CommandTerm):
         return self._swing
 
     def lift(self) -> Tensor:
-        """Relative target height of each foot, 0 to 1, sin^2 of its `swing`: ``(num_envs, feet)``."""
+        """Relative target height of feet, 0 to 1, sin^2 of their `swing`: ``(num_envs, feet)``."""
         return self._lift
 
     def _show(self, runs: Tensor) -> None:

@@ -210,7 +210,7 @@ def goal_angle(env: Env, command: str, place: Places) -> Tensor:
 def goal_pose_tanh(
     env: Env, command: str, place: Places, std: float = math.inf, angle_std: float = math.inf
 ) -> Tensor:
-    """(1 - tanh(d / std)) (1 - tanh(a / angle_std)) for the goal's distance d, m, and angle a, rad."""
+    """(1 - tanh(d / std)) (1 - tanh(a / angle_std)), d the distance, m, and a the angle, rad."""
     near = 1.0 - torch.tanh(goal_distance(env, command, place) / std)
     return near * (1.0 - torch.tanh(goal_angle(env, command, place) / angle_std))
 
