@@ -12,6 +12,9 @@ from typing import Any
 
 _IN_PATTERNS = frozenset("*+?|()[]\\")
 _MOST_LISTED = 12  # names in a message
+_MISSING = """\
+a term reads MuJoCo's fields of all environments as env.bind("qpos"), env.bind("ctrl") and so on;
+docs/coming_from.md lists what to write for env.scene, env.sim.data and env.command_manager"""
 _warned: set[tuple[object, ...]] = set()
 
 
@@ -43,6 +46,10 @@ def call_term(name: str, function: Callable[..., Any], *arguments: Any, **params
         raise ConfigError(f"{name}: {error}") from error
     except Exception as error:
         error.add_note(f"in the term {name}")
+        if isinstance(error, AttributeError) and error.obj is not None:
+            for env in arguments[:1]:
+                if error.obj is env or error.obj is getattr(env, "sim", None):
+                    error.add_note(_MISSING)
         raise
 
 

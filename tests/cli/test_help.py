@@ -9,6 +9,7 @@ import tyro
 
 from simtrain.cli.benchmark import BenchmarkFlags
 from simtrain.cli.help import help_text, help_topic
+from simtrain.cli.new import NewConfig
 from simtrain.cli.parse import MARKERS, parse_flags
 from simtrain.config.tasks import default_config
 from simtrain.env.cfg import ObservationGroupCfg, ObservationTermCfg
@@ -69,6 +70,12 @@ def test_a_group_and_a_flag_have_their_whole_text():
     small = " ".join(help_text("benchmark [task...]", BenchmarkFlags(), "").split())
     assert small.startswith("usage: benchmark [task...] [flags] Measure bare physics")
     assert "the median counts. (default: 5)" in small
+
+
+def test_a_command_s_own_flags_come_before_those_that_it_shares():
+    flags = re.findall(r"^  --([a-z-]+)", help_text("new <name>", NewConfig(), ""), re.MULTILINE)
+    assert flags[0] == "model"
+    assert {"viewer", "speed"} < set(flags[6:])
 
 
 @pytest.mark.parametrize(

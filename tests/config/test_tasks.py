@@ -50,13 +50,13 @@ def test_tasks_come_from_all_places_in_the_designs_order(here, tmp_path, monkeyp
     names = list(discover().tasks)
     # The robots' tasks stand among the repository's, as do those of an extra that may be installed.
     assert [name for name in names if not name.startswith(("dmc", "g1", "go1", "yam"))] == [
+        "from-entry-point",
         "from-variable-1",
         "from-variable-2",
         "from-here",
         "from-parent",
         "cartpole-balance",
         "cartpole-swingup",
-        "from-entry-point",
     ]
 
 

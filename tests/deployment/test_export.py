@@ -107,7 +107,7 @@ def test_deploy_yaml_has_what_the_controllers_of_unitree_read(tmp_path) -> None:
     env = Env(task, 1, EngineCfg(threads=1))
     told = describe_interface(env, ("actor",))
     assert cannot_be_told(told, remembers=False) is None
-    assert cannot_be_told(told, remembers=True) == "networks that remember"
+    assert cannot_be_told(told, remembers=True) == "recurrent networks"
     deploy = yaml.safe_load(deploy_yaml(env.model, told))
     assert list(deploy) == ["joint_ids_map", "step_dt", "stiffness", "damping",
                             "default_joint_pos", "commands", "actions", "observations"]  # fmt: skip
@@ -133,7 +133,8 @@ def test_there_is_no_deploy_yaml_for_what_the_controllers_of_unitree_do_not_know
     saved, folder = go1
     assert not (folder / "deploy.yaml").exists()
     told = describe_interface(Env(saved.config.env, 1, EngineCfg(threads=1)), ("actor",))
-    assert cannot_be_told(told, remembers=False) == "targets that gait moves"
+    relative = "joint targets relative to a moving reference (gait)"
+    assert cannot_be_told(told, remembers=False) == relative
     of_force = describe_interface(tiny_env(), ("actor",))
     assert cannot_be_told(of_force, remembers=False).startswith("actions other than")
 

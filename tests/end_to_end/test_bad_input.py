@@ -37,6 +37,8 @@ MISTAKES = [
     (f"{TASK} --num-env 8", "no flag --num-env (did you mean '--num-envs'"),
     (f"{TASK} --device cuda:0", "no flag --device; --gpu-ids 0 for a GPU"),
     (f"--task {TASK} --num-envs 8", f"the task has no flag: `uv run train {TASK} --num-envs 8`"),
+    (f"--task={TASK}", f"the task has no flag: `uv run train {TASK}`"),
+    (f"{TASK} --task walk", "no flag --task; the task comes first: `train <task>`"),
     (f"{TASK} --num-envs 0", "--num-envs is 0; it must be 1 or more"),
     (f"{TASK} --log-root file", "--log-root file cannot be made: {here}/file is not a folder"),
     (f"{TASK} --log-root /proc/logs", "--log-root /proc/logs cannot be written"),

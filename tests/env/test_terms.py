@@ -184,6 +184,14 @@ def test_an_exception_in_a_term_names_the_term():
     assert caught.value.__notes__ == ["in the term rewards.odd"]
 
 
+@pytest.mark.parametrize("reward", [lambda env: env.sim.data.qpos, lambda env: env.scene["robot"]])
+def test_attributes_of_other_environments_are_answered_with_what_to_write(reward):
+    env = tiny_env(rewards={"odd": RewardTermCfg(reward, weight=1.0)})
+    with pytest.raises(AttributeError, match=r"no attribute '(data|scene)'") as caught:
+        idle(env)
+    assert 'env.bind("qpos")' in caught.value.__notes__[1]
+
+
 def test_terms_share_a_value_until_the_state_changes(calls):
     def shared(env):
         return env.once("lived", lambda: calls.append("made") or steps_lived(env))

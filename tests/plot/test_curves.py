@@ -2,10 +2,11 @@
 
 import math
 
+import numpy as np
 from made_up import make_run, returns
 
 from simtrain.config.metric_tags import RETURN
-from simtrain.plot.curves import MAX_POINTS, aggregate, differences, group_runs
+from simtrain.plot.curves import MAX_POINTS, aggregate, differences, group_runs, usual_range
 from simtrain.run.logged import read_run
 
 
@@ -79,3 +80,16 @@ def test_many_points_are_averaged_to_few(tmp_path):
     assert curve.x[:2].tolist() == [20, 50]  # each the mean of three
     assert curve.mean[:2].tolist() == [1.0, 4.0]
     assert len(curve.x) == math.ceil((2 * MAX_POINTS + 1) / 3)
+
+
+def test_single_points_that_stick_out_are_not_in_the_usual_range_of_a_curve():
+    def usual(*values: float) -> tuple[float, float]:
+        return usual_range(np.array(values), np.array(values))
+
+    rising = tuple(map(float, range(10)))
+    assert usual(*rising) == (0.0, 9.0)
+    assert usual(500.0, *rising) == (0.0, 17.0)  # room for as much again
+    assert usual(*rising, 500.0) == (0.0, 500.0)  # how it ended is always shown
+    assert usual(*rising[:5], -500.0, *rising[5:])[1] == 9.0
+    assert usual(*[0.0] * 9, 1.0, 0.0) == (0.0, 1.0)  # all that there is
+    assert usual(500.0, 1.0) == (1.0, 500.0)  # too few to tell

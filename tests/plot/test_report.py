@@ -2,6 +2,7 @@
 
 import base64
 import fcntl
+import json
 import os
 import re
 import threading
@@ -11,14 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up import make_run, returns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simtrain.cli.report import report
 from simtrain.errors import ConfigError
 from simtrain.plot.curves import group_runs
+from simtrain.plot.population import draw_population
 from simtrain.plot.report import draw_finished
 from simtrain.plot.runs import draw_runs
+from simtrain.run.directory import LINEAGE
 from simtrain.run.logged import read_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -50,7 +52,7 @@ def test_the_picture_shows_the_mean_over_seeds_with_its_range(tmp_path):
     panels = {ax.get_title(loc="left"): ax for ax in figure(*runs).axes}
     assert list(panels) == [
         "Reward per step", "Return", "Episode length (steps)", "Env steps per second",
-        "Reward terms (per second)", "How episodes ended", "Seconds of an iteration",
+        "Reward terms (per second)", "Seconds of an iteration", "How episodes ended",
     ]  # fmt: skip
     (line,) = panels["Return"].lines
     assert line.get_xdata().tolist() == [10, 20, 30]
@@ -93,20 +95,58 @@ def test_means_over_episodes_are_pale_until_all_environments_have_finished_one(t
     assert np.isnan(complete.get_ydata()).tolist() == [True, True, False, False]
 
 
-def test_a_term_has_one_color_in_all_groups_of_a_task(tmp_path):
-    def colors(ax: Axes) -> dict[str, object]:
-        legend = ax.get_legend()
-        pairs = zip(legend.get_texts(), legend.get_patches(), strict=False)
-        return {text.get_text().split()[0]: patch.get_facecolor() for text, patch in pairs}
-
+def test_compared_runs_share_a_panel_for_each_part_and_all_panels_have_one_size(tmp_path):
     runs = [
-        make_run(tmp_path / str(n), [{"Episode_Reward/up": up, "Episode_Reward/down": -1.0}] * 2,
-                 num_envs=n)
+        make_run(tmp_path / str(n), [{"Episode_Reward/up": up, "Episode_Reward/down": -0.5,
+                 "Episode_Termination/fell": 0.25, "Loss/kl": 0.01}] * 3, num_envs=n)
         for n, up in ((1, 2.0), (2, 0.5))
     ]  # fmt: skip
-    one, two = (ax for ax in figure(*runs).axes if "terms" in ax.get_title(loc="left"))
-    assert list(colors(one)) == ["up", "down"]
-    assert colors(one) == colors(two)
+    compared, alone = figure(*runs), figure(runs[0])
+    panels = {ax.get_title(loc="left"): ax for ax in compared.axes}
+    assert list(panels)[4:] == ["up", "down", "fell", "KL divergence"]
+    assert [line.get_ydata()[-1] for line in panels["up"].lines] == [2.0, 0.5]
+    assert [panels[name].get_title(loc="right") for name in ("up", "fell")] == [
+        "reward/s",
+        "of episodes",
+    ]
+    for picture in (compared, alone):
+        sizes = [ax.get_position().bounds[2:] for ax in picture.axes]
+        assert np.allclose(sizes, sizes[0])
+
+
+def test_a_slow_first_iteration_and_an_early_batch_do_not_set_the_scale(tmp_path):
+    lines = [
+        {"Perf/physics_time": 0.1 + 0.01 * (i % 2), "Episode_Reward/up": 1.0 + 0.01 * i}
+        for i in range(20)
+    ]
+    lines[0] = {"Perf/physics_time": 40.0, "Episode_Reward/up": -300.0}
+    lines += lines[1:]
+    runs = [make_run(tmp_path / str(n), lines, num_envs=n) for n in (1, 2)]
+    for picture in (figure(runs[0]), figure(*runs)):
+        tops = {ax.get_title(loc="left"): ax.get_ylim()[1] for ax in picture.axes}
+        bottoms = {ax.get_title(loc="left"): ax.get_ylim()[0] for ax in picture.axes}
+        for rewards in tops.keys() & {"Reward terms (per second)", "up"}:
+            assert bottoms[rewards] > -3.0
+            assert 1.1 < tops[rewards] < 3.0
+        for seconds in tops.keys() & {"Seconds of an iteration", "physics"}:
+            assert (bottoms[seconds], tops[seconds] < 4.0) == (0.0, True)
+
+
+def test_a_member_that_is_lost_once_does_not_set_the_scale_of_fitness(tmp_path):
+    run = make_run(tmp_path / "population", [], population_fitness="mean_return:max")
+    lost = {"value": -400.0, "low": -401.0, "high": -399.0, "score": -400.0}
+    with (run / LINEAGE).open("w") as file:
+        for i in range(1, 9):
+            good = {"value": 1.0 * i, "low": i - 1.0, "high": i + 1.0, "score": 1.0 * i}
+            member = {"mutation": "none", "values": {"gamma": 0.9}}
+            members = [
+                {**member, "member": n, "parent": n, **(lost if (i, n) == (1, 1) else good)}
+                for n in range(2)
+            ]
+            file.write(json.dumps({"iteration": i, "members": members}) + "\n")
+    fitness = draw_population(run).axes[0]
+    assert fitness.get_title(loc="left") == "Fitness: mean_return"
+    assert fitness.get_ylim()[0] > -20.0
 
 
 def cells(text: str) -> list[list[str]]:

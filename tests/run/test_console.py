@@ -29,9 +29,10 @@ def test_without_a_terminal_each_iteration_is_one_plain_line():
         "iteration   1/150  env steps 8,192  51,234 steps/s  reward/step 0.8123  "
         "no whole episode yet  left 0:01:40",
         "iteration   6/150  env steps 49,152  51,234 steps/s  reward/step 0.8123  "
-        "return 812.35  length 999 (incomplete)  left 0:01:24",
+        "return 812.35  length 999 (incomplete)  left 0:01:24  "
+        "largest rewards: b -2, d 1.23, a 0.1",
         "iteration   7/150  env steps 57,344  51,234 steps/s  reward/step 0.8123  "
-        "return 812.35  length 999  left 0:01:23",
+        "return 812.35  length 999  left 0:01:23  largest rewards: b -2, d 1.23, a 0.1",
         "saved [model]",
     ]
 

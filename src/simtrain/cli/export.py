@@ -108,10 +108,10 @@ def export(arguments: Sequence[str]) -> int:
     for path in exported.files:
         print(f"written:  {path}")
     if (unknown := exported.unknown_to_unitree) is not None:
-        text = f"unitree:  no deploy.yaml: its controllers do not know {unknown}"
+        text = f"unitree:  no deploy.yaml: Unitree's controllers do not support {unknown}"
         print(fitted(text, table_console()))
     elif names := unknown_observations(of):
-        text = f"unitree:  its controllers do not have {', '.join(names)}; see docs/deployment.md"
+        text = f"unitree:  Unitree's controllers lack {', '.join(names)}; see docs/deployment.md"
         print(fitted(text, table_console()))
     print(f"checked:  actions differ by at most {exported.difference:.1e} from the policy's")
     return _verify(saved, folder, config) if config.verify else DONE

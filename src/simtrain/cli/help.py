@@ -104,7 +104,8 @@ def _group(config: Any, path: tuple[str, ...]) -> _Group:
     function = getattr(config, "func", kind)  # of a term
     function = getattr(function, "func", function)  # of a functools.partial
     group = _Group(name, kind, _plain(function.__doc__ or ""))
-    for field_name, part in (parts_of(config, suppressed=False) or {}).items():
+    parts, own = parts_of(config, suppressed=False) or {}, inspect.get_annotations(kind)
+    for field_name, part in sorted(parts.items(), key=lambda item: item[0] not in own):
         at, hint = (*path, field_name), hints[field_name]
         if field_name == "terms":  # flags of the group itself
             group.kind, group.groups = None, _group(part, at).groups

@@ -25,7 +25,7 @@ class NewConfig(FilmFlags):
     The model is prepared in a copy: base, servos, feet with sensors, a pose to begin in."""
 
     model: Path | None = None
-    """MJCF or URDF of the robot, or menagerie:<robot> for one of the MuJoCo Menagerie."""
+    """MJCF or URDF of the robot, or menagerie:<robot> for one of the MuJoCo Menagerie; required."""
     output: Path = Path()
     """Folder whose tasks/ and tests/ the files go to."""
     project: Path | None = None

@@ -37,8 +37,8 @@ def train(arguments: Sequence[str]) -> int:
     if name in ("-h", "--help"):
         print(_HELP.format(tasks=_tasks(registry)))
         return DONE
-    if name == "--task" and flags:
-        raise ConfigError(f"the task has no flag: `uv run train {' '.join(flags)}`")
+    if name.startswith("--task") and (words := [*name.split("=")[1:], *flags]):
+        raise ConfigError(f"the task has no flag: `uv run train {' '.join(words)}`")
     if name.startswith("-"):
         raise ConfigError(f"the task comes first: `uv run train <task> {name} ...`")
     prepared = prepare_training(registry.find(name), flags)
@@ -92,10 +92,11 @@ def list_tasks(arguments: Sequence[str]) -> int:
     registry = discover()
     folded = (Column(title, overflow="fold") for title in ("description", "from"))
     table = Table(Column("task", no_wrap=True), *folded, box=None, pad_edge=False)
-    here, sources = Path.cwd(), {name: Path(t.source) for name, t in registry.tasks.items()}
-    for name in sorted(sources, key=lambda name: not sources[name].is_relative_to(here)):
-        path, about = sources[name], registry.tasks[name].description
-        table.add_row(name, about, str(path.relative_to(here) if here in path.parents else path))
+    here = Path.cwd()
+    for task in registry.tasks.values():
+        path = Path(task.source)
+        shown = str(path.relative_to(here) if here in path.parents else path)
+        table.add_row(task.name, task.description, shown)
     table_console().print(table)
     for file, trace in registry.broken.items():
         print(f"\n{file} could not be imported:\n{trace}", file=sys.stderr)

@@ -163,7 +163,12 @@ def _folders() -> Iterator[tuple[Path, bool]]:
 
 
 def _sources(quiet: bool) -> Iterator[tuple[str, Callable[[], object]]]:
-    """The name of every task file and entry point, once, and the function that imports it."""
+    """The name of every task file and entry point, once, and the function that imports it.
+
+    The user's own come first, the tasks that ship last.
+    """
+    for point in importlib.metadata.entry_points(group="simtrain.tasks"):
+        yield f"entry point {point.name} = {point.value}", point.load
     seen: set[Path] = set()
     folders = list(_folders())
     trusted = {folder.resolve() for folder, is_trusted in folders if is_trusted}
@@ -179,8 +184,6 @@ def _sources(quiet: bool) -> Iterator[tuple[str, Callable[[], object]]]:
             if not (is_checked and strangers(file.parent, file)):
                 seen.add(path)
                 yield str(path), partial(_import_file, path)
-    for point in importlib.metadata.entry_points(group="simtrain.tasks"):
-        yield f"entry point {point.name} = {point.value}", point.load
 
 
 def _belong_to_strangers(*paths: Path, folder: Path, quiet: bool) -> bool:

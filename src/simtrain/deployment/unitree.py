@@ -16,13 +16,16 @@ _AXES = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
 
 
 def cannot_be_told(interface: Interface, remembers: bool) -> str | None:
-    """What the controllers do not know, so that there is no file; `remembers`: hidden states."""
+    """What the controllers do not support, so that there is no file; None if they run the policy.
+
+    `remembers`: whether the network has hidden states.
+    """
     if [part.kind for part in interface.actions] != ["JointPositionActionCfg"]:
         return "actions other than one term of target positions"
     if (reference := interface.actions[0].reference) is not None:
-        return f"targets that {reference} moves"
+        return f"joint targets relative to a moving reference ({reference})"
     if remembers:
-        return "networks that remember"
+        return "recurrent networks"
     if any(part.shape is not None for part in interface.observations):
         return "images"
     return None

@@ -88,9 +88,28 @@ def aggregate(runs: Sequence[Run], tags: Iterable[str], axis: Axis) -> dict[str,
     return curves
 
 
+def usual_range(low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
+    """The range of a curve between `low` and `high` without a few points that stick out.
+
+    One point in a hundred, and at least one, may stick out at either end. It counts if it is the
+    last, or if it sticks out by no more than the range of the others. Infinities without numbers.
+    """
+    known = np.isfinite(low) & np.isfinite(high)
+    if not known.any():
+        return math.inf, -math.inf
+    low, high = low[known], high[known]
+    out = math.ceil(len(low) / 100)
+    if len(low) <= 4 * out:
+        return float(low.min()), float(high.max())
+    bottom, top = min(np.sort(low)[out], low[-1]), max(np.sort(high)[-1 - out], high[-1])
+    margin = top - bottom or math.inf
+    return float(max(low.min(), bottom - margin)), float(min(high.max(), top + margin))
+
+
 def number(value: float) -> str:
     """A number in few characters: 1.5M, 120k, 0.0123."""
-    text = f"{value:.3g}" if value == 0.0 or abs(value) >= 0.001 else f"{value:.0e}"
+    digits = 3 if value == 0.0 or abs(value) >= 0.001 else 2
+    text = f"{value:.{digits}g}"
     for size, letter in ((1e3, "k"), (1e6, "M"), (1e9, "G")):
         if abs(value) >= 0.9995 * size:
             text = f"{value / size:.3g}{letter}"

@@ -80,3 +80,12 @@ def counts_on_x(ax: Axes, label: str, most: float | None = None, ticks: int = 5)
     ax.set_xlim(0.0, most)
     ax.xaxis.set_major_locator(MaxNLocator(ticks, integer=True))
     numbers_on(ax, "x")
+
+
+def limit_y(ax: Axes, ranges: Sequence[tuple[float, float]]) -> None:
+    """Let y show these ranges whole, and what lies beyond them not."""
+    low = min((low for low, _ in ranges), default=0.0)
+    high = max((high for _, high in ranges), default=0.0)
+    if low < high:
+        margin = 0.05 * (high - low)
+        ax.set_ylim(low - margin, high + margin)

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simtrain.plot.curves import color
-from simtrain.plot.panels import FAINT, band, counts_on_x, legend_beside, numbers_on, sheet
+from simtrain.plot.curves import color, usual_range
+from simtrain.plot.panels import FAINT, band, counts_on_x, legend_beside, limit_y, numbers_on, sheet
 from simtrain.run.directory import read_config_file
 from simtrain.run.logged import read_lineage
 
@@ -55,11 +55,12 @@ def _draw_fitness(ax: Axes, exchanges: list[Exchange], fitness: str, line: list[
         dtype=float,
     )
     for i, (y, low, high) in enumerate(np.moveaxis(values, 2, 0)):
-        ax.plot(x, y, ".-", color=color(i), label=f"member {i}", clip_on=False)
+        ax.plot(x, y, ".-", color=color(i), label=f"member {i}")
         band(ax, x, low, high, color(i))
     best = values[0, range(len(x)), line]
     ax.plot(x, best, color="black", linewidth=1.0, linestyle=":", label="the winner's line")
     ax.set_title(f"Fitness: {fitness}")
+    limit_y(ax, [usual_range(low, high) for _, low, high in np.moveaxis(values, 2, 0)])
     numbers_on(ax, "y")
     legend_beside(ax)
 

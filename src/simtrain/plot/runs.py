@@ -1,34 +1,34 @@
-"""Learning curves of runs as a picture.
+"""Learning curves of runs as a picture: for every task a grid of panels of one size.
 
-For every task a row that compares its groups of runs (reward per step, return, episode length,
-throughput), and for every group a row with what it consists of: reward terms, ends of episodes,
-phases of an iteration. Means over episodes are pale until all environments have finished one.
+Runs with the same settings show what their reward, their seconds and the ends of their episodes
+consist of as stacked areas. Groups of runs that differ are compared instead: each of these parts
+has a panel, where every group is a line. Means over episodes are pale until all environments have
+finished one. A few points that stick out, such as an early batch, do not set a panel's scale.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from simtrain.config import metric_tags
-from simtrain.plot.curves import COUNTS, EVALUATED, Curve, Group, aggregate, number
-from simtrain.plot.panels import FAINT, OTHERS, STYLE, band, counts_on_x, legend_beside, numbers_on
+from simtrain.plot.curves import COUNTS, EVALUATED, Group, aggregate, number, usual_range
+from simtrain.plot.panels import FAINT, OTHERS, STYLE, band, counts_on_x, legend_beside, limit_y
 from simtrain.run.logged import REST, Axis, last
 
 _PART_COLORS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6BB1", "#B8A300",
 )  # fmt: skip
-# Inches: sizes of rows, and left edges and widths of their panels. Legends of the rows of groups
-# stand to the right of their panels.
-_WIDTH, _ROW, _PANEL, _HEADER, _LINE = 13.0, 3.4, 2.5, 0.35, 0.22
-_FOUR = tuple((0.65 + 3.15 * i, 2.4) for i in range(4))
-_OF_GROUP = ((0.65, 2.6), (6.25, 1.55), (10.0, 1.35))
+# Inches: the picture, its rows, the panels in them, and the title with a line of its legend.
+_WIDTH, _ROW, _PANEL, _TITLE, _LINE = 13.0, 3.2, (2.4, 2.3), 1.0, 0.22
+_COLUMNS = tuple(0.75 + 3.2 * i for i in range(4))  # left edges of panels
 _NOT_ALONE = (EVALUATED, "Eval/mean_episode_length", "Eval/iteration")
 _COMPARED = {
     metric_tags.STEP_REWARD: "Reward per step",
@@ -36,7 +36,15 @@ _COMPARED = {
     metric_tags.LENGTH: "Episode length (steps)",
     metric_tags.SPEED: "Env steps per second",
 }
-Text = Callable[[float], str]
+_LEARNING = {
+    "Policy/mean_std": "Action noise (std)",
+    "Loss/kl": "KL divergence",
+    "Loss/learning_rate": "Learning rate",
+}
+_REWARDS, _ENDS, _TIMES = metric_tags.REWARDS, "Episode_Termination/", "Perf/"
+_KINDS = {_REWARDS: "reward/s", _ENDS: "of episodes", _TIMES: "s/iteration", REST: "s/iteration"}
+"""Begin of a tag -> the unit of its panel."""
+Draw = Callable[[Axes], None]
 
 
 def evaluated_tags(groups: Sequence[Group]) -> list[str]:
@@ -47,34 +55,58 @@ def evaluated_tags(groups: Sequence[Group]) -> list[str]:
 
 def draw_runs(tasks: dict[str, list[Group]], axis: Axis) -> Figure:
     """All `tasks` one below the other."""
-    rows: list[tuple[float, str, list[Group], Group | list[str]]] = []
-    for task, groups in tasks.items():
-        _, lines = _legend_size(groups)
-        rows.append((0.75 + _LINE * lines, task, groups, []))
-        tags = [*_COMPARED, *evaluated_tags(groups)]
-        fours = (tags[i : i + len(_FOUR)] for i in range(0, len(tags), len(_FOUR)))
-        rows += [(_ROW, task, groups, four) for four in fours]
-        header = _HEADER if len(groups) > 1 else 0.0
-        rows += [(_ROW + header, task, groups, group) for group in groups]
-    heights = [height for height, *_ in rows]
     with STYLE():
-        figure = Figure(figsize=(_WIDTH, sum(heights)))
-        parts = figure.subfigures(len(rows), height_ratios=heights, squeeze=False)
-        for part, (_, task, groups, content) in zip(parts.flat, rows, strict=True):
-            everyone = Group("", tuple(run for group in groups for run in group.runs))
-            if isinstance(content, Group):
-                _draw_group(part, content, everyone, axis)
-            elif content:
-                _draw_comparison(part, content, groups, axis)
-            else:
-                _draw_title(part, task, groups, everyone)
-            longest = max(float(run.columns[axis][-1]) for run in everyone.runs)
-            for ax in part.axes:
-                if not ax.has_data():
-                    place: Any = {"transform": ax.transAxes, "ha": "center", "va": "center"}
-                    ax.text(0.5, 0.5, "no whole episode yet", color=FAINT, **place)
-                _label_x(ax, axis, longest)
+        panels = [_panels(groups, axis) for groups in tasks.values()]
+        titles = [_TITLE + _LINE * _legend_size(groups)[1] for groups in tasks.values()]
+        rows = sum(math.ceil(len(draws) / len(_COLUMNS)) for draws in panels)
+        height = sum(titles) + _ROW * rows
+        figure = Figure(figsize=(_WIDTH, height))
+        top = 0.0  # inches from the upper edge
+        for (task, groups), draws, title in zip(tasks.items(), panels, titles, strict=True):
+            _draw_title(figure, top, task, groups)
+            top += title
+            longest = max(float(run.columns[axis][-1]) for group in groups for run in group.runs)
+            for start in range(0, len(draws), len(_COLUMNS)):
+                for left, draw in zip(_COLUMNS, draws[start:], strict=False):
+                    if draw is not None:
+                        x, y = _place(figure, left, top + _PANEL[1])
+                        ax = figure.add_axes((x, y, _PANEL[0] / _WIDTH, _PANEL[1] / height))
+                        _draw_panel(ax, draw, axis, longest)
+                top += _ROW
     return figure
+
+
+def _panels(groups: list[Group], axis: Axis) -> list[Draw | None]:
+    """What draws each panel of a task; None where the legend of the panel before has its place."""
+    everyone = Group("", tuple(run for group in groups for run in group.runs))
+    rewards, ends = _by_size(everyone, _REWARDS, axis), everyone.tags(_ENDS)
+    times = metric_tags.phase_tags(_by_size(everyone, _TIMES, axis))
+    spent = [t for t in (*times, REST) if any(np.any(r.columns.get(t, 0)) for r in everyone.runs)]
+    evaluated, learning = evaluated_tags(groups), list(filter(everyone.tags, _LEARNING))
+
+    def curves(tags: Sequence[str]) -> list[Draw | None]:
+        return [partial(_draw_curves, groups=groups, tag=tag, axis=axis) for tag in tags]
+
+    if len(groups) > 1:
+        tags = [*_COMPARED, *evaluated, *rewards, *ends, *learning]
+        whole_rows = -len(tags) % len(_COLUMNS) + len(_COLUMNS)
+        return curves([*tags, *spent[:whole_rows]])
+    stack = partial(_draw_stack, group=groups[0], axis=axis)
+    return [
+        *curves(list(_COMPARED)),
+        *(partial(stack, title="Reward terms (per second)", tags=rewards), None),
+        *(partial(stack, title="Seconds of an iteration", tags=spent), None),
+        partial(stack, title="How episodes ended", tags=ends),
+        *curves([*evaluated, *learning]),
+    ]
+
+
+def _draw_panel(ax: Axes, draw: Draw, axis: Axis, longest: float) -> None:
+    draw(ax)
+    if not ax.has_data():
+        place: Any = {"transform": ax.transAxes, "ha": "center", "va": "center"}
+        ax.text(0.5, 0.5, "no whole episode yet", color=FAINT, **place)
+    _label_x(ax, axis, longest)
 
 
 def _legend_size(groups: Sequence[Group]) -> tuple[int, int]:
@@ -84,21 +116,14 @@ def _legend_size(groups: Sequence[Group]) -> tuple[int, int]:
     return columns, math.ceil(len(groups) / columns) if len(groups) > 1 else 0
 
 
-def _place(part: SubFigure, x: float, y: float) -> tuple[float, float]:
-    """A place in part of a figure, so many inches from its left and its upper edge."""
-    return x / _WIDTH, 1.0 - y * part.dpi / part.bbox.height
+def _place(figure: Figure, x: float, y: float) -> tuple[float, float]:
+    """A place in a figure, so many inches from its left and its upper edge."""
+    return x / _WIDTH, 1.0 - y / figure.get_figheight()
 
 
-def _panels(part: SubFigure, places: Sequence[tuple[float, float]]) -> list[Axes]:
-    """Empty panels side by side at the bottom, at these left edges and widths, in inches."""
-    height = part.bbox.height / part.dpi
-    boxes = [(x / _WIDTH, 0.6 / height, width / _WIDTH, _PANEL / height) for x, width in places]
-    return [part.add_axes(box) for box in boxes]
-
-
-def _draw_title(part: SubFigure, task: str, groups: list[Group], everyone: Group) -> None:
+def _draw_title(figure: Figure, top: float, task: str, groups: list[Group]) -> None:
     """The task, what runs there are, and what the colors of groups stand for."""
-    runs = everyone.runs
+    runs = [run for group in groups for run in group.runs]
     if len(runs) == 1:
         done, steps, seconds = (float(runs[0].columns[column][-1]) for column in COUNTS)
         text = f"{runs[0].name}   ·   {done:,.0f} iterations, {number(steps)} environment steps "
@@ -108,44 +133,48 @@ def _draw_title(part: SubFigure, task: str, groups: list[Group], everyone: Group
         text = f"{len(runs)} runs, seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
         if len(groups) < len(runs):
             text += " (line: mean, pale where not all runs came so far; shade: range)"
-    part.text(*_place(part, 0.3, 0.32), task, fontsize=15, fontweight="bold")
-    part.text(*_place(part, 0.3, 0.67), text, color=FAINT, fontsize=10.5, va="center")
+    figure.text(*_place(figure, 0.3, top + 0.32), task, fontsize=15, fontweight="bold")
+    figure.text(*_place(figure, 0.3, top + 0.5), text, color=FAINT, fontsize=10.5, va="center")
     if len(groups) > 1:
         lines = [Line2D([], [], color=group.color, label=group.label) for group in groups]
-        place: Any = {"loc": "upper left", "bbox_to_anchor": _place(part, 0.25, 0.75)}
-        columns, _ = _legend_size(groups)
-        part.legend(handles=lines, ncols=columns, borderaxespad=0.0, fontsize=10, **place)
+        corner = _place(figure, 0.25, top + 0.6)
+        place: Any = {"loc": "upper left", "bbox_to_anchor": corner, "borderaxespad": 0.0}
+        figure.legend(handles=lines, ncols=_legend_size(groups)[0], fontsize=10, **place)
 
 
-def _draw_comparison(part: SubFigure, tags: list[str], groups: list[Group], axis: Axis) -> None:
-    """Metrics of all groups, a panel each; beside returns in training those of evaluations."""
-    for ax, tag in zip(_panels(part, _FOUR[: len(tags)]), tags, strict=True):
-        ax.set_title(_COMPARED.get(tag) or f"Eval {_short(tag, 16)}")
-        numbers_on(ax, "y")
-        drawn = [_draw_curve(ax, group, tag, axis) for group in groups]
-        if (
-            any(drawn) and len(groups) == 1
-        ):  # the last value; of throughput, which jumps, the median
-            of = np.median if tag == metric_tags.SPEED else last
-            values = [run.summary(tag, of) for run in groups[0].runs]
-            if known := [value for value in values if value is not None]:
-                text = number(sum(known) / len(known))
-                ax.set_title(text, loc="right", color=groups[0].color)
-        returns = groups if tag == metric_tags.RETURN else []
-        if any([_draw_curve(ax, group, EVALUATED, axis) for group in returns]):  # noqa: C419 - all
-            color = groups[0].color if len(groups) == 1 else FAINT
-            kinds: dict[str, Any] = {"training": "-", "evaluation": "--"}
-            lines = [Line2D([], [], color=color, linestyle=s, label=n) for n, s in kinds.items()]
-            ax.legend(handles=lines, loc="best")
-        if tag in (metric_tags.LENGTH, metric_tags.SPEED):
-            ax.set_ylim(bottom=0.0)
+def _draw_curves(ax: Axes, groups: list[Group], tag: str, axis: Axis) -> None:
+    """A metric of all groups; beside returns in training those of evaluations."""
+    titles = _COMPARED | _LEARNING
+    ax.set_title(titles.get(tag) or ("Eval " if tag.startswith("Eval/") else "") + _short(tag, 20))
+    if kind := next((kind for kind in _KINDS if tag.startswith(kind) and tag not in titles), None):
+        ax.set_title(_KINDS[kind], loc="right", color=FAINT, fontsize=8.5, fontweight="normal")
+    _format_y(ax, tag)
+    ranges = [_draw_curve(ax, group, tag, axis) for group in groups]
+    if any(ranges) and len(groups) == 1:  # the last value; of throughput, which jumps, the median
+        of = np.median if tag == metric_tags.SPEED else last
+        values = [run.summary(tag, of) for run in groups[0].runs]
+        if known := [value for value in values if value is not None]:
+            text = number(sum(known) / len(known))
+            ax.set_title(text, loc="right", color=groups[0].color)
+    returns = groups if tag == metric_tags.RETURN else []
+    evaluated = [_draw_curve(ax, group, EVALUATED, axis) for group in returns]
+    if any(evaluated):
+        color = groups[0].color if len(groups) == 1 else FAINT
+        kinds: dict[str, Any] = {"training": "-", "evaluation": "--"}
+        lines = [Line2D([], [], color=color, linestyle=s, label=n) for n, s in kinds.items()]
+        ax.legend(handles=lines, loc="best")
+    limit_y(ax, [limits for limits in (*ranges, *evaluated) if limits])
+    if tag in (metric_tags.LENGTH, metric_tags.SPEED) or kind in (_TIMES, REST):
+        ax.set_ylim(bottom=0.0)
+    elif kind == _ENDS:
+        ax.set_ylim(-0.02, 1.02)
 
 
-def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> bool:
-    """The mean of a group and its range; whether there was anything to draw."""
+def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> tuple[float, float] | None:
+    """Draw the mean of a group and its range; what y should show, or None if there is nothing."""
     curve = aggregate(group.runs, [tag], axis).get(tag)
     if curve is None:
-        return False
+        return None
     dashed = tag == EVALUATED
     style: Any = {"color": group.color, "linestyle": "--" if dashed else "-"}
     if len(curve.x) == 1 or (tag.startswith("Eval/") and len(curve.x) < 40):
@@ -158,7 +187,8 @@ def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> bool:
     ax.plot(curve.x, np.where(complete, curve.mean, np.nan), **style)
     if len(group.runs) > 1:
         band(ax, curve.x, curve.low, curve.high, group.color)
-    return True
+    few = "marker" in style  # and each of many episodes
+    return (curve.low.min(), curve.high.max()) if few else usual_range(curve.low, curve.high)
 
 
 def _all_finished(group: Group, axis: Axis, x: np.ndarray) -> np.ndarray:
@@ -168,46 +198,14 @@ def _all_finished(group: Group, axis: Axis, x: np.ndarray) -> np.ndarray:
     return np.full(len(x), True) if share is None else np.interp(x, share.x, share.low) >= 1.0
 
 
-def _draw_group(part: SubFigure, group: Group, everyone: Group, axis: Axis) -> None:
-    """What a group consists of; in the order of `everyone`, for one color in all groups."""
-    if len(group.runs) < len(everyone.runs):
-        style: Any = {"color": group.color, "fontsize": 12, "fontweight": "bold"}
-        part.text(*_place(part, 0.3, _HEADER - 0.08), group.label, **style)
-    panels = _panels(part, _OF_GROUP)
-    logged = set(group.tags("Perf/"))
-    by_size = [tag for tag in _by_size(everyone, "Perf/", axis) if tag in logged]
-    times = metric_tags.phase_tags(by_size)
-    columns = [run.columns for run in group.runs]
-    spent = [t for t in (*times, REST) if any(np.any(c.get(t, 0.0)) for c in columns)]
-    shortest = min(float(c[axis][-1]) for c in columns)
-    stacks: list[tuple[str, list[str], Text]] = [
-        ("Reward terms (per second)", _by_size(everyone, "Episode_Reward/", axis), number),
-        ("How episodes ended", everyone.tags("Episode_Termination/"), lambda y: f"{100 * y:.0f} %"),
-        ("Seconds of an iteration", spent, lambda y: number(round(y, 4))),
-    ]
-    for ax, (title, tags, text) in zip(panels, stacks, strict=True):
-        curves = aggregate(group.runs, tags, axis)
-        _draw_stack(ax, title, curves, text, mean=tags is spent)
-        for curve in list(curves.values())[:1]:
-            pale = curve.x > shortest  # where runs are missing
-            if tags is not spent:
-                pale |= ~_all_finished(group, axis, curve.x)
-            shade: Any = {"color": "white", "alpha": 0.65, "linewidth": 0}
-            shade |= {"where": pale, "transform": ax.get_xaxis_transform()}
-            ax.fill_between(curve.x, 0.0, 1.0, **shade)
-    if panels[1].has_data():
-        panels[1].set_ylim(0.0, 1.0)
-    panels[2].set_ylim(bottom=0.0)
-
-
-def _draw_stack(
-    ax: Axes, title: str, curves: dict[str, Curve], text: Text, mean: bool = False
-) -> None:
+def _draw_stack(ax: Axes, group: Group, axis: Axis, title: str, tags: list[str]) -> None:
     """Areas above and below zero, and their sum."""
     ax.set_title(title)
-    ax.yaxis.set_major_formatter(lambda y, _: text(y))
+    curves = aggregate(group.runs, tags, axis)
     if not curves:
         return
+    text = _format_y(ax, tags[0])
+    is_time, is_share = (tags[0].startswith(kind) for kind in (_TIMES, _ENDS))
     x = next(iter(curves.values())).x
     parts = {tag: curve.mean for tag, curve in curves.items()}
     if len(smallest := list(parts)[len(_PART_COLORS) :]):
@@ -215,11 +213,10 @@ def _draw_stack(
     if len(x) == 1:  # an area needs a width
         x = np.array([0.0, x[0]])
         parts = {name: np.repeat(values, 2) for name, values in parts.items()}
-    characters = 22 if ax.get_position().width > 0.18 else 14
     top, bottom = np.zeros_like(x), np.zeros_like(x)
     for (name, values), color in zip(parts.items(), (*_PART_COLORS, OTHERS), strict=False):
-        value = float(values.mean() if mean else values[-1])
-        label: str | None = f"{_short(name, characters)}  {text(value)}"
+        value = float(values.mean() if is_time else values[-1])
+        label: str | None = f"{_short(name, 34)}  {text(value)}"
         for edge, part in ((top, values.clip(min=0.0)), (bottom, values.clip(max=0.0))):
             if part.any():
                 style: Any = {"color": color, "alpha": 0.85, "linewidth": 0, "label": label}
@@ -229,7 +226,33 @@ def _draw_stack(
     if bottom.any():
         total = top + bottom
         ax.plot(x, total, color="black", linewidth=1.4, label=f"sum  {text(float(total[-1]))}")
-    legend_beside(ax)
+    shortest = min(float(run.columns[axis][-1]) for run in group.runs)
+    pale = x > shortest  # where runs are missing
+    if not is_time:
+        pale |= ~_all_finished(group, axis, x)
+    shade: Any = {"color": "white", "alpha": 0.65, "linewidth": 0}
+    shade |= {"where": pale, "transform": ax.get_xaxis_transform()}
+    ax.fill_between(x, 0.0, 1.0, **shade)
+    if is_share:
+        ax.set_ylim(0.0, 1.0)
+        ax.legend(loc="best", frameon=True, framealpha=0.8, edgecolor="none")
+    else:
+        limit_y(ax, [(0.0, 0.0), usual_range(bottom, top)])
+        legend_beside(ax)
+    if is_time:
+        ax.set_ylim(bottom=0.0)
+
+
+def _format_y(ax: Axes, tag: str) -> Callable[[float], str]:
+    """Write the numbers on the y-axis as those of `tag` are written; what writes one."""
+
+    def text(value: float) -> str:
+        if tag.startswith(_ENDS):
+            return f"{100.0 * value:.0f} %"
+        return number(round(value, 4) if tag.startswith((_TIMES, REST)) else value)
+
+    ax.yaxis.set_major_formatter(lambda value, _: text(value))
+    return text
 
 
 def _by_size(group: Group, prefix: str, axis: Axis) -> list[str]:
@@ -240,8 +263,7 @@ def _by_size(group: Group, prefix: str, axis: Axis) -> list[str]:
 
 def _label_x(ax: Axes, axis: Axis, longest: float) -> None:
     if axis == "env_steps":
-        most = 5 if ax.get_position().width > 0.18 else 3
-        counts_on_x(ax, "environment steps", longest, most)
+        counts_on_x(ax, "environment steps", longest)
         return
     units = (("s", 1.0, 180.0), ("min", 60.0, 3 * 3600.0), ("h", 3600.0, math.inf))
     unit, seconds = next((unit, size) for unit, size, most in units if longest <= most)

@@ -55,7 +55,8 @@ def _stands(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
     worst = prepared.robot.joints[int(away.argmax())]
     good = bool(np.isfinite(qpos).all()) and abs(sunk) < _SINKS * height and away.max() < _AWAY
     text = f"{STANDS_S:.0f} s at home, its base upright by a guide: sinks {round(1e3 * sunk)} mm"
-    text = f"{text}, {worst} is {away.max():.2f} off"
+    is_slide = model.joint(worst).type[0] == mujoco.mjtJoint.mjJNT_SLIDE
+    text = f"{text}, {worst} is {away.max():.2f} {'m' if is_slide else 'rad'} from home"
     if not good:
         change = "lower" if prepared.timestep < _FINE else "raise the force range and"
         text = f"{text}; {change} the stiffness (kp) of its servos"

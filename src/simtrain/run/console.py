@@ -43,7 +43,16 @@ class Status:
         steps = f"env steps {self.env_steps:,}  {metrics[SPEED]:,.0f} steps/s"
         count = f"{self.iteration:>{len(str(self.iterations))}}/{self.iterations}"
         reward = f"reward/step {metrics[STEP_REWARD]:.4g}"
-        return f"iteration {count}  {steps}  {reward}  {episodes}  left {self._time_left()}"
+        line = f"iteration {count}  {steps}  {reward}  {episodes}  left {self._time_left()}"
+        return "  ".join([line, *self._largest_rewards()])
+
+    def _largest_rewards(self) -> list[str]:
+        """A text that names the three largest reward terms, a second; none before an episode."""
+        metrics = self.metrics.items()
+        rewards = {tag.removeprefix(REWARDS): v for tag, v in metrics if tag.startswith(REWARDS)}
+        largest = sorted(rewards, key=lambda term: -abs(rewards[term]))[:3]
+        named = ", ".join(f"{term} {rewards[term]:.3g}" for term in largest)
+        return [f"largest rewards: {named}"] if largest else []
 
     def _time_left(self) -> str:
         return str(timedelta(seconds=round(self.seconds_left)))
@@ -62,10 +71,7 @@ class Status:
         table.add_row("env steps", steps, "steps/s", speed, "left", self._time_left())
         reward = f"{metrics[STEP_REWARD]:.4g}"
         table.add_row("reward/step", reward, "return", mean_return, "length", length)
-        lines = []
-        rewards = {t.removeprefix(REWARDS): v for t, v in metrics.items() if t.startswith(REWARDS)}
-        if largest := sorted(rewards, key=lambda term: -abs(rewards[term]))[:3]:
-            lines.append("largest rewards: " + ", ".join(f"{t} {rewards[t]:.3g}" for t in largest))
+        lines = self._largest_rewards()
         if RETURN in metrics and not is_complete(metrics):
             share = f"{100.0 * metrics[FINISHED_ENVS]:.0f} %"
             text = f"return and length are incomplete: {share} of environments have finished one"
