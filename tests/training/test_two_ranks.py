@@ -15,7 +15,7 @@ def found(tmp_path_factory):
     """What two ranks found, by rank, and what one found alone."""
     results = tmp_path_factory.mktemp("ranks") / "found"
     program = Path(__file__).with_name("two_ranks.py")
-    subprocess.run([sys.executable, str(program), str(results)], check=True, timeout=100)
+    subprocess.run([sys.executable, str(program), str(results)], check=True, timeout=500)
     keys = ("0", "1", "alone")
     found = {key: torch.load(results.with_suffix(f".{key}"), weights_only=False) for key in keys}
     return {**found, "runs": results.with_suffix(".runs")}
@@ -82,9 +82,8 @@ def test_numbers_are_summed_with_their_counts_and_warnings_name_their_rank(found
         )
 
 
-@pytest.mark.parametrize("name", ["resumed", "once one file"])
-def test_two_ranks_go_on_as_if_nothing_had_happened(found, name):
-    whole, resumed = (found["runs"] / name / "metrics.jsonl" for name in ("whole", name))
+def test_two_ranks_go_on_as_if_nothing_had_happened(found):
+    whole, resumed = (found["runs"] / name / "metrics.jsonl" for name in ("whole", "resumed"))
     assert timeless(resumed) == timeless(whole)
     assert [row["iteration"] for row in timeless(resumed)] == [1, 2, 3, 4, 5, 6]
 

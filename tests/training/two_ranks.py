@@ -6,7 +6,6 @@ every rank makes it quick.
 
 from __future__ import annotations
 
-import io
 import multiprocessing
 import sys
 from collections.abc import Iterator
@@ -255,28 +254,13 @@ def begun(rank: Rank, path: Path) -> list[torch.Tensor]:
 
 def resumed(rank: Rank, folder: Path) -> None:
     """Six iterations in one go, and six of which the last three are by a run that is resumed."""
-    for name, parts in {"whole": (6,), "resumed": (3, 6), "once one file": (3, 6)}.items():
+    for name, parts in {"whole": (6,), "resumed": (3, 6)}.items():
         run = folder / name
         run.mkdir(parents=True, exist_ok=True)
         for iterations in parts:
             state = Resumption(run / "resume.pt", True, ()) if iterations > parts[0] else None
             config = replace(CARTPOLE, max_iterations=iterations)
             run_worker(make_context(run, config, rank, resumption=state))
-            if name == "once one file" and rank.is_main:
-                join_parts(run)
-
-
-def join_parts(run: Path) -> None:
-    """Give a state the form that it had when rank 0 wrote for all ranks."""
-    content = torch.load(run / "resume.pt", weights_only=True)
-    part = run / "resume.rank1.pt"
-    packed = io.BytesIO()
-    torch.save(torch.load(part, weights_only=True)["state"], packed)
-    content["ranks"].append(torch.frombuffer(bytearray(packed.getvalue()), dtype=torch.uint8))
-    for name in ("world_size", "save"):
-        del content[name]
-    torch.save(content, run / "resume.pt")
-    part.unlink()
 
 
 def trained_on_other_hardware(rank: Rank) -> list[torch.Tensor]:

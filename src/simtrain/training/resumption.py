@@ -109,8 +109,6 @@ def _read_part(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
     content = read_tensors(path, "training state")
     if type(version := content.get("format")) is not int or version != FORMAT:
         raise ConfigError(f"{path} was saved by another version of simtrain")
-    if "ranks" in content:  # once it held the states of all ranks
-        content = {"world_size": len(content["ranks"]), "save": [], **content}
     check_kinds(path, content, kinds)
     return content
 
@@ -174,7 +172,7 @@ def _whole_states(run: Path) -> list[SavedRun]:
         if file.exists():
             try:
                 content = read_resume_state(file)
-                for rank in range(len(content["ranks"]), content["world_size"]):
+                for rank in range(1, content["world_size"]):
                     find_part(run, rank, content["save"])
                 states.append(SavedRun(run, file, content, tuple(map(str, errors))))
             except ConfigError as error:

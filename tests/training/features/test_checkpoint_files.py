@@ -32,11 +32,12 @@ def state(iteration: int, task: str = "hop") -> dict[str, Any]:
         "task": task,
         "iteration": iteration,
         "env_steps": 8 * iteration,
-        **dict.fromkeys(("steps", "threads"), 1),
+        **dict.fromkeys(("steps", "threads", "world_size"), 1),
         "model": "digest",
         **{key: {} for key in ("versions", "config", "default", "learner", "features")},
         "trainer": {"iteration": iteration, "env_steps": 8 * iteration},
-        "ranks": [{"env": {"x": torch.randn(64, generator=random)}, "none": None}] * 2,
+        "save": [iteration, 7],
+        "ranks": [{"env": {"x": torch.randn(64, generator=random)}, "none": None}],
         "numbers": [1, 2.5, float("nan"), True, "text"],
     }
 
@@ -146,7 +147,7 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path):
 
 def save_of_two_ranks(run: Path, iteration: int, checksum: int = 7) -> None:
     content, save = state(iteration), [iteration, checksum]
-    content |= {"ranks": content["ranks"][:1], "world_size": 2, "save": save}
+    content |= {"world_size": 2, "save": save}
     write_resume_state(run, content)
     write_resume_state(run, {"save": save, "state": {}}, rank=1)
 

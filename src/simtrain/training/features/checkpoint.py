@@ -35,7 +35,6 @@ from simtrain.run.checkpoint import (
     model_path,
     model_paths,
     save_model,
-    unpacked,
 )
 from simtrain.run.directory import versions, write_config
 from simtrain.sim import choose_engine
@@ -212,15 +211,13 @@ class Checkpoint(Feature):
         if rank.is_main:
             content = read_resume_state(resumption.file)
             resumption.file.replace(resumption.file.with_name(NEWEST))
-            own, *others = content["ranks"]
+            (own,) = content["ranks"]
             names = ("trainer", "learner", "features", "steps", "save", "world_size")
-            shared = {name: content[name] for name in names} | {"others": others}
+            shared = {name: content[name] for name in names}
             if not resumption.same_environments:  # means are over the new episodes alone
                 shared["trainer"] = {**shared["trainer"], "episodes": []}
         shared = rank.broadcast_object(shared)
-        if 0 < rank.rank <= len(shared["others"]):  # rank 0 has once written for all
-            own = unpacked(shared["others"][rank.rank - 1].numpy().tobytes())
-        elif 0 < rank.rank < shared["world_size"]:
+        if 0 < rank.rank < shared["world_size"]:
             run = resumption.file.parent
             file, own = find_part(run, rank.rank, shared["save"])
             file.replace(part_of(run / NEWEST, rank.rank))
