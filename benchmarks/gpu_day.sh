@@ -16,7 +16,7 @@ simtrain="$python -m simtrain.cli.start"
 gpus=$($python -c 'import torch; print(torch.cuda.device_count())') ||
   { echo "'$python' cannot import torch: set PYTHON to a Python that can" >&2; exit 2; }
 [ "$gpus" -gt 0 ] || {
-  echo "no GPU is visible to torch; without one, the checks are: uv run pytest tests/gpu -n 0" >&2
+  echo "no GPU is visible to torch; without one, the checks are: uv run pytest tests/gpu -n 0 -m slow" >&2
   exit 2
 }
 mkdir -p "$folder"

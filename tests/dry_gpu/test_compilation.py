@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import warp
 
 from simtrain.sim import warp_kernels
@@ -54,6 +55,7 @@ def test_own_kernels_compile_for_gpus(tmp_path) -> None:
     assert all(Path(path).stat().st_size for path in paths)
 
 
+@pytest.mark.slow
 def test_the_first_run_compiles_all_before_it_steps_and_the_second_nothing(tmp_path) -> None:
     def run() -> dict[str, Any]:
         result = subprocess.run(

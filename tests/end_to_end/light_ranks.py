@@ -1,7 +1,7 @@
 """A command of its own for tests of the launcher: two ranks that do next to nothing.
 
-Its arguments are ``--collective-timeout`` and ``--grace-seconds`` of `train`, and what rank 1
-returns or sends that cannot be pickled, if anything.
+Its arguments are ``--collective-timeout`` and ``--grace-seconds`` of `train`, and a third if ranks
+return what cannot be pickled.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ JOB = Job(
 )
 
 
-def work(rank: Rank, show: Callable[[object], None], stop: Callable[[], bool], broken: str) -> str:
+def work(rank: Rank, show: Callable[[object], None], stop: Callable[[], bool], odd: str) -> str:
     """Meet the other rank again and again until one of them is told to stop."""
     show("at work")
-    if broken == "gathers" and rank.rank == 1:
-        rank.gather_object(lambda: None)
-    if broken == "returns":
+    if odd:
         return lambda: None
     while not rank.all_gather([float(stop())]).any():
         time.sleep(0.02)
@@ -42,10 +40,10 @@ def work(rank: Rank, show: Callable[[object], None], stop: Callable[[], bool], b
 
 
 def command() -> int:
-    broken = "".join(sys.argv[3:])
+    odd = "".join(sys.argv[3:])
     config = TrainConfig("light", grace_seconds=GRACE_SECONDS)
     with Attempts(config, JOB, None, None, Path("none"), TrainingConsole("light", 1)).stop as stop:
-        result = launch_ranks(JOB, work, broken, receive=print, stop=stop, log_dir="")
+        result = launch_ranks(JOB, work, odd, receive=print, stop=stop, log_dir="")
     print(f"{result}, stopped by {stop.received.name if stop.received else None}")
     return 0
 

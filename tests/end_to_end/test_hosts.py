@@ -101,6 +101,7 @@ def test_two_hosts_train_together_and_stop_together(start_on_hosts):
     assert logs == {f"{host}{rank}.log" for host in HOSTS for rank in ("", "[0]")}
 
 
+@pytest.mark.slow
 def test_a_population_spreads_over_hosts(start_on_hosts):
     flags = ("--max-iterations", "2", "--logger", "none", "--env.episode-length-s", "1")
     flags = (*flags, "--population", "2", "--population-interval", "2", "--eval-episodes", "2")

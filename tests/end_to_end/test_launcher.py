@@ -18,10 +18,10 @@ def light(start):
     """Starts two ranks; `Job.wait` looks for what they leave behind."""
 
     def light(
-        *, collective_timeout: float = 100.0, grace_seconds: float = 100.0, broken: str = ""
+        *, collective_timeout: float = 100.0, grace_seconds: float = 100.0, returns: str = ""
     ) -> Job:
         program = ("-u", str(Path(__file__).with_name("light_ranks.py")))
-        return start(str(collective_timeout), str(grace_seconds), broken, program=program)
+        return start(str(collective_timeout), str(grace_seconds), returns, program=program)
 
     return light
 
@@ -34,7 +34,11 @@ def job(light):
     return job
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+# That all finish when all are told is shown of two hosts, too (`test_hosts.py`).
+TO_ALL = pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("number", [TO_ALL, signal.SIGTERM])
 def test_a_signal_to_every_process_or_to_a_single_rank_lets_all_ranks_finish(number, job):
     if number == signal.SIGUSR1:
         job.signal_all(number)
@@ -44,7 +48,7 @@ def test_a_signal_to_every_process_or_to_a_single_rank_lets_all_ranks_finish(num
     assert f"rank 0 is done, stopped by {number.name}" in job.output
 
 
-@pytest.mark.parametrize("processes", [2, 5, PROCESSES])
+@pytest.mark.parametrize("processes", [2, pytest.param(5, marks=pytest.mark.slow), PROCESSES])
 def test_a_command_killed_at_any_moment_leaves_no_process_behind(processes, light):
     """From the first fork to ranks at work."""
     job = light()
@@ -73,9 +77,8 @@ def test_a_killed_process_of_the_launch_ends_the_job_and_is_named(process, messa
     assert job.output.splitlines()[-1].startswith(message)
 
 
-@pytest.mark.parametrize("broken", ["gathers", "returns"])
-def test_a_value_that_cannot_be_pickled_ends_the_job_with_its_traceback(broken, light):
-    job = light(broken=broken)
+def test_a_result_that_cannot_be_pickled_ends_the_job_with_its_traceback(light):
+    job = light(returns="a lambda")
     job.wait_for("at work")
     began = time.monotonic()
     assert job.wait() == 1, job.output
@@ -132,6 +135,7 @@ def test_a_frozen_rank_is_told_of_and_in_the_end_ends_the_job(light):
     assert last.endswith("(--collective-timeout)")
 
 
+@pytest.mark.slow  # `tests/launch/test_events.py` has it with a clock of its own
 def test_a_rank_that_hangs_at_the_start_ends_the_job_with_advice(light):
     job = light(collective_timeout=3.0)
     job.wait_until(lambda: bool(job.ranks()))

@@ -1,6 +1,7 @@
 """The device of these tests: a GPU, or where there is none the CPU, on which all run as well.
 
-There Warp simulates on its CPU device, and a tape stands in for CUDA graphs.
+There Warp simulates on its CPU device, and a tape stands in for CUDA graphs. They are slow tests
+then: `tests/sim` and `tests/training/graphs` show sooner what they can show without a GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ DEVICE = torch.device("cuda", 0) if HAS_GPU else torch.device("cpu")
 ENVS = 64 if HAS_GPU else 8
 MARKS = [pytest.mark.timeout(1200)]  # the first run on a machine compiles
 if not HAS_GPU:
-    MARKS.append(pytest.mark.usefixtures("fast_compilation"))
+    MARKS += [pytest.mark.usefixtures("fast_compilation"), pytest.mark.slow]
 GPU_FLAGS = ("--gpu-ids", "0") if HAS_GPU else ("--gpu-ids", "None", "--cpu-threads", "1")
 
 

@@ -3,6 +3,9 @@ import sys
 
 import pytest
 import torch
+from gpu_or_cpu import MARKS
+
+pytestmark = MARKS
 
 
 @pytest.mark.parametrize("visible", [None, "0", ""])

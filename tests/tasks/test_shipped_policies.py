@@ -70,7 +70,11 @@ def test_a_shipped_policy_is_as_good_as_its_file_says(task):
     assert not found, f"{found}: train {task} again, and `uv run simtrain export <run> --ship` it"
 
 
-@pytest.mark.parametrize("task", SHIPPED)
+# Of one robot and interface, one is enough in the fast suite.
+OTHERS = (pytest.param("cartpole-balance", marks=pytest.mark.slow), *SHIPPED[1:])
+
+
+@pytest.mark.parametrize("task", OTHERS)
 def test_a_shipped_policy_is_as_good_without_simtrain(task, tmp_path):
     saved = open_policy(TASKS[task])
     saved.config.env.episode_length_s = 4.0

@@ -13,6 +13,8 @@ from test_two_ranks import timeless
 
 from simtrain.training.resumption import open_run
 
+# What such a save leaves is read right is shown without ranks, too (`test_checkpoint_files.py`).
+pytestmark = pytest.mark.slow
 EXPECTED = {
     "whole": [],
     # Nothing after the first kill; then the parts of two attempts make a state, for they are equal.
