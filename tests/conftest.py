@@ -48,6 +48,14 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, with no other tasks than those that ship."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SIMTRAIN_TASKS", raising=False)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def fast_compilation() -> Iterator[None]:
     """Compile Warp's CPU kernels without optimizing them, by one test process for all of them."""

@@ -30,7 +30,10 @@ def trajectory(env: Env, steps: int) -> list[torch.Tensor]:
     return [*seen, env.episodes.take()]
 
 
-def assert_goes_on_the_same(first: Env, make: Any, *, before: int, after: int) -> None:
+def assert_goes_on_the_same(
+    first: Env, make: Any, *, before: int, after: int
+) -> list[torch.Tensor]:
+    """What is seen of `first` after the state that another one from `make` goes on from."""
     trajectory(first, before)
     saved = stored({"env": first.state(), "random": torch.get_rng_state()})
     expected = trajectory(first, after)
@@ -40,3 +43,4 @@ def assert_goes_on_the_same(first: Env, make: Any, *, before: int, after: int) -
     torch.set_rng_state(saved["random"])
     for step, (value, other) in enumerate(zip(expected, trajectory(second, after), strict=True)):
         assert torch.equal(value, other), step
+    return expected

@@ -42,6 +42,18 @@ def test_the_value_after_a_rollout_is_not_remembered():
     assert all(map(torch.equal, before, ppo.hidden_states()))
 
 
+def test_waiting_is_refused() -> None:
+    flags = torch.tensor([True, False])
+    for wait in (
+        lambda: bool(flags.any()),
+        lambda: flags.nonzero(),
+        lambda: flags[flags],
+        lambda: torch.tensor([1.0, 2.0]),
+    ):
+        with RefuseWaiting(), pytest.raises(AssertionError, match="waits"):
+            wait()
+
+
 @pytest.mark.parametrize("model", ["gru", "cnn"])
 def test_a_step_does_not_wait_for_the_device(model):
     ppo = make_ppo(model, **(IMAGES if model == "cnn" else {}))

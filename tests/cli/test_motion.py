@@ -18,13 +18,6 @@ G1 = Path(__file__).parents[2] / "tasks" / "g1"
 SQUAT = str(G1 / "motions" / "squat.npz")
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SIMTRAIN_TASKS", raising=False)
-    return tmp_path
-
-
 @pytest.fixture(scope="module")
 def model() -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_path(str(G1 / "scene.xml"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shutil
 import socket
-from pathlib import Path
 
 import imageio_ffmpeg
 import pytest
@@ -17,13 +16,6 @@ from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 
 TASK = "cartpole-balance"
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SIMTRAIN_TASKS", raising=False)
-    return tmp_path
 
 
 @needs_opengl
@@ -50,10 +42,7 @@ def test_a_command_is_kept_in_a_video(here, monkeypatch):
 
 MISTAKES = [
     ("", "name one run, checkpoint or task first"),
-    ("--video out.mp4", "name one run, checkpoint or task first"),
     ("cartpole-balanse", "no run, checkpoint or task cartpole-balanse (did you mean 'cartpole-ba"),
-    ("empty", "empty is no run directory"),
-    ("broken/model_1.pt", "not a checkpoint, or it is damaged"),
     (f"{TASK} --policy zero --videos out.mp4", "no flag --videos (did you mean '--video'"),
     (f"{TASK} --policy zero --video out.gif", "--video is out.gif; give a file that ends with"),
     (f"{TASK} --policy zero --video no/out.mp4", "cannot be written: no is not a folder"),
@@ -67,18 +56,12 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[m[0] for m in MISTAKES])
-def test_a_mistake_is_told_in_one_line_and_nothing_is_written(command, message, here, trained_run):
-    (here / "empty").mkdir()
-    (here / "broken").mkdir()
-    (here / "broken" / "config.yaml").write_bytes((trained_run / "config.yaml").read_bytes())
-    whole = (trained_run / "model_1.pt").read_bytes()
-    (here / "broken" / "model_1.pt").write_bytes(whole[: len(whole) // 2])
-    before = sorted(here.rglob("*"))
+def test_a_mistake_is_told_in_one_line_and_nothing_is_written(command, message, here):
     with pytest.raises(ConfigError) as error:
         play(command.split())
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-    assert sorted(here.rglob("*")) == before
+    assert not list(here.iterdir())
 
 
 def test_a_port_in_use_is_told(here):

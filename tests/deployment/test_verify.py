@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
-import numpy as np
 import pytest
 import torch
+from motions import write_clip
 from random_policy import random_policy
 from tiny_task import tiny_task
 from torch import Tensor
@@ -37,7 +37,6 @@ from simtrain.deployment.verify import Verifier
 from simtrain.env.env import Env
 from simtrain.env.reading import read_as
 from simtrain.errors import ConfigError
-from simtrain.motion.clip import MotionClip, body_names, joint_names
 from simtrain.training.saved_policy import SavedPolicy
 
 JOINTS = ("left_slide", "left_hinge", "right_slide", "right_hinge")
@@ -381,26 +380,14 @@ def test_a_model_of_another_robot_is_refused(robot, tmp_path) -> None:
         find_conditions(robot[1], other)
 
 
+FRAMES = {"long": 15, "short": 8}
+
+
 def _following(folder: Path) -> TaskCfg:
     """A box with an arm that follows one of two made-up motions."""
     xml = MODEL.replace(CRATE, "").replace(AT_START, "")
-    model, rng = mujoco.MjModel.from_xml_string(xml), np.random.default_rng(0)
-    for name, frames in (("long", 15), ("short", 8)):
-        sizes = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
-        rows = {f: rng.normal(0, 0.3, (frames, model.nbody - 1, n)) for f, n in sizes.items()}
-        rows |= {f: rng.normal(0, 0.3, (frames, 4)) for f in ("joint_pos", "joint_vel")}
-        for i in range(frames):
-            data = mujoco.MjData(model)
-            turn = rng.normal(0, 1.0, 4)
-            data.qpos[:] = [
-                *rng.normal(0, 0.3, 3),
-                *turn / np.linalg.norm(turn),
-                *rows["joint_pos"][i],
-            ]
-            mujoco.mj_kinematics(model, data)
-            rows["body_pos_w"][i], rows["body_quat_w"][i] = data.xpos[1:], data.xquat[1:]
-        names = joint_names(model), body_names(model)
-        (folder / f"{name}.npz").write_bytes(MotionClip(name, 50.0, *names, **rows).packed())
+    model = mujoco.MjModel.from_xml_string(xml)
+    files = [write_clip(folder / f"{n}.npz", model, f, seed=f) for n, f in FRAMES.items()]
     task = _task()
     task.model = lambda: mujoco.MjSpec.from_string(xml)
     task.actions = {"turn": JointPositionActionCfg(TURNED, scale=0.4, reference="motion")}
@@ -408,7 +395,7 @@ def _following(folder: Path) -> TaskCfg:
         "motion": CommandTermCfg(
             mdp.MotionCommand,
             (9.0, 9.0),
-            files=(str(folder / "long.npz"), str(folder / "short.npz")),
+            files=tuple(map(str, files)),
             bodies=("box", "left_cart"),
             anchor="box",
         )

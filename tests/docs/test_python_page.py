@@ -20,9 +20,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
 TASK = "cartpole-balance"
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_the_code_of_the_page_runs(tmp_path, capsys):

@@ -11,13 +11,6 @@ from job import Job, make_tasks
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """Starts `train` in a folder with the task of ``pendulum.py``; killed after the test."""
     jobs = []

@@ -15,32 +15,27 @@ TASK = "cartpole-balance"
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
-    """A working directory with a broken task file, a broken model, and a file to stumble over."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SIMTRAIN_TASKS", raising=False)
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "walk.py").write_text("import simtrain\nsimtrain.no_such_name\n")
-    (tmp_path / "tasks" / "jump.py").write_text(
+def here(here) -> Path:
+    """A working directory with a broken task file and a broken model."""
+    (here / "tasks").mkdir()
+    (here / "tasks" / "walk.py").write_text("import simtrain\nsimtrain.no_such_name\n")
+    (here / "tasks" / "jump.py").write_text(
         'from simtrain import task\n\n@task("jump")\ndef jump():\n    """Jump."""\n    1 / 0\n'
         '\n@task("nothing")\ndef nothing():\n    """Return nothing."""\n'
     )
-    (tmp_path / "robot.xml").write_text("<mujoco><worldbody></mujoco>")
-    (tmp_path / "file").touch()
-    return tmp_path
+    (here / "robot.xml").write_text("<mujoco><worldbody></mujoco>")
+    return here
 
 
 MISTAKES = [
     ("cartpole-balanse", "no task 'cartpole-balanse' (did you mean 'cartpole-balance'"),
     ("--num-envs 8", "the task comes first: `uv run train <task> --num-envs ...`"),
     ("walk", "tasks/walk.py (AttributeError: module 'simtrain' has no attribute 'no_such_name')"),
-    (f"{TASK} --num-env 8", "no flag --num-env (did you mean '--num-envs'"),
     (f"{TASK} --device cuda:0", "no flag --device; --gpu-ids 0 for a GPU"),
     (f"--task {TASK} --num-envs 8", f"the task has no flag: `uv run train {TASK} --num-envs 8`"),
     (f"--task={TASK}", f"the task has no flag: `uv run train {TASK}`"),
     (f"{TASK} --task walk", "no flag --task; the task comes first: `train <task>`"),
     (f"{TASK} --num-envs 0", "--num-envs is 0; it must be 1 or more"),
-    (f"{TASK} --log-root file", "--log-root file cannot be made: {here}/file is not a folder"),
     (f"{TASK} --log-root /proc/logs", "--log-root /proc/logs cannot be written"),
     (f"{TASK} --run-name a/b", "--run-name is 'a/b'; it must not contain '/'"),
     (
@@ -53,7 +48,6 @@ MISTAKES = [
         "--env.actions.force.delay-min-lag is 2, and the largest lag is 0; it must not be greater "
         "(give --env.actions.force.delay-max-lag 2)",
     ),
-    (f"{TASK} --env.model gone.xml", "the model gone.xml does not exist (--env.model)"),
     ("jump", "task 'jump' in {here}/tasks/jump.py raised ZeroDivisionError: division by zero"),
     ("nothing", "task 'nothing' in {here}/tasks/jump.py returned NoneType, not a TaskCfg"),
     (f"{TASK} --cpu-threads 100000", "--cpu-threads is 100000; at most"),
@@ -74,10 +68,6 @@ MISTAKES = [
         "--eval-device cuda:99: ",
     ),
     (
-        f"{TASK} --eval-interval 5 --until Eval/time_uprigh>0.9",
-        "--until: training logs no metric 'Eval/time_uprigh' (did you mean 'Eval/time_upright'",
-    ),
-    (
         f"{TASK} --until fell<0.1",
         '--until "failure_rate<0.1" needs evaluations; add --eval-interval',
     ),
@@ -89,7 +79,6 @@ MISTAKES = [
     (f"{TASK} --gpu-ids 99", "--gpu-ids 99: "),
     (f"{TASK} --gpu-ids None --cpu-workers 100000", "--cpu-workers is 100000; at most"),
     (f"{TASK} --log-root {'a' * 5000}", "(5000 characters) cannot be used: File name too long"),
-    (f"{TASK} --resume {'a' * 300}", " cannot be used: File name too long"),
     (f"{TASK} --init-from tasks", "tasks is no run directory: it has no config.yaml"),
     (f"{TASK} --init-only actor", "--init-only actor needs --init-from, a run or checkpoint"),
     (
@@ -100,7 +89,6 @@ MISTAKES = [
         f"{TASK} --ppo.actor.model gru --num-envs 2",
         "2 environments (--num-envs) cannot be shared among 4 mini-batches",
     ),
-    (f"{TASK} --ppo.critic.model a.b:C", "--ppo.critic.model a.b:C cannot be found: No module"),
     (f"{TASK} --ppo.actor.cnn.stride 1 2 3", "--ppo.actor.cnn.stride has 3 values; give one, or"),
 ]
 
@@ -176,38 +164,6 @@ def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(h
     assert result.returncode == 1
     assert f"{here}/tasks/walk.py could not be imported:\nTraceback" in result.stderr
     assert "has no attribute 'no_such_name'" in result.stderr
-
-
-# `train <task> --help` shows the task's terms, whose modules import torch.
-def test_help_and_lists_import_neither_torch_nor_a_simulator(tmp_path):
-    says = {
-        "train --help": TASK,
-        "list-tasks": TASK,
-        "evaluate --help": "--episodes INT",
-        "benchmark --help": "--repetitions INT",
-        "export --help": "usage: simtrain export <run, checkpoint or task>",
-        "report --help": "usage: simtrain report <run>...",
-    }
-    program = f"""
-import sys
-from simtrain.cli.start import simtrain
-for command in {list(says)}:
-    sys.argv[1:] = command.split()
-    try:
-        simtrain()
-    except SystemExit as end:
-        assert not end.code, command
-    heavy = "torch._C mujoco mujoco_warp warp rsl_rl tensordict._td tensorboard wandb.sdk".split()
-    print("heavy:", *[name for name in heavy if name in sys.modules])
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100
-    )
-    assert result.returncode == 0, result.stderr
-    *outputs, rest = result.stdout.split("heavy:\n")
-    assert rest == ""
-    for output, text in zip(outputs, says.values(), strict=True):
-        assert text in output
 
 
 def test_simulations_that_always_fail_end_the_run_with_what_mujoco_said(here, capsys):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from job import ONE_RANK, TWO_RANKS, metrics_of
+from job import ONE_RANK, metrics_of
 
 from simtrain.cli.evaluate import evaluate
 from simtrain.cli.train import train
@@ -101,20 +101,6 @@ def test_an_evaluator_beside_training_ends_it_too_and_judges_the_last_policy(tmp
     assert last["Eval/iteration"] == last["iteration"]
     assert (run / f"model_{last['iteration']}.pt").exists()
     assert "training ends: Eval/failure_rate is 0 (--until" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_two_ranks_end_together_when_the_evaluation_of_rank_0_says_so(start):
-    flags = ("--eval-interval", "3", "--eval-episodes", "3")
-    conditions = ("--until", "Eval/iteration>=6 or mean_return>1e9")
-    job = start("user-pendulum", *TWO_RANKS, *ENDLESS, *flags, *conditions)
-    assert job.wait() == 0, job.output
-    lines = metrics_of(job.run)
-    assert ["Eval/iteration" in line for line in lines] == [False, False, True] * 2
-    assert job.output.count("training ends: Eval/iteration is 6") == 1
-    assert torch.load(job.run / "model_6.pt", weights_only=True)["iter"] == 6
-    written_by_rank_1 = (job.folder / "tasks" / "opened-1").read_text().splitlines()
-    assert all("/.resume.rank1.pt." in path for path in written_by_rank_1)
 
 
 EVALUATOR = "simtrain.training.features.evaluator_process"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -50,28 +49,11 @@ def test_a_run_is_reported_into_its_own_folder(run):
 
 def test_mistakes_are_told(run, here):
     Path("file").touch()
-    config = (run / "config.yaml").read_text()
-    changed = {
-        "other": re.sub(r"(hidden_dims:\s+- )\d+", r"\g<1>8", config, count=1),
-        "swapped": config.replace(TASK, "cartpole-swingup"),
-    }
-    for name, text in changed.items():
-        shutil.copytree(run, name)
-        Path(name, "config.yaml").write_text(text)
-    Path("empty").mkdir()
-    Path("empty", "config.yaml").write_text(config)
-    shutil.copytree(run, "damaged")
-    Path("damaged", "model_2.pt").write_bytes((run / "model_2.pt").read_bytes()[:5000])
     before = sorted(here.iterdir())
     for arguments, message in {
         "": "name one run, checkpoint or task",
         "run run": "name one run, checkpoint or task: .*, not 2",
         "nowhere": "there is no run, checkpoint or task nowhere",
-        "empty": "has no checkpoint yet",
-        "damaged": "model_2.pt is not a checkpoint, or it is damaged: ",
-        "other": "config.yaml is not the configuration that model_2.pt was trained with; --with",
-        "other --with-changes": "the checkpoint is of another network",
-        "swapped": f"is of the task '{TASK}', but lies in a run of 'cartpole-swingup'",
         "run --formats tflite": "--formats is 'tflite'; it must be one of onnx, pt2, torc",
         "run --formats": "--formats needs one or more values",
         "run --formats torchscript --verify": "--verify runs policy.onnx; leave onnx among",

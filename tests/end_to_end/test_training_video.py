@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import imageio_ffmpeg
 import pytest
@@ -15,17 +16,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 VIDEO = ("--video", "--video-interval", "3", "--video-length", "10")
 
 
-def _train(folder: Path, *flags: str, **variables: str) -> Job:
+def _train(folder: Path, *flags: str, **options: Any) -> Job:
     (folder / "tasks").mkdir()
     shutil.copy(Path(__file__).parents[1] / "view" / "rover.py", folder / "tasks")
-    job = Job(folder, "rover", *ONE_RANK, "--save-interval", "4", *flags, **variables)
+    job = Job(folder, "rover", *ONE_RANK, "--save-interval", "4", *flags, **options)
     assert job.wait() == 0, job.output
     return job
 
 
 @pytest.fixture(scope="module")
 def without(tmp_path_factory) -> Path:
-    return _train(tmp_path_factory.mktemp("without")).run
+    return _train(tmp_path_factory.mktemp("without"), warm=True).run
 
 
 @needs_opengl

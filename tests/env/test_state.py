@@ -17,6 +17,7 @@ from simtrain import (
 from simtrain.config.tasks import discover
 from simtrain.env.base import host_state
 from simtrain.env.env import Env
+from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
 
@@ -27,7 +28,9 @@ SHIPPED = sorted(discover().tasks)
     ("task", "engine"), [*((task, "mujoco") for task in SHIPPED), ("cartpole-swingup", "warp")]
 )
 def test_every_shipped_task_goes_on_the_same_and_declares_all_that_it_keeps(task, engine, request):
-    """Episodes, resets, commands, pushes and curricula fall into the steps before and after."""
+    """Episodes, resets, commands, pushes and curricula fall into the steps before and after, and
+    observations and rewards are finite.
+    """
     if engine == "warp":
         request.getfixturevalue("fast_compilation")
 
@@ -42,8 +45,10 @@ def test_every_shipped_task_goes_on_the_same_and_declares_all_that_it_keeps(task
         return Env(cfg, 6, EngineCfg(engine, threads=2))
 
     env = make()
+    check_task(env.cfg)
     env.episode_length_buf = torch.arange(6) * 2
-    assert_goes_on_the_same(env, make, before=15, after=20)
+    seen = assert_goes_on_the_same(env, make, before=15, after=20)
+    assert all(value.isfinite().all() for value in seen)
     assert env.undeclared_changes() == []
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from motions import write_clip
 from scipy.spatial.transform import Rotation
-from walker import HINGES, walker_task
+from walker import HINGES, walker_model, walker_task
 
 from simtrain import (
     CommandTermCfg,
@@ -27,6 +27,7 @@ from simtrain.errors import ConfigError
 from simtrain.motion.clip import MotionClip
 from simtrain.sim import EngineCfg
 
+MODEL = walker_model().compile()
 BODIES = ("base", "left_leg", "right_leg")
 REWARDS = {
     "anchor_pos": mdp.motion_global_anchor_position_error_exp,
@@ -49,7 +50,7 @@ OF_ENDS = {"ee_pos_error": mdp.ee_pos_error, "ee_ori_error": mdp.ee_ori_error}
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> tuple[str, str]:
     folder = tmp_path_factory.mktemp("motions")
-    return tuple(str(write_clip(folder / f"{i}.npz", 60 + 50 * i, i)) for i in range(2))
+    return tuple(str(write_clip(folder / f"{i}.npz", MODEL, 60 + 50 * i, i)) for i in range(2))
 
 
 def _task(files, **params):
@@ -273,7 +274,7 @@ def test_what_is_drawn_stays_within_its_ranges_and_concerns_the_mask_alone(files
 def test_what_cannot_be_is_told_before_anything_starts(files, change, message, monkeypatch):
     folder = Path(files[0]).parent
     monkeypatch.chdir(folder)
-    write_clip(folder / "slow.npz", 20, fps=30.0)
+    write_clip(folder / "slow.npz", MODEL, 20, fps=30.0)
     with pytest.raises(ConfigError, match=message) as error:
         check_task(_task(**{"files": files, **change}))
     assert "\n" not in str(error.value)

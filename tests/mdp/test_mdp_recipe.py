@@ -63,7 +63,9 @@ def test_the_policy_sees_what_a_robot_measures_late_and_the_critic_the_truth():
     cfg = make(0.3, 4, timestep=0.005, decimation=4)
     actor, critic = (cfg.observation_terms()[group] for group in ("actor", "critic"))
     assert "base_lin_vel" in critic.keys() - actor.keys()
+    assert set(actor) < set(critic)
     lags = {name: term.delay_max_lag for name, term in actor.items() if term.delay_max_lag}
+    assert all(actor[name].noise for name in lags)
     assert lags == dict.fromkeys(("base_ang_vel", "projected_gravity", "joint_pos", "joint_vel"), 1)
     assert actor["last_action"].history_length == actor["joint_pos"].history_length > 1
     action = cfg.actions["joint_pos"]

@@ -1,7 +1,6 @@
 import json
 import os
-import subprocess
-import sys
+import resource
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -9,6 +8,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from simtrain.config.metric_tags import RETURN
 from simtrain.errors import ConfigError
 from simtrain.run.metrics import MetricsWriter, check_idle
+
+FILE_SIZE = resource.RLIMIT_FSIZE
 
 
 def scalars(run, tag):
@@ -113,26 +114,17 @@ def test_numbers_wait_while_the_folder_is_gone(tmp_path):
 
 def test_numbers_wait_while_there_is_no_room(tmp_path):
     """The process may write files of 100 bytes; the end of the file is that of a line."""
-    program = """
-import resource, signal, sys
-from pathlib import Path
-from simtrain.run.metrics import MetricsWriter
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-run = Path(sys.argv[1])
-writer = MetricsWriter(run, tensorboard=False)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
-for i in range(1, 5):
-    writer.write(i, 8 * i, 0.0, {})
-print(writer.error, len((run / "metrics.jsonl").read_text().splitlines()))
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-writer.write(5, 40, 0.0, {})
-print(writer.error)
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        capture_output=True, text=True, timeout=100, check=True,
-    )  # fmt: skip
-    assert result.stdout.splitlines() == ["File too large 2", "None"]
+    writer, before = MetricsWriter(tmp_path, tensorboard=False), resource.getrlimit(FILE_SIZE)
+    resource.setrlimit(FILE_SIZE, (100, before[1]))
+    try:
+        for i in range(1, 5):
+            writer.write(i, 8 * i, 0.0, {})
+    finally:
+        resource.setrlimit(FILE_SIZE, before)
+    assert (writer.error, iterations(tmp_path)) == ("File too large", [1, 2])
+    writer.write(5, 40, 0.0, {})
+    assert writer.error is None
+    writer.close()
     assert iterations(tmp_path) == [1, 2, 3, 4, 5]
 
 

@@ -103,20 +103,6 @@ def test_metrics_are_means_last_or_largest_values_of_the_episode_and_not_of_what
     assert evaluation.estimates["last"].value == 7.5
 
 
-def test_a_metric_that_keeps_state_forgets_it_at_resets():
-    class Count:
-        def __init__(self, env):
-            self.steps = env.buffer("steps")
-
-        def __call__(self, env):
-            self.steps += 1.0
-            return self.steps.clone()
-
-    tested = evaluator(2, metrics={"steps": MetricTermCfg(Count, reduce="last")})
-    for _ in range(2):
-        assert tested(ACTOR, state()).metrics["steps"] == [10.0, 10.0]
-
-
 def test_fewer_environments_run_several_rounds_of_equal_size():
     tested = evaluator(9, max_envs=4, **RANDOM)
     assert tested.env.num_envs == 3

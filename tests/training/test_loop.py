@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tiny_training import ENVS, STEPS, Collected, run_for, tiny_trainer
+from tiny_training import Collected, run_for, tiny_trainer
 
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.loop import MIN_EPISODES, EpisodeStatistics, train
@@ -37,16 +37,6 @@ def test_a_feature_ends_training_and_those_after_it_see_that():
     collected = Collected()
     train(tiny_trainer(), [Noting("a", [], last=3), collected], 10, lambda: False)
     assert [i.is_last for i in collected.iterations] == [False, False, True]
-
-
-def test_iterations_count_environment_steps_and_the_last_one_is_marked():
-    first, second = run_for(tiny_trainer(), 2)
-    assert (first.number, second.number) == (1, 2)
-    assert (first.env_steps, second.env_steps) == (ENVS * STEPS, 2 * ENVS * STEPS)
-    assert (first.is_last, second.is_last) == (False, True)
-    assert {"Loss/value", "Loss/learning_rate", "Policy/mean_std", "Perf/total_fps"} <= set(
-        first.metrics
-    )
 
 
 def test_a_steps_reward_is_a_mean_over_all_steps_and_a_return_one_over_whole_episodes():

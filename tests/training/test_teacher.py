@@ -17,67 +17,51 @@ from simtrain.errors import ConfigError
 from simtrain.run.checkpoint import read_checkpoint
 from simtrain.training.saved_policy import open_policy
 
-TASKS = '''
+TASKS = """
+from tiny_task import tiny_model, tiny_task
 from simtrain import *
 from simtrain import mdp
-import mujoco
 
-def model():
-    return mujoco.MjSpec.from_string("""
-        <mujoco><worldbody><body>
-          <joint name="hinge" axis="0 1 0" damping="0.1"/>
-          <geom type="capsule" size="0.05" fromto="0 0 0 0 0 1"/>
-        </body></worldbody><actuator><motor joint="hinge"/></actuator></mujoco>""")
-
-def two_hinges():
-    spec = model()
-    spec.bodies[1].add_joint(name="other hinge", axis=(1.0, 0.0, 0.0))
+def more_joints():
+    spec = tiny_model()
+    spec.delete(spec.key("bent"))
+    spec.body("left_cart").add_joint(name="left_tilt", axis=(1.0, 0.0, 0.0))
     return spec
 
-def height(env, joints):
-    return env.bind("qpos")[:, joints.qpos][:, 0].cos()
-
-def pole(**groups):
+def cart(**groups):
+    joints = {"joints": "left_(slide|tilt)"}
     terms = {
-        "angle": ObservationTermCfg(mdp.joint_pos, joints=".*hinge"),
-        "speed": ObservationTermCfg(mdp.joint_vel, joints=".*hinge"),
+        "place": ObservationTermCfg(mdp.joint_pos, **joints),
+        "speed": ObservationTermCfg(mdp.joint_vel, **joints),
     }
     small = {"hidden_dims": (8,)}
     observations = {group: {n: terms[n] for n in names} for group, names in groups.items()}
     gru = dict(obs_groups=("blind",), model="gru", rnn_hidden_dim=6)
-    student = gru if "blind" in groups else {}
-    return TaskCfg(
-        model=model, timestep=0.01, decimation=2, episode_length_s=0.2,
-        actions={"torque": JointEffortActionCfg("hinge")},
-        observations=observations,
-        rewards={"upright": RewardTermCfg(height, weight=1.0, joints="hinge")},
-        terminations={"time_out": TerminationTermCfg(mdp.time_out, time_out=True)},
-        num_envs=4, num_steps_per_env=8,
-        ppo=PpoCfg(ActorCfg(**small, **student), CriticCfg(**small)),
-    )
+    ppo = PpoCfg(ActorCfg(**small, **(gru if "blind" in groups else {})), CriticCfg(**small))
+    return tiny_task(observations=observations, num_envs=4, num_steps_per_env=8, ppo=ppo)
 
-@task("pole")
+@task("cart")
 def teacher():
-    return pole(actor=("angle", "speed"))
+    return cart(actor=("place", "speed"))
 
-@task("blind-pole")
+@task("blind-cart")
 def student():
-    return pole(actor=("angle", "speed"), blind=("angle",))
+    return cart(actor=("place", "speed"), blind=("place",))
 
-@task("short-pole")
+@task("short-cart")
 def short():
-    return pole(actor=("angle",), blind=("angle",))
+    return cart(actor=("place",), blind=("place",))
 
-@task("turned-pole")
+@task("turned-cart")
 def turned():
-    return pole(actor=("speed", "angle"), blind=("angle",))
+    return cart(actor=("speed", "place"), blind=("place",))
 
-@task("double-pole")
-def double():
+@task("tilted-cart")
+def tilted():
     cfg = student()
-    cfg.model = two_hinges
+    cfg.model = more_joints
     return cfg
-'''
+"""
 FLAGS = ("--gpu-ids", "None", "--cpu-threads", "1", "--logger", "none")
 STOP = ("--until", "Loss/behavior<=0")
 
@@ -90,18 +74,18 @@ def folder(tmp_path_factory) -> Iterator[Path]:
     """
     folder = tmp_path_factory.mktemp("user")
     (folder / "tasks").mkdir()
-    (folder / "tasks" / "poles.py").write_text(TASKS)
+    (folder / "tasks" / "carts.py").write_text(TASKS)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("SIMTRAIN_TASKS", raising=False)
         patch.chdir(folder)
-        assert train(["pole", *FLAGS, "--max-iterations", "2"]) == 0
-        (run,) = (folder / "logs" / "pole").iterdir()
+        assert train(["cart", *FLAGS, "--max-iterations", "2"]) == 0
+        (run,) = (folder / "logs" / "cart").iterdir()
         run.rename("teacher")
         mirrored = "--ppo.symmetry.augment"  # as a task may have it, for PPO
         distil("whole", mirrored, "--max-iterations", "5", "--eval-interval", "5", *STOP)
         distil("cut", "--max-iterations", "3")
         Path("teacher").rename("elsewhere")
-        again = ["blind-pole", "--resume", "cut", "--max-iterations"]
+        again = ["blind-cart", "--resume", "cut", "--max-iterations"]
         assert train([*again, "5"]) == 0
         with pytest.raises(ConfigError, match="--teacher is of a new run: leave it out with --res"):
             train([*again, "9", "--teacher", "other"])
@@ -112,8 +96,8 @@ def folder(tmp_path_factory) -> Iterator[Path]:
 
 def distil(name: str, *flags: str) -> None:
     """Train a student in the folder `name`."""
-    assert train(["blind-pole", *FLAGS, "--teacher", "teacher", "--seed", "3", *flags]) == 0
-    (run,) = Path("logs", "blind-pole").iterdir()
+    assert train(["blind-cart", *FLAGS, "--teacher", "teacher", "--seed", "3", *flags]) == 0
+    (run,) = Path("logs", "blind-cart").iterdir()
     run.rename(name)
 
 
@@ -154,7 +138,7 @@ def test_a_student_is_evaluated_and_opened_as_any_policy(folder):
 
 def test_ppo_goes_on_with_a_students_actor(folder, capsys):
     flags = ["--max-iterations", "1", "--init-from", "whole", "--init-only", "actor"]
-    assert train(["blind-pole", *FLAGS, *flags]) == 0
+    assert train(["blind-cart", *FLAGS, *flags]) == 0
     count = len(torch.load(folder / "whole" / "model_5.pt")["student_state_dict"])
     assert (
         f"--init-from: {count} tensors of the actor in whole/model_5.pt" in capsys.readouterr().out
@@ -162,15 +146,15 @@ def test_ppo_goes_on_with_a_students_actor(folder, capsys):
 
 
 MISTAKES = {
-    "blind-pole --distillation.learning-rate 0.1": "--distillation.* is of a student, which",
-    "blind-pole --teacher teacher --population 2": "--teacher does not go with --population",
-    "blind-pole --teacher teacher --ppo.rnd.weight 1": "does not go with --teacher: a student has",
-    "blind-pole --teacher teacher --distillation.gradient-length 3": "it must divide the 8 steps",
-    "short-pole --teacher teacher": "--teacher teacher is of another task, pole: actor.speed is not"
-    " the same in short-pole",
-    "blind-pole --teacher teacher --env.actions.torque.scale 2": "actions.torque is not the same",
-    "turned-pole --teacher teacher": "another task, pole: the order of actor is not the same",
-    "double-pole --teacher teacher": "--teacher teacher: the checkpoint is of another network, or "
+    "blind-cart --distillation.learning-rate 0.1": "--distillation.* is of a student, which",
+    "blind-cart --teacher teacher --population 2": "--teacher does not go with --population",
+    "blind-cart --teacher teacher --ppo.rnd.weight 1": "does not go with --teacher: a student has",
+    "blind-cart --teacher teacher --distillation.gradient-length 3": "it must divide the 8 steps",
+    "short-cart --teacher teacher": "--teacher teacher is of another task, cart: actor.speed is not"
+    " the same in short-cart",
+    "blind-cart --teacher teacher --env.actions.push.scale 2": "actions.push is not the same",
+    "turned-cart --teacher teacher": "another task, cart: the order of actor is not the same",
+    "tilted-cart --teacher teacher": "--teacher teacher: the checkpoint is of another network, or "
     "of a task with other observations or actions: mlp.0.weight is (8, 2) in the checkpoint and",
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,15 +143,16 @@ def test_other_files_are_refused(trained, tmp_path):
             read_networks(str(tmp_path))
 
 
-def test_a_run_that_began_with_another_is_resumed_without_it(tmp_path, monkeypatch, capsys):
+def test_a_run_that_began_with_another_is_resumed_without_it(
+    trained_run, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     flags = "--gpu-ids None --cpu-threads 1 --num-envs 4 --num-steps-per-env 4 --max-iterations"
     one, two = (["cartpole-balance", *flags.split(), count] for count in "12")
-    assert train(one) == 0
-    (first,) = (tmp_path / "logs" / "cartpole-balance").iterdir()
-    assert train([*one, "--init-from", str(first), "--run-name", "second"]) == 0
+    first = shutil.copytree(trained_run, tmp_path / "first")
+    assert train([*one, "--init-from", "first"]) == 0
     assert "--init-from: 21 tensors of the actor and critic" in capsys.readouterr().out
-    (first / "model_1.pt").unlink()
+    shutil.rmtree(first)
     with pytest.raises(ConfigError, match="--init-from is of a new run"):
         train([*two, "--resume", "latest", "--init-from", "other"])
     assert train([*two, "--resume", "latest"]) == 0

@@ -215,6 +215,22 @@ def test_it_goes_on_the_same_from_a_saved_state(tmp_path):
     env = make()
     env.episode_length_buf = torch.arange(5)
     assert_goes_on_the_same(env, make, before=7, after=14)
+    assert env.undeclared_changes() == []
+
+
+@pytest.mark.usefixtures("fast_compilation")
+def test_all_kinds_of_actions_and_actuators_are_the_same_on_both_engines(tmp_path):
+    task = everything(tmp_path, drawn=False)
+    exact, single = (Env(task, 8, EngineCfg(name, threads=1)) for name in ("mujoco", "warp"))
+    for field in ("qpos", "qvel"):
+        single.sim.write(field, exact.bind(field))
+    single.sim.forward()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(15):
+        actions = torch.randn(8, exact.num_actions, generator=generator).clamp(-2.0, 2.0)
+        (obs, *_), (other, *_) = exact.step(actions), single.step(actions)
+        torch.testing.assert_close(other["actor"], obs["actor"], rtol=1e-3, atol=1e-3)
+    assert obs["actor"].std(dim=0).min() > 1e-3
 
 
 def test_without_hardware_nothing_is_late_and_motors_are_servos(tmp_path):

@@ -130,12 +130,11 @@ def test_training_does_not_wait_and_the_newest_save_comes_next(config, tmp_path)
     assert "is left out, for the disk is slower than --save-interval" in line
 
 
-@pytest.mark.parametrize("seconds", [0.01, 3600.0])
 def test_a_vanished_folder_is_reported_once_and_a_later_save_works_again(
-    seconds, config, tmp_path, monkeypatch
+    config, tmp_path, monkeypatch
 ):
     """A newer save waits for no pause."""
-    monkeypatch.setattr(checkpoint_module, "RETRY_SECONDS", seconds)
+    monkeypatch.setattr(checkpoint_module, "RETRY_SECONDS", 3600.0)
     run = tmp_path / "run"
     context, trainer = make_context(run, config), tiny_trainer(config)
     with checkpoint(context, trainer) as feature:

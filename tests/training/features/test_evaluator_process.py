@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 import torch
 
 from simtrain.algorithms.networks import make_actor
-from simtrain.config.tasks import discover
+from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task
@@ -21,22 +21,6 @@ from simtrain.training.features.evaluator_process import EvaluatorProcess
 pytestmark = pytest.mark.timeout(900)
 WAIT = 600.0
 """Seconds that a busy machine may take to start the process."""
-
-
-@pytest.fixture
-def config() -> TrainConfig:
-    config = TrainConfig.of_task("cartpole-balance", discover().find("cartpole-balance").make())
-    config.env.episode_length_s = 1.0
-    config.eval_episodes = 3
-    return config
-
-
-@pytest.fixture
-def process(config) -> Iterator[EvaluatorProcess]:
-    process = EvaluatorProcess(config, Devices("cpu", 1, ""), 1)
-    yield process
-    process.close()
-    assert process._process.returncode is not None
 
 
 def snapshot(config: TrainConfig, iteration: int) -> PolicySnapshot:
@@ -54,26 +38,28 @@ def evaluated(process: EvaluatorProcess) -> list[tuple[PolicySnapshot, Evaluatio
     return results
 
 
-def test_it_takes_the_newest_policy_and_finds_what_this_process_finds(config, process):
+def test_it_takes_the_newest_policy_finds_what_this_process_finds_and_reports_a_mistake():
     """The first ones come while it is not ready yet."""
-    for iteration in (1, 2, 3):
-        process.submit(snapshot(config, iteration))
-        assert process.results() == []
-    ((policy, evaluation),) = evaluated(process)
-    assert policy.iteration == 3
-    here = Evaluator(evaluation_task(config.env), 3, engine=EngineCfg("mujoco", threads=1))
-    assert evaluation == here(config.ppo.actor, policy.networks["actor_state_dict"])
+    config = default_config("cartpole-balance")
+    config.env.episode_length_s, config.eval_episodes = 1.0, 3
+    with closing(EvaluatorProcess(config, Devices("cpu", 1, ""), 1)) as process:
+        for iteration in (1, 2, 3):
+            process.submit(snapshot(config, iteration))
+            assert process.results() == []
+        ((policy, evaluation),) = evaluated(process)
+        assert policy.iteration == 3
+        here = Evaluator(evaluation_task(config.env), 3, engine=EngineCfg("mujoco", threads=1))
+        assert evaluation == here(config.ppo.actor, policy.networks["actor_state_dict"])
 
-    process.submit(snapshot(config, 4))
-    assert [policy.iteration for policy, _ in evaluated(process)] == [4]
-    assert process.failure is None
+        process.submit(snapshot(config, 4))
+        assert [policy.iteration for policy, _ in evaluated(process)] == [4]
+        assert process.failure is None
 
-
-def test_a_mistake_that_it_finds_is_reported(config, process):
-    policy = snapshot(config, 1)
-    config.ppo.actor.hidden_dims = (7,)  # not those of its parameters
-    process.submit(policy)
-    assert evaluated(process) == []
-    assert "the checkpoint is of another network" in process.failure
-    process.submit(snapshot(config, 2))
-    assert (process.is_busy, process.results()) == (False, [])
+        policy = snapshot(config, 5)
+        config.ppo.actor.hidden_dims = (7,)  # not those of its parameters
+        process.submit(policy)
+        assert evaluated(process) == []
+        assert "the checkpoint is of another network" in process.failure
+        process.submit(snapshot(config, 6))
+        assert (process.is_busy, process.results()) == (False, [])
+    assert process._process.returncode is not None
