@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from simtrain.cli.train import train
 from simtrain.errors import ConfigError, DivergenceError
 
 TASK = "cartpole-balance"
+ROPE = """<flexcomp name="rope" type="grid" count="3 1 1" spacing="0.1 1 1" dim="1" radius="0.01">
+  <edge equality="true"/> </flexcomp>"""
 
 
 @pytest.fixture
@@ -24,6 +27,9 @@ def here(here) -> Path:
         '\n@task("nothing")\ndef nothing():\n    """Return nothing."""\n'
     )
     (here / "robot.xml").write_text("<mujoco><worldbody></mujoco>")
+    scene = (Path(__file__).parents[2] / "tasks" / "cartpole" / "cartpole.xml").read_text()
+    scene = re.sub(' qpos="[^"]*"', "", scene)  # the rope has joints, too
+    (here / "rope.xml").write_text(scene.replace("<worldbody>", f"<worldbody>{ROPE}", 1))
     return here
 
 
@@ -43,6 +49,7 @@ MISTAKES = [
         "--env.rewards.upright.pole-joints: no joint matches '.*_knee'; there are slider, ",
     ),
     (f"{TASK} --env.model robot.xml", "robot.xml is not a valid model: "),
+    (f"{TASK} --gpu-ids None --engine warp --env.model rope.xml", "does not support flexes"),
     (
         f"{TASK} --env.actions.force.delay-min-lag 2",
         "--env.actions.force.delay-min-lag is 2, and the largest lag is 0; it must not be greater "

@@ -24,9 +24,9 @@ FLAGS = f"""
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory) -> list[Job]:
-    """Two runs of one seed, side by side; one in a new process, one in a fork."""
+    """Two runs of one seed, side by side."""
     folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
-    jobs = [Job(folder, TASK, *FLAGS, warm=i > 0) for i, folder in enumerate(folders)]
+    jobs = [Job(folder, TASK, *FLAGS) for folder in folders]
     for job in jobs:
         assert job.wait() == 0, job.output
     return jobs

@@ -10,7 +10,7 @@ import torch
 from engine_models import MIXED, compile_xml
 from gpu_or_cpu import DEVICE, HAS_GPU, MARKS, no_waiting, synchronize, warp
 
-from simtrain.sim import EngineCfg, make_engine
+from simtrain.sim import EngineCfg
 from simtrain.sim.warp_engine import WarpEngine
 
 pytestmark = MARKS
@@ -50,17 +50,6 @@ def test_replayed_graphs_compute_what_single_launches_do(model) -> None:
         torch.testing.assert_close(replayed, launched)
     assert replaying.graphs.enabled
     assert replaying.graphs.conditional
-
-
-def test_it_moves_like_mujoco(model) -> None:
-    engines = make_engine(EngineCfg("mujoco"), model, 8), make_engine(warp(), model, 8)
-    bound = [[engine.bind(field) for field in ("qpos", "qvel")] for engine in engines]
-    for engine in engines:
-        engine.bind("ctrl").fill_(0.4)
-        for _ in range(3):
-            engine.step(5)
-    for exact, single in zip(*bound, strict=True):
-        torch.testing.assert_close(single.cpu(), exact, rtol=1e-4, atol=1e-4)
 
 
 def test_nothing_inside_an_environment_step_waits_for_the_device(model) -> None:

@@ -8,7 +8,6 @@ from tiny_task import STEP_DT, idle, tiny_env
 from walker import walker_env
 
 from simtrain import EventTermCfg, SubTerrainCfg, TerrainCfg, mdp
-from simtrain.errors import ConfigError
 from simtrain.mdp.rotations import yaw_of
 
 LEFT_HINGE = 8
@@ -81,11 +80,6 @@ def test_a_robot_is_held_upright_less_and_less(about):
         expected[:, 3:5] *= 1.0 - part
         expected[:, axis] -= part * 4.0 * math.sin(0.2)
         torch.testing.assert_close(env.bind("qvel"), expected)
-
-
-def test_an_axis_that_is_none_is_told():
-    with pytest.raises(ConfigError, match=r"no axis 'theta'; there are x, y, z, roll, pitch, yaw"):
-        mdp.push_by_setting_velocity(walker_env(), {"theta": (0.0, 1.0)})
 
 
 def _reset_env(func, num_envs=4000, **params):

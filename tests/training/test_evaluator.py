@@ -134,10 +134,6 @@ def test_an_evaluation_leaves_generators_and_threads_as_they_were():
     assert draws[0] == draws[1]
 
 
-def test_an_evaluation_is_given_up_when_asked_to():
-    assert evaluator(2)(ACTOR, state(), stop=lambda: True) is None
-
-
 def test_a_metric_of_another_shape_is_told_when_the_environments_are_built():
     metrics = {"wide": MetricTermCfg(steps_lived)}
     with pytest.raises(ConfigError, match=r"metrics\.wide has shape \(2, 1\); it must be"):
