@@ -261,4 +261,4 @@ def _check_same_in_other_processes(config: TrainConfig) -> None:
         same = False
     if not same:
         text = f"the task {config.task!r} has terms that its file does not have, and other"
-        raise ConfigError(f"{text} processes take part; write a task file, or use one device alone")
+        raise ConfigError(f"{text} processes take part; write a task file, or use only one device")

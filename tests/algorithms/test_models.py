@@ -93,7 +93,7 @@ REFUSED = {
     "gru": ("camera", "gru, and camera has shape"),
     f"{__name__}:Nothing": ("actor", "cannot be found: module .* has no attribute 'Nothing'"),
     f"{__name__}:NeedsMore": ("actor", "it cannot be made: .* 'wanted'"),
-    f"{__name__}:observed": ("actor", "is no class derived from rsl_rl.models.MLPModel"),
+    f"{__name__}:observed": ("actor", "is not a class derived from rsl_rl.models.MLPModel"),
 }
 
 

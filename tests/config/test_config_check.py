@@ -84,7 +84,7 @@ def test_a_mistake_in_a_declaration_is_told_by_its_flag(change, message):
 
 def test_a_metric_may_not_be_called_as_one_of_evaluation():
     task = dataclasses.replace(tiny_task(), metrics={"mean_return": MetricTermCfg(alive)})
-    with pytest.raises(ConfigError, match="a metric of the task is called 'mean_return', as one"):
+    with pytest.raises(ConfigError, match="a metric of the task is called 'mean_return', like one"):
         TrainConfig.of_task("mine", task).check()
 
 
@@ -101,5 +101,5 @@ def test_an_alternative_has_its_own_limits():
 def test_a_terrain_of_too_many_nodes_is_refused():
     task = TASKS["go1-velocity-rough"].make()
     task.terrain.num_levels = task.terrain.num_columns = 1000
-    with pytest.raises(ConfigError, match="nodes, and 16,777,216 are the most; use fewer tiles"):
+    with pytest.raises(ConfigError, match="nodes; the maximum is 16,777,216; use fewer tiles"):
         check_task(task)

@@ -90,11 +90,11 @@ MISTAKES = [
     (f"{TASK} --init-only actor", "--init-only actor needs --init-from, a run or checkpoint"),
     (
         f"{TASK} --ppo.symmetry.augment --ppo.critic.model lstm",
-        "--ppo.critic.model is lstm; --ppo.symmetry is not for networks that remember; take mlp",
+        "--ppo.critic.model is lstm; --ppo.symmetry is not for recurrent networks; use mlp",
     ),
     (
         f"{TASK} --ppo.actor.model gru --num-envs 2",
-        "2 environments (--num-envs) cannot be shared among 4 mini-batches",
+        "2 environments (--num-envs) cannot be divided into 4 mini-batches",
     ),
     (f"{TASK} --ppo.actor.cnn.stride 1 2 3", "--ppo.actor.cnn.stride has 3 values; give one, or"),
 ]

@@ -94,7 +94,7 @@ def test_a_damaged_state_is_told_and_the_one_before_goes_on_until_the_run_is_don
     job = start("--resume", str(run))
     assert job.wait() == 0
     done = f"{run} is done: it was trained for 10 iterations"
-    assert job.output == f"{done}; a larger --max-iterations goes on with it\n"
+    assert job.output == f"{done}; to continue, pass a larger --max-iterations\n"
 
 
 def test_a_run_that_is_being_trained_is_not_resumed(start):

@@ -150,7 +150,7 @@ def test_an_image_that_is_not_finite_is_told_by_its_term():
         ),
         (
             {"lived": LIVED, "all": ObservationTermCfg(picture)},
-            r"actor\.all is an image beside others; give it a group",
+            r"actor\.all is an image among others; give it a group",
         ),
     ],
 )

@@ -164,7 +164,7 @@ def test_a_reflected_clock_is_half_a_period_later_if_its_feet_are():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"reference": "velocity"}, "a UniformVelocityCommand knows no motion of joints"),
+        ({"reference": "velocity"}, "a UniformVelocityCommand has no motion of joints"),
         ({"reference": "gait", "bend": {"knee": 0.1}}, "no joint matches 'knee'; there are"),
         ({"reference": "gate"}, r"no command 'gate' \(did you mean 'gait'\?\); there are"),
         ({"offsets": (0.0, 0.5, 0.5)}, "3 offsets for 2 feet: left_foot, right_foot"),

@@ -260,7 +260,7 @@ def test_what_is_drawn_stays_within_its_ranges_and_concerns_the_mask_alone(files
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"anchor": "head"}, "'head' is none of the bodies: base, left_leg"),
+        ({"anchor": "head"}, "'head' is not one of the bodies: base, left_leg"),
         ({"files": ()}, "needs one or more motions"),
         ({"files": ("none.npz",)}, "no file none.npz, here or in a folder of tasks"),
         ({"sampling": "often"}, "sampling is 'often'; it must be adaptive, uniform or start"),

@@ -140,7 +140,7 @@ def test_rays_that_have_no_mirror_image_are_refused():
             Reflection(env.cfg, env.model)
 
     turned = MODEL.replace("0 20 -40", "0 20 40")
-    text = "rays: the site 'left_ear' is not turned as its mirror image is"
+    text = "rays: the site 'left_ear' is not oriented like its mirror image"
     refuse(turned, "y", text)
     refuse(turned, "y", text, alignment="site")
     facing = MODEL.replace("0 20 40", "0 0 0").replace("0 20 -40", "0 0 180")

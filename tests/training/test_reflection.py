@@ -205,7 +205,7 @@ MISTAKES = {
     "a term of one's own": (
         _see(steps_lived),
         {},
-        r"--env\.observations\.actor\.term0: how it is reflected is not known; give it mirror=",
+        r"--env\.observations\.actor\.term0: its mirror rule is not known; give it mirror=",
     ),
     "a rule for another number of actions": (
         [],

@@ -87,7 +87,7 @@ def folder(tmp_path_factory) -> Iterator[Path]:
         Path("teacher").rename("elsewhere")
         again = ["blind-cart", "--resume", "cut", "--max-iterations"]
         assert train([*again, "5"]) == 0
-        with pytest.raises(ConfigError, match="--teacher is of a new run: leave it out with --res"):
+        with pytest.raises(ConfigError, match="--teacher is for new runs: leave it out with --res"):
             train([*again, "9", "--teacher", "other"])
         Path("elsewhere").rename("teacher")
         shutil.rmtree("logs")
@@ -146,7 +146,7 @@ def test_ppo_goes_on_with_a_students_actor(folder, capsys):
 
 
 MISTAKES = {
-    "blind-cart --distillation.learning-rate 0.1": "--distillation.* is of a student, which",
+    "blind-cart --distillation.learning-rate 0.1": "--distillation.* sets how a student",
     "blind-cart --teacher teacher --population 2": "--teacher does not go with --population",
     "blind-cart --teacher teacher --ppo.rnd.weight 1": "does not go with --teacher: a student has",
     "blind-cart --teacher teacher --distillation.gradient-length 3": "it must divide the 8 steps",

@@ -153,7 +153,7 @@ def test_a_run_that_began_with_another_is_resumed_without_it(
     assert train([*one, "--init-from", "first"]) == 0
     assert "--init-from: 21 tensors of the actor and critic" in capsys.readouterr().out
     shutil.rmtree(first)
-    with pytest.raises(ConfigError, match="--init-from is of a new run"):
+    with pytest.raises(ConfigError, match="--init-from is for new runs"):
         train([*two, "--resume", "latest", "--init-from", "other"])
     assert train([*two, "--resume", "latest"]) == 0
     assert "--init-from" not in capsys.readouterr().out

@@ -82,7 +82,7 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
     )  # fmt: skip
     try:
         lines = [process.stdout.readline(), process.stdout.readline()]
-        assert lines[0] == "viewer: web, for this machine has no display (--viewer)\n"
+        assert lines[0] == "viewer: web, because this machine has no display (--viewer)\n"
         match = re.match(r"watch rover at (http://127\.0\.0\.1:\d+)", lines[1])
         assert match, (lines, process.communicate())
         with sync_playwright() as playwright:

@@ -52,7 +52,7 @@ def find_model(cfg: NetworkCfg, network: str) -> type[MLPModel]:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"--ppo.{network}.model {cfg.model} cannot be found: {error}") from error
     if not (isinstance(found, type) and issubclass(found, MLPModel)):
-        text = "is no class derived from rsl_rl.models.MLPModel"
+        text = "is not a class derived from rsl_rl.models.MLPModel"
         raise ConfigError(f"--ppo.{network}.model {cfg.model} {text}")
     return found
 

@@ -60,7 +60,7 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         self.symmetry: MirrorSymmetry | None = None
         if cfg.symmetry.is_used:
             if actor.is_recurrent or critic.is_recurrent:
-                raise ConfigError("--ppo.symmetry is not for networks that remember")
+                raise ConfigError("--ppo.symmetry is not for recurrent networks")
             assert mirror is not None
             self.symmetry = MirrorSymmetry(cfg.symmetry, mirror)
         self.rank, self.timer = rank, timer

@@ -84,7 +84,7 @@ def export(arguments: Sequence[str]) -> int:
 
     saved = open_policy(paths[0])
     if saved.changed and not config.with_changes:
-        raise ConfigError(f"{saved.difference}; --with-changes True exports it all the same")
+        raise ConfigError(f"{saved.difference}; to export it anyway, pass --with-changes True")
     if config.ship:
         return _ship(saved, config.episodes or 200)
     beside = Path("exported", saved.config.task) if saved.ships else saved.run / "exported"
@@ -134,7 +134,7 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
     if result.differences:
         return FAILED
     if result.without_hardware:
-        print("left out: delays, biases and motors of the task, of which a robot has its own")
+        print("left out: delays, biases and motors of the task; a robot has its own")
     rows = []
     for name, evaluation in {"the policy in its task": result.own, **result.played}.items():
         part = result.kept(name) if name in result.played else None

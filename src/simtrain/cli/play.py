@@ -141,7 +141,7 @@ def play(arguments: Sequence[str]) -> int:
         try:
             saved = open_policy(path)
         except ConfigError as error:
-            raise ConfigError(f"{error}; --policy zero and --policy random need none") from error
+            raise ConfigError(f"{error}; use --policy zero or --policy random instead") from error
         config = parse_flags(f"play {path}", PlayConfig(env=saved.config.env), flags)
     config.check()
     env = make_env(
@@ -174,7 +174,7 @@ def play(arguments: Sequence[str]) -> int:
         from simtrain.view.web import WebViewer
 
         if config.viewer == "auto" and not has_display():
-            print("viewer: web, for this machine has no display (--viewer)")
+            print("viewer: web, because this machine has no display (--viewer)")
         checkpoints = None if saved is None else _checkpoints(path, saved, act)
         viewer = WebViewer(
             env, act, host=config.host, port=config.port, title=title, checkpoints=checkpoints

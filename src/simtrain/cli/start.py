@@ -132,7 +132,7 @@ def _simtrain(command: str, arguments: Sequence[str]) -> int:
     print("usage: simtrain <command> [arguments]\n")
     for name, about in COMMANDS.items():
         print(f"  {name:<12}{about}")
-    print(f"\n`simtrain <command> --help` tells more; {_COMPLETION} bash, completion for a shell.")
+    print(f"\n`simtrain <command> --help` shows more; {_COMPLETION} bash prints a completion.")
     return DONE
 
 

@@ -79,7 +79,7 @@ def _tasks(registry: Registry) -> str:
 def list_tasks(arguments: Sequence[str]) -> int:
     """Print all tasks, and the tracebacks of task files that did not import; the exit code."""
     if list(arguments) in (["-h"], ["--help"]):
-        print("usage: simtrain list-tasks\n\nList every task: its name, what it is, and its file.")
+        print("usage: simtrain list-tasks\n\nList every task with its name, description and file.")
         return DONE
     if arguments:
         raise ConfigError(f"list-tasks takes no arguments, got {' '.join(arguments)}")

@@ -204,7 +204,7 @@ class TrainConfig(LaunchFlags):
         check(self)
         for metric in self.env.metrics:
             if metric in EVALUATION_TAGS:
-                text = f"a metric of the task is called {metric!r}, as one of evaluation is"
+                text = f"a metric of the task is called {metric!r}, like one of evaluations"
                 raise ConfigError(text)
         self._check_ppo()
         self._check_network("actor")
@@ -249,15 +249,15 @@ class TrainConfig(LaunchFlags):
         if cfg.model not in MODELS and not re.fullmatch(r"[^:\s]+:[\w.]+", cfg.model):
             meant = did_you_mean(cfg.model, MODELS)
             text = f"{name}.model is {cfg.model!r}{meant}; it must be one of {', '.join(MODELS)}"
-            raise ConfigError(f"{text}, or a class of yours, as package.module:Class")
+            raise ConfigError(f"{text}, or your own class, as package.module:Class")
         if is_recurrent and self.ppo.symmetry.is_used and self.teacher is None:
-            text = f"{name}.model is {cfg.model}; --ppo.symmetry is not for networks that remember"
+            text = f"{name}.model is {cfg.model}; --ppo.symmetry is not for recurrent networks"
             off = "--ppo.symmetry.augment False --ppo.symmetry.mirror-loss-coef 0"
-            raise ConfigError(f"{text}; take mlp or cnn, or do without it: {off}")
+            raise ConfigError(f"{text}; use mlp or cnn, or turn symmetry off: {off}")
         if is_recurrent and self.num_envs < self.ppo.num_mini_batches:
-            text = f"{self.num_envs} environments (--num-envs) cannot be shared among"
+            text = f"{self.num_envs} environments (--num-envs) cannot be divided into"
             text = f"{text} {self.ppo.num_mini_batches} mini-batches (--ppo.num-mini-batches)"
-            raise ConfigError(f"{text}, as those of a {cfg.model} are")
+            raise ConfigError(f"{text}, which a {cfg.model} needs")
         layers = len(cfg.cnn.output_channels)
         for setting in ("kernel_size", "stride", "dilation"):
             if (count := len(getattr(cfg.cnn, setting))) not in (1, layers):
@@ -276,7 +276,7 @@ class TrainConfig(LaunchFlags):
     def _check_rnd(self) -> None:
         rnd = self.ppo.rnd
         if rnd.weight == 0.0 and rnd != RndCfg():
-            raise ConfigError("--ppo.rnd.* is of an intrinsic reward; add --ppo.rnd.weight")
+            raise ConfigError("--ppo.rnd.* sets an intrinsic reward; add --ppo.rnd.weight")
         if rnd.weight != 0.0 and self.teacher is not None:
             text = "--ppo.rnd.weight does not go with --teacher: a student has no reward"
             raise ConfigError(text)
@@ -288,7 +288,7 @@ class TrainConfig(LaunchFlags):
         cfg, steps = self.distillation, self.num_steps_per_env
         if self.teacher is None:
             if cfg != DistillationCfg():
-                text = "--distillation.* is of a student, which learns from a teacher"
+                text = "--distillation.* sets how a student learns from a teacher"
                 raise ConfigError(f"{text}; add --teacher, its run or checkpoint")
         elif self.population is not None:
             raise ConfigError("--teacher does not go with --population, whose members learn by PPO")

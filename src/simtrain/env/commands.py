@@ -81,7 +81,7 @@ class CommandTerm(ABC):
         It returns a new tensor, ``(num_envs, joints)``, rad or m. Raises ConfigError for a command
         without a motion.
         """
-        raise ConfigError(f"a {type(self).__name__} knows no motion of joints")
+        raise ConfigError(f"a {type(self).__name__} has no motion of joints")
 
     def entries(self) -> tuple[str, ...]:
         """The names of all entries: `labels`, or numbers."""

@@ -57,7 +57,7 @@ class ObservationGroup:
         images = [term for term, value in zip(cfgs, values, strict=True) if value.ndim > 2]
         if images and len(cfgs) > 1:
             own = "give it a group of its own, or the group concatenate=False"
-            raise ConfigError(f"observations.{name}.{images[0]} is an image beside others; {own}")
+            raise ConfigError(f"observations.{name}.{images[0]} is an image among others; {own}")
         sized = [(*item, size) for item, size in zip(cfgs.items(), self._sizes, strict=True)]
         self.size = 0  # of the group's vector
         self.slices: dict[str, slice] = {}  # where terms stand in it, history included

@@ -172,7 +172,7 @@ def check_terrain(cfg: TerrainCfg) -> None:
     nodes, border = _nodes(cfg)
     size = (cfg.num_columns * nodes + 2 * border) * (cfg.num_levels * nodes + 2 * border)
     if size > _MOST:
-        text = f"the terrain has {size:,} nodes, and {_MOST:,} are the most"
+        text = f"the terrain has {size:,} nodes; the maximum is {_MOST:,}"
         raise ConfigError(f"{text}; use fewer tiles or a larger --env.terrain.resolution")
     first, last = cfg.max_initial_level, cfg.num_levels - 1
     if first is not None and not 0 <= first <= last:

@@ -323,16 +323,16 @@ def _check_field(
         takes = f"needs {kind}=..." if kind else "takes no names"
         raise ConfigError(f"{field} {takes}, and nothing else; given: {', '.join(given) or 'none'}")
     if field.endswith("quat") and operation != "add":
-        raise ConfigError(f"operation is {operation!r}; {field} is turned by 'add' alone")
+        raise ConfigError(f"operation is {operation!r}; {field} supports only 'add'")
     index = _entries(field, params)
     values = _values(model, field)[index]
     if operation == "scale" and not values.any():
-        raise ConfigError(f"{field} is 0 in the model, and factors leave it so; use abs or add")
+        raise ConfigError(f"{field} is 0 in the model; a factor leaves it 0: use abs or add")
     flags = f"{field.removesuffix('range')}limited"
     if field.endswith("range") and hasattr(model, flags) and not getattr(model, flags)[index].all():
-        raise ConfigError(f"{field} bounds nothing where {flags} is false; give the model a range")
+        raise ConfigError(f"{field} has no effect where {flags} is false; give the model a range")
     if kind == "joints" and field[0] == "q" and len(values) != len(params["joints"]):
-        raise ConfigError(f"{field} can be drawn for slides and hinges alone")
+        raise ConfigError(f"{field} can be drawn only for slides and hinges")
     if field in ("body_ipos", "body_iquat"):
         _check_simple(model, params["bodies"])
     if kind in ("bodies", "geoms"):
@@ -356,4 +356,4 @@ def _check_place(model: mujoco.MjModel, field: str, ids: np.ndarray) -> None:
             text = f"{what} {getattr(model, what)(i).name!r} is fixed to the world, where {field}"
             raise ConfigError(f'{text} must stay; give it a body with mocap="true"')
     if field == "geom_size" and np.isin(model.geom_type[ids], _WITHOUT_SIZE).any():
-        raise ConfigError("geom_size can be drawn for primitive geoms alone, not for meshes")
+        raise ConfigError("geom_size can be drawn only for primitive geoms, not for meshes")

@@ -67,7 +67,7 @@ class _RayCast(ABC):
             errors = (frames * torch.outer(factors, factors) - frames[places])[:, *compared].abs()
             if (wrong := errors.flatten(1).amax(dim=1) > _TOLERANCE).any():
                 name = sites.names[int(wrong.nonzero()[0])]
-                raise ConfigError(f"the site {name!r} is not turned as its mirror image is")
+                raise ConfigError(f"the site {name!r} is not oriented like its mirror image")
         return [(place * len(rays) + ray, 1.0) for place in places for ray in images.tolist()]
 
     @abstractmethod

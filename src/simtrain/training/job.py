@@ -71,7 +71,7 @@ def run_job(
     if saved is not None and iteration >= iterations:
         done = f"{saved.path} is done: it was trained for {iteration} iterations"
         end = "--max-iterations" if config.total_env_steps is None else "--total-env-steps"
-        print(f"{done}; a larger {end} goes on with it")
+        print(f"{done}; to continue, pass a larger {end}")
         return saved.path, 0
     name = config.log_root, config.task, config.run_name
     run = (make_run_directory(*name) if saved is None else saved.path).absolute()

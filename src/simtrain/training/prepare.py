@@ -60,7 +60,7 @@ def prepare_job(
             config = with_flags(run := saved.configuration(default))
             for name in ("init_from", "teacher"):
                 if getattr(config, name) != getattr(run, name):
-                    raise ConfigError(f"{flag(name)} is of a new run: leave it out with --resume")
+                    raise ConfigError(f"{flag(name)} is for new runs: leave it out with --resume")
             check_model_classes(config, given)
     config.check()
     config.check_on_machine()

@@ -229,7 +229,7 @@ def _rule(term: Any, given: MirrorRule | None) -> MirrorRule:
     rule = getattr(getattr(term, "func", term), "mirror", None) if given is None else given
     if rule is None:
         text = "give it mirror=..., such as (1.0, -1.0), a sign for each of two entries"
-        raise ConfigError(f"how it is reflected is not known; {text}")
+        raise ConfigError(f"its mirror rule is not known; {text}")
     return rule
 
 

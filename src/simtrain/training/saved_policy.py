@@ -102,7 +102,7 @@ def open_policy(path: Path, default: TrainConfig | None = None) -> SavedPolicy:
     content, task = read_checkpoint(checkpoint), described["config"]["task"]
     infos = content["infos"] if isinstance(content["infos"], dict) else {}
     if (trained := infos.get("task")) != task:
-        raise ConfigError(f"{checkpoint} is of the task {trained!r}, but lies in a run of {task!r}")
+        raise ConfigError(f"{checkpoint} is of the task {trained!r}, but is in a run of {task!r}")
     if not all(tensor.isfinite().all() for tensor in content["actor_state_dict"].values()):
         raise ConfigError(f"the policy in {checkpoint} has parameters that are not finite numbers")
     config, digest = read_configuration(file, described, default)

@@ -97,6 +97,6 @@ def find_servos(model: mujoco.MjModel, joints: Joints, device: torch.device | st
     ids = find_driving(model, "joint", joints.names, "this term", "position")
     for actuator in ids:
         if model.actuator_biastype[actuator] != mujoco.mjtBias.mjBIAS_AFFINE.value:
-            text = "has gains and an encoder that cannot be changed: it is MuJoCo's own dcmotor"
+            text = "is MuJoCo's own dcmotor, whose gains and encoder cannot be changed"
             raise ConfigError(f"the actuator {model.actuator(actuator).name!r} {text}")
     return as_index(ids, device)

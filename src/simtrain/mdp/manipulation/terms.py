@@ -165,7 +165,7 @@ def _check_pads(model: mujoco.MjModel, step_dt: float, sensors: Sensors, **_: An
         data, reduce, rows = model.sensor_intprm[sensor.id, :3]
         if sensor.type != mujoco.mjtSensor.mjSENS_CONTACT or (data & 3, reduce, rows) != (3, 3, 1):
             needs = 'is no <contact data="found force" reduce="netforce">'
-            raise ConfigError(f"the sensor {name!r} {needs}, which a grasp is told by")
+            raise ConfigError(f"the sensor {name!r} {needs}, which the detection of a grasp needs")
 
 
 @checked_by(_check_pads)

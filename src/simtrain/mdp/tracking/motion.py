@@ -119,7 +119,7 @@ class MotionCommand(CommandTerm):
         """Raise ConfigError for parameters that cannot be, and files that are not of `model`."""
         if params["anchor"] not in params["bodies"].names:
             there = ", ".join(params["bodies"].names)
-            raise ConfigError(f"the anchor {params['anchor']!r} is none of the bodies: {there}")
+            raise ConfigError(f"the anchor {params['anchor']!r} is not one of the bodies: {there}")
         if not params["files"]:
             raise ConfigError("files needs one or more motions")
         for ranges in ("pose_range", "velocity_range"):

@@ -182,7 +182,7 @@ class _OfBodies:
     def __init__(self, env: Env, command: str, bodies: Entities) -> None:
         there = _motion(env, command).bodies.names
         if missing := [name for name in bodies.names if name not in there]:
-            raise ConfigError(f"{missing[0]!r} is none of the bodies of the command {command!r}")
+            raise ConfigError(f"{missing[0]!r} is not one of the bodies of the command {command!r}")
         self._command = command
         self._places = as_index([there.index(name) for name in bodies.names], env.device)
 

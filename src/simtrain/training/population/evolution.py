@@ -121,7 +121,7 @@ def fitness_of(config: TrainConfig) -> tuple[str, float]:
     if name not in names:
         raise ConfigError(f"{text}; evaluations of the task give {', '.join(names)}")
     if direction not in ("", "max", "min"):
-        raise ConfigError(f"{text}; after the colon stands max or min")
+        raise ConfigError(f"{text}; write max or min after the colon")
     return name, -1.0 if direction == "min" else 1.0
 
 
@@ -157,11 +157,11 @@ def _numbers(config: TrainConfig) -> dict[str, tuple[tuple[str, ...], float]]:
 def _parse(config: TrainConfig, words: tuple[str, ...]) -> HyperParameter:
     text = f"--population-mutate {' '.join(words)}"
     if not 3 <= len(words) <= 4:
-        raise ConfigError(f"{text}: give a flag, two bounds and, if need be, a scale")
+        raise ConfigError(f"{text}: give a flag, two bounds and optionally a scale")
     name, numbers = words[0].removeprefix("--").replace("_", "-"), _numbers(config)
     if name not in numbers:
         near = did_you_mean(name, numbers)
-        raise ConfigError(f"{text}: no number of the task is called so{near}")
+        raise ConfigError(f"{text}: the task has no number with this name{near}")
     path, value = numbers[name]
     if not _is_changeable(config, path):
         raise ConfigError(f"{text}: {name} is fixed once environments and networks are built")
