@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -290,6 +291,31 @@ def test_a_strange_policy_json_is_refused_in_a_line(strange, made, tmp_path) -> 
     with pytest.raises(ConfigError, match=r"policy\.json (does not describe|is damaged)") as error:
         find_conditions(tmp_path)
     assert "\n" not in str(error.value)
+
+
+HUGE = '<asset><hfield name="h" nrow="90000" ncol="90000" size="1 1 1 1"/></asset>'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("<worldbody>", "", "cannot be read: XML parse error"),
+        ("<worldbody>", f"{HUGE}<worldbody>", "1 GiB are not enough"),
+        ('timestep="', 'timestep="-', "has a time step of -0.01 s, of which control steps"),
+    ],
+)
+def test_a_strange_model_is_refused_in_a_line(before, after, says, made, tmp_path) -> None:
+    _copy(made[1], tmp_path, lambda told: None)
+    model = tmp_path / "model.xml"
+    assert before in model.read_text()
+    model.write_text(model.read_text().replace(before, after, 1))
+    with pytest.raises(ConfigError, match=says) as error:
+        find_conditions(tmp_path)
+    assert "\n" not in str(error.value)
+    model.unlink()
+    os.mkfifo(model)
+    with pytest.raises(ConfigError, match="is not a file"):
+        find_conditions(tmp_path)
 
 
 def test_what_an_earlier_version_exported_is_told(made, verifier, tmp_path) -> None:

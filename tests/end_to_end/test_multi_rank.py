@@ -21,9 +21,14 @@ def job(tmp_path_factory):
     """A finished run of two ranks on a task in the user's ./tasks."""
     folder = tmp_path_factory.mktemp("user")
     make_tasks(folder)
-    job = Job(folder, TASK, *FLAGS)
+    (folder / "tmp").mkdir()
+    job = Job(folder, TASK, *FLAGS, TMPDIR=str(folder / "tmp"))
     assert job.wait() == 0, job.output
     return job
+
+
+def test_no_temporary_file_is_left(job):
+    assert not list((job.folder / "tmp").iterdir())
 
 
 def test_the_command_shows_what_rank_0_does(job):

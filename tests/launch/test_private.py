@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -92,6 +94,22 @@ def test_only_the_user_can_read_the_folder_which_is_gone_in_the_end(tmp_path):
         assert Path(os.environ["SIMTRAIN_JOB_FOLDER"]) == folder
     assert not list(tmp_path.iterdir())
     assert "SIMTRAIN_JOB_FOLDER" not in os.environ
+
+
+def test_the_next_job_removes_the_folder_of_one_that_was_killed_and_no_other(tmp_path):
+    program = """
+import os, pathlib, sys
+from simtrain.launch.private import private_folder
+with private_folder(pathlib.Path(sys.argv[1])):
+    os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, timeout=100)
+    (abandoned,) = tmp_path.iterdir()
+    with private_folder(tmp_path):
+        (alive,) = tmp_path.iterdir()
+        assert alive != abandoned
+        subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, timeout=100)
+        assert alive.exists()
 
 
 def test_of_several_hosts_the_first_listens_at_its_own_address_alone(job):

@@ -15,11 +15,13 @@ import torch
 from simtrain.cli.evaluate import evaluate
 from simtrain.cli.export import export
 from simtrain.config.tasks import default_config
+from simtrain.config.train import TrainConfig
+from simtrain.env.control.cfg import NetworkActuatorCfg
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg
-from simtrain.training.saved_policy import check_model_classes, find_policy, open_policy
+from simtrain.training.saved_policy import check_programs, find_policy, open_policy
 
 
 def copied(run: Path, folder: Path, before: str = "", after: str = "") -> Path:
@@ -99,11 +101,30 @@ def test_a_network_that_only_a_run_names_is_not_imported(tmp_path, trained_run, 
     resumed = dataclasses.replace(config, ppo=copy.deepcopy(config.ppo))
     resumed.ppo.critic.model = "elsewhere:Net"
     with pytest.raises(ConfigError, match=r"critic.model elsewhere:Net is named by a run"):
-        check_model_classes(resumed, config)
-    check_model_classes(resumed, resumed)  # typed now
+        check_programs(resumed, config)
+    check_programs(resumed, resumed)  # typed now
     assert not marker.exists()
     monkeypatch.setitem(sys.modules, "elsewhere", ModuleType("elsewhere"))
-    check_model_classes(resumed, config)  # the task's file imports it
+    check_programs(resumed, config)  # the task's file imports it
+
+
+def test_programs_that_only_a_run_names_are_not_run():
+    """Of a student its teacher's class, and a motor's network in TorchScript."""
+
+    def with_(teacher: str, network: str) -> TrainConfig:
+        config = default_config("cartpole-balance")
+        config.distillation.teacher.model = teacher
+        motor = NetworkActuatorCfg("slider", network=Path(network), effort_limit=1.0)
+        config.env.actuators = {"motor": motor}
+        return config
+
+    own = with_("mlp", "own.pt")
+    with pytest.raises(ConfigError, match=r"teacher.model elsewhere:Net is named by a run"):
+        check_programs(with_("elsewhere:Net", "own.pt"), own)
+    with pytest.raises(ConfigError, match=r"actuators.motor.network run.pt is named by a run"):
+        check_programs(with_("mlp", "run.pt"), own)
+    check_programs(with_("gru", "run.onnx"), own)
+    check_programs(own, own)
 
 
 def test_an_undisturbed_task_has_no_noise_pushes_and_curricula():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error, read_file
-from simtrain.robots.read import compiled, read
+from simtrain.robots.read import compiled, load, read
 from simtrain.run.checkpoint import check_kinds
 
 AS_TRAINED = "the task's physics"
@@ -41,8 +42,7 @@ def find_conditions(folder: Path, other_model: Path | None = None) -> dict[str, 
     Raises ConfigError for a policy or a model that plain MuJoCo cannot play.
     """
     about = read_interface(folder)
-    with damage_as_config_error(f"{folder / 'model.xml'} cannot be read"):
-        model = mujoco.MjModel.from_xml_path(str(folder / "model.xml"))
+    model = load_model(folder, about)
     solvers = {name: i for name, i in _SOLVERS.items() if i != model.opt.solver}
     conditions: dict[str, Condition] = {AS_TRAINED: {}}
     for name, i in solvers.items():
@@ -90,6 +90,16 @@ def read_interface(folder: Path) -> dict[str, Any]:
             text = f"--verify cannot read {name} from MuJoCo: the robot's program gives it"
             raise ConfigError(text)
     return about
+
+
+def load_model(folder: Path, about: dict[str, Any]) -> mujoco.MjModel:
+    """The exported ``model.xml``; ConfigError if it is no model that makes control steps."""
+    model = load(folder / "model.xml")
+    step, period = model.opt.timestep, about["control_period"]
+    if not (step > 0.0 and period / step > 0.5 and math.isfinite(period / step)):
+        text = f"{folder / 'model.xml'} has a time step of {step:g} s"
+        raise ConfigError(f"{text}, of which control steps of {period:g} s cannot be made")
+    return model
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,12 @@ from torch import Tensor
 
 from simtrain.algorithms.networks import Policy
 from simtrain.config.tree import as_plain
-from simtrain.deployment.conditions import Condition, find_conditions, read_interface
+from simtrain.deployment.conditions import (
+    Condition,
+    find_conditions,
+    load_model,
+    read_interface,
+)
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task, without_hardware
 from simtrain.env.randomness import forked_randomness
@@ -116,8 +121,9 @@ class Verifier:
         """
         env, own, played = self._env, self._own, {}
         about = read_interface(folder)
+        model = load_model(folder, about)
         with _own_randomness(), torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:
-            loop = _ClosedLoop(folder, Path(scratch), env, own.job)
+            loop = _ClosedLoop(folder, Path(scratch), model, env, own.job)
             differences = _differences(loop, env, own, about)
             for name, condition in (conditions or find_conditions(folder)).items():
                 if not differences:
@@ -197,10 +203,16 @@ def _reset(env: Env) -> dict[str, Tensor]:
 class _ClosedLoop:
     """The exported files at work, in processes of their own."""
 
-    def __init__(self, folder: Path, scratch: Path, env: Env, job: dict[str, np.ndarray]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        scratch: Path,
+        model: mujoco.MjModel,
+        env: Env,
+        job: dict[str, np.ndarray],
+    ) -> None:
         self._folder, self._scratch, self._job = folder.resolve(), scratch, job
         self._threads = min(len(os.sched_getaffinity(0)), env.num_envs)
-        model = mujoco.MjModel.from_xml_path(str(folder / "model.xml"))
         self._settings = {
             "fields": [field for field, _ in entries_of(env.sim.state(), "data")],
             "discardvisual": model.ngeom != env.model.ngeom,

@@ -40,7 +40,7 @@ from simtrain.launch.events import (
     StopReceived,
 )
 from simtrain.launch.plan import Job
-from simtrain.launch.private import ONLY_LOOPBACK, private_folder
+from simtrain.launch.private import ONLY_LOOPBACK, job_folder, private_folder
 from simtrain.launch.processes import (
     STOP_SIGNALS,
     StopSignals,
@@ -181,7 +181,8 @@ def _run_launcher(
     job = program.job
     become_launcher(one_machine=job.on_one_machine)
     if job.on_one_machine:
-        os.environ.update(ONLY_LOOPBACK)
+        # What ranks leave in their temporary folder when they are killed goes with the job's own.
+        os.environ.update(ONLY_LOOPBACK, TMPDIR=str(job_folder()))
     launcher = torchrunx.Launcher(
         hostnames=list(job.hosts),
         workers_per_host=[devices.ranks for devices in job.devices],

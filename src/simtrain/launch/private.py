@@ -10,14 +10,16 @@ Imports torch only where that is needed: agents begin here.
 
 from __future__ import annotations
 
+import fcntl
 import hmac
 import os
 import secrets
+import shutil
 import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 ONLY_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 """Environment variables by which Gloo and NCCL listen on loopback alone."""
-_FOLDER = "SIMTRAIN_JOB_FOLDER"
+_FOLDER, _PREFIX = "SIMTRAIN_JOB_FOLDER", ".simtrain-job-"
 _NONCE = _DIGEST = 32  # bytes
 _SECONDS = 10.0  # one to show that it knows the key
 
@@ -40,15 +42,34 @@ _SECONDS = 10.0  # one to show that it knows the key
 def private_folder(shared: Path | None) -> Iterator[None]:
     """Make a job's folder, inside `shared` if not only this machine is to see it.
 
-    Processes that are started meanwhile find it by an environment variable. Gone in the end.
+    Processes that are started meanwhile find it by an environment variable. Gone in the end, and
+    with it what jobs left there that were killed.
     """
-    with tempfile.TemporaryDirectory(prefix=".simtrain-job-", dir=shared) as folder:
-        (Path(folder) / "key").write_bytes(secrets.token_bytes(_DIGEST))
+    _remove_abandoned(shared or Path(tempfile.gettempdir()))
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX, dir=shared) as folder,
+        (Path(folder) / "key").open("wb", buffering=0) as key,
+    ):
+        with suppress(OSError):  # of a file system without locks
+            fcntl.flock(key, fcntl.LOCK_EX)  # until this process and its forks are gone
+        key.write(secrets.token_bytes(_DIGEST))
         os.environ[_FOLDER] = folder
         try:
             yield
         finally:
             del os.environ[_FOLDER]
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove this user's folders in `parent` whose job is gone: nothing locks the key."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            with (folder / "key").open("rb") as key:
+                fcntl.flock(key, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if key.read(1):  # else its job has yet to lock it
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def admit(connection: socket.socket) -> bool:
@@ -128,7 +149,7 @@ def _meet(name: str, rank: int, size: int, address: tuple[str, int], limit: time
     host, port = address
     store: Store
     if host == LOOPBACK:
-        store = FileStore(str(_folder() / name), size)
+        store = FileStore(str(job_folder() / name), size)
     else:
         listener = None
         if rank == 0:  # by itself, TCPStore listens at all addresses of this machine
@@ -157,11 +178,12 @@ def _check_members(name: str, rank: int, size: int) -> None:
 
 
 def _digest(*parts: bytes) -> bytes:
-    key = (_folder() / "key").read_bytes()
+    key = (job_folder() / "key").read_bytes()
     return hmac.digest(key, b"\0".join(parts), "sha256")
 
 
-def _folder() -> Path:
+def job_folder() -> Path:
+    """The job's private folder, of the `private_folder` that is open."""
     return Path(os.environ[_FOLDER])
 
 

@@ -18,6 +18,7 @@ from simtrain.launch.private import (
     LOOPBACK,
     address_towards,
     admit,
+    job_folder,
     join_process_group,
     show_key,
 )
@@ -96,7 +97,8 @@ def become_launcher(*, one_machine: bool) -> None:
 def become_agent(end_seconds: float) -> None:
     """Prepare this process for torchrunx's agent, which connects to the job's processes alone.
 
-    When a rank has failed, it kills those that have not ended after `end_seconds`.
+    When a rank has failed, it kills those that have not ended after `end_seconds`. The empty files
+    that torch keeps for each rank lie in the job's folder, and are gone with it.
     """
     from torch.multiprocessing.spawn import ProcessContext
     from torchrunx import agent
@@ -105,6 +107,7 @@ def become_agent(end_seconds: float) -> None:
     replaced: Any = agent
     replaced.LauncherAgentGroup = _agent_group()
     replaced.worker_entrypoint = run_rank
+    replaced.tempfile = SimpleNamespace(mkdtemp=job_folder)
     wait, replaced = ProcessContext._join_procs_with_timeout, ProcessContext
     replaced._join_procs_with_timeout = lambda ranks, limit: wait(ranks, min(limit, end_seconds))
 

@@ -6,12 +6,13 @@ import faulthandler
 import os
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import mujoco
 import numpy as np
@@ -19,6 +20,7 @@ import psutil
 
 from simtrain.errors import ConfigError, did_you_mean
 
+T = TypeVar("T")
 _SLIDE, _HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
 _FAR = 50.0
 """Size of a part, or its distance from the one before, that no robot has, m."""
@@ -54,22 +56,31 @@ def read(path: str | Path, *, base: str | None = None) -> Source:
     has none collides by its primitives alone. Raises ConfigError for a file that cannot be read.
     """
     path = Path(path)
-    if not path.is_file():
-        raise ConfigError(f"the model {path} is not a file")
-    if path.stat().st_size > _LARGEST_FILE:
-        raise ConfigError(f"the model {path} has more than {_LARGEST_FILE // 10**6} MB")
-    _read_in_child(path, base)
-    return _read(path, base)
+    return _read_in_child_first(path, partial(_read, path, base))
 
 
-def _read_in_child(path: Path, base: str | None) -> None:
+def load(path: Path) -> mujoco.MjModel:
+    """Compile MJCF as it is. Raises ConfigError for a file that cannot be read."""
+
+    def compile_file() -> mujoco.MjModel:
+        with refused(f"the model {path} cannot be read"):
+            return mujoco.MjModel.from_xml_path(str(path))
+
+    return _read_in_child_first(path, compile_file)
+
+
+def _read_in_child_first(path: Path, read: Callable[[], T]) -> T:
     """Read in a process of its own first: some files crash MuJoCo, or keep it busy for hours.
 
     Raises the ConfigError that is raised there, and one if that process is killed by its limits.
     """
+    if not path.is_file():
+        raise ConfigError(f"the model {path} is not a file")
+    if path.stat().st_size > _LARGEST_FILE:
+        raise ConfigError(f"the model {path} has more than {_LARGEST_FILE // 10**6} MB")
     reading, writing = os.pipe()
     if not (child := os.fork()):
-        _answer(writing, path, base)
+        _answer(writing, read)
     os.close(writing)
     with os.fdopen(reading) as answer:
         error = answer.read()
@@ -78,9 +89,10 @@ def _read_in_child(path: Path, base: str | None) -> None:
         error = f"the model {path} cannot be read: MuJoCo crashes, or {most}"
     if error:
         raise ConfigError(error)
+    return read()
 
 
-def _answer(writing: int, path: Path, base: str | None) -> NoReturn:
+def _answer(writing: int, read: Callable[[], object]) -> NoReturn:
     """Read within limits, write what is wrong, and exit."""
     code, used = 0, psutil.Process().memory_info().data
     try:
@@ -92,7 +104,7 @@ def _answer(writing: int, path: Path, base: str | None) -> NoReturn:
         mujoco.set_mju_user_warning(lambda text: None)  # or it writes a log into this folder
         with os.fdopen(writing, "w") as answer:
             try:
-                _read(path, base)
+                read()
             except ConfigError as error:
                 answer.write(str(error))
     except (MemoryError, RuntimeError):  # MuJoCo raises either where memory is lacking

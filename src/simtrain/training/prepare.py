@@ -54,14 +54,14 @@ def prepare_job(
 
         saved = find_run(config.resume, config.log_root, config.task)
         if with_flags is not None:
-            from simtrain.training.saved_policy import check_model_classes
+            from simtrain.training.saved_policy import check_programs
 
             given = config
             config = with_flags(run := saved.configuration(default))
             for name in ("init_from", "teacher"):
                 if getattr(config, name) != getattr(run, name):
                     raise ConfigError(f"{flag(name)} is for new runs: leave it out with --resume")
-            check_model_classes(config, given)
+            check_programs(config, given)
     config.check()
     config.check_on_machine()
     check_evaluation_flags(config)

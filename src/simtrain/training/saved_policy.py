@@ -16,7 +16,7 @@ from simtrain.config.tasks import Task, default_config, discover
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import CONFIG_DIGEST, config_digest, leaves, overlay, resolved, set_leaves
 from simtrain.env.model import check_task
-from simtrain.errors import ConfigError, did_you_mean
+from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.files import damage_as_config_error
 from simtrain.run.checkpoint import BEST, BEST_CONFIG, model_paths, read_checkpoint
 from simtrain.run.directory import no_run, read_config_file
@@ -131,7 +131,7 @@ def read_configuration(
             if isinstance(own, Path) and not model.exists() and model.name == own.name:
                 plain = {**plain, "env": {**plain["env"], "model": str(own)}}
             config = overlay(default, plain)
-            check_model_classes(config, default)
+            check_programs(config, default)
             config.check()
             trained, now = content.get("observations"), observed(config)
             if trained not in (None, now):
@@ -155,20 +155,29 @@ def _default_config(task: str, trained_with: object) -> TrainConfig:
         raise ConfigError(f"{text}: use it there, or name the folder in SIMTRAIN_TASKS") from error
 
 
-def check_model_classes(config: TrainConfig, trusted: TrainConfig) -> None:
-    """Raise ConfigError for a network's class that only a file names: importing it runs its module.
+def check_programs(config: TrainConfig, trusted: TrainConfig) -> None:
+    """Raise ConfigError for a program that only a file names.
 
-    Classes of rsl_rl, of simtrain and of modules that the task's file has imported are taken, and
-    those of `trusted`, the task's own configuration with the flags of this command.
+    That is a network's class, for importing it runs its module: those of rsl_rl, of simtrain and of
+    modules that the task's file has imported are taken. And it is a motor's network in TorchScript.
+    What `trusted` names, the task's own configuration with the flags of this command, is taken too.
     """
-    for network in ("actor", "critic"):
-        model, own = (getattr(of.ppo, network).model for of in (config, trusted))
+    owns = (trusted.ppo.actor, trusted.ppo.critic, trusted.distillation.teacher)
+    networks = (config.ppo.actor, config.ppo.critic, config.distillation.teacher)
+    names = ("ppo.actor", "ppo.critic", "distillation.teacher")
+    for name, network, own in zip(names, networks, owns, strict=True):
+        model = network.model
         module = model.partition(":")[0] if ":" in model else "rsl_rl"
-        if model != own and module not in sys.modules and module.split(".")[0] not in _OWN:
-            text = (
-                f"--ppo.{network}.model {model} is named by a run; its module is not run for that"
-            )
+        if model != own.model and module not in sys.modules and module.split(".")[0] not in _OWN:
+            text = f"--{name}.model {model} is named by a run; its module is not run for that"
             raise ConfigError(f"{text}: import {module} in the task's file if it is yours")
+    for name, motor in config.env.actuators.items():
+        file = getattr(motor, "network", None)
+        own_file = getattr(trusted.env.actuators.get(name), "network", None)
+        if file is not None and file.suffix != ".onnx" and file != own_file:
+            text = f"{flag('env', 'actuators', name, 'network')} {file} is named by a run;"
+            text = f"{text} TorchScript is a program, which is not run for that"
+            raise ConfigError(f"{text}: name the file in the task if it is yours, or take ONNX")
 
 
 def observed(config: TrainConfig) -> list[str]:
