@@ -44,8 +44,10 @@ from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error
 from simtrain.launch.processes import StopSignals, exit_code
 from simtrain.launch.rank import share_of_cores
+from simtrain.limits import Limits, check
 from simtrain.plot.curves import color
 from simtrain.plot.panels import FAINT, as_file, counts_on_x, numbers_on, sheet
+from simtrain.run.directory import check_file
 from simtrain.training.features.conditions import Comparison, StopCondition
 from simtrain.training.resumption import can_resume
 
@@ -62,7 +64,7 @@ class Options:
 
     suite: Annotated[str, tyro.conf.Positional]
     """What the names of its tasks begin with, before a hyphen, such as dmc."""
-    seeds: int = 3
+    seeds: Annotated[int, Limits(1, 1000)] = 3
     """Trainings of each task, from seed 0 on."""
     json: Path = Path("suite.json")
     """File for the results; a picture of the curves goes beside it, as .png."""
@@ -70,10 +72,20 @@ class Options:
     """Results of an earlier benchmark to compare with."""
     log_root: Path = Path("logs")
     """Where the runs are written; their names begin with that of --json."""
-    at_once: int | None = None
+    at_once: Annotated[int, Limits(1, 4096)] | None = None
     """Trainings side by side; None for one on each core."""
     flags: str = ""
     """More flags of `train`, in one word: --flags="--ppo.gamma 0.995"."""
+
+    def check(self) -> None:
+        """Raise ConfigError for values that cannot be."""
+        check(self)
+        if self.json.suffix == ".png":
+            raise ConfigError(f"--json {self.json} would be overwritten by the picture")
+        check_file(self.json, "--json")
+        check_file(self.json.with_suffix(".png"), "--json")
+        if "--resume" in self.flags:
+            raise ConfigError("--resume does not go with a suite: the same command again goes on")
 
 
 @dataclass(frozen=True)
@@ -172,6 +184,7 @@ class SuiteResults:
 def main() -> int:
     """Train, print, write and compare; the exit code."""
     options = tyro.cli(Options)
+    options.check()
     before = None if options.compare is None else read_suite(options.compare)
     if before is not None and options.json.resolve() == options.compare.resolve():
         raise ConfigError(f"--compare {options.compare} would be overwritten; give another --json")
@@ -205,7 +218,10 @@ def main() -> int:
 def trainings_of(task: str, options: Options) -> list[Training]:
     """All seeds of a task, with evaluations between."""
     words = ["--log-root", str(options.log_root), "--cpu-threads", "1", "--gpu-ids", "None"]
-    words += ["--logger", "none", *shlex.split(options.flags)]
+    try:
+        words += ["--logger", "none", *shlex.split(options.flags)]
+    except ValueError as error:
+        raise ConfigError(f"--flags {options.flags} are no words: {error}") from error
     config, _, _, _ = prepare_training(discover(quiet=True).find(task), words)
     iterations = config.iterations(1)
     config.eval_interval = config.eval_interval or max(1, iterations // EVALUATIONS)

@@ -67,9 +67,31 @@ def test_a_file_gives_back_what_was_written_unless_it_is_damaged(tmp_path):
     path, wanted = tmp_path / "suite.json", results(a=[1.0, 2.0])
     path.write_text(wanted.as_json())
     assert suite.read_suite(path) == wanted
-    path.write_text(wanted.as_json().replace('"env_steps": 900', '"env_steps": "many"'))
-    with pytest.raises(ConfigError, match="damaged"):
-        suite.read_suite(path)
+    for before, after in (('"env_steps": 900', '"env_steps": "many"'), ("{", '{"versions": [],')):
+        path.write_text(wanted.as_json().replace(before, after, 1))
+        with pytest.raises(ConfigError, match="damaged"):
+            suite.read_suite(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--seeds", "0"], "--seeds is 0; it must be 1 or more"),
+        (["--at-once", "-1"], "--at-once is -1; it must be 1 or more"),
+        (["--json", "a.png"], "would be overwritten by the picture"),
+        (["--json", "gone/a.json"], "gone"),
+        (["--flags='"], "are no words: No closing quotation"),
+        (["--flags=--resume latest"], "--resume does not go with a suite"),
+    ],
+)
+def test_a_mistake_in_the_flags_is_told_before_any_training(
+    words, says, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["suite.py", "cartpole", *words])
+    with pytest.raises(ConfigError, match=says):
+        suite.main()
+    assert not list(tmp_path.iterdir())
 
 
 class Sleeper:

@@ -312,9 +312,17 @@ def test_a_strange_model_is_refused_in_a_line(before, after, says, made, tmp_pat
     with pytest.raises(ConfigError, match=says) as error:
         find_conditions(tmp_path)
     assert "\n" not in str(error.value)
-    model.unlink()
-    os.mkfifo(model)
-    with pytest.raises(ConfigError, match="is not a file"):
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("model.xml", "the model .* is not a file"), ("robot.onnx", "the graph .* no regular file")],
+)
+def test_a_named_pipe_is_not_waited_for(name, says, made, tmp_path) -> None:
+    _copy(made[1], tmp_path, lambda told: None)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ConfigError, match=says):
         find_conditions(tmp_path)
 
 

@@ -203,6 +203,8 @@ def read_content(path: Path, kind: str, writer: str, flag: str = "--compare") ->
         content = json.loads(data.decode())
     if not isinstance(content, dict) or content.pop("format", None) != kind:
         raise ConfigError(f"{flag} {path} was not written by this version's {writer}")
+    if not isinstance(content.get("versions", {}), dict):
+        raise ConfigError(f"{flag} {path} is damaged: its versions are {content['versions']!r:.60}")
     return content
 
 

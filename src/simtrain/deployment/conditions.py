@@ -64,7 +64,10 @@ def find_conditions(folder: Path, other_model: Path | None = None) -> dict[str, 
 
 
 def read_interface(folder: Path) -> dict[str, Any]:
-    """The content of ``policy.json``; ConfigError if it is damaged or needs what MuJoCo lacks."""
+    """The content of ``policy.json``.
+
+    ConfigError if it is damaged, names a graph that cannot be read, or needs what MuJoCo lacks.
+    """
     file = folder / "policy.json"
     with damage_as_config_error(f"{file} does not describe a policy"):
         about: dict[str, Any] = json.loads(read_file(file, "the description", _LARGEST))
@@ -85,6 +88,7 @@ def read_interface(folder: Path) -> dict[str, Any]:
             raise ValueError("an observation is too large")
         if Path(about["robot"]["file"]).name != about["robot"]["file"]:
             raise ValueError(f"its graph {about['robot']['file']} lies elsewhere")
+    read_file(folder / about["robot"]["file"], "the graph")
     for name, facts in about["robot"]["given"].items():
         if "points" not in facts:
             text = f"--verify cannot read {name} from MuJoCo: the robot's program gives it"
