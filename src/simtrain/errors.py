@@ -62,7 +62,7 @@ def config_errors_of(where: str) -> Iterator[None]:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def what_raised(error: Exception) -> str:
+def what_raised(error: BaseException) -> str:
     """``"raised ValueError: ... (<file>:<line>)"``, for what a task's author wrote."""
     what = "".join(traceback.format_exception_only(error)).strip()
     line = traceback.extract_tb(error.__traceback__)[-1]

@@ -124,6 +124,7 @@ def test_a_task_imported_by_another_file_counts_once(here):
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("def make(:", "SyntaxError"),
         ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import pytest; pytest.skip('no')", "Skipped: no"),
     ],
 )
 def test_a_broken_task_file_hides_no_other_and_is_reported_with_its_traceback(here, line, last):
@@ -138,6 +139,13 @@ def test_a_broken_task_file_hides_no_other_and_is_reported_with_its_traceback(he
     assert last in trace.splitlines()[-1]
     assert "importlib" not in trace
     assert not [name for name in sys.modules if name.endswith("tasks.broken")]
+
+
+def test_a_task_that_exits_is_told(here):
+    path = _write(here / "tasks" / "walk.py", "walk")
+    path.write_text(path.read_text().replace("    return", "    raise SystemExit(3)\n    return"))
+    with pytest.raises(ConfigError, match=r"task 'walk' in .*walk.py raised SystemExit: 3"):
+        default_config("walk")
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_the_files_that_did_not_import(here):

@@ -34,6 +34,7 @@ from simtrain import (
 )
 from simtrain.deployment.conditions import AS_TRAINED, find_conditions
 from simtrain.deployment.export import export_policy
+from simtrain.deployment.run_policy import Policy
 from simtrain.deployment.verify import Verifier
 from simtrain.env.env import Env
 from simtrain.env.reading import read_as
@@ -235,6 +236,13 @@ def test_nothing_of_simtrain_and_torch_is_imported_by_what_is_exported(made) -> 
     command = [sys.executable, "-P", "-c", program]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     assert said.startswith("qpos [")
+
+
+def test_a_sensor_that_gives_no_number_is_told_and_not_taken_for_0(made, monkeypatch) -> None:
+    policy = Policy(made[1])
+    monkeypatch.setattr(policy, "read", lambda name, state: [float("nan")])
+    with pytest.raises(ValueError, match="the robot's joint_pos is not a number"):
+        policy.step({})
 
 
 def _swap(values: list[Any], one: int, other: int) -> None:

@@ -46,7 +46,7 @@ class Task:
                 cfg = self.make()
         except ConfigError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(f"{task} {what_raised(error)}") from error
         if not isinstance(cfg, TaskCfg):
             raise ConfigError(f"{task} returned {type(cfg).__name__}, not a TaskCfg")
@@ -113,7 +113,9 @@ def discover(*, quiet: bool = False) -> Registry:
         try:
             with warnings_once(quiet=quiet):
                 loaded = load()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it must hide no other
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it must hide no other; pytest's skip is one
             registry.broken[source] = _traceback_below_import(error)
             continue
         tasks = list(_tasks_of(loaded, source, registry.missing))

@@ -58,9 +58,12 @@ class Policy:
         return np.asarray(self.seen["targets"][0])
 
     def inputs(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
-        """The inputs of the graph in this state, by name."""
+        """The inputs of the graph in this state, by name; ValueError for a NaN."""
         names = self.about["robot"]["names"]
-        return {name: np.asarray(self.read(name, state), np.float32)[None] for name in names}
+        values = {name: np.asarray(self.read(name, state), np.float32)[None] for name in names}
+        if lacking := [name for name, value in values.items() if np.isnan(value).any()]:
+            raise ValueError(f"the robot's {lacking[0]} is not a number")  # else it counts as 0
+        return values
 
     def read(self, name: str, state: dict[str, Any]) -> Any:
         """An input's value in this state."""
