@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from simtrain.config.tasks import default_config, discover
+from simtrain.cli.train import list_tasks
+from simtrain.config.tasks import default_config, discover, task
 from simtrain.errors import ConfigError
 
 TASK = '''
@@ -139,6 +140,25 @@ def test_a_broken_task_file_hides_no_other_and_is_reported_with_its_traceback(he
     assert last in trace.splitlines()[-1]
     assert "importlib" not in trace
     assert not [name for name in sys.modules if name.endswith("tasks.broken")]
+
+
+def test_an_object_that_raises_when_it_is_asked_hides_no_task(here):
+    path = _write(here / "tasks" / "walk.py", "walk")
+    proxy = "class Proxy:\n    def __getattr__(self, name): raise RuntimeError\nproxy = Proxy()\n"
+    path.write_text(proxy + path.read_text())
+    assert "walk" in discover().tasks
+
+
+@pytest.mark.parametrize("name", ["", " ", "a/b", "a\nb", 3])
+def test_a_name_that_is_no_folders_is_refused(name):
+    with pytest.raises(ConfigError, match="a task cannot be called"):
+        task(name)
+
+
+def test_descriptions_are_listed_as_they_are(here, capsys):
+    _write(here / "tasks" / "walk.py", "walk", "At 0.5 [m/s] :cat:")
+    assert list_tasks([]) == 0
+    assert "At 0.5 [m/s] :cat:" in capsys.readouterr().out
 
 
 def test_a_task_that_exits_is_told(here):

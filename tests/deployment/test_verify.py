@@ -255,6 +255,10 @@ MISTAKES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "the base is another body": (lambda told: told.update(base="crate"), "actor.lin_vel"),
     "w last": (lambda told: told.update(base_quat="xyzw"), "actor.gravity"),
+    "another group": (
+        lambda told: told["observations"][0].update(group="robot"), "robot has lin_vel, in the task"
+    ),
+    "a term is missing": (lambda told: told["observations"].pop(), "actor has lin_vel, "),
     "another period": (lambda told: told.update(control_period=0.01), "a step lasts"),
 }  # fmt: skip
 

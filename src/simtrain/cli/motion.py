@@ -211,13 +211,13 @@ def _print_figures(clip: MotionClip, model: mujoco.MjModel) -> bool:
     figures, console = check_motion(clip, model), table_console()
     off = ", ".join(figure.name for figure in figures if figure.is_off)
     summary = f"{clip.name}, {clip.seconds:.1f} s: {f'off: {off}' if off else 'ok'}"
-    console.print(summary, markup=False)
+    console.print(summary)
     table = Table.grid("", "", "", "", "", padding=(0, 3, 0, 0))
     for figure in figures:
         value, limit = f"{figure.value:.3g} {figure.unit}", f"at most {figure.limit:g}"
         mark = "off" if figure.is_off else "ok"
         table.add_row(mark, figure.name, value, limit, figure.where)
-    console.print(table, markup=False)
+    console.print(table)
     return bool(off)
 
 

@@ -110,4 +110,4 @@ def _show(prepared: Prepared, findings: Sequence[Finding], name: str) -> None:
     for finding in findings:
         mark = Text("ok", "green") if finding.is_good else Text("!!", "red")
         table.add_row(mark, finding.what, finding.text)
-    table_console().print(table, markup=False)  # names of the model may look like it
+    table_console().print(table)

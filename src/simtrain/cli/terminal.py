@@ -109,10 +109,13 @@ def open_standard_streams(*, lossy: bool) -> None:
 
 
 def table_console() -> Console:
-    """A console for tables: as wide as the terminal, or one row a line if a program reads it."""
+    """A console for tables: as wide as the terminal, or one row a line if a program reads it.
+
+    Text is shown as it is, for names and units can look like rich's markup.
+    """
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 1000
     return console
@@ -126,7 +129,7 @@ def print_table(console: Console, titles: Sequence[str], rows: Sequence[Sequence
         console.print(table)
         return
     for first, *cells in rows:
-        console.print(first, markup=False, soft_wrap=True)
+        console.print(first, soft_wrap=True)
         console.print(_table((), [pair for pair in zip(titles[1:], cells, strict=True) if pair[1]]))
 
 

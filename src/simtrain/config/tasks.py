@@ -93,8 +93,11 @@ def task(
 ) -> Callable[[TaskFunction], TaskFunction]:
     """Declare a task: a function that returns its `TaskCfg`; the docstring describes it.
 
-    `needs` is a package without which it is not listed, and the command that gets it.
+    `needs` is a package without which it is not listed, and the command that gets it. ConfigError
+    for a name that is no printable text in one line, or has a slash, for it names a folder.
     """
+    if not (isinstance(name, str) and name.strip() and name.isprintable() and "/" not in name):
+        raise ConfigError(f"a task cannot be called {name!r:.60}: it names a folder of runs")
 
     def register(make: TaskFunction) -> TaskFunction:
         make.__simtrain_tasks__ = {**getattr(make, "__simtrain_tasks__", {}), name: needs}  # type: ignore[attr-defined]
@@ -249,7 +252,8 @@ def _tasks_of(loaded: Any, source: str, missing: dict[str, str]) -> Iterator[Tas
     for value in list(vars(loaded).values()) if is_module else [loaded]:
         if isinstance(value, ModuleType):
             continue  # asking torch for anything imports it, see `cli.start.import_when_used`
-        for name, needs in getattr(value, "__simtrain_tasks__", {}).items():
+        # Statically, for objects that stand for others may raise anything when they are asked.
+        for name, needs in inspect.getattr_static(value, "__simtrain_tasks__", {}).items():
             if is_module and value.__module__ != loaded.__name__:
                 continue  # it is only imported there
             if needs is not None and importlib.util.find_spec(needs[0]) is None:

@@ -280,7 +280,11 @@ def _differences(loop: _ClosedLoop, env: Env, own: _Episodes, about: dict[str, A
     before = 0
     for group in dict.fromkeys(part["group"] for part in about["observations"]):
         parts = {part["term"]: part for part in about["observations"] if part["group"] == group}
-        for term, place in env.observations.groups[group].slices.items():
+        of_task = env.observations.groups[group].slices if group in env.observations.groups else {}
+        if parts.keys() != of_task.keys():
+            told, own_terms = (", ".join(terms) or "nothing" for terms in (parts, of_task))
+            return [f"{group} has {told}, in the task {own_terms}"]
+        for term, place in of_task.items():
             name, columns = f"{group}.{term}", slice(before + place.start, before + place.stop)
             pair = followed["obs"][:, :, columns], own.seen[:, :, columns]
             follows = sees_ground and parts[term]["function"].endswith(":last_action")
