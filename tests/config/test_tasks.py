@@ -149,6 +149,17 @@ def test_an_object_that_raises_when_it_is_asked_hides_no_task(here):
     assert "walk" in discover().tasks
 
 
+def test_what_is_no_file_is_no_task_file(here):
+    _write(here / "tasks" / "walk.py", "walk")
+    os.mkfifo(here / "tasks" / "pipe.py")
+    for name, target in ((".#walk.py", "somebody@machine.1"), ("loop.py", "loop.py")):
+        (here / "tasks" / name).symlink_to(target)
+    (here / "tasks" / "linked.py").symlink_to("walk.py")
+    registry = discover()
+    assert "walk" in registry.tasks
+    assert not registry.broken
+
+
 @pytest.mark.parametrize("name", ["", " ", "a/b", "a\nb", 3])
 def test_a_name_that_is_no_folders_is_refused(name):
     with pytest.raises(ConfigError, match="a task cannot be called"):

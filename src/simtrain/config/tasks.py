@@ -182,7 +182,9 @@ def _sources(quiet: bool) -> Iterator[tuple[str, Callable[[], object]]]:
         is_checked = folder.resolve() not in trusted
         if is_checked and strangers(folder):
             continue
-        for file in sorted({*folder.glob("*.py"), *folder.glob("*/*.py")}):
+        files = {*folder.glob("*.py"), *folder.glob("*/*.py")}
+        # Neither pipes, which would be waited for, nor links to nothing, as an editor's locks.
+        for file in sorted(filter(Path.is_file, files)):
             path = file.resolve()
             if path in seen or path.name.startswith("_"):
                 continue
