@@ -28,7 +28,8 @@ def job(tmp_path_factory):
 
 
 def test_no_temporary_file_is_left(job):
-    assert not list((job.folder / "tmp").iterdir())
+    left = {path.name for path in (job.folder / "tmp").iterdir()}
+    assert not {name for name in left if not name.startswith("torchinductor_")}  # torch's cache
 
 
 def test_the_command_shows_what_rank_0_does(job):
