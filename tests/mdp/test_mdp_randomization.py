@@ -235,7 +235,7 @@ MISTAKES = [
         SLIDING,
         r"no column 'slide' \(did you mean 'sliding'\?\); there are sli",
     ),
-    ({**ARMATURE, "field": "dof_frictionloss"}, "is 0 in the model, .* use abs or add"),
+    ({**ARMATURE, "field": "dof_frictionloss"}, "is 0 in the model; .* use abs or add"),
     ({**UNLIMITED, "operation": "add"}, "jnt_range has no effect where jnt_limited is false"),
     ({"field": "geom_pos", **FLOOR}, "geom 'floor' is fixed to the world"),
     ({**ARMATURE, **LOGARITHMS}, "log_uniform needs numbers above 0"),
