@@ -69,9 +69,12 @@ def test_lags_may_be_drawn_anew_at_every_step_or_from_time_to_time():
     assert ((3.0 - half[3]) != (2.0 - half[2])).float().mean() == pytest.approx(0.25, abs=0.03)
 
 
-def test_terms_have_lags_of_their_own():
-    seen = _seen(_observing(512, a=_lived(0, 1, delay_hold_prob=1.0), b=_lived(0, 1)), 4)[-1]
-    assert len(set(map(tuple, seen.tolist()))) == 4
+def test_terms_with_equal_delays_come_together_and_others_by_lags_of_their_own():
+    held = {"delay_hold_prob": 1.0}
+    env = _observing(512, a=_lived(0, 1, **held), b=_lived(0, 1), c=_lived(0, 1, **held))
+    a, b, c = _seen(env, 4)[-1].T
+    assert torch.equal(a, c)
+    assert len(set(zip(a.tolist(), b.tolist(), strict=True))) == 4
 
 
 @pytest.mark.parametrize(("lag", "pushes"), [(0, 2), (1, 2), (3, 1)])

@@ -31,11 +31,12 @@ Range = Annotated[tuple[float, float], UNBOUNDED]
 
 @dataclass(kw_only=True)
 class DelayCfg:
-    """A delay: a lag that is drawn for each environment and each term.
+    """A delay: a lag that is drawn for each environment.
 
-    It is drawn when an episode begins and again every `delay_update_period`; a later draw keeps the
-    lag with the probability `delay_hold_prob`. The lag of an observation is in control steps, the
-    lag of an action in physics steps.
+    Terms of a group with equal settings share one lag, as the measurements in one message do. It is
+    drawn when an episode begins and again every `delay_update_period`; a later draw keeps the lag
+    with the probability `delay_hold_prob`. The lag of an observation is in control steps, the lag
+    of an action in physics steps.
     """
 
     delay_min_lag: Lag = 0

@@ -10,8 +10,9 @@ from simtrain.env.control.cfg import DelayCfg
 
 
 class DelayLine:
-    """Delays the columns of some terms, each term in each environment by a lag of its own.
+    """Delays the columns of some terms, in each environment by a lag of its own.
 
+    Terms whose delays are equal come together, as the measurements in a robot's one message do.
     All of its memory is declared by rows, so that one environment's does not depend on others'.
     """
 
@@ -34,17 +35,20 @@ class DelayLine:
         # In this episode so far.
         self._pushes: Tensor = env.buffer(f"{name}.pushes", dtype=torch.long)
         self._initial = initial
-        parts = torch.arange(len(delays)).repeat_interleave(torch.tensor(sizes))
-        self._parts = parts.to(device)
-        lowest = torch.tensor([delay.delay_min_lag for delay in delays])
-        count = torch.tensor([d.delay_max_lag - d.delay_min_lag + 1.0 for d in delays])
-        self._lowest, self._count = lowest.to(device), count.to(device)
-        self._hold = torch.tensor([d.delay_hold_prob for d in delays]).to(device)
-        self._period = torch.tensor([max(1, d.delay_update_period) for d in delays]).to(device)
-        self._varies = any(d.delay_max_lag > d.delay_min_lag for d in delays)
+        settings = [
+            (d.delay_min_lag, d.delay_max_lag, d.delay_hold_prob, d.delay_update_period)
+            for d in delays
+        ]
+        kinds = list(dict.fromkeys(settings))
+        parts = torch.tensor([kinds.index(setting) for setting in settings])
+        self._parts = parts.repeat_interleave(torch.tensor(sizes)).to(device)
+        lowest, highest, hold, period = torch.tensor(kinds).to(device).unbind(1)
+        self._lowest, self._count = lowest.long(), highest - lowest + 1
+        self._hold, self._period = hold, period.long().clamp(min=1)
+        self._varies = any(highest > lowest for lowest, highest, *_ in kinds)
         self._lags = self._lowest.expand(env.num_envs, -1)
         if self._varies:
-            self._lags = env.buffer(f"{name}.lags", (len(delays),), reset=None, dtype=torch.long)
+            self._lags = env.buffer(f"{name}.lags", (len(kinds),), reset=None, dtype=torch.long)
 
     def push(self, values: Tensor) -> Tensor:
         """Put in `values`, ``(num_envs, columns)``, and return what comes out, of that shape."""
