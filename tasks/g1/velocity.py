@@ -50,9 +50,9 @@ def g1_velocity_flat() -> TaskCfg:
     cfg.curricula["command_ranges"] = CurriculumTermCfg(
         mdp.command_ranges,
         command="velocity",
-        start=0.67,
+        start=0.5,
         after_steps=9600,
-        steps=19200,
+        steps=28800,
         ranges=("lin_vel_x", "ang_vel_z"),
     )
     cfg.keyframe = "knees_bent"  # `home` has its arms and legs straight

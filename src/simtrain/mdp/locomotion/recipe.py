@@ -57,6 +57,7 @@ class _Figures:
     ang_vel_xy: float  # by h / g
     action_rate: float
     rest: float
+    standing: float  # share of environments whose command is 0
     history_length: int
     limit_angle: float  # of terminations, rad
     joint_position: float  # of resets, rad
@@ -86,6 +87,7 @@ _MANY_LEGS = _Figures(
     ang_vel_xy=-1.73,
     action_rate=-0.02,
     rest=-0.1,
+    standing=0.1,
     history_length=3,
     limit_angle=1.0,
     joint_position=0.1,
@@ -114,6 +116,7 @@ _TWO_LEGS = _Figures(
     ang_vel_xy=-0.73,
     action_rate=-0.01,
     rest=-0.02,
+    standing=0.2,
     history_length=5,
     limit_angle=0.9,
     joint_position=0.05,
@@ -184,7 +187,7 @@ def velocity_task(
             )
         },
         commands={
-            # A quarter keep a heading, a fifth walk straight ahead, a tenth stand.
+            # A quarter keep a heading, a fifth walk straight ahead, and some stand.
             "velocity": CommandTermCfg(
                 mdp.UniformVelocityCommand,
                 (4.0, 8.0),
@@ -193,7 +196,7 @@ def velocity_task(
                 ang_vel_z=ang_vel_z,
                 rel_heading_envs=0.25,
                 rel_forward_envs=0.2,
-                rel_standing_envs=0.1,
+                rel_standing_envs=of.standing,
             ),
             "gait": gait_clock(
                 feet,
@@ -323,17 +326,19 @@ def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_heigh
     """What two legs need besides, in place: balance is learned while it steps.
 
     A robot that can stand would learn to stand still, which is nearly as good at first. So it is
-    held upright until it steps, and a step pays by how much of the bend is seen.
+    held upright until it steps, and a step pays by how much its knees bend.
     """
-    bent = math.sqrt(sum(angle**2 for angle in bend.values()) / len(bend))
+    most = max(abs(angle) for angle in bend.values())
+    # Hips and ankles do more than bend at higher speeds.
+    knees = tuple(joints for joints, angle in bend.items() if abs(angle) > 0.9 * most)
     cfg.rewards |= {
         "is_alive": RewardTermCfg(mdp.is_alive, 0.15),
         "joint_pos": RewardTermCfg(
             mdp.track_reference_joint_pos_exp,
             2.0,
-            joints=tuple(bend),
+            joints=knees,
             command="gait",
-            std=rounded(0.4 * bent),
+            std=rounded(0.4 * most),
         ),
         "base_height": RewardTermCfg(
             mdp.base_height_l2, rounded(-22.6 / hip_height**2), target_height=base_height
