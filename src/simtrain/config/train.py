@@ -84,7 +84,7 @@ class TrainConfig(LaunchFlags):
     init_only: Literal["actor", "critic"] | None = None
     """Copy only this network with --init-from; None for both."""
     teacher: str | None = None
-    """Distil the policy of this run, checkpoint or task into a student, the network of --ppo.actor.
+    """Distil the policy of this run, checkpoint or task into a student, the network of `--ppo.actor`.
     The task must also have the teacher's observation groups. None trains with PPO."""
     eval_interval: Count | None = None
     """Iterations between evaluations, which run without exploration, noise and pushes in separate

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tiny_task import at_step, idle, steps_lived, tiny_env
+from tiny_task import at_step, idle, steps_lived, tiny_env, tiny_model
 
 from simtrain import (
     JointEffortActionCfg,
@@ -93,6 +93,18 @@ def test_until_the_first_action_comes_actuators_hold_the_initial_state():
     for expected in (0.2, 0.2, 1.2):
         env.step(torch.ones(1, 1))
         assert env.bind("ctrl")[0, 1] == pytest.approx(expected)
+
+
+def test_with_a_delay_too_servos_without_actions_hold_the_keyframes_targets():
+    def model():
+        spec = tiny_model()
+        spec.keys[0].ctrl = [0.0, 0.7, 0.0, 0.0]
+        return spec
+
+    push = JointEffortActionCfg("left_slide", delay_max_lag=2, delay_hold_prob=1.0)
+    env = tiny_env(2, model=model, keyframe="bent", actions={"push": push})
+    idle(env, 2)
+    assert env.bind("ctrl")[:, 1].tolist() == pytest.approx([0.7, 0.7])
 
 
 def test_without_delays_physics_is_one_call_and_targets_are_ctrl(monkeypatch):

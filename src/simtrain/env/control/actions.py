@@ -112,6 +112,7 @@ class Control:
         self._targets = self._ctrl
         if self._delay is not None or self._actuators:
             self._targets = env.buffer("targets", (env.model.nu,), reset=None)
+            self._targets.copy_(actions.initial)  # of servos that no action drives, too
         self.by_substep = bool(self._terms) or self._targets is not self._ctrl
         """Whether physics runs step by step, with `substep` before each."""
 
