@@ -84,9 +84,8 @@ class TrainConfig(LaunchFlags):
     init_only: Literal["actor", "critic"] | None = None
     """Copy only this network with --init-from; None for both."""
     teacher: str | None = None
-    """Distil the policy of this run, checkpoint or task into a student, whose network the
-    --ppo.actor.* flags describe. The task must also have the teacher's observation groups. None
-    trains with PPO."""
+    """Distil the policy of this run, checkpoint or task into a student, which is the task's actor.
+    The task must also have the teacher's observation groups. None trains with PPO."""
     eval_interval: Count | None = None
     """Iterations between evaluations, which run without exploration, noise and pushes in separate
     environments. None for no evaluation."""
