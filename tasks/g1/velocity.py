@@ -55,7 +55,7 @@ def g1_velocity_flat() -> TaskCfg:
         steps=28800,
         ranges=("lin_vel_x", "ang_vel_z"),
     )
-    cfg.keyframe = "walking"  # knees bent, arms hanging
+    cfg.keyframe = "walking"  # knees bent, forearms level
     # The joints that step are not in it: their reference moves.
     cfg.rewards["posture"].params["std_moving"] = {
         ".*_hip_yaw_joint": 0.3,
