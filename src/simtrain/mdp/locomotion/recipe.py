@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,105 +31,13 @@ from simtrain.env.cfg import (
 )
 from simtrain.env.control.cfg import JointPositionActionCfg, Names
 from simtrain.env.reading import Mirror
+from simtrain.mdp.locomotion.figures import MANY_LEGS, TWO_LEGS
 from simtrain.mdp.locomotion.velocity import (
     Range,
     gait_clock,
     rounded,
     velocity_observations,
     velocity_randomization,
-)
-
-
-@dataclass(frozen=True)
-class _Figures:
-    """What differs between robots on two legs and on more."""
-
-    lin_vel_weight: float
-    lin_vel_std: float  # by sqrt(g h)
-    ang_vel_weight: float
-    ang_vel_std: float  # by sqrt(g / h)
-    feet_contact: float
-    feet_height_weight: float
-    feet_height_std: float  # by h
-    feet_slide: float  # by 1 / sqrt(g h)
-    flat_orientation: float
-    lin_vel_z: float  # by 1 / (g h)
-    ang_vel_xy: float  # by h / g
-    action_rate: float
-    rest: float
-    standing: float  # share of environments whose command is 0
-    history_length: int
-    limit_angle: float  # of terminations, rad
-    joint_position: float  # of resets, rad
-    rise: float  # of resets, by h
-    push: float  # by sqrt(g h)
-    joint_vel_noise: float  # rad/s
-    mass_scale: Range
-    center_of_mass: float  # by h
-    encoder_bias: float  # rad
-    calm_steps: int  # control steps at first without pushes and randomization
-    slope: float  # of rough ground, at most
-    steps: Range  # of rough ground, height by h
-    weights: dict[str, float]  # of kinds of rough ground, where it is not 1
-
-
-_MANY_LEGS = _Figures(
-    lin_vel_weight=2.0,
-    lin_vel_std=0.21,
-    ang_vel_weight=1.0,
-    ang_vel_std=0.085,
-    feet_contact=0.5,
-    feet_height_weight=1.0,
-    feet_height_std=0.355,
-    feet_slide=-0.167,
-    flat_orientation=-2.0,
-    lin_vel_z=-2.8,
-    ang_vel_xy=-1.73,
-    action_rate=-0.02,
-    rest=-0.1,
-    standing=0.1,
-    history_length=3,
-    limit_angle=1.0,
-    joint_position=0.1,
-    rise=0.074,
-    push=0.3,
-    joint_vel_noise=1.5,
-    mass_scale=(0.85, 1.25),
-    center_of_mass=0.106,
-    encoder_bias=0.02,
-    calm_steps=2400,
-    slope=0.4,
-    steps=(0.07, 0.53),
-    weights={"stairs_down": 2.0, "stairs_up": 2.0},
-)
-_TWO_LEGS = _Figures(
-    lin_vel_weight=3.0,
-    lin_vel_std=0.155,
-    ang_vel_weight=2.0,
-    ang_vel_std=0.13,
-    feet_contact=1.0,
-    feet_height_weight=2.0,
-    feet_height_std=0.075,
-    feet_slide=-0.51,
-    flat_orientation=-5.0,
-    lin_vel_z=-3.3,
-    ang_vel_xy=-0.73,
-    action_rate=-0.01,
-    rest=-0.02,
-    standing=0.2,
-    history_length=5,
-    limit_angle=0.9,
-    joint_position=0.05,
-    rise=0.02,
-    push=0.117,
-    joint_vel_noise=0.5,
-    mass_scale=(0.9, 1.1),
-    center_of_mass=0.03,
-    encoder_bias=0.015,
-    calm_steps=7200,
-    slope=0.25,
-    steps=(0.03, 0.15),
-    weights={"flat": 2.0},
 )
 
 
@@ -164,7 +72,7 @@ def velocity_task(
     a foot's site above the ground, m. Heights are those in the home pose, m.
     """
     is_biped = len(offsets) == 2
-    of = _TWO_LEGS if is_biped else _MANY_LEGS
+    of = TWO_LEGS if is_biped else MANY_LEGS
     speed, period = math.sqrt(9.81 * hip_height), math.sqrt(hip_height / 9.81)
     shift, rise = (rounded(part * hip_height) for part in (of.center_of_mass, of.rise))
     push = rounded(of.push * speed)
@@ -368,7 +276,7 @@ def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_heigh
 def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
     """The task `cfg` of `velocity_task` on rough ground, whose steps are scaled to the robot."""
     is_biped = "base_height" in cfg.rewards
-    of = _TWO_LEGS if is_biped else _MANY_LEGS
+    of = TWO_LEGS if is_biped else MANY_LEGS
     low, high = (part * hip_height for part in of.steps)
     slope: dict[str, Any] = {"slope": (0.0, of.slope)}
     steps: dict[str, Any] = {
