@@ -105,6 +105,7 @@ def test_with_a_delay_too_servos_without_actions_hold_the_keyframes_targets():
     env = tiny_env(2, model=model, keyframe="bent", actions={"push": push})
     idle(env, 2)
     assert env.bind("ctrl")[:, 1].tolist() == pytest.approx([0.7, 0.7])
+    assert env.held_joints == {"left_hinge": pytest.approx(0.7)}
 
 
 def test_without_delays_physics_is_one_call_and_targets_are_ctrl(monkeypatch):

@@ -68,8 +68,7 @@ class Actions:
             initial[list(servos)] = start.qpos[model.jnt_qposadr[list(servos.values())]]
         self.initial = torch.tensor(initial, dtype=torch.float32, device=device)
         """What actuators hold before the first action: the initial state, ``(nu,)``."""
-        # The engine resets ``ctrl`` to the keyframe's own, which is zero for many a keyframe.
-        rest = [] if start.ctrl.any() else [i for i in servos if i not in drives]
+        rest = [i for i in servos if i not in drives]
         self._rest = torch.tensor(rest, dtype=torch.long, device=device)
         self._initial_of_rest = self.initial[self._rest]
         self.held = {model.joint(servos[i]).name: float(initial[i]) for i in rest}
@@ -112,7 +111,7 @@ class Control:
         self._targets = self._ctrl
         if self._delay is not None or self._actuators:
             self._targets = env.buffer("targets", (env.model.nu,), reset=None)
-            self._targets.copy_(actions.initial)  # of servos that no action drives, too
+            self._targets.copy_(actions.initial)  # of motors that no action drives
         self.by_substep = bool(self._terms) or self._targets is not self._ctrl
         """Whether physics runs step by step, with `substep` before each."""
 
