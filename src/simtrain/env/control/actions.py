@@ -69,10 +69,12 @@ class Actions:
         self.initial = torch.tensor(initial, dtype=torch.float32, device=device)
         """What actuators hold before the first action: the initial state, ``(nu,)``."""
         rest = [i for i in servos if i not in drives]
-        self._rest = torch.tensor(rest, dtype=torch.long, device=device)
-        self._initial_of_rest = self.initial[self._rest]
         self.held = {model.joint(servos[i]).name: float(initial[i]) for i in rest}
         """Positions that joints are held at which no action drives, by name."""
+        # The engine resets ``ctrl`` to the keyframe's own, which is zero for many a keyframe.
+        rest = [] if start.ctrl.any() else rest
+        self._rest = torch.tensor(rest, dtype=torch.long, device=device)
+        self._initial_of_rest = self.initial[self._rest]
 
     def declare(self, env: Any) -> None:
         """Let the terms declare their state, and take what they read from `env`."""
@@ -111,7 +113,7 @@ class Control:
         self._targets = self._ctrl
         if self._delay is not None or self._actuators:
             self._targets = env.buffer("targets", (env.model.nu,), reset=None)
-            self._targets.copy_(actions.initial)  # of motors that no action drives
+            self._targets.copy_(actions.initial)  # of what no action drives, too
         self.by_substep = bool(self._terms) or self._targets is not self._ctrl
         """Whether physics runs step by step, with `substep` before each."""
 
