@@ -279,7 +279,7 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
     """Lines about devices and ranks, before the first iteration."""
     lines = []
     if config.gpu_ids == "auto":
-        device = "GPU 0" if job.devices[0].kind == "cuda" else "the CPU, for no GPU is visible"
+        device = "GPU 0" if job.devices[0].kind == "cuda" else "the CPU: no GPU is visible"
         lines.append(f"training on {device} (--gpu-ids)")
     if config.engine == "mujoco" and job.devices[0].kind == "cuda":
         lines.append("physics on CPU threads (--engine mujoco), learning on the GPU")
